@@ -1,2 +1,51 @@
-//! (under construction)
-fn main() {}
+//! The commands a developer runs, as `cargo xtask COMMAND`. CI runs the same ones.
+
+mod bench;
+mod ci;
+mod fuzz;
+mod nightly;
+mod steps;
+mod tally;
+mod test;
+
+use std::process::ExitCode;
+
+/// What any command returns: the message is for a person, so a boxed error is enough here.
+pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+const HELP: &str = "\
+usage: cargo xtask COMMAND
+
+  test [--release] [CARGO TEST OPTIONS]   every test, ends with `N passed, N failed, N skipped`
+  ci                                      formatting, clippy, docs, test, a small demo
+  miri                                    the memory code of the core under Miri (nightly)
+  asan                                    core, cpu and file backends under AddressSanitizer (nightly)
+  fuzz [SECONDS]                          each fuzz target for SECONDS (default 30)
+  bench [NAMES] [OPTIONS]                 side-by-side measurements; `bench --help` lists them
+";
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    let command = args.next().unwrap_or_default();
+    let rest: Vec<String> = args.collect();
+    let outcome = match command.as_str() {
+        "test" => test::run(&rest),
+        "ci" => ci::run(),
+        "miri" => nightly::miri(),
+        "asan" => nightly::asan(),
+        "fuzz" => fuzz::run(&rest),
+        "bench" => bench::run(&rest),
+        "" | "help" | "-h" | "--help" => {
+            print!("{HELP}");
+            Ok(())
+        }
+        other => Err(format!("unknown command `{other}`\n\n{HELP}").into()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("xtask: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}

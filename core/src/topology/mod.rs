@@ -1,1 +1,138 @@
-//! What is there (under construction).
+//! What is there: cores, caches, NUMA nodes, instructions, memory, and the storage behind a path.
+//!
+//! [`Topology::discover`] reads the machine once and returns a plain value that is passed on. It never fails: what could
+//! not be read is None (or empty), with the reason in [`Topology::unknown`]. It prints as text, and serde gives JSON.
+//!
+//! ```
+//! let machine = datapipes_core::topology::Topology::discover();
+//! assert!(machine.usable_cores().count() > 0);
+//! println!("{machine}");
+//! ```
+//!
+//! It does not measure (costs come from calibration), and it does not ask for io_uring (the file backend probes that).
+
+mod block;
+mod cgroup;
+mod cores;
+mod cpu;
+mod memory;
+mod mounts;
+mod numa;
+mod storage;
+#[cfg(test)]
+mod tests;
+mod text;
+mod tree;
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+pub use block::{BlockDevice, DeviceNumber};
+pub use cgroup::CgroupLimit;
+pub use cores::{Cache, CacheKind, Core};
+pub use cpu::CpuFeatures;
+pub use memory::{HugePages, Memlock, Memory};
+pub use numa::{Access, Distance, Node};
+pub use storage::{DirectIo, Storage};
+pub use text::Size;
+
+/// The facts of one machine, as this process sees them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Topology {
+    /// Kernel release.
+    pub kernel: Option<String>,
+    /// Every core that is present, ascending; `usable` says which are ours.
+    pub cores: Vec<Core>,
+    /// NUMA nodes, ascending; empty on a kernel without NUMA.
+    pub nodes: Vec<Node>,
+    /// Instructions of the processor.
+    pub cpu: CpuFeatures,
+    /// Memory and its limits.
+    pub memory: Memory,
+    /// What could not be read, and why.
+    pub unknown: Vec<String>,
+}
+
+impl Topology {
+    /// Reads the machine that we run on.
+    pub fn discover() -> Topology {
+        Topology::discover_under(Path::new("/"))
+    }
+
+    /// Reads a machine recorded under `root` (`root/sys`, `root/proc`).
+    ///
+    /// The processor's features then come from its recorded `cpuinfo`; they describe that machine and do not permit
+    /// executing anything on this one (see [`CpuFeatures::source`]).
+    pub fn discover_under(root: &Path) -> Topology {
+        let tree = tree::Tree::at(root);
+        Topology {
+            kernel: tree.required("proc/sys/kernel/osrelease", "kernel release"),
+            cores: cores::discover(&tree),
+            nodes: numa::discover(&tree),
+            cpu: cpu::discover(&tree),
+            memory: memory::discover(&tree),
+            unknown: tree.into_unknown(),
+        }
+    }
+
+    /// A core by its number.
+    pub fn core(&self, index: usize) -> Option<&Core> {
+        self.cores.iter().find(|core| core.index == index)
+    }
+
+    /// The cores that this process may run on.
+    pub fn usable_cores(&self) -> impl Iterator<Item = &Core> {
+        self.cores.iter().filter(|core| core.usable)
+    }
+
+    /// A NUMA node by its number.
+    pub fn node(&self, index: usize) -> Option<&Node> {
+        self.nodes.iter().find(|node| node.index == index)
+    }
+
+    /// Bytes of a core's L1 data cache.
+    pub fn l1_size(&self, core: usize) -> Option<u64> {
+        self.core(core)?.data_cache(1)?.size_bytes
+    }
+
+    /// Bytes of a core's L2 cache, whole even where siblings share it.
+    pub fn l2_size(&self, core: usize) -> Option<u64> {
+        self.core(core)?.data_cache(2)?.size_bytes
+    }
+
+    /// Bytes of a core's L3 cache, whole.
+    pub fn l3_size(&self, core: usize) -> Option<u64> {
+        self.core(core)?.data_cache(3)?.size_bytes
+    }
+
+    /// A core's share of its L3: size divided by the logical processors that share it.
+    pub fn l3_share(&self, core: usize) -> Option<u64> {
+        self.core(core)?.data_cache(3)?.share_bytes()
+    }
+
+    /// Bytes in a cache line: of the first usable core, the largest if its caches differ; 64 if nothing says.
+    pub fn line_bytes(&self) -> u32 {
+        let caches = self.usable_cores().flat_map(|core| &core.caches);
+        caches.filter_map(|cache| cache.line_bytes).filter(|line| line.is_power_of_two()).max().unwrap_or(64)
+    }
+
+    /// A stable name for this hardware and kernel, 16 hexadecimal digits, to file calibrations under.
+    ///
+    /// It covers what costs depend on (processor, cores, caches, nodes, memory size, kernel), not what changes by the
+    /// minute (free memory, usage, affinity).
+    pub fn fingerprint(&self) -> String {
+        let mut text = format!("{:?} {:?} {:?}", self.kernel, self.cpu, self.memory.total_bytes);
+        for core in &self.cores {
+            text += &format!("{} {:?} {:?} {:?}", core.index, core.package, core.node, core.caches);
+        }
+        for node in &self.nodes {
+            text += &format!("{} {:?} {:?}", node.index, node.total_bytes, node.access);
+        }
+        // FNV-1a: the standard library's hasher may change between releases of Rust.
+        let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        format!("{hash:016x}")
+    }
+}

@@ -1,0 +1,245 @@
+//! The contract between the planner and those who move bytes.
+//!
+//! A [`Backend`] states, for a pair of places, which primitives could serve and at what quality; the planner decides;
+//! the backend then opens a [`Mover`] for the primitive that was chosen. Descriptors flow down (jobs), completions flow
+//! up. A backend never chooses for the planner and never calls another backend.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::locator::Endpoint;
+use crate::memory::RawLease;
+use crate::span::Span;
+use crate::topology::Topology;
+
+/// What the caller demands of a pipe. What cannot be met is refused at connect, with the alternatives.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Constraints {
+    /// Only these primitives, by name (empty: any).
+    pub only: Vec<String>,
+    /// None of these primitives.
+    pub deny: Vec<String>,
+    /// The bytes must be moved without loads and stores of a core (a DMA engine, a device).
+    pub require_offload: bool,
+    /// The bytes must not go through the page cache.
+    pub bypass_page_cache: bool,
+    /// The bytes must not displace what is in the processor's caches.
+    pub bypass_processor_cache: bool,
+    /// The estimated rate must be at least this, in bytes per second.
+    pub at_least: Option<f64>,
+    /// The length of a typical transfer in bytes, by which latency is weighed against rate; 1 MiB if not given.
+    pub typical_len: Option<u64>,
+    /// Requests kept outstanding on a device; by the device's limits if not given.
+    pub queue_depth: Option<u32>,
+    /// Bytes of one request; by the device's limits if not given.
+    pub request_bytes: Option<u32>,
+}
+
+/// The question to a backend.
+pub struct Ask<'a> {
+    /// Where the bytes are.
+    pub source: &'a Endpoint,
+    /// Where they are to go.
+    pub target: &'a Endpoint,
+    /// What the caller demands; a backend reads the knobs, the planner checks the rest.
+    pub constraints: &'a Constraints,
+    /// What was discovered.
+    pub topology: &'a Topology,
+}
+
+/// How good a primitive is for a pair of places.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Quality {
+    /// Time of a transfer of no bytes, in nanoseconds.
+    pub latency_ns: f64,
+    /// Rate of a long transfer, in bytes per second.
+    pub bytes_per_s: f64,
+    /// Core seconds used per second of transfer.
+    pub cpu_share: f64,
+    /// Whether a device moves the bytes, not a core.
+    pub offload: bool,
+    /// Whether the bytes displace others in the processor's caches.
+    pub fills_processor_cache: bool,
+    /// Whether the bytes go through the page cache.
+    pub fills_page_cache: bool,
+    /// Whether the figures were measured on this machine, rather than assumed.
+    pub measured: bool,
+}
+
+/// A primitive's answer to an [`Ask`].
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Offer {
+    /// The primitive's name, unique over all backends.
+    pub primitive: &'static str,
+    /// How good it would be, or why it cannot.
+    pub verdict: std::result::Result<Quality, String>,
+    /// Why it is as good as it is, for the explanation.
+    pub why: String,
+}
+
+/// What a backend says of a primitive on this machine, apart from any pair of places.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Primitive {
+    /// The primitive's name.
+    pub name: &'static str,
+    /// What it does, in a line.
+    pub what: &'static str,
+    /// Whether this machine has it: what it was found by, or why it is absent.
+    pub available: std::result::Result<String, String>,
+}
+
+/// Something that moves bytes.
+pub trait Backend: Send + Sync {
+    /// Its name: "cpu", "file".
+    fn name(&self) -> &'static str;
+
+    /// Its primitives on this machine, the absent ones too.
+    fn primitives(&self) -> Vec<Primitive>;
+
+    /// The primitives that could or could not carry bytes from source to target; none at all where the pair is not
+    /// this backend's business.
+    fn offers(&self, ask: &Ask<'_>) -> Vec<Offer>;
+
+    /// Opens a mover for a primitive that it offered.
+    ///
+    /// # Errors
+    /// Whatever prevents it now, though it was offered.
+    fn open(&self, ask: &Ask<'_>, primitive: &str) -> Result<Mover>;
+
+    /// The knobs that can be turned, with their present values (CIDR'23, section 6, principle 3).
+    fn knobs(&self) -> Vec<Knob> {
+        Vec::new()
+    }
+}
+
+/// A setting of a backend.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Knob {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+    /// Where the value came from: "measured", "default", "set by the user".
+    pub origin: String,
+}
+
+/// An open primitive between two places.
+pub enum Mover {
+    /// Moves the bytes on the caller's core, before it returns.
+    Inline(Box<dyn Inline>),
+    /// Takes jobs and completes them later.
+    Queued(Box<dyn Queued>),
+}
+
+/// A mover that is done when it returns. It leases the bytes in memory itself.
+pub trait Inline: Send + Sync {
+    /// Moves the span.
+    ///
+    /// # Errors
+    /// `OutOfRange`, `Busy`, and what the primitive can meet.
+    fn transfer(&self, span: Span) -> Result<()>;
+
+    /// What it did so far.
+    fn counters(&self) -> Counters;
+}
+
+/// A mover with a queue. Jobs bring their leases along, and the mover keeps them until the device is done.
+pub trait Queued: Send + Sync {
+    /// Accepts a job of any length; cutting it into requests and finishing short ones is the mover's work.
+    ///
+    /// # Errors
+    /// The job comes back with the error.
+    #[allow(clippy::result_large_err)]
+    fn submit(&self, job: Job) -> std::result::Result<(), (Job, Error)>;
+
+    /// Appends the jobs that are done. With `wait`, returns only when there is at least one, or no job at all.
+    /// Other threads may submit meanwhile.
+    ///
+    /// # Errors
+    /// Only where the queue itself is broken; a job's own error is in its [`Done`].
+    fn complete(&self, wait: bool, done: &mut Vec<Done>) -> Result<()>;
+
+    /// What it did so far.
+    fn counters(&self) -> Counters;
+}
+
+/// A transfer on its way to a queue.
+#[derive(Debug)]
+pub struct Job {
+    /// Returned in [`Done`].
+    pub token: u64,
+    /// What to move.
+    pub span: Span,
+    /// The lease on the source, if it is in memory.
+    pub source: Option<RawLease>,
+    /// The lease on the target, if it is in memory.
+    pub target: Option<RawLease>,
+}
+
+/// A job that is done; its leases are gone.
+#[derive(Debug)]
+pub struct Done {
+    /// The job's token.
+    pub token: u64,
+    /// Success means all bytes of the span; an error carries the bytes done.
+    pub result: Result<()>,
+}
+
+/// What a mover did, so that what a route claims can be checked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Transfers completed without an error.
+    pub transfers: u64,
+    /// Transfers that failed.
+    pub failed: u64,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// Requests to the device or the kernel.
+    pub requests: u64,
+    /// System calls made.
+    pub system_calls: u64,
+    /// Bytes that went past the page cache.
+    pub direct_bytes: u64,
+    /// Bytes that went through the page cache.
+    pub cached_bytes: u64,
+    /// Requests from or to memory registered with the kernel.
+    pub fixed_buffer_hits: u64,
+    /// Requests from or to memory that was not registered.
+    pub fixed_buffer_misses: u64,
+    /// Pieces that went through a bounce buffer, because of alignment.
+    pub bounces: u64,
+    /// Their bytes.
+    pub bounced_bytes: u64,
+    /// Requests that moved less than was asked and were finished by another.
+    pub short_finished: u64,
+    /// Requests repeated after EINTR or EAGAIN.
+    pub retries: u64,
+    /// The most requests outstanding at once.
+    pub max_outstanding: u64,
+    /// Time during which the mover had work, in nanoseconds (transfers below 64 KiB on a core are counted, not timed).
+    pub busy_ns: u64,
+    /// Transfers into a core's cache that ran on another core.
+    pub wrong_core: u64,
+}
+
+impl Counters {
+    /// Adds another mover's counters to these.
+    pub fn add(&mut self, other: &Counters) {
+        self.transfers += other.transfers;
+        self.failed += other.failed;
+        self.bytes += other.bytes;
+        self.requests += other.requests;
+        self.system_calls += other.system_calls;
+        self.direct_bytes += other.direct_bytes;
+        self.cached_bytes += other.cached_bytes;
+        self.fixed_buffer_hits += other.fixed_buffer_hits;
+        self.fixed_buffer_misses += other.fixed_buffer_misses;
+        self.bounces += other.bounces;
+        self.bounced_bytes += other.bounced_bytes;
+        self.short_finished += other.short_finished;
+        self.retries += other.retries;
+        self.max_outstanding = self.max_outstanding.max(other.max_outstanding);
+        self.busy_ns += other.busy_ns;
+        self.wrong_core += other.wrong_core;
+    }
+}

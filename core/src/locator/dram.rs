@@ -1,0 +1,111 @@
+//! Main memory.
+
+use std::sync::Arc;
+
+use super::{Endpoint, Facts, Handle, Locator, Persistence, Reach};
+use crate::error::Result;
+use crate::memory::{Cut, Lease, LeaseMut, MapOptions, MemoryRange, Pool, Region};
+
+/// A range of main memory.
+///
+/// ```
+/// use datapipes_core::{Dram, ErrorKind};
+/// let dram = Dram::allocate(1 << 20)?;
+/// let mut writer = dram.lease_mut()?;
+/// writer[0] = 7;
+/// assert_eq!(dram.lease().err().map(|e| e.kind()), Some(ErrorKind::Busy));
+/// drop(writer);
+/// assert_eq!(dram.lease()?[0], 7);
+/// # Ok::<(), datapipes_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Dram {
+    range: MemoryRange,
+    /// Returns the range to its pool when the last clone is dropped.
+    _cut: Option<Arc<Cut>>,
+}
+
+impl Dram {
+    /// Allocates `len` bytes: zeroed, prefaulted, on huge pages where the kernel has them.
+    ///
+    /// # Errors
+    /// `InvalidInput` for 0 bytes; `OutOfMemory`.
+    pub fn allocate(len: usize) -> Result<Dram> {
+        Dram::allocate_with(len, MapOptions::default())
+    }
+
+    /// Allocates `len` bytes as told.
+    ///
+    /// # Errors
+    /// As [`Region::map`].
+    pub fn allocate_with(len: usize, options: MapOptions) -> Result<Dram> {
+        Ok(Dram::over(Region::map(len, options)?.range(0, len)?))
+    }
+
+    /// Takes `len` bytes from a pool; they return to it when the last clone of this locator is dropped. Their contents
+    /// are what their last user left.
+    ///
+    /// # Errors
+    /// `OutOfMemory` where no hole of the pool is large enough.
+    pub fn from_pool(pool: &Pool, len: usize) -> Result<Dram> {
+        let (range, cut) = pool.take(len)?;
+        Ok(Dram { range, _cut: Some(Arc::new(cut)) })
+    }
+
+    /// A locator over a range that exists.
+    pub fn over(range: MemoryRange) -> Dram {
+        Dram { range, _cut: None }
+    }
+
+    /// The locator of `len` bytes at `at` of this one: the same bytes.
+    ///
+    /// # Errors
+    /// `OutOfRange` where they do not lie within.
+    pub fn range(&self, at: usize, len: usize) -> Result<Dram> {
+        Ok(Dram { range: self.range.range(at, len)?, _cut: self._cut.clone() })
+    }
+
+    /// The memory range.
+    pub fn memory(&self) -> &MemoryRange {
+        &self.range
+    }
+
+    /// The length in bytes.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// Leases the bytes for reading.
+    ///
+    /// # Errors
+    /// `Busy` while somebody may write them.
+    pub fn lease(&self) -> Result<Lease> {
+        self.range.lease()
+    }
+
+    /// Leases the bytes for writing.
+    ///
+    /// # Errors
+    /// `Busy` while anybody else holds them.
+    pub fn lease_mut(&self) -> Result<LeaseMut> {
+        self.range.lease_mut()
+    }
+}
+
+impl Locator for Dram {
+    fn endpoint(&self) -> Endpoint {
+        let facts = Facts {
+            kind: "dram",
+            name: format!("dram:{}@{}+{}", self.range.region().id(), self.range.at(), self.range.len()),
+            reach: Reach::Memory,
+            granularity: 1,
+            alignment: 64,
+            persistence: Persistence::Volatile,
+            len: Some(self.range.len() as u64),
+            node: self.range.region().options().node,
+            core: None,
+        };
+        Endpoint { facts: Arc::new(facts), handle: Handle::Memory(self.range.clone()) }
+    }
+}

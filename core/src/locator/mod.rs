@@ -1,0 +1,122 @@
+//! Where data is: typed places (CIDR'23, section 5.1).
+//!
+//! A locator acquires and releases its resource and states facts; it moves nothing. What backends see of it is its
+//! [`Endpoint`]: the facts and a handle.
+
+mod cache;
+mod dram;
+mod ssd;
+mod uri;
+
+pub use cache::CoreCache;
+pub use dram::Dram;
+pub use ssd::{FileAccess, FilePlace, Ssd};
+pub use uri::{Uri, parse_size};
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::memory::MemoryRange;
+
+/// How bytes of a place are reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Reach {
+    /// By loads and stores of the processor.
+    Memory,
+    /// Through a file descriptor, at offsets.
+    File,
+    /// By commands of a device that a backend knows.
+    Device,
+}
+
+/// What a place guarantees when the power fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Persistence {
+    /// Nothing survives.
+    Volatile,
+    /// What was moved survives once `sync` has returned.
+    AfterSync,
+    /// What was moved survives when the transfer returns.
+    OnCompletion,
+}
+
+/// What a place states about itself.
+#[derive(Clone, Debug, Serialize)]
+pub struct Facts {
+    /// The kind of place, in the papers' words: "dram", "core-cache", "ssd".
+    pub kind: &'static str,
+    /// Its address for people and for the command line, as a URI.
+    pub name: String,
+    /// How its bytes are reached.
+    pub reach: Reach,
+    /// The smallest piece the place moves without reading or writing more than was asked, in bytes.
+    pub granularity: u64,
+    /// The alignment of offsets at which the place is fastest, in bytes.
+    pub alignment: u64,
+    /// What survives a power failure.
+    pub persistence: Persistence,
+    /// The length in bytes, where it is fixed.
+    pub len: Option<u64>,
+    /// The NUMA node it was bound to.
+    pub node: Option<u32>,
+    /// The core whose cache it is.
+    pub core: Option<usize>,
+}
+
+/// What a backend works with.
+#[derive(Clone)]
+#[non_exhaustive]
+pub enum Handle {
+    /// Memory of this process.
+    Memory(MemoryRange),
+    /// An open file or block device.
+    File(Arc<FilePlace>),
+    /// Something that only a particular backend knows; it asks for the type.
+    Other(Arc<dyn Any + Send + Sync>),
+}
+
+/// One end of a pipe: the facts of a locator and its handle.
+#[derive(Clone)]
+pub struct Endpoint {
+    /// What the place states.
+    pub facts: Arc<Facts>,
+    /// What a backend works with.
+    pub handle: Handle,
+}
+
+impl Endpoint {
+    /// The memory range, if its bytes are reached by loads and stores.
+    pub fn memory(&self) -> Option<&MemoryRange> {
+        match &self.handle {
+            Handle::Memory(range) => Some(range),
+            _ => None,
+        }
+    }
+
+    /// The file, if it is reached through a descriptor.
+    pub fn file(&self) -> Option<&Arc<FilePlace>> {
+        match &self.handle {
+            Handle::File(file) => Some(file),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.facts.name)
+    }
+}
+
+/// A typed place that a pipe can connect.
+pub trait Locator {
+    /// The facts and the handle, for connecting.
+    fn endpoint(&self) -> Endpoint;
+}

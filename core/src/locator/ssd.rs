@@ -1,0 +1,371 @@
+//! A file, or a block device.
+
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+use serde::Serialize;
+
+use super::{Endpoint, Facts, Handle, Locator, Persistence, Reach};
+use crate::error::{Error, ErrorKind, Result};
+
+/// `STATX_DIOALIGN` (kernel 6.1), which rustix does not name yet.
+const STATX_DIOALIGN: u32 = 0x2000;
+
+/// Whether transfers go past the page cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FileAccess {
+    /// By residency and size, decided at connect: what is in the page cache is read from there, large files past it.
+    #[default]
+    Auto,
+    /// Past the page cache (`O_DIRECT`); refused where the file system cannot.
+    Direct,
+    /// Through the page cache.
+    Cached,
+}
+
+/// An open file: the descriptors and what is known about it. This is what backends see of an [`Ssd`].
+pub struct FilePlace {
+    path: PathBuf,
+    cached: OwnedFd,
+    /// Opened with `O_DIRECT`, or why that was refused.
+    direct: Result<OwnedFd, String>,
+    access: FileAccess,
+    readable: bool,
+    writable: bool,
+    block_device: bool,
+    memory_align: u32,
+    offset_align: u32,
+    device: u64,
+}
+
+impl FilePlace {
+    /// The path it was opened by, for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The descriptor that goes through the page cache.
+    pub fn cached_fd(&self) -> BorrowedFd<'_> {
+        self.cached.as_fd()
+    }
+
+    /// The descriptor that goes past it, or why there is none.
+    ///
+    /// # Errors
+    /// The reason, as text for the route.
+    pub fn direct_fd(&self) -> Result<BorrowedFd<'_>, &str> {
+        self.direct.as_ref().map(AsFd::as_fd).map_err(String::as_str)
+    }
+
+    /// What the caller asked for.
+    pub fn access(&self) -> FileAccess {
+        self.access
+    }
+
+    /// Whether it may be read.
+    pub fn readable(&self) -> bool {
+        self.readable
+    }
+
+    /// Whether it may be written.
+    pub fn writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Whether it is a block device rather than a file.
+    pub fn is_block_device(&self) -> bool {
+        self.block_device
+    }
+
+    /// The alignment of addresses for direct I/O, in bytes.
+    pub fn memory_align(&self) -> u32 {
+        self.memory_align
+    }
+
+    /// The alignment of offsets and lengths for direct I/O, in bytes.
+    pub fn offset_align(&self) -> u32 {
+        self.offset_align
+    }
+
+    /// The device it lies on (`st_dev`, or `st_rdev` of a block device).
+    pub fn device(&self) -> u64 {
+        self.device
+    }
+
+    /// The length now, in bytes.
+    ///
+    /// # Errors
+    /// What `fstat` or `lseek` says.
+    pub fn len(&self) -> Result<u64> {
+        if self.block_device {
+            return rustix::fs::seek(&self.cached, rustix::fs::SeekFrom::End(0)).map_err(|e| self.error("measure", e));
+        }
+        let stat = rustix::fs::fstat(&self.cached).map_err(|e| self.error("measure", e))?;
+        Ok(u64::try_from(stat.st_size).unwrap_or(0))
+    }
+
+    /// Whether it has no bytes now.
+    ///
+    /// # Errors
+    /// As [`len`](Self::len).
+    pub fn is_empty(&self) -> Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    fn error(&self, operation: &'static str, e: Errno) -> Error {
+        Error::os(operation, e.raw_os_error(), self.path.display().to_string())
+    }
+}
+
+impl fmt::Debug for FilePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FilePlace({}, {:?})", self.path.display(), self.access)
+    }
+}
+
+/// A file or a block device as a place.
+///
+/// ```
+/// use datapipes_core::Ssd;
+/// let dir = std::env::temp_dir();
+/// let ssd = Ssd::unlinked_in(&dir)?; // vanishes with its last user, also after kill -9
+/// ssd.preallocate(1 << 20)?;
+/// assert_eq!(ssd.len()?, 1 << 20);
+/// assert!(Ssd::open("/no/such/file").is_err_and(|e| e.to_string().contains("/no/such/file")));
+/// # Ok::<(), datapipes_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Ssd(Arc<FilePlace>);
+
+impl Ssd {
+    /// Opens for reading.
+    ///
+    /// # Errors
+    /// `NotFound`, `PermissionDenied`; `InvalidInput` for a directory, a pipe or a character device.
+    pub fn open(path: impl AsRef<Path>) -> Result<Ssd> {
+        Ssd::open_flags(path.as_ref(), OFlags::RDONLY)
+    }
+
+    /// Opens what exists for reading and writing.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_rw(path: impl AsRef<Path>) -> Result<Ssd> {
+        Ssd::open_flags(path.as_ref(), OFlags::RDWR)
+    }
+
+    /// Creates a file, or empties the one that is there, for reading and writing.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn create(path: impl AsRef<Path>) -> Result<Ssd> {
+        Ssd::open_flags(path.as_ref(), OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC)
+    }
+
+    /// Creates a file that must not exist yet, for reading and writing.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); `System` with `EEXIST` where it exists.
+    pub fn create_new(path: impl AsRef<Path>) -> Result<Ssd> {
+        Ssd::open_flags(path.as_ref(), OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
+    }
+
+    /// A file without a name in `dir`: the kernel frees it with its last descriptor, whatever happens to the process.
+    ///
+    /// # Errors
+    /// `Unavailable` where the file system knows no such files; otherwise as [`open`](Self::open).
+    pub fn unlinked_in(dir: impl AsRef<Path>) -> Result<Ssd> {
+        Ssd::open_flags(dir.as_ref(), OFlags::RDWR | OFlags::TMPFILE)
+    }
+
+    /// Takes a descriptor that somebody opened; `name` is for messages.
+    ///
+    /// # Errors
+    /// `InvalidInput` where it is neither a regular file nor a block device.
+    pub fn from_fd(fd: OwnedFd, name: impl AsRef<Path>) -> Result<Ssd> {
+        let flags = rustix::fs::fcntl_getfl(&fd)
+            .map_err(|e| Error::os("open", e.raw_os_error(), name.as_ref().display().to_string()))?;
+        Ssd::describe(fd, name.as_ref(), flags)
+    }
+
+    fn open_flags(path: &Path, flags: OFlags) -> Result<Ssd> {
+        let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP | Mode::ROTH | Mode::WOTH;
+        let fd = rustix::fs::open(path, flags | OFlags::CLOEXEC, mode)
+            .map_err(|e| Error::os("open", e.raw_os_error(), path.display().to_string()))?;
+        Ssd::describe(fd, path, flags)
+    }
+
+    fn describe(cached: OwnedFd, path: &Path, flags: OFlags) -> Result<Ssd> {
+        let fail = |e: Errno| Error::os("open", e.raw_os_error(), path.display().to_string());
+        let stat = rustix::fs::fstat(&cached).map_err(fail)?;
+        let block_device = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => false,
+            FileType::BlockDevice => true,
+            other => {
+                return Err(Error::new(
+                    ErrorKind::InvalidInput,
+                    "open",
+                    format!("{} is a {other:?}, not a file or a block device", path.display()),
+                ));
+            }
+        };
+        let direct = reopen_direct(&cached, flags);
+        let mask = StatxFlags::from_bits_retain(STATX_DIOALIGN);
+        let (memory_align, offset_align) = match rustix::fs::statx(&cached, "", AtFlags::EMPTY_PATH, mask) {
+            Ok(x) if x.stx_mask & STATX_DIOALIGN != 0 && x.stx_dio_offset_align != 0 => {
+                (x.stx_dio_mem_align.max(1), x.stx_dio_offset_align)
+            }
+            // Not reported (kernel before 6.1, tmpfs): a page serves every file system that we know.
+            _ => (4096, 4096),
+        };
+        let mode = flags & OFlags::RWMODE;
+        Ok(Ssd(Arc::new(FilePlace {
+            path: path.to_path_buf(),
+            cached,
+            direct,
+            access: FileAccess::Auto,
+            readable: mode != OFlags::WRONLY,
+            writable: mode != OFlags::RDONLY,
+            block_device,
+            memory_align,
+            offset_align,
+            device: if block_device { stat.st_rdev } else { stat.st_dev },
+        })))
+    }
+
+    /// The same file with another access.
+    ///
+    /// # Errors
+    /// `Unavailable` where direct access is asked for and the file system refuses it; what `dup` says.
+    pub fn with_access(&self, access: FileAccess) -> Result<Ssd> {
+        let old = &self.0;
+        if access == FileAccess::Direct
+            && let Err(why) = &old.direct
+        {
+            return Err(Error::new(ErrorKind::Unavailable, "open direct", format!("{}: {why}", old.path.display()))
+                .advice("use cached or auto access"));
+        }
+        let dup = |fd: &OwnedFd| fd.try_clone().map_err(|e| Error::io("duplicate", &e, old.path.display().to_string()));
+        Ok(Ssd(Arc::new(FilePlace {
+            path: old.path.clone(),
+            cached: dup(&old.cached)?,
+            direct: match &old.direct {
+                Ok(fd) => Ok(dup(fd)?),
+                Err(why) => Err(why.clone()),
+            },
+            access,
+            ..**old
+        })))
+    }
+
+    /// The open file.
+    pub fn file(&self) -> &Arc<FilePlace> {
+        &self.0
+    }
+
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// The length now, in bytes.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> Result<u64> {
+        self.0.len()
+    }
+
+    /// Cuts or extends to `len` bytes; an extension reads as zeros.
+    ///
+    /// # Errors
+    /// `NoSpace`, `PermissionDenied`; what the kernel says.
+    pub fn set_len(&self, len: u64) -> Result<()> {
+        rustix::fs::ftruncate(&self.0.cached, len).map_err(|e| self.0.error("set length", e).offset(len))
+    }
+
+    /// Reserves space for `len` bytes and extends to them, so that later writes neither run out of space nor change
+    /// the file's length. Where the file system cannot reserve, only the length is set and `false` is returned.
+    ///
+    /// # Errors
+    /// `NoSpace` where they do not fit; what the kernel says.
+    pub fn preallocate(&self, len: u64) -> Result<bool> {
+        if self.0.block_device || len == 0 {
+            return Ok(true);
+        }
+        match rustix::fs::fallocate(&self.0.cached, rustix::fs::FallocateFlags::empty(), 0, len) {
+            Ok(()) => Ok(true),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                if self.len()? < len {
+                    self.set_len(len)?;
+                }
+                Ok(false)
+            }
+            Err(e) => Err(self.0.error("reserve space for", e).bytes_done(0).offset(len)),
+        }
+    }
+
+    /// Frees the blocks of a range; they read as zeros. A file system that cannot does nothing.
+    ///
+    /// # Errors
+    /// What the kernel says, other than that it cannot.
+    pub fn punch(&self, offset: u64, len: u64) -> Result<()> {
+        use rustix::fs::FallocateFlags as F;
+        match rustix::fs::fallocate(&self.0.cached, F::PUNCH_HOLE | F::KEEP_SIZE, offset, len) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            Err(e) => Err(self.0.error("free space of", e).offset(offset)),
+        }
+    }
+
+    /// Returns when everything moved here so far would survive a power failure.
+    ///
+    /// # Errors
+    /// `Device`, `NoSpace`: the data may be lost.
+    pub fn sync(&self) -> Result<()> {
+        rustix::fs::fdatasync(&self.0.cached).map_err(|e| self.0.error("sync", e))
+    }
+
+    /// Gives an unlinked file a name, which must not exist yet.
+    ///
+    /// # Errors
+    /// `System` with `EEXIST` where the name exists; what the kernel says.
+    pub fn link_as(&self, path: impl AsRef<Path>) -> Result<()> {
+        let from = format!("/proc/self/fd/{}", self.0.cached.as_raw_fd());
+        rustix::fs::linkat(rustix::fs::CWD, from, rustix::fs::CWD, path.as_ref(), AtFlags::SYMLINK_FOLLOW)
+            .map_err(|e| Error::os("name", e.raw_os_error(), path.as_ref().display().to_string()))
+    }
+}
+
+/// Opens the file of a descriptor once more, past the page cache.
+fn reopen_direct(fd: &OwnedFd, flags: OFlags) -> Result<OwnedFd, String> {
+    let mode = flags & OFlags::RWMODE;
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    rustix::fs::open(path, mode | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty()).map_err(|e| match e {
+        Errno::INVAL => "the file system does not do direct I/O".to_owned(),
+        e => format!("opening past the page cache: {e}"),
+    })
+}
+
+impl Locator for Ssd {
+    fn endpoint(&self) -> Endpoint {
+        let file = &self.0;
+        let facts = Facts {
+            kind: "ssd",
+            name: format!("ssd:{}", file.path.display()),
+            reach: Reach::File,
+            granularity: if file.access == FileAccess::Cached { 1 } else { u64::from(file.offset_align) },
+            alignment: u64::from(file.offset_align.max(4096)),
+            persistence: Persistence::AfterSync,
+            len: if file.block_device { file.len().ok() } else { None },
+            node: None,
+            core: None,
+        };
+        Endpoint { facts: Arc::new(facts), handle: Handle::File(self.0.clone()) }
+    }
+}

@@ -1,0 +1,124 @@
+//! The machine as a value: what was discovered, and who moves bytes on it.
+
+use std::sync::Arc;
+
+use crate::backend::{Backend, Constraints};
+use crate::error::{Error, ErrorKind, Result};
+use crate::topology::Core;
+use crate::locator::Locator;
+use crate::pipe::Pipe;
+use crate::plan::{Planner, Route};
+use crate::topology::Topology;
+
+/// What is there, and the backends that move bytes. There is no global one: it is passed on.
+#[derive(Clone)]
+pub struct Machine {
+    topology: Arc<Topology>,
+    backends: Arc<[Arc<dyn Backend>]>,
+}
+
+impl Machine {
+    /// A machine of these parts. Programs use `datapipes::Machine::discover`; models and tests bring their own.
+    pub fn new(topology: Topology, backends: Vec<Arc<dyn Backend>>) -> Machine {
+        Machine { topology: Arc::new(topology), backends: backends.into() }
+    }
+
+    /// What was discovered.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// Who moves bytes.
+    pub fn backends(&self) -> &[Arc<dyn Backend>] {
+        &self.backends
+    }
+
+    /// Connects two places by the best route this machine has.
+    ///
+    /// # Errors
+    /// `Unsupported` where there is none, with what each primitive lacks; what opening the primitive meets.
+    pub fn connect(&self, source: &dyn Locator, target: &dyn Locator) -> Result<Pipe> {
+        self.connect_with(source, target, &Constraints::default())
+    }
+
+    /// Connects two places by the best route that meets the constraints.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn connect_with(
+        &self,
+        source: &dyn Locator,
+        target: &dyn Locator,
+        constraints: &Constraints,
+    ) -> Result<Pipe> {
+        let plan = self.planner(constraints).plan(&source.endpoint(), &target.endpoint())?;
+        Pipe::open(plan, constraints, &self.topology)
+    }
+
+    /// The route that `connect_with` would take, without connecting.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn explain(
+        &self,
+        source: &dyn Locator,
+        target: &dyn Locator,
+        constraints: &Constraints,
+    ) -> Result<Route> {
+        Ok(self.planner(constraints).plan(&source.endpoint(), &target.endpoint())?.route)
+    }
+
+    /// Runs `work` on every usable core at once, each call on a thread bound to its core, and returns the first error.
+    ///
+    /// # Errors
+    /// The first error of `work`; `Unavailable` where no core is usable or a thread cannot be bound.
+    pub fn each_core<F>(&self, work: F) -> Result<()>
+    where
+        F: Fn(&Core) -> Result<()> + Sync,
+    {
+        let cores: Vec<&Core> = self.topology.usable_cores().collect();
+        if cores.is_empty() {
+            return Err(Error::new(ErrorKind::Unavailable, "run on each core", "no usable core was discovered"));
+        }
+        let work = &work;
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = cores
+                .iter()
+                .map(|core| {
+                    scope.spawn(move || {
+                        bind_to(core.index)?;
+                        work(core)
+                    })
+                })
+                .collect();
+            let mut result = Ok(());
+            for thread in threads {
+                match thread.join() {
+                    Ok(outcome) => result = result.and(outcome),
+                    // The caller's closure panicked: that is the caller's bug, and goes on in the caller's thread.
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+            result
+        })
+    }
+
+    /// The L2 of the smallest usable core, in bytes: a run that fits every core's cache (figure 6a's `CacheSize`).
+    pub fn l2_size(&self) -> u64 {
+        self.topology.usable_cores().filter_map(|c| c.data_cache(2)?.size_bytes).min().unwrap_or(256 << 10)
+    }
+
+    fn planner<'a>(&'a self, constraints: &'a Constraints) -> Planner<'a> {
+        Planner { backends: &self.backends, topology: &self.topology, constraints }
+    }
+}
+
+fn bind_to(core: usize) -> Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    if core >= rustix::thread::CpuSet::MAX_CPU {
+        return Err(Error::new(ErrorKind::Unavailable, "bind", format!("core {core} is beyond what the kernel takes")));
+    }
+    set.set(core);
+    rustix::thread::sched_setaffinity(None, &set)
+        .map_err(|e| Error::os("bind", e.raw_os_error(), format!("a thread to core {core}")))
+}

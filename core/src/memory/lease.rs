@@ -1,0 +1,137 @@
+//! Permission to reach bytes, for as long as it is held.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut, Range};
+
+use super::region::Region;
+use super::table::Access;
+use crate::error::{Error, ErrorKind, Result};
+
+/// A lease without a view of the bytes: what a transfer in flight holds.
+pub struct RawLease {
+    pub(super) region: Region,
+    pub(super) range: Range<usize>,
+    pub(super) access: Access,
+}
+
+impl RawLease {
+    /// The address of the first byte, valid for the lease's access and length while the lease lives.
+    #[inline]
+    pub fn address(&self) -> *mut u8 {
+        // SAFETY: the range lies within the region, checked by the `MemoryRange` that made the lease.
+        unsafe { self.region.address().add(self.range.start) }
+    }
+
+    /// The length in bytes.
+    #[inline]
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.range.end - self.range.start
+    }
+
+    /// The region and the offset in it.
+    pub fn place(&self) -> (&Region, usize) {
+        (&self.region, self.range.start)
+    }
+
+    /// What it permits.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+}
+
+impl Drop for RawLease {
+    fn drop(&mut self) {
+        self.region.0.table.lock().remove(&self.range, self.access);
+    }
+}
+
+impl fmt::Debug for RawLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RawLease({:?} of {:?} in {:?})", self.access, self.range, self.region)
+    }
+}
+
+/// The right to read bytes; it is a `&[u8]`.
+#[derive(Debug)]
+pub struct Lease(pub(super) RawLease);
+
+/// The sole right to bytes; it is a `&mut [u8]`.
+#[derive(Debug)]
+pub struct LeaseMut(pub(super) RawLease);
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// Numbers for which every pattern of bits is a value, so that bytes may be seen as them.
+pub trait Plain: sealed::Sealed + Copy + 'static {}
+
+macro_rules! plain {
+    ($($t:ty)*) => { $(impl sealed::Sealed for $t {} impl Plain for $t {})* };
+}
+plain!(u8 u16 u32 u64 u128 i8 i16 i32 i64 f32 f64);
+
+impl Lease {
+    /// The bytes as numbers of the machine's byte order.
+    ///
+    /// # Errors
+    /// `Misaligned` where the address or the length is not a multiple of the number's size.
+    pub fn as_slice_of<T: Plain>(&self) -> Result<&[T]> {
+        check_cast::<T>(&self.0)?;
+        // SAFETY: the lease gives the right to read len() bytes at address(), which check_cast found to be aligned and
+        // a whole number of T; every pattern of bits is a T (the trait is sealed to such types).
+        Ok(unsafe { std::slice::from_raw_parts(self.0.address().cast(), self.0.len() / size_of::<T>()) })
+    }
+}
+
+impl LeaseMut {
+    /// The bytes as numbers of the machine's byte order.
+    ///
+    /// # Errors
+    /// `Misaligned` where the address or the length is not a multiple of the number's size.
+    pub fn as_slice_of<T: Plain>(&mut self) -> Result<&mut [T]> {
+        check_cast::<T>(&self.0)?;
+        // SAFETY: as in `Lease::as_slice_of`, and a lease for writing is the only one on its bytes.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.0.address().cast(), self.0.len() / size_of::<T>()) })
+    }
+}
+
+fn check_cast<T>(lease: &RawLease) -> Result<()> {
+    if lease.address().align_offset(align_of::<T>()) != 0 || lease.len() % size_of::<T>() != 0 {
+        return Err(Error::new(
+            ErrorKind::Misaligned,
+            "view",
+            format!("{} bytes at {:p} as numbers of {} bytes", lease.len(), lease.address(), size_of::<T>()),
+        )
+        .advice("lease a range whose start and length are multiples of the number's size"));
+    }
+    Ok(())
+}
+
+impl Deref for Lease {
+    type Target = [u8];
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the lease gives the right to read these bytes, and the table admits no writer beside it; mapped
+        // memory is initialized.
+        unsafe { std::slice::from_raw_parts(self.0.address(), self.0.len()) }
+    }
+}
+
+impl Deref for LeaseMut {
+    type Target = [u8];
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: as for `Lease`.
+        unsafe { std::slice::from_raw_parts(self.0.address(), self.0.len()) }
+    }
+}
+
+impl DerefMut for LeaseMut {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the table admits no other lease beside a lease for writing.
+        unsafe { std::slice::from_raw_parts_mut(self.0.address(), self.0.len()) }
+    }
+}

@@ -1,0 +1,21 @@
+//! Bytes in memory, and the leases that are the only way to reach them.
+//!
+//! This module is the core's only unsafe code. It promises:
+//! * a [`Region`] stays mapped while anything refers to it (an `Arc` is held by every range, lease and transfer);
+//! * bytes are seen through a [`Lease`] or [`LeaseMut`] only, and the region's table refuses a lease that overlaps one
+//!   with which it cannot coexist ([`ErrorKind::Busy`](crate::ErrorKind::Busy)), so `&[u8]` and `&mut [u8]` never alias;
+//! * a transfer in flight holds a [`RawLease`], which outlives any handle that the caller may drop.
+//!
+//! It does not guard against other processes that share the mapping.
+#![allow(unsafe_code)]
+
+mod lease;
+mod pool;
+mod region;
+mod table;
+
+pub use lease::{Lease, LeaseMut, Plain, RawLease};
+pub use pool::Pool;
+pub(crate) use pool::Cut;
+pub use region::{MapOptions, MemoryRange, Pages, Region, lease_pair};
+pub use table::Access;

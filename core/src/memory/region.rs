@@ -1,0 +1,452 @@
+//! A mapped piece of memory, and ranges of it.
+
+use std::any::Any;
+use std::fmt;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+
+use super::lease::{Lease, LeaseMut, RawLease};
+use super::table::{Access, Table};
+use crate::error::{Error, ErrorKind, Result};
+
+/// The size of a huge page on the machines we know; mappings are aligned to it.
+const HUGE: usize = 2 << 20;
+/// Copies up to this size are made while the tables are locked; longer ones register leases first.
+const SHORT: usize = 4096;
+
+/// Which pages a mapping asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pages {
+    /// The system's ordinary pages.
+    Small,
+    /// Huge pages by `madvise(MADV_HUGEPAGE)`; the kernel may give ordinary ones, which is not an error.
+    #[default]
+    Huge,
+}
+
+/// How a region is mapped.
+#[derive(Clone, Copy, Debug)]
+pub struct MapOptions {
+    /// Which pages to ask for.
+    pub pages: Pages,
+    /// Touch every page now, so that no transfer pays for a first touch (0.3 to 1.5 GB/s on virtual machines).
+    pub prefault: bool,
+    /// Bind to this NUMA node (`mbind`, strict); `None` leaves it to the first touch.
+    pub node: Option<u32>,
+}
+
+impl Default for MapOptions {
+    fn default() -> Self {
+        MapOptions { pages: Pages::Huge, prefault: true, node: None }
+    }
+}
+
+enum Owner {
+    /// Unmapped on drop: the base and length of the whole mapping.
+    Mapped { base: NonNull<u8>, len: usize },
+    /// Kept alive by somebody else's value.
+    Foreign { _keeper: Box<dyn Any + Send + Sync> },
+}
+
+pub(super) struct Inner {
+    start: NonNull<u8>,
+    len: usize,
+    owner: Owner,
+    pub(super) table: Table,
+    id: u64,
+    options: MapOptions,
+}
+
+// SAFETY: the pointers refer to a mapping that belongs to the process, not to a thread; access to the bytes is
+// regulated by `table`, which is Sync.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Owner::Mapped { base, len } = self.owner {
+            // SAFETY: base and len are what mmap returned and was given in `Region::map`, and nothing refers to the
+            // mapping any more, because every range and lease holds the Arc whose last drop this is.
+            unsafe { libc::munmap(base.as_ptr().cast(), len) };
+        }
+    }
+}
+
+/// A mapped piece of memory. Cloning it makes another reference to the same bytes.
+#[derive(Clone)]
+pub struct Region(pub(super) Arc<Inner>);
+
+impl Region {
+    /// Maps `len` bytes of anonymous memory, zeroed.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a length of 0; `OutOfMemory` where the kernel refuses; `Unavailable` where binding to the
+    /// node is refused.
+    pub fn map(len: usize, options: MapOptions) -> Result<Region> {
+        if len == 0 || len > isize::MAX as usize - HUGE {
+            return Err(Error::new(ErrorKind::InvalidInput, "map", format!("{len} bytes of memory")));
+        }
+        let align = if len >= HUGE && options.pages == Pages::Huge { HUGE } else { 0 };
+        let whole = len + align;
+        // SAFETY: an anonymous private mapping at an address of the kernel's choice touches nothing that exists.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                whole,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(last_os_error("map", format!("{len} bytes of memory")));
+        }
+        let Some(base) = NonNull::new(base.cast::<u8>()) else {
+            return Err(Error::new(ErrorKind::OutOfMemory, "map", "the kernel returned address 0"));
+        };
+        let skip = if align == 0 { 0 } else { base.as_ptr().align_offset(HUGE) };
+        // SAFETY: skip is smaller than HUGE, by which the mapping is longer than len.
+        let start = unsafe { base.add(skip) };
+        let region = Region(Arc::new(Inner {
+            start,
+            len,
+            owner: Owner::Mapped { base, len: whole },
+            table: Table::new(),
+            id: next_id(),
+            options,
+        }));
+        if align != 0 {
+            // Advice: a kernel without transparent huge pages answers EINVAL and ordinary pages serve.
+            // SAFETY: start and len lie within the mapping made above.
+            unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
+        }
+        if let Some(node) = options.node {
+            region.bind(node)?;
+        }
+        if options.prefault {
+            region.range(0, len)?.prefault()?;
+        }
+        Ok(region)
+    }
+
+    /// Takes memory that somebody else owns; `keeper` is dropped when the last reference to the region is.
+    ///
+    /// # Safety
+    /// `start..start + len` must stay valid for reads and writes until `keeper` is dropped, and must not be reached by
+    /// any other way while a lease or a transfer holds it.
+    pub unsafe fn foreign(start: NonNull<u8>, len: usize, keeper: Box<dyn Any + Send + Sync>) -> Region {
+        Region(Arc::new(Inner {
+            start,
+            len,
+            owner: Owner::Foreign { _keeper: keeper },
+            table: Table::new(),
+            id: next_id(),
+            options: MapOptions { pages: Pages::Small, prefault: false, node: None },
+        }))
+    }
+
+    /// The length in bytes.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.0.len
+    }
+
+    /// A number that no other region of this process has or had.
+    pub fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    /// How it was mapped.
+    pub fn options(&self) -> MapOptions {
+        self.0.options
+    }
+
+    /// The address of the first byte. Having it permits nothing: bytes are reached through leases.
+    pub fn address(&self) -> *mut u8 {
+        self.0.start.as_ptr()
+    }
+
+    /// The range of `len` bytes at `at`.
+    ///
+    /// # Errors
+    /// `OutOfRange` where it does not lie within the region.
+    pub fn range(&self, at: usize, len: usize) -> Result<MemoryRange> {
+        check_range("range", at, len, self.len())?;
+        Ok(MemoryRange { region: self.clone(), at, len })
+    }
+
+    fn bind(&self, node: u32) -> Result<()> {
+        const MPOL_BIND: libc::c_int = 2;
+        let mut mask = [0u64; 16];
+        let Some(word) = mask.get_mut(node as usize / 64) else {
+            return Err(Error::new(ErrorKind::InvalidInput, "bind", format!("NUMA node {node}")));
+        };
+        *word = 1 << (node % 64);
+        // SAFETY: the range is this region's mapping; the mask is an array of 1024 bits that outlives the call.
+        let rc = unsafe {
+            libc::syscall(
+                libc::SYS_mbind,
+                self.address(),
+                self.len(),
+                MPOL_BIND,
+                mask.as_ptr(),
+                mask.len() * 64,
+                0u32,
+            )
+        };
+        if rc != 0 {
+            let e = last_os_error("bind", format!("{} bytes to NUMA node {node}", self.len()));
+            return Err(e.advice("see `dpipe machine` for the nodes that exist"));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({} bytes, id {})", self.len(), self.id())
+    }
+}
+
+/// A range of a region: what locators in memory hold. It permits nothing by itself; ask it for a lease.
+#[derive(Clone, Debug)]
+pub struct MemoryRange {
+    region: Region,
+    at: usize,
+    len: usize,
+}
+
+impl MemoryRange {
+    /// The region it lies in.
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// Offset of its first byte in the region.
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    /// The length in bytes.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The address of its first byte. Having it permits nothing.
+    pub fn address(&self) -> *mut u8 {
+        // SAFETY: at lies within the region, checked when the range was made.
+        unsafe { self.region.0.start.as_ptr().add(self.at) }
+    }
+
+    /// The sub-range of `len` bytes at `at` of this range.
+    ///
+    /// # Errors
+    /// `OutOfRange` where it does not lie within.
+    pub fn range(&self, at: usize, len: usize) -> Result<MemoryRange> {
+        check_range("range", at, len, self.len)?;
+        Ok(MemoryRange { region: self.region.clone(), at: self.at + at, len })
+    }
+
+    /// Whether both ranges are the same bytes.
+    pub fn same_bytes(&self, other: &MemoryRange) -> bool {
+        self.region.id() == other.region.id() && self.at == other.at && self.len == other.len
+    }
+
+    /// Whether the ranges have bytes in common.
+    pub fn overlaps(&self, other: &MemoryRange) -> bool {
+        self.region.id() == other.region.id() && self.at < other.at + other.len && other.at < self.at + self.len
+    }
+
+    /// Leases the whole range for reading.
+    ///
+    /// # Errors
+    /// `Busy` while somebody may write any of these bytes.
+    pub fn lease(&self) -> Result<Lease> {
+        Ok(Lease(self.raw_lease(Access::Read)?))
+    }
+
+    /// Leases the whole range for writing.
+    ///
+    /// # Errors
+    /// `Busy` while anybody else holds any of these bytes.
+    pub fn lease_mut(&self) -> Result<LeaseMut> {
+        Ok(LeaseMut(self.raw_lease(Access::Write)?))
+    }
+
+    /// Leases the whole range for a transfer.
+    ///
+    /// # Errors
+    /// `Busy` as for [`lease`](Self::lease) and [`lease_mut`](Self::lease_mut).
+    pub fn raw_lease(&self, access: Access) -> Result<RawLease> {
+        let range = self.bytes();
+        let mut table = self.region.0.table.lock();
+        if let Some(other) = table.conflict(&range, access) {
+            drop(table);
+            return Err(busy(&range, &other));
+        }
+        table.add(range.clone(), access);
+        drop(table);
+        Ok(RawLease { region: self.region.clone(), range, access })
+    }
+
+    /// Touches every page, so that later access does not fault.
+    ///
+    /// # Errors
+    /// `OutOfMemory` where the kernel has no pages to give.
+    pub fn prefault(&self) -> Result<()> {
+        let page = page_size();
+        let from = self.at - self.at % page;
+        let len = self.at + self.len - from;
+        // SAFETY: from lies within the region.
+        let address = unsafe { self.region.0.start.as_ptr().add(from) };
+        if address.align_offset(page) == 0 {
+            // SAFETY: the range lies within the mapping; populating changes no byte.
+            let rc = unsafe { libc::madvise(address.cast(), len, libc::MADV_POPULATE_WRITE) };
+            if rc == 0 {
+                return Ok(());
+            }
+            let e = last_os_error("prefault", format!("{len} bytes of memory"));
+            if e.kind() == ErrorKind::OutOfMemory {
+                return Err(e.advice("ask for less memory, or raise the limit of the container"));
+            }
+        }
+        // Kernels before 5.14 do not know the advice (EINVAL): write the first byte of each page.
+        let mut lease = self.lease_mut()?;
+        for at in (0..lease.len()).step_by(page) {
+            let byte = &mut lease[at];
+            // A volatile write of what is there: the page is faulted in and its contents stay.
+            // SAFETY: byte is a valid reference.
+            unsafe { std::ptr::write_volatile(byte, std::ptr::read_volatile(byte)) };
+        }
+        Ok(())
+    }
+
+    /// Gives the pages back to the kernel; the bytes read as zero afterwards.
+    ///
+    /// # Errors
+    /// `Busy` while anybody holds any of these bytes.
+    pub fn release(&self) -> Result<()> {
+        let lease = self.lease_mut()?;
+        let page = page_size();
+        let skip = self.address().align_offset(page).min(self.len);
+        let len = (self.len - skip) / page * page;
+        if len > 0 {
+            // SAFETY: the whole pages of a range that is leased for writing; anonymous pages read as zero afterwards,
+            // and foreign memory (which may be a file's) is left alone.
+            if matches!(self.region.0.owner, Owner::Mapped { .. }) {
+                unsafe { libc::madvise(self.address().add(skip).cast(), len, libc::MADV_DONTNEED) };
+            }
+        }
+        drop(lease);
+        Ok(())
+    }
+
+    /// The range in the region, for the table.
+    #[inline]
+    pub(super) fn bytes(&self) -> Range<usize> {
+        self.at..self.at + self.len
+    }
+}
+
+/// Leases `len` bytes at `source_at` of `source` for reading and at `target_at` of `target` for writing, and calls
+/// `copy` with their addresses; the leases end when it returns.
+///
+/// # Errors
+/// `OutOfRange`, `Busy`; `InvalidInput` where the two overlap each other.
+#[inline]
+pub fn lease_pair<R>(
+    source: (&MemoryRange, usize),
+    target: (&MemoryRange, usize),
+    len: usize,
+    copy: impl FnOnce(*const u8, *mut u8) -> R,
+) -> Result<R> {
+    let ((source, source_at), (target, target_at)) = (source, target);
+    if source_at > source.len || len > source.len - source_at {
+        return Err(out_of_range("transfer from", source_at, len, source.len));
+    }
+    if target_at > target.len || len > target.len - target_at {
+        return Err(out_of_range("transfer to", target_at, len, target.len));
+    }
+    let from = source.at + source_at..source.at + source_at + len;
+    let to = target.at + target_at..target.at + target_at + len;
+    let (a, b) = (&source.region.0, &target.region.0);
+    // SAFETY: both offsets were checked to lie within their regions.
+    let (from_ptr, to_ptr) = unsafe { (a.start.as_ptr().add(from.start).cast_const(), b.start.as_ptr().add(to.start)) };
+    let same = std::ptr::eq(Arc::as_ptr(a), Arc::as_ptr(b));
+    if same && from.start < to.end && to.start < from.end && len > 0 {
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            "transfer",
+            format!("{len} bytes at {} overlap their target at {} in the same memory", from.start, to.start),
+        ));
+    }
+    if len <= SHORT {
+        // Always in the order of the addresses, so that two threads cannot wait for each other.
+        let (first, second) = if Arc::as_ptr(a) <= Arc::as_ptr(b) { (a, b) } else { (b, a) };
+        let first_lock = first.table.lock();
+        let second_lock = if same { None } else { Some(second.table.lock()) };
+        let (source_lock, target_lock) = match &second_lock {
+            None => (&first_lock, &first_lock),
+            Some(second_lock) if std::ptr::eq(first, a) => (&first_lock, second_lock),
+            Some(second_lock) => (second_lock, &first_lock),
+        };
+        if let Some(other) = source_lock.conflict(&from, Access::Read) {
+            return Err(busy(&from, &other));
+        }
+        if let Some(other) = target_lock.conflict(&to, Access::Write) {
+            return Err(busy(&to, &other));
+        }
+        return Ok(copy(from_ptr, to_ptr));
+    }
+    let source_lease = source.range(source_at, len)?.raw_lease(Access::Read)?;
+    let target_lease = target.range(target_at, len)?.raw_lease(Access::Write)?;
+    let result = copy(from_ptr, to_ptr);
+    drop((source_lease, target_lease));
+    Ok(result)
+}
+
+#[cold]
+fn busy(wanted: &Range<usize>, held: &Range<usize>) -> Error {
+    Error::new(
+        ErrorKind::Busy,
+        "lease",
+        format!(
+            "bytes {}..{} of the region are wanted, bytes {}..{} are held by another lease or transfer",
+            wanted.start, wanted.end, held.start, held.end
+        ),
+    )
+    .advice("drop the other lease, or wait for the transfer")
+}
+
+#[cold]
+fn out_of_range(operation: &'static str, at: usize, len: usize, whole: usize) -> Error {
+    Error::new(ErrorKind::OutOfRange, operation, format!("{len} bytes at {at} of a place of {whole} bytes"))
+}
+
+fn check_range(operation: &'static str, at: usize, len: usize, whole: usize) -> Result<()> {
+    if at > whole || len > whole - at {
+        return Err(out_of_range(operation, at, len, whole));
+    }
+    Ok(())
+}
+
+fn last_os_error(operation: &'static str, context: String) -> Error {
+    Error::io(operation, &std::io::Error::last_os_error(), context)
+}
+
+fn page_size() -> usize {
+    rustix::param::page_size()
+}
+
+fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}

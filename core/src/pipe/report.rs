@@ -1,0 +1,87 @@
+//! What really happened, so that a claim can be checked.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::backend::Counters;
+use crate::plan::Route;
+
+/// What one hop did.
+#[derive(Clone, Debug, Serialize)]
+pub struct HopReport {
+    /// Where from.
+    pub from: String,
+    /// Where to.
+    pub to: String,
+    /// The primitive.
+    pub primitive: &'static str,
+    /// What it counted.
+    pub counters: Counters,
+}
+
+/// What a pipe did since it was connected.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Where from.
+    pub source: String,
+    /// Where to.
+    pub target: String,
+    /// By hop.
+    pub hops: Vec<HopReport>,
+}
+
+impl Report {
+    pub(crate) fn new(route: &Route, counters: Vec<Counters>) -> Self {
+        let hops = route.hops.iter().zip(counters).map(|(hop, counters)| HopReport {
+            from: hop.from.clone(),
+            to: hop.to.clone(),
+            primitive: hop.primitive,
+            counters,
+        });
+        Report { source: route.source.clone(), target: route.target.clone(), hops: hops.collect() }
+    }
+
+    /// Bytes that arrived at the target.
+    pub fn bytes(&self) -> u64 {
+        self.hops.last().map_or(0, |h| h.counters.bytes)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} -> {}", self.source, self.target)?;
+        for hop in &self.hops {
+            let c = &hop.counters;
+            let rate = if c.busy_ns > 0 { c.bytes as f64 / c.busy_ns as f64 } else { 0.0 };
+            writeln!(
+                f,
+                "  {}: {} bytes in {} transfers, {:.2} s, {rate:.2} GB/s",
+                hop.primitive,
+                c.bytes,
+                c.transfers,
+                c.busy_ns as f64 / 1e9
+            )?;
+            let facts = [
+                ("requests", c.requests),
+                ("system calls", c.system_calls),
+                ("bytes past the page cache", c.direct_bytes),
+                ("bytes through the page cache", c.cached_bytes),
+                ("requests on registered memory", c.fixed_buffer_hits),
+                ("requests on other memory", c.fixed_buffer_misses),
+                ("bounces", c.bounces),
+                ("bytes bounced", c.bounced_bytes),
+                ("short requests finished", c.short_finished),
+                ("retries", c.retries),
+                ("most outstanding", c.max_outstanding),
+                ("failed", c.failed),
+                ("on the wrong core", c.wrong_core),
+            ];
+            let said: Vec<_> = facts.iter().filter(|f| f.1 > 0).map(|(what, n)| format!("{what} {n}")).collect();
+            if !said.is_empty() {
+                writeln!(f, "    {}", said.join(", "))?;
+            }
+        }
+        Ok(())
+    }
+}

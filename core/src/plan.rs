@@ -1,0 +1,315 @@
+//! Which way: from what the backends offer to a route, with the reasons.
+//!
+//! ```text
+//! ways(source, target):
+//!     direct:      source -> target                       one hop
+//!     placement:   source -> memory behind a cache -> its lines into the core     where the source is not memory
+//!     by bounce:   source -> memory of the pipe -> target where neither end is memory
+//! take the way whose estimate for a typical transfer is the shortest; keep every refusal
+//! ```
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+pub use crate::backend::Constraints;
+use crate::backend::{Ask, Backend, Offer, Quality};
+use crate::error::{Error, ErrorKind, Result};
+use crate::locator::{Dram, Endpoint, Facts, Locator};
+use crate::memory::{MapOptions, Pool};
+use crate::topology::Topology;
+
+/// Bytes of one bounce buffer of a pipe between two places that are not memory.
+pub(crate) const BOUNCE_BYTES: usize = 4 << 20;
+/// How many of them: one is filled while another is emptied.
+pub(crate) const BOUNCE_BUFFERS: usize = 2;
+const TYPICAL_LEN: u64 = 1 << 20;
+
+/// One step of a route.
+#[derive(Clone, Debug, Serialize)]
+pub struct Hop {
+    /// Where from.
+    pub from: String,
+    /// Where to.
+    pub to: String,
+    /// The backend.
+    pub backend: &'static str,
+    /// The primitive.
+    pub primitive: &'static str,
+    /// Why this one.
+    pub why: String,
+    /// How good it is expected to be.
+    pub quality: Quality,
+}
+
+/// A primitive that was not taken.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Rejected {
+    /// Where from.
+    pub from: String,
+    /// Where to.
+    pub to: String,
+    /// The backend.
+    pub backend: &'static str,
+    /// The primitive.
+    pub primitive: &'static str,
+    /// Why not.
+    pub why: String,
+}
+
+/// The way a pipe takes: hops with reasons, and what was rejected.
+#[derive(Clone, Debug, Serialize)]
+pub struct Route {
+    /// Where from.
+    pub source: String,
+    /// Where to.
+    pub target: String,
+    /// The steps.
+    pub hops: Vec<Hop>,
+    /// What was not taken, and why.
+    pub rejected: Vec<Rejected>,
+}
+
+impl Route {
+    /// The primitives' names, in order.
+    pub fn primitives(&self) -> Vec<&'static str> {
+        self.hops.iter().map(|h| h.primitive).collect()
+    }
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} -> {}", self.source, self.target)?;
+        for (i, hop) in self.hops.iter().enumerate() {
+            let q = &hop.quality;
+            writeln!(f, "  {}. {} ({}): {} -> {}", i + 1, hop.primitive, hop.backend, hop.from, hop.to)?;
+            writeln!(f, "     because {}", hop.why)?;
+            writeln!(
+                f,
+                "     {:.2} GB/s, {:.1} us, {:.2} core seconds a second ({})",
+                q.bytes_per_s / 1e9,
+                q.latency_ns / 1e3,
+                q.cpu_share,
+                if q.measured { "measured" } else { "assumed" }
+            )?;
+        }
+        for r in &self.rejected {
+            writeln!(f, "  not {} ({}): {}", r.primitive, r.backend, r.why)?;
+        }
+        Ok(())
+    }
+}
+
+/// A hop with what is needed to open it.
+pub(crate) struct Leg {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) source: Endpoint,
+    pub(crate) target: Endpoint,
+    pub(crate) offer: Offer,
+    pub(crate) quality: Quality,
+}
+
+/// How the legs of a plan are strung together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// One leg.
+    Direct,
+    /// The second leg works in place on what the first brought.
+    Placement,
+    /// Through buffers of the pipe.
+    Bounce,
+}
+
+pub(crate) struct Plan {
+    pub(crate) shape: Shape,
+    pub(crate) legs: Vec<Leg>,
+    pub(crate) route: Route,
+    /// The buffers, where the shape is a bounce.
+    pub(crate) bounce: Vec<Dram>,
+}
+
+/// What planning needs to know of the machine.
+pub(crate) struct Planner<'a> {
+    pub(crate) backends: &'a [Arc<dyn Backend>],
+    pub(crate) topology: &'a Topology,
+    pub(crate) constraints: &'a Constraints,
+}
+
+impl Planner<'_> {
+    pub(crate) fn plan(&self, source: &Endpoint, target: &Endpoint) -> Result<Plan> {
+        let mut rejected = Vec::new();
+        let mut ways: Vec<(Shape, Vec<Leg>, Vec<Dram>)> = Vec::new();
+
+        if let Some(leg) = self.best(source, target, &mut rejected) {
+            // Bytes that arrive from elsewhere are in the memory behind the cache; their lines are loaded by a second leg.
+            if target.facts.core.is_some() && source.memory().is_none() {
+                let landed = behind_cache(target);
+                if let Some(placement) = self.best(&landed, target, &mut rejected) {
+                    ways.push((Shape::Placement, vec![leg, placement], Vec::new()));
+                }
+            } else {
+                ways.push((Shape::Direct, vec![leg], Vec::new()));
+            }
+        }
+        if source.memory().is_none() && target.memory().is_none() {
+            let pool = Pool::new(BOUNCE_BYTES * BOUNCE_BUFFERS, MapOptions { prefault: false, ..MapOptions::default() })?;
+            let buffers =
+                (0..BOUNCE_BUFFERS).map(|_| Dram::from_pool(&pool, BOUNCE_BYTES)).collect::<Result<Vec<_>>>()?;
+            // The whole region is the end of the hops, so that one pair of movers serves all buffers.
+            let whole = Dram::over(pool.region().range(0, BOUNCE_BYTES * BOUNCE_BUFFERS)?);
+            let middle = whole.endpoint();
+            let up = self.best(source, &middle, &mut rejected);
+            let down = self.best(&middle, target, &mut rejected);
+            if let (Some(up), Some(down)) = (up, down) {
+                ways.push((Shape::Bounce, vec![up, down], buffers));
+            }
+        }
+
+        let len = self.constraints.typical_len.unwrap_or(TYPICAL_LEN).max(1);
+        let estimate = |(shape, legs, _): &(Shape, Vec<Leg>, Vec<Dram>)| estimate_ns(*shape, legs, len);
+        ways.sort_by(|a, b| estimate(a).total_cmp(&estimate(b)));
+        let mut ways = ways.into_iter();
+        let Some((shape, legs, bounce)) = ways.next() else {
+            return Err(self.refuse(source, target, &rejected));
+        };
+        for (_, legs, _) in ways {
+            for leg in legs {
+                rejected.push(leg.rejected("another way is estimated to be faster".into()));
+            }
+        }
+        let taken: Vec<_> = legs.iter().map(|l| l.offer.primitive).collect();
+        rejected.retain(|r| !taken.contains(&r.primitive));
+        let mut seen = Vec::new();
+        rejected.retain(|r| {
+            let new = !seen.contains(&(r.primitive, r.why.clone()));
+            seen.push((r.primitive, r.why.clone()));
+            new
+        });
+        let hops = legs.iter().map(Leg::hop).collect();
+        let route =
+            Route { source: source.facts.name.clone(), target: target.facts.name.clone(), hops, rejected };
+        Ok(Plan { shape, legs, route, bounce })
+    }
+
+    /// The best offer for one leg that meets the constraints; the others go to `rejected`.
+    fn best(&self, source: &Endpoint, target: &Endpoint, rejected: &mut Vec<Rejected>) -> Option<Leg> {
+        let ask = Ask { source, target, constraints: self.constraints, topology: self.topology };
+        let mut legs: Vec<Leg> = Vec::new();
+        for backend in self.backends {
+            for offer in backend.offers(&ask) {
+                let verdict = offer.verdict.clone().and_then(|q| self.meets(&offer, &q).map(|()| q));
+                match verdict {
+                    Ok(quality) => legs.push(Leg {
+                        backend: backend.clone(),
+                        source: source.clone(),
+                        target: target.clone(),
+                        offer,
+                        quality,
+                    }),
+                    Err(why) => rejected.push(Rejected {
+                        from: source.facts.name.clone(),
+                        to: target.facts.name.clone(),
+                        backend: backend.name(),
+                        primitive: offer.primitive,
+                        why,
+                    }),
+                }
+            }
+        }
+        let len = self.constraints.typical_len.unwrap_or(TYPICAL_LEN).max(1);
+        let ns = |leg: &Leg| leg_ns(&leg.quality, len);
+        let best = legs.iter().enumerate().min_by(|a, b| ns(a.1).total_cmp(&ns(b.1))).map(|(i, _)| i)?;
+        let best = legs.swap_remove(best);
+        for leg in &legs {
+            rejected.push(leg.rejected(format!(
+                "estimated {:.1} us for {len} bytes, {} {:.1} us ({})",
+                ns(leg) / 1e3,
+                best.offer.primitive,
+                ns(&best) / 1e3,
+                leg.offer.why
+            )));
+        }
+        Some(best)
+    }
+
+    fn meets(&self, offer: &Offer, quality: &Quality) -> std::result::Result<(), String> {
+        let c = self.constraints;
+        let name = offer.primitive;
+        // A placement in a cache is no movement, so the demands on movement do not bear on it.
+        if !c.only.is_empty() && !c.only.iter().any(|p| p == name) {
+            return Err(format!("only {} was asked for", c.only.join(", ")));
+        }
+        if c.deny.iter().any(|p| p == name) {
+            return Err("the caller denied it".into());
+        }
+        if c.require_offload && !quality.offload {
+            return Err("offload is required, and this uses a core".into());
+        }
+        if c.bypass_page_cache && quality.fills_page_cache {
+            return Err("it goes through the page cache, which the caller wants bypassed".into());
+        }
+        if c.bypass_processor_cache && quality.fills_processor_cache {
+            return Err("it displaces the processor's caches, which the caller wants bypassed".into());
+        }
+        if let Some(rate) = c.at_least
+            && quality.bytes_per_s < rate
+        {
+            return Err(format!("{:.3} GB/s, less than the {:.3} required", quality.bytes_per_s / 1e9, rate / 1e9));
+        }
+        Ok(())
+    }
+
+    fn refuse(&self, source: &Endpoint, target: &Endpoint, rejected: &[Rejected]) -> Error {
+        let pair = format!("{} to {}", source.facts.name, target.facts.name);
+        if rejected.is_empty() {
+            return Error::new(ErrorKind::Unsupported, "connect", format!("{pair}: no backend moves bytes between them"))
+                .advice("go through dram with two pipes");
+        }
+        let reasons: Vec<_> = rejected.iter().map(|r| format!("{}: {}", r.primitive, r.why)).collect();
+        Error::new(ErrorKind::Unsupported, "connect", format!("{pair}: {}", reasons.join("; ")))
+            .advice("relax the constraints to what one of these can do")
+    }
+}
+
+impl Leg {
+    fn hop(&self) -> Hop {
+        Hop {
+            from: self.source.facts.name.clone(),
+            to: self.target.facts.name.clone(),
+            backend: self.backend.name(),
+            primitive: self.offer.primitive,
+            why: self.offer.why.clone(),
+            quality: self.quality.clone(),
+        }
+    }
+
+    fn rejected(&self, why: String) -> Rejected {
+        Rejected {
+            from: self.source.facts.name.clone(),
+            to: self.target.facts.name.clone(),
+            backend: self.backend.name(),
+            primitive: self.offer.primitive,
+            why,
+        }
+    }
+}
+
+fn leg_ns(quality: &Quality, len: u64) -> f64 {
+    quality.latency_ns + len as f64 / quality.bytes_per_s.max(1.0) * 1e9
+}
+
+fn estimate_ns(shape: Shape, legs: &[Leg], len: u64) -> f64 {
+    let each = legs.iter().map(|l| leg_ns(&l.quality, len));
+    match shape {
+        // The two legs of a bounce overlap for all but the first buffer.
+        Shape::Bounce => each.fold(0.0, f64::max) * 1.1,
+        Shape::Direct | Shape::Placement => each.sum(),
+    }
+}
+
+/// The memory behind a cache, as a place of its own.
+fn behind_cache(cache: &Endpoint) -> Endpoint {
+    let facts = Facts { kind: "dram", core: None, name: format!("memory behind {}", cache.facts.name), ..(*cache.facts).clone() };
+    Endpoint { facts: Arc::new(facts), handle: cache.handle.clone() }
+}

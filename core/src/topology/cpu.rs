@@ -1,0 +1,161 @@
+//! Instructions of the processor, by CPUID alone.
+//!
+//! That an instruction does not raise SIGILL is not detection: CLDEMOTE is a no-op encoding on processors that lack it.
+
+use serde::{Deserialize, Serialize};
+
+use super::tree::Tree;
+
+/// Which instructions for moving bytes are there. All false where `source` is `none`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuFeatures {
+    /// Where the bits come from: `cpuid`, `cpuinfo` (a recorded tree) or `none`. Only `cpuid` permits execution.
+    pub source: String,
+    /// `GenuineIntel`, `AuthenticAMD`, ...
+    pub vendor: Option<String>,
+    /// The marketing name.
+    pub model_name: Option<String>,
+    /// Running under a hypervisor that says so.
+    pub hypervisor: bool,
+    /// Enhanced `rep movsb`.
+    pub erms: bool,
+    /// Fast short `rep movsb`.
+    pub fsrm: bool,
+    /// AVX2, and the operating system saves its registers.
+    pub avx2: bool,
+    /// AVX-512 F, and the operating system saves its registers.
+    pub avx512f: bool,
+    /// Write back a line, keep it.
+    pub clwb: bool,
+    /// Write back a line, drop it, weakly ordered.
+    pub clflushopt: bool,
+    /// Hint: move a line to a more distant cache.
+    pub cldemote: bool,
+    /// 64-byte direct store.
+    pub movdir64b: bool,
+    /// 4- or 8-byte direct store.
+    pub movdiri: bool,
+    /// Enqueue a command to a shared device queue.
+    pub enqcmd: bool,
+    /// Prefetch with intent to write.
+    pub prefetchw: bool,
+    /// Zero a line (AMD).
+    pub clzero: bool,
+    /// UMONITOR, UMWAIT, TPAUSE.
+    pub waitpkg: bool,
+}
+
+impl CpuFeatures {
+    /// The features by name in a fixed order, for tables and fingerprints.
+    pub fn named(&self) -> [(&'static str, bool); 13] {
+        [
+            ("erms", self.erms),
+            ("fsrm", self.fsrm),
+            ("avx2", self.avx2),
+            ("avx512f", self.avx512f),
+            ("clwb", self.clwb),
+            ("clflushopt", self.clflushopt),
+            ("cldemote", self.cldemote),
+            ("movdir64b", self.movdir64b),
+            ("movdiri", self.movdiri),
+            ("enqcmd", self.enqcmd),
+            ("prefetchw", self.prefetchw),
+            ("clzero", self.clzero),
+            ("waitpkg", self.waitpkg),
+        ]
+    }
+}
+
+/// CPUID for the machine we run on; the kernel's `flags` line for a recorded tree.
+pub(super) fn discover(tree: &Tree) -> CpuFeatures {
+    let cpuinfo = tree.text("proc/cpuinfo").unwrap_or_default();
+    let mut features = if tree.is_live() { by_cpuid(tree) } else { by_cpuinfo(&cpuinfo) };
+    features.vendor = features.vendor.or_else(|| field(&cpuinfo, "vendor_id"));
+    features.model_name = features.model_name.or_else(|| field(&cpuinfo, "model name"));
+    if features.model_name.is_none() {
+        tree.unknown("processor: neither CPUID nor /proc/cpuinfo gives a model name");
+    }
+    features
+}
+
+/// The first `name : value` of cpuinfo.
+fn field(cpuinfo: &str, name: &str) -> Option<String> {
+    cpuinfo.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim() == name).then(|| value.trim().to_owned())
+    })
+}
+
+fn by_cpuinfo(cpuinfo: &str) -> CpuFeatures {
+    let Some(flags) = field(cpuinfo, "flags") else {
+        return CpuFeatures { source: "none".to_owned(), ..CpuFeatures::default() };
+    };
+    let has = |flag: &str| flags.split_whitespace().any(|word| word == flag);
+    CpuFeatures {
+        source: "cpuinfo".to_owned(),
+        vendor: None,
+        model_name: None,
+        hypervisor: has("hypervisor"),
+        erms: has("erms"),
+        fsrm: has("fsrm"),
+        avx2: has("avx2"),
+        avx512f: has("avx512f"),
+        clwb: has("clwb"),
+        clflushopt: has("clflushopt"),
+        cldemote: has("cldemote"),
+        movdir64b: has("movdir64b"),
+        movdiri: has("movdiri"),
+        enqcmd: has("enqcmd"),
+        prefetchw: has("3dnowprefetch"),
+        clzero: has("clzero"),
+        waitpkg: has("waitpkg"),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn by_cpuid(_tree: &Tree) -> CpuFeatures {
+    use raw_cpuid::cpuid;
+
+    let bit = |register: u32, bit: u32| register >> bit & 1 == 1;
+    let (basic_max, extended_max) = (cpuid!(0).eax, cpuid!(0x8000_0000_u32).eax);
+    // A leaf above the maximum returns the data of another one on Intel: it must read as zero here.
+    let leaf = |number: u32| {
+        let there = if number >= 0x8000_0000 { number <= extended_max } else { number <= basic_max };
+        let r = if there { Some(cpuid!(number)) } else { None };
+        r.map_or((0, 0, 0), |r| (r.ebx, r.ecx, r.edx))
+    };
+    let (_, one_ecx, _) = leaf(1);
+    let (seven_ebx, seven_ecx, seven_edx) = leaf(7);
+    let (_, extended_ecx, _) = leaf(0x8000_0001);
+    let (eight_ebx, _, _) = leaf(0x8000_0008);
+    let id = raw_cpuid::CpuId::new();
+    CpuFeatures {
+        source: "cpuid".to_owned(),
+        vendor: id.get_vendor_info().map(|vendor| vendor.as_str().to_owned()),
+        model_name: id
+            .get_processor_brand_string()
+            .map(|brand| brand.as_str().trim().to_owned())
+            .filter(|brand| !brand.is_empty()),
+        hypervisor: bit(one_ecx, 31),
+        erms: bit(seven_ebx, 9),
+        fsrm: bit(seven_edx, 4),
+        // The standard library also reads XCR0, so a kernel that does not save the registers reads as absent.
+        avx2: std::arch::is_x86_feature_detected!("avx2"),
+        avx512f: std::arch::is_x86_feature_detected!("avx512f"),
+        clwb: bit(seven_ebx, 24),
+        clflushopt: bit(seven_ebx, 23),
+        cldemote: bit(seven_ecx, 25),
+        movdir64b: bit(seven_ecx, 28),
+        movdiri: bit(seven_ecx, 27),
+        enqcmd: bit(seven_ecx, 29),
+        prefetchw: bit(extended_ecx, 8),
+        clzero: bit(eight_ebx, 0),
+        waitpkg: bit(seven_ecx, 5),
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn by_cpuid(tree: &Tree) -> CpuFeatures {
+    tree.unknown(format!("processor features: no CPUID on {}", std::env::consts::ARCH));
+    CpuFeatures { source: "none".to_owned(), ..CpuFeatures::default() }
+}

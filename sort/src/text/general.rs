@@ -1,0 +1,314 @@
+//! -g: numbers as `strtold` reads them, in the order of GNU sort: what is no number, then NaN, then by value.
+//!
+//! GNU compares the 80-bit `long double` of x86, which no stable Rust type has. So the rounding is done here in
+//! integers, and the result is the same rank for the same long double, no more and no less: 64 bits of mantissa,
+//! round half to even, overflow to infinity, gradual underflow.
+//!
+//! ```text
+//! 38 digits as a u128  x  a 128-bit power of five  ->  128 bits with an error bound  ->  rounded to 64
+//!                                                      near a tie: exact big integers (one text in 2^50)
+//! rank: 0 no number, 1 -NaN, 2 NaN, else the 79 bits sign | exponent | fraction in an ascending form
+//! ```
+//!
+//! Rejected: `f64` with a tie-break on decimals, which calls values different that GNU calls equal.
+
+use std::cmp::Ordering;
+
+/// The order of -g.
+pub(super) fn compare(a: &[u8], b: &[u8]) -> Ordering {
+    rank(a).cmp(&rank(b))
+}
+
+/// The order-preserving word of -g: the top 64 of the 79 bits.
+pub(super) fn prefix(text: &[u8]) -> u64 {
+    (rank(text) >> 15) as u64
+}
+
+/// The bits below the sign: 15 of exponent, 63 of fraction.
+const SIGN: u128 = 1 << 78;
+const INFINITE: u128 = 0x7fff << 63;
+const NO_NUMBER: u128 = 0;
+const NEGATIVE_NAN: u128 = 1 << 15;
+const NAN: u128 = 2 << 15;
+
+/// The place of the text in the order; equal ranks are equal keys.
+fn rank(text: &[u8]) -> u128 {
+    let is_space = |b: &u8| b.is_ascii_whitespace() || *b == 0x0b;
+    let start = text.iter().position(|b| !is_space(b)).unwrap_or(text.len());
+    let (negative, text) = match &text[start..] {
+        [b'-', rest @ ..] => (true, rest),
+        [b'+', rest @ ..] => (false, rest),
+        rest => (false, rest),
+    };
+    let starts = |word: &[u8]| text.get(..word.len()).is_some_and(|t| t.eq_ignore_ascii_case(word));
+    let magnitude = if starts(b"nan") {
+        return if negative { NEGATIVE_NAN } else { NAN };
+    } else if starts(b"inf") {
+        INFINITE
+    } else {
+        match hexadecimal(text).or_else(|| decimal(text)) {
+            Some(magnitude) => magnitude,
+            None => return NO_NUMBER,
+        }
+    };
+    match (magnitude, negative) {
+        (0, _) | (_, false) => SIGN | magnitude,
+        (_, true) => SIGN - 1 - magnitude,
+    }
+}
+
+/// A positive number as 128 bits times a power of two; the true value is within `error` units of the last bit.
+struct Scaled {
+    mantissa: u128,
+    exponent: i64,
+    error: u128,
+    /// Whether (with no error) something nonzero was cut off below the last bit.
+    more: bool,
+}
+
+/// Rounds to the long double's bits; `tie` compares the exact value with half * 2^exponent where bits are near it.
+fn round(value: &Scaled, tie: impl FnOnce(u128, i64) -> Ordering) -> u128 {
+    let zeros = value.mantissa.leading_zeros();
+    let (mantissa, exponent) = (value.mantissa << zeros, value.exponent - i64::from(zeros));
+    let error = value.error << zeros;
+    let top = exponent + 127;
+    if top > 16383 {
+        return INFINITE;
+    }
+    let below = (-16382 - top).max(0);
+    let cut = 64 + below;
+    if cut > 128 {
+        return 0;
+    }
+    let kept = if cut == 128 { 0 } else { mantissa >> cut };
+    let low = if cut == 128 { mantissa } else { mantissa & ((1 << cut) - 1) };
+    let half = 1u128 << (cut - 1);
+    let order = if error > 0 && low.abs_diff(half) <= error {
+        tie(2 * kept + 1, exponent + cut - 1)
+    } else {
+        low.cmp(&half).then(if value.more { Ordering::Greater } else { Ordering::Equal })
+    };
+    let up = match order {
+        Ordering::Greater => 1,
+        Ordering::Equal => kept & 1,
+        Ordering::Less => 0,
+    };
+    // The mantissa's leading one adds itself to the exponent, and so does a carry.
+    let biased = if below > 0 { 0 } else { (top + 16382) as u128 };
+    ((biased << 63) + kept + up).min(INFINITE)
+}
+
+/// The exponent behind an `e` or a `p`: a sign and digits, saturating; zero without digits.
+fn exponent(text: &[u8], marker: u8) -> i64 {
+    let [first, rest @ ..] = text else { return 0 };
+    if !first.eq_ignore_ascii_case(&marker) {
+        return 0;
+    }
+    let (negative, rest) = match rest {
+        [b'-', rest @ ..] => (true, rest),
+        [b'+', rest @ ..] => (false, rest),
+        _ => (false, rest),
+    };
+    let digits = rest.iter().take_while(|b| b.is_ascii_digit());
+    let size = digits.fold(0i64, |n, b| (n * 10 + i64::from(b - b'0')).min(1 << 40));
+    if negative { -size } else { size }
+}
+
+/// The integer and the fraction digits, and what follows; `None` without a digit.
+fn split(text: &[u8], is_digit: impl Fn(&u8) -> bool) -> Option<(&[u8], &[u8], &[u8])> {
+    let end = |t: &[u8]| t.iter().position(|b| !is_digit(b)).unwrap_or(t.len());
+    let (integer, rest) = text.split_at(end(text));
+    let (fraction, rest) = match rest {
+        [b'.', behind @ ..] => behind.split_at(end(behind)),
+        _ => (&rest[..0], rest),
+    };
+    (!integer.is_empty() || !fraction.is_empty()).then_some((integer, fraction, rest))
+}
+
+/// A `0x` number, exact; `None` where the text is none.
+fn hexadecimal(text: &[u8]) -> Option<u128> {
+    let [b'0', b'x' | b'X', rest @ ..] = text else { return None };
+    let (integer, fraction, rest) = split(rest, u8::is_ascii_hexdigit)?;
+    let mut value = Scaled { mantissa: 0, exponent: exponent(rest, b'p'), error: 0, more: false };
+    value.exponent -= 4 * fraction.len() as i64;
+    for &byte in integer.iter().chain(fraction) {
+        let digit = u128::from((byte as char).to_digit(16).unwrap_or(0));
+        if value.mantissa >> 124 == 0 {
+            value.mantissa = (value.mantissa << 4) | digit;
+        } else {
+            value.exponent += 4;
+            value.more |= digit != 0;
+        }
+    }
+    if value.mantissa == 0 {
+        return Some(0);
+    }
+    Some(round(&value, |_, _| Ordering::Equal))
+}
+
+/// A decimal number; `None` where the text is none.
+fn decimal(text: &[u8]) -> Option<u128> {
+    let (integer, fraction, rest) = split(text, u8::is_ascii_digit)?;
+    let zeros = integer.iter().take_while(|&&b| b == b'0').count();
+    let integer = &integer[zeros..];
+    // The value is 0.DIGITS * 10^point; the first 38 digits go into one integer.
+    let skipped = if integer.is_empty() { fraction.iter().take_while(|&&b| b == b'0').count() } else { 0 };
+    let fraction = &fraction[skipped..];
+    let point = (integer.len() as i64 - skipped as i64).saturating_add(exponent(rest, b'e'));
+    let all = || integer.iter().chain(fraction).copied();
+    let count = integer.len() + fraction.len();
+    if count == 0 || point < -5000 {
+        return Some(0);
+    }
+    if point > 5000 {
+        return Some(INFINITE);
+    }
+    let first = all().take(19).fold(0u64, |n, b| n * 10 + u64::from(b - b'0'));
+    let digits = all().take(38).skip(19).fold(u128::from(first), |n, b| n * 10 + u128::from(b - b'0'));
+    let power = point - count.min(38) as i64;
+    let more = count > 38;
+    let value = scale(digits, power, more);
+    Some(round(&value, |half, half_exponent| {
+        let digits: Vec<u8> = all().collect();
+        exact_compare(&digits, point - count as i64, half, half_exponent)
+    }))
+}
+
+/// digits * 10^power with its error bound.
+fn scale(digits: u128, power: i64, more: bool) -> Scaled {
+    let zeros = digits.leading_zeros();
+    let mut value = Scaled { mantissa: digits << zeros, exponent: power - i64::from(zeros), error: 0, more };
+    if more {
+        // A unit of 38 digits is at most 2^6 units here.
+        value.error = 128;
+    }
+    if power != 0 {
+        // Each truncated product loses less than two units, and there are fewer than 200 of them.
+        let scale = power_of_five(power);
+        let (mantissa, lost) = multiply(value.mantissa, scale.mantissa);
+        value.mantissa = mantissa;
+        value.exponent += scale.exponent + 128 - i64::from(lost);
+        value.error = if more || scale.error > 0 { 2048 } else { 2 };
+    }
+    value
+}
+
+/// 5^n for |n| up to 5100.
+fn power_of_five(n: i64) -> Scaled {
+    let (table, size) = if n < 0 { (&INVERSES, -n) } else { (&POWERS, n) };
+    let entry = |i: usize| Scaled { mantissa: table[i].0, exponent: i64::from(table[i].1), error: 0, more: false };
+    let product = |a: &Scaled, b: &Scaled| {
+        let (mantissa, lost) = multiply(a.mantissa, b.mantissa);
+        Scaled { mantissa, exponent: a.exponent + b.exponent + 128 - i64::from(lost), error: 1, more: false }
+    };
+    let (mut left, mut result) = (size as usize / 55, entry(size as usize % 55));
+    let mut base = entry(55);
+    while left > 0 {
+        if left & 1 == 1 {
+            result = product(&result, &base);
+        }
+        base = product(&base, &base);
+        left /= 2;
+    }
+    result.error = result.error.max(u128::from(n < 0));
+    result
+}
+
+/// The upper 128 bits of the product, normalized, and by how many bits they were shifted for it.
+#[inline]
+fn multiply(a: u128, b: u128) -> (u128, u32) {
+    let (a1, a0, b1, b0) = (a >> 64, a & u128::from(u64::MAX), b >> 64, b & u128::from(u64::MAX));
+    let (low, cross1, cross2) = (a0 * b0, a1 * b0, a0 * b1);
+    let middle = (low >> 64) + (cross1 & u128::from(u64::MAX)) + (cross2 & u128::from(u64::MAX));
+    let high = a1 * b1 + (cross1 >> 64) + (cross2 >> 64) + (middle >> 64);
+    let next = (middle >> 63) & 1;
+    if high >> 127 == 1 { (high, 0) } else { ((high << 1) | next, 1) }
+}
+
+/// 5^0..=5^55, exact: a normalized mantissa and its exponent.
+const POWERS: [(u128, i32); 56] = {
+    let mut table = [(0, 0); 56];
+    let (mut i, mut power) = (0, 1u128);
+    while i < 56 {
+        let zeros = power.leading_zeros();
+        table[i] = (power << zeros, -(zeros as i32));
+        if i < 55 {
+            power *= 5;
+        }
+        i += 1;
+    }
+    table
+};
+
+/// 5^0..=5^-55, rounded down to 128 bits, by long division.
+const INVERSES: [(u128, i32); 56] = {
+    let mut table = POWERS;
+    let mut i = 1;
+    while i < 56 {
+        let shift = -POWERS[i].1;
+        let divisor = POWERS[i].0 >> shift;
+        let bits = 128 - shift;
+        let (mut rest, mut quotient, mut step) = (1u128 << (bits - 1), 0u128, 0);
+        while step < 128 {
+            let carry = rest >> 127;
+            rest <<= 1;
+            quotient <<= 1;
+            if carry == 1 || rest >= divisor {
+                rest = rest.wrapping_sub(divisor);
+                quotient |= 1;
+            }
+            step += 1;
+        }
+        table[i] = (quotient, -(126 + bits));
+        i += 1;
+    }
+    table
+};
+
+/// Compares digits * 10^power with half * 2^exponent in big integers.
+fn exact_compare(digits: &[u8], power: i64, half: u128, exponent: i64) -> Ordering {
+    let mut value = Big(Vec::new());
+    for &digit in digits {
+        value.multiply_add(10, u32::from(digit - b'0'));
+    }
+    let mut other = Big((0..4).map(|i| (half >> (32 * i)) as u32).collect());
+    let fives = if power >= 0 { &mut value } else { &mut other };
+    for _ in 0..power.unsigned_abs() {
+        fives.multiply_add(5, 0);
+    }
+    let twos = power - exponent;
+    if twos >= 0 { value.shift(twos as usize) } else { other.shift(-twos as usize) }
+    value.compare(&mut other)
+}
+
+/// A big integer, least significant word first.
+struct Big(Vec<u32>);
+
+impl Big {
+    fn multiply_add(&mut self, factor: u32, summand: u32) {
+        let mut carry = u64::from(summand);
+        for word in &mut self.0 {
+            carry += u64::from(*word) * u64::from(factor);
+            *word = carry as u32;
+            carry >>= 32;
+        }
+        if carry > 0 {
+            self.0.push(carry as u32);
+        }
+    }
+
+    fn shift(&mut self, bits: usize) {
+        self.multiply_add(1 << (bits % 32), 0);
+        self.0.splice(0..0, std::iter::repeat_n(0, bits / 32));
+    }
+
+    fn compare(&mut self, other: &mut Big) -> Ordering {
+        for big in [&mut *self, &mut *other] {
+            while big.0.last() == Some(&0) {
+                big.0.pop();
+            }
+        }
+        let lens = self.0.len().cmp(&other.0.len());
+        lens.then_with(|| self.0.iter().rev().cmp(other.0.iter().rev()))
+    }
+}
