@@ -1,1 +1,38 @@
-//! (under construction)
+//! External sort over data pipes: the flagship use of the CIDR'23 paper (section 3), on all cores, within a budget.
+//!
+//! ```text
+//! input --pipe--> slot     chunks arrive; each record gets an entry (key prefix, place)
+//!                 sort     entries, on all cores, bucket by bucket in cache
+//!                 gather   records in order, into blocks
+//! blocks --pipe--> spill   a run; meanwhile the other slot is filled
+//! runs --pipe--> buffers   two a run and core
+//!                 merge    each core a range of keys, by a loser tree
+//! blocks --pipe--> output  beside its name; synced, then renamed
+//! ```
+//! Where the input fits the memory, gather writes the output, and there is no merge.
+#![deny(unsafe_code)]
+
+mod arrange;
+mod blocks;
+mod budget;
+mod control;
+mod entry;
+mod gather;
+mod input;
+mod job;
+mod layout;
+mod merge;
+mod output;
+mod report;
+mod slot;
+mod source;
+mod spill;
+mod team;
+pub mod text;
+
+pub use budget::MIN_MEMORY;
+pub use control::{Control, Progress};
+pub use input::Input;
+pub use job::{Format, SortJob, default_memory, merge, sort};
+pub use output::Output;
+pub use report::{Movement, Phase, Role, SortReport, SpillUse};

@@ -1,1 +1,43 @@
-//! (under construction)
+//! The processor moves bytes: copy kernels, loads into a core's cache, write-backs and demotions of cache lines.
+//!
+//! | primitive | what it does |
+//! |---|---|
+//! | `copy-by-size` | picks one of the four below by length, target and constraints, from the calibration |
+//! | `memcpy` | the C library's copy |
+//! | `rep-movsb` | the microcoded copy |
+//! | `nt-avx2`, `nt-avx512` | vector loads, stores that go past the caches |
+//! | `load-into-cache` | brings the lines of a range into the caches of the core that runs the transfer |
+//! | `cldemote`, `clwb`, `clflushopt`, `leave` | hand lines of a core's cache back to memory, in place |
+//!
+//! [`CpuBackend`] offers them, [`Calibration`] holds what they cost on this machine. All of them run on the caller's
+//! core and are done when they return: there is no queue and no thread here.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use datapipes_core::{Dram, Machine, Span, topology::Topology};
+//! use datapipes_cpu::{Calibration, CpuBackend};
+//!
+//! let topology = Topology::discover();
+//! let cpu = CpuBackend::new(&topology, Calibration::assumed(&topology));
+//! let machine = Machine::new(topology, vec![Arc::new(cpu)]);
+//! let (source, target) = (Dram::allocate(4096)?, Dram::allocate(4096)?);
+//! source.lease_mut()?.fill(7);
+//! let pipe = machine.connect(&source, &target)?;
+//! pipe.transfer(Span { source: 0, target: 0, len: 4096 })?;
+//! assert!(target.lease()?.iter().all(|byte| *byte == 7));
+//! assert_eq!(pipe.route().primitives(), ["copy-by-size"]);
+//! # Ok::<(), datapipes_core::Error>(())
+//! ```
+#![deny(unsafe_code)]
+
+mod backend;
+mod calibration;
+mod instructions;
+mod kernel;
+mod mover;
+mod offers;
+
+pub use backend::CpuBackend;
+pub use calibration::{Calibration, Class, CopyCost, Layer, LineCosts};
+pub use instructions::Instructions;
+pub use kernel::{Copier, Kernel, LineOp, Lines};

@@ -406,11 +406,38 @@ pub fn lease_pair<R>(
         }
         return Ok(copy(from_ptr, to_ptr));
     }
-    let source_lease = source.range(source_at, len)?.raw_lease(Access::Read)?;
-    let target_lease = target.range(target_at, len)?.raw_lease(Access::Write)?;
+    // Held by borrow: a `RawLease` would count references to each region, which costs more than the copy of 8 KiB.
+    let source_held = hold(a, from, Access::Read)?;
+    let target_held = hold(b, to, Access::Write)?;
     let result = copy(from_ptr, to_ptr);
-    drop((source_lease, target_lease));
+    drop((source_held, target_held));
     Ok(result)
+}
+
+/// Bytes of a region that stays borrowed, given back on drop.
+struct Hold<'a> {
+    table: &'a Table,
+    range: Range<usize>,
+    access: Access,
+}
+
+#[inline]
+fn hold(region: &Inner, range: Range<usize>, access: Access) -> Result<Hold<'_>> {
+    let mut table = region.table.lock();
+    if let Some(other) = table.conflict(&range, access) {
+        drop(table);
+        return Err(busy(&range, &other));
+    }
+    table.add(range.clone(), access);
+    drop(table);
+    Ok(Hold { table: &region.table, range, access })
+}
+
+impl Drop for Hold<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.table.lock().remove(&self.range, self.access);
+    }
 }
 
 #[cold]

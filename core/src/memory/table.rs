@@ -89,10 +89,12 @@ impl Locked<'_> {
             .map(|h| h.range.clone())
     }
 
+    #[inline]
     pub(super) fn add(&mut self, range: Range<usize>, access: Access) {
         self.held_mut().push(Held { range, access });
     }
 
+    #[inline]
     pub(super) fn remove(&mut self, range: &Range<usize>, access: Access) {
         let held = self.held_mut();
         if let Some(at) = held.iter().position(|h| h.range == *range && h.access == access) {

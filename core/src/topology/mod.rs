@@ -66,14 +66,12 @@ impl Topology {
     /// executing anything on this one (see [`CpuFeatures::source`]).
     pub fn discover_under(root: &Path) -> Topology {
         let tree = tree::Tree::at(root);
-        Topology {
-            kernel: tree.required("proc/sys/kernel/osrelease", "kernel release"),
-            cores: cores::discover(&tree),
-            nodes: numa::discover(&tree),
-            cpu: cpu::discover(&tree),
-            memory: memory::discover(&tree),
-            unknown: tree.into_unknown(),
-        }
+        let kernel = tree.required("proc/sys/kernel/osrelease", "kernel release");
+        let cores = cores::discover(&tree);
+        let nodes = numa::discover(&tree);
+        let memory = memory::discover(&tree);
+        numa::check_total(&tree, &nodes, memory.total_bytes);
+        Topology { kernel, cores, nodes, cpu: cpu::discover(&tree), memory, unknown: tree.into_unknown() }
     }
 
     /// A core by its number.
@@ -119,20 +117,20 @@ impl Topology {
 
     /// A stable name for this hardware and kernel, 16 hexadecimal digits, to file calibrations under.
     ///
-    /// It covers what costs depend on (processor, cores, caches, nodes, memory size, kernel), not what changes by the
-    /// minute (free memory, usage, affinity).
+    /// It covers what costs depend on (processor, cores, caches, nodes, kernel), not what changes while a machine runs
+    /// (memory, which hypervisors add and take, usage, affinity).
     pub fn fingerprint(&self) -> String {
-        let mut text = format!("{:?} {:?} {:?}", self.kernel, self.cpu, self.memory.total_bytes);
+        let mut text = format!("{:?} {:?}", self.kernel, self.cpu);
         for core in &self.cores {
             text += &format!("{} {:?} {:?} {:?}", core.index, core.package, core.node, core.caches);
         }
         for node in &self.nodes {
-            text += &format!("{} {:?} {:?}", node.index, node.total_bytes, node.access);
+            text += &format!("{} {:?} {:?}", node.index, node.distances, node.access);
         }
         // FNV-1a: the standard library's hasher may change between releases of Rust.
-        let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
+        let hash = text
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
         format!("{hash:016x}")
     }
 }

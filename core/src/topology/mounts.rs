@@ -44,7 +44,8 @@ fn unescape(text: &str) -> String {
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;
     while let Some(&byte) = bytes.get(at) {
-        let code = bytes.get(at + 1..at + 4).filter(|code| byte == b'\\' && code.iter().all(|c| (b'0'..=b'7').contains(c)));
+        let code =
+            bytes.get(at + 1..at + 4).filter(|code| byte == b'\\' && code.iter().all(|c| (b'0'..=b'7').contains(c)));
         match code.and_then(|code| code.iter().try_fold(0_u8, |all, c| all.checked_mul(8)?.checked_add(c - b'0'))) {
             Some(value) => {
                 out.push(value);

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::text::Size;
 use super::tree::{Tree, meminfo_bytes};
 
 /// One NUMA node.
@@ -87,6 +88,18 @@ pub(super) fn discover(tree: &Tree) -> Vec<Node> {
     nodes
 }
 
+/// Some kernels count memory that was plugged in later for the machine, but not for its node: say so.
+pub(super) fn check_total(tree: &Tree, nodes: &[Node], total_bytes: Option<u64>) {
+    let in_nodes = nodes.iter().filter_map(|node| node.total_bytes).fold(0, u64::saturating_add);
+    if let Some(total) = total_bytes.filter(|total| in_nodes > 0 && in_nodes < total / 2) {
+        tree.unknown(format!(
+            "NUMA memory: the nodes state {}, the machine {}; the nodes' figures are not complete",
+            Size(in_nodes),
+            Size(total),
+        ));
+    }
+}
+
 fn distances(tree: &Tree, base: &str, columns: &[usize]) -> Vec<Distance> {
     let text = tree.text(&format!("{base}/distance")).unwrap_or_default();
     let values: Vec<u32> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
@@ -109,12 +122,8 @@ fn access(tree: &Tree, base: &str) -> Option<Access> {
             read_bandwidth_mb_s: figure("read_bandwidth"),
             write_bandwidth_mb_s: figure("write_bandwidth"),
         };
-        let figures = [
-            access.read_latency_ns,
-            access.write_latency_ns,
-            access.read_bandwidth_mb_s,
-            access.write_bandwidth_mb_s,
-        ];
+        let figures =
+            [access.read_latency_ns, access.write_latency_ns, access.read_bandwidth_mb_s, access.write_bandwidth_mb_s];
         figures.iter().any(Option::is_some).then_some(access)
     })
 }

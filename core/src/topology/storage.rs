@@ -82,7 +82,11 @@ impl BlockDevice {
         };
         let mut storage = Storage {
             path: path.to_path_buf(),
-            fs_type: if is_device { Some("block device".to_owned()) } else { mount.as_ref().map(|m| m.fs_type.clone()) },
+            fs_type: if is_device {
+                Some("block device".to_owned())
+            } else {
+                mount.as_ref().map(|m| m.fs_type.clone())
+            },
             mount_point: mount.as_ref().map(|mount| PathBuf::from(&mount.mount_point)),
             mount_source: mount.map(|mount| mount.source),
             number,
@@ -175,8 +179,12 @@ fn direct_io(path: &Path, stat_of_path: &Statx) -> DirectIo {
         }
         FileType::Directory => {
             let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-            let Ok(file) = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR) else {
-                return DirectIo { note: "a directory in which no file can be made".to_owned(), ..DirectIo::default() };
+            let file = match rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR) {
+                Ok(file) => file,
+                Err(errno) => {
+                    let note = format!("not known: no unnamed file can be made in the directory: {errno}");
+                    return DirectIo { note, ..DirectIo::default() };
+                }
             };
             let report = stat(File::from(file), Path::new("")).ok().and_then(|stat| reported(&stat));
             report.unwrap_or_else(|| probed(path, OFlags::TMPFILE | OFlags::RDWR))

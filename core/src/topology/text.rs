@@ -98,12 +98,8 @@ fn cores(f: &mut fmt::Formatter<'_>, topology: &Topology) -> fmt::Result {
     row(f, "usable", list(&indices(|core| core.usable)))?;
     row(f, "physical", indices(|core| core.online && core.is_first_sibling()).len())?;
     for kind in ["performance", "efficiency"] {
-        let of_kind: Vec<usize> = topology
-            .cores
-            .iter()
-            .filter(|core| core.kind.as_deref() == Some(kind))
-            .map(|core| core.index)
-            .collect();
+        let of_kind: Vec<usize> =
+            topology.cores.iter().filter(|core| core.kind.as_deref() == Some(kind)).map(|core| core.index).collect();
         if !of_kind.is_empty() {
             row(f, kind, list(&of_kind))?;
         }
@@ -192,7 +188,11 @@ fn memory(f: &mut fmt::Formatter<'_>, topology: &Topology) -> fmt::Result {
     row(f, "available", size(memory.available_bytes))?;
     row(f, "limit", memory.limit_bytes.map_or_else(|| "none".to_owned(), |limit| Size(limit).to_string()))?;
     for limit in &memory.limits {
-        row(f, "", format!("{} of {} left, by {}", Size(limit.headroom_bytes()), Size(limit.limit_bytes), limit.source))?;
+        row(
+            f,
+            "",
+            format!("{} of {} left, by {}", Size(limit.headroom_bytes()), Size(limit.limit_bytes), limit.source),
+        )?;
     }
     row(f, "usable", size(memory.usable_bytes()))?;
     row(
@@ -245,7 +245,8 @@ impl fmt::Display for Storage {
         let kib = |kb: Option<u32>| size(kb.map(|kb| u64::from(kb) * 1024));
         let request = format!("up to {} (hardware {})", kib(device.max_sectors_kb), kib(device.max_hw_sectors_kb));
         row(f, "  request", format!("{request}, {} segments", or_unknown(device.max_segments)))?;
-        let optimal = device.optimal_io_bytes.map_or_else(|| "no preference".to_owned(), |b| Size(b.into()).to_string());
+        let optimal =
+            device.optimal_io_bytes.map_or_else(|| "no preference".to_owned(), |b| Size(b.into()).to_string());
         row(f, "  optimal I/O", optimal)?;
         let queues = device.hw_queues.map_or_else(String::new, |queues| format!(", {queues} hardware queues"));
         let scheduler = or_unknown(device.scheduler.as_ref());

@@ -259,7 +259,7 @@ const INVERSES: [(u128, i32); 56] = {
             }
             step += 1;
         }
-        table[i] = (quotient, -(126 + bits));
+        table[i] = (quotient, -(127 + bits));
         i += 1;
     }
     table
@@ -277,7 +277,11 @@ fn exact_compare(digits: &[u8], power: i64, half: u128, exponent: i64) -> Orderi
         fives.multiply_add(5, 0);
     }
     let twos = power - exponent;
-    if twos >= 0 { value.shift(twos as usize) } else { other.shift(-twos as usize) }
+    if twos >= 0 {
+        value.shift(twos as usize)
+    } else {
+        other.shift(-twos as usize)
+    }
     value.compare(&mut other)
 }
 
@@ -310,5 +314,87 @@ impl Big {
         }
         let lens = self.0.len().cmp(&other.0.len());
         lens.then_with(|| self.0.iter().rev().cmp(other.0.iter().rev()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn classes_in_order() {
+        let sorted: [&[u8]; 15] = [
+            b"x",
+            b"-nan",
+            b"NaN(7)",
+            b"-inf",
+            b"-1e4932",
+            b"-1",
+            b"-1e-4950",
+            b"0",
+            b"3e-4951",
+            b"1e-4932",
+            b".5",
+            b"0x1p1",
+            b"+1e3",
+            b"1e4932",
+            b"INFINITY",
+        ];
+        for (i, a) in sorted.iter().enumerate() {
+            for (j, b) in sorted.iter().enumerate() {
+                assert_eq!(compare(a, b), i.cmp(&j), "{} {}", a.escape_ascii(), b.escape_ascii());
+            }
+        }
+        for same in [&b"0x"[..], b"-0", b"0e9999999999", b"1e-99999", b"0x.", b".0", b"0.", b"\x0b 00e5"] {
+            assert_eq!(compare(same, b"0"), Ordering::Equal, "{}", same.escape_ascii());
+        }
+        for none in [&b""[..], b".", b"+", b"e5", b"-.e1", b"--1", b"in", b"x0"] {
+            assert_eq!(rank(none), NO_NUMBER, "{}", none.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn ties_round_to_even_and_beyond_them_up() {
+        let (even, tie, odd) = (b"18446744073709551616", b"18446744073709551617", b"18446744073709551618");
+        assert_eq!(compare(even, tie), Ordering::Equal);
+        assert_eq!(compare(tie, odd), Ordering::Less);
+        let above = b"18446744073709551617.00000000000000000000000000000000000000000000000001";
+        assert_eq!(compare(above, odd), Ordering::Equal);
+        assert_eq!(compare(b"18446744073709551617000e-3", even), Ordering::Equal);
+        assert_eq!(compare(b"1e9999", b"inf"), Ordering::Equal);
+    }
+
+    proptest! {
+        #[test]
+        fn ranks_as_doubles_where_doubles_are_exact(a in any::<f64>(), b in any::<f64>(), small in -60i32..60) {
+            prop_assume!(!a.is_nan() && !b.is_nan());
+            let near = a * (1.0 + f64::from(small) * f64::EPSILON);
+            for other in [b, near, a] {
+                let (x, y) = (format!("{a:e}"), format!("{other:.40e}"));
+                let want = match a.partial_cmp(&other) {
+                    // 40 digits of `other` are not the shortest digits of `a`, but round to near it.
+                    Some(Ordering::Equal) => continue,
+                    Some(order) => order,
+                    None => continue,
+                };
+                prop_assert_eq!(compare(x.as_bytes(), y.as_bytes()), want, "{} {}", x, y);
+                if prefix(x.as_bytes()) != prefix(y.as_bytes()) {
+                    prop_assert_eq!(prefix(x.as_bytes()).cmp(&prefix(y.as_bytes())), want);
+                }
+            }
+        }
+
+        #[test]
+        fn approximation_agrees_with_exact_integers(digits in 1u128..10u128.pow(37), power in -4900i64..4900) {
+            let text = format!("{digits}e{power}");
+            let fast = decimal(text.as_bytes());
+            let mut value = scale(digits, power, false);
+            // Everything counts as near a tie: the way by big integers decides alone.
+            value.error = u128::MAX >> value.mantissa.leading_zeros();
+            let all = digits.to_string().bytes().collect::<Vec<_>>();
+            let exact = round(&value, |half, exponent| exact_compare(&all, power, half, exponent));
+            prop_assert_eq!(fast, Some(exact));
+        }
     }
 }

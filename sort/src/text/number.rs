@@ -11,7 +11,7 @@
 
 use std::cmp::Ordering;
 
-use super::bytes::trim_blanks;
+use super::bytes::{eight_digits, find_non_digit, trim_blanks};
 
 /// A decimal number in a text: the integer part without leading zeros, the fraction without trailing zeros.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ struct Decimal<'a> {
 }
 
 fn digits(bytes: &[u8]) -> (&[u8], &[u8]) {
-    bytes.split_at(bytes.iter().position(|b| !b.is_ascii_digit()).unwrap_or(bytes.len()))
+    bytes.split_at(find_non_digit(bytes, 0))
 }
 
 impl<'a> Decimal<'a> {
@@ -69,17 +69,21 @@ impl<'a> Decimal<'a> {
         let mut leading = 0u64;
         // 255 stands for 255 digits or more, whose leading digits say nothing.
         if len < 255 {
-            let mut left = 16;
-            for &digit in self.integer.iter().chain(self.fraction).take(16) {
-                leading = leading * 10 + u64::from(digit - b'0');
-                left -= 1;
+            leading = sixteen_digits(self.integer);
+            if !self.fraction.is_empty() && len < 16 {
+                leading += sixteen_digits(self.fraction) / POWERS_OF_TEN[len];
             }
-            leading *= POWERS_OF_TEN[left];
         }
         let size = ((len as u64) << 55) | leading;
         let zero = 1 << 63;
         if self.negative { zero - size } else { zero + size }
     }
+}
+
+/// The number of the first sixteen digits, as if zeros followed fewer.
+#[inline]
+fn sixteen_digits(digits: &[u8]) -> u64 {
+    eight_digits(digits) * 100_000_000 + digits.get(8..).map_or(0, eight_digits)
 }
 
 const POWERS_OF_TEN: [u64; 17] = {
@@ -180,9 +184,22 @@ mod tests {
         let long = format!("{}9", "9".repeat(300));
         let longer = format!("1{long}");
         let sorted: Vec<&[u8]> = vec![
-            b"-100", b"-20.5", b"-20", b"-.01", b"-0.00000000000000000001", b"0", b"0.00000000000000000001", b".5",
-            b" \t0007", b"7.1", b"7.10000000000000000001", b"20", b"100", b"10000000000000000000000",
-            long.as_bytes(), longer.as_bytes(),
+            b"-100",
+            b"-20.5",
+            b"-20",
+            b"-.01",
+            b"-0.00000000000000000001",
+            b"0",
+            b"0.00000000000000000001",
+            b".5",
+            b" \t0007",
+            b"7.1",
+            b"7.10000000000000000001",
+            b"20",
+            b"100",
+            b"10000000000000000000000",
+            long.as_bytes(),
+            longer.as_bytes(),
         ];
         for (i, a) in sorted.iter().enumerate() {
             for (j, b) in sorted.iter().enumerate() {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! ""  <  "."  <  ".."  <  ".hidden"  <  "name"
-//! name = stem + suffix, suffix = (\.[A-Za-z~][A-Za-z0-9~]*)* at the end, never the entire name
+//! name = stem + suffix, suffix = (\.[A-Za-z~][A-Za-z0-9~]*)* at the end, perhaps the entire name
 //! stems first, then entire names; each as runs of non-digits and digits, in turns:
 //!   non-digits: '~' < end of the run < letters < all others
 //!   digits: by value
@@ -12,18 +12,19 @@ use std::cmp::Ordering;
 
 /// The length of the name without its suffixes.
 fn stem_len(name: &[u8]) -> usize {
-    let (mut at, mut stem) = (0, 0);
+    let mut at = 0;
+    let mut stem = 0;
     while at < name.len() {
-        at += 1;
         stem = at;
-        while at + 1 < name.len()
-            && name[at] == b'.'
-            && (name[at + 1].is_ascii_alphabetic() || name[at + 1] == b'~')
-        {
+        while at + 1 < name.len() && name[at] == b'.' && (name[at + 1].is_ascii_alphabetic() || name[at + 1] == b'~') {
             at += 2;
             while at < name.len() && (name[at].is_ascii_alphanumeric() || name[at] == b'~') {
                 at += 1;
             }
+        }
+        if at < name.len() {
+            at += 1;
+            stem = at;
         }
     }
     stem
@@ -88,9 +89,8 @@ pub(super) fn compare(a: &[u8], b: &[u8]) -> Ordering {
         return order;
     }
     let (a_stem, b_stem) = (stem_len(a), stem_len(b));
-    compare_runs(&a[..a_stem], &b[..b_stem]).then_with(|| {
-        if a_stem == a.len() && b_stem == b.len() { Ordering::Equal } else { compare_runs(a, b) }
-    })
+    compare_runs(&a[..a_stem], &b[..b_stem])
+        .then_with(|| if a_stem == a.len() && b_stem == b.len() { Ordering::Equal } else { compare_runs(a, b) })
 }
 
 const HIDDEN: u8 = 3;
@@ -173,9 +173,8 @@ mod tests {
 
     #[test]
     fn known_orders() {
-        let sorted: [&[u8]; 14] = [
-            b"", b".", b"..", b".0", b".A", b"0", b"a~", b"a", b"a.b", b"a.b1", b"a1.2", b"a1.10", b"ab", b"a+",
-        ];
+        let sorted: [&[u8]; 14] =
+            [b"", b".", b"..", b".A", b".0", b"0", b"a~", b"a", b"a.b", b"a.b1", b"a1.2", b"a1.10", b"ab", b"a+"];
         for pair in sorted.windows(2) {
             assert_eq!(compare(pair[0], pair[1]), Ordering::Less, "{pair:?}");
             assert_eq!(compare(pair[1], pair[0]), Ordering::Greater, "{pair:?}");

@@ -51,7 +51,9 @@ impl Options {
                 "--keep" => options.keep = true,
                 "--dpipe" => options.dpipe = Some(value()?.into()),
                 "--note" => options.note = Some(value()?.clone()),
-                option if option.starts_with('-') => return Err(format!("unknown option {option}\n\n{HELP}").into()),
+                option if option.starts_with('-') => {
+                    return Err(format!("unknown option {option}\n\n{HELP}").into());
+                }
                 name => options.names.push(name.to_string()),
             }
         }

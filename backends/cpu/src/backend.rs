@@ -1,0 +1,102 @@
+//! The backend: what the processor offers, and the movers it opens.
+
+use datapipes_core::backend::{Ask, Backend, Knob, Mover, Offer, Primitive};
+use datapipes_core::memory::MemoryRange;
+use datapipes_core::topology::Topology;
+use datapipes_core::{Error, ErrorKind, Result};
+
+use crate::calibration::Calibration;
+use crate::instructions::Instructions;
+use crate::kernel::{Copier, Kernel, LineOp, Lines};
+use crate::mover::{CopyMover, Ends, PlaceMover, Placement};
+use crate::offers::{self, COPY_BY_SIZE, LEAVE, LOAD, Relation};
+
+/// Moves bytes between places in memory by instructions of the caller's core.
+pub struct CpuBackend {
+    instructions: Instructions,
+    calibration: Calibration,
+}
+
+impl CpuBackend {
+    /// The processor of this topology, with these costs. Instructions count as there only where this processor's CPUID
+    /// says so too.
+    pub fn new(topology: &Topology, calibration: Calibration) -> CpuBackend {
+        CpuBackend { instructions: Instructions::detect(&topology.cpu), calibration }
+    }
+
+    /// The costs it decides by.
+    pub fn calibration(&self) -> &Calibration {
+        &self.calibration
+    }
+
+    fn copier(&self, ask: &Ask<'_>, primitive: &str) -> Option<Copier> {
+        let prefetch = self.calibration.prefetch_bytes;
+        if primitive != COPY_BY_SIZE {
+            return Copier::fixed(Kernel::from_name(primitive)?, prefetch, &self.instructions);
+        }
+        if ask.constraints.bypass_processor_cache {
+            let kernel = self.calibration.non_temporal_kernel(&self.instructions)?;
+            return Copier::fixed(kernel, prefetch, &self.instructions);
+        }
+        Some(self.calibration.by_size(&self.instructions, ask.target.facts.core.is_some()))
+    }
+
+    fn placement(&self, primitive: &str) -> Option<Placement> {
+        let lines = |op| Lines::new(op, &self.instructions).map(Placement::HandBack);
+        match primitive {
+            LOAD => Some(Placement::Load),
+            LEAVE => Some(Placement::Leave),
+            _ => [LineOp::Demote, LineOp::WriteBack, LineOp::Flush].into_iter().find(|op| op.name() == primitive).and_then(lines),
+        }
+    }
+}
+
+/// The two memories of a question; None where it is not this backend's business.
+fn memories<'a>(ask: &Ask<'a>) -> Option<(&'a MemoryRange, &'a MemoryRange)> {
+    Some((ask.source.memory()?, ask.target.memory()?))
+}
+
+impl Backend for CpuBackend {
+    fn name(&self) -> &'static str {
+        "cpu"
+    }
+
+    fn primitives(&self) -> Vec<Primitive> {
+        offers::primitives(&self.instructions)
+    }
+
+    fn offers(&self, ask: &Ask<'_>) -> Vec<Offer> {
+        match memories(ask) {
+            Some((source, target)) => {
+                offers::offers(ask, Relation::of(ask, source, target), &self.calibration, &self.instructions)
+            }
+            None => Vec::new(),
+        }
+    }
+
+    fn open(&self, ask: &Ask<'_>, primitive: &str) -> Result<Mover> {
+        let refuse = |why: &str| {
+            let pair = format!("{} from {} to {}: {why}", primitive, ask.source.facts.name, ask.target.facts.name);
+            Error::new(ErrorKind::Unavailable, "open", pair)
+        };
+        let (source, target) = memories(ask).ok_or_else(|| refuse("both must be memory"))?;
+        let ends =
+            Ends { source: source.clone(), target: target.clone(), target_core: ask.target.facts.core };
+        match Relation::of(ask, source, target) {
+            Relation::Apart => {
+                let copier = self.copier(ask, primitive).ok_or_else(|| refuse("this processor lacks it"))?;
+                Ok(Mover::Inline(Box::new(CopyMover::new(ends, copier))))
+            }
+            Relation::Load | Relation::HandBack => {
+                let placement = self.placement(primitive).ok_or_else(|| refuse("this processor lacks it"))?;
+                // Only spans that are not in place are copied; then the target is in the caches, or nobody asked.
+                let copier = self.calibration.by_size(&self.instructions, ask.target.facts.core.is_some());
+                Ok(Mover::Inline(Box::new(PlaceMover::new(ends, placement, copier))))
+            }
+        }
+    }
+
+    fn knobs(&self) -> Vec<Knob> {
+        self.calibration.knobs()
+    }
+}

@@ -1,0 +1,208 @@
+//! Measuring: which kernel copies which length best here, and what operations on lines cost.
+//!
+//! ```text
+//! for each length: for each turn: for each kernel: time one batch         kernels take turns: a noisy neighbour, or a
+//! cost = median over the turns                                             change of clock, strikes all of them
+//! ```
+
+use std::time::Instant;
+
+use datapipes_core::Result;
+use datapipes_core::memory::{Access, MapOptions, MemoryRange, Region};
+use datapipes_core::topology::Topology;
+
+use super::{CLASS_BITS, Calibration, Class, CopyCost, LineCosts, VERSION, pyramid};
+use crate::instructions::Instructions;
+use crate::kernel::{self, Copier, Kernel, LineOp, Lines};
+
+/// The longest copy that is measured, and the shortest that will do where memory is scarce.
+const LONGEST: u64 = 64 << 20;
+const SHORTEST: u64 = 1 << 20;
+const TURNS: usize = 9;
+/// A batch of short copies lasts about this long.
+const BATCH_NS: f64 = 25_000.0;
+const COLD_LENGTHS: [usize; 4] = [4 << 10, 64 << 10, 1 << 20, 16 << 20];
+/// Bytes over which cold copies walk.
+const COLD_WALK: usize = 32 << 20;
+/// Shorter copies stay in the caches whatever a kernel costs: whoever reads them next finds them there. (Measured alone,
+/// short non-temporal copies are also erratic, by a factor of 30.)
+const NON_TEMPORAL_MIN: u64 = 256 << 10;
+const PREFETCH_DISTANCES: [usize; 6] = [0, 256, 512, 1024, 2048, 4096];
+
+/// Two buffers of one length, prefaulted, on huge pages where there are some.
+pub(super) struct Buffers {
+    pub(super) whole: MemoryRange,
+    pub(super) source: MemoryRange,
+    pub(super) target: MemoryRange,
+}
+
+impl Buffers {
+    fn new(topology: &Topology) -> Result<Buffers> {
+        let usable = topology.memory.usable_bytes().unwrap_or(LONGEST * 16);
+        let len = LONGEST.min((usable / 16).next_power_of_two() / 2).max(SHORTEST) as usize;
+        let whole = Region::map(2 * len, MapOptions::default())?.range(0, 2 * len)?;
+        whole.lease_mut()?.fill(0x5a);
+        Ok(Buffers { source: whole.range(0, len)?, target: whole.range(len, len)?, whole })
+    }
+}
+
+pub(super) fn measure(topology: &Topology) -> Result<Calibration> {
+    let started = Instant::now();
+    let instructions = Instructions::detect(&topology.cpu);
+    let buffers = Buffers::new(topology)?;
+    let prefetch_bytes = prefetch_distance(&buffers, &instructions)?;
+    let copiers: Vec<(Kernel, Copier)> = Kernel::ALL
+        .into_iter()
+        .filter_map(|kernel| Some((kernel, Copier::fixed(kernel, prefetch_bytes, &instructions)?)))
+        .collect();
+    let mut copies = hot_copies(&buffers, &copiers)?;
+    cold_copies(&buffers, &copiers, &mut copies)?;
+    let lines = line_costs(&buffers, &instructions)?;
+    let mut calibration = Calibration {
+        version: VERSION,
+        fingerprint: topology.fingerprint(),
+        measured: true,
+        took_ms: 0,
+        classes: classes(&copies),
+        copies,
+        prefetch_bytes,
+        lines,
+        layers: Vec::new(),
+        set: std::collections::BTreeMap::new(),
+    };
+    calibration.layers = pyramid::layers(topology, &buffers, &calibration, &instructions)?;
+    calibration.took_ms = started.elapsed().as_millis() as u64;
+    Ok(calibration)
+}
+
+/// The fastest kernel of each class; classes longer than what was measured take the kernel of the longest.
+fn classes(copies: &[CopyCost]) -> Vec<Class> {
+    let mut last = Kernel::Memcpy;
+    CLASS_BITS
+        .map(|bits| {
+            let from_bytes = 1u64 << bits;
+            let of_class = copies.iter().filter(|cost| cost.len_bytes == from_bytes);
+            let of_class = of_class.filter(|cost| from_bytes >= NON_TEMPORAL_MIN || !cost.kernel.non_temporal());
+            if let Some(best) = of_class.min_by(|a, b| a.hot_ns.total_cmp(&b.hot_ns)) {
+                last = best.kernel;
+            }
+            Class { from_bytes, kernel: last }
+        })
+        .collect()
+}
+
+fn hot_copies(buffers: &Buffers, copiers: &[(Kernel, Copier)]) -> Result<Vec<CopyCost>> {
+    let mut copies = Vec::new();
+    let longest = buffers.source.len().ilog2();
+    for bits in *CLASS_BITS.start()..=longest {
+        let len = 1usize << bits;
+        let all: Vec<&Copier> = copiers.iter().map(|(_, copier)| copier).collect();
+        let times = hot_times(buffers, &all, len, TURNS)?;
+        let costs = copiers.iter().zip(times).map(|((kernel, _), hot_ns)| CopyCost {
+            kernel: *kernel,
+            len_bytes: len as u64,
+            hot_ns,
+            cold_ns: None,
+        });
+        copies.extend(costs);
+    }
+    Ok(copies)
+}
+
+/// Median time of one copy of `len` bytes by each copier, which take turns.
+fn hot_times(buffers: &Buffers, copiers: &[&Copier], len: usize, turns: usize) -> Result<Vec<f64>> {
+    let (source, target) = ((&buffers.source, 0), (&buffers.target, 0));
+    let mut batches = Vec::new();
+    for copier in copiers {
+        copier.repeat(source, target, len, 1)?;
+        let once = elapsed_ns(|| copier.repeat(source, target, len, 4))? / 4.0;
+        batches.push((BATCH_NS / once.max(1.0)).clamp(1.0, 10_000.0) as u32);
+    }
+    let mut times = vec![Vec::with_capacity(turns); copiers.len()];
+    for _ in 0..turns {
+        for ((copier, batch), times) in copiers.iter().zip(&batches).zip(&mut times) {
+            // The first copy finds the caches as another kernel left them, which is not what is asked.
+            if *batch > 1 {
+                copier.repeat(source, target, len, 1)?;
+            }
+            times.push(elapsed_ns(|| copier.repeat(source, target, len, *batch))? / f64::from(*batch));
+        }
+    }
+    Ok(times.into_iter().map(median).collect())
+}
+
+/// Copies that walk through more memory than the caches hold.
+fn cold_copies(buffers: &Buffers, copiers: &[(Kernel, Copier)], costs: &mut [CopyCost]) -> Result<()> {
+    let whole = buffers.source.len();
+    for len in COLD_LENGTHS.into_iter().filter(|len| *len <= whole / 2) {
+        let pieces = (COLD_WALK / len).clamp(1, whole / len);
+        let mut at = 0;
+        for (kernel, copier) in copiers {
+            let elapsed = elapsed_ns(|| {
+                for _ in 0..pieces {
+                    copier.copy((&buffers.source, at), (&buffers.target, at), len)?;
+                    at = (at + len) % whole;
+                }
+                Ok(())
+            })?;
+            let cost = costs.iter_mut().find(|cost| cost.kernel == *kernel && cost.len_bytes == len as u64);
+            if let Some(cost) = cost {
+                cost.cold_ns = Some(elapsed / pieces as f64);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn prefetch_distance(buffers: &Buffers, instructions: &Instructions) -> Result<usize> {
+    let Some(kernel) =
+        [Kernel::NtAvx512, Kernel::NtAvx2].into_iter().find(|kernel| kernel.available(instructions).is_ok())
+    else {
+        return Ok(0);
+    };
+    let copiers: Vec<Copier> =
+        PREFETCH_DISTANCES.iter().filter_map(|bytes| Copier::fixed(kernel, *bytes, instructions)).collect();
+    let all: Vec<&Copier> = copiers.iter().collect();
+    let times = hot_times(buffers, &all, buffers.source.len().min(32 << 20), 5)?;
+    let best = PREFETCH_DISTANCES.into_iter().zip(times).min_by(|a, b| a.1.total_cmp(&b.1));
+    Ok(best.map_or(0, |(bytes, _)| bytes))
+}
+
+fn line_costs(buffers: &Buffers, instructions: &Instructions) -> Result<LineCosts> {
+    const DIRTY: usize = 256 << 10;
+    let piece = buffers.source.range(0, DIRTY)?;
+    let cost = |op: LineOp| -> Result<Option<f64>> {
+        let Some(lines) = Lines::new(op, instructions) else { return Ok(None) };
+        let mut times = Vec::new();
+        for turn in 0..5 {
+            piece.lease_mut()?.fill(turn);
+            let lease = piece.raw_lease(Access::Read)?;
+            let elapsed = elapsed_ns(|| {
+                lines.apply(&lease);
+                Ok(())
+            })?;
+            times.push(elapsed / (DIRTY / 64) as f64);
+        }
+        Ok(Some(median(times)))
+    };
+    let (clwb_ns, clflushopt_ns, cldemote_ns) = (cost(LineOp::WriteBack)?, cost(LineOp::Flush)?, cost(LineOp::Demote)?);
+    // Cold lines: a walk over all of both buffers, of which the caches hold only the end.
+    let mut rates = Vec::new();
+    for at in (0..buffers.whole.len()).step_by(DIRTY).take(256) {
+        let lease = buffers.whole.range(at, DIRTY)?.raw_lease(Access::Read)?;
+        rates.push(DIRTY as f64 / elapsed_ns(|| { kernel::load(&lease); Ok(()) })? * 1e9);
+    }
+    Ok(LineCosts { load_bytes_per_s: median(rates), clwb_ns, clflushopt_ns, cldemote_ns })
+}
+
+/// Nanoseconds that `work` took; at least a fraction of one, so that rates stay finite.
+pub(super) fn elapsed_ns(mut work: impl FnMut() -> Result<()>) -> Result<f64> {
+    let started = Instant::now();
+    work()?;
+    Ok((started.elapsed().as_nanos() as f64).max(0.1))
+}
+
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(1.0)
+}

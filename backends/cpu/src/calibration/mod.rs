@@ -1,0 +1,171 @@
+//! What the primitives of this backend cost on this machine, and which kernel copies which length.
+//!
+//! A [`Calibration`] is a value: assumed from machines we know, measured in less than 2 seconds, read from disk, or set
+//! knob by knob. Opening the library never measures; `dpipe calibrate` does.
+//!
+//! It does not know what other programs do to the caches, and one core is measured: the one it runs on.
+
+mod assumed;
+mod knobs;
+mod measure;
+mod pyramid;
+mod store;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use datapipes_core::topology::Topology;
+use serde::{Deserialize, Serialize};
+
+use crate::kernel::{self, CLASSES, Copier, Kernel};
+use crate::instructions::Instructions;
+
+/// Shortest and longest class of lengths, by their highest bit: 64 B and 1 GiB. Others count with the nearest.
+const CLASS_BITS: std::ops::RangeInclusive<u32> = 6..=30;
+/// The form of the file; another number means that it is measured again.
+const VERSION: u32 = 1;
+
+/// Costs and choices; see the module.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Calibration {
+    version: u32,
+    /// The machine it belongs to ([`Topology::fingerprint`]).
+    pub fingerprint: String,
+    /// Whether it was measured on that machine, rather than assumed.
+    pub measured: bool,
+    /// How long measuring took, in milliseconds.
+    pub took_ms: u64,
+    /// What copies cost, by kernel and length.
+    pub copies: Vec<CopyCost>,
+    /// Which kernel copies which length, in ascending order of lengths.
+    pub classes: Vec<Class>,
+    /// How far ahead non-temporal kernels prefetch, in bytes; 0 is not at all.
+    pub prefetch_bytes: usize,
+    /// What operations on lines cost.
+    pub lines: LineCosts,
+    /// Caches and memory, nearest first: the storage pyramid.
+    pub layers: Vec<Layer>,
+    /// The knobs that were set by the user, with the values given.
+    pub set: BTreeMap<String, String>,
+}
+
+/// The cost of one copy.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CopyCost {
+    /// The kernel.
+    pub kernel: Kernel,
+    /// The length in bytes.
+    pub len_bytes: u64,
+    /// Nanoseconds where the same bytes were copied just before.
+    pub hot_ns: f64,
+    /// Nanoseconds where neither source nor target was in a cache; measured for some lengths only.
+    pub cold_ns: Option<f64>,
+}
+
+impl CopyCost {
+    /// The rate of the hot copy, in bytes per second.
+    pub fn bytes_per_s(&self) -> f64 {
+        self.len_bytes as f64 / self.hot_ns.max(f64::MIN_POSITIVE) * 1e9
+    }
+}
+
+/// The kernel for lengths from a power of two to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Class {
+    /// The shortest length of the class, in bytes: a power of two.
+    pub from_bytes: u64,
+    /// The kernel.
+    pub kernel: Kernel,
+}
+
+/// What operations on cache lines cost.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LineCosts {
+    /// Rate at which lines are loaded from memory into a core's cache, in bytes per second.
+    pub load_bytes_per_s: f64,
+    /// Write back and keep a modified line, in nanoseconds; None where CLWB is absent.
+    pub clwb_ns: Option<f64>,
+    /// Write back and drop a modified line, in nanoseconds; None where CLFLUSHOPT is absent.
+    pub clflushopt_ns: Option<f64>,
+    /// Demote a modified line, in nanoseconds; None where CLDEMOTE is absent.
+    pub cldemote_ns: Option<f64>,
+}
+
+/// One layer of the storage pyramid, as a core sees it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Layer {
+    /// "L1", "L2", "L3", "DRAM".
+    pub name: String,
+    /// Its size in bytes, where known.
+    pub size_bytes: Option<u64>,
+    /// The bytes over which it was measured.
+    pub over_bytes: u64,
+    /// Latency of a dependent load, in nanoseconds.
+    pub latency_ns: f64,
+    /// Rate of reading by one core, in bytes per second.
+    pub read_bytes_per_s: f64,
+    /// Rate of the best copy within the layer by one core, in bytes per second.
+    pub copy_bytes_per_s: Option<f64>,
+}
+
+impl Calibration {
+    /// What we assume of a machine like this one until it is measured.
+    pub fn assumed(topology: &Topology) -> Calibration {
+        assumed::assumed(topology)
+    }
+
+    /// Measures this machine; it takes less than 2 seconds. Nothing is written to disk: see [`save`](Self::save).
+    ///
+    /// # Errors
+    /// `OutOfMemory` where the buffers cannot be had.
+    pub fn measure(topology: &Topology) -> datapipes_core::Result<Calibration> {
+        measure::measure(topology)
+    }
+
+    /// The kernel that the classes name for a length.
+    pub fn kernel(&self, len: u64) -> Kernel {
+        let after = self.classes.partition_point(|class| class.from_bytes <= len);
+        self.classes.get(after.saturating_sub(1)).map_or(Kernel::Memcpy, |class| class.kernel)
+    }
+
+    /// The faster of the kernels that leave the bytes in the caches.
+    pub fn ordinary_kernel(&self, len: u64) -> Kernel {
+        let of_class = self.kernel(len);
+        if !of_class.non_temporal() {
+            return of_class;
+        }
+        match (self.copy_ns(Kernel::Memcpy, len), self.copy_ns(Kernel::RepMovsb, len)) {
+            (Some(libc), Some(microcode)) if microcode < libc => Kernel::RepMovsb,
+            _ => Kernel::Memcpy,
+        }
+    }
+
+    /// The non-temporal kernel of the longest class that has one, else the widest that the machine has.
+    pub fn non_temporal_kernel(&self, instructions: &Instructions) -> Option<Kernel> {
+        let chosen = self.classes.iter().rev().map(|class| class.kernel).find(|kernel| kernel.non_temporal());
+        let widest = Kernel::ALL.into_iter().rev().filter(|kernel| kernel.non_temporal());
+        chosen.into_iter().chain(widest).find(|kernel| kernel.available(instructions).is_ok())
+    }
+
+    /// Nanoseconds of a hot copy of `len` bytes, from the nearest length that is known, if any is.
+    pub fn copy_ns(&self, kernel: Kernel, len: u64) -> Option<f64> {
+        let of_kernel = self.copies.iter().filter(|cost| cost.kernel == kernel);
+        let nearest = of_kernel.min_by_key(|cost| cost.len_bytes.max(1).ilog2().abs_diff(len.max(1).ilog2()))?;
+        // Below the shortest known length the time does not shrink; elsewhere it goes with the length.
+        let scale = (len as f64 / nearest.len_bytes.max(1) as f64).max(if len < nearest.len_bytes { 1.0 } else { 0.0 });
+        Some(nearest.hot_ns * scale)
+    }
+
+    /// The copier that picks by length, for a target where `ordinary` stores (that leave the lines cached) are wanted,
+    /// or any.
+    pub(crate) fn by_size(&self, instructions: &Instructions, ordinary: bool) -> Copier {
+        let mut kernels = [Kernel::Memcpy; CLASSES];
+        for (bits, kernel) in kernels.iter_mut().enumerate() {
+            let len = 1 << bits;
+            debug_assert_eq!(kernel::class(len), bits);
+            *kernel = if ordinary { self.ordinary_kernel(len as u64) } else { self.kernel(len as u64) };
+        }
+        Copier::by_size(kernels, self.prefetch_bytes, instructions)
+    }
+}

@@ -1,0 +1,121 @@
+//! The calibration on disk: one file a machine, replaced whole, measured again where it cannot be trusted.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+use std::{env, fs};
+
+use datapipes_core::topology::Topology;
+use datapipes_core::{Error, ErrorKind, Result};
+
+use super::{Calibration, VERSION};
+
+const OVERRIDE: &str = "DATAPIPES_CALIBRATION";
+
+impl Calibration {
+    /// Where the calibration of this machine is kept: `DATAPIPES_CALIBRATION`, else under `XDG_CACHE_HOME`, else under
+    /// `~/.cache`.
+    ///
+    /// # Errors
+    /// `NotFound` where none of the three environment variables (the last is `HOME`) says where.
+    pub fn path(topology: &Topology) -> Result<PathBuf> {
+        let variable = |name: &str| env::var_os(name).filter(|value: &OsString| !value.is_empty());
+        if let Some(path) = variable(OVERRIDE) {
+            return Ok(path.into());
+        }
+        let cache = variable("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+        let cache = cache.or_else(|| Some(PathBuf::from(variable("HOME")?).join(".cache")));
+        let cache = cache.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, "locate", "the calibration: neither XDG_CACHE_HOME nor HOME is set")
+                .advice(format!("set {OVERRIDE} to a file"))
+        })?;
+        Ok(cache.join("datapipes").join(format!("calibration-{}.json", topology.fingerprint())))
+    }
+
+    /// Reads the calibration of this machine.
+    ///
+    /// # Errors
+    /// `NotFound` where there is none; `Corrupt` where it is not one, or not of this machine; errors of reading.
+    pub fn load(topology: &Topology) -> Result<Calibration> {
+        let path = Calibration::path(topology)?;
+        let shown = path.display().to_string();
+        let text = fs::read(&path).map_err(|e| Error::io("read", &e, &shown))?;
+        let corrupt = |why: String| {
+            Error::new(ErrorKind::Corrupt, "read", format!("{shown}: {why}")).advice("run `dpipe calibrate`")
+        };
+        let calibration: Calibration = serde_json::from_slice(&text).map_err(|e| corrupt(e.to_string()))?;
+        if calibration.fingerprint != topology.fingerprint() {
+            return Err(corrupt("it was measured on another machine".into()));
+        }
+        calibration.check().map_err(corrupt)?;
+        Ok(calibration)
+    }
+
+    /// Writes it beside its final name and renames it, so that a reader sees the old file or the new one.
+    ///
+    /// # Errors
+    /// Errors of writing, with the path.
+    pub fn save(&self, topology: &Topology) -> Result<PathBuf> {
+        let path = Calibration::path(topology)?;
+        let shown = path.display().to_string();
+        let failed = |e: &std::io::Error| Error::io("write", e, &shown);
+        if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            fs::create_dir_all(parent).map_err(|e| failed(&e))?;
+        }
+        let mut beside = path.clone().into_os_string();
+        beside.push(format!(".{}.new", std::process::id()));
+        let text = serde_json::to_vec_pretty(self)
+            .map_err(|e| Error::new(ErrorKind::System, "write", format!("{shown}: {e}")))?;
+        let written = fs::File::create(&beside).and_then(|mut file| {
+            file.write_all(&text)?;
+            file.sync_all()?;
+            fs::rename(&beside, &path)
+        });
+        written.map_err(|e| {
+            // The error of writing is what the caller needs; what is left beside is removed if it can be.
+            let _ = fs::remove_file(&beside);
+            failed(&e)
+        })?;
+        Ok(path)
+    }
+
+    /// The calibration on disk; where there is none that can be trusted, measures and saves one. That it cannot be saved
+    /// is no error: it is measured again the next time.
+    ///
+    /// # Errors
+    /// As [`measure`](Self::measure).
+    pub fn load_or_measure(topology: &Topology) -> Result<Calibration> {
+        if let Ok(calibration) = Calibration::load(topology) {
+            return Ok(calibration);
+        }
+        let calibration = Calibration::measure(topology)?;
+        let _ = calibration.save(topology);
+        Ok(calibration)
+    }
+
+    /// The calibration on disk, else what is assumed: never slow, never an error. What opens the library.
+    pub fn load_or_assumed(topology: &Topology) -> Calibration {
+        Calibration::load(topology).unwrap_or_else(|_| Calibration::assumed(topology))
+    }
+
+    /// What a file may get wrong that its syntax does not show.
+    fn check(&self) -> std::result::Result<(), String> {
+        if self.version != VERSION {
+            return Err(format!("form {} of the file, this is form {VERSION}", self.version));
+        }
+        let powers = self.classes.iter().all(|class| class.from_bytes.is_power_of_two());
+        if self.classes.is_empty() || !powers || !self.classes.is_sorted_by(|a, b| a.from_bytes < b.from_bytes) {
+            return Err("its classes of lengths are not ascending powers of two".into());
+        }
+        let positive = |ns: f64| ns.is_finite() && ns > 0.0;
+        let copies = self.copies.iter().all(|c| positive(c.hot_ns) && c.cold_ns.is_none_or(positive));
+        let lines = [self.lines.clwb_ns, self.lines.clflushopt_ns, self.lines.cldemote_ns];
+        let lines = positive(self.lines.load_bytes_per_s) && lines.into_iter().flatten().all(positive);
+        let layers = self.layers.iter().all(|l| positive(l.latency_ns) && positive(l.read_bytes_per_s));
+        if copies && lines && layers && self.prefetch_bytes <= 1 << 20 {
+            Ok(())
+        } else {
+            Err("it has a cost that is not a positive number".into())
+        }
+    }
+}

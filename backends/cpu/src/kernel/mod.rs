@@ -1,0 +1,177 @@
+//! The kernels: the crate's only unsafe code. It promises:
+//! * a kernel runs only on a processor that has its instructions: a [`Copier`] and [`Lines`] are made from
+//!   [`Instructions`], which are proof of detection;
+//! * bytes are reached only under leases, which `datapipes_core::memory` grants ([`Copier::copy`], [`Lines::apply`]);
+//! * when a kernel returns, its stores are ordered before every later store (non-temporal ones by `sfence`).
+#![allow(unsafe_code)]
+
+mod lines;
+mod short;
+#[cfg(target_arch = "x86_64")]
+mod stream;
+
+pub use lines::{LineOp, Lines};
+pub(crate) use lines::{load, read};
+
+use datapipes_core::Result;
+use datapipes_core::memory::{MemoryRange, lease_pair};
+use serde::{Deserialize, Serialize};
+
+use crate::instructions::Instructions;
+
+/// Lengths are sorted into classes by their highest bit.
+pub(crate) const CLASSES: usize = 64;
+/// Up to this length a copy by size is made inline, without a call.
+pub(crate) const SHORT_MAX: usize = short::MAX;
+
+/// A way to copy bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kernel {
+    /// The C library's.
+    Memcpy,
+    /// `rep movsb`.
+    RepMovsb,
+    /// 32-byte loads, stores past the caches.
+    NtAvx2,
+    /// 64-byte loads, stores past the caches.
+    NtAvx512,
+}
+
+impl Kernel {
+    /// All of them.
+    pub const ALL: [Kernel; 4] = [Kernel::Memcpy, Kernel::RepMovsb, Kernel::NtAvx2, Kernel::NtAvx512];
+
+    /// Its name as a primitive.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kernel::Memcpy => "memcpy",
+            Kernel::RepMovsb => "rep-movsb",
+            Kernel::NtAvx2 => "nt-avx2",
+            Kernel::NtAvx512 => "nt-avx512",
+        }
+    }
+
+    /// The kernel of a name.
+    pub fn from_name(name: &str) -> Option<Kernel> {
+        Kernel::ALL.into_iter().find(|kernel| kernel.name() == name)
+    }
+
+    /// Whether its stores go past the caches.
+    pub fn non_temporal(self) -> bool {
+        matches!(self, Kernel::NtAvx2 | Kernel::NtAvx512)
+    }
+
+    /// What it was found by, or why it is absent.
+    pub fn available(self, instructions: &Instructions) -> std::result::Result<String, String> {
+        match self {
+            Kernel::Memcpy => Ok("the C library".into()),
+            Kernel::RepMovsb => instructions.rep_movsb(),
+            Kernel::NtAvx2 => instructions.avx2(),
+            Kernel::NtAvx512 => instructions.avx512(),
+        }
+    }
+}
+
+/// A copy between leased bytes: for each class of lengths a kernel that this processor has.
+#[derive(Clone, Debug)]
+pub struct Copier {
+    kernels: [Kernel; CLASSES],
+    /// Lengths up to this are copied inline.
+    short_max: usize,
+    /// How far ahead of the loads the non-temporal kernels prefetch, in bytes; 0 is not at all.
+    prefetch_bytes: usize,
+}
+
+impl Copier {
+    /// A copier that always takes `kernel`; None where the processor lacks it.
+    pub fn fixed(kernel: Kernel, prefetch_bytes: usize, instructions: &Instructions) -> Option<Copier> {
+        kernel.available(instructions).ok()?;
+        // SAFETY: `available` found the kernel's instructions, by the CPUID of this processor.
+        Some(unsafe { Copier::unchecked([kernel; CLASSES], 0, prefetch_bytes) })
+    }
+
+    /// A copier that picks by the highest bit of the length. A kernel that the processor lacks becomes `memcpy`.
+    pub(crate) fn by_size(
+        mut kernels: [Kernel; CLASSES],
+        prefetch_bytes: usize,
+        instructions: &Instructions,
+    ) -> Copier {
+        for kernel in &mut kernels {
+            if kernel.available(instructions).is_err() {
+                *kernel = Kernel::Memcpy;
+            }
+        }
+        // SAFETY: the loop above left only kernels whose instructions this processor has.
+        unsafe { Copier::unchecked(kernels, SHORT_MAX, prefetch_bytes) }
+    }
+
+    /// # Safety
+    /// The processor must have the instructions of every kernel in the table.
+    unsafe fn unchecked(kernels: [Kernel; CLASSES], short_max: usize, prefetch_bytes: usize) -> Copier {
+        Copier { kernels, short_max, prefetch_bytes }
+    }
+
+    /// The kernel for a length; None where it is copied inline.
+    pub fn kernel(&self, len: usize) -> Option<Kernel> {
+        (len > self.short_max).then(|| self.kernels[class(len)])
+    }
+
+    /// Copies `len` bytes from `at` of the source to `at` of the target, under leases.
+    ///
+    /// # Errors
+    /// `OutOfRange`, `Busy`; `InvalidInput` where the two overlap.
+    #[inline]
+    pub fn copy(&self, source: (&MemoryRange, usize), target: (&MemoryRange, usize), len: usize) -> Result<()> {
+        // SAFETY: `lease_pair` calls the closure with `len` bytes leased for reading at `from` and for writing at `to`,
+        // and refuses ranges that overlap.
+        lease_pair(source, target, len, |from, to| unsafe { self.run(from, to, len) })
+    }
+
+    /// As [`copy`](Self::copy), `times` over under one lease: what calibration measures.
+    pub(crate) fn repeat(
+        &self,
+        source: (&MemoryRange, usize),
+        target: (&MemoryRange, usize),
+        len: usize,
+        times: u32,
+    ) -> Result<()> {
+        lease_pair(source, target, len, |from, to| {
+            for _ in 0..times {
+                // SAFETY: as in `copy`; the leases last until the closure returns.
+                unsafe { self.run(std::hint::black_box(from), to, len) }
+            }
+        })
+    }
+
+    /// # Safety
+    /// `len` bytes must be readable at `from` and writable at `to`, held by nobody else, and must not overlap.
+    #[inline]
+    unsafe fn run(&self, from: *const u8, to: *mut u8, len: usize) {
+        if len <= self.short_max {
+            // SAFETY: what this function demands; the length is at most SHORT_MAX (see the constructors).
+            return unsafe { short::copy(from, to, len) };
+        }
+        // SAFETY: the addresses are what this function demands; the processor has the kernel's instructions, which the
+        // constructors checked.
+        unsafe {
+            match self.kernels[class(len)] {
+                Kernel::Memcpy => std::ptr::copy_nonoverlapping(from, to, len),
+                #[cfg(target_arch = "x86_64")]
+                Kernel::RepMovsb => stream::rep_movsb(from, to, len),
+                #[cfg(target_arch = "x86_64")]
+                Kernel::NtAvx2 => stream::copy::<stream::Avx2>(from, to, len, self.prefetch_bytes),
+                #[cfg(target_arch = "x86_64")]
+                Kernel::NtAvx512 => stream::copy::<stream::Avx512>(from, to, len, self.prefetch_bytes),
+                #[cfg(not(target_arch = "x86_64"))]
+                _ => std::ptr::copy_nonoverlapping(from, to, len),
+            }
+        }
+    }
+}
+
+/// The number of the highest bit of a length; 0 for a length of 0.
+#[inline]
+pub(crate) fn class(len: usize) -> usize {
+    (len | 1).ilog2() as usize % CLASSES
+}

@@ -1,0 +1,33 @@
+//! A copy between two ranges of memory.
+
+use datapipes_core::backend::Inline;
+use datapipes_core::{Counters, Result, Span};
+
+use super::tally::Tally;
+use super::{Bytes, Ends};
+use crate::kernel::Copier;
+
+pub(crate) struct CopyMover {
+    ends: Ends,
+    copier: Copier,
+    tally: Tally,
+}
+
+impl CopyMover {
+    pub(crate) fn new(ends: Ends, copier: Copier) -> Self {
+        CopyMover { ends, copier, tally: Tally::default() }
+    }
+}
+
+impl Inline for CopyMover {
+    #[inline]
+    fn transfer(&self, span: Span) -> Result<()> {
+        let Bytes { source, target, len } = Bytes::of(span)?;
+        self.tally.check_core(self.ends.target_core);
+        self.tally.count(len, || self.copier.copy((&self.ends.source, source), (&self.ends.target, target), len))
+    }
+
+    fn counters(&self) -> Counters {
+        self.tally.counters()
+    }
+}

@@ -1,0 +1,36 @@
+//! The open primitives: a copy between two ranges, and a placement of lines that stay where they are.
+
+mod copy;
+mod place;
+mod tally;
+
+pub(crate) use copy::CopyMover;
+pub(crate) use place::{PlaceMover, Placement};
+
+use datapipes_core::memory::MemoryRange;
+use datapipes_core::{Error, ErrorKind, Result, Span};
+
+/// The two ranges of a pipe, and the core whose cache the target is.
+pub(crate) struct Ends {
+    pub(crate) source: MemoryRange,
+    pub(crate) target: MemoryRange,
+    pub(crate) target_core: Option<usize>,
+}
+
+/// A span as this process's memory counts.
+#[derive(Clone, Copy)]
+struct Bytes {
+    source: usize,
+    target: usize,
+    len: usize,
+}
+
+impl Bytes {
+    #[inline]
+    fn of(span: Span) -> Result<Bytes> {
+        match (span.source.try_into(), span.target.try_into(), span.len.try_into()) {
+            (Ok(source), Ok(target), Ok(len)) => Ok(Bytes { source, target, len }),
+            _ => Err(Error::new(ErrorKind::OutOfRange, "transfer", format!("{span:?} is beyond this machine's memory"))),
+        }
+    }
+}

@@ -1,0 +1,514 @@
+//! The arguments of `dpipe sort`: those of GNU `sort` (coreutils 9.1) with its wording and exit codes, and our own.
+//!
+//! Above 300 lines because what each option does and the checks between options are read together.
+//! Rejected: clap, which neither knows `+POS1 -POS2` nor takes `-k1 -k2` and abbreviations as `getopt_long` does.
+//! Our own options have no abbreviations, so that an abbreviation means here what it means to GNU.
+
+mod names;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use names::Takes::{Argument, Nothing};
+use names::{CHECK_WORDS, SORT_WORDS, find_long, find_word};
+
+use datapipes_sort::text::{BufferSize, KeySpec, Order, SizeError, TextOptions, quote};
+
+/// What the input is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// Lines of text, ended by `terminator`.
+    #[default]
+    Lines,
+    /// Fixed-size records, in the order of the bytes of their key.
+    Records(RecordShape),
+    /// Little-endian unsigned 32-bit numbers.
+    U32,
+    /// Little-endian unsigned 64-bit numbers.
+    U64,
+    /// Little-endian signed 64-bit numbers.
+    I64,
+    /// Little-endian doubles.
+    F64,
+}
+
+/// The sizes behind `--records`; the key lies inside the record and is not empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RecordShape {
+    pub(crate) len_bytes: usize,
+    pub(crate) key_offset_bytes: usize,
+    pub(crate) key_len_bytes: usize,
+}
+
+/// What to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Action {
+    #[default]
+    Sort,
+    /// -m: the inputs are sorted already.
+    Merge,
+    /// -c, or (quiet) -C: exit with 1 at the first disorder.
+    Check {
+        quiet: bool,
+    },
+    Help,
+    Version,
+}
+
+/// A command line that makes sense.
+#[derive(Clone, Debug)]
+pub(crate) struct Parsed {
+    pub(crate) action: Action,
+    pub(crate) format: Format,
+    /// The order of lines; for other formats only -r, -s and -u of `options` count.
+    pub(crate) order: Order,
+    pub(crate) options: TextOptions,
+    /// Newline, or NUL under -z.
+    pub(crate) terminator: u8,
+    /// At least one, `-` is the standard input; empty only with `files0_from`.
+    pub(crate) inputs: Vec<OsString>,
+    /// A file of NUL-terminated names. Under -c more than one name in it is an error, as GNU has it.
+    pub(crate) files0_from: Option<OsString>,
+    pub(crate) output: Option<OsString>,
+    /// All -S; see [`Parsed::buffer_bytes`].
+    pub(crate) buffer_sizes: Vec<BufferSize>,
+    /// All -T in their order; without any, the caller chooses (GNU: `TMPDIR`, then /tmp).
+    pub(crate) temp_dirs: Vec<OsString>,
+    pub(crate) parallel: Option<usize>,
+    pub(crate) batch_size: Option<usize>,
+    pub(crate) json: bool,
+    /// `None`: where standard error is a terminal.
+    pub(crate) progress: Option<bool>,
+    pub(crate) report: bool,
+    pub(crate) explain: bool,
+    /// To be shown once on stderr: the environment asks for another order than that of bytes.
+    pub(crate) collation_note: Option<String>,
+}
+
+impl Parsed {
+    /// The largest of all -S, as GNU takes it.
+    pub(crate) fn buffer_bytes(&self, physical_bytes: u64) -> Option<u64> {
+        self.buffer_sizes.iter().map(|size| size.resolve(physical_bytes)).max()
+    }
+}
+
+/// A command line that makes none. `Display` is all that goes to stderr.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct UsageError {
+    pub(crate) message: String,
+    pub(crate) exit_code: u8,
+    /// Whether the pointer to --help follows.
+    pub(crate) try_help: bool,
+}
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "dpipe sort: {}", self.message)?;
+        if self.try_help {
+            write!(f, "\nTry 'dpipe sort --help' for more information.")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for UsageError {}
+
+fn trouble(message: impl Into<String>) -> UsageError {
+    UsageError { message: message.into(), exit_code: 2, try_help: false }
+}
+
+fn misuse(message: impl Into<String>) -> UsageError {
+    UsageError { try_help: true, ..trouble(message) }
+}
+
+fn refused(option: &str, advice: &str) -> UsageError {
+    trouble(format!("option '{option}' is not supported: {advice}"))
+}
+
+/// The parser: arguments still to come, and what the ones before said.
+#[derive(Default)]
+pub(crate) struct SortArgs {
+    left: VecDeque<Vec<u8>>,
+    options: TextOptions,
+    check: Option<u8>,
+    merge: bool,
+    zero: bool,
+    formats: Vec<(&'static str, Format)>,
+    inputs: Vec<OsString>,
+    files0_from: Option<OsString>,
+    output: Option<OsString>,
+    buffer_sizes: Vec<BufferSize>,
+    temp_dirs: Vec<OsString>,
+    parallel: Option<usize>,
+    batch_size: Option<usize>,
+    json: bool,
+    progress: Option<bool>,
+    report: bool,
+    explain: bool,
+    /// --help or --version: nothing behind it counts.
+    stop: Option<Action>,
+    /// Whether `+POS1` is a key.
+    obsolescent: bool,
+    posix: bool,
+}
+
+impl SortArgs {
+    /// Parses the arguments behind `dpipe sort`; `env` looks up a variable of the environment.
+    pub(crate) fn parse(
+        args: impl Iterator<Item = OsString>,
+        env: impl Fn(&str) -> Option<OsString>,
+    ) -> Result<Parsed, UsageError> {
+        let version = env("_POSIX2_VERSION").and_then(|v| v.to_str()?.parse::<i64>().ok());
+        let mut parser = SortArgs {
+            left: args.map(OsString::into_vec).collect(),
+            posix: env("POSIXLY_CORRECT").is_some(),
+            obsolescent: !(200_112..200_809).contains(&version.unwrap_or(200_809)),
+            ..SortArgs::default()
+        };
+        while let Some(argument) = parser.left.pop_front() {
+            if parser.options_are_over(&argument) {
+                parser.inputs.push(OsString::from_vec(argument));
+            } else if argument == b"--" {
+                parser.inputs.extend(parser.left.drain(..).map(OsString::from_vec));
+            } else if let Some(long) = argument.strip_prefix(b"--") {
+                parser.long(long)?;
+            } else if argument.len() > 1 && argument[0] == b'-' {
+                parser.cluster(&argument[1..])?;
+            } else {
+                parser.operand(argument)?;
+            }
+            if parser.stop.is_some() {
+                break;
+            }
+        }
+        parser.finish(collation_note(env))
+    }
+
+    /// Under POSIXLY_CORRECT options end at the first file, but for GNU's `file... -o output`.
+    fn options_are_over(&self, argument: &[u8]) -> bool {
+        let output = argument.starts_with(b"-o") && (argument.len() > 2 || !self.left.is_empty());
+        self.posix && !self.inputs.is_empty() && !(self.obsolescent && self.check.is_none() && output)
+    }
+
+    /// A file, or the obsolescent `+POS1 [-POS2]`.
+    fn operand(&mut self, operand: Vec<u8>) -> Result<(), UsageError> {
+        if operand.first() == Some(&b'+') {
+            let minus = self.left.front().is_some_and(|a| matches!(a[..], [b'-', b'0'..=b'9', ..]));
+            self.obsolescent |= minus && !self.posix;
+            if self.obsolescent
+                && let Some(mut key) = KeySpec::parse_plus(&operand)
+            {
+                if minus && let Some(end) = self.left.pop_front() {
+                    key = key.end_minus(&end).map_err(|e| trouble(e.context()))?;
+                }
+                self.options.keys.push(key);
+                return Ok(());
+            }
+        }
+        self.inputs.push(OsString::from_vec(operand));
+        Ok(())
+    }
+
+    /// Short options in one argument.
+    fn cluster(&mut self, cluster: &[u8]) -> Result<(), UsageError> {
+        for (at, &letter) in cluster.iter().enumerate() {
+            let behind = &cluster[at + 1..];
+            match letter {
+                b'k' | b'o' | b'S' | b't' | b'T' | b'y' => {
+                    let separate = behind.is_empty();
+                    let argument = if separate { self.left.pop_front() } else { Some(behind.to_vec()) };
+                    let missing = || misuse(format!("option requires an argument -- '{}'", letter as char));
+                    let argument = argument.ok_or_else(missing)?;
+                    if letter == b'y' {
+                        // Solaris: ignored, and its argument only where it is a number.
+                        if separate && !argument.iter().all(u8::is_ascii_digit) {
+                            self.left.push_front(argument);
+                        }
+                        return Ok(());
+                    }
+                    return self.with_argument(letter, &format!("-{}", letter as char), argument);
+                }
+                _ => self.switch(letter)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn switch(&mut self, letter: u8) -> Result<(), UsageError> {
+        match letter {
+            b'c' | b'C' => {
+                if self.check.is_some_and(|check| check != letter) {
+                    return Err(trouble("options '-cC' are incompatible"));
+                }
+                self.check = Some(letter);
+            }
+            b'm' => self.merge = true,
+            b's' => self.options.stable = true,
+            b'u' => self.options.unique = true,
+            b'z' => self.zero = true,
+            b'R' => return Err(refused("-R", "use `shuf` to permute lines")),
+            _ if self.options.modifiers.set(letter) => {}
+            _ => return Err(misuse(format!("invalid option -- '{}'", letter.escape_ascii()))),
+        }
+        Ok(())
+    }
+
+    /// An option with its argument; `shown` is how messages call it.
+    fn with_argument(&mut self, letter: u8, shown: &str, argument: Vec<u8>) -> Result<(), UsageError> {
+        match letter {
+            b'k' => self.options.keys.push(KeySpec::parse(&argument).map_err(|e| trouble(e.context()))?),
+            b'o' => {
+                let output = OsString::from_vec(argument);
+                if self.output.as_ref().is_some_and(|other| *other != output) {
+                    return Err(trouble("multiple output files specified"));
+                }
+                self.output = Some(output);
+            }
+            b'S' => {
+                let size = BufferSize::parse(&argument);
+                self.buffer_sizes.push(size.map_err(|e| trouble(size_message(e, shown, &argument)))?);
+            }
+            b't' => self.separator(&argument)?,
+            _ => self.temp_dirs.push(OsString::from_vec(argument)),
+        }
+        Ok(())
+    }
+
+    fn separator(&mut self, argument: &[u8]) -> Result<(), UsageError> {
+        let separator = match argument {
+            [] => return Err(trouble("empty tab")),
+            [byte] => *byte,
+            b"\\0" => 0,
+            _ => return Err(trouble(format!("multi-character tab {}", quote(argument)))),
+        };
+        if self.options.separator.is_some_and(|other| other != separator) {
+            return Err(trouble("incompatible tabs"));
+        }
+        self.options.separator = Some(separator);
+        Ok(())
+    }
+
+    /// A long option, without its dashes.
+    fn long(&mut self, text: &[u8]) -> Result<(), UsageError> {
+        let equals = text.iter().position(|&b| b == b'=');
+        let (name, value) = match equals {
+            Some(at) => (&text[..at], Some(text[at + 1..].to_vec())),
+            None => (text, None),
+        };
+        let (name, takes, letter) = find_long(name)?;
+        let value = match (takes, value) {
+            (Nothing, Some(_)) => return Err(misuse(format!("option '--{name}' doesn't allow an argument"))),
+            (Argument, None) => {
+                let missing = || misuse(format!("option '--{name}' requires an argument"));
+                Some(self.left.pop_front().ok_or_else(missing)?)
+            }
+            (_, value) => value,
+        };
+        match (letter, value) {
+            (0, value) => self.long_only(name, value),
+            (_, Some(value)) => self.with_argument(letter, &format!("--{name}"), value),
+            (_, None) => self.switch(letter),
+        }
+    }
+
+    fn long_only(&mut self, name: &'static str, value: Option<Vec<u8>>) -> Result<(), UsageError> {
+        let given = value.as_deref().unwrap_or_default();
+        match name {
+            "check" => {
+                let word = value.as_deref().map(|v| find_word(v, "--check", &CHECK_WORDS)).transpose()?;
+                return self.switch(word.unwrap_or(b'c'));
+            }
+            "sort" => return self.switch(find_word(given, "--sort", &SORT_WORDS)?),
+            "compress-program" => return Err(refused("--compress-program", "spilled runs are not compressed")),
+            "random-source" => return Err(refused("--random-source", "there is no random order")),
+            "debug" => return Err(refused("--debug", "see --explain and --report")),
+            "files0-from" => self.files0_from = value.map(OsString::from_vec),
+            "batch-size" => {
+                self.batch_size = Some(number(given, "--batch-size")?);
+                if self.batch_size < Some(2) {
+                    let first = format!("invalid --batch-size argument {}", quote(given));
+                    return Err(trouble(format!("{first}\ndpipe sort: minimum --batch-size argument is '2'")));
+                }
+            }
+            "parallel" => {
+                // As in GNU, more than can be counted is merely very many.
+                self.parallel = Some(number(given, "--parallel")?);
+                if self.parallel == Some(0) {
+                    return Err(trouble("number in parallel must be nonzero"));
+                }
+            }
+            "help" => self.stop = Some(Action::Help),
+            "version" => self.stop = Some(Action::Version),
+            "json" => self.json = true,
+            "progress" => self.progress = Some(true),
+            "no-progress" => self.progress = Some(false),
+            "report" => self.report = true,
+            "explain" => self.explain = true,
+            "records" => self.formats.push((name, Format::Records(record_shape(value.as_deref())?))),
+            "u32" => self.formats.push((name, Format::U32)),
+            "u64" => self.formats.push((name, Format::U64)),
+            "i64" => self.formats.push((name, Format::I64)),
+            _ => self.formats.push((name, Format::F64)),
+        }
+        Ok(())
+    }
+
+    /// The checks that need all options, in GNU's order.
+    fn finish(mut self, collation_note: Option<String>) -> Result<Parsed, UsageError> {
+        if let Some(action) = self.stop {
+            let nothing = SortArgs::default().finish(None)?;
+            return Ok(Parsed { action, ..nothing });
+        }
+        if self.files0_from.is_some()
+            && let Some(extra) = self.inputs.first()
+        {
+            let extra = quote_name(extra.as_bytes());
+            return Err(misuse(format!("extra operand {extra}\nfile operands cannot be combined with --files0-from")));
+        }
+        let order = self.options.compile().map_err(|e| trouble(e.context()))?;
+        let format = self.format()?;
+        if let Some(check) = self.check.map(char::from) {
+            if let Some(extra) = self.inputs.get(1) {
+                let extra = quote_name(extra.as_bytes());
+                return Err(trouble(format!("extra operand {extra} not allowed with -{check}")));
+            }
+            if self.output.is_some() {
+                return Err(trouble(format!("options '-{check}o' are incompatible")));
+            }
+        }
+        if self.inputs.is_empty() && self.files0_from.is_none() {
+            self.inputs.push("-".into());
+        }
+        let action = match self.check {
+            Some(check) => Action::Check { quiet: check == b'C' },
+            None if self.merge => Action::Merge,
+            None => Action::Sort,
+        };
+        Ok(Parsed {
+            action,
+            format,
+            order,
+            options: self.options,
+            terminator: if self.zero { 0 } else { b'\n' },
+            inputs: self.inputs,
+            files0_from: self.files0_from,
+            output: self.output,
+            buffer_sizes: self.buffer_sizes,
+            temp_dirs: self.temp_dirs,
+            parallel: self.parallel,
+            batch_size: self.batch_size,
+            json: self.json,
+            progress: self.progress,
+            report: self.report,
+            explain: self.explain,
+            // Records and numbers have no collation.
+            collation_note: collation_note.filter(|_| format == Format::Lines),
+        })
+    }
+
+    /// The one format; formats exclude each other and what only lines have.
+    fn format(&self) -> Result<Format, UsageError> {
+        let Some((name, format)) = self.formats.first() else { return Ok(Format::Lines) };
+        if let Some((other, _)) = self.formats.iter().find(|(_, other)| other != format) {
+            return Err(trouble(format!("options '--{name}' and '--{other}' are incompatible")));
+        }
+        let of_lines = [
+            (!self.options.keys.is_empty(), "-k"),
+            (self.options.separator.is_some(), "-t"),
+            (self.zero, "-z"),
+            (!self.options.modifiers.is_default(), "-bdfghiMnV"),
+        ];
+        match of_lines.iter().find(|(given, _)| *given) {
+            Some((_, option)) => Err(trouble(format!("options '--{name}' and '{option}' are incompatible"))),
+            None => Ok(*format),
+        }
+    }
+}
+
+/// A count; one that is too large saturates.
+fn number(text: &[u8], option: &str) -> Result<usize, UsageError> {
+    let start = text.trim_ascii_start();
+    let start = start.strip_prefix(b"+").unwrap_or(start);
+    let digits = start.iter().take_while(|b| b.is_ascii_digit()).count();
+    let error = match digits {
+        0 => SizeError::Invalid,
+        _ if digits < start.len() => SizeError::Suffix,
+        _ => {
+            let add = |n: usize, &digit: &u8| n.saturating_mul(10).saturating_add(usize::from(digit - b'0'));
+            return Ok(start.iter().fold(0, add));
+        }
+    };
+    Err(trouble(size_message(error, option, text)))
+}
+
+fn size_message(error: SizeError, option: &str, argument: &[u8]) -> String {
+    let argument = quote(argument);
+    match error {
+        SizeError::Invalid => format!("invalid {option} argument {argument}"),
+        SizeError::Suffix => format!("invalid suffix in {option} argument {argument}"),
+        SizeError::TooLarge => format!("{option} argument {argument} too large"),
+    }
+}
+
+/// `LEN[:KEYOFFSET[:KEYLEN]]`; without KEYLEN the key goes to the end of the record.
+fn record_shape(text: Option<&[u8]>) -> Result<RecordShape, UsageError> {
+    let Some(text) = text else {
+        return Ok(RecordShape { len_bytes: 100, key_offset_bytes: 0, key_len_bytes: 10 });
+    };
+    let numbers = text.split(|&b| b == b':').map(|part| {
+        let part = std::str::from_utf8(part).ok().filter(|part| part.bytes().all(|b| b.is_ascii_digit()));
+        part.and_then(|part| part.parse::<usize>().ok())
+    });
+    let shape = match numbers.collect::<Option<Vec<usize>>>().as_deref() {
+        Some(&[len]) => Some((len, 0, len)),
+        Some(&[len, offset]) => Some((len, offset, len.saturating_sub(offset))),
+        Some(&[len, offset, key]) => Some((len, offset, key)),
+        _ => None,
+    };
+    let fits = |&(len, offset, key): &(usize, usize, usize)| key > 0 && offset < len && key <= len - offset;
+    let (len_bytes, key_offset_bytes, key_len_bytes) = shape.filter(fits).ok_or_else(|| {
+        let rule = "give LEN[:KEYOFFSET[:KEYLEN]] in bytes, with the key inside the record";
+        trouble(format!("invalid --records argument {}: {rule}", quote(text)))
+    })?;
+    Ok(RecordShape { len_bytes, key_offset_bytes, key_len_bytes })
+}
+
+/// What to say where LC_ALL, LC_COLLATE or LANG (the first that is set) asks for another order than that of bytes.
+fn collation_note(env: impl Fn(&str) -> Option<OsString>) -> Option<String> {
+    let variables = ["LC_ALL", "LC_COLLATE", "LANG"].into_iter();
+    let (variable, value) = variables.filter_map(|v| Some((v, env(v).filter(|value| !value.is_empty())?))).next()?;
+    let value = value.to_string_lossy().into_owned();
+    // C.UTF-8 collates by code point, which is by bytes.
+    let language = value.split('.').next().unwrap_or_default();
+    if matches!(language, "C" | "POSIX") {
+        return None;
+    }
+    Some(format!("order is by bytes (as LC_ALL=C), not by {variable}={value}"))
+}
+
+/// A file's name in quotes that a shell reads back.
+fn quote_name(name: &[u8]) -> String {
+    let text = String::from_utf8_lossy(name);
+    if text.contains('\'') && !text.contains(['"', '$', '`', '\\', '!']) && !text.contains(char::is_control) {
+        return format!("\"{text}\"");
+    }
+    let mut quoted = String::from("'");
+    let mut escaped = false;
+    for &byte in name {
+        let escapes = !(b' '..=b'~').contains(&byte);
+        if escapes != escaped {
+            quoted += if escapes { "'$'" } else { "''" };
+            escaped = escapes;
+        }
+        match byte {
+            b'\'' => quoted += "'\\''",
+            _ if escapes => quoted += quote(&[byte]).trim_matches('\''),
+            _ => quoted.push(byte as char),
+        }
+    }
+    quoted + "'"
+}

@@ -1,0 +1,119 @@
+//! The long options and the words behind `--check=` and `--sort=`, with `getopt_long`'s and `argmatch`'s abbreviations.
+
+use datapipes_sort::text::quote;
+
+use super::{UsageError, misuse};
+
+/// Whether a long option takes an argument.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Takes {
+    Nothing,
+    Perhaps,
+    Argument,
+}
+use Takes::{Argument, Nothing, Perhaps};
+
+/// GNU's long options in GNU's order, with their short ones.
+const LONG: [(&str, Takes, u8); 29] = [
+    ("ignore-leading-blanks", Nothing, b'b'),
+    ("check", Perhaps, 0),
+    ("compress-program", Argument, 0),
+    ("debug", Nothing, 0),
+    ("dictionary-order", Nothing, b'd'),
+    ("ignore-case", Nothing, b'f'),
+    ("files0-from", Argument, 0),
+    ("general-numeric-sort", Nothing, b'g'),
+    ("ignore-nonprinting", Nothing, b'i'),
+    ("key", Argument, b'k'),
+    ("merge", Nothing, b'm'),
+    ("month-sort", Nothing, b'M'),
+    ("numeric-sort", Nothing, b'n'),
+    ("human-numeric-sort", Nothing, b'h'),
+    ("version-sort", Nothing, b'V'),
+    ("random-sort", Nothing, b'R'),
+    ("random-source", Argument, 0),
+    ("sort", Argument, 0),
+    ("output", Argument, b'o'),
+    ("reverse", Nothing, b'r'),
+    ("stable", Nothing, b's'),
+    ("batch-size", Argument, 0),
+    ("buffer-size", Argument, b'S'),
+    ("field-separator", Argument, b't'),
+    ("temporary-directory", Argument, b'T'),
+    ("unique", Nothing, b'u'),
+    ("zero-terminated", Nothing, b'z'),
+    ("parallel", Argument, 0),
+    ("help", Nothing, 0),
+];
+
+/// Options that no abbreviation reaches: ours, and --version, whose abbreviations are shared with --version-sort.
+const EXACT: [(&str, Takes); 11] = [
+    ("version", Nothing),
+    ("records", Perhaps),
+    ("u32", Nothing),
+    ("u64", Nothing),
+    ("i64", Nothing),
+    ("f64", Nothing),
+    ("json", Nothing),
+    ("progress", Nothing),
+    ("no-progress", Nothing),
+    ("report", Nothing),
+    ("explain", Nothing),
+];
+
+pub(super) const CHECK_WORDS: [(&str, u8); 3] = [("quiet", b'C'), ("silent", b'C'), ("diagnose-first", b'c')];
+pub(super) const SORT_WORDS: [(&str, u8); 6] = [
+    ("general-numeric", b'g'),
+    ("human-numeric", b'h'),
+    ("month", b'M'),
+    ("numeric", b'n'),
+    ("random", b'R'),
+    ("version", b'V'),
+];
+
+/// The option of that name or unambiguous abbreviation.
+pub(super) fn find_long(name: &[u8]) -> Result<(&'static str, Takes, u8), UsageError> {
+    if let Some(&(name, takes)) = EXACT.iter().find(|(exact, _)| exact.as_bytes() == name) {
+        return Ok((name, takes, 0));
+    }
+    if let Some(exact) = LONG.iter().find(|(long, ..)| long.as_bytes() == name) {
+        return Ok(*exact);
+    }
+    let shown = String::from_utf8_lossy(name);
+    let matching: Vec<_> = LONG.iter().filter(|(long, ..)| long.as_bytes().starts_with(name)).collect();
+    let also_version = b"version".starts_with(name);
+    match matching[..] {
+        [] => Err(misuse(format!("unrecognized option '--{shown}'"))),
+        [one] if !also_version => Ok(*one),
+        _ => {
+            let mut names: Vec<String> = matching.iter().map(|(long, ..)| format!("'--{long}'")).collect();
+            if also_version {
+                names.push("'--version'".into());
+            }
+            Err(misuse(format!("option '--{shown}' is ambiguous; possibilities: {}", names.join(" "))))
+        }
+    }
+}
+
+/// The value of a word or unambiguous abbreviation. GNU exits with 1 here, not with 2.
+pub(super) fn find_word(word: &[u8], option: &str, words: &[(&str, u8)]) -> Result<u8, UsageError> {
+    if let Some((_, value)) = words.iter().find(|(name, _)| name.as_bytes() == word) {
+        return Ok(*value);
+    }
+    let mut values: Vec<u8> =
+        words.iter().filter(|(name, _)| name.as_bytes().starts_with(word)).map(|(_, value)| *value).collect();
+    values.dedup();
+    let why = match values[..] {
+        [value] => return Ok(value),
+        [] => "invalid",
+        _ => "ambiguous",
+    };
+    let mut message = format!("{why} argument {} for '{option}'\nValid arguments are:", quote(word));
+    let mut last = 0;
+    for (name, value) in words {
+        message += if *value == last { ", " } else { "\n  - " };
+        message += &format!("'{name}'");
+        last = *value;
+    }
+    Err(UsageError { exit_code: 1, ..misuse(message) })
+}

@@ -1,0 +1,393 @@
+//! Sorting the entries of one slot, on all cores.
+//!
+//! ```text
+//! arrange(entries):
+//!     splitters from a sample of prefixes           a splitter's own value has a bucket of its own
+//!     each core, its stripe: classify, count, scatter to the other half
+//!     each core, bucket by bucket in its cache:
+//!         sort the numbers                          (prefix, then position in the input)
+//!         groups of equal prefix: in order already? leave; else the next eight bytes, or compare
+//!     a bucket too large for one core is done by all: deeper bytes if its prefixes are equal, else again from the top
+//! ```
+
+#![allow(unsafe_code)]
+
+use std::cmp::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use crate::entry::{self, Entry, MAX_BUCKETS};
+use crate::layout::Layout;
+use crate::team::{Disjoint, team};
+
+/// Below this, one core sorts all of it faster than several could divide it.
+const SMALL: usize = 1 << 14;
+/// Entries of a bucket we aim at: 64 KiB of numbers, well within L2.
+const BUCKET: usize = 1 << 12;
+/// Sampled entries a splitter.
+const OVERSAMPLE: usize = 8;
+/// Groups below this are compared rather than keyed anew.
+const FEW: usize = 24;
+
+/// Consecutive entries in their final order, and the bytes of their records.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    pub(crate) start: usize,
+    pub(crate) len: usize,
+    pub(crate) bytes: u64,
+}
+
+/// What arranging needs to know besides the entries.
+pub(crate) struct Arranger<'a, L> {
+    pub(crate) layout: &'a L,
+    /// The slot's bytes, which entries point into.
+    pub(crate) raw: &'a [u8],
+    pub(crate) threads: usize,
+    /// Of records with the same key, keep the first.
+    pub(crate) unique: bool,
+}
+
+impl<L: Layout> Arranger<'_, L> {
+    /// Sorts. The result is in `entries`' place or in `scratch`'s; the pieces, in order, index the slice returned.
+    pub(crate) fn arrange<'e>(
+        &self,
+        entries: &'e mut [Entry],
+        scratch: &'e mut [Entry],
+    ) -> (&'e [Entry], Vec<Piece>) {
+        if entries.len() <= SMALL {
+            self.leaf(entries, 0);
+            let piece = self.finish(entries, 0);
+            return (entries, vec![piece]);
+        }
+        let bounds = self.partition(entries, scratch, true);
+        let giant = (entries.len() / (4 * self.threads)).max(SMALL * 4);
+        for w in bounds.windows(2) {
+            if w[1] - w[0] > giant {
+                self.giant(&mut scratch[w[0]..w[1]], &mut entries[w[0]..w[1]], 0);
+            }
+        }
+        let pieces = self.each_bucket(scratch, &bounds, |bucket, start| {
+            if bucket.len() <= giant {
+                self.leaf(bucket, 0);
+            }
+            self.finish(bucket, start)
+        });
+        (scratch, pieces)
+    }
+
+    /// The record of an entry.
+    #[inline]
+    pub(crate) fn record(&self, e: Entry) -> &[u8] {
+        let at = entry::offset(e);
+        &self.raw[at..at + self.len(e)]
+    }
+
+    #[inline]
+    pub(crate) fn len(&self, e: Entry) -> usize {
+        if let Some(len) = self.layout.fixed_len() {
+            return len;
+        }
+        entry::short_len(e).unwrap_or_else(|| self.long_len(e))
+    }
+
+    #[cold]
+    fn long_len(&self, e: Entry) -> usize {
+        let at = entry::offset(e);
+        self.layout.end_of(self.raw, at).unwrap_or(self.raw.len()) - at
+    }
+
+    /// Distributes `entries` over buckets in `scratch`, each in the order of the input; returns the buckets' bounds.
+    /// Entries `reversed` in memory are those of a slot, which grow downwards.
+    fn partition(&self, entries: &mut [Entry], scratch: &mut [Entry], reversed: bool) -> Vec<usize> {
+        let splitters = choose_splitters(entries);
+        let buckets = 2 * splitters.len() + 1;
+        let stripe = entries.len().div_ceil(self.threads);
+        let stripes = entries.len().div_ceil(stripe);
+        let mut counts = vec![0usize; stripes * buckets];
+        {
+            let all = Disjoint::new(entries);
+            let counts = Disjoint::new(&mut counts);
+            team(stripes, |t| {
+                // SAFETY: stripe t of the entries, and row t of the counts, are this thread's alone.
+                let (part, count) = unsafe {
+                    (all.slice(t * stripe, stripe.min(all.len() - t * stripe)), counts.slice(t * buckets, buckets))
+                };
+                classify(part, &splitters, count);
+            });
+        }
+        let mut bounds = Vec::with_capacity(buckets + 1);
+        let mut at = 0;
+        for b in 0..buckets {
+            bounds.push(at);
+            for t in 0..stripes {
+                let t = if reversed { stripes - 1 - t } else { t };
+                at += std::mem::replace(&mut counts[t * buckets + b], at);
+            }
+        }
+        bounds.push(at);
+        let target = Disjoint::new(scratch);
+        let positions = Disjoint::new(&mut counts);
+        let entries = &*entries;
+        team(stripes, |t| {
+            // SAFETY: row t of the positions is this thread's alone.
+            let position = unsafe { positions.slice(t * buckets, buckets) };
+            let part = &entries[t * stripe..entries.len().min((t + 1) * stripe)];
+            let mut scatter = |e: Entry| {
+                let at = &mut position[entry::id(e)];
+                // SAFETY: the positions of (stripe, bucket) pairs were laid out from the counts of the very same
+                // entries, so every position is below the total, which the scratch holds, and is written once.
+                unsafe { target.write(*at, entry::without_id(e)) };
+                *at += 1;
+            };
+            if reversed {
+                part.iter().rev().for_each(|e| scatter(*e));
+            } else {
+                part.iter().for_each(|e| scatter(*e));
+            }
+        });
+        bounds
+    }
+
+    /// Runs `work` on every bucket, the cores taking them as they come; results in the buckets' order.
+    fn each_bucket<R: Send + Copy>(
+        &self,
+        entries: &mut [Entry],
+        bounds: &[usize],
+        work: impl Fn(&mut [Entry], usize) -> R + Sync,
+    ) -> Vec<R> {
+        let filled: Vec<_> = bounds.windows(2).filter(|w| w[1] > w[0]).map(|w| (w[0], w[1] - w[0])).collect();
+        let mut results: Vec<Option<R>> = vec![None; filled.len()];
+        let next = AtomicUsize::new(0);
+        {
+            let all = Disjoint::new(entries);
+            let out = Disjoint::new(&mut results);
+            team(self.threads, |_| {
+                loop {
+                    let i = next.fetch_add(1, Relaxed);
+                    let Some(&(start, len)) = filled.get(i) else { break };
+                    // SAFETY: buckets do not overlap, and each index is handed out once.
+                    let (bucket, slot) = unsafe { (all.slice(start, len), out.slice(i, 1)) };
+                    slot[0] = Some(work(bucket, start));
+                }
+            });
+        }
+        results.into_iter().flatten().collect()
+    }
+
+    /// Sorts entries whose records agree in the first `depth` bytes, on this core.
+    fn leaf(&self, entries: &mut [Entry], depth: usize) {
+        entries.sort_unstable();
+        if self.layout.prefix_decides() {
+            return;
+        }
+        let mut from = 0;
+        while from < entries.len() {
+            let prefix = entry::prefix(entries[from]);
+            let len = entries[from..].iter().take_while(|e| entry::prefix(**e) == prefix).count();
+            if len > 1 {
+                self.group(&mut entries[from..from + len], depth);
+            }
+            from += len;
+        }
+    }
+
+    /// Orders records of equal prefix.
+    fn group(&self, group: &mut [Entry], depth: usize) {
+        if self.in_order(group) {
+            return;
+        }
+        if group.len() > FEW && self.deepen(group, depth + 8) {
+            self.leaf(group, depth + 8);
+        } else {
+            group.sort_unstable_by(|a, b| self.compare(*a, *b));
+        }
+    }
+
+    #[inline]
+    fn compare(&self, a: Entry, b: Entry) -> Ordering {
+        self.layout.compare(self.record(a), self.record(b)).then_with(|| (a as u64).cmp(&(b as u64)))
+    }
+
+    fn in_order(&self, group: &[Entry]) -> bool {
+        group.windows(2).all(|w| self.compare(w[0], w[1]) == Ordering::Less)
+    }
+
+    /// Replaces the prefixes by the key's next bytes. False where they cannot tell; the prefixes are then of no use.
+    fn deepen(&self, group: &mut [Entry], depth: usize) -> bool {
+        for e in group.iter_mut() {
+            match self.layout.deeper(self.record(*e), depth) {
+                Some(prefix) => *e = entry::with_prefix(*e, prefix),
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Sorts a bucket that is too large for one core; the result is in place, `other` is room.
+    fn giant(&self, entries: &mut [Entry], other: &mut [Entry], depth: usize) {
+        let first = entry::prefix(entries[0]);
+        if entries.iter().any(|e| entry::prefix(*e) != first) {
+            self.again(entries, other, depth);
+            return;
+        }
+        if self.layout.prefix_decides() {
+            // Positions ascend: the scatter keeps the order within a bucket.
+            return;
+        }
+        let stripe = entries.len().div_ceil(self.threads);
+        let stripes = entries.len().div_ceil(stripe);
+        let unordered = AtomicUsize::new(0);
+        let group = &*entries;
+        team(stripes, |t| {
+            let part = &group[t * stripe..group.len().min((t + 1) * stripe + 1)];
+            if !self.in_order(part) {
+                unordered.fetch_add(1, Relaxed);
+            }
+        });
+        if unordered.load(Relaxed) == 0 {
+            return;
+        }
+        let undecided = AtomicUsize::new(0);
+        let all = Disjoint::new(entries);
+        team(stripes, |t| {
+            // SAFETY: stripe t is this thread's alone.
+            let part = unsafe { all.slice(t * stripe, stripe.min(all.len() - t * stripe)) };
+            if !self.deepen(part, depth + 8) {
+                undecided.fetch_add(1, Relaxed);
+            }
+        });
+        if undecided.load(Relaxed) == 0 {
+            self.again(entries, other, depth + 8);
+            return;
+        }
+        // Nothing but comparing helps: each core a stripe, then merge.
+        let all = Disjoint::new(entries);
+        team(stripes, |t| {
+            // SAFETY: stripe t is this thread's alone.
+            let part = unsafe { all.slice(t * stripe, stripe.min(all.len() - t * stripe)) };
+            part.sort_unstable_by(|a, b| self.compare(*a, *b));
+        });
+        let mut width = stripe;
+        while width < entries.len() {
+            for (from, to) in entries.chunks(2 * width).zip(other.chunks_mut(2 * width)) {
+                let (a, b) = from.split_at(width.min(from.len()));
+                self.merge(a, b, to);
+            }
+            entries.copy_from_slice(other);
+            width *= 2;
+        }
+    }
+
+    fn merge<'e>(&self, mut a: &'e [Entry], mut b: &'e [Entry], to: &mut [Entry]) {
+        for slot in to {
+            let from = match (a.first(), b.first()) {
+                (Some(x), Some(y)) if self.compare(*y, *x) == Ordering::Less => &mut b,
+                (Some(_), _) => &mut a,
+                (None, _) => &mut b,
+            };
+            if let Some((first, rest)) = from.split_first() {
+                *slot = *first;
+                *from = rest;
+            }
+        }
+    }
+
+    /// Partitions a giant bucket once more and sorts its parts; the result is in place.
+    fn again(&self, entries: &mut [Entry], other: &mut [Entry], depth: usize) {
+        let bounds = self.partition(entries, other, false);
+        let giant = (entries.len() / (4 * self.threads)).max(SMALL * 4);
+        for w in bounds.windows(2) {
+            if w[1] - w[0] > giant {
+                self.giant(&mut other[w[0]..w[1]], &mut entries[w[0]..w[1]], depth);
+            }
+        }
+        self.each_bucket(other, &bounds, |bucket, _| {
+            if bucket.len() <= giant {
+                self.leaf(bucket, depth);
+            }
+        });
+        entries.copy_from_slice(other);
+    }
+
+    /// Drops duplicates if asked to, and adds up the bytes.
+    fn finish(&self, bucket: &mut [Entry], start: usize) -> Piece {
+        let mut len = bucket.len();
+        if self.unique && len > 1 {
+            // Equal keys have equal prefixes, so that both are in this bucket.
+            let mut kept = 0;
+            for i in 1..len {
+                if !self.layout.same_key(self.record(bucket[kept]), self.record(bucket[i])) {
+                    kept += 1;
+                    bucket[kept] = bucket[i];
+                }
+            }
+            len = kept + 1;
+        }
+        let bytes = match self.layout.fixed_len() {
+            Some(each) => (len * each) as u64,
+            None => bucket[..len].iter().map(|e| self.len(*e) as u64).sum(),
+        };
+        Piece { start, len, bytes }
+    }
+}
+
+/// Distinct prefixes that cut a sample into equal parts.
+fn choose_splitters(entries: &[Entry]) -> Vec<u64> {
+    let wanted = (entries.len() / BUCKET).next_power_of_two().min(MAX_BUCKETS / 2) - 1;
+    let samples = ((wanted + 1) * OVERSAMPLE).min(entries.len());
+    // A stride that is odd and not a multiple of a page's records meets no period of the data.
+    let step = (entries.len() / samples).max(1);
+    let mut sample: Vec<u64> = entries.iter().step_by(step).map(|e| entry::prefix(*e)).collect();
+    sample.sort_unstable();
+    let mut splitters: Vec<u64> =
+        (1..=wanted).map(|i| sample[(i * sample.len() / (wanted + 1)).min(sample.len() - 1)]).collect();
+    splitters.dedup();
+    splitters
+}
+
+/// Marks each entry with its bucket and counts: bucket 2i is between splitters i-1 and i, bucket 2i+1 is splitter i.
+fn classify(entries: &mut [Entry], splitters: &[u64], counts: &mut [usize]) {
+    // A complete tree in the order of its levels: the children of node i are 2i and 2i+1, so the way down has no branch.
+    let leaves = (splitters.len() + 1).next_power_of_two();
+    let levels = leaves.trailing_zeros();
+    let mut padded = splitters.to_vec();
+    padded.resize(leaves - 1, u64::MAX);
+    let mut tree = vec![0u64; leaves.max(2)];
+    fill_tree(&mut tree, &padded, 1);
+    let last = splitters.len();
+    let place = |e: &mut Entry, below: usize, counts: &mut [usize]| {
+        let below = below.min(last);
+        let equal = below < last && splitters[below] == entry::prefix(*e);
+        let id = 2 * below + usize::from(equal);
+        *e = entry::with_id(*e, id);
+        counts[id] += 1;
+    };
+    // Several walks at once hide each other's latency.
+    const WALKS: usize = 8;
+    let (groups, rest) = entries.as_chunks_mut::<WALKS>();
+    for group in groups {
+        let mut at = [1usize; WALKS];
+        for _ in 0..levels {
+            for (at, e) in at.iter_mut().zip(group.iter()) {
+                *at = 2 * *at + usize::from(tree[*at] < entry::prefix(*e));
+            }
+        }
+        for (at, e) in at.iter().zip(group.iter_mut()) {
+            place(e, at - leaves, counts);
+        }
+    }
+    for e in rest {
+        let below = splitters.partition_point(|s| *s < entry::prefix(*e));
+        place(e, below, counts);
+    }
+}
+
+/// The sorted numbers, in the order of the levels of a complete binary tree.
+fn fill_tree(tree: &mut [u64], sorted: &[u64], node: usize) {
+    if sorted.is_empty() || node >= tree.len() {
+        return;
+    }
+    let middle = sorted.len() / 2;
+    tree[node] = sorted[middle];
+    fill_tree(tree, &sorted[..middle], 2 * node);
+    fill_tree(tree, &sorted[middle + 1..], 2 * node + 1);
+}

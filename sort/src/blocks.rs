@@ -1,0 +1,307 @@
+//! Blocks of memory on their way out: filled by any thread, written by pipes, used again.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use datapipes_core::{Dram, Error, ErrorKind, LeaseMut, Pipe, Result, Span, Transfer};
+
+use crate::control::{Control, count};
+use crate::report::{Movements, Role};
+
+/// Direct writes are multiples of this.
+pub(crate) const ALIGN: usize = 4096;
+
+struct State {
+    free: Vec<usize>,
+    flying: VecDeque<(Transfer, usize)>,
+}
+
+/// The blocks.
+pub(crate) struct Blocks {
+    memory: Dram,
+    pub(crate) size: usize,
+    state: Mutex<State>,
+    freed: Condvar,
+}
+
+/// A block in somebody's hands.
+pub(crate) struct Block {
+    at: usize,
+    pub(crate) bytes: LeaseMut,
+}
+
+impl Blocks {
+    /// `count` blocks of `size` bytes from `at` in the pool.
+    pub(crate) fn new(memory: &Dram, at: usize, size: usize, count: usize) -> Self {
+        let free = (0..count).rev().map(|i| at + i * size).collect();
+        let state = Mutex::new(State { free, flying: VecDeque::new() });
+        Blocks { memory: memory.clone(), size, state, freed: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A free block; waits for the oldest write if there is none.
+    pub(crate) fn take(&self) -> Result<Block> {
+        let mut state = self.lock();
+        let at = loop {
+            if let Some(at) = state.free.pop() {
+                break at;
+            }
+            if let Some((transfer, at)) = state.flying.pop_front() {
+                drop(state);
+                if let Err(e) = transfer.wait() {
+                    self.give_back(at);
+                    return Err(e);
+                }
+                break at;
+            }
+            state = self.freed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        };
+        Ok(Block { at, bytes: self.memory.range(at, self.size)?.lease_mut()? })
+    }
+
+    fn give_back(&self, at: usize) {
+        self.lock().free.push(at);
+        self.freed.notify_one();
+    }
+
+    /// Gives back a block that is not to be written.
+    pub(crate) fn cancel(&self, block: Block) {
+        let at = block.at;
+        drop(block);
+        self.give_back(at);
+    }
+
+    /// Starts to write bytes `from..to` of a block to `offset` of the pipe's target.
+    pub(crate) fn write(&self, pipe: &Pipe, block: Block, from: usize, to: usize, offset: u64) -> Result<()> {
+        let at = block.at;
+        drop(block);
+        let span = Span { source: (at + from) as u64, target: offset, len: (to - from) as u64 };
+        match pipe.start(span) {
+            Ok(transfer) => {
+                self.lock().flying.push_back((transfer, at));
+                self.freed.notify_one();
+                Ok(())
+            }
+            Err(e) => {
+                self.give_back(at);
+                Err(e)
+            }
+        }
+    }
+
+    /// Waits for all writes; the first error, if any.
+    pub(crate) fn drain(&self) -> Result<()> {
+        let mut result = Ok(());
+        loop {
+            let Some((transfer, at)) = self.lock().flying.pop_front() else { break };
+            let outcome = transfer.wait();
+            self.give_back(at);
+            if result.is_ok() {
+                result = outcome;
+            }
+        }
+        result
+    }
+}
+
+/// An output that is no place: bytes go there in order, by `write`.
+#[derive(Debug)]
+pub(crate) struct StreamOut<'a> {
+    name: PathBuf,
+    state: Mutex<(File, u64)>,
+    turned: Condvar,
+    abandoned: AtomicBool,
+    movements: &'a Movements,
+}
+
+impl<'a> StreamOut<'a> {
+    pub(crate) fn new(name: PathBuf, file: File, movements: &'a Movements) -> Self {
+        let (state, turned) = (Mutex::new((file, 0)), Condvar::new());
+        StreamOut { name, state, turned, abandoned: AtomicBool::new(false), movements }
+    }
+
+    /// Nobody will write the bytes that others may be waiting for.
+    pub(crate) fn abandon(&self) {
+        let _state = self.state.lock();
+        self.abandoned.store(true, Relaxed);
+        self.turned.notify_all();
+    }
+
+    /// Writes bytes that belong at `offset`, when everything before them is written.
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        while state.1 != offset {
+            if self.abandoned.load(Relaxed) {
+                return Err(Error::new(ErrorKind::Interrupted, "write", "what comes before was not written"));
+            }
+            state = self.turned.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let written = state.0.write_all(bytes);
+        written.map_err(|e| Error::io("write", &e, self.name.display().to_string()).offset(offset))?;
+        state.1 += bytes.len() as u64;
+        self.movements.add_stream(Role::Output, bytes.len() as u64);
+        self.turned.notify_all();
+        Ok(())
+    }
+}
+
+/// Where finished bytes go.
+#[derive(Clone, Copy)]
+pub(crate) enum Target<'a> {
+    /// A file, from `base` on.
+    Place { pipe: &'a Pipe, base: u64 },
+    /// A stream.
+    Stream(&'a StreamOut<'a>),
+}
+
+/// Bytes of a 4 KiB block that two parts of an output share.
+pub(crate) type Edge = (u64, Vec<u8>);
+
+/// One part of an output, written in order by one thread. Where a part begins or ends within a 4 KiB block, the bytes in
+/// that block are kept as edges, and `write_edges` puts them together.
+pub(crate) struct Outflow<'a> {
+    blocks: &'a Blocks,
+    target: Target<'a>,
+    control: &'a Control,
+    counter: &'a AtomicU64,
+    /// Offset in the output of the block's first byte.
+    block_at: u64,
+    block: Option<Block>,
+    /// Bytes `skip..fill` of the block are ours.
+    skip: usize,
+    fill: usize,
+    /// Whether bytes after our end belong to another part.
+    shared_end: bool,
+    pub(crate) edges: Vec<Edge>,
+}
+
+impl<'a> Outflow<'a> {
+    pub(crate) fn new(
+        blocks: &'a Blocks,
+        target: Target<'a>,
+        at: u64,
+        shared_end: bool,
+        control: &'a Control,
+        counter: &'a AtomicU64,
+    ) -> Self {
+        let skip = match target {
+            Target::Place { .. } => (at % ALIGN as u64) as usize,
+            Target::Stream(_) => 0,
+        };
+        let block_at = at - skip as u64;
+        Outflow { blocks, target, control, counter, block_at, block: None, skip, fill: skip, shared_end, edges: Vec::new() }
+    }
+
+    /// The offset in the output of the next byte.
+    pub(crate) fn at(&self) -> u64 {
+        self.block_at + self.fill as u64
+    }
+
+    /// Appends bytes.
+    #[inline]
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<()> {
+        if let Some(block) = &mut self.block
+            && let Some(room) = block.bytes.get_mut(self.fill..self.fill + bytes.len())
+        {
+            room.copy_from_slice(bytes);
+            self.fill += bytes.len();
+            return Ok(());
+        }
+        self.push_slowly(bytes)
+    }
+
+    #[cold]
+    fn push_slowly(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            let block = match &mut self.block {
+                Some(block) => block,
+                None => self.block.insert(self.blocks.take()?),
+            };
+            let now = bytes.len().min(self.blocks.size - self.fill);
+            block.bytes[self.fill..self.fill + now].copy_from_slice(&bytes[..now]);
+            self.fill += now;
+            bytes = &bytes[now..];
+            if self.fill == self.blocks.size {
+                self.flush(false)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the block; the next one follows it.
+    fn flush(&mut self, last: bool) -> Result<()> {
+        self.control.check()?;
+        let Some(mut block) = self.block.take() else { return Ok(()) };
+        let (skip, fill) = (self.skip, self.fill);
+        count(self.counter, (fill - skip) as u64);
+        match self.target {
+            Target::Stream(stream) => {
+                let result = stream.write(self.block_at, &block.bytes[skip..fill]);
+                self.blocks.cancel(block);
+                result?;
+            }
+            Target::Place { pipe, base } => {
+                let mut from = skip;
+                if skip > 0 {
+                    from = ALIGN.min(fill);
+                    self.edges.push((self.block_at + skip as u64, block.bytes[skip..from].to_vec()));
+                }
+                let mut to = fill;
+                if last && self.shared_end {
+                    to = (fill - fill % ALIGN).max(from);
+                    if to < fill {
+                        self.edges.push((self.block_at + to as u64, block.bytes[to..fill].to_vec()));
+                    }
+                } else if last {
+                    // The end of the file is cut to its length later.
+                    to = fill.next_multiple_of(ALIGN);
+                    block.bytes[fill..to].fill(0);
+                    if from == fill {
+                        to = from;
+                    }
+                }
+                if to > from {
+                    self.blocks.write(pipe, block, from, to, base + self.block_at + from as u64)?;
+                } else {
+                    self.blocks.cancel(block);
+                }
+            }
+        }
+        self.block_at += self.blocks.size as u64;
+        self.skip = 0;
+        self.fill = 0;
+        Ok(())
+    }
+
+    /// Writes what is left; the edges remain.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        self.flush(true)
+    }
+}
+
+/// Puts the edges of all parts together and writes their blocks.
+pub(crate) fn write_edges(blocks: &Blocks, target: Target<'_>, mut edges: Vec<Edge>) -> Result<()> {
+    let Target::Place { pipe, base } = target else { return Ok(()) };
+    edges.sort_by_key(|e| e.0);
+    let mut edges = edges.into_iter().peekable();
+    while let Some((at, bytes)) = edges.next() {
+        let start = at - at % ALIGN as u64;
+        let mut block = blocks.take()?;
+        let mut end = (at - start) as usize + bytes.len();
+        block.bytes[..ALIGN].fill(0);
+        block.bytes[(at - start) as usize..end].copy_from_slice(&bytes);
+        while let Some((at, bytes)) = edges.next_if(|e| e.0 < start + ALIGN as u64) {
+            end = (at - start) as usize + bytes.len();
+            block.bytes[(at - start) as usize..end].copy_from_slice(&bytes);
+        }
+        blocks.write(pipe, block, 0, ALIGN, base + start)?;
+    }
+    Ok(())
+}

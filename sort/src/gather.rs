@@ -1,0 +1,172 @@
+//! From sorted entries to bytes in order: every core fills blocks, and the blocks go out as they are full.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use datapipes_core::Result;
+
+use crate::arrange::{Arranger, Piece};
+use crate::blocks::{ALIGN, Blocks, Target};
+use crate::control::{Control, count};
+use crate::entry::Entry;
+use crate::layout::Layout;
+use crate::spill::Mark;
+use crate::team::team;
+
+/// Entries ahead of which the record is fetched: records lie in the order of the input, so each is a cache miss.
+const AHEAD: usize = 24;
+
+/// Sorted entries and where their bytes will be.
+pub(crate) struct Gather<'a, L> {
+    pub(crate) arranger: Arranger<'a, L>,
+    pub(crate) entries: &'a [Entry],
+    pub(crate) pieces: Vec<Piece>,
+}
+
+impl<L: Layout> Gather<'_, L> {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.pieces.iter().map(|p| p.bytes).sum()
+    }
+
+    pub(crate) fn records(&self) -> u64 {
+        self.pieces.iter().map(|p| p.len as u64).sum()
+    }
+
+    /// Writes all records to the target, in order; returns a mark for each block in which a record begins.
+    pub(crate) fn write(
+        &self,
+        blocks: &Blocks,
+        target: Target<'_>,
+        control: &Control,
+        counter: &AtomicU64,
+    ) -> Result<Vec<Mark>> {
+        let mut starts = Vec::with_capacity(self.pieces.len() + 1);
+        let mut total = 0;
+        for piece in &self.pieces {
+            starts.push(total);
+            total += piece.bytes;
+        }
+        let wanted = total.div_ceil(blocks.size as u64) as usize;
+        let next = AtomicUsize::new(0);
+        let outcome: Mutex<(Result<()>, Vec<Mark>)> = Mutex::new((Ok(()), Vec::with_capacity(wanted)));
+        team(self.arranger.threads.min(wanted), |_| {
+            let work = || -> Result<()> {
+                loop {
+                    let index = next.fetch_add(1, Relaxed);
+                    if index >= wanted {
+                        return Ok(());
+                    }
+                    control.check()?;
+                    let at = index as u64 * blocks.size as u64;
+                    let len = (total - at).min(blocks.size as u64) as usize;
+                    let mut block = blocks.take()?;
+                    let mark = self.fill(&mut block.bytes[..len], at, &starts);
+                    match target {
+                        Target::Place { pipe, base } => {
+                            let to = len.next_multiple_of(ALIGN);
+                            block.bytes[len..to].fill(0);
+                            blocks.write(pipe, block, 0, to, base + at)?;
+                        }
+                        Target::Stream(stream) => {
+                            let result = stream.write(at, &block.bytes[..len]);
+                            blocks.cancel(block);
+                            result?;
+                        }
+                    }
+                    count(counter, len as u64);
+                    if let Some(mark) = mark {
+                        outcome.lock().unwrap_or_else(PoisonError::into_inner).1.push(mark);
+                    }
+                }
+            };
+            if let Err(e) = work() {
+                // The others find nothing more to do.
+                next.store(wanted, Relaxed);
+                if let Target::Stream(stream) = target {
+                    stream.abandon();
+                }
+                let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
+                if outcome.0.is_ok() {
+                    outcome.0 = Err(e);
+                }
+            }
+        });
+        let (result, mut marks) = outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
+        result?;
+        marks.sort_unstable_by_key(|m| m.at);
+        Ok(marks)
+    }
+
+    /// Fills a block with the bytes from `at` of the sorted whole. Records may be cut at both ends.
+    fn fill(&self, out: &mut [u8], at: u64, starts: &[u64]) -> Option<Mark> {
+        let layout = self.arranger.layout;
+        let mut piece = starts.partition_point(|s| *s <= at) - 1;
+        let (mut index, mut skip) = self.find(piece, (at - starts[piece]) as usize);
+        let mut done = 0;
+        let mut mark = None;
+        while done < out.len() {
+            let Piece { start, len, .. } = self.pieces[piece];
+            let entries = &self.entries[start..start + len];
+            while index < entries.len() && done < out.len() {
+                let e = entries[index];
+                if let Some(ahead) = entries.get(index + AHEAD) {
+                    prefetch(self.arranger.raw, crate::entry::offset(*ahead));
+                }
+                let record = self.arranger.record(e);
+                if mark.is_none() && skip == 0 {
+                    mark = Some(Mark { at: at + done as u64, prefix: layout.prefix(record) });
+                }
+                let record = &record[skip..];
+                if let Some(room) = out.get_mut(done..done + record.len()) {
+                    room.copy_from_slice(record);
+                    done += record.len();
+                } else {
+                    let left = out.len() - done;
+                    out[done..].copy_from_slice(&record[..left]);
+                    done = out.len();
+                }
+                skip = 0;
+                index += 1;
+            }
+            piece += 1;
+            index = 0;
+        }
+        mark
+    }
+
+    /// The entry in which byte `at` of a piece lies, and the bytes of it before that.
+    fn find(&self, piece: usize, at: usize) -> (usize, usize) {
+        let Piece { start, len, .. } = self.pieces[piece];
+        if let Some(each) = self.arranger.layout.fixed_len() {
+            return (at / each, at % each);
+        }
+        let mut left = at;
+        for (i, e) in self.entries[start..start + len].iter().enumerate() {
+            let len = self.arranger.len(*e);
+            if left < len {
+                return (i, left);
+            }
+            left -= len;
+        }
+        (len, 0)
+    }
+}
+
+/// Asks for the lines of a record that will be copied soon.
+#[inline]
+#[allow(unsafe_code)]
+fn prefetch(bytes: &[u8], at: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let start = bytes.as_ptr().wrapping_add(at).cast::<i8>();
+        // SAFETY: a prefetch is a hint that touches no memory architecturally, whatever the address.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(start);
+            _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(64));
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (bytes, at);
+}

@@ -1,0 +1,580 @@
+//! A sort from its description to its report.
+
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::time::Instant;
+
+use datapipes_core::topology::{BlockDevice, Topology};
+use datapipes_core::{Dram, Error, ErrorKind, Machine, MapOptions, Pages, Pipe, Pool, Result, Ssd};
+
+use crate::arrange::Arranger;
+use crate::blocks::{Blocks, StreamOut, Target};
+use crate::budget::Budget;
+use crate::control::Control;
+use crate::entry::Entry;
+use crate::gather::Gather;
+use crate::input::{Feed, Input};
+use crate::layout::{Fixed, KeyedLines, Layout, PlainLines};
+use crate::merge::Merger;
+use crate::output::{Draft, Output};
+use crate::report::{Movements, Phase, Role, SortReport};
+use crate::slot::{Filled, Filler};
+use crate::spill::{Run, Spill};
+use crate::text::Order;
+
+/// What the records are, and their order.
+#[derive(Clone, Debug)]
+pub enum Format {
+    /// Binary records of one length, in the order of a key's bytes.
+    Records {
+        /// Bytes of a record.
+        len: usize,
+        /// Where the key begins in it.
+        key_at: usize,
+        /// Bytes of the key.
+        key_len: usize,
+        /// Descending.
+        reverse: bool,
+    },
+    /// Lines in the order of GNU sort's options.
+    Lines {
+        /// The order.
+        order: Order,
+        /// What ends a line: a newline, or NUL for `-z`.
+        terminator: u8,
+    },
+}
+
+impl Format {
+    /// Records of the sort benchmark: 100 bytes, of which the first 10 are the key.
+    pub const SORT_BENCHMARK: Format = Format::Records { len: 100, key_at: 0, key_len: 10, reverse: false };
+}
+
+/// A sort to be done.
+#[derive(Debug)]
+pub struct SortJob {
+    /// What the records are.
+    pub format: Format,
+    /// Where they come from, in this order.
+    pub inputs: Vec<Input>,
+    /// Where they go.
+    pub output: Output,
+    /// All the memory that the process may use, in bytes.
+    pub memory_bytes: u64,
+    /// Directories for runs that do not fit the memory; they take turns.
+    pub spill_dirs: Vec<PathBuf>,
+    /// Threads that sort and merge.
+    pub threads: usize,
+    /// Of records with the same key, keep the first.
+    pub unique: bool,
+    /// The most runs merged at once; 0 for as many as the memory has buffers.
+    pub fan_in: usize,
+    /// To watch and to stop it.
+    pub control: Control,
+}
+
+/// What half of the available memory is, limits of the container honoured.
+pub fn default_memory(topology: &Topology) -> u64 {
+    (topology.memory.usable_bytes().unwrap_or(1 << 30) / 2).max(crate::budget::MIN_MEMORY)
+}
+
+/// Sorts.
+///
+/// # Errors
+/// `NoSpace` before it starts where spill or output certainly do not fit, and later where they do not; `OutOfMemory`
+/// where the memory does not suffice for a record; `Interrupted`; errors of the inputs and outputs. Whatever happens,
+/// inputs are intact, and neither spill files nor a part of the output are left.
+pub fn sort(machine: &Machine, job: SortJob) -> Result<SortReport> {
+    run(machine, job, Task::Sort)
+}
+
+/// Merges inputs that are sorted already.
+///
+/// # Errors
+/// As [`sort`].
+pub fn merge(machine: &Machine, job: SortJob) -> Result<SortReport> {
+    run(machine, job, Task::Merge)
+}
+
+#[derive(Clone, Copy)]
+enum Task {
+    Sort,
+    Merge,
+}
+
+fn run(machine: &Machine, job: SortJob, task: Task) -> Result<SortReport> {
+    let SortJob { format, inputs, output, memory_bytes, spill_dirs, threads, unique, fan_in, control } = job;
+    let settings = Settings { memory_bytes, threads: threads.max(1), unique, fan_in };
+    let work = Work { inputs, output, spill_dirs };
+    match format {
+        Format::Records { len, key_at, key_len, reverse } => {
+            if key_len == 0 || key_at.checked_add(key_len).is_none_or(|end| end > len) {
+                return Err(Error::new(
+                    ErrorKind::InvalidInput,
+                    "sort",
+                    format!("a key of {key_len} bytes at {key_at} in records of {len}"),
+                )
+                .advice("the key has at least one byte and lies within the record"));
+            }
+            let layout = Fixed { len, key_at, key_len, reverse };
+            Engine::new(machine, &layout, settings, &control)?.run(task, work)
+        }
+        Format::Lines { order, terminator } if order.is_plain_bytes() => {
+            let layout = PlainLines { terminator, reverse: order.plain_reverse() };
+            Engine::new(machine, &layout, settings, &control)?.run(task, work)
+        }
+        Format::Lines { order, terminator } => {
+            let layout = KeyedLines { terminator, order };
+            Engine::new(machine, &layout, settings, &control)?.run(task, work)
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Settings {
+    memory_bytes: u64,
+    threads: usize,
+    unique: bool,
+    fan_in: usize,
+}
+
+struct Work {
+    inputs: Vec<Input>,
+    output: Output,
+    spill_dirs: Vec<PathBuf>,
+}
+
+/// The machine, the memory and the layout of a job.
+struct Engine<'a, L> {
+    machine: &'a Machine,
+    layout: &'a L,
+    settings: Settings,
+    control: &'a Control,
+    budget: Budget,
+    memory: Dram,
+    movements: Movements,
+}
+
+/// An output that has been opened.
+enum Sink<'a> {
+    Draft { draft: Draft, pipe: Pipe },
+    Stream(StreamOut<'a>),
+}
+
+impl<'a> Sink<'a> {
+    fn target(&'a self) -> Target<'a> {
+        match self {
+            Sink::Draft { pipe, .. } => Target::Place { pipe, base: 0 },
+            Sink::Stream(stream) => Target::Stream(stream),
+        }
+    }
+}
+
+/// Runs and how they came to be.
+struct Formed {
+    runs: Vec<Run>,
+    records: u64,
+}
+
+impl<'a, L: Layout> Engine<'a, L> {
+    fn new(machine: &'a Machine, layout: &'a L, settings: Settings, control: &'a Control) -> Result<Self> {
+        let budget = Budget::new(settings.memory_bytes, settings.threads)?;
+        // Pages are touched as the job needs them: a small input does not pay for a large budget.
+        let options = MapOptions { pages: Pages::Huge, prefault: false, node: None };
+        let pool = Pool::new(budget.pool, options)?;
+        let memory = Dram::from_pool(&pool, budget.pool)?;
+        Ok(Engine { machine, layout, settings, control, budget, memory, movements: Movements::default() })
+    }
+
+    fn run(&self, task: Task, work: Work) -> Result<SortReport> {
+        match task {
+            Task::Sort => self.sort(work),
+            Task::Merge => self.merge_inputs(work),
+        }
+    }
+
+    fn sort(&self, work: Work) -> Result<SortReport> {
+        let started = Instant::now();
+        let Work { inputs, output, spill_dirs } = work;
+        let total = total_len(&inputs)?;
+        self.control.progress.total.store(total.unwrap_or(0), std::sync::atomic::Ordering::Relaxed);
+        let fits = self.fits(&inputs, total)?;
+        self.check_space(total, fits, &output, &spill_dirs)?;
+        let sink = self.open_sink(output)?;
+        let mut spill = Spill::new(&spill_dirs);
+        let mut report = self.report();
+        let blocks = Blocks::new(&self.memory, 0, self.budget.block, self.budget.blocks);
+
+        let formed = self.form_runs(inputs, fits, &blocks, &sink, &mut spill, &mut report)?;
+        report.records = formed.records;
+        report.bytes = self.control.progress.read.load(std::sync::atomic::Ordering::Relaxed);
+        if !formed.runs.is_empty() {
+            self.merge_runs(formed.runs, &blocks, &sink, &mut spill, &mut report)?;
+        }
+        self.publish(sink, &mut report)?;
+        report.spill = spill.uses();
+        report.movements = self.movements.take();
+        report.seconds = started.elapsed().as_secs_f64();
+        Ok(report)
+    }
+
+    fn report(&self) -> SortReport {
+        SortReport {
+            memory_bytes: self.settings.memory_bytes,
+            threads: self.settings.threads as u64,
+            ..SortReport::default()
+        }
+    }
+
+    /// Whether records and entries fit the memory at once, as far as that is known.
+    fn fits(&self, inputs: &[Input], total: Option<u64>) -> Result<bool> {
+        let Some(total) = total else { return Ok(false) };
+        let (_, arena) = self.budget.whole();
+        let mean = match self.layout.fixed_len() {
+            Some(len) => len as f64,
+            None => sample_mean(inputs, self.layout.terminator().unwrap_or(b'\n')),
+        };
+        let slack = self.budget.chunk + inputs.len() * 8192 + (64 << 10);
+        let entries = total as f64 / mean * (2 * size_of::<Entry>()) as f64 * 1.02;
+        Ok(total as f64 + entries + slack as f64 <= arena as f64)
+    }
+
+    /// Refuses what certainly will not fit, before anything is written.
+    fn check_space(&self, total: Option<u64>, fits: bool, output: &Output, spill_dirs: &[PathBuf]) -> Result<()> {
+        let Some(total) = total else { return Ok(()) };
+        let mut needs: Vec<(PathBuf, u64)> = Vec::new();
+        if let Output::File(path) = output {
+            let dir = match path.parent() {
+                Some(dir) if dir != std::path::Path::new("") => dir.to_path_buf(),
+                _ => PathBuf::from("."),
+            };
+            let keeps = if self.settings.unique { 0 } else { total };
+            needs.push((dir, keeps));
+        }
+        // What several places must hold together is demanded of one place only where there is one.
+        if !fits && spill_dirs.len() == 1 {
+            needs.push((spill_dirs[0].clone(), total));
+        }
+        let mut by_device: Vec<(String, u64, u64, PathBuf)> = Vec::new();
+        for (dir, need) in needs {
+            let storage = BlockDevice::behind(&dir)?;
+            let Some(free) = storage.available_bytes else { continue };
+            let device = storage.number.to_string();
+            match by_device.iter_mut().find(|d| d.0 == device) {
+                Some(known) => known.1 += need,
+                None => by_device.push((device, need, free, dir)),
+            }
+        }
+        for (_, need, free, dir) in by_device {
+            if need > free {
+                return Err(Error::os(
+                    "sort",
+                    libc::ENOSPC,
+                    format!("{} has {free} bytes free, and {need} are needed there", dir.display()),
+                )
+                .advice("nothing was written; name a directory with more room by -T or -o, or give more memory by -S"));
+            }
+        }
+        Ok(())
+    }
+
+    fn open_sink(&self, output: Output) -> Result<Sink<'_>> {
+        match output {
+            Output::File(path) => {
+                let draft = Draft::beside(&path)?;
+                let pipe = self.machine.connect(&self.memory, &draft.ssd)?;
+                Ok(Sink::Draft { draft, pipe })
+            }
+            Output::Stream { name, file } => Ok(Sink::Stream(StreamOut::new(name, file, &self.movements))),
+        }
+    }
+
+    fn publish(&self, sink: Sink<'_>, report: &mut SortReport) -> Result<()> {
+        let started = Instant::now();
+        if let Sink::Draft { draft, pipe } = sink {
+            self.movements.keep(Role::Output, pipe);
+            draft.publish(report.bytes_out)?;
+        }
+        report.phases.push(Phase { name: "publish", seconds: started.elapsed().as_secs_f64() });
+        Ok(())
+    }
+
+    /// Reads, sorts and spills slot by slot; a slot is filled while another is sorted. An input that fits goes straight
+    /// to the output, and leaves no runs.
+    fn form_runs(
+        &self,
+        inputs: Vec<Input>,
+        fits: bool,
+        blocks: &Blocks,
+        sink: &Sink<'_>,
+        spill: &mut Spill,
+        report: &mut SortReport,
+    ) -> Result<Formed> {
+        let started = Instant::now();
+        let feed = Feed::new(self.machine, &self.memory, inputs, &self.movements);
+        let mut filler = Filler::new(self.layout, feed, self.control, self.budget.chunk);
+        let mut formed = Formed { runs: Vec::new(), records: 0 };
+        let mut pipes: Vec<Option<Pipe>> = (0..spill.count()).map(|_| None).collect();
+        let arena = |(at, len): (usize, usize)| self.memory.range(at, len);
+        std::thread::scope(|scope| -> Result<()> {
+            let (free, to_fill) = mpsc::channel::<Dram>();
+            let (filled, to_sort) = mpsc::channel::<Result<Filled>>();
+            let reader = scope.spawn(move || {
+                for arena in to_fill {
+                    let outcome = filler.fill(arena);
+                    let ends = outcome.as_ref().map_or(true, |f| f.last);
+                    if filled.send(outcome).is_err() || ends {
+                        break;
+                    }
+                }
+                filler.records()
+            });
+            let give = |arena: Dram| {
+                // The reader is gone only where it has sent its last slot, or an error.
+                let _ = free.send(arena);
+            };
+            if fits {
+                give(arena(self.budget.whole())?);
+            } else {
+                for slot in self.budget.slots() {
+                    give(arena(slot)?);
+                }
+            }
+            let mut whole = fits;
+            for slot in &to_sort {
+                let slot = slot?;
+                let last = slot.last;
+                let direct = last && formed.runs.is_empty();
+                self.sort_slot(&slot, |gather| {
+                    if direct {
+                        report.bytes_out = gather.bytes();
+                        report.records_out = gather.records();
+                        if let Sink::Draft { draft, .. } = sink {
+                            draft.ssd.preallocate(gather.bytes())?;
+                        }
+                        gather.write(blocks, sink.target(), self.control, &self.control.progress.written)?;
+                    } else {
+                        let run = self.spill_run(gather, blocks, spill, &mut pipes)?;
+                        formed.runs.push(run);
+                    }
+                    Ok(())
+                })?;
+                if last {
+                    break;
+                }
+                if whole {
+                    // It did not fit after all: from now on two slots.
+                    whole = false;
+                    for slot in self.budget.slots() {
+                        give(arena(slot)?);
+                    }
+                } else {
+                    give(slot.arena);
+                }
+            }
+            drop(free);
+            blocks.drain()?;
+            formed.records = reader.join().unwrap_or(0);
+            Ok(())
+        })
+        .inspect_err(|_| {
+            // Writes in flight hold leases on blocks that nobody will take again; their outcome is of no interest.
+            let _ = blocks.drain();
+        })?;
+        for pipe in pipes.into_iter().flatten() {
+            self.movements.keep(Role::Spill, pipe);
+        }
+        report.runs = formed.runs.len() as u64;
+        let name = if formed.runs.is_empty() { "sort" } else { "runs" };
+        report.phases.push(Phase { name, seconds: started.elapsed().as_secs_f64() });
+        Ok(formed)
+    }
+
+    /// Sorts a slot's entries and hands them on.
+    fn sort_slot(&self, slot: &Filled, then: impl FnOnce(&Gather<'_, L>) -> Result<()>) -> Result<()> {
+        const SIZE: usize = size_of::<Entry>();
+        let n = slot.entries;
+        let raw = slot.arena.range(0, slot.raw_len)?.lease()?;
+        let top = slot.arena.len() / SIZE * SIZE;
+        let mut lease = slot.arena.range(top - 2 * n * SIZE, 2 * n * SIZE)?.lease_mut()?;
+        let (scratch, entries) = lease.as_slice_of::<Entry>()?.split_at_mut(n);
+        let arranger =
+            Arranger { layout: self.layout, raw: &raw, threads: self.settings.threads, unique: self.settings.unique };
+        let (entries, pieces) = arranger.arrange(entries, scratch);
+        then(&Gather { arranger, entries, pieces })
+    }
+
+    fn spill_run(
+        &self,
+        gather: &Gather<'_, L>,
+        blocks: &Blocks,
+        spill: &mut Spill,
+        pipes: &mut [Option<Pipe>],
+    ) -> Result<Run> {
+        let mut run = spill.reserve(gather.bytes())?;
+        let pipe = match &mut pipes[run.place] {
+            Some(pipe) => pipe,
+            none => none.insert(self.machine.connect(&self.memory, spill.ssd(run.place)?)?),
+        };
+        let target = Target::Place { pipe, base: run.offset };
+        run.marks = gather.write(blocks, target, self.control, &self.control.progress.spilled)?;
+        Ok(run)
+    }
+
+    /// Merges runs to the output, in several passes where there are more runs than buffers.
+    fn merge_runs(
+        &self,
+        mut runs: Vec<Run>,
+        blocks: &Blocks,
+        sink: &Sink<'_>,
+        spill: &mut Spill,
+        report: &mut SortReport,
+    ) -> Result<()> {
+        let started = Instant::now();
+        let merger = self.merger(blocks);
+        let most = if self.settings.fan_in >= 2 { self.settings.fan_in } else { usize::MAX }.min(merger.fan_in());
+        let mut at = 0;
+        while runs.len() > most {
+            // Just enough for the last pass to take all that remain, and neighbours, so that stability holds.
+            let excess = runs.len() - most + 1;
+            let count = excess.min(most);
+            if at + count > runs.len() {
+                at = 0;
+            }
+            let group = &runs[at..at + count];
+            let mut made = spill.reserve(group.iter().map(|r| r.len).sum())?;
+            let pipe = self.machine.connect(&self.memory, spill.ssd(made.place)?)?;
+            let target = Target::Place { pipe: &pipe, base: made.offset };
+            let merged = self.settle(blocks, self.merge_group(&merger, spill, group, target, false))?;
+            self.movements.keep(Role::Spill, pipe);
+            (made.len, made.marks) = (merged.bytes, merged.marks);
+            for run in group {
+                spill.free(run)?;
+            }
+            runs.splice(at..at + count, [made]);
+            report.merge_passes += 1;
+            at += 1;
+        }
+        if let Sink::Draft { draft, .. } = sink
+            && !self.settings.unique
+        {
+            draft.ssd.preallocate(runs.iter().map(|r| r.len).sum())?;
+        }
+        let merged = self.settle(blocks, self.merge_group(&merger, spill, &runs, sink.target(), true))?;
+        report.bytes_out = merged.bytes;
+        report.records_out = merged.records;
+        report.merge_passes += 1;
+        report.phases.push(Phase { name: "merge", seconds: started.elapsed().as_secs_f64() });
+        Ok(())
+    }
+
+    fn merger<'m>(&'m self, blocks: &'m Blocks) -> Merger<'m, L> {
+        Merger {
+            layout: self.layout,
+            machine: self.machine,
+            memory: &self.memory,
+            buffers: (self.budget.arenas_at, self.budget.arenas()),
+            blocks,
+            threads: self.settings.threads,
+            unique: self.settings.unique,
+            control: self.control,
+            movements: &self.movements,
+        }
+    }
+
+    fn merge_group(
+        &self,
+        merger: &Merger<'_, L>,
+        spill: &Spill,
+        runs: &[Run],
+        target: Target<'_>,
+        last: bool,
+    ) -> Result<crate::merge::Merged> {
+        let places: Vec<Option<&Ssd>> = (0..spill.count()).map(|i| spill.ssd(i).ok()).collect();
+        let progress = &self.control.progress;
+        merger.merge(&places, runs, target, if last { &progress.written } else { &progress.spilled })
+    }
+
+    /// Waits for all writes; the merge's own error comes first.
+    fn settle<T>(&self, blocks: &Blocks, outcome: Result<T>) -> Result<T> {
+        let drained = blocks.drain();
+        let value = outcome?;
+        drained.map(|()| value)
+    }
+
+    fn merge_inputs(&self, work: Work) -> Result<SortReport> {
+        let started = Instant::now();
+        let Work { inputs, output, spill_dirs } = work;
+        self.check_space(total_len(&inputs)?, true, &output, &spill_dirs)?;
+        let mut report = self.report();
+        let sink = self.open_sink(output)?;
+        let blocks = Blocks::new(&self.memory, 0, self.budget.block, self.budget.blocks);
+        let mut places = Vec::new();
+        let mut runs = Vec::new();
+        for input in inputs {
+            let (ssd, from) = match input {
+                Input::Place { ssd, from } => (ssd, from),
+                Input::Stream { name, fd } => (copy_stream(&name, fd, &spill_dirs)?, 0),
+            };
+            let len = ssd.len()?.saturating_sub(from);
+            // Where its records begin is not known, so there are no marks and one core merges.
+            runs.push(Run { place: places.len(), offset: from, len, marks: Vec::new() });
+            places.push(ssd);
+        }
+        report.bytes = runs.iter().map(|r| r.len).sum();
+        self.control.progress.total.store(report.bytes, std::sync::atomic::Ordering::Relaxed);
+        let places: Vec<Option<&Ssd>> = places.iter().map(Some).collect();
+        let merger = Merger { threads: 1, ..self.merger(&blocks) };
+        if runs.len() > merger.fan_in() {
+            return Err(Error::new(
+                ErrorKind::OutOfMemory,
+                "merge",
+                format!("{} files at once, where the memory has buffers for {}", runs.len(), merger.fan_in()),
+            )
+            .advice("give more memory with -S, or merge in two steps"));
+        }
+        let outcome = merger.merge(&places, &runs, sink.target(), &self.control.progress.written);
+        let merged = self.settle(&blocks, outcome)?;
+        report.bytes_out = merged.bytes;
+        report.records_out = merged.records;
+        report.records = merged.records;
+        report.merge_passes = 1;
+        report.phases.push(Phase { name: "merge", seconds: started.elapsed().as_secs_f64() });
+        self.publish(sink, &mut report)?;
+        report.movements = self.movements.take();
+        report.seconds = started.elapsed().as_secs_f64();
+        Ok(report)
+    }
+}
+
+fn total_len(inputs: &[Input]) -> Result<Option<u64>> {
+    let mut total = 0;
+    for input in inputs {
+        let Some(len) = input.len()? else { return Ok(None) };
+        total += len;
+    }
+    Ok(Some(total))
+}
+
+/// The mean length of the first lines of the first place; what is read is not used otherwise.
+fn sample_mean(inputs: &[Input], terminator: u8) -> f64 {
+    let mut sample = vec![0; 256 << 10];
+    let read = inputs.iter().find_map(|input| match input {
+        Input::Place { ssd, from } => rustix::io::pread(ssd.file().cached_fd(), &mut sample, *from).ok(),
+        Input::Stream { .. } => None,
+    });
+    let bytes = &sample[..read.unwrap_or(0)];
+    bytes.len() as f64 / (memchr::memchr_iter(terminator, bytes).count() as f64 + 1.0).max(1.0)
+}
+
+/// What cannot be read twice is copied to a spill place first.
+fn copy_stream(name: &std::path::Path, fd: std::os::fd::OwnedFd, dirs: &[PathBuf]) -> Result<Ssd> {
+    let mut spill = Spill::new(dirs);
+    let run = spill.reserve(4096)?;
+    let ssd = spill.ssd(run.place)?.clone();
+    ssd.set_len(0)?;
+    let fail = |e: std::io::Error| Error::io("read", &e, name.display().to_string());
+    let target = ssd.file().cached_fd().try_clone_to_owned().map_err(fail)?;
+    std::io::copy(&mut std::fs::File::from(fd), &mut std::fs::File::from(target)).map_err(fail)?;
+    Ok(ssd)
+}

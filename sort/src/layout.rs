@@ -1,0 +1,241 @@
+//! What the engine must know of records: where they end, and how two of them are ordered.
+//!
+//! The engine is generic over [`Layout`], so that the inner loops are compiled for each kind of record.
+
+use std::cmp::Ordering;
+
+use crate::text::Order;
+
+/// How records lie in bytes, and their order. A record includes its terminator, if the layout has one.
+pub(crate) trait Layout: Send + Sync {
+    /// The length of every record, if it is one.
+    fn fixed_len(&self) -> Option<usize>;
+
+    /// The byte that ends a record, if one does.
+    fn terminator(&self) -> Option<u8>;
+
+    /// The end of the record that starts at `from`, or `None` where the bytes end before it does.
+    fn end_of(&self, bytes: &[u8], from: usize) -> Option<usize>;
+
+    /// Calls `sink` with start and end of each whole record from `from` on, until it says false; returns the end of the
+    /// last record it accepted (or `from`).
+    #[inline]
+    fn scan(&self, bytes: &[u8], from: usize, mut sink: impl FnMut(usize, usize) -> bool) -> usize {
+        let mut at = from;
+        match (self.fixed_len(), self.terminator()) {
+            (None, Some(terminator)) => {
+                for end in memchr::memchr_iter(terminator, bytes.get(from..).unwrap_or(&[])) {
+                    let end = from + end + 1;
+                    if !sink(at, end) {
+                        break;
+                    }
+                    at = end;
+                }
+            }
+            _ => {
+                while let Some(end) = self.end_of(bytes, at) {
+                    if !sink(at, end) {
+                        break;
+                    }
+                    at = end;
+                }
+            }
+        }
+        at
+    }
+
+    /// A number such that prefix(a) < prefix(b) implies a before b. Equal numbers say nothing, unless
+    /// [`prefix_decides`](Self::prefix_decides).
+    fn prefix(&self, record: &[u8]) -> u64;
+
+    /// Whether records of equal prefix are equal in order.
+    fn prefix_decides(&self) -> bool;
+
+    /// The order of two records, apart from their positions: `Equal` means that the earlier one in the input is first.
+    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering;
+
+    /// Whether one of the two is dropped when only unique keys are kept.
+    fn same_key(&self, a: &[u8], b: &[u8]) -> bool {
+        self.compare(a, b) == Ordering::Equal
+    }
+
+    /// The next eight bytes of the key, at `depth`, as a prefix; records that come here agree in all bytes before.
+    /// `None` where the bytes cannot tell, so that the records must be compared.
+    fn deeper(&self, record: &[u8], depth: usize) -> Option<u64>;
+}
+
+/// Records of one length with a key at a fixed place, in the order of the key's bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct Fixed {
+    pub(crate) len: usize,
+    pub(crate) key_at: usize,
+    pub(crate) key_len: usize,
+    pub(crate) reverse: bool,
+}
+
+impl Fixed {
+    #[inline]
+    fn key<'a>(&self, record: &'a [u8]) -> &'a [u8] {
+        &record[self.key_at..self.key_at + self.key_len]
+    }
+}
+
+/// The first eight bytes as a big-endian number, padded with zeros.
+#[inline]
+fn load(bytes: &[u8]) -> u64 {
+    if let Some(eight) = bytes.first_chunk::<8>() {
+        return u64::from_be_bytes(*eight);
+    }
+    let mut padded = [0; 8];
+    padded[..bytes.len()].copy_from_slice(bytes);
+    u64::from_be_bytes(padded)
+}
+
+impl Layout for Fixed {
+    fn fixed_len(&self) -> Option<usize> {
+        Some(self.len)
+    }
+
+    fn terminator(&self) -> Option<u8> {
+        None
+    }
+
+    #[inline]
+    fn end_of(&self, bytes: &[u8], from: usize) -> Option<usize> {
+        let end = from + self.len;
+        (end <= bytes.len()).then_some(end)
+    }
+
+    #[inline]
+    fn prefix(&self, record: &[u8]) -> u64 {
+        // Where the record goes on after the key, one load and a shift serve short keys too.
+        let prefix = if let (true, Some(eight)) = (self.key_len < 8, record[self.key_at..].first_chunk::<8>()) {
+            u64::from_be_bytes(*eight) & !(u64::MAX >> (8 * self.key_len))
+        } else {
+            load(self.key(record))
+        };
+        if self.reverse { !prefix } else { prefix }
+    }
+
+    #[inline]
+    fn prefix_decides(&self) -> bool {
+        self.key_len <= 8
+    }
+
+    #[inline]
+    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        let order = self.key(a).cmp(self.key(b));
+        if self.reverse { order.reverse() } else { order }
+    }
+
+    #[inline]
+    fn deeper(&self, record: &[u8], depth: usize) -> Option<u64> {
+        let prefix = load(self.key(record).get(depth..)?);
+        Some(if self.reverse { !prefix } else { prefix })
+    }
+}
+
+/// Lines in the order of their bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct PlainLines {
+    pub(crate) terminator: u8,
+    pub(crate) reverse: bool,
+}
+
+/// A record without its terminator.
+#[inline]
+fn body(record: &[u8]) -> &[u8] {
+    match record.split_last() {
+        Some((_, body)) => body,
+        None => record,
+    }
+}
+
+#[inline]
+fn end_of_line(terminator: u8, bytes: &[u8], from: usize) -> Option<usize> {
+    memchr::memchr(terminator, bytes.get(from..)?).map(|at| from + at + 1)
+}
+
+impl Layout for PlainLines {
+    fn fixed_len(&self) -> Option<usize> {
+        None
+    }
+
+    fn terminator(&self) -> Option<u8> {
+        Some(self.terminator)
+    }
+
+    #[inline]
+    fn end_of(&self, bytes: &[u8], from: usize) -> Option<usize> {
+        end_of_line(self.terminator, bytes, from)
+    }
+
+    #[inline]
+    fn prefix(&self, record: &[u8]) -> u64 {
+        let prefix = load(body(record));
+        if self.reverse { !prefix } else { prefix }
+    }
+
+    #[inline]
+    fn prefix_decides(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        let order = body(a).cmp(body(b));
+        if self.reverse { order.reverse() } else { order }
+    }
+
+    #[inline]
+    fn deeper(&self, record: &[u8], depth: usize) -> Option<u64> {
+        // A line that ended before `depth` was padded with zeros, which a longer line may really have.
+        let prefix = load(body(record).get(depth..)?);
+        Some(if self.reverse { !prefix } else { prefix })
+    }
+}
+
+/// Lines in an order of GNU sort's options.
+#[derive(Clone, Debug)]
+pub(crate) struct KeyedLines {
+    pub(crate) terminator: u8,
+    pub(crate) order: Order,
+}
+
+impl Layout for KeyedLines {
+    fn fixed_len(&self) -> Option<usize> {
+        None
+    }
+
+    fn terminator(&self) -> Option<u8> {
+        Some(self.terminator)
+    }
+
+    #[inline]
+    fn end_of(&self, bytes: &[u8], from: usize) -> Option<usize> {
+        end_of_line(self.terminator, bytes, from)
+    }
+
+    #[inline]
+    fn prefix(&self, record: &[u8]) -> u64 {
+        self.order.prefix(body(record))
+    }
+
+    fn prefix_decides(&self) -> bool {
+        self.order.prefix_decides()
+    }
+
+    #[inline]
+    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        self.order.compare(body(a), body(b))
+    }
+
+    #[inline]
+    fn same_key(&self, a: &[u8], b: &[u8]) -> bool {
+        self.order.compare_keys(body(a), body(b)) == Ordering::Equal
+    }
+
+    fn deeper(&self, _record: &[u8], _depth: usize) -> Option<u64> {
+        None
+    }
+}

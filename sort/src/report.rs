@@ -1,0 +1,180 @@
+//! What a sort did: which bytes went which way.
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use datapipes_core::{Counters, Pipe};
+use serde::Serialize;
+
+/// What a movement is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// Input to memory.
+    Input,
+    /// Sorted runs from memory to a spill place.
+    Spill,
+    /// Runs from a spill place to memory.
+    Merge,
+    /// Memory to the output.
+    Output,
+}
+
+/// The movements of one role by one primitive.
+#[derive(Clone, Debug, Serialize)]
+pub struct Movement {
+    /// What it was for.
+    pub role: Role,
+    /// The places, for people.
+    pub between: String,
+    /// The primitive, or `read`/`write` for streams.
+    pub primitive: String,
+    /// How many pipes shared the work.
+    pub pipes: u64,
+    /// What they counted.
+    pub counters: Counters,
+}
+
+/// A phase of the sort.
+#[derive(Clone, Debug, Serialize)]
+pub struct Phase {
+    /// Its name.
+    pub name: &'static str,
+    /// Its time in seconds.
+    pub seconds: f64,
+}
+
+/// What a sort did.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct SortReport {
+    /// Records read.
+    pub records: u64,
+    /// Records written (fewer where only unique keys are kept).
+    pub records_out: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Bytes written to the output.
+    pub bytes_out: u64,
+    /// Runs spilled; 0 where the input fit.
+    pub runs: u64,
+    /// Merge passes over spilled runs.
+    pub merge_passes: u64,
+    /// The memory budget, in bytes.
+    pub memory_bytes: u64,
+    /// Threads that sorted and merged.
+    pub threads: u64,
+    /// Phases, in order.
+    pub phases: Vec<Phase>,
+    /// Movements, by role and primitive.
+    pub movements: Vec<Movement>,
+    /// Spill places and the bytes that went there.
+    pub spill: Vec<SpillUse>,
+    /// The whole time, in seconds.
+    pub seconds: f64,
+}
+
+/// What went to a spill place.
+#[derive(Clone, Debug, Serialize)]
+pub struct SpillUse {
+    /// The directory.
+    pub place: String,
+    /// Bytes of runs written there.
+    pub bytes: u64,
+    /// Why it was taken, or left.
+    pub why: String,
+}
+
+/// Collects the counters of the pipes of a job.
+#[derive(Debug, Default)]
+pub(crate) struct Movements(Mutex<Vec<Movement>>);
+
+impl Movements {
+    /// Takes a pipe that has done its work.
+    pub(crate) fn keep(&self, role: Role, pipe: Pipe) {
+        self.note(role, &pipe);
+    }
+
+    fn note(&self, role: Role, pipe: &Pipe) {
+        let report = pipe.report();
+        for hop in &report.hops {
+            let between = match role {
+                Role::Input | Role::Merge => format!("{} -> dram", place(&hop.from)),
+                Role::Spill | Role::Output => format!("dram -> {}", place(&hop.to)),
+            };
+            self.add(role, between, hop.primitive.to_owned(), &hop.counters);
+        }
+    }
+
+    pub(crate) fn add_stream(&self, role: Role, bytes: u64) {
+        let (between, primitive) = match role {
+            Role::Input | Role::Merge => ("stream -> dram", "read"),
+            Role::Spill | Role::Output => ("dram -> stream", "write"),
+        };
+        let counters = Counters { bytes, cached_bytes: 0, transfers: 1, system_calls: 1, ..Counters::default() };
+        self.add(role, between.to_owned(), primitive.to_owned(), &counters);
+    }
+
+    fn add(&self, role: Role, between: String, primitive: String, counters: &Counters) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |m: &&mut Movement| m.role == role && m.between == between && m.primitive == primitive;
+        if let Some(movement) = all.iter_mut().find(same) {
+            movement.pipes += 1;
+            movement.counters.add(counters);
+        } else {
+            all.push(Movement { role, between, primitive, pipes: 1, counters: counters.clone() });
+        }
+    }
+
+    pub(crate) fn take(&self) -> Vec<Movement> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A place's name without what changes from run to run.
+fn place(name: &str) -> &str {
+    name.strip_prefix("ssd:").unwrap_or(name)
+}
+
+impl fmt::Display for SortReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gb = |bytes: u64| bytes as f64 / 1e9;
+        writeln!(
+            f,
+            "{} records, {:.3} GB in {:.2} s ({:.2} GB/s), {} runs, {} merge passes, {} MiB of memory, {} threads",
+            self.records,
+            gb(self.bytes),
+            self.seconds,
+            gb(self.bytes) / self.seconds.max(1e-9),
+            self.runs,
+            self.merge_passes,
+            self.memory_bytes >> 20,
+            self.threads
+        )?;
+        for phase in &self.phases {
+            writeln!(f, "  {:<8} {:.2} s", phase.name, phase.seconds)?;
+        }
+        for m in &self.movements {
+            let c = &m.counters;
+            writeln!(
+                f,
+                "  {:<7} {:<14} {:.3} GB, {} pipes, {} requests, past the page cache {:.3} GB, registered {} of {}, \
+                 bounces {}, finished short {}  {}",
+                format!("{:?}", m.role).to_lowercase(),
+                m.primitive,
+                gb(c.bytes),
+                m.pipes,
+                c.requests,
+                gb(c.direct_bytes),
+                c.fixed_buffer_hits,
+                c.fixed_buffer_hits + c.fixed_buffer_misses,
+                c.bounces,
+                c.short_finished,
+                m.between
+            )?;
+        }
+        for s in &self.spill {
+            writeln!(f, "  spill   {}: {:.3} GB, {}", s.place, gb(s.bytes), s.why)?;
+        }
+        Ok(())
+    }
+}

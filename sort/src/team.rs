@@ -1,0 +1,63 @@
+//! Several cores on one piece of work, and slices that they divide among themselves.
+
+use std::marker::PhantomData;
+
+/// Calls `work` with 0..threads, each on a thread of its own, and returns when all are done. The caller is one of them.
+pub(crate) fn team(threads: usize, work: impl Fn(usize) + Sync) {
+    std::thread::scope(|scope| {
+        for t in 1..threads {
+            let work = &work;
+            scope.spawn(move || work(t));
+        }
+        if threads > 0 {
+            work(0);
+        }
+    });
+}
+
+/// A slice whose elements several threads write, no two of them the same element at once.
+pub(crate) struct Disjoint<'a, T> {
+    start: *mut T,
+    len: usize,
+    whole: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: it gives out no reference by itself; whoever calls the unsafe methods promises not to alias.
+#[allow(unsafe_code)]
+unsafe impl<T: Send> Sync for Disjoint<'_, T> {}
+
+impl<'a, T> Disjoint<'a, T> {
+    pub(crate) fn new(slice: &'a mut [T]) -> Self {
+        Disjoint { start: slice.as_mut_ptr(), len: slice.len(), whole: PhantomData }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The elements `at..at + len`.
+    ///
+    /// # Safety
+    /// While the result lives, nobody else reaches any of these elements.
+    #[allow(unsafe_code, clippy::mut_from_ref)]
+    pub(crate) unsafe fn slice(&self, at: usize, len: usize) -> &mut [T] {
+        assert!(at <= self.len && len <= self.len - at, "a part of a divided slice lies within it");
+        // SAFETY: the part lies within the slice that `new` borrowed for 'a, and the caller promises that it is alone.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(at), len) }
+    }
+
+    /// Writes one element.
+    ///
+    /// # Safety
+    /// `at` is within the slice, and nobody else reaches this element meanwhile.
+    #[inline]
+    #[allow(unsafe_code)]
+    pub(crate) unsafe fn write(&self, at: usize, value: T)
+    where
+        T: Copy,
+    {
+        debug_assert!(at < self.len);
+        // SAFETY: the caller promises that `at` is within the slice, and that nobody else reaches it.
+        unsafe { self.start.add(at).write(value) }
+    }
+}

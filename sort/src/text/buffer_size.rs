@@ -1,0 +1,121 @@
+//! The size behind -S: GNU's suffixes, KiB where there is none.
+
+use super::key_spec::leading_number;
+
+/// A size in bytes or in hundredths of physical memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BufferSize {
+    /// Bytes.
+    Bytes(u64),
+    /// Percent of physical memory; may be above 100.
+    Percent(u64),
+}
+
+/// Why a size is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SizeError {
+    /// No number.
+    Invalid,
+    /// A number with something else behind it than a suffix.
+    Suffix,
+    /// More than 2^64 - 1 bytes.
+    TooLarge,
+}
+
+impl BufferSize {
+    /// Parses digits and one of `b` (bytes), `k K` (KiB, as without suffix), `m M g G t T P E Z Y`, `%`.
+    ///
+    /// ```
+    /// use datapipes_sort::text::{BufferSize, SizeError};
+    /// assert_eq!(BufferSize::parse(b"2G"), Ok(BufferSize::Bytes(2 << 30)));
+    /// assert_eq!(BufferSize::parse(b"64"), Ok(BufferSize::Bytes(65536)));
+    /// assert_eq!(BufferSize::parse(b"50%"), Ok(BufferSize::Percent(50)));
+    /// assert_eq!(BufferSize::parse(b"2GB"), Err(SizeError::Suffix));
+    /// ```
+    pub fn parse(text: &[u8]) -> Result<BufferSize, SizeError> {
+        // As in GNU, a lone suffix counts one of it.
+        let (count, suffix) = match leading_number(text) {
+            Some((count, suffix)) => (count as u64, suffix),
+            None if text.first().is_some_and(|&b| power(b).is_some()) => (1, text),
+            None => return Err(SizeError::Invalid),
+        };
+        let saturated = count == u64::MAX;
+        match suffix {
+            [] => scaled(count, 1),
+            b"b" if !saturated => Ok(BufferSize::Bytes(count)),
+            b"%" if !saturated => Ok(BufferSize::Percent(count)),
+            b"b" | b"%" => Err(SizeError::TooLarge),
+            [letter] => scaled(count, power(*letter).ok_or(SizeError::Suffix)?),
+            _ => Err(SizeError::Suffix),
+        }
+    }
+
+    /// The bytes, given the size of physical memory.
+    pub fn resolve(self, physical_bytes: u64) -> u64 {
+        match self {
+            BufferSize::Bytes(bytes) => bytes,
+            BufferSize::Percent(percent) => {
+                let bytes = u128::from(physical_bytes) * u128::from(percent) / 100;
+                u64::try_from(bytes).unwrap_or(u64::MAX)
+            }
+        }
+    }
+}
+
+/// Which power of 1024 a suffix is.
+fn power(letter: u8) -> Option<u32> {
+    match letter {
+        b'k' | b'K' => Some(1),
+        b'm' | b'M' => Some(2),
+        b'g' | b'G' => Some(3),
+        b't' | b'T' => Some(4),
+        b'P' => Some(5),
+        b'E' => Some(6),
+        b'Z' => Some(7),
+        b'Y' => Some(8),
+        _ => None,
+    }
+}
+
+fn scaled(count: u64, power: u32) -> Result<BufferSize, SizeError> {
+    let factor = 1024u64.checked_pow(power);
+    let bytes = factor.and_then(|factor| count.checked_mul(factor));
+    match bytes {
+        Some(bytes) => Ok(BufferSize::Bytes(bytes)),
+        None if count == 0 => Ok(BufferSize::Bytes(0)),
+        None => Err(SizeError::TooLarge),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn suffixes() {
+        let bytes = |text: &str| BufferSize::parse(text.as_bytes());
+        assert_eq!(bytes("10b"), Ok(BufferSize::Bytes(10)));
+        assert_eq!(bytes("M"), Ok(BufferSize::Bytes(1 << 20)));
+        assert_eq!(bytes("+7m"), Ok(BufferSize::Bytes(7 << 20)));
+        assert_eq!(bytes("0Y"), Ok(BufferSize::Bytes(0)));
+        assert_eq!(bytes("1Z"), Err(SizeError::TooLarge));
+        assert_eq!(bytes("99999999999999999999"), Err(SizeError::TooLarge));
+        for (text, error) in [("", SizeError::Invalid), ("x", SizeError::Invalid), ("-1", SizeError::Invalid)] {
+            assert_eq!(bytes(text), Err(error), "{text}");
+        }
+        for text in ["3x", "1KB", "1KiB", "b3", "%", "5p"] {
+            assert!(bytes(text).is_err(), "{text}");
+        }
+        assert_eq!(BufferSize::Percent(150).resolve(u64::MAX), u64::MAX);
+        assert_eq!(BufferSize::Percent(50).resolve(1000), 500);
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(bytes in prop::collection::vec(any::<u8>(), 0..24), near in "[0-9]{0,24}[bkKmGTPEZY%]{0,2}") {
+            let _ = BufferSize::parse(&bytes);
+            let _ = BufferSize::parse(near.as_bytes()).map(|size| size.resolve(1 << 40));
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! The compiled order of lines.
+//!
+//! ```text
+//! plain:  memcmp of the line, ascending or descending; prefix = its first eight bytes
+//! keyed:  key 1, key 2, ... each by its own rule, then the line by memcmp (unless stable or unique)
+//!         prefix = the word of key 1, complemented where key 1 descends
+//! ```
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use datapipes_core::Result;
+
+use super::bytes::{Ignore, compare_folded, compare_ignoring, kept, load, load_kept};
+use super::field::Place;
+use super::key_spec::{KeySpec, Modifiers};
+use super::{general, number, version};
+
+/// What the command line says about the order of lines.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TextOptions {
+    /// -k, in their order.
+    pub keys: Vec<KeySpec>,
+    /// The ordering letters outside -k: they hold for keys without letters, and for the line where there is no key.
+    pub modifiers: Modifiers,
+    /// -t.
+    pub separator: Option<u8>,
+    /// -s: lines with equal keys keep their order.
+    pub stable: bool,
+    /// -u: of lines with equal keys, the first one stays.
+    pub unique: bool,
+}
+
+impl TextOptions {
+    /// Compiles the order; refuses letters that exclude each other, and -R.
+    pub fn compile(&self) -> Result<Order> {
+        Order::new(self)
+    }
+}
+
+/// An order of lines, as GNU sort has it in the C locale. Lines come without their terminator.
+///
+/// ```
+/// use datapipes_sort::text::{KeySpec, TextOptions};
+/// let mut options = TextOptions::default();
+/// options.keys.push(KeySpec::parse(b"2,2n").unwrap());
+/// let order = options.compile().unwrap();
+/// assert!(order.compare(b"x 9", b"a 10").is_lt());
+/// assert!(order.prefix(b"x 9") < order.prefix(b"a 10"));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Order {
+    shape: Shape,
+    /// Whether the last resort descends.
+    reverse: bool,
+    /// Whether there is a last resort at all.
+    last_resort: bool,
+    unique: bool,
+    decides: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Shape {
+    Plain,
+    PlainReverse,
+    Keyed { first: Key, rest: Arc<[Key]> },
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Rule {
+    Bytes,
+    Folded,
+    Ignoring {
+        ignore: Ignore,
+        folded: bool,
+    },
+    /// At most seven bytes, packed with their number: the word decides.
+    Short {
+        ignore: Ignore,
+        folded: bool,
+    },
+    Numeric,
+    General,
+    Human {
+        folded: bool,
+    },
+    Month,
+    Version {
+        ignore: Ignore,
+        folded: bool,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Key {
+    place: Place,
+    rule: Rule,
+    reverse: bool,
+}
+
+impl Order {
+    fn new(options: &TextOptions) -> Result<Order> {
+        let global = options.modifiers;
+        let mut keys = options.keys.clone();
+        for key in &mut keys {
+            if key.modifiers.is_default() && !key.modifiers.reverse {
+                key.modifiers = global;
+            }
+        }
+        if keys.is_empty() && !global.is_default() {
+            keys.push(KeySpec { modifiers: global, ..KeySpec::default() });
+        }
+        // GNU first complains about every incompatible pair, and only then could -R be served.
+        keys.iter().try_for_each(|key| key.modifiers.check())?;
+        // Without keys a lone -R would have become a key above; beside keys with letters GNU overlooks it.
+        let keys: Vec<Key> = keys.iter().map(|key| Key::new(key, options.separator)).collect();
+        let shape = match keys.split_first() {
+            None if global.reverse => Shape::PlainReverse,
+            None => Shape::Plain,
+            // Lines that are equal in their entirety are equal in every further key.
+            Some((key, _)) if key.is_line() && key.reverse => Shape::PlainReverse,
+            Some((key, _)) if key.is_line() => Shape::Plain,
+            Some((first, rest)) => Shape::Keyed { first: *first, rest: rest.into() },
+        };
+        let decides = matches!(&shape, Shape::Keyed { first, rest } if rest.is_empty() && first.word_decides());
+        let last_resort = !options.stable && !options.unique;
+        Ok(Order { shape, reverse: global.reverse, last_resort, unique: options.unique, decides })
+    }
+
+    /// The full order: keys, then (unless -s or -u) the entire lines.
+    #[inline]
+    pub fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        match &self.shape {
+            Shape::Plain => a.cmp(b),
+            Shape::PlainReverse => b.cmp(a),
+            Shape::Keyed { first, rest } => {
+                let order = compare_all(first, rest, a, b);
+                if order != Ordering::Equal || !self.last_resort {
+                    order
+                } else if self.reverse {
+                    b.cmp(a)
+                } else {
+                    a.cmp(b)
+                }
+            }
+        }
+    }
+
+    /// The order by keys alone; without keys, by the line.
+    #[inline]
+    pub fn compare_keys(&self, a: &[u8], b: &[u8]) -> Ordering {
+        match &self.shape {
+            Shape::Plain => a.cmp(b),
+            Shape::PlainReverse => b.cmp(a),
+            Shape::Keyed { first, rest } => compare_all(first, rest, a, b),
+        }
+    }
+
+    /// Whether `next` may follow `previous`: what -c asks (under -u, equal keys are a disorder).
+    #[inline]
+    pub fn in_order(&self, previous: &[u8], next: &[u8]) -> bool {
+        match self.compare(previous, next) {
+            Ordering::Less => true,
+            Ordering::Equal => !self.unique,
+            Ordering::Greater => false,
+        }
+    }
+
+    /// A word whose order follows the line's: `prefix(a) < prefix(b)` implies `compare(a, b)` is `Less`.
+    ///
+    /// Equal words say nothing, unless [`Order::prefix_decides`].
+    #[inline]
+    pub fn prefix(&self, line: &[u8]) -> u64 {
+        match &self.shape {
+            Shape::Plain => load(line),
+            Shape::PlainReverse => !load(line),
+            Shape::Keyed { first, .. } => first.word(line),
+        }
+    }
+
+    /// For a plain order in either direction: the word of the eight bytes at `depth`, zero-padded behind the end
+    /// (complemented where the order descends). For a keyed order 0, which says nothing.
+    #[inline]
+    pub fn prefix_from(&self, line: &[u8], depth: usize) -> u64 {
+        let rest = line.get(depth..).unwrap_or_default();
+        match self.shape {
+            Shape::Plain => load(rest),
+            Shape::PlainReverse => !load(rest),
+            Shape::Keyed { .. } => 0,
+        }
+    }
+
+    /// Whether equal prefixes mean that `compare_keys` says `Equal` (short columns, months).
+    #[inline]
+    pub fn prefix_decides(&self) -> bool {
+        self.decides
+    }
+
+    /// Whether the order is `memcmp` of the entire line (a shorter line first), ascending.
+    #[inline]
+    pub fn is_plain_bytes(&self) -> bool {
+        matches!(self.shape, Shape::Plain)
+    }
+
+    /// Whether the order is exactly the opposite of `memcmp` of the entire line.
+    #[inline]
+    pub fn plain_reverse(&self) -> bool {
+        matches!(self.shape, Shape::PlainReverse)
+    }
+
+    /// Whether lines that compare as equal must keep their order: only then a sort has to be stable.
+    ///
+    /// Otherwise equal lines are the same bytes. Under -u the first of the equals is the one that stays.
+    #[inline]
+    pub fn needs_stable(&self) -> bool {
+        matches!(self.shape, Shape::Keyed { .. }) && !self.last_resort
+    }
+
+    /// Whether equal keys are to be reduced to the first (-u).
+    #[inline]
+    pub fn unique(&self) -> bool {
+        self.unique
+    }
+}
+
+#[inline]
+fn compare_all(first: &Key, rest: &[Key], a: &[u8], b: &[u8]) -> Ordering {
+    let order = first.compare(a, b);
+    if order != Ordering::Equal {
+        return order;
+    }
+    let orders = rest.iter().map(|key| key.compare(a, b));
+    orders.into_iter().find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
+}
+
+impl Key {
+    fn new(key: &KeySpec, separator: Option<u8>) -> Key {
+        let place = Place::new(key, separator);
+        let Modifiers { ignore, fold_case: folded, .. } = key.modifiers;
+        let short = place.max_len().is_some_and(|len| len <= 7);
+        let rule = match key.modifiers {
+            Modifiers { numeric: true, .. } => Rule::Numeric,
+            Modifiers { general: true, .. } => Rule::General,
+            Modifiers { human: true, .. } => Rule::Human { folded },
+            Modifiers { month: true, .. } => Rule::Month,
+            Modifiers { version: true, .. } => Rule::Version { ignore, folded },
+            _ if short => Rule::Short { ignore, folded },
+            _ if ignore != Ignore::Nothing => Rule::Ignoring { ignore, folded },
+            _ if folded => Rule::Folded,
+            _ => Rule::Bytes,
+        };
+        Key { place, rule, reverse: key.modifiers.reverse }
+    }
+
+    /// Whether the key is the entire line, as it is.
+    fn is_line(&self) -> bool {
+        matches!(self.rule, Rule::Bytes) && self.place.is_line()
+    }
+
+    fn word_decides(&self) -> bool {
+        matches!(self.rule, Rule::Month | Rule::Short { .. })
+    }
+
+    #[inline]
+    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        let (a, b) = (self.place.slice(a), self.place.slice(b));
+        let order = match self.rule {
+            Rule::Bytes => a.cmp(b),
+            Rule::Folded => compare_folded(a, b),
+            Rule::Ignoring { ignore, folded } => compare_ignoring(a, b, ignore, folded),
+            Rule::Short { ignore, folded } => short_word(a, ignore, folded).cmp(&short_word(b, ignore, folded)),
+            Rule::Numeric => number::compare_numeric(a, b),
+            Rule::General => general::compare(a, b),
+            Rule::Human { folded } => number::compare_human(a, b, folded),
+            Rule::Month => number::month(a).cmp(&number::month(b)),
+            Rule::Version { ignore: Ignore::Nothing, folded: false } => version::compare(a, b),
+            Rule::Version { ignore, folded } => {
+                with_kept(a, ignore, folded, |a| with_kept(b, ignore, folded, |b| version::compare(a, b)))
+            }
+        };
+        if self.reverse { order.reverse() } else { order }
+    }
+
+    #[inline]
+    fn word(&self, line: &[u8]) -> u64 {
+        let text = self.place.slice(line);
+        let word = match self.rule {
+            Rule::Bytes => load(text),
+            Rule::Folded => load_kept(text, Ignore::Nothing, true),
+            Rule::Ignoring { ignore, folded } => load_kept(text, ignore, folded),
+            Rule::Short { ignore, folded } => short_word(text, ignore, folded),
+            Rule::Numeric => number::numeric_prefix(text),
+            Rule::General => general::prefix(text),
+            Rule::Human { folded } => number::human_prefix(text, folded),
+            Rule::Month => u64::from(number::month(text)),
+            Rule::Version { ignore: Ignore::Nothing, folded: false } => version::prefix(text),
+            Rule::Version { ignore, folded } => with_kept(text, ignore, folded, version::prefix),
+        };
+        if self.reverse { !word } else { word }
+    }
+}
+
+/// Up to seven bytes and how many there are, which is all that `compare` could ask.
+#[inline]
+fn short_word(text: &[u8], ignore: Ignore, folded: bool) -> u64 {
+    let len = match ignore {
+        Ignore::Nothing => text.len(),
+        _ => kept(text, ignore, folded).count(),
+    };
+    load_kept(text, ignore, folded) | len as u64
+}
+
+/// Longer keys than this are rare; only they cost an allocation.
+const STACK_BYTES: usize = 256;
+
+/// Calls `f` with what a key sees of `text`, gathered on the stack.
+fn with_kept<T>(text: &[u8], ignore: Ignore, folded: bool, f: impl FnOnce(&[u8]) -> T) -> T {
+    if text.len() > STACK_BYTES {
+        return f(&kept(text, ignore, folded).collect::<Vec<u8>>());
+    }
+    let mut buffer = [0; STACK_BYTES];
+    let mut len = 0;
+    for byte in kept(text, ignore, folded) {
+        buffer[len] = byte;
+        len += 1;
+    }
+    f(&buffer[..len])
+}

@@ -1,0 +1,180 @@
+//! fio as the yardstick of the disk: direct, io_uring, registered buffers, huge pages.
+
+use super::context::Context;
+use super::measure::measure;
+use super::record::Figures;
+use crate::{Outcome, steps};
+use std::path::Path;
+use std::process::Command;
+
+const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
+/// 96 MiB: two jobs of 32 MiB each, and some.
+const HUGE_PAGES_NEEDED: u64 = 48;
+
+#[derive(Clone, Copy)]
+pub(super) struct Setting {
+    pub(super) block_kib: u32,
+    pub(super) depth: u32,
+    pub(super) jobs: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direction {
+    Read,
+    Write,
+}
+
+/// Present fio, with huge pages set aside for it while this value lives (when we may).
+pub(super) struct Fio {
+    pub(super) version: String,
+    memory: &'static str,
+    before: Option<String>,
+}
+
+impl Setting {
+    pub(super) fn name(&self) -> String {
+        let Self {
+            block_kib,
+            depth,
+            jobs,
+        } = self;
+        format!(
+            "{block_kib} KiB, depth {depth}, {jobs} job{}",
+            if *jobs == 1 { "" } else { "s" }
+        )
+    }
+}
+
+impl Direction {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+        }
+    }
+}
+
+impl Fio {
+    pub(super) fn find() -> Result<Self, String> {
+        let version = steps::first_line(Command::new("fio").arg("--version"));
+        let version = version
+            .ok_or("fio is not installed; `apt-get install fio` (or your system's way) adds it")?;
+        let pages = || {
+            std::fs::read_to_string(HUGE_PAGES)
+                .ok()?
+                .trim()
+                .parse::<u64>()
+                .ok()
+        };
+        let mut fio = Self {
+            version,
+            memory: "malloc",
+            before: None,
+        };
+        let before = pages().unwrap_or(0);
+        if before < HUGE_PAGES_NEEDED
+            && std::fs::write(HUGE_PAGES, HUGE_PAGES_NEEDED.to_string()).is_ok()
+        {
+            fio.before = Some(before.to_string());
+        }
+        if pages().is_some_and(|now| now >= HUGE_PAGES_NEEDED) {
+            fio.memory = "mmaphuge";
+        }
+        Ok(fio)
+    }
+
+    /// What a reader must know about the buffers.
+    pub(super) fn note(&self) -> &'static str {
+        match self.memory {
+            "mmaphuge" => "direct, registered buffers in 2 MiB huge pages",
+            _ => {
+                "direct, registered buffers, WITHOUT huge pages (none could be reserved: fio is slower than it could be)"
+            }
+        }
+    }
+
+    pub(super) fn command(
+        &self,
+        setting: Setting,
+        direction: Direction,
+        file: &Path,
+        bytes: u64,
+    ) -> Command {
+        let bytes = bytes / u64::from(setting.jobs);
+        let mut command = Command::new("fio");
+        command.args([
+            "--name=floor",
+            "--ioengine=io_uring",
+            "--direct=1",
+            "--fixedbufs=1",
+            "--registerfiles=1",
+        ]);
+        command.args([
+            "--fallocate=native",
+            "--invalidate=0",
+            "--group_reporting",
+            "--output-format=json",
+        ]);
+        command.arg(format!("--filename={}", file.display()));
+        command
+            .arg(format!("--rw={}", direction.word()))
+            .arg(format!("--size={bytes}"));
+        command
+            .arg(format!("--bs={}k", setting.block_kib))
+            .arg(format!("--iodepth={}", setting.depth));
+        command
+            .arg(format!("--iomem={}", self.memory))
+            .arg(format!("--numjobs={}", setting.jobs));
+        if setting.jobs > 1 {
+            command.arg(format!("--offset_increment={bytes}"));
+        }
+        command
+    }
+
+    /// Rates by fio's own clock (its start-up is not the disk's); CPU milliseconds of its job threads.
+    pub(super) fn run(
+        &self,
+        setting: Setting,
+        direction: Direction,
+        file: &Path,
+        bytes: u64,
+    ) -> Outcome<Figures> {
+        let usage = measure(&mut self.command(setting, direction, file, bytes))?;
+        let start = usage.stdout.find('{').ok_or("fio printed no JSON")?;
+        let json: serde_json::Value = serde_json::from_str(&usage.stdout[start..])?;
+        let job = &json["jobs"][0];
+        let part = &job[direction.word()];
+        let number = |value: &serde_json::Value| value.as_f64().ok_or("fio's JSON lacks a number");
+        if number(&job["error"])? != 0.0 {
+            return Err(format!("fio reports error {}", job["error"]).into());
+        }
+        let moved_gib = number(&part["io_bytes"])? / (1u64 << 30) as f64;
+        let cpu_percent = number(&job["usr_cpu"])? + number(&job["sys_cpu"])?;
+        let cpu_ms = cpu_percent / 100.0 * number(&job["job_runtime"])?;
+        let word = direction.word();
+        Ok([
+            (
+                format!("{word}_gib_s"),
+                number(&part["bw_bytes"])? / (1u64 << 30) as f64,
+            ),
+            (format!("cpu_ms_per_gib_{word}"), cpu_ms / moved_gib),
+        ]
+        .into())
+    }
+
+    pub(super) fn find_if_wanted(context: &Context) -> Result<Self, String> {
+        if context.wants("fio floor") {
+            Self::find()
+        } else {
+            Err("left out by --only".into())
+        }
+    }
+}
+
+impl Drop for Fio {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before {
+            let _ = std::fs::write(HUGE_PAGES, before);
+        }
+    }
+}

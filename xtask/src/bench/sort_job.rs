@@ -1,0 +1,151 @@
+//! One input to be sorted in one memory budget, and the command line of each contestant for it.
+
+use super::context::{Context, Input};
+use super::machine::cores;
+use super::peers;
+use super::turns::{Contestant, MakeCommand, spill_dir};
+use super::verify::Order;
+use crate::Outcome;
+use std::path::Path;
+use std::process::Command;
+
+pub(super) struct SortJob<'a> {
+    pub(super) context: &'a Context,
+    pub(super) input: &'a Input,
+    /// Appended to each name when one record holds several inputs.
+    pub(super) label: &'a str,
+    pub(super) order: Order,
+    /// Lines end in CRLF, as gensort's ASCII records do.
+    pub(super) crlf: bool,
+    pub(super) budget_bytes: u64,
+}
+
+impl SortJob<'_> {
+    /// `dpipe sort`; the flags say what the input is.
+    pub(super) fn dpipe(&self, flags: &'static [&'static str]) -> Contestant {
+        let (input, spill, budget) = (
+            self.input.path.clone(),
+            spill_dir(self.context),
+            self.budget_mib(),
+        );
+        let command = self.context.dpipe.clone().map(|dpipe| {
+            Box::new(move |output: &Path| {
+                let mut command = Command::new(&dpipe);
+                command
+                    .arg("sort")
+                    .args(flags)
+                    .arg("-S")
+                    .arg(&budget)
+                    .arg("-T")
+                    .arg(&spill)
+                    .env("LC_ALL", "C");
+                command.arg("-o").arg(output).arg(&input);
+                command
+            }) as MakeCommand
+        });
+        self.contestant("dpipe", "this commit", "output synced before exit", command)
+    }
+
+    pub(super) fn gnu(&self) -> Contestant {
+        let version = crate::steps::first_line(Command::new("sort").arg("--version"));
+        let (input, spill, budget) = (
+            self.input.path.clone(),
+            spill_dir(self.context),
+            self.budget_mib(),
+        );
+        let command = version
+            .clone()
+            .ok_or("sort(1) is not here".to_string())
+            .map(|_| {
+                Box::new(move |output: &Path| {
+                    let mut command = Command::new("sort");
+                    command
+                        .arg("-S")
+                        .arg(&budget)
+                        .arg(format!("--parallel={}", cores()))
+                        .arg("-T")
+                        .arg(&spill);
+                    command.arg("-o").arg(output).arg(&input).env("LC_ALL", "C");
+                    command
+                }) as MakeCommand
+            });
+        self.contestant(
+            "GNU sort",
+            &version.unwrap_or_default(),
+            "LC_ALL=C, whole lines",
+            command,
+        )
+    }
+
+    pub(super) fn duckdb(&self) -> Contestant {
+        let memory = format!("{}MiB", self.budget_bytes >> 20);
+        let note = "one VARCHAR column, ORDER BY, COPY to a file; memory_limit is the budget";
+        self.python("DuckDB", "duckdb", "duckdb_sort.py", note, Some(memory))
+    }
+
+    pub(super) fn polars(&self) -> Contestant {
+        let note = "scan_csv, sort, sink_csv, streaming engine; it takes no memory limit";
+        self.python("Polars", "polars", "polars_sort.py", note, None)
+    }
+
+    fn python(
+        &self,
+        name: &str,
+        package: &str,
+        script: &'static str,
+        note: &str,
+        memory: Option<String>,
+    ) -> Contestant {
+        let (input, spill) = (self.input.path.clone(), spill_dir(self.context));
+        let ending = if self.crlf { "crlf" } else { "lf" };
+        let package = self.context.python().package(package);
+        let version = package.as_ref().map(|p| p.1.clone()).unwrap_or_default();
+        let command = package.map(|(python, _)| {
+            Box::new(move |output: &Path| {
+                let mut command = Command::new(&python);
+                command
+                    .arg(peers::script(script))
+                    .arg(&input)
+                    .arg(output)
+                    .args(&memory);
+                command.arg(cores().to_string()).arg(&spill).arg(ending);
+                command
+            }) as MakeCommand
+        });
+        self.contestant(name, &version, note, command)
+    }
+
+    fn contestant(
+        &self,
+        name: &str,
+        version: &str,
+        note: &str,
+        command: Result<MakeCommand, String>,
+    ) -> Contestant {
+        Contestant {
+            name: if self.label.is_empty() {
+                name.to_string()
+            } else {
+                format!("{name}, {}", self.label)
+            },
+            version: version.to_string(),
+            note: note.to_string(),
+            input: self.input.path.clone(),
+            order: self.order,
+            command,
+        }
+    }
+
+    /// In MiB with its suffix: a bare number would mean KiB to sort(1).
+    fn budget_mib(&self) -> String {
+        format!("{}M", self.budget_bytes >> 20)
+    }
+
+    pub(super) fn describe(&self, kind: &str) -> Outcome<String> {
+        let (gb, mib) = (self.input.bytes()? as f64 / 1e9, self.budget_bytes >> 20);
+        Ok(format!(
+            "{gb:.3} GB of {kind}, budget {mib} MiB, {} threads",
+            cores()
+        ))
+    }
+}

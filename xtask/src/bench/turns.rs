@@ -1,0 +1,172 @@
+//! Contestants measured side by side: A B C, A B C, A B C. Whatever the machine's neighbours do, they do it to all.
+
+use super::context::Context;
+use super::floor::Floor;
+use super::measure::{Usage, measure};
+use super::page_cache::make_cold;
+use super::record::{DISPUTED, Entry, Figures, Record, Run};
+use super::verify::{Order, Verifier};
+use crate::{Outcome, steps};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+/// A program that turns one file into another. The command is made anew for each run, given the output's path.
+pub(super) struct Contestant {
+    pub(super) name: String,
+    pub(super) version: String,
+    pub(super) note: String,
+    pub(super) input: PathBuf,
+    pub(super) order: Order,
+    pub(super) command: Result<MakeCommand, String>,
+}
+
+pub(super) type MakeCommand = Box<dyn Fn(&Path) -> Command>;
+
+/// Runs all turns and puts contestants and floor into the record.
+pub(super) fn run(
+    context: &Context,
+    contestants: &[Contestant],
+    mut floor: Option<Floor>,
+    record: &mut Record,
+) -> Outcome<()> {
+    let output = context.file("sorted.out");
+    let mut entries: Vec<Entry> = contestants
+        .iter()
+        .map(|c| entry(context, c, &output))
+        .collect();
+    let mut verifier = Verifier::default();
+    for turn in 1..=context.options.runs {
+        for (contestant, entry) in contestants.iter().zip(&mut entries) {
+            let (None, Ok(command)) = (&entry.not_measured, &contestant.command) else {
+                continue;
+            };
+            let run = one(
+                context,
+                contestant,
+                &mut command(&output),
+                &output,
+                turn,
+                &mut verifier,
+            )?;
+            println!(
+                "    turn {turn} {}: {:.2?} {}",
+                contestant.name, run.figures, run.verified
+            );
+            entry.runs.push(run);
+        }
+        if let Some(floor) = &mut floor {
+            floor.measure(turn)?;
+        }
+    }
+    entries.iter_mut().for_each(Entry::take_medians);
+    record.contestants.extend(entries);
+    record.floor = floor.and_then(Floor::finish);
+    Ok(())
+}
+
+fn entry(context: &Context, contestant: &Contestant, output: &Path) -> Entry {
+    let left_out = (!context.wants(&contestant.name)).then(|| "left out by --only".to_string());
+    Entry {
+        name: contestant.name.clone(),
+        version: contestant.version.clone(),
+        note: contestant.note.clone(),
+        command: contestant
+            .command
+            .as_ref()
+            .map(|make| steps::shown(&make(output)))
+            .unwrap_or_default(),
+        not_measured: left_out.or(contestant.command.as_ref().err().cloned()),
+        ..Entry::default()
+    }
+}
+
+fn one(
+    context: &Context,
+    contestant: &Contestant,
+    command: &mut Command,
+    output: &Path,
+    turn: usize,
+    verifier: &mut Verifier,
+) -> Outcome<Run> {
+    let spill = spill_dir(context);
+    std::fs::create_dir_all(&spill)?;
+    make_cold(&[&contestant.input])?;
+    let outcome = measure(command);
+    // A peer that leaves its output in the page cache has not written it yet; the rest of that work is timed here
+    // and shown beside, and it does not run into the next contestant's time.
+    let start = Instant::now();
+    rustix::fs::sync();
+    let sync_s = start.elapsed().as_secs_f64();
+    let run = match outcome {
+        Ok(usage) => {
+            let bytes = std::fs::metadata(&contestant.input)?.len();
+            let mut verified = verifier
+                .check(&contestant.input, output, contestant.order)
+                .unwrap_or_else(|why| format!("WRONG: {why}"));
+            if turn == 1 {
+                verified += &opinion_of_dpipe(context, contestant, output);
+            }
+            Run {
+                turn,
+                figures: figures(&usage, bytes, sync_s),
+                verified,
+            }
+        }
+        Err(why) => Run {
+            turn,
+            figures: Figures::new(),
+            verified: format!("FAILED: {why}"),
+        },
+    };
+    let _ = std::fs::remove_file(output);
+    let _ = std::fs::remove_dir_all(&spill);
+    Ok(run)
+}
+
+/// The same disk for everybody's temporary files.
+pub(super) fn spill_dir(context: &Context) -> PathBuf {
+    context.file("spill")
+}
+
+fn figures(usage: &Usage, bytes: u64, sync_s: f64) -> Figures {
+    let figures = [
+        ("wall_s", usage.wall_s),
+        ("user_s", usage.user_s),
+        ("sys_s", usage.sys_s),
+        ("cpu_s", usage.user_s + usage.sys_s),
+        ("peak_rss_mib", usage.peak_rss_mib),
+        ("gb_per_s", bytes as f64 / 1e9 / usage.wall_s),
+        ("sync_after_s", sync_s),
+    ];
+    figures
+        .map(|(name, value)| (name.to_string(), value))
+        .into()
+}
+
+/// `dpipe check` looks at the first outputs too: it must agree with our own examination.
+fn opinion_of_dpipe(context: &Context, contestant: &Contestant, output: &Path) -> String {
+    let Ok(dpipe) = &context.dpipe else {
+        return String::new();
+    };
+    let kind = match contestant.order {
+        Order::Records => "records",
+        Order::U64 => "u64",
+        Order::Lines => "lines",
+    };
+    match measure(
+        Command::new(dpipe)
+            .args(["check", kind, "--json"])
+            .arg(output),
+    ) {
+        Ok(usage) => format!(
+            "; dpipe check: {}",
+            usage
+                .stdout
+                .split_whitespace()
+                .collect::<Vec<_>>()
+                .join(" ")
+        ),
+        Err(why) => format!("; {DISPUTED}: {why}"),
+    }
+}
