@@ -1,2 +1,25 @@
-//! (under construction)
-fn main() {}
+//! `dpipe`: move, sort, generate, check and look, through data pipes.
+//!
+//! Exit codes: 0 done; 1 what was checked does not hold (disorder, a difference); 2 an error, or a command line that
+//! makes no sense. Ended by a signal, it dies of that signal.
+#![deny(unsafe_code)]
+
+mod amount;
+mod command_line;
+mod commands;
+mod draft;
+mod kind;
+mod outcome;
+mod place;
+mod progress;
+mod pyramid;
+mod signals;
+mod sort_args;
+mod usage;
+mod window;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    command_line::run(std::env::args_os().collect())
+}

@@ -1,1 +1,42 @@
-//! (under construction)
+//! Declare where data is, connect two places, transfer: the library picks the way and says why.
+//!
+//! This crate is what programs depend on: the vocabulary of [`datapipes_core`] and a [`Machine`] that has every backend.
+//! The shape of a program is figure 6a of the Data Pipes paper (CIDR'23), here over a real file. Each core moves a run
+//! from the SSD into its L2, sorts it there, and hands it back to memory:
+//!
+//! ```
+//! use datapipes::{CoreCache, Dram, Machine, Span, Ssd};
+//!
+//! # let path = std::env::temp_dir().join(format!("datapipes-doc-{}", std::process::id()));
+//! # let numbers: Vec<u8> = (0..64 << 10).rev().flat_map(|n: u64| n.to_le_bytes()).collect();
+//! # std::fs::write(&path, &numbers).map_err(|e| datapipes::Error::io("write", &e, "a file"))?;
+//! let machine = Machine::discover();
+//! let ssd = Ssd::open(&path)?;
+//! let run = machine.l2_size().min(64 << 10) as usize; // small, so that this example is quick
+//! let cores = machine.topology().usable_cores().count();
+//! let dram = Dram::allocate(cores * run)?;
+//!
+//! machine.each_core(|core| {
+//!     let at = machine.position(core) * run;
+//!     let cache = CoreCache::over(core, &dram.range(at, run)?)?;
+//!     let up = machine.connect(&ssd, &cache)?; // the route is chosen, or refused, here
+//!     let down = machine.connect(&cache, &dram)?;
+//!     up.transfer(Span { source: at as u64 % (256 << 10), target: 0, len: run as u64 })?;
+//!     cache.lease_mut()?.as_slice_of::<u64>()?.sort_unstable();
+//!     down.transfer(Span { source: 0, target: at as u64, len: run as u64 }) // the same bytes: handed back in place
+//! })?;
+//!
+//! let bytes = dram.range(0, run)?.lease()?;
+//! assert!(bytes.as_slice_of::<u64>()?.is_sorted());
+//! # std::fs::remove_file(&path).map_err(|e| datapipes::Error::io("remove", &e, "a file"))?;
+//! # Ok::<(), datapipes::Error>(())
+//! ```
+//!
+//! `examples/fig6a.rs` follows the figure line by line. Sorting files larger than memory is `datapipes-sort`, and the
+//! command line is `dpipe`; neither is in here.
+#![deny(unsafe_code)]
+
+mod machine;
+
+pub use datapipes_core::*;
+pub use machine::Machine;

@@ -274,7 +274,7 @@ impl<'a> Outflow<'a> {
                 }
             }
         }
-        self.block_at += self.blocks.size as u64;
+        self.block_at += fill as u64;
         self.skip = 0;
         self.fill = 0;
         Ok(())

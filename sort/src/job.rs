@@ -119,7 +119,7 @@ fn run(machine: &Machine, job: SortJob, task: Task) -> Result<SortReport> {
             let layout = Fixed { len, key_at, key_len, reverse };
             Engine::new(machine, &layout, settings, &control)?.run(task, work)
         }
-        Format::Lines { order, terminator } if order.is_plain_bytes() => {
+        Format::Lines { order, terminator } if order.is_plain_bytes() || order.plain_reverse() => {
             let layout = PlainLines { terminator, reverse: order.plain_reverse() };
             Engine::new(machine, &layout, settings, &control)?.run(task, work)
         }

@@ -222,7 +222,8 @@ impl Layout for KeyedLines {
     }
 
     fn prefix_decides(&self) -> bool {
-        self.order.prefix_decides()
+        // Lines of equal keys are still compared byte by byte, unless their order in the input is to be kept.
+        self.order.prefix_decides() && self.order.needs_stable()
     }
 
     #[inline]

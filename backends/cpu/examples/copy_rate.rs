@@ -41,8 +41,7 @@ fn main() -> Result<()> {
     }
     for bits in 6..=longest.ilog2() {
         let rates = rates(&pipes, 1 << bits, turns)?;
-        let columns: Vec<String> =
-            rates.iter().map(|(column, rate)| format!("\"{column}_gb_s\": {rate:.2}")).collect();
+        let columns: Vec<String> = rates.iter().map(|(column, rate)| format!("\"{column}_gb_s\": {rate:.2}")).collect();
         println!("{{\"size\": {}, {}}}", 1u64 << bits, columns.join(", "));
     }
     if let Some((_, ours)) = pipes.iter().find(|(column, _)| *column == "ours") {

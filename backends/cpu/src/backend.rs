@@ -11,6 +11,9 @@ use crate::kernel::{Copier, Kernel, LineOp, Lines};
 use crate::mover::{CopyMover, Ends, PlaceMover, Placement};
 use crate::offers::{self, COPY_BY_SIZE, LEAVE, LOAD, Relation};
 
+/// The prefetch distance where caches are to be bypassed and the calibration found prefetching no faster.
+const BYPASS_PREFETCH_BYTES: usize = 512;
+
 /// Moves bytes between places in memory by instructions of the caller's core.
 pub struct CpuBackend {
     instructions: Instructions,
@@ -36,6 +39,8 @@ impl CpuBackend {
         }
         if ask.constraints.bypass_processor_cache {
             let kernel = self.calibration.non_temporal_kernel(&self.instructions)?;
+            // Without prefetchnta the source's lines would displace others, though the target's do not.
+            let prefetch = if prefetch == 0 { BYPASS_PREFETCH_BYTES } else { prefetch };
             return Copier::fixed(kernel, prefetch, &self.instructions);
         }
         Some(self.calibration.by_size(&self.instructions, ask.target.facts.core.is_some()))
@@ -46,7 +51,10 @@ impl CpuBackend {
         match primitive {
             LOAD => Some(Placement::Load),
             LEAVE => Some(Placement::Leave),
-            _ => [LineOp::Demote, LineOp::WriteBack, LineOp::Flush].into_iter().find(|op| op.name() == primitive).and_then(lines),
+            _ => [LineOp::Demote, LineOp::WriteBack, LineOp::Flush]
+                .into_iter()
+                .find(|op| op.name() == primitive)
+                .and_then(lines),
         }
     }
 }
@@ -80,8 +88,7 @@ impl Backend for CpuBackend {
             Error::new(ErrorKind::Unavailable, "open", pair)
         };
         let (source, target) = memories(ask).ok_or_else(|| refuse("both must be memory"))?;
-        let ends =
-            Ends { source: source.clone(), target: target.clone(), target_core: ask.target.facts.core };
+        let ends = Ends { source: source.clone(), target: target.clone(), target_core: ask.target.facts.core };
         match Relation::of(ask, source, target) {
             Relation::Apart => {
                 let copier = self.copier(ask, primitive).ok_or_else(|| refuse("this processor lacks it"))?;

@@ -9,6 +9,7 @@
 
 use datapipes_core::backend::{Ask, Offer, Primitive, Quality};
 use datapipes_core::memory::MemoryRange;
+use datapipes_core::topology::Size;
 
 use crate::calibration::Calibration;
 use crate::instructions::Instructions;
@@ -104,7 +105,8 @@ fn copies(ask: &Ask<'_>, calibration: &Calibration, instructions: &Instructions)
         });
         offers.push(Offer { primitive: kernel.name(), verdict, why: why_kernel(kernel).into() });
     }
-    let good = |kernel: Kernel| offers.iter().find(|o| o.primitive == kernel.name()).and_then(|o| o.verdict.as_ref().ok());
+    let good =
+        |kernel: Kernel| offers.iter().find(|o| o.primitive == kernel.name()).and_then(|o| o.verdict.as_ref().ok());
     let kernels: Vec<Kernel> = match ask.constraints.bypass_processor_cache {
         true => calibration.non_temporal_kernel(instructions).into_iter().collect(),
         false => Kernel::ALL.into_iter().collect(),
@@ -156,14 +158,19 @@ fn why_by_size(ask: &Ask<'_>, calibration: &Calibration, instructions: &Instruct
     }
     let into_cache = ask.target.facts.core.is_some();
     let copier = calibration.by_size(instructions, into_cache);
-    let mut ranges: Vec<(u64, &str)> = vec![(0, "inline moves")];
+    let mut ranges: Vec<(u64, Kernel)> = Vec::new();
     for class in &calibration.classes {
-        let name = copier.kernel(class.from_bytes as usize).map_or("inline moves", Kernel::name);
-        if ranges.last().is_none_or(|last| last.1 != name) {
-            ranges.push((class.from_bytes, name));
+        // Up to its `short_max`, a copier has no kernel.
+        let Some(kernel) = copier.kernel(class.from_bytes as usize) else { continue };
+        if ranges.last().is_none_or(|last| last.1 != kernel) {
+            ranges.push((class.from_bytes, kernel));
         }
     }
-    let shown: Vec<String> = ranges.iter().map(|(from, name)| format!("{name} from {from} B")).collect();
+    let kernels = ranges.iter().enumerate().map(|(i, (from, kernel))| match i {
+        0 => kernel.name().to_owned(),
+        _ => format!("{} from {}", kernel.name(), Size(*from)),
+    });
+    let shown: Vec<String> = std::iter::once("inline moves up to 64 B".to_owned()).chain(kernels).collect();
     let target = if into_cache { "only stores that leave the lines in the core's cache; " } else { "" };
     format!("{target}the fastest kernel of each length ({origin}): {}", shown.join(", "))
 }
@@ -193,8 +200,16 @@ fn hand_backs(ask: &Ask<'_>, calibration: &Calibration, instructions: &Instructi
     let lines = &calibration.lines;
     let ways = [
         (LineOp::Demote, lines.cldemote_ns, "lines move to the cache that the cores share, where any core finds them"),
-        (LineOp::WriteBack, lines.clwb_ns, "memory has the bytes; the core's cache keeps clean lines, which are evicted for free"),
-        (LineOp::Flush, lines.clflushopt_ns, "memory has the bytes, and no cache has them: the next reader waits for memory"),
+        (
+            LineOp::WriteBack,
+            lines.clwb_ns,
+            "memory has the bytes; the core's cache keeps clean lines, which are evicted for free",
+        ),
+        (
+            LineOp::Flush,
+            lines.clflushopt_ns,
+            "memory has the bytes, and no cache has them: the next reader waits for memory",
+        ),
     ];
     let named = |name: &str| ask.constraints.only.iter().any(|only| only == name);
     let denied = |name: &str| ask.constraints.deny.iter().any(|deny| deny == name);

@@ -22,11 +22,15 @@ const TURNS: usize = 9;
 /// A batch of short copies lasts about this long.
 const BATCH_NS: f64 = 25_000.0;
 const COLD_LENGTHS: [usize; 4] = [4 << 10, 64 << 10, 1 << 20, 16 << 20];
+/// Longer copies find nothing of their own in a cache, so they need no copy before the one that is timed.
+const HOT_MAX: usize = 32 << 20;
 /// Bytes over which cold copies walk.
 const COLD_WALK: usize = 32 << 20;
 /// Shorter copies stay in the caches whatever a kernel costs: whoever reads them next finds them there. (Measured alone,
 /// short non-temporal copies are also erratic, by a factor of 30.)
 const NON_TEMPORAL_MIN: u64 = 256 << 10;
+/// A kernel is taken over that of the class before if it takes less than this part of its time.
+const GAIN: f64 = 0.98;
 const PREFETCH_DISTANCES: [usize; 6] = [0, 256, 512, 1024, 2048, 4096];
 
 /// Two buffers of one length, prefaulted, on huge pages where there are some.
@@ -75,16 +79,22 @@ pub(super) fn measure(topology: &Topology) -> Result<Calibration> {
     Ok(calibration)
 }
 
-/// The fastest kernel of each class; classes longer than what was measured take the kernel of the longest.
+/// The fastest kernel of each class, where it gains enough over the kernel of the class before: ties do not alternate.
+/// Classes longer than what was measured take the kernel of the longest.
 fn classes(copies: &[CopyCost]) -> Vec<Class> {
     let mut last = Kernel::Memcpy;
     CLASS_BITS
         .map(|bits| {
             let from_bytes = 1u64 << bits;
-            let of_class = copies.iter().filter(|cost| cost.len_bytes == from_bytes);
-            let of_class = of_class.filter(|cost| from_bytes >= NON_TEMPORAL_MIN || !cost.kernel.non_temporal());
-            if let Some(best) = of_class.min_by(|a, b| a.hot_ns.total_cmp(&b.hot_ns)) {
-                last = best.kernel;
+            let eligible = |cost: &&CopyCost| {
+                cost.len_bytes == from_bytes && (from_bytes >= NON_TEMPORAL_MIN || !cost.kernel.non_temporal())
+            };
+            let best = copies.iter().filter(eligible).min_by(|a, b| a.hot_ns.total_cmp(&b.hot_ns));
+            let present = copies.iter().filter(eligible).find(|cost| cost.kernel == last);
+            match (best, present) {
+                (Some(best), Some(present)) if best.hot_ns < present.hot_ns * GAIN => last = best.kernel,
+                (Some(best), None) => last = best.kernel,
+                _ => {}
             }
             Class { from_bytes, kernel: last }
         })
@@ -122,7 +132,7 @@ fn hot_times(buffers: &Buffers, copiers: &[&Copier], len: usize, turns: usize) -
     for _ in 0..turns {
         for ((copier, batch), times) in copiers.iter().zip(&batches).zip(&mut times) {
             // The first copy finds the caches as another kernel left them, which is not what is asked.
-            if *batch > 1 {
+            if len <= HOT_MAX {
                 copier.repeat(source, target, len, 1)?;
             }
             times.push(elapsed_ns(|| copier.repeat(source, target, len, *batch))? / f64::from(*batch));
@@ -190,7 +200,14 @@ fn line_costs(buffers: &Buffers, instructions: &Instructions) -> Result<LineCost
     let mut rates = Vec::new();
     for at in (0..buffers.whole.len()).step_by(DIRTY).take(256) {
         let lease = buffers.whole.range(at, DIRTY)?.raw_lease(Access::Read)?;
-        rates.push(DIRTY as f64 / elapsed_ns(|| { kernel::load(&lease); Ok(()) })? * 1e9);
+        rates.push(
+            DIRTY as f64
+                / elapsed_ns(|| {
+                    kernel::load(&lease);
+                    Ok(())
+                })?
+                * 1e9,
+        );
     }
     Ok(LineCosts { load_bytes_per_s: median(rates), clwb_ns, clflushopt_ns, cldemote_ns })
 }

@@ -18,8 +18,8 @@ use std::collections::BTreeMap;
 use datapipes_core::topology::Topology;
 use serde::{Deserialize, Serialize};
 
-use crate::kernel::{self, CLASSES, Copier, Kernel};
 use crate::instructions::Instructions;
+use crate::kernel::{self, CLASSES, Copier, Kernel};
 
 /// Shortest and longest class of lengths, by their highest bit: 64 B and 1 GiB. Others count with the nearest.
 const CLASS_BITS: std::ops::RangeInclusive<u32> = 6..=30;
@@ -112,7 +112,7 @@ pub struct Layer {
 impl Calibration {
     /// What we assume of a machine like this one until it is measured.
     pub fn assumed(topology: &Topology) -> Calibration {
-        assumed::assumed(topology)
+        assumed::assumed(topology).rounded()
     }
 
     /// Measures this machine; it takes less than 2 seconds. Nothing is written to disk: see [`save`](Self::save).
@@ -120,7 +120,7 @@ impl Calibration {
     /// # Errors
     /// `OutOfMemory` where the buffers cannot be had.
     pub fn measure(topology: &Topology) -> datapipes_core::Result<Calibration> {
-        measure::measure(topology)
+        measure::measure(topology).map(Calibration::rounded)
     }
 
     /// The kernel that the classes name for a length.
@@ -155,6 +155,26 @@ impl Calibration {
         // Below the shortest known length the time does not shrink; elsewhere it goes with the length.
         let scale = (len as f64 / nearest.len_bytes.max(1) as f64).max(if len < nearest.len_bytes { 1.0 } else { 0.0 });
         Some(nearest.hot_ns * scale)
+    }
+
+    /// Figures to a thousandth of a nanosecond and whole bytes per second: what is more is noise, and a decimal of few
+    /// digits comes back from the file as it was.
+    fn rounded(mut self) -> Calibration {
+        let ns = |value: &mut f64| *value = ((*value * 1e3).round() / 1e3).max(1e-3);
+        let rate = |value: &mut f64| *value = value.round().max(1.0);
+        for cost in &mut self.copies {
+            ns(&mut cost.hot_ns);
+            cost.cold_ns.as_mut().map(ns);
+        }
+        rate(&mut self.lines.load_bytes_per_s);
+        let lines = &mut self.lines;
+        [&mut lines.clwb_ns, &mut lines.clflushopt_ns, &mut lines.cldemote_ns].into_iter().flatten().for_each(ns);
+        for layer in &mut self.layers {
+            ns(&mut layer.latency_ns);
+            rate(&mut layer.read_bytes_per_s);
+            layer.copy_bytes_per_s.as_mut().map(rate);
+        }
+        self
     }
 
     /// The copier that picks by length, for a target where `ordinary` stores (that leave the lines cached) are wanted,

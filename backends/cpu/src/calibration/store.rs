@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use datapipes_core::topology::Topology;
@@ -19,7 +19,12 @@ impl Calibration {
     /// # Errors
     /// `NotFound` where none of the three environment variables (the last is `HOME`) says where.
     pub fn path(topology: &Topology) -> Result<PathBuf> {
-        let variable = |name: &str| env::var_os(name).filter(|value: &OsString| !value.is_empty());
+        Calibration::path_by(topology, |name| env::var_os(name))
+    }
+
+    /// As [`path`](Self::path), in an environment that is passed in.
+    pub(super) fn path_by(topology: &Topology, environment: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf> {
+        let variable = |name: &str| environment(name).filter(|value| !value.is_empty());
         if let Some(path) = variable(OVERRIDE) {
             return Ok(path.into());
         }
@@ -37,9 +42,16 @@ impl Calibration {
     /// # Errors
     /// `NotFound` where there is none; `Corrupt` where it is not one, or not of this machine; errors of reading.
     pub fn load(topology: &Topology) -> Result<Calibration> {
-        let path = Calibration::path(topology)?;
+        Calibration::load_from(&Calibration::path(topology)?, topology)
+    }
+
+    /// Reads the calibration of this machine from a file.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_from(path: &Path, topology: &Topology) -> Result<Calibration> {
         let shown = path.display().to_string();
-        let text = fs::read(&path).map_err(|e| Error::io("read", &e, &shown))?;
+        let text = fs::read(path).map_err(|e| Error::io("read", &e, &shown))?;
         let corrupt = |why: String| {
             Error::new(ErrorKind::Corrupt, "read", format!("{shown}: {why}")).advice("run `dpipe calibrate`")
         };
@@ -57,26 +69,34 @@ impl Calibration {
     /// Errors of writing, with the path.
     pub fn save(&self, topology: &Topology) -> Result<PathBuf> {
         let path = Calibration::path(topology)?;
+        self.save_as(&path)?;
+        Ok(path)
+    }
+
+    /// As [`save`](Self::save), to a file.
+    ///
+    /// # Errors
+    /// Errors of writing, with the path.
+    pub fn save_as(&self, path: &Path) -> Result<()> {
         let shown = path.display().to_string();
         let failed = |e: &std::io::Error| Error::io("write", e, &shown);
         if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             fs::create_dir_all(parent).map_err(|e| failed(&e))?;
         }
-        let mut beside = path.clone().into_os_string();
+        let mut beside = path.as_os_str().to_owned();
         beside.push(format!(".{}.new", std::process::id()));
         let text = serde_json::to_vec_pretty(self)
             .map_err(|e| Error::new(ErrorKind::System, "write", format!("{shown}: {e}")))?;
         let written = fs::File::create(&beside).and_then(|mut file| {
             file.write_all(&text)?;
             file.sync_all()?;
-            fs::rename(&beside, &path)
+            fs::rename(&beside, path)
         });
         written.map_err(|e| {
             // The error of writing is what the caller needs; what is left beside is removed if it can be.
             let _ = fs::remove_file(&beside);
             failed(&e)
-        })?;
-        Ok(path)
+        })
     }
 
     /// The calibration on disk; where there is none that can be trusted, measures and saves one. That it cannot be saved

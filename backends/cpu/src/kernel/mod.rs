@@ -4,6 +4,8 @@
 //! * bytes are reached only under leases, which `datapipes_core::memory` grants ([`Copier::copy`], [`Lines::apply`]);
 //! * when a kernel returns, its stores are ordered before every later store (non-temporal ones by `sfence`).
 #![allow(unsafe_code)]
+// Elsewhere only the C library's copy is left, and what chooses among the others is idle.
+#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 
 mod lines;
 mod short;
@@ -21,8 +23,8 @@ use crate::instructions::Instructions;
 
 /// Lengths are sorted into classes by their highest bit.
 pub(crate) const CLASSES: usize = 64;
-/// Up to this length a copy by size is made inline, without a call.
-pub(crate) const SHORT_MAX: usize = short::MAX;
+/// Up to this length a copy by size is made inline, without a call; from there on the C library is as fast or faster.
+pub(crate) const SHORT_MAX: usize = 64;
 
 /// A way to copy bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -79,6 +81,8 @@ pub struct Copier {
     kernels: [Kernel; CLASSES],
     /// Lengths up to this are copied inline.
     short_max: usize,
+    /// Lengths below this and above that are for `memcpy`, and need no look at the table.
+    memcpy_below: usize,
     /// How far ahead of the loads the non-temporal kernels prefetch, in bytes; 0 is not at all.
     prefetch_bytes: usize,
 }
@@ -109,7 +113,9 @@ impl Copier {
     /// # Safety
     /// The processor must have the instructions of every kernel in the table.
     unsafe fn unchecked(kernels: [Kernel; CLASSES], short_max: usize, prefetch_bytes: usize) -> Copier {
-        Copier { kernels, short_max, prefetch_bytes }
+        let first_other = kernels.iter().position(|kernel| *kernel != Kernel::Memcpy);
+        let memcpy_below = first_other.map_or(usize::MAX, |bits| 1 << bits);
+        Copier { kernels, short_max, memcpy_below, prefetch_bytes }
     }
 
     /// The kernel for a length; None where it is copied inline.
@@ -149,8 +155,12 @@ impl Copier {
     #[inline]
     unsafe fn run(&self, from: *const u8, to: *mut u8, len: usize) {
         if len <= self.short_max {
-            // SAFETY: what this function demands; the length is at most SHORT_MAX (see the constructors).
+            // SAFETY: what this function demands; `short_max` is at most SHORT_MAX (see the constructors), less than `short::MAX`.
             return unsafe { short::copy(from, to, len) };
+        }
+        if len < self.memcpy_below {
+            // SAFETY: what this function demands.
+            return unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
         }
         // SAFETY: the addresses are what this function demands; the processor has the kernel's instructions, which the
         // constructors checked.

@@ -1,4 +1,4 @@
-//! Copies of up to 128 bytes, without a call and without a loop. Beyond that the C library's wider registers win.
+//! Copies of up to 128 bytes, without a call and without a loop. Beyond that wider registers win.
 //!
 //! ```text
 //! 40 bytes:   [ first 32 bytes             ]

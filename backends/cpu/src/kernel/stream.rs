@@ -112,9 +112,7 @@ pub(super) unsafe fn copy<V: Vector>(from: *const u8, to: *mut u8, len: usize, a
         return unsafe { short::copy(from, to, len) };
     }
     // SAFETY: what this function demands; the length was just found to be at least 128.
-    unsafe {
-        if ahead == 0 { body::<V, false>(from, to, len, 0) } else { body::<V, true>(from, to, len, ahead) }
-    }
+    unsafe { if ahead == 0 { body::<V, false>(from, to, len, 0) } else { body::<V, true>(from, to, len, ahead) } }
 }
 
 /// # Safety

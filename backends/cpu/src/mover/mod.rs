@@ -30,7 +30,9 @@ impl Bytes {
     fn of(span: Span) -> Result<Bytes> {
         match (span.source.try_into(), span.target.try_into(), span.len.try_into()) {
             (Ok(source), Ok(target), Ok(len)) => Ok(Bytes { source, target, len }),
-            _ => Err(Error::new(ErrorKind::OutOfRange, "transfer", format!("{span:?} is beyond this machine's memory"))),
+            _ => {
+                Err(Error::new(ErrorKind::OutOfRange, "transfer", format!("{span:?} is beyond this machine's memory")))
+            }
         }
     }
 }

@@ -111,7 +111,10 @@ mod tests {
     #[test]
     fn long_transfers_are_timed() {
         let tally = Tally::default();
-        let pause = || { std::thread::sleep(std::time::Duration::from_millis(2)); Ok(()) };
+        let pause = || {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+            Ok(())
+        };
         tally.count(TIMED_MIN, pause).unwrap();
         assert!(tally.counters().busy_ns >= 2_000_000);
     }

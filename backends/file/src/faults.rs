@@ -1,0 +1,44 @@
+//! Faults on request, so that tests meet what a healthy machine does not show.
+
+/// A request that is about to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// Whether it writes to the file.
+    pub write: bool,
+    /// Offset in the file, in bytes.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u32,
+    /// How many requests the mover made before this one.
+    pub nth: u64,
+}
+
+/// What is to become of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing special.
+    Pass,
+    /// Only so many bytes are asked of the kernel. Direct requests are rounded up to the alignment, so that the kernel
+    /// takes them; a request of one block cannot be shortened.
+    Short(u32),
+    /// It is carried out, and its result replaced by this errno.
+    Errno(i32),
+}
+
+/// Decides the fate of requests; see [`Config::faults`](crate::Config::faults).
+///
+/// ```
+/// use datapipes_file::{Faults, Operation, Verdict};
+/// /// The first MiB cannot be read.
+/// struct BadSpot;
+/// impl Faults for BadSpot {
+///     fn verdict(&self, op: &Operation) -> Verdict {
+///         if !op.write && op.offset < 1 << 20 { Verdict::Errno(5) } else { Verdict::Pass }
+///     }
+/// }
+/// # let _: &dyn Faults = &BadSpot;
+/// ```
+pub trait Faults: Send + Sync {
+    /// The fate of one request. It is called with a lock held and must not use the pipe.
+    fn verdict(&self, operation: &Operation) -> Verdict;
+}

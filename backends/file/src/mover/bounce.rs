@@ -1,0 +1,77 @@
+//! Aligned buffers for what direct I/O does not take as it is.
+//!
+//! Unsafe code: copies between a bounce buffer and leased memory by address. Callers promise what each function names.
+#![allow(unsafe_code)]
+
+use std::sync::{Mutex, PoisonError};
+
+use datapipes_core::Result;
+use datapipes_core::memory::{MapOptions, Pages, Region};
+
+/// Buffers of one mover: mapped when first needed, reused, never more than requests are in flight.
+pub(crate) struct Bounces {
+    buffer_bytes: usize,
+    free: Mutex<Vec<Region>>,
+}
+
+impl Bounces {
+    pub(crate) fn new(buffer_bytes: usize) -> Self {
+        Bounces { buffer_bytes, free: Mutex::new(Vec::new()) }
+    }
+
+    /// A buffer, aligned to pages.
+    pub(crate) fn take(&self) -> Result<Bounce> {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let region = match free {
+            Some(region) => region,
+            None => {
+                Region::map(self.buffer_bytes, MapOptions { pages: Pages::Small, prefault: false, node: None })?
+            }
+        };
+        Ok(Bounce { region })
+    }
+
+    /// Takes a buffer back. No request may use it any more.
+    pub(crate) fn give_back(&self, bounce: Bounce) {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(bounce.region);
+    }
+}
+
+/// A buffer that belongs to one request.
+pub(crate) struct Bounce {
+    region: Region,
+}
+
+impl Bounce {
+    /// The address of its first byte.
+    pub(crate) fn address(&self) -> usize {
+        self.region.address().expose_provenance()
+    }
+
+    /// Copies `len` bytes at `source` to the start of the buffer.
+    ///
+    /// # Safety
+    /// `source..source + len` is readable memory, leased to the job of the request.
+    pub(crate) unsafe fn fill(&mut self, source: usize, len: usize) {
+        assert!(len <= self.region.len(), "a bounce of {len} bytes in a buffer of {}", self.region.len());
+        // SAFETY: the source is promised by the caller; the target is this buffer, which nobody else refers to, and its
+        // length was just checked.
+        unsafe {
+            std::ptr::copy_nonoverlapping(std::ptr::with_exposed_provenance(source), self.region.address(), len);
+        }
+    }
+
+    /// Copies `len` bytes from `skip` of the buffer to `target`.
+    ///
+    /// # Safety
+    /// `target..target + len` is writable memory, leased to the job of the request.
+    pub(crate) unsafe fn empty(&self, skip: usize, target: usize, len: usize) {
+        assert!(skip + len <= self.region.len(), "{len} bytes at {skip} of a buffer of {}", self.region.len());
+        // SAFETY: the range of the source was just checked and the kernel is done with it; the target is promised by the
+        // caller.
+        unsafe {
+            let source = self.region.address().add(skip);
+            std::ptr::copy_nonoverlapping(source.cast_const(), std::ptr::with_exposed_provenance_mut(target), len);
+        }
+    }
+}

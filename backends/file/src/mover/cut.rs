@@ -1,0 +1,203 @@
+//! How a job is cut into requests that the kernel takes.
+//!
+//! ```text
+//! read, direct       |  head  |   aligned, straight into memory   | tail |     head and tail: whole blocks into a
+//!                 ...+--------+--------+--------+--------+--------+...         bounce buffer, the part is copied
+//! write, direct      |  head  |   aligned, straight from memory   | tail |     head and tail: through the page cache
+//! ```
+//!
+//! An address that direct I/O does not take makes every request of the job a bounce.
+//!
+//! Why edges of writes go through the page cache: a block that is only partly ours must be read, patched and written,
+//! and another transfer (or process) may be patching its other part; the kernel's page lock makes that safe, a patch
+//! of our own would not be. And it extends a file to the byte. A page is written either directly or through the cache,
+//! never both, whatever else is in flight: direct requests cover whole pages only, so the write-back of a page
+//! cannot carry old bytes over new ones. The kernel keeps both views of the file coherent between requests.
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// From the file into memory.
+    Read,
+    /// From memory into the file.
+    Write,
+}
+
+/// Which descriptor a request uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// Past the page cache.
+    Direct,
+    /// Through the page cache.
+    Cached,
+}
+
+/// Direct jobs up to this length that are not aligned are read by one bounce rather than by head, middle and tail.
+const ONE_BOUNCE: u64 = 64 << 10;
+/// Bytes of a bounce buffer.
+pub(crate) const BOUNCE: u64 = 256 << 10;
+
+/// What the requests of a mover must meet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    pub(crate) direction: Direction,
+    pub(crate) lane: Lane,
+    /// Of offset and length, for direct I/O.
+    pub(crate) offset_align: u64,
+    /// Of addresses, for direct I/O.
+    pub(crate) memory_align: u64,
+    /// Direct writes cover whole units of this: pages and blocks of the file system.
+    pub(crate) edge_align: u64,
+    /// Of one request.
+    pub(crate) request_bytes: u64,
+}
+
+/// What remains to be moved.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Need {
+    /// Offset in the file.
+    pub(crate) file_at: u64,
+    /// Bytes; not 0.
+    pub(crate) len: u64,
+    /// Address in memory.
+    pub(crate) address: u64,
+    /// Bytes from the address to the border of its registered slice; not 0.
+    pub(crate) room: u64,
+}
+
+/// One request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    pub(crate) lane: Lane,
+    /// Where the request starts in the file.
+    pub(crate) file_at: u64,
+    /// Bytes of the request.
+    pub(crate) io_len: u64,
+    /// Bytes at its start that nobody asked for.
+    pub(crate) skip: u64,
+    /// Bytes after them that were asked for.
+    pub(crate) useful: u64,
+    /// Whether it goes through a bounce buffer.
+    pub(crate) bounce: bool,
+}
+
+impl Rules {
+    /// The first request of what remains. It always covers at least one byte.
+    pub(crate) fn cut(&self, need: &Need) -> Cut {
+        match (self.lane, self.direction) {
+            (Lane::Cached, _) => straight(Lane::Cached, need, need.len.min(self.request_bytes).min(need.room)),
+            (Lane::Direct, Direction::Read) => self.read(need),
+            (Lane::Direct, Direction::Write) => self.write(need),
+        }
+    }
+
+    fn read(&self, need: &Need) -> Cut {
+        let align = self.offset_align;
+        let misfit = need.file_at % align;
+        if misfit == 0 && need.address % self.memory_align == 0 && need.len >= align {
+            return straight(Lane::Direct, need, self.whole(need, align));
+        }
+        let to_block = align - misfit;
+        // The address after the head decides whether what follows can go straight.
+        let lands = (need.address + to_block) % self.memory_align == 0;
+        let useful = if need.len <= ONE_BOUNCE || !lands {
+            need.len.min((BOUNCE / align).max(1) * align - misfit)
+        } else if misfit != 0 {
+            to_block.min(need.len)
+        } else {
+            // Aligned in the file and a head of a whole block would align the address: only if blocks shift addresses.
+            need.len.min(align)
+        };
+        let io_len = (misfit + useful).next_multiple_of(align);
+        Cut { lane: Lane::Direct, file_at: need.file_at - misfit, io_len, skip: misfit, useful, bounce: true }
+    }
+
+    fn write(&self, need: &Need) -> Cut {
+        let unit = self.edge_align;
+        let misfit = need.file_at % unit;
+        if misfit != 0 || need.len < unit {
+            return straight(Lane::Cached, need, need.len.min(unit - misfit));
+        }
+        if need.address % self.memory_align == 0 {
+            return straight(Lane::Direct, need, self.whole(need, unit));
+        }
+        let useful = (need.len.min(BOUNCE.max(unit)) / unit) * unit;
+        Cut { lane: Lane::Direct, file_at: need.file_at, io_len: useful, skip: 0, useful, bounce: true }
+    }
+
+    /// The most whole units that fit a request and the slice; one unit may stick out of the slice.
+    fn whole(&self, need: &Need, unit: u64) -> u64 {
+        let most = need.len.min(self.request_bytes).min(need.room);
+        (most / unit).max(1) * unit
+    }
+}
+
+fn straight(lane: Lane, need: &Need, len: u64) -> Cut {
+    Cut { lane, file_at: need.file_at, io_len: len, skip: 0, useful: len, bounce: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Follows a job to its end and checks every request against the rules.
+    fn walk(rules: &Rules, mut need: Need) -> Vec<Cut> {
+        let (slice, end) = (1 << 20, need.file_at + need.len);
+        let mut cuts = Vec::new();
+        while need.len > 0 {
+            need.room = slice - need.address % slice;
+            let cut = rules.cut(&need);
+            assert!(cut.useful > 0 && cut.useful <= need.len, "{cut:?} of {need:?}");
+            assert_eq!(cut.file_at + cut.skip, need.file_at, "{cut:?} of {need:?}");
+            if cut.lane == Lane::Direct {
+                let unit = if rules.direction == Direction::Read { rules.offset_align } else { rules.edge_align };
+                assert_eq!((cut.file_at % unit, cut.io_len % unit), (0, 0), "{cut:?} of {need:?}");
+                assert!(cut.bounce || need.address % rules.memory_align == 0, "{cut:?} of {need:?}");
+                assert!(!cut.bounce || cut.io_len <= BOUNCE.max(unit), "{cut:?} of {need:?}");
+            }
+            if rules.direction == Direction::Write {
+                assert_eq!(cut.io_len, cut.useful, "a write of bytes that nobody gave: {cut:?}");
+            }
+            need.file_at += cut.useful;
+            need.address += cut.useful;
+            need.len -= cut.useful;
+            cuts.push(cut);
+        }
+        assert_eq!(need.file_at, end);
+        cuts
+    }
+
+    #[test]
+    fn every_cut_meets_the_rules() {
+        for direction in [Direction::Read, Direction::Write] {
+            for lane in [Lane::Direct, Lane::Cached] {
+                for (offset_align, memory_align) in [(512, 512), (512, 4), (4096, 4096), (4096, 512), (1, 1)] {
+                    let rules =
+                        Rules { direction, lane, offset_align, memory_align, edge_align: 4096, request_bytes: 128 << 10 };
+                    for file_at in [0, 1, 511, 512, 4095, 4096, 1_000_003] {
+                        for address in [0, 1, 4, 512, 513, 4096, (1 << 20) - 512, (1 << 20) - 3] {
+                            for len in [1, 2, 511, 512, 513, 4096, 8191, 70_000, 3_000_001] {
+                                walk(&rules, Need { file_at, len, address, room: 0 });
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn only_the_edges_of_an_unaligned_read_bounce() {
+        let rules = Rules {
+            direction: Direction::Read,
+            lane: Lane::Direct,
+            offset_align: 512,
+            memory_align: 512,
+            edge_align: 4096,
+            request_bytes: 1 << 20,
+        };
+        let cuts = walk(&rules, Need { file_at: 100, len: 200_000, address: 612, room: 0 });
+        let bounced: Vec<_> = cuts.iter().map(|c| c.bounce).collect();
+        assert_eq!(bounced, [true, false, true]);
+    }
+}

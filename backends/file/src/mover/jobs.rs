@@ -1,0 +1,387 @@
+//! Who waits for what: jobs, their requests, and the one place where a kernel's result is read.
+//!
+//! ```text
+//! next:   front of the rests -> cut one request off, put the remainder back in front
+//! settle: done    -> all requests of the job quiet? leases go, the job is done
+//!         short   -> the remainder to the front of the rests, to be cut again (alignment may differ now)
+//!         EINTR   -> the same, at most TRIES times without progress
+//!         error   -> rests behind it are dropped, those before it still move, so that `bytes_done` is a prefix
+//! ```
+#![allow(unsafe_code)] // Calls the copies of `bounce` with addresses that jobs lease.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use datapipes_core::backend::{Counters, Done, Job};
+use datapipes_core::memory::RawLease;
+use datapipes_core::{Error, ErrorKind, Result, Span};
+
+use super::bounce::Bounce;
+use super::cut::{Direction, Lane, Need};
+use super::site::Site;
+use crate::faults::{Operation, Verdict};
+
+/// Requests repeated without progress before their errno is believed.
+const TRIES: u16 = 1000;
+
+/// A request on its way.
+pub(crate) struct Piece {
+    slot: usize,
+    /// Offset of the useful bytes in the job.
+    at: u64,
+    useful: u64,
+    skip: u64,
+    tries: u16,
+    bounce: Option<Bounce>,
+    /// The errno that replaces its result.
+    injected: Option<i32>,
+    /// Which descriptor.
+    pub(crate) lane: Lane,
+    /// Offset in the file.
+    pub(crate) file_at: u64,
+    /// Bytes asked of the kernel.
+    pub(crate) len: u32,
+    /// Where they go to or come from.
+    pub(crate) address: usize,
+    /// Offset in the region, where the address is the job's own memory.
+    pub(crate) region_at: Option<usize>,
+}
+
+/// What of a job was not yet asked for.
+struct Rest {
+    slot: usize,
+    at: u64,
+    len: u64,
+    tries: u16,
+}
+
+struct Active {
+    token: u64,
+    span: Span,
+    lease: RawLease,
+    /// The other lease, if the pair was of memories; kept as long as the job.
+    _other: Option<RawLease>,
+    address: usize,
+    region_at: usize,
+    file_at: u64,
+    in_flight: u32,
+    rests: u32,
+    /// The error nearest to the start of the span, and how far it is from it.
+    failure: Option<(u64, Error)>,
+}
+
+/// The jobs of a mover (or of one call, where the engine blocks).
+pub(crate) struct Jobs {
+    site: Arc<Site>,
+    slots: Vec<Option<Active>>,
+    free: Vec<usize>,
+    rests: VecDeque<Rest>,
+    /// Jobs that are done and not yet fetched.
+    pub(crate) done: Vec<Done>,
+    pub(crate) counters: Counters,
+    outstanding: u64,
+    active: usize,
+    busy_since: Option<Instant>,
+}
+
+impl Jobs {
+    pub(crate) fn new(site: Arc<Site>) -> Self {
+        Jobs {
+            site,
+            slots: Vec::new(),
+            free: Vec::new(),
+            rests: VecDeque::new(),
+            done: Vec::new(),
+            counters: Counters::default(),
+            outstanding: 0,
+            active: 0,
+            busy_since: None,
+        }
+    }
+
+    /// No job is accepted and unfinished.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.active == 0
+    }
+
+    /// Requests at the kernel.
+    pub(crate) fn outstanding(&self) -> u64 {
+        self.outstanding
+    }
+
+    /// Time with work so far, that of the present work included.
+    pub(crate) fn busy_ns(&self) -> u64 {
+        self.counters.busy_ns + self.busy_since.map_or(0, elapsed_ns)
+    }
+
+    /// Accepts a job.
+    #[allow(clippy::result_large_err)]
+    pub(crate) fn admit(&mut self, job: Job) -> Result<(), (Job, Error)> {
+        let Job { token, span, source, target } = job;
+        let (file_at, lease, other) = match self.site.rules.direction {
+            Direction::Read => (span.source, target, source),
+            Direction::Write => (span.target, source, target),
+        };
+        let give_back = |lease: Option<RawLease>, other: Option<RawLease>| {
+            let (source, target) = match self.site.rules.direction {
+                Direction::Read => (other, lease),
+                Direction::Write => (lease, other),
+            };
+            Job { token, span, source, target }
+        };
+        let Some(lease) = lease else {
+            let e = Error::new(ErrorKind::InvalidInput, self.site.operation(), "a job without a lease on its memory");
+            return Err((give_back(None, other), e));
+        };
+        let end = file_at.checked_add(span.len).filter(|end| i64::try_from(*end).is_ok());
+        if end.is_none() || lease.len() as u64 != span.len {
+            let e = Error::new(
+                ErrorKind::InvalidInput,
+                self.site.operation(),
+                format!("{} bytes at {file_at} of {} with {} leased", span.len, self.path(), lease.len()),
+            );
+            return Err((give_back(Some(lease), other), e));
+        }
+        let (address, region_at) = (lease.address().expose_provenance(), lease.place().1);
+        let active = Active {
+            token,
+            span,
+            lease,
+            _other: other,
+            address,
+            region_at,
+            file_at,
+            in_flight: 0,
+            rests: 0,
+            failure: None,
+        };
+        let slot = self.free.pop().unwrap_or(self.slots.len());
+        if slot == self.slots.len() {
+            self.slots.push(Some(active));
+        } else {
+            self.slots[slot] = Some(active);
+        }
+        if self.active == 0 {
+            self.busy_since = Some(Instant::now());
+        }
+        self.active += 1;
+        if span.len > 0 {
+            self.rest(Rest { slot, at: 0, len: span.len, tries: 0 }, false);
+        }
+        self.finish_if_quiet(slot);
+        Ok(())
+    }
+
+    /// The next request to make.
+    pub(crate) fn next(&mut self) -> Option<Piece> {
+        while let Some(rest) = self.rests.pop_front() {
+            let slot = rest.slot;
+            let at = rest.at;
+            self.job(slot).rests -= 1;
+            let outcome = if self.job(slot).failure.as_ref().is_some_and(|f| f.0 <= at) {
+                Ok(None)
+            } else {
+                self.cut(rest).map(Some)
+            };
+            match outcome {
+                Ok(Some(piece)) => return Some(piece),
+                Ok(None) => {}
+                Err(e) => self.fail(slot, at, e),
+            }
+            self.finish_if_quiet(slot);
+        }
+        None
+    }
+
+    fn cut(&mut self, rest: Rest) -> Result<Piece> {
+        let site = self.site.clone();
+        let job = self.job(rest.slot);
+        // The rest lies within the job's span, whose bytes are leased, so that neither sum overflows.
+        let at = rest.at as usize;
+        let (address, region_at) = (job.address + at, job.region_at + at);
+        let need = Need {
+            file_at: job.file_at + rest.at,
+            len: rest.len,
+            address: address as u64,
+            room: site.room(region_at),
+        };
+        let cut = site.rules.cut(&need);
+        let nth = site.requests.fetch_add(1, Ordering::Relaxed);
+        let (len, injected) = verdict(&site, cut.lane, cut.file_at, cut.io_len, nth);
+        let mut piece = Piece {
+            slot: rest.slot,
+            at: rest.at,
+            useful: cut.useful,
+            skip: cut.skip,
+            tries: rest.tries,
+            bounce: None,
+            injected,
+            lane: cut.lane,
+            file_at: cut.file_at,
+            len,
+            address,
+            region_at: Some(region_at),
+        };
+        if cut.bounce {
+            let mut bounce = site.bounces.take()?;
+            if site.rules.direction == Direction::Write {
+                // SAFETY: the bytes lie within the job's lease: `rest` does, and `cut.useful` is at most its length.
+                unsafe { bounce.fill(address, cut.useful as usize) };
+            }
+            piece.address = bounce.address();
+            piece.region_at = None;
+            piece.bounce = Some(bounce);
+            self.counters.bounces += 1;
+            self.counters.bounced_bytes += cut.useful;
+        }
+        self.job(rest.slot).in_flight += 1;
+        self.outstanding += 1;
+        self.counters.requests += 1;
+        self.counters.max_outstanding = self.counters.max_outstanding.max(self.outstanding);
+        if rest.len > cut.useful {
+            let (at, len) = (rest.at + cut.useful, rest.len - cut.useful);
+            self.rest(Rest { slot: rest.slot, at, len, tries: 0 }, true);
+        }
+        Ok(piece)
+    }
+
+    /// The only reader of a kernel's result (bytes, or a negative errno): progress, another try, or the job's error.
+    pub(crate) fn settle(&mut self, piece: Piece, result: i32) {
+        let Piece { slot, at, useful, skip, tries, bounce, injected, lane, .. } = piece;
+        let result = injected.map_or(result, |errno| -errno);
+        self.outstanding -= 1;
+        self.job(slot).in_flight -= 1;
+        let moved = u64::try_from(result).unwrap_or(0).saturating_sub(skip).min(useful);
+        if moved > 0 {
+            if let (Some(bounce), Direction::Read) = (&bounce, self.site.rules.direction) {
+                let target = self.job(slot).address + at as usize;
+                // SAFETY: the target lies within the job's lease, as in `cut`; `moved` is at most `useful`.
+                unsafe { bounce.empty(skip as usize, target, moved as usize) };
+            }
+            self.counters.bytes += moved;
+            match lane {
+                Lane::Direct => self.counters.direct_bytes += moved,
+                Lane::Cached => self.counters.cached_bytes += moved,
+            }
+        }
+        if let Some(bounce) = bounce {
+            self.site.bounces.give_back(bounce);
+        }
+        if moved < useful {
+            let rest = Rest { slot, at: at + moved, len: useful - moved, tries: if moved > 0 { 0 } else { tries + 1 } };
+            match self.stopped(&rest, result, moved) {
+                Ok(()) => self.rest(rest, true),
+                Err(e) => self.fail(slot, rest.at, e),
+            }
+        }
+        self.finish_if_quiet(slot);
+    }
+
+    /// Whether a request that stopped early is worth another try, or what the job's error is.
+    fn stopped(&mut self, rest: &Rest, result: i32, moved: u64) -> Result<()> {
+        let file_at = self.job(rest.slot).file_at + rest.at;
+        let os = |errno: i32| Error::os(self.site.operation(), errno, self.path()).offset(file_at).bytes_done(rest.at);
+        // ECANCELED: the thread that submitted it ended, and its workers with it; the request itself is fine.
+        let again = matches!(-result, libc::EINTR | libc::EAGAIN | libc::ECANCELED);
+        if moved > 0 {
+            self.counters.short_finished += 1;
+            return Ok(());
+        }
+        if again && rest.tries < TRIES {
+            self.counters.retries += 1;
+            return Ok(());
+        }
+        if -result == libc::EINVAL && self.site.rules.lane == Lane::Direct {
+            return Err(os(libc::EINVAL).advice("the file system refuses this direct request: use cached access"));
+        }
+        if result < 0 {
+            return Err(os(-result));
+        }
+        if self.site.rules.direction == Direction::Write {
+            let context = format!("{}: the kernel took no bytes", self.path());
+            return Err(Error::new(ErrorKind::System, "write", context).offset(file_at).bytes_done(rest.at));
+        }
+        // A block that ends before the bytes asked for: the end of the file, unless the file grew meanwhile.
+        if result > 0 && rest.tries < TRIES && self.site.file.len().is_ok_and(|len| len > file_at) {
+            self.counters.retries += 1;
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::EndOfFile, "read", self.path()).offset(file_at).bytes_done(rest.at))
+    }
+
+    fn fail(&mut self, slot: usize, at: u64, error: Error) {
+        let job = self.job(slot);
+        if job.failure.as_ref().is_none_or(|f| at < f.0) {
+            job.failure = Some((at, error));
+        }
+    }
+
+    fn finish_if_quiet(&mut self, slot: usize) {
+        let quiet = |job: &mut Active| job.in_flight == 0 && job.rests == 0;
+        let Some(Active { token, span, lease, failure, .. }) = self.slots[slot].take_if(quiet) else { return };
+        // The leases end before anybody hears of it, so that the caller finds the bytes free.
+        drop(lease);
+        self.free.push(slot);
+        self.active -= 1;
+        if self.active == 0
+            && let Some(since) = self.busy_since.take()
+        {
+            self.counters.busy_ns += elapsed_ns(since);
+        }
+        let result = match failure {
+            None => {
+                self.counters.transfers += 1;
+                Ok(())
+            }
+            Some((at, error)) => {
+                debug_assert!(at <= span.len);
+                self.counters.failed += 1;
+                Err(error)
+            }
+        };
+        self.done.push(Done { token, result });
+    }
+
+    fn rest(&mut self, rest: Rest, front: bool) {
+        self.job(rest.slot).rests += 1;
+        if front { self.rests.push_front(rest) } else { self.rests.push_back(rest) }
+    }
+
+    fn job(&mut self, slot: usize) -> &mut Active {
+        let Some(job) = self.slots.get_mut(slot).and_then(Option::as_mut) else {
+            unreachable!("a rest or a piece keeps its job, and there is one for slot {slot}")
+        };
+        job
+    }
+
+    fn path(&self) -> String {
+        self.site.file.path().display().to_string()
+    }
+}
+
+/// What a fault injector makes of a request: its length, and the errno that replaces its result.
+fn verdict(site: &Site, lane: Lane, offset: u64, len: u64, nth: u64) -> (u32, Option<i32>) {
+    // Requests are cut far below 4 GiB.
+    let len = u32::try_from(len).unwrap_or(u32::MAX);
+    let Some(faults) = &site.faults else { return (len, None) };
+    let write = site.rules.direction == Direction::Write;
+    match faults.verdict(&Operation { write, offset, len, nth }) {
+        Verdict::Pass => (len, None),
+        Verdict::Errno(errno) => (len, Some(errno)),
+        Verdict::Short(short) => {
+            let unit = match (lane, site.rules.direction) {
+                (Lane::Cached, _) => 1,
+                (Lane::Direct, Direction::Read) => site.rules.offset_align,
+                (Lane::Direct, Direction::Write) => site.rules.edge_align,
+            };
+            let short = u64::from(short.max(1)).next_multiple_of(unit);
+            (u32::try_from(short).unwrap_or(len).min(len), None)
+        }
+    }
+}
+
+fn elapsed_ns(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}

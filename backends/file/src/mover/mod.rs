@@ -1,0 +1,23 @@
+//! Jobs into requests, and two engines that carry them out.
+//!
+//! ```text
+//! job -> Jobs::next -> Piece -> engine (ring or pread/pwrite) -> Jobs::settle -> Done
+//!           ^ cut                                                     |
+//!           +------------- what a short request left over ------------+
+//! ```
+//!
+//! [`Site`] is what the requests of one mover have in common, [`cut`] the rules of alignment, [`Jobs`] who waits for
+//! what, [`Ring`] and [`Blocking`] the engines.
+
+mod blocking;
+mod bounce;
+mod cut;
+mod jobs;
+mod ring;
+mod site;
+mod slices;
+
+pub(crate) use blocking::Blocking;
+pub(crate) use cut::{Direction, Lane, Rules};
+pub(crate) use ring::Ring;
+pub(crate) use site::{Queue, Site};

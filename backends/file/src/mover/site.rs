@@ -1,0 +1,82 @@
+//! What the requests of one mover have in common.
+
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use datapipes_core::locator::FilePlace;
+use datapipes_core::memory::MemoryRange;
+use datapipes_core::{Error, ErrorKind, Result};
+
+use super::bounce::Bounces;
+use super::cut::{BOUNCE, Direction, Lane, Rules};
+use crate::faults::Faults;
+
+/// How a mover queues.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Queue {
+    /// Requests outstanding at once.
+    pub(crate) depth: u32,
+    /// Bytes of a registered slice of memory, a power of two; 0 registers none.
+    pub(crate) slice_bytes: usize,
+}
+
+/// The two ends of a mover, and the rules between them.
+pub(crate) struct Site {
+    pub(crate) file: Arc<FilePlace>,
+    pub(crate) memory: MemoryRange,
+    pub(crate) rules: Rules,
+    pub(crate) queue: Queue,
+    pub(crate) faults: Option<Arc<dyn Faults>>,
+    /// Requests made so far.
+    pub(crate) requests: AtomicU64,
+    pub(crate) bounces: Bounces,
+    direct: RawFd,
+}
+
+impl Site {
+    /// The file and the memory, with the alignments taken from the file.
+    pub(crate) fn new(
+        file: Arc<FilePlace>,
+        memory: MemoryRange,
+        rules: Rules,
+        queue: Queue,
+        faults: Option<Arc<dyn Faults>>,
+    ) -> Result<Site> {
+        let direct = match (rules.lane, file.direct_fd()) {
+            (_, Ok(fd)) => fd.as_raw_fd(),
+            (Lane::Cached, Err(_)) => file.cached_fd().as_raw_fd(),
+            (Lane::Direct, Err(why)) => {
+                let context = format!("{}: {why}", file.path().display());
+                return Err(Error::new(ErrorKind::Unavailable, "open direct", context).advice("use cached access"));
+            }
+        };
+        let buffer = BOUNCE.max(rules.edge_align).max(rules.offset_align);
+        let bounces = Bounces::new(usize::try_from(buffer).unwrap_or(1 << 20));
+        Ok(Site { file, memory, rules, queue, faults, requests: AtomicU64::new(0), bounces, direct })
+    }
+
+    /// The descriptor of a lane. It lives as long as the site, which holds the file.
+    pub(crate) fn fd(&self, lane: Lane) -> RawFd {
+        match lane {
+            Lane::Direct => self.direct,
+            Lane::Cached => self.file.cached_fd().as_raw_fd(),
+        }
+    }
+
+    /// Bytes from an offset in the region to the border of its slice.
+    pub(crate) fn room(&self, region_at: usize) -> u64 {
+        match self.queue.slice_bytes {
+            0 => u64::MAX,
+            slice => (slice - region_at % slice) as u64,
+        }
+    }
+
+    /// What the operation is called in errors.
+    pub(crate) fn operation(&self) -> &'static str {
+        match self.rules.direction {
+            Direction::Read => "read",
+            Direction::Write => "write",
+        }
+    }
+}

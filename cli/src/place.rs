@@ -1,0 +1,103 @@
+//! Places from the command line: URIs and plain paths, opened.
+
+use std::path::Path;
+
+use datapipes::{
+    CoreCache, Dram, Endpoint, Error, ErrorKind, FileAccess, Locator, Machine, MapOptions, Pages, Result, Ssd, Uri,
+};
+
+/// An open place.
+#[derive(Debug)]
+pub(crate) enum Place {
+    Ssd(Ssd),
+    Dram(Dram),
+    Cache(CoreCache),
+}
+
+impl Place {
+    /// Opens what is there, for reading. Memory without a size has `len_bytes`.
+    pub(crate) fn source(machine: &Machine, uri: &Uri, len_bytes: u64) -> Result<Place> {
+        match uri {
+            Uri::Ssd { path, access } => Ok(Place::Ssd(with_access(Ssd::open(path)?, *access)?)),
+            other => Place::memory_place(machine, other, len_bytes),
+        }
+    }
+
+    /// Opens a place in memory.
+    pub(crate) fn memory_place(machine: &Machine, uri: &Uri, len_bytes: u64) -> Result<Place> {
+        match uri {
+            Uri::Dram { len, node } => {
+                let len = if *len == 0 { len_bytes } else { *len };
+                let len = usize::try_from(len).map_err(|_| bad(format!("dram of {len} bytes: this machine has no such memory")))?;
+                let options = MapOptions { pages: Pages::Huge, prefault: true, node: *node };
+                Ok(Place::Dram(Dram::allocate_with(len.max(1), options)?))
+            }
+            Uri::CoreCache { level, core: index } => {
+                let topology = machine.topology();
+                let usable = || topology.usable_cores().map(|c| c.index.to_string()).collect::<Vec<_>>().join(", ");
+                let core = topology
+                    .core(*index)
+                    .filter(|core| core.usable)
+                    .ok_or_else(|| bad(format!("core {index} is not ours to use; these are: {}", usable())))?;
+                let size = if *level == 2 { topology.l2_size(*index) } else { topology.l3_share(*index) };
+                let size = size.ok_or_else(|| {
+                    Error::new(ErrorKind::Unavailable, "declare", format!("L{level} of core {index}: its size is not known"))
+                })?;
+                let len = usize::try_from(size.min(len_bytes.max(1))).unwrap_or(usize::MAX);
+                Ok(Place::Cache(CoreCache::at_level(core, *level, &Dram::allocate(len)?)?))
+            }
+            other => Err(bad(format!("{other:?} is not memory"))),
+        }
+    }
+
+    /// The length in bytes now.
+    pub(crate) fn len(&self) -> Result<u64> {
+        match self {
+            Place::Ssd(ssd) => ssd.len(),
+            Place::Dram(dram) => Ok(dram.len() as u64),
+            Place::Cache(cache) => Ok(cache.len() as u64),
+        }
+    }
+
+    /// The memory of the place, if it is memory.
+    pub(crate) fn memory(&self) -> Option<&Dram> {
+        match self {
+            Place::Ssd(_) => None,
+            Place::Dram(dram) => Some(dram),
+            Place::Cache(cache) => Some(cache.backing()),
+        }
+    }
+
+    /// The file of the place, if it is one.
+    pub(crate) fn ssd(&self) -> Option<&Ssd> {
+        match self {
+            Place::Ssd(ssd) => Some(ssd),
+            Place::Dram(_) | Place::Cache(_) => None,
+        }
+    }
+}
+
+impl Locator for Place {
+    fn endpoint(&self) -> Endpoint {
+        match self {
+            Place::Ssd(ssd) => ssd.endpoint(),
+            Place::Dram(dram) => dram.endpoint(),
+            Place::Cache(cache) => cache.endpoint(),
+        }
+    }
+}
+
+/// The file with the access asked for.
+pub(crate) fn with_access(ssd: Ssd, access: FileAccess) -> Result<Ssd> {
+    if access == FileAccess::Auto { Ok(ssd) } else { ssd.with_access(access) }
+}
+
+/// Whether a path leads to a block device.
+pub(crate) fn is_block_device(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device())
+}
+
+fn bad(why: String) -> Error {
+    Error::new(ErrorKind::InvalidInput, "open", why)
+}
