@@ -167,6 +167,16 @@ impl<'a, L: Layout> Source<'a, L> {
     }
 }
 
+impl<L> Drop for Source<'_, L> {
+    fn drop(&mut self) {
+        // The buffers are somebody else's from now on: nothing may be on its way into them.
+        if let Some(coming) = self.coming.take() {
+            // Its outcome is of no interest any more.
+            let _ = coming.transfer.wait();
+        }
+    }
+}
+
 /// Where in a run the records begin that do not come before `key`. Records equal to the key come before it where
 /// `equal_before` is set.
 pub(crate) fn position<L: Layout>(
