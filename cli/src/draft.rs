@@ -7,7 +7,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use datapipes::{Error, Result, Ssd};
+use datapipes::{Error, ErrorKind, Result, Ssd};
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
@@ -25,6 +25,11 @@ impl Draft {
     /// A file beside `path`; whatever is at `path` stays until [`publish`](Self::publish).
     pub(crate) fn beside(path: &Path) -> Result<Draft> {
         let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+        if std::fs::metadata(&target).is_ok_and(|meta| !meta.is_file()) {
+            // A rename would put a file in the place of a device or a pipe.
+            let why = format!("{} is there, and is no regular file", path.display());
+            return Err(Error::new(ErrorKind::InvalidInput, "write", why).advice("name a file, new or to be replaced"));
+        }
         let dir = folder_of(&target);
         let (ssd, hidden) = match Ssd::unlinked_in(&dir) {
             Ok(ssd) => (ssd, None),

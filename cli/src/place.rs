@@ -6,6 +6,15 @@ use datapipes::{
     CoreCache, Dram, Endpoint, Error, ErrorKind, FileAccess, Locator, Machine, MapOptions, Pages, Result, Ssd, Uri,
 };
 
+/// What memory is wanted where a URI names memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Memory {
+    /// Its length where the URI gives none; 0 for a whole cache.
+    pub(crate) len_bytes: u64,
+    /// Whether it is about to be used.
+    pub(crate) prefault: bool,
+}
+
 /// An open place.
 #[derive(Debug)]
 pub(crate) enum Place {
@@ -16,20 +25,21 @@ pub(crate) enum Place {
 
 impl Place {
     /// Opens what is there, for reading. Memory without a size has `len_bytes`.
-    pub(crate) fn source(machine: &Machine, uri: &Uri, len_bytes: u64) -> Result<Place> {
+    pub(crate) fn source(machine: &Machine, uri: &Uri, memory: Memory) -> Result<Place> {
         match uri {
             Uri::Ssd { path, access } => Ok(Place::Ssd(with_access(Ssd::open(path)?, *access)?)),
-            other => Place::memory_place(machine, other, len_bytes),
+            other => Place::memory_place(machine, other, memory),
         }
     }
 
     /// Opens a place in memory.
-    pub(crate) fn memory_place(machine: &Machine, uri: &Uri, len_bytes: u64) -> Result<Place> {
+    pub(crate) fn memory_place(machine: &Machine, uri: &Uri, memory: Memory) -> Result<Place> {
+        let Memory { len_bytes, prefault } = memory;
         match uri {
             Uri::Dram { len, node } => {
                 let len = if *len == 0 { len_bytes } else { *len };
                 let len = usize::try_from(len).map_err(|_| bad(format!("dram of {len} bytes: this machine has no such memory")))?;
-                let options = MapOptions { pages: Pages::Huge, prefault: true, node: *node };
+                let options = MapOptions { pages: Pages::Huge, prefault, node: *node };
                 Ok(Place::Dram(Dram::allocate_with(len.max(1), options)?))
             }
             Uri::CoreCache { level, core: index } => {
@@ -43,7 +53,8 @@ impl Place {
                 let size = size.ok_or_else(|| {
                     Error::new(ErrorKind::Unavailable, "declare", format!("L{level} of core {index}: its size is not known"))
                 })?;
-                let len = usize::try_from(size.min(len_bytes.max(1))).unwrap_or(usize::MAX);
+                let len = if len_bytes == 0 { size } else { size.min(len_bytes) };
+                let len = usize::try_from(len).unwrap_or(usize::MAX);
                 Ok(Place::Cache(CoreCache::at_level(core, *level, &Dram::allocate(len)?)?))
             }
             other => Err(bad(format!("{other:?} is not memory"))),

@@ -20,9 +20,18 @@ static WORK: OnceLock<Control> = OnceLock::new();
 /// nothing on disk under a name, and the process can simply end.
 const PATIENCE: Duration = Duration::from_millis(1500);
 
+/// What the work may have to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WaitsFor {
+    /// Disks and processors only: it stops soon when asked.
+    Places,
+    /// Terminals and other programs, which may say nothing for ever.
+    Streams,
+}
+
 /// Catches SIGINT, SIGTERM and SIGHUP from here on and returns what they stop. Those that the parent chose to ignore
 /// (`nohup`) stay ignored. Called once, by the command that works.
-pub(crate) fn catch() -> Control {
+pub(crate) fn catch(waits_for: WaitsFor) -> Control {
     let control = WORK.get_or_init(Control::default).clone();
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: sigaction is given a zeroed structure to fill, and then one that is fully set; the handler is a function
@@ -38,7 +47,9 @@ pub(crate) fn catch() -> Control {
             libc::sigaction(signal, &new, std::ptr::null_mut());
         }
     }
-    std::thread::spawn(watch);
+    if waits_for == WaitsFor::Streams {
+        std::thread::spawn(watch);
+    }
     control
 }
 

@@ -5,13 +5,15 @@
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use datapipes::{Error, ErrorKind, Result};
 use serde::Serialize;
 
 use crate::outcome::interrupted;
 use crate::signals;
+
+const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// What a process used.
 #[derive(Clone, Debug, Serialize)]
@@ -33,6 +35,21 @@ impl Usage {
     }
 }
 
+/// Processor time that this process used so far, in seconds.
+pub(crate) fn own_cpu_seconds() -> f64 {
+    // SAFETY: rusage is a structure of numbers, for which zeros are values; getrusage fills our own variable.
+    let rusage = unsafe {
+        let mut rusage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut rusage);
+        rusage
+    };
+    time(rusage.ru_utime) + time(rusage.ru_stime)
+}
+
+fn time(t: libc::timeval) -> f64 {
+    t.tv_sec as f64 + t.tv_usec as f64 / 1e6
+}
+
 /// Runs a command to its end; returns what it used and what it wrote to its standard output. The standard error is ours.
 pub(crate) fn run(command: &mut Command) -> Result<(Usage, String)> {
     let shown = command.get_program().to_string_lossy().into_owned();
@@ -42,14 +59,19 @@ pub(crate) fn run(command: &mut Command) -> Result<(Usage, String)> {
         .stdout(Stdio::piped())
         .spawn()
         .map_err(|e| Error::io("run", &e, shown.clone()))?;
-    let mut output = String::new();
-    let read = child.stdout.take().map_or(Ok(0), |mut stdout| stdout.read_to_string(&mut output));
+    let stdout = child.stdout.take();
+    // Read meanwhile, lest the child wait for us.
+    let reader = std::thread::spawn(move || {
+        let mut output = String::new();
+        stdout.map_or(Ok(0), |mut stdout| stdout.read_to_string(&mut output)).map(|_| output)
+    });
     let (status, rusage) = wait(&mut child)?;
     let seconds = started.elapsed().as_secs_f64();
+    let read = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     if signals::arrived() {
         return Err(interrupted("run"));
     }
-    read.map_err(|e| Error::io("read the output of", &e, shown.clone()))?;
+    let output = read.map_err(|e| Error::io("read the output of", &e, shown.clone()))?;
     if !(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0) {
         let how = match libc::WIFSIGNALED(status) {
             true => format!("died of signal {}", libc::WTERMSIG(status)),
@@ -57,7 +79,6 @@ pub(crate) fn run(command: &mut Command) -> Result<(Usage, String)> {
         };
         return Err(Error::new(ErrorKind::System, "run", format!("{shown}: {how}")));
     }
-    let time = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
     let usage = Usage {
         seconds,
         user_seconds: time(rusage.ru_utime),
@@ -68,26 +89,30 @@ pub(crate) fn run(command: &mut Command) -> Result<(Usage, String)> {
     Ok((usage, output))
 }
 
+/// Waits, and asks the child to end where we were asked to. It looks again and again: a signal may come to another thread,
+/// so that no call of this one would return.
 fn wait(child: &mut Child) -> Result<(libc::c_int, libc::rusage)> {
-    let pid = child.id();
+    let pid = child.id().cast_signed();
+    let mut told = false;
     loop {
         let mut status = 0;
         // SAFETY: rusage is a structure of numbers, for which zeros are values.
         let mut rusage: libc::rusage = unsafe { std::mem::zeroed() };
         // SAFETY: both pointers are to our own variables, which live through the call. The child is not waited for by
         // anybody else, so its id is still its own.
-        let got = unsafe { libc::wait4(pid.cast_signed(), &mut status, 0, &mut rusage) };
-        if got == pid.cast_signed() {
+        let got = unsafe { libc::wait4(pid, &mut status, libc::WNOHANG, &mut rusage) };
+        if got == pid {
             return Ok((status, rusage));
         }
         let error = std::io::Error::last_os_error();
-        if error.raw_os_error() != Some(libc::EINTR) {
+        if got < 0 && error.raw_os_error() != Some(libc::EINTR) {
             return Err(Error::io("wait for", &error, format!("process {pid}")));
         }
-        if signals::arrived() {
-            // The terminal sent it to the child too; others did not.
+        if signals::arrived() && !told {
+            told = true;
             // SAFETY: as above, the id is that of our child.
-            unsafe { libc::kill(pid.cast_signed(), libc::SIGTERM) };
+            unsafe { libc::kill(pid, libc::SIGTERM) };
         }
+        std::thread::sleep(LOOK_EVERY);
     }
 }

@@ -6,9 +6,9 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
-use datapipes::{Constraints, Dram, FileAccess, MapOptions, Pages, Pipe, Report, Result, Span, Ssd, Transfer};
+use datapipes::{Constraints, Dram, FileAccess, MapOptions, Pages, Pipe, Result, Span, Ssd, Transfer};
 
 /// Bytes of a block; a multiple of what direct I/O wants.
 pub(crate) const BLOCK: usize = 4 << 20;
@@ -32,8 +32,12 @@ impl Window {
         Ok(Window { pipe: machine.connect_with(ssd, &memory, &constraints)?, memory })
     }
 
-    /// Hands on the bytes of a range of the file, block by block and in order.
-    pub(crate) fn read(&self, range: Range<u64>, mut look: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    /// Hands on the bytes of a range of the file, block by block and in order, until `look` has seen enough.
+    pub(crate) fn read(
+        &self,
+        range: Range<u64>,
+        mut look: impl FnMut(&[u8]) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
         let slots = (self.memory.len() / BLOCK).max(1);
         let block = self.memory.len().min(BLOCK) as u64;
         let mut flying: VecDeque<(usize, usize, Transfer)> = VecDeque::new();
@@ -51,13 +55,10 @@ impl Window {
             }
             let Some((at, len, transfer)) = flying.pop_front() else { return Ok(()) };
             transfer.wait()?;
-            look(&self.memory.range(at, len)?.lease()?)?;
+            if look(&self.memory.range(at, len)?.lease()?)?.is_break() {
+                return flying.into_iter().try_for_each(|(_, _, transfer)| transfer.wait());
+            }
         }
-    }
-
-    /// What the pipe did.
-    pub(crate) fn report(&self) -> Report {
-        self.pipe.report()
     }
 }
 

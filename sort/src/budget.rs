@@ -3,7 +3,7 @@
 //! ```text
 //! budget = overhead (the program, stacks, rings, heap) + pool
 //! pool   = blocks on their way out | arena                                  (the input fits)
-//!        = blocks on their way out | slot | slot                            (runs are formed)
+//!        = blocks on their way out | slot | slot | slot                     (runs are formed)
 //!        = blocks on their way out | two buffers a run and core             (runs are merged)
 //! ```
 
@@ -13,6 +13,8 @@ use crate::entry::MAX_SLOT;
 
 /// Less than this is raised to it: the program itself needs most of it.
 pub const MIN_MEMORY: u64 = 16 << 20;
+/// More slots at once would make each too small.
+const MAX_LANES: usize = 4;
 const MAX_BLOCK: usize = 4 << 20;
 const MIN_BLOCK: usize = 64 << 10;
 /// Arenas start at multiples of this, so that huge pages and registrations do not straddle them.
@@ -26,6 +28,8 @@ pub(crate) struct Budget {
     pub(crate) blocks: usize,
     /// Bytes of a read.
     pub(crate) chunk: usize,
+    /// Slots that are sorted at once, each by a share of the threads.
+    pub(crate) lanes: usize,
     /// Where the blocks end and the arenas begin.
     pub(crate) arenas_at: usize,
 }
@@ -47,7 +51,19 @@ impl Budget {
             )
             .advice("give more memory with -S, or fewer threads with --parallel"));
         }
-        Ok(Budget { pool, block, blocks, chunk: block, arenas_at })
+        Ok(Budget { pool, block, blocks, chunk: block, lanes: threads.min(MAX_LANES), arenas_at })
+    }
+
+    /// Takes no more than is of use for an input of `total` bytes that does not fit.
+    ///
+    /// A first touch of memory is dear (0.3 to 1.5 GB/s on virtual machines), so what gains nothing is left alone: runs
+    /// need to be only so long that one pass merges them with buffers of a good size. With pool W, runs of W/4 and two
+    /// buffers of b bytes a run and thread, that is 4 N/W * 2 * threads * b = W.
+    pub(crate) fn limit(&mut self, total: u64, threads: usize) {
+        const GOOD_BUFFER: f64 = 1048576.0;
+        let enough = 1.5 * (4.0 * total as f64 * 2.0 * threads as f64 * GOOD_BUFFER).sqrt();
+        let enough = (enough as usize).max(64 << 20).next_multiple_of(ARENA_GRAIN) + self.arenas_at;
+        self.pool = self.pool.min(enough);
     }
 
     /// Bytes for arenas.
@@ -55,10 +71,11 @@ impl Budget {
         self.pool - self.arenas_at
     }
 
-    /// The two slots: offset and length in the pool.
-    pub(crate) fn slots(&self) -> [(usize, usize); 2] {
-        let each = (self.arenas() / 2 / ARENA_GRAIN * ARENA_GRAIN).min(MAX_SLOT);
-        [(self.arenas_at, each), (self.arenas_at + each, each)]
+    /// The slots, one more than there are lanes: offset and length in the pool.
+    pub(crate) fn slots(&self) -> Vec<(usize, usize)> {
+        let count = self.lanes + 1;
+        let each = (self.arenas() / count / ARENA_GRAIN * ARENA_GRAIN).min(MAX_SLOT);
+        (0..count).map(|i| (self.arenas_at + i * each, each)).collect()
     }
 
     /// The one arena.

@@ -11,6 +11,7 @@ use crate::blocks::{ALIGN, Blocks, Target};
 use crate::control::{Control, count};
 use crate::entry::Entry;
 use crate::layout::Layout;
+use crate::prefetch::prefetch;
 use crate::spill::Mark;
 use crate::team::team;
 
@@ -151,22 +152,4 @@ impl<L: Layout> Gather<'_, L> {
         }
         (len, 0)
     }
-}
-
-/// Asks for the lines of a record that will be copied soon.
-#[inline]
-#[allow(unsafe_code)]
-fn prefetch(bytes: &[u8], at: usize) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let start = bytes.as_ptr().wrapping_add(at).cast::<i8>();
-        // SAFETY: a prefetch is a hint that touches no memory architecturally, whatever the address.
-        unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(start);
-            _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(64));
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (bytes, at);
 }

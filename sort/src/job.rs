@@ -1,7 +1,8 @@
 //! A sort from its description to its report.
 
 use std::path::PathBuf;
-use std::sync::mpsc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Instant;
 
 use datapipes_core::topology::{BlockDevice, Topology};
@@ -16,10 +17,12 @@ use crate::gather::Gather;
 use crate::input::{Feed, Input};
 use crate::layout::{Fixed, KeyedLines, Layout, PlainLines};
 use crate::merge::Merger;
+use crate::numbers::{NumberKind, Numbers, SortedNumbers};
 use crate::output::{Draft, Output};
 use crate::report::{Movements, Phase, Role, SortReport};
 use crate::slot::{Filled, Filler};
 use crate::spill::{Run, Spill};
+use crate::team::team;
 use crate::text::Order;
 
 /// What the records are, and their order.
@@ -33,6 +36,13 @@ pub enum Format {
         key_at: usize,
         /// Bytes of the key.
         key_len: usize,
+        /// Descending.
+        reverse: bool,
+    },
+    /// Little-endian numbers, in ascending or descending order.
+    Numbers {
+        /// Which.
+        kind: NumberKind,
         /// Descending.
         reverse: bool,
     },
@@ -105,7 +115,9 @@ enum Task {
 fn run(machine: &Machine, job: SortJob, task: Task) -> Result<SortReport> {
     let SortJob { format, inputs, output, memory_bytes, spill_dirs, threads, unique, fan_in, control } = job;
     let settings = Settings { memory_bytes, threads: threads.max(1), unique, fan_in };
-    let work = Work { inputs, output, spill_dirs };
+    let total = total_len(&inputs)?;
+    control.progress.total.store(total.unwrap_or(0), Relaxed);
+    let work = Work { inputs, output, spill_dirs, total };
     match format {
         Format::Records { len, key_at, key_len, reverse } => {
             if key_len == 0 || key_at.checked_add(key_len).is_none_or(|end| end > len) {
@@ -117,15 +129,20 @@ fn run(machine: &Machine, job: SortJob, task: Task) -> Result<SortReport> {
                 .advice("the key has at least one byte and lies within the record"));
             }
             let layout = Fixed { len, key_at, key_len, reverse };
-            Engine::new(machine, &layout, settings, &control)?.run(task, work)
+            Engine::new(machine, &layout, settings, &control, &work)?.run(task, work)
+        }
+        Format::Numbers { kind, reverse } => {
+            // Merging takes runs, in which numbers are encoded; sorting files that are sorted is as good.
+            let layout = Numbers { kind, reverse };
+            Engine::new(machine, &layout, settings, &control, &work)?.run(Task::Sort, work)
         }
         Format::Lines { order, terminator } if order.is_plain_bytes() || order.plain_reverse() => {
             let layout = PlainLines { terminator, reverse: order.plain_reverse() };
-            Engine::new(machine, &layout, settings, &control)?.run(task, work)
+            Engine::new(machine, &layout, settings, &control, &work)?.run(task, work)
         }
         Format::Lines { order, terminator } => {
             let layout = KeyedLines { terminator, order };
-            Engine::new(machine, &layout, settings, &control)?.run(task, work)
+            Engine::new(machine, &layout, settings, &control, &work)?.run(task, work)
         }
     }
 }
@@ -142,6 +159,8 @@ struct Work {
     inputs: Vec<Input>,
     output: Output,
     spill_dirs: Vec<PathBuf>,
+    /// Bytes of all inputs, where that is known.
+    total: Option<u64>,
 }
 
 /// The machine, the memory and the layout of a job.
@@ -151,6 +170,8 @@ struct Engine<'a, L> {
     settings: Settings,
     control: &'a Control,
     budget: Budget,
+    /// Whether everything fits the memory at once.
+    fits: bool,
     memory: Dram,
     movements: Movements,
 }
@@ -168,6 +189,37 @@ impl<'a> Sink<'a> {
             Sink::Stream(stream) => Target::Stream(stream),
         }
     }
+
+    /// Reserves room for the output, where it is a file.
+    fn preallocate(&self, bytes: u64) -> Result<()> {
+        match self {
+            Sink::Draft { draft, .. } => draft.ssd.preallocate(bytes).map(|_| ()),
+            Sink::Stream(_) => Ok(()),
+        }
+    }
+}
+
+/// What the lanes of the first phase share.
+struct Lanes<'s> {
+    /// Slots to fill; taken away to end the phase.
+    free: Mutex<Option<mpsc::Sender<Dram>>>,
+    to_sort: Mutex<mpsc::Receiver<Result<Filled>>>,
+    forming: Mutex<Forming>,
+    /// By spill place.
+    pipes: Vec<OnceLock<Pipe>>,
+    spill: &'s Mutex<Spill>,
+}
+
+struct Forming {
+    /// With the number of the slot each came from.
+    runs: Vec<(u64, Run)>,
+    error: Option<Error>,
+    /// Bytes and records, where everything went straight to the output.
+    direct: Option<(u64, u64)>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs and how they came to be.
@@ -177,13 +229,23 @@ struct Formed {
 }
 
 impl<'a, L: Layout> Engine<'a, L> {
-    fn new(machine: &'a Machine, layout: &'a L, settings: Settings, control: &'a Control) -> Result<Self> {
-        let budget = Budget::new(settings.memory_bytes, settings.threads)?;
+    fn new(
+        machine: &'a Machine,
+        layout: &'a L,
+        settings: Settings,
+        control: &'a Control,
+        work: &Work,
+    ) -> Result<Self> {
+        let mut budget = Budget::new(settings.memory_bytes, settings.threads)?;
+        let fits = fits(layout, &budget, work);
+        if let (false, Some(total)) = (fits, work.total) {
+            budget.limit(total, settings.threads);
+        }
         // Pages are touched as the job needs them: a small input does not pay for a large budget.
         let options = MapOptions { pages: Pages::Huge, prefault: false, node: None };
         let pool = Pool::new(budget.pool, options)?;
         let memory = Dram::from_pool(&pool, budget.pool)?;
-        Ok(Engine { machine, layout, settings, control, budget, memory, movements: Movements::default() })
+        Ok(Engine { machine, layout, settings, control, budget, fits, memory, movements: Movements::default() })
     }
 
     fn run(&self, task: Task, work: Work) -> Result<SortReport> {
@@ -195,19 +257,17 @@ impl<'a, L: Layout> Engine<'a, L> {
 
     fn sort(&self, work: Work) -> Result<SortReport> {
         let started = Instant::now();
-        let Work { inputs, output, spill_dirs } = work;
-        let total = total_len(&inputs)?;
-        self.control.progress.total.store(total.unwrap_or(0), std::sync::atomic::Ordering::Relaxed);
-        let fits = self.fits(&inputs, total)?;
-        self.check_space(total, fits, &output, &spill_dirs)?;
+        let Work { inputs, output, spill_dirs, total } = work;
+        self.check_space(total, self.fits, &output, &spill_dirs)?;
         let sink = self.open_sink(output)?;
-        let mut spill = Spill::new(&spill_dirs);
+        let spill = Mutex::new(Spill::new(&spill_dirs));
         let mut report = self.report();
         let blocks = Blocks::new(&self.memory, 0, self.budget.block, self.budget.blocks);
 
-        let formed = self.form_runs(inputs, fits, &blocks, &sink, &mut spill, &mut report)?;
+        let formed = self.form_runs(inputs, &blocks, &sink, &spill, &mut report)?;
         report.records = formed.records;
-        report.bytes = self.control.progress.read.load(std::sync::atomic::Ordering::Relaxed);
+        report.bytes = self.control.progress.read.load(Relaxed);
+        let mut spill = spill.into_inner().unwrap_or_else(PoisonError::into_inner);
         if !formed.runs.is_empty() {
             self.merge_runs(formed.runs, &blocks, &sink, &mut spill, &mut report)?;
         }
@@ -224,19 +284,6 @@ impl<'a, L: Layout> Engine<'a, L> {
             threads: self.settings.threads as u64,
             ..SortReport::default()
         }
-    }
-
-    /// Whether records and entries fit the memory at once, as far as that is known.
-    fn fits(&self, inputs: &[Input], total: Option<u64>) -> Result<bool> {
-        let Some(total) = total else { return Ok(false) };
-        let (_, arena) = self.budget.whole();
-        let mean = match self.layout.fixed_len() {
-            Some(len) => len as f64,
-            None => sample_mean(inputs, self.layout.terminator().unwrap_or(b'\n')),
-        };
-        let slack = self.budget.chunk + inputs.len() * 8192 + (64 << 10);
-        let entries = total as f64 / mean * (2 * size_of::<Entry>()) as f64 * 1.02;
-        Ok(total as f64 + entries + slack as f64 <= arena as f64)
     }
 
     /// Refuses what certainly will not fit, before anything is written.
@@ -299,26 +346,35 @@ impl<'a, L: Layout> Engine<'a, L> {
         Ok(())
     }
 
-    /// Reads, sorts and spills slot by slot; a slot is filled while another is sorted. An input that fits goes straight
-    /// to the output, and leaves no runs.
+    /// Reads, sorts and spills slot by slot. The reader fills one slot while each lane sorts and spills another, so that
+    /// reading, sorting and writing overlap. An input that fits is one slot, which all threads sort, and goes straight
+    /// to the output.
     fn form_runs(
         &self,
         inputs: Vec<Input>,
-        fits: bool,
         blocks: &Blocks,
         sink: &Sink<'_>,
-        spill: &mut Spill,
+        spill: &Mutex<Spill>,
         report: &mut SortReport,
     ) -> Result<Formed> {
         let started = Instant::now();
         let feed = Feed::new(self.machine, &self.memory, inputs, &self.movements);
         let mut filler = Filler::new(self.layout, feed, self.control, self.budget.chunk);
-        let mut formed = Formed { runs: Vec::new(), records: 0 };
-        let mut pipes: Vec<Option<Pipe>> = (0..spill.count()).map(|_| None).collect();
-        let arena = |(at, len): (usize, usize)| self.memory.range(at, len);
-        std::thread::scope(|scope| -> Result<()> {
-            let (free, to_fill) = mpsc::channel::<Dram>();
-            let (filled, to_sort) = mpsc::channel::<Result<Filled>>();
+        let (free, to_fill) = mpsc::channel::<Dram>();
+        let (filled, to_sort) = mpsc::channel::<Result<Filled>>();
+        let slots = if self.fits { vec![self.budget.whole()] } else { self.budget.slots() };
+        for (at, len) in slots {
+            // The receiver lives until the scope below.
+            let _ = free.send(self.memory.range(at, len)?);
+        }
+        let lanes = Lanes {
+            free: Mutex::new(Some(free)),
+            to_sort: Mutex::new(to_sort),
+            forming: Mutex::new(Forming { runs: Vec::new(), error: None, direct: None }),
+            pipes: self.budget_places(spill),
+            spill,
+        };
+        let records = std::thread::scope(|scope| {
             let reader = scope.spawn(move || {
                 for arena in to_fill {
                     let outcome = filler.fill(arena);
@@ -329,96 +385,149 @@ impl<'a, L: Layout> Engine<'a, L> {
                 }
                 filler.records()
             });
-            let give = |arena: Dram| {
-                // The reader is gone only where it has sent its last slot, or an error.
-                let _ = free.send(arena);
-            };
-            if fits {
-                give(arena(self.budget.whole())?);
-            } else {
-                for slot in self.budget.slots() {
-                    give(arena(slot)?);
-                }
-            }
-            let mut whole = fits;
-            for slot in &to_sort {
-                let slot = slot?;
-                let last = slot.last;
-                let direct = last && formed.runs.is_empty();
-                self.sort_slot(&slot, |gather| {
-                    if direct {
-                        report.bytes_out = gather.bytes();
-                        report.records_out = gather.records();
-                        if let Sink::Draft { draft, .. } = sink {
-                            draft.ssd.preallocate(gather.bytes())?;
-                        }
-                        gather.write(blocks, sink.target(), self.control, &self.control.progress.written)?;
-                    } else {
-                        let run = self.spill_run(gather, blocks, spill, &mut pipes)?;
-                        formed.runs.push(run);
+            team(self.budget.lanes, |_| {
+                if let Err(e) = self.run_lane(&lanes, blocks, sink) {
+                    let mut forming = lock(&lanes.forming);
+                    if forming.error.is_none() {
+                        forming.error = Some(e);
                     }
-                    Ok(())
-                })?;
-                if last {
-                    break;
+                    drop(forming);
+                    // Without free slots the reader ends, and with it the other lanes.
+                    lock(&lanes.free).take();
                 }
-                if whole {
-                    // It did not fit after all: from now on two slots.
-                    whole = false;
-                    for slot in self.budget.slots() {
-                        give(arena(slot)?);
-                    }
-                } else {
-                    give(slot.arena);
-                }
-            }
-            drop(free);
-            blocks.drain()?;
-            formed.records = reader.join().unwrap_or(0);
-            Ok(())
-        })
-        .inspect_err(|_| {
-            // Writes in flight hold leases on blocks that nobody will take again; their outcome is of no interest.
-            let _ = blocks.drain();
-        })?;
-        for pipe in pipes.into_iter().flatten() {
+            });
+            lock(&lanes.free).take();
+            reader.join().unwrap_or(0)
+        });
+        let drained = blocks.drain();
+        let Lanes { forming, pipes, .. } = lanes;
+        let Forming { mut runs, error, direct } = forming.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if let Some(e) = error {
+            return Err(e);
+        }
+        drained?;
+        for pipe in pipes.into_iter().filter_map(OnceLock::into_inner) {
             self.movements.keep(Role::Spill, pipe);
         }
-        report.runs = formed.runs.len() as u64;
-        let name = if formed.runs.is_empty() { "sort" } else { "runs" };
+        // In the order of the input: that is what makes it stable.
+        runs.sort_by_key(|r| r.0);
+        let runs: Vec<Run> = runs.into_iter().map(|r| r.1).collect();
+        if let Some((bytes, records)) = direct {
+            (report.bytes_out, report.records_out) = (bytes, records);
+        }
+        report.runs = runs.len() as u64;
+        let name = if runs.is_empty() { "sort" } else { "runs" };
         report.phases.push(Phase { name, seconds: started.elapsed().as_secs_f64() });
-        Ok(formed)
+        Ok(Formed { runs, records })
     }
 
-    /// Sorts a slot's entries and hands them on.
-    fn sort_slot(&self, slot: &Filled, then: impl FnOnce(&Gather<'_, L>) -> Result<()>) -> Result<()> {
+    fn budget_places(&self, spill: &Mutex<Spill>) -> Vec<OnceLock<Pipe>> {
+        (0..lock(spill).count()).map(|_| OnceLock::new()).collect()
+    }
+
+    /// Takes filled slots until there are no more.
+    fn run_lane(&self, lanes: &Lanes<'_>, blocks: &Blocks, sink: &Sink<'_>) -> Result<()> {
+        loop {
+            let Ok(slot) = lock(&lanes.to_sort).recv() else { return Ok(()) };
+            let slot = slot?;
+            // The only slot of all: there is nobody to share the cores with.
+            let only = slot.last && slot.index == 0;
+            let threads =
+                if only { self.settings.threads } else { (self.settings.threads / self.budget.lanes).max(1) };
+            let only_sink = only.then_some(sink);
+            match self.layout.numbers() {
+                Some(numbers) => self.sort_numbers(numbers, &slot, threads, blocks, lanes, only_sink)?,
+                None => self.sort_entries(&slot, threads, blocks, lanes, only_sink)?,
+            }
+            let free = lock(&lanes.free);
+            if let (Some(free), false) = (&*free, slot.last) {
+                let mut again = vec![(slot.arena.memory().at(), slot.arena.len())];
+                if self.fits {
+                    // It did not fit after all: from now on several slots.
+                    if slot.index == 0 {
+                        again = self.budget.slots();
+                    }
+                }
+                for (at, len) in again {
+                    // The reader is gone only where it has sent its last slot, or an error.
+                    let _ = free.send(self.memory.range(at, len)?);
+                }
+            }
+        }
+    }
+
+    /// Sorts a slot's entries; their records go to the output, if that is given, otherwise to a run.
+    fn sort_entries(
+        &self,
+        slot: &Filled,
+        threads: usize,
+        blocks: &Blocks,
+        lanes: &Lanes<'_>,
+        output: Option<&Sink<'_>>,
+    ) -> Result<()> {
         const SIZE: usize = size_of::<Entry>();
         let n = slot.entries;
         let raw = slot.arena.range(0, slot.raw_len)?.lease()?;
         let top = slot.arena.len() / SIZE * SIZE;
         let mut lease = slot.arena.range(top - 2 * n * SIZE, 2 * n * SIZE)?.lease_mut()?;
         let (scratch, entries) = lease.as_slice_of::<Entry>()?.split_at_mut(n);
-        let arranger =
-            Arranger { layout: self.layout, raw: &raw, threads: self.settings.threads, unique: self.settings.unique };
+        let arranger = Arranger { layout: self.layout, raw: &raw, threads, unique: self.settings.unique };
         let (entries, pieces) = arranger.arrange(entries, scratch);
-        then(&Gather { arranger, entries, pieces })
+        let gather = Gather { arranger, entries, pieces };
+        let progress = &self.control.progress;
+        if let Some(sink) = output {
+            sink.preallocate(gather.bytes())?;
+            gather.write(blocks, sink.target(), self.control, &progress.written)?;
+            lock(&lanes.forming).direct = Some((gather.bytes(), gather.records()));
+            return Ok(());
+        }
+        let (mut run, pipe) = self.reserve(gather.bytes(), lanes)?;
+        let target = Target::Place { pipe, base: run.offset };
+        run.marks = gather.write(blocks, target, self.control, &progress.spilled)?;
+        lock(&lanes.forming).runs.push((slot.index, run));
+        Ok(())
     }
 
-    fn spill_run(
+    /// As `sort_entries`, for numbers.
+    fn sort_numbers(
         &self,
-        gather: &Gather<'_, L>,
+        numbers: Numbers,
+        slot: &Filled,
+        threads: usize,
         blocks: &Blocks,
-        spill: &mut Spill,
-        pipes: &mut [Option<Pipe>],
-    ) -> Result<Run> {
-        let mut run = spill.reserve(gather.bytes())?;
-        let pipe = match &mut pipes[run.place] {
-            Some(pipe) => pipe,
-            none => none.insert(self.machine.connect(&self.memory, spill.ssd(run.place)?)?),
-        };
-        let target = Target::Place { pipe, base: run.offset };
-        run.marks = gather.write(blocks, target, self.control, &self.control.progress.spilled)?;
-        Ok(run)
+        lanes: &Lanes<'_>,
+        output: Option<&Sink<'_>>,
+    ) -> Result<()> {
+        let unique = self.settings.unique;
+        // A run is one ascending sequence, so one thread sorts it; other lanes keep the others busy.
+        let threads = if output.is_some() { threads } else { 1 };
+        let sorted = SortedNumbers::sort(numbers, &slot.arena, slot.entries, threads, unique)?;
+        let progress = &self.control.progress;
+        if let Some(sink) = output {
+            sink.preallocate(sorted.bytes())?;
+            let (bytes, records) = sorted.write_output(blocks, sink.target(), self.control, &progress.written)?;
+            lock(&lanes.forming).direct = Some((bytes, records));
+            return Ok(());
+        }
+        let (mut run, pipe) = self.reserve(sorted.bytes(), lanes)?;
+        run.marks = sorted.write_run(pipe, run.offset, self.control, &progress.spilled)?;
+        lock(&lanes.forming).runs.push((slot.index, run));
+        Ok(())
+    }
+
+    /// Room for a run, and the pipe to its place.
+    fn reserve<'p>(&self, bytes: u64, lanes: &'p Lanes<'_>) -> Result<(Run, &'p Pipe)> {
+        let mut spill = lock(lanes.spill);
+        let run = spill.reserve(bytes)?;
+        let pipe = &lanes.pipes[run.place];
+        if pipe.get().is_none() {
+            // The spill is locked, so nobody else connects meanwhile.
+            let _ = pipe.set(self.machine.connect(&self.memory, spill.ssd(run.place)?)?);
+        }
+        match pipe.get() {
+            Some(pipe) => Ok((run, pipe)),
+            None => Err(Error::new(ErrorKind::InvalidInput, "spill", "the place has no pipe")),
+        }
     }
 
     /// Merges runs to the output, in several passes where there are more runs than buffers.
@@ -455,10 +564,8 @@ impl<'a, L: Layout> Engine<'a, L> {
             report.merge_passes += 1;
             at += 1;
         }
-        if let Sink::Draft { draft, .. } = sink
-            && !self.settings.unique
-        {
-            draft.ssd.preallocate(runs.iter().map(|r| r.len).sum())?;
+        if !self.settings.unique {
+            sink.preallocate(runs.iter().map(|r| r.len).sum())?;
         }
         let merged = self.settle(blocks, self.merge_group(&merger, spill, &runs, sink.target(), true))?;
         report.bytes_out = merged.bytes;
@@ -492,7 +599,7 @@ impl<'a, L: Layout> Engine<'a, L> {
     ) -> Result<crate::merge::Merged> {
         let places: Vec<Option<&Ssd>> = (0..spill.count()).map(|i| spill.ssd(i).ok()).collect();
         let progress = &self.control.progress;
-        merger.merge(&places, runs, target, if last { &progress.written } else { &progress.spilled })
+        merger.merge(&places, runs, target, if last { &progress.written } else { &progress.spilled }, last)
     }
 
     /// Waits for all writes; the merge's own error comes first.
@@ -504,8 +611,8 @@ impl<'a, L: Layout> Engine<'a, L> {
 
     fn merge_inputs(&self, work: Work) -> Result<SortReport> {
         let started = Instant::now();
-        let Work { inputs, output, spill_dirs } = work;
-        self.check_space(total_len(&inputs)?, true, &output, &spill_dirs)?;
+        let Work { inputs, output, spill_dirs, total } = work;
+        self.check_space(total, true, &output, &spill_dirs)?;
         let mut report = self.report();
         let sink = self.open_sink(output)?;
         let blocks = Blocks::new(&self.memory, 0, self.budget.block, self.budget.blocks);
@@ -522,7 +629,7 @@ impl<'a, L: Layout> Engine<'a, L> {
             places.push(ssd);
         }
         report.bytes = runs.iter().map(|r| r.len).sum();
-        self.control.progress.total.store(report.bytes, std::sync::atomic::Ordering::Relaxed);
+        self.control.progress.total.store(report.bytes, Relaxed);
         let places: Vec<Option<&Ssd>> = places.iter().map(Some).collect();
         let merger = Merger { threads: 1, ..self.merger(&blocks) };
         if runs.len() > merger.fan_in() {
@@ -533,7 +640,7 @@ impl<'a, L: Layout> Engine<'a, L> {
             )
             .advice("give more memory with -S, or merge in two steps"));
         }
-        let outcome = merger.merge(&places, &runs, sink.target(), &self.control.progress.written);
+        let outcome = merger.merge(&places, &runs, sink.target(), &self.control.progress.written, true);
         let merged = self.settle(&blocks, outcome)?;
         report.bytes_out = merged.bytes;
         report.records_out = merged.records;
@@ -545,6 +652,20 @@ impl<'a, L: Layout> Engine<'a, L> {
         report.seconds = started.elapsed().as_secs_f64();
         Ok(report)
     }
+}
+
+/// Whether records and entries fit the memory at once, as far as that is known.
+fn fits<L: Layout>(layout: &L, budget: &Budget, work: &Work) -> bool {
+    let Some(total) = work.total else { return false };
+    let (_, arena) = budget.whole();
+    let mean = match layout.fixed_len() {
+        Some(len) => len as f64,
+        None => sample_mean(&work.inputs, layout.terminator().unwrap_or(b'\n')),
+    };
+    let slack = budget.chunk + work.inputs.len() * 8192 + (64 << 10);
+    let per_record = if layout.numbers().is_some() { 0 } else { 2 * size_of::<Entry>() };
+    let entries = total as f64 / mean * per_record as f64 * 1.02;
+    total as f64 + entries + slack as f64 <= arena as f64
 }
 
 fn total_len(inputs: &[Input]) -> Result<Option<u64>> {

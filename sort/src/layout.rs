@@ -4,6 +4,7 @@
 
 use std::cmp::Ordering;
 
+use crate::numbers::Numbers;
 use crate::text::Order;
 
 /// How records lie in bytes, and their order. A record includes its terminator, if the layout has one.
@@ -62,6 +63,11 @@ pub(crate) trait Layout: Send + Sync {
     /// The next eight bytes of the key, at `depth`, as a prefix; records that come here agree in all bytes before.
     /// `None` where the bytes cannot tell, so that the records must be compared.
     fn deeper(&self, record: &[u8], depth: usize) -> Option<u64>;
+
+    /// The kind of numbers, where records are nothing but numbers: they are sorted without entries.
+    fn numbers(&self) -> Option<Numbers> {
+        None
+    }
 }
 
 /// Records of one length with a key at a fixed place, in the order of the key's bytes.

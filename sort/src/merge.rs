@@ -16,6 +16,7 @@ use datapipes_core::{Dram, Error, ErrorKind, Machine, Pipe, Result};
 use crate::blocks::{Blocks, Edge, Outflow, Target, write_edges};
 use crate::control::{Control, count};
 use crate::layout::Layout;
+use crate::numbers::merge_part;
 use crate::report::{Movements, Role};
 use crate::source::{Segment, Source, position, record_at};
 use crate::spill::{Mark, Run};
@@ -54,13 +55,14 @@ impl<L: Layout> Merger<'_, L> {
         (self.buffers.1 / (2 * MIN_BUFFER * self.threads)).max(2)
     }
 
-    /// Merges all runs into the target; `counter` counts the bytes written.
+    /// Merges all runs into the target; `counter` counts the bytes written, `last` says that it is the output.
     pub(crate) fn merge(
         &self,
         places: Places<'_>,
         runs: &[Run],
         target: Target<'_>,
         counter: &AtomicU64,
+        last: bool,
     ) -> Result<Merged> {
         // Where duplicates are dropped, a part's place in the output is not known before; a stream takes one part.
         let parts = if self.unique || matches!(target, Target::Stream(_)) { 1 } else { self.threads };
@@ -84,6 +86,7 @@ impl<L: Layout> Merger<'_, L> {
                 pipes: &pipes[p],
                 segments: from.iter().zip(to).map(|(f, t)| Segment { from: *f, to: *t }).collect(),
                 buffers: (self.buffers.0 + p * share, size),
+                last,
             };
             let result = part.merge(&mut out);
             let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
@@ -169,6 +172,7 @@ struct Part<'a, 'm, L> {
     pipes: &'a [Option<Pipe>],
     segments: Vec<Segment>,
     buffers: (usize, usize),
+    last: bool,
 }
 
 impl<L: Layout> Part<'_, '_, L> {
@@ -183,15 +187,27 @@ impl<L: Layout> Part<'_, '_, L> {
             let buffer = (at + i * 2 * size, size);
             sources.push(Source::open(layout, pipe, m.memory, buffer, run, *segment)?);
         }
-        let mut tree = LoserTree::new(layout, &mut sources)?;
         let (mut records, mut marks, mut next_mark, mut moved) = (0, Vec::new(), 0, 0);
+        if let Some(numbers) = layout.numbers() {
+            let block = m.blocks.size as u64;
+            records = merge_part(numbers, sources, m.unique, self.last, out, |at, prefix, bytes| {
+                if at >= next_mark {
+                    marks.push(Mark { at, prefix });
+                    next_mark = at + block;
+                }
+                count(&m.control.progress.merged, bytes);
+            })?;
+            out.finish()?;
+            return Ok((records, marks));
+        }
+        let mut tree = LoserTree::new(layout, &mut sources)?;
         let mut last: Vec<u8> = Vec::new();
         while let Some(winner) = tree.winner() {
-            let record = sources[winner].record();
+            let record = sources[winner.source].record();
             moved += record.len() as u64;
             if !m.unique || records == 0 || !layout.same_key(&last, record) {
                 if out.at() >= next_mark {
-                    marks.push(Mark { at: out.at(), prefix: tree.keys[winner] });
+                    marks.push(Mark { at: out.at(), prefix: winner.key });
                     next_mark = out.at() + m.blocks.size as u64;
                     count(&m.control.progress.merged, moved);
                     moved = 0;
@@ -211,91 +227,95 @@ impl<L: Layout> Part<'_, '_, L> {
     }
 }
 
-/// A tournament of sources: each inner node keeps the loser of its match, the winner is at the top.
+/// A contestant: the prefix of its source's record, and the source. A source that is exhausted has the largest prefix.
+#[derive(Clone, Copy)]
+struct Entrant {
+    key: u64,
+    source: usize,
+}
+
+/// A tournament of sources: each inner node keeps the loser of its match, the winner stands beside.
 struct LoserTree<'a, L> {
     layout: &'a L,
-    /// The prefix of each source's record.
-    keys: Vec<u64>,
     done: Vec<bool>,
-    /// Node 0 is the winner; the match of nodes 2n and 2n+1 is at n; source s enters at node s + count.
-    nodes: Vec<u32>,
+    winner: Entrant,
+    /// The match of nodes 2n and 2n+1 is at n; source s enters at node s + count. Node 0 is not used.
+    losers: Vec<Entrant>,
 }
 
 impl<'a, L: Layout> LoserTree<'a, L> {
     fn new(layout: &'a L, sources: &mut [Source<'_, L>]) -> Result<Self> {
         let count = sources.len();
-        let mut tree =
-            LoserTree { layout, keys: vec![u64::MAX; count], done: vec![true; count], nodes: vec![0; count.max(1)] };
-        for s in 0..count {
-            tree.load(s, sources)?;
-        }
+        let nobody = Entrant { key: u64::MAX, source: 0 };
+        let mut tree = LoserTree { layout, done: vec![true; count], winner: nobody, losers: vec![nobody; count] };
         // Play all matches from the leaves up.
-        let mut winners = vec![0u32; 2 * count];
-        for (s, w) in winners[count..].iter_mut().enumerate() {
-            *w = s as u32;
+        let mut winners = vec![nobody; 2 * count];
+        for s in 0..count {
+            winners[count + s] = tree.load(s, sources)?;
         }
         for node in (1..count).rev() {
             let (a, b) = (winners[2 * node], winners[2 * node + 1]);
-            let (winner, loser) = if tree.beats(a as usize, b as usize, sources) { (a, b) } else { (b, a) };
-            winners[node] = winner;
-            tree.nodes[node] = loser;
+            let a_wins = if a.key == b.key { tree.beats_closely(a, b, sources) } else { a.key < b.key };
+            (winners[node], tree.losers[node]) = if a_wins { (a, b) } else { (b, a) };
         }
-        tree.nodes[0] = if count > 1 { winners[1] } else { 0 };
+        tree.winner = winners.get(1).copied().unwrap_or(nobody);
         Ok(tree)
     }
 
-    fn winner(&self) -> Option<usize> {
-        let winner = *self.nodes.first()? as usize;
-        (!*self.done.get(winner)?).then_some(winner)
+    /// The source whose record is next, and that record's prefix.
+    #[inline]
+    fn winner(&self) -> Option<Entrant> {
+        (!*self.done.get(self.winner.source)?).then_some(self.winner)
     }
 
     #[inline]
-    fn load(&mut self, s: usize, sources: &mut [Source<'_, L>]) -> Result<()> {
-        if sources[s].advance()? {
-            self.keys[s] = self.layout.prefix(sources[s].record());
-            self.done[s] = false;
-        } else {
-            self.keys[s] = u64::MAX;
-            self.done[s] = true;
-        }
-        Ok(())
+    fn load(&mut self, s: usize, sources: &mut [Source<'_, L>]) -> Result<Entrant> {
+        let there = sources[s].advance()?;
+        self.done[s] = !there;
+        let key = if there { self.layout.prefix(sources[s].record()) } else { u64::MAX };
+        Ok(Entrant { key, source: s })
     }
 
-    /// Whether source a's record comes before source b's.
-    #[inline]
-    fn beats(&self, a: usize, b: usize, sources: &[Source<'_, L>]) -> bool {
-        let (x, y) = (self.keys[a], self.keys[b]);
-        if x != y { x < y } else { self.beats_closely(a, b, sources) }
-    }
-
-    fn beats_closely(&self, a: usize, b: usize, sources: &[Source<'_, L>]) -> bool {
-        if self.done[a] || self.done[b] {
-            return !self.done[a];
+    /// The order of two whose prefixes are equal.
+    fn beats_closely(&self, a: Entrant, b: Entrant, sources: &[Source<'_, L>]) -> bool {
+        if self.done[a.source] || self.done[b.source] {
+            return !self.done[a.source];
         }
         let order = if self.layout.prefix_decides() {
             std::cmp::Ordering::Equal
         } else {
-            self.layout.compare(sources[a].record(), sources[b].record())
+            self.layout.compare(sources[a.source].record(), sources[b.source].record())
         };
         // Of equal records the one of the earlier run comes first: that is what makes it stable.
-        order.then(a.cmp(&b)).is_lt()
+        order.then(a.source.cmp(&b.source)).is_lt()
     }
 
     /// Replaces the winner's record by its source's next, and plays its matches again.
     #[inline]
     fn advance(&mut self, sources: &mut [Source<'_, L>]) -> Result<()> {
-        let mut winner = self.nodes[0] as usize;
-        self.load(winner, sources)?;
-        let mut node = (winner + sources.len()) / 2;
+        let mut winner = self.load(self.winner.source, sources)?;
+        let mut node = (winner.source + sources.len()) / 2;
         while node > 0 {
-            let other = self.nodes[node] as usize;
-            if self.beats(other, winner, sources) {
-                self.nodes[node] = winner as u32;
-                winner = other;
+            let other = self.losers[node];
+            // Which of two random keys is smaller cannot be predicted: both results are selected, not jumped to.
+            let mut other_wins = other.key < winner.key;
+            if other.key == winner.key {
+                other_wins = self.beats_closely(other, winner, sources);
             }
+            self.losers[node] = select(other_wins, winner, other);
+            winner = select(other_wins, other, winner);
             node /= 2;
         }
-        self.nodes[0] = winner as u32;
+        self.winner = winner;
         Ok(())
+    }
+}
+
+/// `yes` or `no`, without a branch.
+#[inline]
+fn select(which: bool, yes: Entrant, no: Entrant) -> Entrant {
+    Entrant {
+        key: std::hint::select_unpredictable(which, yes.key, no.key),
+        source: std::hint::select_unpredictable(which, yes.source, no.source),
     }
 }

@@ -26,6 +26,8 @@ pub(crate) struct Filled {
     /// The bytes that hold records, from the arena's start.
     pub(crate) raw_len: usize,
     pub(crate) entries: usize,
+    /// Slots filled before it.
+    pub(crate) index: u64,
     /// Nothing follows.
     pub(crate) last: bool,
 }
@@ -46,6 +48,7 @@ pub(crate) struct Filler<'a, L> {
     /// Entries a byte, as seen so far.
     density: f64,
     records: u64,
+    filled: u64,
 }
 
 /// The state of the slot that is being filled. Offsets are from the arena's start.
@@ -76,7 +79,7 @@ impl<'a, L: Layout> Filler<'a, L> {
             Some(len) => 1.0 / len as f64,
             None => 1.0 / 16.0,
         };
-        Filler { layout, feed, control, chunk, carry: VecDeque::new(), density, records: 0 }
+        Filler { layout, feed, control, chunk, carry: VecDeque::new(), density, records: 0, filled: 0 }
     }
 
     /// Records parsed so far.
@@ -98,7 +101,8 @@ impl<'a, L: Layout> Filler<'a, L> {
         loop {
             self.control.check()?;
             while !s.full && flying.len() < AHEAD && self.has_room(&s, flying.iter().map(|c| c.len).sum()) {
-                if self.feed.starts_source() && s.asked > 0 {
+                // Numbers lie without gaps; where that misaligns memory, the backend bounces.
+                if self.feed.starts_source() && s.asked > 0 && self.layout.numbers().is_none() {
                     // Behind the source before there must be room for a terminator.
                     s.asked = (s.asked + 1).next_multiple_of(ALIGN);
                 }
@@ -126,11 +130,15 @@ impl<'a, L: Layout> Filler<'a, L> {
             .advice("give more memory with -S: the longest record needs less than a third of it"));
         }
         self.records += s.entries as u64;
-        let (raw_len, entries, last) = (s.parsed, s.entries, self.exhausted());
-        Ok(Filled { raw_len, entries, last, arena })
+        let (raw_len, entries, last, index) = (s.parsed, s.entries, self.exhausted(), self.filled);
+        self.filled += 1;
+        Ok(Filled { raw_len, entries, index, last, arena })
     }
 
     fn has_room(&self, s: &Filling<'_>, flying: usize) -> bool {
+        if self.layout.numbers().is_some() {
+            return s.asked + self.chunk + ALIGN <= s.arena.len();
+        }
         let coming = ((flying + self.chunk) as f64 * self.density * 1.25) as usize + 64;
         s.asked + self.chunk + 2 * ALIGN + 2 * ENTRY * (s.entries + coming) <= s.arena.len()
     }
@@ -169,7 +177,7 @@ impl<'a, L: Layout> Filler<'a, L> {
             }
             return Ok(());
         }
-        if stretch.starts {
+        if stretch.starts && self.layout.numbers().is_none() {
             s.parsed = stretch.start;
         }
         let before = s.entries;
@@ -200,6 +208,12 @@ impl<'a, L: Layout> Filler<'a, L> {
 
     /// Makes entries of the whole records in `s.parsed..end`.
     fn parse(&self, s: &mut Filling<'_>, end: usize) -> Result<()> {
+        if let Some(numbers) = self.layout.numbers() {
+            let count = (end - s.parsed) / numbers.kind.width();
+            s.entries += count;
+            s.parsed += count * numbers.kind.width();
+            return Ok(());
+        }
         let arena = s.arena;
         let bytes = arena.range(s.parsed, end - s.parsed)?.lease()?;
         // Entries fill the arena's top downwards; as much again stays free below them.

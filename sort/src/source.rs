@@ -2,12 +2,16 @@
 
 use std::cmp::Ordering;
 
+use datapipes_core::memory::Plain;
 use datapipes_core::{Dram, Lease, Pipe, Result, Span, Transfer};
 
 use crate::layout::Layout;
+use crate::prefetch::prefetch;
 use crate::spill::Run;
 
 const ALIGN: u64 = 4096;
+/// How far ahead of a record its successors are fetched, in bytes.
+const PREFETCH: usize = 512;
 
 /// Part of a run: bytes `from..to` of it, which begin and end with records.
 #[derive(Clone, Copy, Debug)]
@@ -94,6 +98,8 @@ impl<'a, L: Layout> Source<'a, L> {
         if let Some(view) = &self.view
             && let Some(end) = self.layout.end_of(view, self.to)
         {
+            // There are more runs than the hardware follows: it is told what comes.
+            prefetch(view, self.to + PREFETCH);
             self.from = self.to;
             self.to = end;
             self.in_crossing = false;
@@ -147,6 +153,28 @@ impl<'a, L: Layout> Source<'a, L> {
                 None => self.crossing.extend_from_slice(&view),
             }
         }
+    }
+
+    /// The numbers at hand, and whether more follow them; empty at the end. For runs of numbers, of which none crosses
+    /// buffers.
+    pub(crate) fn window<T: Plain>(&mut self) -> Result<(&[T], bool)> {
+        while self.view.as_ref().is_none_or(|view| self.to == view.len()) {
+            self.view = None;
+            let Some(coming) = self.coming.take() else { return Ok((&[], false)) };
+            coming.transfer.wait()?;
+            self.view = Some(self.memory.range(coming.at, coming.len)?.lease()?);
+            self.to = 0;
+            self.read_ahead()?;
+        }
+        match &self.view {
+            Some(view) => Ok((&view.as_slice_of::<T>()?[self.to / size_of::<T>()..], self.coming.is_some())),
+            None => Ok((&[], false)),
+        }
+    }
+
+    /// Goes past bytes of the window.
+    pub(crate) fn consume(&mut self, bytes: usize) {
+        self.to += bytes;
     }
 
     /// Starts to fill the buffer whose turn it is.

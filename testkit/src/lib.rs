@@ -1,1 +1,10 @@
-//! (under construction)
+//! What Data Pipes is tested with, and what its command generates and checks data with.
+//!
+//! - [`generate`]: records, numbers and lines as pure functions from a byte range to its content.
+//! - [`validate`]: order and multiset checksum of data fed in pieces.
+//!
+//! Neither does any I/O; the caller moves the bytes, through pipes.
+#![deny(unsafe_code)]
+
+pub mod generate;
+pub mod validate;

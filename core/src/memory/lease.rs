@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
 
 use super::region::Region;
 use super::table::Access;
@@ -9,17 +10,24 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// A lease without a view of the bytes: what a transfer in flight holds.
 pub struct RawLease {
+    /// The first byte: kept beside the region so that a view of the bytes costs no detour.
+    pub(super) start: NonNull<u8>,
     pub(super) region: Region,
     pub(super) range: Range<usize>,
     pub(super) access: Access,
 }
 
+// SAFETY: the pointer is into the region, which is Send and Sync itself and is kept by the lease; what may be done with
+// the bytes is what the table granted.
+unsafe impl Send for RawLease {}
+// SAFETY: as above; a shared lease gives out nothing but its address.
+unsafe impl Sync for RawLease {}
+
 impl RawLease {
     /// The address of the first byte, valid for the lease's access and length while the lease lives.
     #[inline]
     pub fn address(&self) -> *mut u8 {
-        // SAFETY: the range lies within the region, checked by the `MemoryRange` that made the lease.
-        unsafe { self.region.address().add(self.range.start) }
+        self.start.as_ptr()
     }
 
     /// The length in bytes.
@@ -95,6 +103,12 @@ impl LeaseMut {
         // SAFETY: as in `Lease::as_slice_of`, and a lease for writing is the only one on its bytes.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.0.address().cast(), self.0.len() / size_of::<T>()) })
     }
+}
+
+/// Numbers as their bytes, in the machine's byte order.
+pub fn as_bytes<T: Plain>(values: &[T]) -> &[u8] {
+    // SAFETY: the sealed trait admits only numbers, which have no padding, so every byte is initialized.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }
 
 fn check_cast<T>(lease: &RawLease) -> Result<()> {

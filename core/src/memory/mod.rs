@@ -14,7 +14,7 @@ mod pool;
 mod region;
 mod table;
 
-pub use lease::{Lease, LeaseMut, Plain, RawLease};
+pub use lease::{Lease, LeaseMut, Plain, RawLease, as_bytes};
 pub use pool::Pool;
 pub(crate) use pool::Cut;
 pub use region::{MapOptions, MemoryRange, Pages, Region, lease_pair};

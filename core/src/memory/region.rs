@@ -60,6 +60,8 @@ pub(super) struct Inner {
     pub(super) table: Table,
     id: u64,
     options: MapOptions,
+    /// How often pages were given back.
+    generation: AtomicU64,
 }
 
 // SAFETY: the pointers refer to a mapping that belongs to the process, not to a thread; access to the bytes is
@@ -121,6 +123,7 @@ impl Region {
             table: Table::new(),
             id: next_id(),
             options,
+            generation: AtomicU64::new(0),
         }));
         if align != 0 {
             // Advice: a kernel without transparent huge pages answers EINVAL and ordinary pages serve.
@@ -149,6 +152,7 @@ impl Region {
             table: Table::new(),
             id: next_id(),
             options: MapOptions { pages: Pages::Small, prefault: false, node: None },
+            generation: AtomicU64::new(0),
         }))
     }
 
@@ -161,6 +165,12 @@ impl Region {
     /// A number that no other region of this process has or had.
     pub fn id(&self) -> u64 {
         self.0.id
+    }
+
+    /// How often [`MemoryRange::release`] gave pages of this region back. Whoever pinned pages (registered them with a
+    /// ring or a device) must pin anew when it changed: the pinned pages are no longer those at the addresses.
+    pub fn generation(&self) -> u64 {
+        self.0.generation.load(Ordering::Acquire)
     }
 
     /// How it was mapped.
@@ -294,7 +304,9 @@ impl MemoryRange {
         }
         table.add(range.clone(), access);
         drop(table);
-        Ok(RawLease { region: self.region.clone(), range, access })
+        // SAFETY: at lies within the region, checked when the range was made.
+        let start = unsafe { self.region.0.start.add(self.at) };
+        Ok(RawLease { start, region: self.region.clone(), range, access })
     }
 
     /// Touches every page, so that later access does not fault.
@@ -343,6 +355,8 @@ impl MemoryRange {
             // and foreign memory (which may be a file's) is left alone.
             if matches!(self.region.0.owner, Owner::Mapped { .. }) {
                 unsafe { libc::madvise(self.address().add(skip).cast(), len, libc::MADV_DONTNEED) };
+                // After the pages went and before the lease ends: who leases these bytes next sees the change.
+                self.region.0.generation.fetch_add(1, Ordering::Release);
             }
         }
         drop(lease);

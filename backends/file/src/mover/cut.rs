@@ -61,7 +61,7 @@ pub(crate) struct Need {
     pub(crate) len: u64,
     /// Address in memory.
     pub(crate) address: u64,
-    /// Bytes from the address to the border of its registered slice; not 0.
+    /// The most bytes from the address that a request should cover (to the border of its registered slice); not 0.
     pub(crate) room: u64,
 }
 
@@ -94,12 +94,12 @@ impl Rules {
     fn read(&self, need: &Need) -> Cut {
         let align = self.offset_align;
         let misfit = need.file_at % align;
-        if misfit == 0 && need.address % self.memory_align == 0 && need.len >= align {
+        if misfit == 0 && need.address.is_multiple_of(self.memory_align) && need.len >= align {
             return straight(Lane::Direct, need, self.whole(need, align));
         }
         let to_block = align - misfit;
         // The address after the head decides whether what follows can go straight.
-        let lands = (need.address + to_block) % self.memory_align == 0;
+        let lands = (need.address + to_block).is_multiple_of(self.memory_align);
         let useful = if need.len <= ONE_BOUNCE || !lands {
             need.len.min((BOUNCE / align).max(1) * align - misfit)
         } else if misfit != 0 {
@@ -118,7 +118,7 @@ impl Rules {
         if misfit != 0 || need.len < unit {
             return straight(Lane::Cached, need, need.len.min(unit - misfit));
         }
-        if need.address % self.memory_align == 0 {
+        if need.address.is_multiple_of(self.memory_align) {
             return straight(Lane::Direct, need, self.whole(need, unit));
         }
         let useful = (need.len.min(BOUNCE.max(unit)) / unit) * unit;

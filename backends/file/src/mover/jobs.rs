@@ -205,7 +205,7 @@ impl Jobs {
             file_at: job.file_at + rest.at,
             len: rest.len,
             address: address as u64,
-            room: site.room(region_at),
+            room: site.room(region_at, job.span.len),
         };
         let cut = site.rules.cut(&need);
         let nth = site.requests.fetch_add(1, Ordering::Relaxed);

@@ -17,6 +17,9 @@ use crate::faults::Faults;
 pub(crate) struct Queue {
     /// Requests outstanding at once.
     pub(crate) depth: u32,
+    /// Bytes of a request of a job that is cut into few of them: smaller ones overlap better. A long job takes the
+    /// rules' size, which costs fewer interrupts.
+    pub(crate) short_request: u64,
     /// Bytes of a registered slice of memory, a power of two; 0 registers none.
     pub(crate) slice_bytes: usize,
 }
@@ -64,11 +67,13 @@ impl Site {
         }
     }
 
-    /// Bytes from an offset in the region to the border of its slice.
-    pub(crate) fn room(&self, region_at: usize) -> u64 {
+    /// The most bytes of a request from an offset in the region, of a job of `len` bytes: up to the border of the slice,
+    /// and an eighth of the job, but no less than a short request.
+    pub(crate) fn room(&self, region_at: usize, len: u64) -> u64 {
+        let share = self.queue.short_request.max(len / 8);
         match self.queue.slice_bytes {
-            0 => u64::MAX,
-            slice => (slice - region_at % slice) as u64,
+            0 => share,
+            slice => share.min((slice - region_at % slice) as u64),
         }
     }
 

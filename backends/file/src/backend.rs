@@ -1,0 +1,270 @@
+//! What is offered for a pair of places, and opening it.
+
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use datapipes_core::backend::{Ask, Backend, Knob, Mover, Offer, Primitive};
+use datapipes_core::locator::FilePlace;
+use datapipes_core::memory::MemoryRange;
+use datapipes_core::topology::BlockDevice;
+use datapipes_core::{Error, ErrorKind, Result};
+
+use crate::choice::{self, Engine};
+use crate::faults::Faults;
+use crate::kernel_copy::{self, KernelCopy};
+use crate::mover::{Blocking, Direction, Lane, Queue, Ring, Rules, Site};
+use crate::uring_facts::UringFacts;
+
+const KERNEL_COPY: &str = "kernel-copy";
+/// By name: engine, lane, and the directions served (`None`: both).
+const PRIMITIVES: [(&str, Engine, Lane, Option<Direction>); 6] = [
+    ("uring-direct", Engine::Ring, Lane::Direct, None),
+    ("uring-cached", Engine::Ring, Lane::Cached, None),
+    ("pread-direct", Engine::Blocking, Lane::Direct, Some(Direction::Read)),
+    ("pread-cached", Engine::Blocking, Lane::Cached, Some(Direction::Read)),
+    ("pwrite-direct", Engine::Blocking, Lane::Direct, Some(Direction::Write)),
+    ("pwrite-cached", Engine::Blocking, Lane::Cached, Some(Direction::Write)),
+];
+
+/// Requests outstanding on a device that does not say how many it takes.
+const DEPTH: u32 = 16;
+/// Bytes of a request of a short job, and of any where the device does not say what it takes.
+const REQUEST: u64 = 1 << 20;
+/// Bytes of a request of a long job, where the device takes them: measured here, 5 core ms a GiB where 1 MiB cost 9.
+const LONG_REQUEST: u64 = 2 << 20;
+/// Bytes of memory registered at a time.
+const SLICE: usize = 64 << 20;
+
+/// The settings of a [`FileBackend`]; those left out follow the device and the machine.
+#[derive(Clone, Default)]
+pub struct Config {
+    /// Behave as on a machine without io_uring.
+    pub force_no_uring: bool,
+    /// Register no memory with the kernel.
+    pub no_registered_memory: bool,
+    /// Requests outstanding at once, for pipes whose constraints do not say.
+    pub queue_depth: Option<u32>,
+    /// Bytes of one request, for pipes whose constraints do not say.
+    pub request_bytes: Option<u32>,
+    /// Bytes of memory registered at a time: rounded up to a power of two, between 1 MiB and 1 GiB; 64 MiB by default.
+    pub slice_bytes: Option<usize>,
+    /// Short transfers and errors on request, for tests.
+    pub faults: Option<Arc<dyn Faults>>,
+}
+
+/// Moves bytes between files or block devices and memory, and from file to file.
+///
+/// ```
+/// use std::sync::Arc;
+/// use datapipes_core::{Dram, Machine, Span, Ssd, topology::Topology};
+/// let machine = Machine::new(Topology::discover(), vec![Arc::new(datapipes_file::FileBackend::probe())]);
+/// let (file, memory) = (Ssd::unlinked_in(std::env::temp_dir())?, Dram::allocate(4 << 20)?);
+/// file.preallocate(4 << 20)?;
+/// memory.lease_mut()?.fill(7);
+/// let pipe = machine.connect(&memory, &file)?;
+/// pipe.transfer(Span { source: 1, target: 0, len: 3_000_000 })?;
+/// assert_eq!(pipe.report().bytes(), 3_000_000);
+/// println!("{}{}", pipe.route(), pipe.report());
+/// # Ok::<(), datapipes_core::Error>(())
+/// ```
+pub struct FileBackend {
+    config: Config,
+    facts: UringFacts,
+}
+
+impl FileBackend {
+    /// Asks the kernel what it has.
+    pub fn probe() -> FileBackend {
+        FileBackend::with(Config::default())
+    }
+
+    /// The same, with settings.
+    pub fn with(config: Config) -> FileBackend {
+        let facts = if config.force_no_uring { UringFacts::forbidden() } else { UringFacts::probe() };
+        FileBackend { config, facts }
+    }
+
+    /// What the probe of io_uring found.
+    pub fn uring(&self) -> &UringFacts {
+        &self.facts
+    }
+
+    /// Why an engine is not to be had, or why it is.
+    fn engine(&self, engine: Engine) -> std::result::Result<String, String> {
+        match (engine, &self.facts.available) {
+            (Engine::Ring, Ok(())) => Ok(format!("io_uring of kernel {}", self.facts.kernel)),
+            (Engine::Ring, Err(why)) => Err(why.clone()),
+            (Engine::Blocking, _) => Ok("every kernel has it".into()),
+        }
+    }
+
+    fn site(&self, ask: &Ask<'_>, ends: &Ends<'_>, lane: Lane) -> Result<Site> {
+        let file = ends.file;
+        let limits = Limits::of(file);
+        let asked = ask.constraints.request_bytes.or(self.config.request_bytes).map(u64::from);
+        let request = asked.unwrap_or(limits.request);
+        let depth = ask.constraints.queue_depth.or(self.config.queue_depth).unwrap_or(limits.depth);
+        let offset_align = u64::from(file.offset_align()).next_power_of_two();
+        let block = rustix::fs::fstat(file.cached_fd()).map_or(4096, |s| u64::try_from(s.st_blksize).unwrap_or(4096));
+        let page = rustix::param::page_size() as u64;
+        // A file system on several disks may name a whole stripe as the block it likes: that is no unit of its cache.
+        let block = if block.is_power_of_two() && block <= 64 << 10 { block } else { page };
+        let edge_align = offset_align.max(page).max(block);
+        let rules = Rules {
+            direction: ends.direction,
+            lane,
+            offset_align,
+            memory_align: u64::from(file.memory_align()).next_power_of_two(),
+            edge_align,
+            request_bytes: request.clamp(edge_align, 1 << 30) / edge_align * edge_align,
+        };
+        let slice = self.config.slice_bytes.unwrap_or(SLICE).clamp(1 << 20, 1 << 30).next_power_of_two();
+        let registers = !self.config.no_registered_memory && self.facts.registered_memory.is_ok();
+        let queue = Queue {
+            depth: depth.clamp(1, 4096),
+            short_request: asked.unwrap_or(REQUEST),
+            slice_bytes: if registers { slice } else { 0 },
+        };
+        Site::new(file.clone(), ends.memory.clone(), rules, queue, self.config.faults.clone())
+    }
+
+    fn why(&self, engine: Engine, lane: Lane, direction: Direction, choice: &choice::Choice) -> String {
+        let how = match (engine, &self.facts.registered_memory) {
+            (Engine::Blocking, _) => match &self.facts.available {
+                Ok(()) => "one request at a time on the caller's core".to_owned(),
+                Err(why) => format!("one request at a time on the caller's core ({why})"),
+            },
+            (Engine::Ring, _) if self.config.no_registered_memory => "deep queue".to_owned(),
+            (Engine::Ring, Ok(())) => "deep queue, registered memory".to_owned(),
+            (Engine::Ring, Err(why)) => format!("deep queue, memory not registered ({why})"),
+        };
+        let where_ = match (lane, direction) {
+            (Lane::Direct, Direction::Read) => "past the page cache",
+            (Lane::Direct, Direction::Write) => "past the page cache (but for edges that share a page)",
+            (Lane::Cached, _) => "through the page cache",
+        };
+        let chosen = if choice.lane == lane { "" } else { "though not preferred: " };
+        format!("{where_}, {chosen}{}; {how}", choice.why)
+    }
+}
+
+/// The two ends of a pipe between a file and memory.
+struct Ends<'a> {
+    file: &'a Arc<FilePlace>,
+    memory: &'a MemoryRange,
+    direction: Direction,
+}
+
+fn ends<'a>(ask: &Ask<'a>) -> Option<Ends<'a>> {
+    if let (Some(file), Some(memory)) = (ask.source.file(), ask.target.memory()) {
+        return Some(Ends { file, memory, direction: Direction::Read });
+    }
+    let (memory, file) = (ask.source.memory()?, ask.target.file()?);
+    Some(Ends { file, memory, direction: Direction::Write })
+}
+
+fn serves(direction: Direction, only: Option<Direction>) -> bool {
+    only.is_none_or(|only| only == direction)
+}
+
+/// What the device behind a file likes.
+struct Limits {
+    depth: u32,
+    request: u64,
+}
+
+impl Limits {
+    fn of(file: &FilePlace) -> Limits {
+        // By descriptor, so that it works for files without a name.
+        let path = format!("/proc/self/fd/{}", file.cached_fd().as_raw_fd());
+        let device = BlockDevice::behind(Path::new(&path)).ok().and_then(|storage| storage.device);
+        let Some(device) = device else { return Limits { depth: DEPTH, request: REQUEST } };
+        // An eighth of what the kernel queues: others use the device too.
+        let depth = device.nr_requests.map_or(DEPTH, |n| (n / 8).clamp(8, 32));
+        let takes = device.max_sectors_kb.map_or(0, |kib| u64::from(kib) << 10);
+        Limits { depth, request: takes.clamp(REQUEST, LONG_REQUEST) }
+    }
+}
+
+impl Backend for FileBackend {
+    fn name(&self) -> &'static str {
+        "file"
+    }
+
+    fn primitives(&self) -> Vec<Primitive> {
+        let what = |engine, lane| match (engine, lane) {
+            (Engine::Ring, Lane::Direct) => "io_uring past the page cache, deep queue, registered files and memory",
+            (Engine::Ring, Lane::Cached) => "io_uring through the page cache, deep queue, registered files and memory",
+            (Engine::Blocking, Lane::Direct) => "a system call for each request, past the page cache",
+            (Engine::Blocking, Lane::Cached) => "a system call for each request, through the page cache",
+        };
+        let kernel_copy = Primitive {
+            name: KERNEL_COPY,
+            what: "file to file in the kernel: reflink, else copy_file_range",
+            available: Ok("asked for each pair of files".into()),
+        };
+        let listed = PRIMITIVES.iter().map(|(name, engine, lane, _)| Primitive {
+            name,
+            what: what(*engine, *lane),
+            available: self.engine(*engine),
+        });
+        listed.chain([kernel_copy]).collect()
+    }
+
+    fn offers(&self, ask: &Ask<'_>) -> Vec<Offer> {
+        if let (Some(source), Some(target)) = (ask.source.file(), ask.target.file()) {
+            let (verdict, why) = kernel_copy::offer(source, target);
+            return vec![Offer { primitive: KERNEL_COPY, verdict, why }];
+        }
+        let Some(Ends { file, direction, .. }) = ends(ask) else { return Vec::new() };
+        let choice = choice::choose(file, direction, ask.constraints);
+        let served = PRIMITIVES.iter().filter(|p| serves(direction, p.3));
+        let offers = served.map(|(name, engine, lane, _)| {
+            let quality = || choice::quality(file, &choice, direction, (*engine, *lane));
+            let why = self.why(*engine, *lane, direction, &choice);
+            Offer { primitive: name, verdict: self.engine(*engine).and_then(|_| quality()), why }
+        });
+        offers.collect()
+    }
+
+    fn open(&self, ask: &Ask<'_>, primitive: &str) -> Result<Mover> {
+        if let (Some(source), Some(target), KERNEL_COPY) = (ask.source.file(), ask.target.file(), primitive) {
+            return Ok(Mover::Inline(Box::new(KernelCopy::new(source.clone(), target.clone()))));
+        }
+        let known = PRIMITIVES.iter().find(|p| p.0 == primitive);
+        let (Some(ends), Some((_, engine, lane, only))) = (ends(ask), known) else {
+            return Err(not_ours(ask, primitive));
+        };
+        if !serves(ends.direction, *only) {
+            return Err(not_ours(ask, primitive));
+        }
+        let site = self.site(ask, &ends, *lane)?;
+        Ok(Mover::Queued(match engine {
+            Engine::Ring => Box::new(Ring::new(site)?),
+            Engine::Blocking => Box::new(Blocking::new(site)),
+        }))
+    }
+
+    fn knobs(&self) -> Vec<Knob> {
+        let knob = |name: &str, set: Option<String>, default: String| Knob {
+            name: name.to_owned(),
+            origin: if set.is_some() { "set by the user" } else { "default" }.to_owned(),
+            value: set.unwrap_or(default),
+        };
+        let c = &self.config;
+        let registers = if self.facts.registered_memory.is_ok() { "yes" } else { "no" };
+        vec![
+            knob("io_uring", c.force_no_uring.then(|| "no".into()), if self.facts.available.is_ok() { "yes" } else { "no" }.into()),
+            knob("registered_memory", c.no_registered_memory.then(|| "no".into()), registers.into()),
+            knob("queue_depth", c.queue_depth.map(|n| n.to_string()), "by the device, 8 to 32".into()),
+            knob("request_bytes", c.request_bytes.map(|n| n.to_string()), "by the device, 1 to 2 MiB".into()),
+            knob("slice_bytes", c.slice_bytes.map(|n| n.to_string()), SLICE.to_string()),
+        ]
+    }
+}
+
+fn not_ours(ask: &Ask<'_>, primitive: &str) -> Error {
+    let context = format!("{primitive} from {} to {}", ask.source.facts.name, ask.target.facts.name);
+    Error::new(ErrorKind::Unsupported, "open", context).advice("open only what was offered for the pair")
+}

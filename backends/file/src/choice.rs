@@ -1,0 +1,125 @@
+//! Past the page cache or through it, and how good each primitive would be.
+//!
+//! The figures are assumptions for a solid-state drive that moves a few GB/s (`measured` is false): they rank the
+//! primitives. Where the file's access is `Auto`, they say what the choice says: what the page cache holds is read from
+//! there, small files go through it, large ones past it.
+
+use datapipes_core::FileAccess;
+use datapipes_core::backend::{Constraints, Quality};
+use datapipes_core::locator::FilePlace;
+
+use crate::mover::{Direction, Lane};
+use crate::residency;
+
+/// Files below this go through the page cache: they are likely to be used again, and cost it little.
+const SMALL: u64 = 1 << 20;
+/// A file of which the page cache holds this share is moved through it.
+const RESIDENT: f64 = 0.5;
+
+/// The choice for one file.
+pub(crate) struct Choice {
+    /// The lane that serves better.
+    pub(crate) lane: Lane,
+    /// Whether a read finds its bytes in the page cache.
+    pub(crate) resident: bool,
+    /// Why, as the end of a sentence.
+    pub(crate) why: String,
+}
+
+/// How a request is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Engine {
+    /// io_uring.
+    Ring,
+    /// A system call that blocks.
+    Blocking,
+}
+
+/// Which lane serves a file better, by what the caller says, else by residency and size.
+pub(crate) fn choose(file: &FilePlace, direction: Direction, constraints: &Constraints) -> Choice {
+    let len = file.len().unwrap_or(0);
+    let share = residency::share(file, len);
+    let resident = share.is_some_and(|s| s >= RESIDENT);
+    let held = match share {
+        Some(share) => format!("the page cache holds {:.0}% of {}", share * 100.0, size(len)),
+        None => format!("{}, and the kernel does not tell what the page cache holds of it", size(len)),
+    };
+    let (lane, why) = match (file.access(), file.direct_fd()) {
+        (FileAccess::Direct, _) => (Lane::Direct, "direct access was asked for".into()),
+        (FileAccess::Cached, _) => (Lane::Cached, "cached access was asked for".into()),
+        (FileAccess::Auto, Err(why)) => (Lane::Cached, why.to_owned()),
+        (FileAccess::Auto, Ok(_)) if resident => (Lane::Cached, held),
+        (FileAccess::Auto, Ok(_)) => {
+            // A file that is about to be written may not have its length yet.
+            let hint = if direction == Direction::Write { constraints.typical_len.unwrap_or(0) } else { 0 };
+            match (len.max(hint) < SMALL, direction) {
+                (false, _) => (Lane::Direct, held),
+                (true, Direction::Read) => (Lane::Cached, format!("a small file: {held}")),
+                (true, Direction::Write) => {
+                    (Lane::Cached, format!("a small file: {held} (preallocate it, or name a typical length)"))
+                }
+            }
+        }
+    };
+    Choice { lane, resident, why }
+}
+
+/// The quality of a primitive, or why it does not serve.
+pub(crate) fn quality(
+    file: &FilePlace,
+    choice: &Choice,
+    direction: Direction,
+    (engine, lane): (Engine, Lane),
+) -> Result<Quality, String> {
+    match (direction, file.readable(), file.writable()) {
+        (Direction::Read, false, _) => return Err("the file is open for writing only".into()),
+        (Direction::Write, _, false) => return Err("the file is open for reading only".into()),
+        _ => {}
+    }
+    match (file.access(), lane) {
+        (FileAccess::Direct, Lane::Cached) => return Err("direct access was asked for".into()),
+        (FileAccess::Cached, Lane::Direct) => return Err("cached access was asked for".into()),
+        _ => {}
+    }
+    if lane == Lane::Direct
+        && let Err(why) = file.direct_fd()
+    {
+        return Err(why.to_owned());
+    }
+    let chosen = lane == choice.lane;
+    // (latency of nothing in us, GB/s of a long transfer, core seconds a second)
+    let (latency_us, rate, cpu) = match (lane, direction, engine) {
+        (Lane::Cached, Direction::Read, Engine::Ring) if choice.resident => (3.0, 9.0, 1.0),
+        (Lane::Cached, Direction::Read, Engine::Blocking) if choice.resident => (1.0, 8.0, 1.0),
+        (Lane::Direct, Direction::Read, Engine::Ring) => (80.0, 2.5, 0.01),
+        (Lane::Direct, Direction::Read, Engine::Blocking) => (80.0, 1.4, 0.02),
+        (Lane::Cached, Direction::Read, Engine::Ring) => (80.0, 1.3, 0.4),
+        (Lane::Cached, Direction::Read, Engine::Blocking) => (80.0, 1.2, 0.4),
+        (Lane::Direct, Direction::Write, Engine::Ring) => (60.0, 2.2, 0.01),
+        (Lane::Direct, Direction::Write, Engine::Blocking) => (60.0, 1.2, 0.02),
+        (Lane::Cached, Direction::Write, Engine::Ring) => (60.0, 0.9, 0.6),
+        (Lane::Cached, Direction::Write, Engine::Blocking) => (59.0, 0.8, 0.6),
+    };
+    // What the choice is against must not win by the planner's arithmetic on some length, unless it is all there is.
+    let penalty = if chosen { 1.0 } else { 4.0 };
+    Ok(Quality {
+        latency_ns: latency_us * 1e3 * penalty,
+        bytes_per_s: rate * 1e9 / penalty,
+        cpu_share: cpu,
+        // The device moves the bytes of a direct transfer; a cached one is a copy by a core.
+        offload: lane == Lane::Direct,
+        fills_processor_cache: lane == Lane::Cached,
+        fills_page_cache: lane == Lane::Cached,
+        measured: false,
+    })
+}
+
+/// A length for people.
+fn size(len: u64) -> String {
+    match len {
+        0..1024 => format!("{len} bytes"),
+        1024..0x10_0000 => format!("{:.1} KiB", len as f64 / 1024.0),
+        0x10_0000..0x4000_0000 => format!("{:.1} MiB", len as f64 / 1048576.0),
+        _ => format!("{:.2} GiB", len as f64 / 1073741824.0),
+    }
+}

@@ -1,0 +1,198 @@
+//! File to file inside the kernel: reflink where the file system shares blocks, else `copy_file_range`.
+//!
+//! ```text
+//! transfer: whole blocks on both sides, at the same misfit?  FICLONERANGE for them      no byte is moved
+//!           what remains (all of it, if cloning is refused)  copy_file_range, repeated until done
+//! ```
+//!
+//! Cloned bytes count as direct (they pass no page cache), copied ones as cached.
+//!
+//! Unsafe code: one `ioctl`.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use datapipes_core::backend::{Counters, Inline, Quality};
+use datapipes_core::locator::FilePlace;
+use datapipes_core::{Error, ErrorKind, Result, Span};
+use rustix::io::Errno;
+
+/// Bytes of one `copy_file_range`, so that a signal does not wait long.
+const AT_ONCE: u64 = 64 << 20;
+/// Requests repeated without progress before their errno is believed.
+const TRIES: u32 = 1000;
+
+/// `struct file_clone_range`.
+#[repr(C)]
+struct CloneRange {
+    source: i64,
+    source_at: u64,
+    len: u64,
+    target_at: u64,
+}
+
+/// Shares the blocks of a range.
+fn clone_range(source: BorrowedFd<'_>, target: BorrowedFd<'_>, span: Span) -> Result<(), Errno> {
+    /// `_IOW(0x94, 13, struct file_clone_range)`.
+    const FICLONERANGE: libc::c_ulong = 0x4020_940d;
+    let range = CloneRange {
+        source: i64::from(source.as_raw_fd()),
+        source_at: span.source,
+        len: span.len,
+        target_at: span.target,
+    };
+    // SAFETY: the structure has the kernel's layout and outlives the call; the descriptors are borrowed.
+    let rc = unsafe { libc::ioctl(target.as_raw_fd(), FICLONERANGE as _, &raw const range) };
+    if rc == 0 {
+        return Ok(());
+    }
+    Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
+}
+
+/// Whether the file system can share blocks of the two: a request that is misaligned, so that it changes nothing, is
+/// answered by `EINVAL` where it can and by something else where it cannot.
+fn shares_blocks(source: &FilePlace, target: &FilePlace) -> Result<(), Errno> {
+    match clone_range(source.cached_fd(), target.cached_fd(), Span { source: 1, target: 1, len: 1 }) {
+        Ok(()) | Err(Errno::INVAL) => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+/// How good a copy in the kernel would be, and why; or why there is none.
+pub(crate) fn offer(source: &FilePlace, target: &FilePlace) -> (Result<Quality, String>, String) {
+    let refuse = |why: &str| (Err(why.to_owned()), String::new());
+    if source.is_block_device() || target.is_block_device() {
+        return refuse("the kernel copies between files, not block devices");
+    }
+    if !source.readable() {
+        return refuse("the source is open for writing only");
+    }
+    if !target.writable() {
+        return refuse("the target is open for reading only");
+    }
+    let quality = |latency_ns, bytes_per_s, cpu_share, cached: bool| Quality {
+        latency_ns,
+        bytes_per_s,
+        cpu_share,
+        offload: !cached,
+        fills_processor_cache: cached,
+        fills_page_cache: cached,
+        measured: false,
+    };
+    let why = match shares_blocks(source, target) {
+        Ok(()) => return (Ok(quality(50e3, 50e9, 0.1, false)), "the file system shares blocks (reflink)".into()),
+        Err(Errno::XDEV) => "the two are on different file systems".to_owned(),
+        Err(Errno::OPNOTSUPP | Errno::NOTTY) => "the file system does not share blocks".to_owned(),
+        Err(e) => format!("sharing blocks is refused: {e}"),
+    };
+    // A copy of nothing is refused where a copy would be.
+    match rustix::fs::copy_file_range(source.cached_fd(), Some(&mut 0), target.cached_fd(), Some(&mut 0), 0) {
+        Ok(_) => (Ok(quality(10e3, 0.9e9, 0.9, true)), format!("{why}; copy_file_range goes through the page cache")),
+        Err(e) => (Err(format!("{why}; copy_file_range is refused: {e}")), String::new()),
+    }
+}
+
+/// The mover.
+pub(crate) struct KernelCopy {
+    source: Arc<FilePlace>,
+    target: Arc<FilePlace>,
+    /// The unit in which blocks are shared.
+    block: u64,
+    shares: AtomicBool,
+    counters: Mutex<Counters>,
+}
+
+impl KernelCopy {
+    pub(crate) fn new(source: Arc<FilePlace>, target: Arc<FilePlace>) -> Self {
+        let shares = AtomicBool::new(shares_blocks(&source, &target).is_ok());
+        let block = rustix::fs::fstatvfs(target.cached_fd()).map_or(4096, |fs| fs.f_bsize).max(1);
+        KernelCopy { source, target, block, shares, counters: Mutex::new(Counters::default()) }
+    }
+
+    fn carry_out(&self, span: Span, counters: &mut Counters) -> Result<()> {
+        let mut done = 0;
+        if self.shares.load(Ordering::Relaxed) && span.source % self.block == span.target % self.block {
+            let head = ((self.block - span.source % self.block) % self.block).min(span.len);
+            let whole = (span.len - head) / self.block * self.block;
+            if whole > 0 {
+                self.copy(span.part(0, head), 0, counters)?;
+                done = head;
+                counters.requests += 1;
+                counters.system_calls += 1;
+                match clone_range(self.source.cached_fd(), self.target.cached_fd(), span.part(head, whole)) {
+                    Ok(()) => {
+                        counters.bytes += whole;
+                        counters.direct_bytes += whole;
+                        done += whole;
+                    }
+                    Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::NOTTY) => self.shares.store(false, Ordering::Relaxed),
+                    // Past the end, a swap file, blocks of another size: the copy below finds out, or serves.
+                    Err(_) => {}
+                }
+            }
+        }
+        self.copy(span.part(done, span.len - done), done, counters)
+    }
+
+    /// Copies all of `span`, `before` bytes of the transfer being done already.
+    fn copy(&self, span: Span, before: u64, counters: &mut Counters) -> Result<()> {
+        let (mut done, mut tries) = (0, 0);
+        while done < span.len {
+            let (mut from, mut to) = (span.source + done, span.target + done);
+            let len = (span.len - done).min(AT_ONCE);
+            counters.requests += 1;
+            counters.system_calls += 1;
+            let (source, target) = (self.source.cached_fd(), self.target.cached_fd());
+            // The length is at most AT_ONCE.
+            let outcome = rustix::fs::copy_file_range(source, Some(&mut from), target, Some(&mut to), len as usize);
+            let at = |e: Error| e.offset(span.source + done).bytes_done(before + done);
+            match outcome {
+                Ok(0) => return Err(at(Error::new(ErrorKind::EndOfFile, "copy", self.pair()))),
+                Ok(n) => {
+                    let n = n as u64;
+                    counters.short_finished += u64::from(n < len);
+                    counters.bytes += n;
+                    counters.cached_bytes += n;
+                    (done, tries) = (done + n, 0);
+                }
+                Err(Errno::INTR | Errno::AGAIN) if tries < TRIES => {
+                    counters.retries += 1;
+                    tries += 1;
+                }
+                Err(e) => return Err(at(Error::os("copy", e.raw_os_error(), self.pair()))),
+            }
+        }
+        Ok(())
+    }
+
+    fn pair(&self) -> String {
+        format!("{} to {}", self.source.path().display(), self.target.path().display())
+    }
+}
+
+impl Inline for KernelCopy {
+    fn transfer(&self, span: Span) -> Result<()> {
+        let fits = |at: u64| at.checked_add(span.len).is_some_and(|end| i64::try_from(end).is_ok());
+        if !fits(span.source) || !fits(span.target) {
+            return Err(Error::new(ErrorKind::OutOfRange, "copy", format!("{span:?} of {}", self.pair())));
+        }
+        let since = Instant::now();
+        let mut counters = Counters::default();
+        let result = self.carry_out(span, &mut counters);
+        match &result {
+            Ok(()) => counters.transfers = 1,
+            Err(_) => counters.failed = 1,
+        }
+        counters.max_outstanding = u64::from(counters.requests > 0);
+        counters.busy_ns = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.counters.lock().unwrap_or_else(PoisonError::into_inner).add(&counters);
+        result
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}

@@ -1,0 +1,112 @@
+//! `pread` and `pwrite` on the caller's thread: what is left where io_uring is refused.
+//!
+//! A job is done when `submit` returns; `complete` hands the result over. Many threads may submit at once, and each
+//! carries out its own job. (Rejected: a pool of threads. It would hide that this primitive has no queue.)
+//!
+//! Unsafe code: system calls with addresses that jobs lease or that are bounce buffers.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use datapipes_core::backend::{Counters, Done, Job, Queued};
+use datapipes_core::{Error, Result};
+
+use super::cut::Direction;
+use super::jobs::{Jobs, Piece};
+use super::site::Site;
+
+#[derive(Default)]
+struct State {
+    done: Vec<Done>,
+    counters: Counters,
+    /// Threads inside `submit`.
+    active: u64,
+    busy_since: Option<Instant>,
+}
+
+/// The engine that blocks.
+pub(crate) struct Blocking {
+    site: Arc<Site>,
+    state: Mutex<State>,
+    changed: Condvar,
+    calls: AtomicU64,
+}
+
+impl Blocking {
+    pub(crate) fn new(site: Site) -> Self {
+        let calls = AtomicU64::new(0);
+        Blocking { site: Arc::new(site), state: Mutex::new(State::default()), changed: Condvar::new(), calls }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn carry_out(&self, piece: &Piece) -> i32 {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let (fd, len) = (self.site.fd(piece.lane), piece.len as usize);
+        let at = piece.file_at.cast_signed();
+        // SAFETY: address and length are memory that the piece's job leases, or the piece's own bounce buffer, and both
+        // outlive the call, because the piece is settled after it; the descriptor lives as long as the site.
+        let n = unsafe {
+            match self.site.rules.direction {
+                Direction::Read => libc::pread(fd, std::ptr::with_exposed_provenance_mut(piece.address), len, at),
+                Direction::Write => libc::pwrite(fd, std::ptr::with_exposed_provenance(piece.address), len, at),
+            }
+        };
+        if n < 0 {
+            return -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+        }
+        // Requests are shorter than 2 GiB.
+        i32::try_from(n).unwrap_or(i32::MAX)
+    }
+}
+
+impl Queued for Blocking {
+    fn submit(&self, job: Job) -> std::result::Result<(), (Job, Error)> {
+        let mut jobs = Jobs::new(self.site.clone());
+        jobs.admit(job)?;
+        let mut state = self.lock();
+        if state.active == 0 {
+            state.busy_since = Some(Instant::now());
+        }
+        state.active += 1;
+        let active = state.active;
+        drop(state);
+        while let Some(piece) = jobs.next() {
+            let result = self.carry_out(&piece);
+            jobs.settle(piece, result);
+        }
+        let mut state = self.lock();
+        // Each thread keeps one request outstanding; the time is taken once for all of them, below.
+        jobs.counters.max_outstanding = if jobs.counters.requests > 0 { active } else { 0 };
+        jobs.counters.busy_ns = 0;
+        jobs.counters.fixed_buffer_misses = 0;
+        state.counters.add(&jobs.counters);
+        state.done.append(&mut jobs.done);
+        state.active -= 1;
+        if state.active == 0
+            && let Some(since) = state.busy_since.take()
+        {
+            state.counters.busy_ns += u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        }
+        drop(state);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    fn complete(&self, wait: bool, done: &mut Vec<Done>) -> Result<()> {
+        let mut state = self.lock();
+        while wait && state.done.is_empty() && state.active > 0 {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        done.append(&mut state.done);
+        Ok(())
+    }
+
+    fn counters(&self) -> Counters {
+        Counters { system_calls: self.calls.load(Ordering::Relaxed), ..self.lock().counters.clone() }
+    }
+}

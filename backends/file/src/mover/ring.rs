@@ -1,0 +1,235 @@
+//! An io_uring of its own for each mover: registered files and memory, a deep queue, batched submission.
+//!
+//! ```text
+//! submit:    [state] job in, requests out to the ring, one io_uring_enter for all of them
+//! complete:  [reaper] loop: [state] results in, requests out;  done? return;  io_uring_enter(submit, wait for 1)
+//! ```
+//!
+//! The wait holds `reaper`, not `state`: others submit meanwhile. Only the reaper takes results, so the one it waits for
+//! cannot be taken by another. Neither DEFER_TASKRUN nor SINGLE_ISSUER: several threads use one ring. Nobody polls.
+//!
+//! Unsafe code: entries that refer to memory which jobs lease. A job, its leases and its bounce buffers live in `state`
+//! until the kernel has answered for all of its requests, and the drop of the ring waits for that.
+#![allow(unsafe_code)]
+
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+use datapipes_core::backend::{Counters, Done, Job, Queued};
+use datapipes_core::{Error, ErrorKind, Result};
+use io_uring::{IoUring, opcode, squeue, types};
+
+use super::cut::{Direction, Lane};
+use super::jobs::{Jobs, Piece};
+use super::site::Site;
+use super::slices::Slices;
+
+/// `IORING_ENTER_GETEVENTS`.
+const GETEVENTS: u32 = 1;
+
+struct State {
+    jobs: Jobs,
+    /// Requests at the kernel, by their `user_data`.
+    flights: Vec<Option<Piece>>,
+    free: Vec<usize>,
+    slices: Slices,
+}
+
+/// The engine with a ring. The fields drop in order: the ring before the memory that is registered with it.
+pub(crate) struct Ring {
+    ring: IoUring,
+    site: Arc<Site>,
+    /// Whether the descriptors are registered: cached at 0, direct at 1.
+    fixed_files: bool,
+    state: Mutex<State>,
+    reaper: Mutex<()>,
+    calls: AtomicU64,
+}
+
+impl Ring {
+    /// Opens a ring.
+    ///
+    /// # Errors
+    /// What `io_uring_setup` says.
+    pub(crate) fn new(site: Site) -> Result<Ring> {
+        let calls = AtomicU64::new(1);
+        let depth = site.queue.depth.max(1);
+        let ring = IoUring::builder()
+            .setup_clamp()
+            .build(depth.next_power_of_two())
+            .map_err(|e| Error::io("open a ring for", &e, site.file.path().display().to_string()))?;
+        let depth = depth.min(ring.params().sq_entries()) as usize;
+        let files = [site.fd(Lane::Cached), site.fd(Lane::Direct)];
+        calls.fetch_add(1, Ordering::Relaxed);
+        // Refused (a limit on open files, an old kernel): requests name the descriptors instead.
+        let fixed_files = ring.submitter().register_files(&files).is_ok();
+        let slices = Slices::new(&ring, site.memory.clone(), site.queue.slice_bytes, &calls);
+        let site = Arc::new(site);
+        let state = State {
+            jobs: Jobs::new(site.clone()),
+            flights: (0..depth).map(|_| None).collect(),
+            free: (0..depth).rev().collect(),
+            slices,
+        };
+        Ok(Ring { ring, site, fixed_files, state: Mutex::new(state), reaper: Mutex::new(()), calls })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the kernel's answers.
+    fn reap(&self, state: &mut State) {
+        // SAFETY: the caller holds `reaper`, and only then is the completion queue touched.
+        let answers = unsafe { self.ring.completion_shared() };
+        for answer in answers {
+            let index = answer.user_data() as usize;
+            let Some(piece) = state.flights.get_mut(index).and_then(Option::take) else {
+                debug_assert!(false, "an answer to a request that was never made: {index}");
+                continue;
+            };
+            state.free.push(index);
+            state.jobs.settle(piece, answer.result());
+        }
+    }
+
+    /// Puts as many requests into the ring as the depth allows; returns how many the kernel has not seen yet.
+    fn fill(&self, state: &mut State) -> u32 {
+        // SAFETY: the submission queue is touched only under the lock of `state`, which the caller holds.
+        let mut entries = unsafe { self.ring.submission_shared() };
+        while let Some(index) = state.free.pop() {
+            let Some(piece) = state.jobs.next() else {
+                state.free.push(index);
+                break;
+            };
+            let (slices, len) = (&mut state.slices, piece.len as usize);
+            let buffer = piece.region_at.and_then(|at| slices.lookup(&self.ring, at, len, &self.calls));
+            match buffer {
+                Some(_) => state.jobs.counters.fixed_buffer_hits += 1,
+                None => state.jobs.counters.fixed_buffer_misses += 1,
+            }
+            let entry = self.entry(&piece, buffer).user_data(index as u64);
+            // SAFETY: the entry's memory is leased to the piece's job or is the piece's bounce buffer, and the piece stays
+            // in `flights` until the kernel answers; the descriptors live as long as the site.
+            if unsafe { entries.push(&entry) }.is_err() {
+                // There are as many entries as flights, so there is room; were there none, it is tried again.
+                debug_assert!(false, "no room for a request");
+                state.jobs.settle(piece, -libc::EAGAIN);
+                state.free.push(index);
+                break;
+            }
+            state.flights[index] = Some(piece);
+        }
+        entries.sync();
+        // At most as many as the ring has entries.
+        entries.len() as u32
+    }
+
+    fn entry(&self, piece: &Piece, buffer: Option<u16>) -> squeue::Entry {
+        let (fd, flags) = if self.fixed_files {
+            (types::Fd(RawFd::from(piece.lane == Lane::Direct)), squeue::Flags::FIXED_FILE)
+        } else {
+            (types::Fd(self.site.fd(piece.lane)), squeue::Flags::empty())
+        };
+        let (at, len) = (piece.file_at, piece.len);
+        let address = std::ptr::with_exposed_provenance_mut::<u8>(piece.address);
+        let entry = match (self.site.rules.direction, buffer) {
+            (Direction::Read, Some(buffer)) => opcode::ReadFixed::new(fd, address, len, buffer).offset(at).build(),
+            (Direction::Read, None) => opcode::Read::new(fd, address, len).offset(at).build(),
+            (Direction::Write, Some(buffer)) => opcode::WriteFixed::new(fd, address, len, buffer).offset(at).build(),
+            (Direction::Write, None) => opcode::Write::new(fd, address, len).offset(at).build(),
+        };
+        entry.flags(flags)
+    }
+
+    /// One `io_uring_enter`. Requests that the kernel did not take stay in the queue for the next one.
+    fn enter(&self, submit: u32, wait: bool) -> Result<()> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let (least, flags) = if wait { (1, GETEVENTS) } else { (0, 0) };
+        // SAFETY: no argument is passed by address; what the entries refer to is kept as `fill` says.
+        let outcome = unsafe { self.ring.submitter().enter::<libc::sigset_t>(submit, least, flags, None) };
+        match outcome.map_err(|e| e.raw_os_error().unwrap_or(libc::EIO)) {
+            Ok(_) | Err(libc::EINTR) => Ok(()),
+            Err(libc::EAGAIN | libc::EBUSY | libc::ENOMEM) => {
+                // The kernel is short of memory for requests. Answers that are due make room.
+                if wait {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Ok(())
+            }
+            Err(errno) => Err(Error::os("enter the ring of", errno, self.site.file.path().display().to_string())),
+        }
+    }
+}
+
+impl Queued for Ring {
+    fn submit(&self, job: Job) -> std::result::Result<(), (Job, Error)> {
+        let mut state = self.lock();
+        state.jobs.admit(job)?;
+        let unseen = self.fill(&mut state);
+        if unseen > 0 {
+            // Under the lock, so that requests stay in order. An error of the ring itself is met again, and told, by
+            // `complete`; the job is accepted.
+            let _ = self.enter(unseen, false);
+        }
+        Ok(())
+    }
+
+    fn complete(&self, wait: bool, done: &mut Vec<Done>) -> Result<()> {
+        let before = done.len();
+        let _reaper = match self.reaper.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
+            Err(TryLockError::WouldBlock) if !wait => return Ok(()),
+            Err(TryLockError::WouldBlock) => self.reaper.lock().unwrap_or_else(PoisonError::into_inner),
+        };
+        loop {
+            let mut state = self.lock();
+            self.reap(&mut state);
+            let unseen = self.fill(&mut state);
+            done.append(&mut state.jobs.done);
+            if !wait || done.len() > before || state.jobs.is_idle() {
+                return if unseen > 0 { self.enter(unseen, false) } else { Ok(()) };
+            }
+            if state.jobs.outstanding() == 0 {
+                let context = format!("{}: jobs without requests", self.site.file.path().display());
+                return Err(Error::new(ErrorKind::System, "complete", context));
+            }
+            drop(state);
+            self.enter(unseen, true)?;
+        }
+    }
+
+    fn counters(&self) -> Counters {
+        let state = self.lock();
+        let mut counters = state.jobs.counters.clone();
+        counters.busy_ns = state.jobs.busy_ns();
+        counters.system_calls = self.calls.load(Ordering::Relaxed);
+        counters
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // The kernel may still write into leased memory: wait for it. A ring that is broken for good leaks its jobs with
+        // their leases rather than free what the kernel may write.
+        let mut done = Vec::new();
+        while !self.lock().jobs.is_idle() {
+            if self.complete(true, &mut done).is_err() {
+                let mut state = self.lock();
+                let jobs = std::mem::replace(&mut state.jobs, Jobs::new(self.site.clone()));
+                std::mem::forget(jobs);
+                std::mem::forget(std::mem::take(&mut state.flights));
+                return;
+            }
+        }
+        // The kernel takes a ring down later, on its own time. What is registered is let go now, so that an unlinked file
+        // frees its space, a file system can be unmounted and memory is returned when the pipe is gone.
+        if self.fixed_files {
+            let _ = self.ring.submitter().unregister_files();
+        }
+        let _ = self.ring.submitter().unregister_buffers();
+    }
+}

@@ -1,0 +1,114 @@
+//! What the tests share: places on a real disk and in memory, seeded numbers, machines with and without io_uring.
+#![allow(dead_code, unreachable_pub, missing_docs)]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use datapipes_core::topology::Topology;
+use datapipes_core::{Constraints, Dram, FileAccess, Machine, MapOptions, Pages, Ssd};
+use datapipes_file::{Config, FileBackend};
+
+/// xorshift64*: the same numbers for a seed, everywhere.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    /// An offset or a length: often aligned, often nearly so.
+    pub fn awkward(&mut self, most: u64) -> u64 {
+        let n = self.below(most + 1);
+        let n = match self.below(4) {
+            0 => n / 4096 * 4096,
+            1 => n / 512 * 512,
+            2 => (n / 512 * 512 + self.below(3)).saturating_sub(1),
+            _ => n,
+        };
+        n.min(most)
+    }
+}
+
+/// A seed: from the environment (`SEED`), else the clock. Tests print it when they fail.
+pub fn seed() -> u64 {
+    let seed = std::env::var("SEED").ok().and_then(|s| s.parse().ok());
+    seed.unwrap_or_else(|| {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        now.as_nanos() as u64 | 1
+    })
+}
+
+/// A directory on the disk of the checkout, and one in memory.
+pub fn dirs() -> Vec<PathBuf> {
+    let disk = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    std::fs::create_dir_all(&disk).unwrap();
+    let mut dirs = vec![disk];
+    if Path::new("/dev/shm").is_dir() {
+        dirs.push("/dev/shm".into());
+    } else {
+        println!("SKIPPED: tmpfs: there is no /dev/shm");
+    }
+    dirs
+}
+
+pub fn disk() -> PathBuf {
+    dirs().swap_remove(0)
+}
+
+pub fn machine(config: Config) -> Machine {
+    Machine::new(Topology::discover(), vec![Arc::new(FileBackend::with(config))])
+}
+
+pub fn only(primitive: &str) -> Constraints {
+    Constraints { only: vec![primitive.into()], ..Constraints::default() }
+}
+
+/// A file with these bytes, without a name. `None`, said aloud, where the access is not to be had.
+pub fn file(dir: &Path, bytes: &[u8], access: FileAccess) -> Option<Ssd> {
+    let ssd = Ssd::unlinked_in(dir).unwrap();
+    rustix::io::pwrite(ssd.file().cached_fd(), bytes, 0).unwrap();
+    match ssd.with_access(access) {
+        Ok(ssd) => Some(ssd),
+        Err(e) => {
+            println!("SKIPPED: {access:?} in {}: {e}", dir.display());
+            None
+        }
+    }
+}
+
+pub fn contents(ssd: &Ssd) -> Vec<u8> {
+    let mut bytes = vec![0; ssd.len().unwrap() as usize];
+    let mut at = 0;
+    while at < bytes.len() {
+        let n = rustix::io::pread(ssd.file().cached_fd(), &mut bytes[at..], at as u64).unwrap();
+        assert_ne!(n, 0);
+        at += n;
+    }
+    bytes
+}
+
+pub fn bytes(len: usize, seed: u64) -> Vec<u8> {
+    let mut random = Random(seed | 1);
+    let mut bytes = vec![0; len];
+    for chunk in bytes.chunks_mut(8) {
+        chunk.copy_from_slice(&random.next().to_le_bytes()[..chunk.len()]);
+    }
+    bytes
+}
+
+pub fn memory(len: usize) -> Dram {
+    Dram::allocate_with(len, MapOptions { pages: Pages::Small, prefault: false, node: None }).unwrap()
+}
+
+pub fn memory_of(bytes: &[u8]) -> Dram {
+    let dram = memory(bytes.len());
+    dram.lease_mut().unwrap().copy_from_slice(bytes);
+    dram
+}

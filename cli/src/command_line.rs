@@ -1,0 +1,88 @@
+//! The command line, but for `sort`, which reads its own as GNU sort does.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::commands::{calibrate, check, copy, demo, explain, generate, machine, sort};
+use crate::outcome::exit_code;
+
+const AFTER: &str = "\
+Places are paths, ssd:PATH[?access=auto|direct|cached], dram:SIZE[?node=N], cache:l2/coreN or cache:l3/coreN.
+Sizes are numbers with K, M, G, T (1024) or KB, MB, GB, TB (1000).
+Start with `dpipe demo`. Each command explains itself with --help.";
+
+/// Move, sort and look, through data pipes.
+#[derive(Debug, Parser)]
+#[command(name = "dpipe", version, about, after_help = AFTER, arg_required_else_help = true)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Write records, sort them in a fraction of their size, check the result, and compare with the system's sort
+    Demo(demo::Args),
+    /// Sort files or the standard input, as GNU sort in the C locale does, or binary records and numbers
+    #[command(disable_help_flag = true)]
+    Sort {
+        /// See `dpipe sort --help`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
+    /// Write data to sort: sort-benchmark records, numbers, lines
+    Gen(generate::Args),
+    /// Check the order of a file, count its records and duplicates, and add up their checksum
+    Check(check::Args),
+    /// Move the bytes of one place to another, and say how they went
+    Copy(copy::Args),
+    /// Show which way bytes would take from one place to another, and why not another
+    Explain(explain::Args),
+    /// Show what this machine has: cores, caches, memory, storage, primitives
+    Machine(machine::Args),
+    /// Measure what the processor's primitives cost here, and turn the knobs
+    Calibrate(calibrate::Args),
+}
+
+/// Parses and runs.
+pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
+    // Before clap sees them: it would take `-k1 -k2` and `+1 -2` for its own.
+    if arguments.get(1).is_some_and(|first| first == "sort") {
+        return sort::run(arguments.into_iter().skip(2).collect());
+    }
+    let parsed = match CommandLine::try_parse_from(arguments) {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            // Help and version are errors to clap; what it cannot print is of no use to anybody.
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+        }
+    };
+    match parsed.command {
+        Command::Demo(args) => exit_code("demo", demo::run(&args)),
+        Command::Sort { arguments } => sort::run(arguments),
+        Command::Gen(args) => exit_code("gen", generate::run(&args)),
+        Command::Check(args) => exit_code("check", check::run(&args)),
+        Command::Copy(args) => exit_code("copy", copy::run(&args)),
+        Command::Explain(args) => exit_code("explain", explain::run(&args)),
+        Command::Machine(args) => exit_code("machine", machine::run(&args)),
+        Command::Calibrate(args) => exit_code("calibrate", calibrate::run(&args)),
+    }
+}
+
+/// A size argument.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    datapipes::parse_size(text).map_err(|e| e.to_string())
+}
+
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_definition_holds() {
+        use clap::CommandFactory;
+        super::CommandLine::command().debug_assert();
+    }
+}

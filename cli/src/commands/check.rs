@@ -1,0 +1,247 @@
+//! `dpipe check`: order, number, duplicates and checksum of records.
+//!
+//! ```text
+//! a file is cut into as many parts as there are cores, at the ends of records
+//! each core: part -> pipe -> window -> checker;  then the summaries are joined, part by part
+//! ```
+
+use std::io::Read;
+use std::ops::{ControlFlow, Range};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+use datapipes::{Error, ErrorKind, Machine, Result, Ssd};
+use datapipes_sort::Input;
+use datapipes_sort::text::{KeySpec, TextOptions};
+use datapipes_testkit::validate::{Checker, Format, Summary};
+use serde::Serialize;
+
+use crate::amount;
+use crate::kind::{self, Kind};
+use crate::outcome::{Verdict, print, print_json};
+use crate::progress::{self, State};
+use crate::signals::{self, WaitsFor};
+use crate::window::Window;
+
+/// Exit code 1 where the records are not in order.
+#[derive(Debug, clap::Args)]
+#[command(after_help = kind::help())]
+pub(crate) struct Args {
+    /// What is in the file
+    #[arg(value_parser = kind::parse)]
+    kind: Kind,
+    /// The file; `-` is the standard input
+    file: PathBuf,
+    /// Lines: a key, as for sort -k (may be repeated)
+    #[arg(short, long, value_name = "KEYDEF")]
+    key: Vec<String>,
+    /// Lines: what separates fields, as for sort -t
+    #[arg(short = 't', long, value_name = "SEP")]
+    field_separator: Option<char>,
+    /// Lines: ordering letters that hold for the whole line or for keys without any, such as `n` or `bf`
+    #[arg(long, value_name = "LETTERS", default_value = "")]
+    order: String,
+    /// Lines: equal keys are duplicates, whatever else is in the line
+    #[arg(short, long)]
+    stable: bool,
+    /// Lines end with NUL
+    #[arg(short, long)]
+    zero_terminated: bool,
+    /// Print JSON: kind, sorted, records, bytes, unordered, first_unordered_record, first_unordered_offset, duplicates,
+    /// checksum, trailing_bytes, seconds, gb_per_s
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a record is.
+struct Shape {
+    format: Format,
+    /// What ends a line.
+    terminator: u8,
+}
+
+#[derive(Serialize)]
+struct Outcome {
+    kind: String,
+    /// Whether no record is less than the one before it, and the last one is complete.
+    sorted: bool,
+    /// The checksum in it is valsort's: the sum of the records' CRC-32, in hexadecimal, the same for every order.
+    #[serde(flatten)]
+    summary: Summary,
+    seconds: f64,
+    gb_per_s: f64,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Verdict> {
+    let shape = shape(args)?;
+    let machine = Machine::discover();
+    let started = Instant::now();
+    let input = Input::open(&args.file)?;
+    let summary = match &input {
+        Input::Place { ssd, from: 0 } => {
+            signals::catch(WaitsFor::Places);
+            in_parallel(&machine, ssd, &shape)?
+        }
+        Input::Place { .. } | Input::Stream { .. } => stream(input, &shape.format)?,
+    };
+    let seconds = started.elapsed().as_secs_f64();
+    let outcome = Outcome {
+        kind: args.kind.to_string(),
+        sorted: summary.is_ordered(),
+        seconds,
+        gb_per_s: amount::gb_s(summary.bytes, seconds),
+        summary,
+    };
+    if args.json { print_json(&outcome)? } else { print(&text(&args.file, &outcome))? }
+    Ok(if outcome.sorted { Verdict::Good } else { Verdict::Bad })
+}
+
+fn shape(args: &Args) -> Result<Shape> {
+    let bad = |why: String| Error::new(ErrorKind::InvalidInput, "check", why);
+    let mut options = TextOptions { stable: args.stable, ..TextOptions::default() };
+    for letter in args.order.bytes() {
+        if !options.modifiers.set(letter) {
+            return Err(bad(format!("`{}` is no ordering letter", letter.escape_ascii())));
+        }
+    }
+    options.keys = args.key.iter().map(|key| KeySpec::parse(key.as_bytes())).collect::<Result<_>>()?;
+    if let Some(separator) = args.field_separator {
+        options.separator = Some(u8::try_from(separator).map_err(|_| bad(format!("-t {separator}: give one byte")))?);
+    }
+    let format = kind::format(args.kind);
+    if options == TextOptions::default() && !args.zero_terminated {
+        return Ok(Shape { format, terminator: b'\n' });
+    }
+    if !matches!(args.kind, Kind::Lines(_)) {
+        return Err(bad(format!("-k, -t, -s, -z and --order are for lines, not for {}", args.kind)));
+    }
+    let order = options.compile()?;
+    let format = format.ordered_by(move |one, other| order.compare(one, other));
+    let terminator = if args.zero_terminated { 0 } else { b'\n' };
+    Ok(Shape { format: format.terminated_by(terminator), terminator })
+}
+
+fn in_parallel(machine: &Machine, ssd: &Ssd, shape: &Shape) -> Result<Summary> {
+    let len = ssd.len()?;
+    let done = AtomicU64::new(0);
+    let parts = cut(ssd, shape, len, machine.topology().usable_cores().count().max(1))?;
+    let state = || State { phase: "checking", done: done.load(Relaxed), total: len };
+    let summaries = progress::during(progress::wanted(), state, || {
+        std::thread::scope(|scope| {
+            let done = &done;
+            let format = &shape.format;
+            let threads: Vec<_> =
+                parts.into_iter().map(|part| scope.spawn(move || look(machine, ssd, format, part, done))).collect();
+            let joined = threads.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            joined.collect::<Result<Vec<Summary>>>()
+        })
+    })?;
+    Ok(summaries.into_iter().fold(Summary::default(), |before, next| before.join(next, &shape.format)))
+}
+
+/// Parts of about the same length that begin where records begin.
+fn cut(ssd: &Ssd, shape: &Shape, len: u64, count: usize) -> Result<Vec<Range<u64>>> {
+    const WORTH_IT: u64 = 16 << 20;
+    let count = (len / WORTH_IT).clamp(1, count as u64);
+    let mut starts = vec![0];
+    for part in 1..count {
+        let about = len / count * part;
+        let start = match shape.format.record_len() {
+            Some(record) => about / record as u64 * record as u64,
+            None => next_line(ssd, shape.terminator, about)?.unwrap_or(len),
+        };
+        starts.push(start.max(starts[starts.len() - 1]));
+    }
+    starts.push(len);
+    Ok(starts.windows(2).map(|pair| pair[0]..pair[1]).collect())
+}
+
+/// Where the first line behind an offset begins.
+fn next_line(ssd: &Ssd, terminator: u8, from: u64) -> Result<Option<u64>> {
+    let mut piece = vec![0; 64 << 10];
+    let mut at = from;
+    loop {
+        // A look at some bytes to find where to cut; all that is checked goes through the pipe.
+        let read = rustix::io::pread(ssd.file().cached_fd(), &mut piece, at)
+            .map_err(|e| Error::os("read", e.raw_os_error(), ssd.path().display().to_string()).offset(at))?;
+        if read == 0 {
+            return Ok(None);
+        }
+        if let Some(found) = memchr::memchr(terminator, &piece[..read]) {
+            return Ok(Some(at + found as u64 + 1));
+        }
+        at += read as u64;
+    }
+}
+
+fn look(machine: &Machine, ssd: &Ssd, format: &Format, part: Range<u64>, done: &AtomicU64) -> Result<Summary> {
+    let mut checker = Checker::new(format.clone());
+    Window::over(machine, ssd)?.read(part, |bytes| {
+        signals::check("check")?;
+        checker.feed(bytes);
+        done.fetch_add(bytes.len() as u64, Relaxed);
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(checker.finish())
+}
+
+/// What comes from another program, or begins in the middle of a file.
+fn stream(input: Input, format: &Format) -> Result<Summary> {
+    let mut checker = Checker::new(format.clone());
+    each_piece(input, |bytes| {
+        checker.feed(bytes);
+        ControlFlow::Continue(())
+    })?;
+    Ok(checker.finish())
+}
+
+/// Hands on what an input has, by `read`.
+pub(crate) fn each_piece(input: Input, mut look: impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<()> {
+    let name = input.name().display().to_string();
+    let fail = |e: std::io::Error| Error::io("read", &e, name.clone());
+    let (mut file, from) = match input {
+        Input::Stream { fd, .. } => (std::fs::File::from(fd), None),
+        Input::Place { ssd, from } => {
+            let fd = ssd.file().cached_fd().try_clone_to_owned().map_err(fail)?;
+            (std::fs::File::from(fd), Some(from))
+        }
+    };
+    if let Some(from) = from {
+        std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(from)).map_err(fail)?;
+    }
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(n) => {
+                if look(&buffer[..n]).is_break() {
+                    return Ok(());
+                }
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(fail(e)),
+        }
+    }
+}
+
+fn text(file: &Path, outcome: &Outcome) -> String {
+    let o = &outcome.summary;
+    let mut out = format!(
+        "{}: {} records, {}, checksum {}, {} duplicates, {}\n",
+        file.display(),
+        o.records,
+        amount::bytes(o.bytes),
+        o.checksum_hex(),
+        o.duplicates,
+        amount::rate(o.bytes, outcome.seconds)
+    );
+    match o.first_unordered_record {
+        Some(first) => out += &format!("NOT IN ORDER: {} records, the first is record {first}, from 0\n", o.unordered),
+        None => out += "in order\n",
+    }
+    if o.trailing_bytes > 0 {
+        out += &format!("INCOMPLETE: {} bytes at the end are less than a record\n", o.trailing_bytes);
+    }
+    out
+}

@@ -1,0 +1,238 @@
+//! `dpipe copy`: the bytes of one place to another.
+
+pub(crate) mod verify;
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+use datapipes::{Error, ErrorKind, Machine, Pipe, Report, Result, Route, Span, Ssd, Transfer, Uri};
+use serde::Serialize;
+
+use super::constraints::Demands;
+use crate::command_line::size;
+use crate::draft::Draft;
+use crate::outcome::{Verdict, print, print_json};
+use crate::place::{Memory, Place, is_block_device, with_access};
+use crate::progress::{self, State};
+use crate::signals::{self, WaitsFor};
+use crate::{amount, usage};
+
+/// The most bytes of one transfer; two are under way at once.
+const PIECE: u64 = 32 << 20;
+const IN_FLIGHT: u64 = 2;
+
+/// A file appears under its name when it is complete and synced. Where one end is memory that is smaller than the other,
+/// the bytes go through it round and round: a test of bandwidth.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Where the bytes are
+    source: String,
+    /// Where they are to go: a new file, one to be replaced, a folder, a block device, memory
+    target: String,
+    /// Bytes to move; by default all of the source
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    len: Option<u64>,
+    /// Read both ends again, files past the page cache, and compare
+    #[arg(long)]
+    verify: bool,
+    /// Write to a block device, whose contents are lost
+    #[arg(long)]
+    force: bool,
+    /// Print JSON: bytes, seconds, sync_seconds, gb_per_s, cpu_seconds, verified, route, report
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    demands: Demands,
+}
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    /// Bytes moved.
+    bytes: u64,
+    /// From the first transfer's start to the last one's end.
+    seconds: f64,
+    /// Until what was moved would survive a power failure, after that; 0 for memory.
+    sync_seconds: f64,
+    /// Bytes by `seconds`, in 10^9 a second.
+    gb_per_s: f64,
+    /// Processor time of the process during `seconds`.
+    cpu_seconds: f64,
+    /// Whether both ends were found equal; null where nobody asked.
+    verified: Option<bool>,
+    /// The way, with reasons.
+    route: Route,
+    /// What really happened.
+    report: Report,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Verdict> {
+    let machine = Machine::discover();
+    let (source, target) = (args.source.parse::<Uri>()?, args.target.parse::<Uri>()?);
+    let known = match &target {
+        Uri::Dram { len, .. } => *len,
+        _ => 0,
+    };
+    if matches!(source, Uri::Dram { len: 0, .. }) && args.len.is_none() && known == 0 {
+        let error = Error::new(ErrorKind::InvalidInput, "copy", format!("{}: of what size?", args.source));
+        return Err(error.advice("give dram:SIZE, or --len"));
+    }
+    let source = Place::source(&machine, &source, Memory { len_bytes: args.len.unwrap_or(known), prefault: true })?;
+    let len = args.len.unwrap_or(source.len()?);
+    if source.memory().is_none() && source.len()? < len {
+        let why = format!("{} bytes of {}, which has {}", len, args.source, source.len()?);
+        return Err(Error::new(ErrorKind::OutOfRange, "copy", why).advice("give a smaller --len"));
+    }
+    let target = Target::open(&machine, &target, &source, len, args.force)?;
+    signals::catch(WaitsFor::Places);
+    let outcome = copy(&machine, args, &source, target, len)?;
+    if args.json {
+        print_json(&outcome)?;
+    } else {
+        print(&text(&outcome))?;
+    }
+    Ok(if outcome.verified == Some(false) { Verdict::Bad } else { Verdict::Good })
+}
+
+/// Where the bytes go, and what becomes of it at the end.
+struct Target {
+    place: Place,
+    draft: Option<Draft>,
+}
+
+impl Target {
+    fn open(machine: &Machine, uri: &Uri, source: &Place, len: u64, force: bool) -> Result<Target> {
+        let Uri::Ssd { path, access } = uri else {
+            return Ok(Target { place: Place::memory_place(machine, uri, Memory { len_bytes: len, prefault: true })?, draft: None });
+        };
+        if is_block_device(path) {
+            let ssd = with_access(open_device(path, len, force)?, *access)?;
+            return Ok(Target { place: Place::Ssd(ssd), draft: None });
+        }
+        let draft = Draft::beside(&named(path, source)?)?;
+        draft.ssd().preallocate(len)?;
+        let place = Place::Ssd(with_access(draft.ssd().clone(), *access)?);
+        Ok(Target { place, draft: Some(draft) })
+    }
+}
+
+/// In a folder, the file has the name of the source.
+fn named(path: &Path, source: &Place) -> Result<PathBuf> {
+    if !path.is_dir() {
+        return Ok(path.to_path_buf());
+    }
+    let name = source.ssd().and_then(|ssd| ssd.path().file_name());
+    let name = name.ok_or_else(|| {
+        let why = format!("{} is a folder, and the source has no file name", path.display());
+        Error::new(ErrorKind::InvalidInput, "copy", why).advice("name a file in it")
+    })?;
+    Ok(path.join(name))
+}
+
+fn open_device(path: &Path, len: u64, force: bool) -> Result<Ssd> {
+    if !force {
+        let why = format!("{} is a block device, whose contents would be lost", path.display());
+        return Err(Error::new(ErrorKind::InvalidInput, "copy", why).advice("say --force if you mean it"));
+    }
+    let ssd = Ssd::open_rw(path)?;
+    if ssd.len()? < len {
+        let why = format!("{len} bytes to {}, which has {}", path.display(), ssd.len()?);
+        return Err(Error::new(ErrorKind::NoSpace, "copy", why));
+    }
+    Ok(ssd)
+}
+
+fn copy(machine: &Machine, args: &Args, source: &Place, target: Target, len: u64) -> Result<Outcome> {
+    let windows = Windows { source: window(source, len)?, target: window(&target.place, len)? };
+    if args.verify && (windows.source < len || windows.target < len) {
+        let error = Error::new(ErrorKind::InvalidInput, "verify", format!("memory holds less than the {len} bytes"));
+        return Err(error.advice("give dram: without a size, or leave --verify out"));
+    }
+    let pipe = machine.connect_with(source, &target.place, &args.demands.constraints(len))?;
+    let done = AtomicU64::new(0);
+    let visible = progress::wanted();
+    let (started, cpu) = (Instant::now(), usage::own_cpu_seconds());
+    let state = || State { phase: "copying", done: done.load(Relaxed), total: len };
+    progress::during(visible, state, || move_all(&pipe, windows, len, &done))?;
+    let (seconds, cpu_seconds) = (started.elapsed().as_secs_f64(), usage::own_cpu_seconds() - cpu);
+    let started = Instant::now();
+    if let Some(ssd) = target.place.ssd() {
+        ssd.sync()?;
+    }
+    let sync_seconds = started.elapsed().as_secs_f64();
+    let verified = if args.verify {
+        done.store(0, Relaxed);
+        let state = || State { phase: "comparing", done: done.load(Relaxed), total: len };
+        let difference =
+            progress::during(visible, state, || verify::first_difference(machine, source, &target.place, len, &done))?;
+        if let Some(at) = difference {
+            eprintln!("dpipe copy: {} and {} differ at byte {at}", args.source, args.target);
+        }
+        Some(difference.is_none())
+    } else {
+        None
+    };
+    // What is not equal does not get the name.
+    if let Some(draft) = target.draft
+        && verified != Some(false)
+    {
+        draft.publish(len)?;
+    }
+    let route = Route { source: args.source.clone(), target: args.target.clone(), ..pipe.route().clone() };
+    let report = Report { source: args.source.clone(), target: args.target.clone(), ..pipe.report() };
+    let gb_per_s = amount::gb_s(len, seconds);
+    Ok(Outcome { bytes: len, seconds, sync_seconds, gb_per_s, cpu_seconds, verified, route, report })
+}
+
+/// How many bytes each end has before it starts over.
+#[derive(Clone, Copy)]
+struct Windows {
+    source: u64,
+    target: u64,
+}
+
+fn window(place: &Place, len: u64) -> Result<u64> {
+    Ok(if place.memory().is_some() { place.len()?.min(len).max(1) } else { u64::MAX })
+}
+
+fn move_all(pipe: &Pipe, windows: Windows, len: u64, done: &AtomicU64) -> Result<()> {
+    let smaller = windows.source.min(windows.target);
+    // Transfers under way at once must not write the same bytes of memory.
+    let piece = match smaller / IN_FLIGHT / 4096 * 4096 {
+        0 => smaller,
+        half => half.min(PIECE),
+    };
+    let in_flight = (windows.target / piece).clamp(1, IN_FLIGHT) as usize;
+    let mut flying: VecDeque<(u64, Transfer)> = VecDeque::new();
+    let mut at = 0;
+    loop {
+        while flying.len() < in_flight && at < len {
+            signals::check("copy")?;
+            let (source, target) = (at % windows.source, at % windows.target);
+            let part = piece.min(len - at).min(windows.source - source).min(windows.target - target);
+            flying.push_back((part, pipe.start(Span { source, target, len: part })?));
+            at += part;
+        }
+        let Some((part, transfer)) = flying.pop_front() else { return Ok(()) };
+        transfer.wait()?;
+        done.fetch_add(part, Relaxed);
+    }
+}
+
+fn text(outcome: &Outcome) -> String {
+    let o = outcome;
+    let rate = amount::rate(o.bytes, o.seconds);
+    let mut text = format!("{} in {:.3} s ({rate}), {:.3} s of processor time", amount::bytes(o.bytes), o.seconds, o.cpu_seconds);
+    if o.sync_seconds > 0.0005 {
+        text += &format!(", synced in {:.3} s", o.sync_seconds);
+    }
+    match o.verified {
+        Some(true) => text += ", verified: both ends are equal",
+        Some(false) => text += ", DIFFERENT: the target was not kept",
+        None => {}
+    }
+    let whys = o.route.hops.iter().map(|hop| format!("  {} because {}\n", hop.primitive, hop.why));
+    format!("{text}\n{}{}", o.report, whys.collect::<String>())
+}

@@ -1,0 +1,69 @@
+//! Whether two places have the same bytes: both are read again and compared byte by byte, which is stronger than a
+//! checksum and costs no more than reading does.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use datapipes::{Dram, Machine, Result, Span, Ssd};
+
+use crate::place::Place;
+use crate::signals;
+use crate::window::{BLOCK, Window, direct};
+
+/// The first byte of the first `len` in which two places differ. What is in files is read past the page cache where that
+/// is possible, so that it is what the device has.
+pub(crate) fn first_difference(
+    machine: &Machine,
+    one: &Place,
+    other: &Place,
+    len: u64,
+    done: &AtomicU64,
+) -> Result<Option<u64>> {
+    let mut compare = Compare { at: 0, found: None, done };
+    match (one, other) {
+        (Place::Ssd(one), Place::Ssd(other)) => files(machine, one, other, len, &mut compare)?,
+        (Place::Ssd(file), memory) | (memory, Place::Ssd(file)) => {
+            let Some(memory) = memory.memory() else { return Ok(None) };
+            Window::over(machine, &direct(file)?)?.read(0..len, |bytes| {
+                let there = memory.range(compare.at as usize, bytes.len())?.lease()?;
+                compare.step(bytes, &there)
+            })?;
+        }
+        (one, other) => {
+            let (Some(one), Some(other)) = (one.memory(), other.memory()) else { return Ok(None) };
+            let len = len as usize;
+            // One step: there is nothing to break off.
+            let _ = compare.step(&*one.range(0, len)?.lease()?, &*other.range(0, len)?.lease()?)?;
+        }
+    }
+    Ok(compare.found)
+}
+
+fn files(machine: &Machine, one: &Ssd, other: &Ssd, len: u64, compare: &mut Compare<'_>) -> Result<()> {
+    let buffer = Dram::allocate(BLOCK)?;
+    let second = machine.connect(&direct(other)?, &buffer)?;
+    Window::over(machine, &direct(one)?)?.read(0..len, |bytes| {
+        second.transfer(Span { source: compare.at, target: 0, len: bytes.len() as u64 })?;
+        let there = buffer.range(0, bytes.len())?.lease()?;
+        compare.step(bytes, &there)
+    })
+}
+
+struct Compare<'a> {
+    at: u64,
+    found: Option<u64>,
+    done: &'a AtomicU64,
+}
+
+impl Compare<'_> {
+    fn step(&mut self, one: &[u8], other: &[u8]) -> Result<ControlFlow<()>> {
+        signals::check("verify")?;
+        if self.found.is_none() && one != other {
+            let at = one.iter().zip(other).position(|(a, b)| a != b).unwrap_or(one.len().min(other.len()));
+            self.found = Some(self.at + at as u64);
+        }
+        self.at += one.len() as u64;
+        self.done.fetch_add(one.len() as u64, Relaxed);
+        Ok(if self.found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    }
+}

@@ -1,0 +1,219 @@
+//! `dpipe demo`: the whole of it, on this machine, with everything checked.
+//!
+//! ```text
+//! gen records -> check (count, checksum) -> sort in little memory -> check (order, same count, same checksum)
+//!                                       \-> the system's sort in the same memory -> the same bytes?
+//! ```
+//! Each step is a process of its own, so that what the kernel says of its time and memory is about that step alone. This
+//! process stays small: a child's peak memory counts from its parent's.
+
+mod steps;
+mod table;
+
+use std::path::{Path, PathBuf};
+
+use datapipes::topology::BlockDevice;
+use datapipes::{Error, ErrorKind, Machine, Result, Ssd};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::copy::verify;
+use crate::command_line::size;
+use crate::outcome::{Verdict, print, print_json};
+use crate::place::Place;
+use crate::progress::{self, State};
+use crate::signals::{self, WaitsFor};
+use crate::{amount, usage::Usage};
+use steps::{Checked, Steps};
+
+/// Nothing is kept unless --keep is given. Exit code 1 where anything does not hold.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Bytes to sort
+    #[arg(long, default_value = "1GB", value_name = "SIZE", value_parser = size)]
+    size: u64,
+    /// Memory to sort them in
+    #[arg(long, default_value = "128M", value_name = "SIZE", value_parser = size)]
+    memory: u64,
+    /// Where to put the files; by default where temporary files go
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Keep the files
+    #[arg(long)]
+    keep: bool,
+    /// Do not run the system's sort beside
+    #[arg(long)]
+    no_compare: bool,
+    /// Print JSON: bytes, records, memory_bytes, dir, generated, input, dpipe, routes, output, system, system_absent, same,
+    /// holds
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    /// Bytes sorted.
+    bytes: u64,
+    /// Records sorted.
+    records: u64,
+    /// The budget.
+    memory_bytes: u64,
+    /// Where the files were.
+    dir: PathBuf,
+    /// What writing the input used.
+    generated: Usage,
+    /// What `dpipe check` says of the input.
+    input: Checked,
+    /// What sorting used, and its report.
+    dpipe: Sorted,
+    /// What `dpipe check` says of the output.
+    output: Checked,
+    /// The system's sort on the same file with the same memory.
+    system: Option<Sorted>,
+    /// Why it was not run.
+    system_absent: Option<String>,
+    /// Whether both outputs are the same bytes.
+    same: Option<bool>,
+    /// Whether the output is in order and has the input's records, and is the same as the system's.
+    holds: bool,
+}
+
+/// A sort that ran.
+#[derive(Debug, Serialize)]
+struct Sorted {
+    /// The program.
+    name: String,
+    /// The command line.
+    command: String,
+    /// What it used.
+    usage: Usage,
+    /// Its own report, where it gives one.
+    report: Option<Value>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Verdict> {
+    signals::catch(WaitsFor::Places);
+    let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    // The sort raises less than its minimum to it; then the system's sort should have as much.
+    let memory = args.memory.max(datapipes_sort::MIN_MEMORY);
+    check_space(&parent, args)?;
+    let folder = Folder::create(&parent, args.keep)?;
+    let outcome = act(&folder.path, args, memory)?;
+    if args.json {
+        print_json(&outcome)?;
+    } else {
+        print(&table::verdict(&outcome))?;
+        if args.keep {
+            print(&format!("the files are in {}\n", folder.path.display()))?;
+        }
+    }
+    Ok(if outcome.holds { Verdict::Good } else { Verdict::Bad })
+}
+
+fn act(dir: &Path, args: &Args, memory: u64) -> Result<Outcome> {
+    let say = |text: String| if args.json { Ok(()) } else { print(&text) };
+    let steps = Steps::new(dir, memory)?;
+    let (input, sorted, peer) = (dir.join("input"), dir.join("sorted"), dir.join("sorted-by-system"));
+
+    say(format!("1. write {} of sort-benchmark records (ASCII, 100 bytes, 10-byte key)\n", amount::bytes(args.size)))?;
+    let generated = steps.generate(args.size, &input)?;
+    let before = steps.check(&input)?;
+    say(table::generated(&before, &generated))?;
+
+    say(format!("2. sort them in {} of memory\n", amount::memory(memory)))?;
+    steps.forget(&input)?;
+    let dpipe = steps.dpipe(&input, &sorted)?;
+    say(table::sorted(&dpipe))?;
+
+    say("3. check the result\n".into())?;
+    let after = steps.check(&sorted)?;
+    let kept = after.records == before.records && after.checksum == before.checksum;
+    say(table::checked(&after, kept))?;
+
+    let mut system = None;
+    let mut same = None;
+    let system_absent = match (args.no_compare, steps::system_sort()) {
+        (true, _) => Some("--no-compare".to_owned()),
+        (_, Err(why)) => Some(why),
+        (_, Ok(version)) => {
+            say(format!("4. the same job by the system's sort ({version})\n"))?;
+            steps.forget(&input)?;
+            system = Some(steps.system(&input, &peer, version)?);
+            same = Some(equal(&sorted, &peer, before.bytes)?);
+            None
+        }
+    };
+    let holds = after.sorted && kept && same != Some(false);
+    Ok(Outcome {
+        bytes: before.bytes,
+        records: before.records,
+        memory_bytes: memory,
+        dir: dir.to_path_buf(),
+        generated,
+        input: before,
+        dpipe,
+        output: after,
+        system,
+        system_absent,
+        same,
+        holds,
+    })
+}
+
+/// Whether two files have the same bytes.
+fn equal(one: &Path, other: &Path, len: u64) -> Result<bool> {
+    let (one, other) = (Ssd::open(one)?, Ssd::open(other)?);
+    if one.len()? != len || other.len()? != len {
+        return Ok(false);
+    }
+    let machine = Machine::discover();
+    let done = std::sync::atomic::AtomicU64::new(0);
+    let state = || State { phase: "comparing", done: done.load(std::sync::atomic::Ordering::Relaxed), total: len };
+    let (one, other) = (Place::Ssd(one), Place::Ssd(other));
+    let difference = progress::during(progress::wanted(), state, || {
+        verify::first_difference(&machine, &one, &other, len, &done)
+    })?;
+    Ok(difference.is_none())
+}
+
+/// Input, runs and output; and the output of the system's sort, while ours is still there.
+fn check_space(dir: &Path, args: &Args) -> Result<()> {
+    let need = args.size.saturating_mul(if args.no_compare { 3 } else { 4 });
+    let storage = BlockDevice::behind(dir)?;
+    match storage.available_bytes {
+        Some(free) if free < need => {
+            let why = format!(
+                "{} has {} free, and {} are needed for the input, sorted runs and the results",
+                dir.display(),
+                amount::bytes(free),
+                amount::bytes(need)
+            );
+            Err(Error::new(ErrorKind::NoSpace, "demo", why).advice("give a smaller --size, or another --dir"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A folder of our own, removed with everything in it.
+struct Folder {
+    path: PathBuf,
+    keep: bool,
+}
+
+impl Folder {
+    fn create(parent: &Path, keep: bool) -> Result<Folder> {
+        let path = parent.join(format!("dpipe-demo-{}", std::process::id()));
+        std::fs::create_dir(&path).map_err(|e| Error::io("create", &e, path.display().to_string()))?;
+        Ok(Folder { path, keep })
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if !self.keep || signals::arrived() {
+            // An error here has nobody to go to, and hides none.
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}

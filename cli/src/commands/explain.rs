@@ -1,0 +1,90 @@
+//! `dpipe explain`: the way that bytes would take.
+
+use std::path::Path;
+
+use datapipes::{Endpoint, Error, FileAccess, Locator, Machine, Result, Ssd, Uri};
+
+use super::constraints::Demands;
+use crate::command_line::size;
+use crate::draft::folder_of;
+use crate::outcome::{Verdict, print, print_json};
+use crate::place::{Memory, Place, with_access};
+
+const TYPICAL: u64 = 64 << 20;
+
+/// Nothing is moved or created. Exit code 2 where no route meets the demands.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Where the bytes are
+    source: String,
+    /// Where they are to go; a file that is not there yet is thought into its folder
+    target: String,
+    /// Bytes of a typical transfer; by default all of the source, or 64 MiB
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    len: Option<u64>,
+    #[command(flatten)]
+    demands: Demands,
+    /// Print the route as JSON: source, target, hops (from, to, backend, primitive, why, quality), rejected
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Verdict> {
+    let machine = Machine::discover();
+    let source = args.source.parse::<Uri>()?;
+    let target = args.target.parse::<Uri>()?;
+    let open_len = args.len.unwrap_or(TYPICAL);
+    let source = Place::source(&machine, &source, Memory { len_bytes: open_len, prefault: false })?;
+    let typical = args.len.unwrap_or(source.len()?).max(1);
+    let target = stand_in(&machine, &target, typical.min(TYPICAL))?;
+    let route = machine.explain(&source, &target, &args.demands.constraints(typical))?;
+    if args.json { print_json(&route)? } else { print(&route.to_string())? }
+    Ok(Verdict::Good)
+}
+
+/// A place that has the target's properties, and leaves the target alone.
+fn stand_in(machine: &Machine, uri: &Uri, len: u64) -> Result<Named> {
+    let Uri::Ssd { path, access } = uri else {
+        return Ok(Named { place: Place::memory_place(machine, uri, Memory { len_bytes: len, prefault: false })?, name: None });
+    };
+    if path.exists() && !path.is_dir() {
+        return Ok(Named { place: Place::Ssd(with_access(Ssd::open_rw(path)?, *access)?), name: None });
+    }
+    let dir = if path.is_dir() { path.clone() } else { folder_of(path) };
+    Ok(Named { place: Place::Ssd(nameless(&dir, *access)?), name: Some(format!("ssd:{}", path.display())) })
+}
+
+/// A file without a name in a directory.
+fn nameless(dir: &Path, access: FileAccess) -> Result<Ssd> {
+    with_access(Ssd::unlinked_in(dir).map_err(|e| explain_absence(e, dir))?, access)
+}
+
+fn explain_absence(error: Error, dir: &Path) -> Error {
+    match error.raw_os_error() {
+        Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL) => Error::new(
+            error.kind(),
+            "explain",
+            format!("{}: its file system has no nameless files, so there is nothing to try the route on", dir.display()),
+        )
+        .advice("name a file that exists"),
+        _ => error,
+    }
+}
+
+/// A place under the name that the user knows.
+struct Named {
+    place: Place,
+    name: Option<String>,
+}
+
+impl Locator for Named {
+    fn endpoint(&self) -> Endpoint {
+        let mut endpoint = self.place.endpoint();
+        if let Some(name) = &self.name {
+            let mut facts = (*endpoint.facts).clone();
+            facts.name.clone_from(name);
+            endpoint.facts = std::sync::Arc::new(facts);
+        }
+        endpoint
+    }
+}

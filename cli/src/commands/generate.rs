@@ -1,0 +1,177 @@
+//! `dpipe gen`: data to sort.
+//!
+//! ```text
+//! each thread: next block number -> fill a block of memory -> pipe to the file; meanwhile fill its other block
+//! ```
+//! What a block holds depends on its place and the seed only, so any number of threads writes the same file.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+use datapipes::{Constraints, Dram, Error, Machine, MapOptions, Pages, Pipe, Result, Span, Transfer};
+use datapipes_testkit::generate::{Amount, Generator};
+use serde::Serialize;
+
+use crate::amount;
+use crate::command_line::size;
+use crate::draft::Draft;
+use crate::kind::{self, Kind};
+use crate::outcome::{Verdict, print, print_json};
+use crate::progress::{self, State};
+use crate::signals::{self, WaitsFor};
+
+/// Bytes that a thread makes and writes at a time.
+const BLOCK: usize = 4 << 20;
+
+/// The file appears under its name when it is complete and synced.
+#[derive(Debug, clap::Args)]
+#[command(after_help = kind::help())]
+pub(crate) struct Args {
+    /// What to write
+    #[arg(value_parser = kind::parse)]
+    kind: Kind,
+    /// How much; records and numbers are written whole, so there may be a little less
+    #[arg(value_parser = size)]
+    size: u64,
+    /// Where to; `-` is the standard output
+    file: PathBuf,
+    /// The same seed gives the same bytes; `records` and `records-ascii` are gensort's, which have none
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Number of the first record, as gensort -b has it
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    begin: u64,
+    /// Threads; by default one a core
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Print JSON: bytes, records (null for lines), seconds, gb_per_s
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Outcome {
+    bytes: u64,
+    records: Option<u64>,
+    seconds: f64,
+    gb_per_s: f64,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Verdict> {
+    let source = Generator::new(args.kind, Amount::Bytes(args.size))
+        .with_seed(args.seed)
+        .with_first_record(u128::from(args.begin));
+    let bytes = source.len_bytes();
+    let to_stdout = args.file == Path::new("-");
+    let done = AtomicU64::new(0);
+    let state = || State { phase: "writing", done: done.load(Relaxed), total: bytes };
+    let started = Instant::now();
+    if to_stdout {
+        return progress::during(progress::wanted(), state, || stream(&source, &done)).map(|()| Verdict::Good);
+    }
+    let machine = Machine::discover();
+    let threads = args.threads.unwrap_or(machine.topology().usable_cores().count()).max(1);
+    let draft = Draft::beside(&args.file)?;
+    draft.ssd().preallocate(bytes)?;
+    signals::catch(WaitsFor::Places);
+    progress::during(progress::wanted(), state, || write(&machine, &source, &draft, Extent { bytes, threads }, &done))?;
+    draft.publish(bytes)?;
+    let seconds = started.elapsed().as_secs_f64();
+    let outcome = Outcome { bytes, records: source.records(), seconds, gb_per_s: amount::gb_s(bytes, seconds) };
+    if args.json {
+        print_json(&outcome)?;
+    } else {
+        let count = outcome.records.map_or_else(String::new, |n| format!("{n} records, "));
+        print(&format!(
+            "{}: {count}{} in {seconds:.2} s ({})\n",
+            args.file.display(),
+            amount::bytes(bytes),
+            amount::rate(bytes, seconds)
+        ))?;
+    }
+    Ok(Verdict::Good)
+}
+
+#[derive(Clone, Copy)]
+struct Extent {
+    bytes: u64,
+    threads: usize,
+}
+
+fn write(machine: &Machine, source: &Generator, draft: &Draft, extent: Extent, done: &AtomicU64) -> Result<()> {
+    let block = BLOCK;
+    let options = MapOptions { pages: Pages::Huge, prefault: false, node: None };
+    let memory = Dram::allocate_with((2 * extent.threads * block).next_multiple_of(4096), options)?;
+    let constraints = Constraints { typical_len: Some(block as u64), ..Constraints::default() };
+    let pipe = machine.connect_with(&memory, draft.ssd(), &constraints)?;
+    let next = AtomicU64::new(0);
+    let writer = |thread: usize| Writer { source, memory: &memory, pipe: &pipe, next: &next, done, bytes: extent.bytes, thread };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..extent.threads).map(|t| scope.spawn(move || writer(t).run())).collect();
+        let mut outcome = Ok(());
+        for thread in threads {
+            let result = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            outcome = outcome.and(result);
+        }
+        outcome
+    })
+}
+
+/// One thread's share.
+struct Writer<'a> {
+    source: &'a Generator,
+    memory: &'a Dram,
+    pipe: &'a Pipe,
+    next: &'a AtomicU64,
+    done: &'a AtomicU64,
+    bytes: u64,
+    thread: usize,
+}
+
+impl Writer<'_> {
+    fn run(&self) -> Result<()> {
+        let block = BLOCK;
+        let mut flying: [Option<(u64, Transfer)>; 2] = [None, None];
+        for turn in 0.. {
+            let slot = turn % 2;
+            if let Some((len, transfer)) = flying[slot].take() {
+                transfer.wait()?;
+                self.done.fetch_add(len, Relaxed);
+            }
+            let index = self.next.fetch_add(1, Relaxed);
+            let target = index * block as u64;
+            if target >= self.bytes {
+                break;
+            }
+            signals::check("gen")?;
+            let len = (self.bytes - target).min(block as u64);
+            let at = (2 * self.thread + slot) * block;
+            self.source.fill(target, &mut self.memory.range(at, len as usize)?.lease_mut()?);
+            flying[slot] = Some((len, self.pipe.start(Span { source: at as u64, target, len })?));
+        }
+        for (len, transfer) in flying.into_iter().flatten() {
+            transfer.wait()?;
+            self.done.fetch_add(len, Relaxed);
+        }
+        Ok(())
+    }
+}
+
+/// Block after block to the standard output.
+fn stream(source: &Generator, done: &AtomicU64) -> Result<()> {
+    let mut buffer = vec![0; BLOCK];
+    let mut out = std::io::stdout().lock();
+    let mut at = 0;
+    loop {
+        let len = source.fill(at, &mut buffer);
+        if len == 0 {
+            return out.flush().map_err(|e| Error::io("write", &e, "standard output"));
+        }
+        let written = out.write_all(&buffer[..len]);
+        written.map_err(|e| Error::io("write", &e, "standard output").offset(at))?;
+        at += len as u64;
+        done.store(at, Relaxed);
+    }
+}

@@ -1,0 +1,11 @@
+//! One module a command: its arguments, what it does, what it prints.
+
+pub(crate) mod calibrate;
+pub(crate) mod check;
+pub(crate) mod constraints;
+pub(crate) mod copy;
+pub(crate) mod demo;
+pub(crate) mod explain;
+pub(crate) mod generate;
+pub(crate) mod machine;
+pub(crate) mod sort;

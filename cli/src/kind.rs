@@ -1,0 +1,42 @@
+//! The kinds of data that `gen` writes and `check` knows: those of the testkit, with their orders.
+
+pub(crate) use datapipes_testkit::generate::Kind;
+use datapipes_testkit::generate::{NumberType, UnknownKind};
+use datapipes_testkit::validate::Format;
+
+/// The kind of a name.
+pub(crate) fn parse(name: &str) -> Result<Kind, String> {
+    name.parse().map_err(|e: UnknownKind| e.to_string())
+}
+
+/// What `check` checks a kind by; lines have many orders, and this is the plain one.
+pub(crate) fn format(kind: Kind) -> Format {
+    match kind {
+        Kind::Records(_) => Format::benchmark_records(),
+        Kind::Numbers(NumberType::U32, _) => Format::u32(),
+        Kind::Numbers(NumberType::U64, _) => Format::u64(),
+        Kind::Numbers(NumberType::I64, _) => Format::i64(),
+        Kind::Numbers(NumberType::F64, _) => Format::f64(),
+        Kind::Lines(_) => Format::lines(),
+    }
+}
+
+/// The kinds, for `--help`.
+pub(crate) fn help() -> String {
+    const WIDTH: usize = 100;
+    let mut text = String::from(
+        "Kinds:\n  records...   sort-benchmark records of 100 bytes with a 10-byte key, as gensort writes them; -ascii: \
+         its -a form\n  u32... f64...  little-endian numbers\n  lines...     text lines\nAll of them:",
+    );
+    let mut width = WIDTH;
+    for kind in Kind::all() {
+        let name = kind.to_string();
+        if width + name.len() + 1 > WIDTH {
+            text += "\n ";
+            width = 1;
+        }
+        width += name.len() + 1;
+        text += &format!(" {name}");
+    }
+    text
+}

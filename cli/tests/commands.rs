@@ -1,0 +1,292 @@
+//! The commands as a user runs them: the real program, real files, real exit codes.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+/// A folder that vanishes with the test. Under the target folder, for /tmp may be memory.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        let name = format!("commands-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> =
+            fs::read_dir(&self.0).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn dpipe() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dpipe"));
+    command.env("LC_ALL", "C").stdin(Stdio::null());
+    command
+}
+
+fn run(command: &mut Command) -> Output {
+    command.output().unwrap()
+}
+
+/// Runs what must succeed, and returns its standard output.
+fn good(command: &mut Command) -> String {
+    let output = run(command);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {:?}\n{error}", output.status);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Runs what must fail with this exit code, and returns its standard error.
+fn bad(command: &mut Command, code: i32) -> String {
+    let output = run(command);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{command:?}\n{error}");
+    error
+}
+
+fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e} in {text}"))
+}
+
+#[test]
+fn every_kind_is_written_sorted_and_checked() {
+    let folder = Folder::new();
+    let kinds: [(&str, &[&str]); 4] =
+        [("records", &["--records"]), ("records-ascii", &["--records"]), ("u64", &["--u64"]), ("lines", &[])];
+    for (kind, flags) in kinds {
+        let (input, sorted) = (folder.path("input"), folder.path("sorted"));
+        good(dpipe().args(["gen", kind, "24M", "--seed", "7"]).arg(&input));
+        let before = run(dpipe().args(["check", kind, "--json"]).arg(&input));
+        assert_eq!(before.status.code(), Some(1), "{kind}: what was written at random is not in order");
+        let before = json(&String::from_utf8(before.stdout).unwrap());
+        assert_eq!(before["sorted"], false, "{kind}");
+
+        // Less memory than input, so that runs are spilled and merged.
+        let report = good(
+            dpipe().arg("sort").args(flags).args(["-S", "16M", "--json", "-T"]).arg(&folder.0).arg("-o").arg(&sorted).arg(&input),
+        );
+        let report = json(&report);
+        assert!(report["runs"].as_u64().unwrap() > 1, "{kind}: {report}");
+        assert_eq!(report["bytes_out"], fs::metadata(&input).unwrap().len(), "{kind}");
+
+        let after = json(&good(dpipe().args(["check", kind, "--json"]).arg(&sorted)));
+        assert_eq!(after["sorted"], true, "{kind}");
+        for what in ["records", "bytes", "checksum"] {
+            assert_eq!(before[what], after[what], "{kind}: {what}");
+        }
+        assert_eq!(folder.names(), ["input", "sorted"], "{kind}: nothing else is left");
+    }
+}
+
+#[test]
+fn the_same_seed_writes_the_same_bytes_by_any_number_of_threads() {
+    let folder = Folder::new();
+    for kind in ["records", "records-ascii", "u64", "lines"] {
+        let (one, many) = (folder.path("one"), folder.path("many"));
+        good(dpipe().args(["gen", kind, "9M", "--threads", "1"]).arg(&one));
+        good(dpipe().args(["gen", kind, "9M", "--threads", "3"]).arg(&many));
+        let bytes = fs::read(&one).unwrap();
+        assert_eq!(bytes, fs::read(&many).unwrap(), "{kind}");
+        let out = run(dpipe().args(["gen", kind, "9M", "-"]));
+        assert!(out.status.success());
+        assert_eq!(bytes, out.stdout, "{kind}: to the standard output");
+    }
+}
+
+#[test]
+fn lines_are_sorted_as_by_the_system() {
+    let folder = Folder::new();
+    let input = folder.path("input");
+    let text: String = (0..40_000u64).map(|n| format!("{} {}\n", n.wrapping_mul(2_654_435_761) % 997, n % 13)).collect();
+    fs::write(&input, &text).unwrap();
+    for flags in [vec![], vec!["-r"], vec!["-n"], vec!["-k2,2n", "-k1,1r"], vec!["-u"], vec!["-s", "-k1,1"], vec!["-z"]] {
+        let ours = run(dpipe().arg("sort").args(&flags).arg(&input));
+        let theirs = run(Command::new("sort").env("LC_ALL", "C").args(&flags).arg(&input));
+        assert!(ours.status.success(), "{flags:?}: {}", String::from_utf8_lossy(&ours.stderr));
+        assert!(ours.stdout == theirs.stdout, "{flags:?}");
+    }
+    // The output may be the input, and the standard output may be a file.
+    good(dpipe().args(["sort", "-o"]).arg(&input).arg(&input));
+    let sorted = fs::read(&input).unwrap();
+    assert!(sorted.split(|b| *b == b'\n').filter(|l| !l.is_empty()).is_sorted());
+    let out = fs::File::create(folder.path("out")).unwrap();
+    assert!(dpipe().arg("sort").arg(&input).stdout(out).status().unwrap().success());
+    assert_eq!(fs::read(folder.path("out")).unwrap(), sorted);
+}
+
+#[test]
+fn sort_says_what_is_in_order_by_its_exit_code() {
+    let folder = Folder::new();
+    let (good_file, bad_file) = (folder.path("good"), folder.path("bad"));
+    fs::write(&good_file, "a\nb\nc\n").unwrap();
+    fs::write(&bad_file, "a\nc\nb\n").unwrap();
+    assert_eq!(good(dpipe().args(["sort", "-c"]).arg(&good_file)), "");
+    let error = bad(dpipe().args(["sort", "-c"]).arg(&bad_file), 1);
+    assert_eq!(error, format!("dpipe sort: {}:3: disorder: b\n", bad_file.display()));
+    assert_eq!(bad(dpipe().args(["sort", "-C"]).arg(&bad_file), 1), "");
+    bad(dpipe().args(["sort", "-c"]).arg(folder.path("absent")), 2);
+}
+
+#[test]
+fn copies_are_verified() {
+    let folder = Folder::new();
+    let (one, two) = (folder.path("one"), folder.path("two"));
+    // No multiple of any block.
+    let bytes: Vec<u8> = (0..5_000_003u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    fs::write(&one, &bytes).unwrap();
+    let report = json(&good(dpipe().arg("copy").arg(&one).arg(&two).args(["--verify", "--json"])));
+    assert_eq!(report["verified"], true);
+    assert_eq!(report["bytes"], bytes.len());
+    assert!(fs::read(&two).unwrap() == bytes);
+    // Into a folder, under the name of the source.
+    fs::create_dir(folder.path("folder")).unwrap();
+    good(dpipe().arg("copy").arg(&one).arg(folder.path("folder")));
+    assert!(fs::read(folder.path("folder").join("one")).unwrap() == bytes);
+    let report = json(&good(dpipe().arg("copy").arg(&one).args(["dram:", "--verify", "--json"])));
+    assert_eq!(report["verified"], true);
+    // Memory that is smaller than the file: round and round.
+    let report = json(&good(dpipe().arg("copy").arg(&one).args(["dram:1M", "--json"])));
+    assert_eq!(report["report"]["hops"][0]["counters"]["bytes"], bytes.len());
+    good(dpipe().args(["copy", "dram:3M"]).arg(folder.path("zeros")).arg("--verify"));
+    assert_eq!(fs::metadata(folder.path("zeros")).unwrap().len(), 3 << 20);
+    assert_eq!(folder.names(), ["folder", "one", "two", "zeros"]);
+}
+
+#[test]
+fn explain_shows_the_route_or_refuses_with_the_alternatives() {
+    let folder = Folder::new();
+    let file = folder.path("file");
+    fs::write(&file, vec![1; 1 << 20]).unwrap();
+    let route = json(&good(dpipe().arg("explain").arg(&file).args(["dram:1M", "--json"])));
+    assert_eq!(route["hops"].as_array().unwrap().len(), 1);
+    assert!(route["rejected"].is_array());
+    good(dpipe().arg("explain").arg(&file).arg(folder.path("not-there-yet")));
+    assert_eq!(folder.names(), ["file"], "nothing was created");
+    let error = bad(dpipe().arg("explain").arg(&file).args(["dram:1M", "--require", "teleport"]), 2);
+    assert!(error.contains("teleport"), "{error}");
+    let error = bad(dpipe().args(["explain", "dram:1M", "dram:1M", "--offload"]), 2);
+    assert!(error.starts_with("dpipe explain: ") && error.contains("memcpy"), "{error}");
+}
+
+#[test]
+fn machine_and_calibration_are_shown() {
+    let folder = Folder::new();
+    let machine = json(&good(dpipe().args(["machine", "--json"])));
+    for field in ["fingerprint", "topology", "storage", "backends", "io_uring", "calibration"] {
+        assert!(!machine[field].is_null(), "{field}");
+    }
+    let names: Vec<&str> = machine["backends"].as_array().unwrap().iter().map(|b| b["name"].as_str().unwrap()).collect();
+    assert!(names.contains(&"cpu") && names.contains(&"file"), "{names:?}");
+    let kept = folder.path("calibration.json");
+    let calibrate = || {
+        let mut command = dpipe();
+        command.arg("calibrate").env("DATAPIPES_CALIBRATION", &kept);
+        command
+    };
+    assert!(good(calibrate().arg("--show")).starts_with("assumed"));
+    assert!(!kept.exists());
+    let set = json(&good(calibrate().args(["--set", "kernel_1M=memcpy", "--json"])));
+    assert_eq!(set["set"]["kernel_1M"], "memcpy");
+    assert!(good(calibrate().arg("--show")).starts_with("measured"));
+    let error = bad(calibrate().args(["--set", "kernel_1M=magic"]), 2);
+    assert!(error.contains("magic") && error.contains("memcpy"), "{error}");
+}
+
+#[test]
+fn the_pyramid_is_drawn() {
+    let folder = Folder::new();
+    let svg = folder.path("pyramid.svg");
+    good(dpipe().args(["machine", "--svg"]).arg(&svg).arg("--dir").arg(&folder.0));
+    let text = fs::read_to_string(&svg).unwrap();
+    assert!(text.starts_with("<svg") && text.contains("DRAM") && text.contains("SSD"));
+    assert_eq!(folder.names(), ["pyramid.svg"]);
+}
+
+#[test]
+fn mistakes_are_named() {
+    let folder = Folder::new();
+    let absent = folder.path("absent");
+    for (args, said) in [
+        (vec!["copy", "tape:0", "x"], "tape"),
+        (vec!["gen", "novels", "1M", "x"], "novels"),
+        (vec!["gen", "u64", "1X", "x"], "1X"),
+        (vec!["copy", "dram:", "dram:"], "size"),
+        (vec!["sort", "--frobnicate"], "frobnicate"),
+        (vec!["copy", "dram:1K", "/dev/null"], "/dev/null"),
+        (vec!["gen", "u64", "1K", "/no/such/folder/x"], "/no/such/folder"),
+    ] {
+        let error = bad(dpipe().args(&args).current_dir(&folder.0), 2);
+        assert!(error.contains(said), "{args:?}: {error}");
+    }
+    for command in ["copy", "explain"] {
+        let error = bad(dpipe().arg(command).arg(&absent).arg("dram:1M"), 2);
+        assert!(error.starts_with(&format!("dpipe {command}: ")) && error.contains("absent"), "{error}");
+    }
+    let error = bad(dpipe().arg("sort").arg(&absent), 2);
+    assert!(error.starts_with("dpipe sort: ") && error.contains("absent"), "{error}");
+    let error = bad(dpipe().args(["check", "u64"]).arg(&absent), 2);
+    assert!(error.starts_with("dpipe check: ") && error.contains("absent"), "{error}");
+    assert!(folder.names().is_empty());
+    bad(&mut dpipe(), 2);
+}
+
+#[test]
+fn a_signal_ends_it_and_leaves_nothing() {
+    use std::os::unix::process::ExitStatusExt;
+    let folder = Folder::new();
+    let output = folder.path("output");
+    fs::write(&output, "old\n").unwrap();
+    // It waits for a standard input that says nothing.
+    let mut child = dpipe().args(["sort", "-o"]).arg(&output).stdin(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().signal(), Some(15));
+    assert_eq!(fs::read_to_string(&output).unwrap(), "old\n");
+    assert_eq!(folder.names(), ["output"]);
+    // A reader that goes away: as for others, death by SIGPIPE, and no word.
+    let input = folder.path("input");
+    fs::write(&input, "line\n".repeat(200_000)).unwrap();
+    let mut child = dpipe().arg("sort").arg(&input).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(ended.status.signal(), Some(13), "{}", String::from_utf8_lossy(&ended.stderr));
+    assert!(ended.stderr.is_empty());
+}
+
+#[test]
+fn the_demo_holds() {
+    let folder = Folder::new();
+    let demo = || {
+        let mut command = dpipe();
+        command.args(["demo", "--size", "40MB", "--memory", "16M", "--dir"]).arg(&folder.0);
+        command
+    };
+    let outcome = json(&good(demo().arg("--json")));
+    assert_eq!(outcome["holds"], true);
+    assert_eq!(outcome["records"], 400_000);
+    let text = good(demo().arg("--no-compare"));
+    assert!(text.contains("everything holds"), "{text}");
+    assert!(folder.names().is_empty());
+    let error = bad(dpipe().args(["demo", "--size", "4000T", "--dir"]).arg(&folder.0), 2);
+    assert!(error.contains("--size"), "{error}");
+}

@@ -1,0 +1,123 @@
+//! Merging sorted numbers by sorting, in cache, what must come next.
+
+use datapipes_core::Result;
+
+use super::slot::push_values;
+use super::{Numbers, Unsigned};
+use crate::blocks::Outflow;
+use crate::layout::Layout;
+use crate::source::Source;
+
+/// Values that are sorted at once: 512 KiB of u64, which fits L2 beside the runs' next lines.
+const AT_ONCE: usize = 1 << 16;
+const LEAST: usize = 64;
+
+/// A sorted sequence.
+pub(crate) enum Inflow<'a, T, L> {
+    /// All of it in memory.
+    Memory(&'a [T]),
+    /// Read from a run.
+    Run(Source<'a, L>),
+}
+
+impl<T: Unsigned, L: Layout> Inflow<'_, T, L> {
+    /// The values at hand, and whether more follow them. Empty at the end.
+    fn window(&mut self) -> Result<(&[T], bool)> {
+        match self {
+            Inflow::Memory(values) => Ok((values, false)),
+            Inflow::Run(source) => source.window::<T>(),
+        }
+    }
+
+    fn consume(&mut self, count: usize) {
+        match self {
+            Inflow::Memory(values) => *values = &values[count..],
+            Inflow::Run(source) => source.consume(count * size_of::<T>()),
+        }
+    }
+}
+
+/// Merges all inflows into the output, decoded if it is the final one; returns the values written. `progress` is told
+/// the output's offset, the next value (as written in runs) and the bytes about to be written.
+pub(crate) fn merge_into<T: Unsigned, L: Layout>(
+    numbers: Numbers,
+    mut inflows: Vec<Inflow<'_, T, L>>,
+    unique: bool,
+    decode: bool,
+    out: &mut Outflow<'_>,
+    mut progress: impl FnMut(u64, u64, u64),
+) -> Result<u64> {
+    let take = (AT_ONCE / inflows.len().max(1)).max(LEAST);
+    let mut work: Vec<T> = Vec::with_capacity(take * inflows.len());
+    let mut last: Option<T> = None;
+    let mut records = 0;
+    let decode = decode && !numbers.plain();
+    loop {
+        // Nothing above the smallest "last one taken" may go out: values that are not at hand yet could be below it.
+        let mut bound = T::MAX;
+        let mut any = false;
+        for inflow in &mut inflows {
+            let (window, more) = inflow.window()?;
+            let taken = &window[..window.len().min(take)];
+            if let Some(highest) = taken.last() {
+                any = true;
+                if more || taken.len() < window.len() {
+                    bound = bound.min(*highest);
+                }
+            }
+        }
+        if !any {
+            return Ok(records);
+        }
+        work.clear();
+        let mut sources = 0;
+        for inflow in &mut inflows {
+            let (window, _) = inflow.window()?;
+            let taken = &window[..window.len().min(take)];
+            let count = taken.partition_point(|v| *v <= bound);
+            if count > 0 {
+                work.extend_from_slice(&taken[..count]);
+                sources += 1;
+                inflow.consume(count);
+            }
+        }
+        if sources > 1 {
+            T::sort(&mut work);
+        }
+        if unique {
+            work.dedup();
+            if work.first().copied() == last {
+                work.remove(0);
+            }
+            last = work.last().copied().or(last);
+        }
+        let Some(first) = work.first() else { continue };
+        records += work.len() as u64;
+        progress(out.at(), first.widen(), size_of_val(work.as_slice()) as u64);
+        if decode {
+            work.iter_mut().for_each(|v| *v = v.decode(numbers));
+        }
+        push_values(out, &work)?;
+    }
+}
+
+/// Merges the sources of one part.
+pub(crate) fn merge_part<L: Layout>(
+    numbers: Numbers,
+    sources: Vec<Source<'_, L>>,
+    unique: bool,
+    decode: bool,
+    out: &mut Outflow<'_>,
+    progress: impl FnMut(u64, u64, u64),
+) -> Result<u64> {
+    match numbers.kind.width() {
+        4 => {
+            let inflows = sources.into_iter().map(Inflow::<u32, L>::Run).collect();
+            merge_into(numbers, inflows, unique, decode, out, progress)
+        }
+        _ => {
+            let inflows = sources.into_iter().map(Inflow::<u64, L>::Run).collect();
+            merge_into(numbers, inflows, unique, decode, out, progress)
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! A slot of numbers, sorted where it lies.
+
+use std::collections::VecDeque;
+use std::sync::PoisonError;
+use std::sync::atomic::AtomicU64;
+
+use datapipes_core::memory::as_bytes;
+use datapipes_core::{Dram, Pipe, Result, Span, Transfer};
+
+use super::merge::{Inflow, merge_into};
+use super::{Numbers, Unsigned};
+use crate::blocks::{ALIGN, Blocks, Outflow, Target, write_edges};
+use crate::control::{Control, count};
+use crate::spill::Mark;
+use crate::team::{Disjoint, team};
+
+/// Writes from a slot in flight at once.
+const AHEAD: usize = 8;
+
+/// Numbers of a slot in order, or, where several threads sorted, in as many ascending parts.
+pub(crate) struct SortedNumbers {
+    numbers: Numbers,
+    arena: Dram,
+    count: usize,
+    parts: usize,
+    unique: bool,
+}
+
+impl SortedNumbers {
+    /// Encodes and sorts `count` numbers at the start of the arena.
+    pub(crate) fn sort(numbers: Numbers, arena: &Dram, count: usize, threads: usize, unique: bool) -> Result<Self> {
+        let mut sorted = SortedNumbers { numbers, arena: arena.clone(), count, parts: threads.max(1), unique };
+        if count < 1 << 16 {
+            sorted.parts = 1;
+        }
+        match numbers.kind.width() {
+            4 => sorted.sort_as::<u32>()?,
+            _ => sorted.sort_as::<u64>()?,
+        }
+        Ok(sorted)
+    }
+
+    fn sort_as<T: Unsigned>(&mut self) -> Result<()> {
+        let mut lease = self.arena.range(0, self.count * size_of::<T>())?.lease_mut()?;
+        let values = lease.as_slice_of::<T>()?;
+        let stripe = values.len().div_ceil(self.parts).max(1);
+        let numbers = self.numbers;
+        let all = Disjoint::new(values);
+        team(self.parts, |t| {
+            let from = (t * stripe).min(all.len());
+            // SAFETY: stripe t is this thread's alone.
+            #[allow(unsafe_code)]
+            let part = unsafe { all.slice(from, stripe.min(all.len() - from)) };
+            if !numbers.plain() {
+                part.iter_mut().for_each(|v| *v = v.encode(numbers));
+            }
+            T::sort(part);
+        });
+        if self.unique && self.parts == 1 {
+            let mut kept = 0;
+            for i in 1..values.len() {
+                if values[i] != values[kept] {
+                    kept += 1;
+                    values[kept] = values[i];
+                }
+            }
+            self.count = self.count.min(kept + 1);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.count * self.numbers.kind.width()) as u64
+    }
+
+    /// Writes a run, encoded, straight from the slot.
+    pub(crate) fn write_run(&self, pipe: &Pipe, base: u64, control: &Control, counter: &AtomicU64) -> Result<Vec<Mark>> {
+        const PIECE: u64 = 4 << 20;
+        let mut marks = Vec::new();
+        let mut flying: VecDeque<(Transfer, u64)> = VecDeque::new();
+        let (len, width) = (self.bytes(), self.numbers.kind.width());
+        let mut at = 0;
+        while at < len {
+            control.check()?;
+            let first = self.arena.range(at as usize, width)?.lease()?;
+            marks.push(Mark { at, prefix: crate::layout::Layout::prefix(&self.numbers, &first) });
+            drop(first);
+            if flying.len() == AHEAD
+                && let Some((transfer, done)) = flying.pop_front()
+            {
+                transfer.wait()?;
+                count(counter, done);
+            }
+            let now = (len - at).min(PIECE);
+            // What follows the last number in its block is written along, and is no part of the run.
+            let rounded = now.next_multiple_of(ALIGN as u64);
+            let source = self.arena.memory().at() as u64 + at;
+            flying.push_back((pipe.start(Span { source, target: base + at, len: rounded })?, now));
+            at += now;
+        }
+        for (transfer, done) in flying {
+            transfer.wait()?;
+            count(counter, done);
+        }
+        Ok(marks)
+    }
+
+    /// Writes everything, decoded, to the output; returns bytes and records written.
+    pub(crate) fn write_output(
+        &self,
+        blocks: &Blocks,
+        target: Target<'_>,
+        control: &Control,
+        counter: &AtomicU64,
+    ) -> Result<(u64, u64)> {
+        match self.numbers.kind.width() {
+            4 => self.write_as::<u32>(blocks, target, control, counter),
+            _ => self.write_as::<u64>(blocks, target, control, counter),
+        }
+    }
+
+    fn write_as<T: Unsigned>(
+        &self,
+        blocks: &Blocks,
+        target: Target<'_>,
+        control: &Control,
+        counter: &AtomicU64,
+    ) -> Result<(u64, u64)> {
+        let lease = self.arena.range(0, self.count * size_of::<T>())?.lease()?;
+        let values = lease.as_slice_of::<T>()?;
+        let sorted: Vec<&[T]> = values.chunks(values.len().div_ceil(self.parts).max(1)).collect();
+        let parts = if self.unique || matches!(target, Target::Stream(_)) { 1 } else { self.parts };
+        // Each thread takes the values between two splitters, from every sorted part.
+        let mut cuts = vec![vec![0; sorted.len()]];
+        for part in 1..parts {
+            let longest = sorted[0];
+            let splitter = longest[longest.len() * part / parts];
+            cuts.push(sorted.iter().map(|s| s.partition_point(|v| *v < splitter)).collect());
+        }
+        cuts.push(sorted.iter().map(|s| s.len()).collect());
+        let outcome = std::sync::Mutex::new((Ok(()), Vec::new(), 0));
+        team(parts, |p| {
+            let at: usize = cuts[p].iter().sum::<usize>() * size_of::<T>();
+            let mut out = Outflow::new(blocks, target, at as u64, p + 1 < parts, control, counter);
+            let inflows =
+                sorted.iter().enumerate().map(|(s, v)| Inflow::<T, Numbers>::Memory(&v[cuts[p][s]..cuts[p + 1][s]])).collect();
+            let result = merge_into(self.numbers, inflows, self.unique, true, &mut out, |_, _, _| {})
+                .and_then(|records| out.finish().map(|()| records));
+            let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
+            outcome.1.append(&mut out.edges);
+            match result {
+                Ok(records) => outcome.2 += records,
+                Err(e) if outcome.0.is_ok() => outcome.0 = Err(e),
+                Err(_) => {}
+            }
+        });
+        let (result, edges, records) = outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
+        result?;
+        write_edges(blocks, target, edges)?;
+        Ok((records * size_of::<T>() as u64, records))
+    }
+}
+
+/// Appends values to an output.
+pub(crate) fn push_values<T: Unsigned>(out: &mut Outflow<'_>, values: &[T]) -> Result<()> {
+    out.push(as_bytes(values))
+}

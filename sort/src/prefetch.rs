@@ -1,0 +1,19 @@
+//! Asking for memory before it is used.
+
+/// Asks for the two cache lines at `at` of `bytes`, which may lie behind their end.
+#[inline]
+#[allow(unsafe_code)]
+pub(crate) fn prefetch(bytes: &[u8], at: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let start = bytes.as_ptr().wrapping_add(at).cast::<i8>();
+        // SAFETY: a prefetch is a hint that touches no memory architecturally, whatever the address.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(start);
+            _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(64));
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (bytes, at);
+}

@@ -1,0 +1,334 @@
+//! Text lines, made block by block.
+//!
+//! A block is filled to its last byte with whole lines, so block `i` lies at `i * block_len` and any thread can make
+//! any block. The price is that the lines at a block's end are cut to what is left. Rejected: blocks of varying
+//! length, which a writer could place only after all blocks before were made.
+
+use super::random::{self, Stream};
+
+/// What the lines contain. Lengths are 10 to 110 bytes, 60 on average, where nothing else is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LineForm {
+    /// Random words.
+    Words,
+    /// Addresses with a long common prefix.
+    Urls,
+    /// Decimal numbers: signs, fractions, up to twelve digits; 9 bytes on average.
+    Numbers,
+    /// Four columns separated by tabs: word, integer, fraction, words.
+    Fields,
+    /// One thousand distinct lines.
+    Duplicates,
+    /// Four of five lines are the same one.
+    Hot,
+    /// Ascending.
+    Sorted,
+    /// Descending.
+    Reverse,
+    /// Ascending, but one line in a hundred is out of place.
+    NearlySorted,
+    /// One line, 64 bytes long.
+    AllEqual,
+    /// Words, 1 KiB to 512 KiB a line.
+    Long,
+    /// Words, one byte in eight of them NUL.
+    Nul,
+    /// Random bytes, all but the line end.
+    Bytes,
+}
+
+/// Length of the lines of [`LineForm::AllEqual`]; it divides the block length, so that none is cut.
+pub(super) const EQUAL_LEN: usize = 64;
+
+impl LineForm {
+    /// Bytes in a block, all but the last one of a stream.
+    pub(super) const fn block_len(self) -> usize {
+        match self {
+            Self::Long => 4 << 20,
+            _ => 64 << 10,
+        }
+    }
+
+    /// The bytes that a line takes on average, its end included.
+    pub(super) const fn mean_len(self) -> usize {
+        match self {
+            Self::Numbers => 9,
+            Self::Long => 256 << 10,
+            Self::AllEqual => EQUAL_LEN,
+            _ => 60,
+        }
+    }
+
+    /// The most bytes, up to `bytes`, that can be filled without a last line that breaks the form's promise.
+    pub(super) const fn usable_len(self, bytes: u64) -> u64 {
+        let least = self.lengths().least as u64;
+        let block_len = self.block_len() as u64;
+        match self {
+            Self::AllEqual => bytes - bytes % EQUAL_LEN as u64,
+            // A stub would be too short to show its place.
+            Self::Sorted | Self::NearlySorted if bytes > block_len && bytes % block_len < least => {
+                bytes - bytes % block_len
+            }
+            _ => bytes,
+        }
+    }
+
+    /// The lengths lines are drawn from, evenly, their end included.
+    const fn lengths(self) -> Lengths {
+        match self {
+            Self::Numbers => Lengths { least: 2, most: 16 },
+            Self::Long => Lengths { least: 1 << 10, most: 512 << 10 },
+            Self::AllEqual => Lengths { least: EQUAL_LEN, most: EQUAL_LEN },
+            // The sixteen letters that hold the order, and something behind them.
+            Self::Sorted | Self::Reverse | Self::NearlySorted => Lengths { least: 24, most: 110 },
+            _ => Lengths { least: 10, most: 110 },
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Lengths {
+    least: usize,
+    most: usize,
+}
+
+impl Lengths {
+    fn draw(self, random: u64) -> usize {
+        self.least + random::below(random, (self.most - self.least + 1) as u64) as usize
+    }
+
+    /// The length of a line where `room` bytes are left: cut so that the block ends with a line.
+    fn fit(self, random: u64, room: usize) -> usize {
+        if room <= self.most {
+            room
+        } else {
+            // Two lines share the end rather than leave a stub too short for the second.
+            self.draw(random).min(room - self.least)
+        }
+    }
+}
+
+/// What a block of lines is a part of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LineSource {
+    pub(super) form: LineForm,
+    pub(super) seed: u64,
+    /// Bytes in the whole stream; the ordered forms spread their keys over it.
+    pub(super) len_bytes: u64,
+}
+
+impl LineSource {
+    /// Fills `out` with block number `block`.
+    pub(super) fn fill(&self, block: u64, out: &mut [u8]) {
+        let mut random = Stream::of_block(self.seed, block);
+        let mut offset = block * self.form.block_len() as u64;
+        let mut rest = out;
+        while !rest.is_empty() {
+            let len = self.line(offset, &mut random, rest);
+            rest[len - 1] = b'\n';
+            offset += len as u64;
+            rest = &mut rest[len..];
+        }
+    }
+
+    /// Writes the content of the line that starts at `offset` into `room` and returns the line's length.
+    fn line(&self, offset: u64, random: &mut Stream, room: &mut [u8]) -> usize {
+        let first = random.next();
+        let repeated = match self.form {
+            LineForm::Duplicates => Some(random::mix(self.seed ^ (random::below(first, 1000) + 1))),
+            LineForm::Hot if random::below(first, 5) != 0 => Some(random::mix(self.seed ^ 1)),
+            LineForm::AllEqual => Some(random::mix(self.seed ^ 1)),
+            _ => None,
+        };
+        if let Some(identity) = repeated {
+            let mut fixed = Stream::of_block(identity, 0);
+            let len = self.form.lengths().fit(fixed.next(), room.len());
+            words(&mut fixed, &mut room[..len]);
+            return len;
+        }
+        let len = self.form.lengths().fit(random.next(), room.len());
+        let content = &mut room[..len];
+        match self.form {
+            LineForm::Urls => url(random, content),
+            LineForm::Numbers => number(random, content),
+            LineForm::Fields => fields(random, content),
+            LineForm::Sorted => ordered(self.rank(offset), random, content),
+            LineForm::Reverse => ordered(!self.rank(offset), random, content),
+            LineForm::NearlySorted => {
+                let rank = if random::below(first, 100) == 0 { random.next() } else { self.rank(offset) };
+                ordered(rank, random, content);
+            }
+            LineForm::Nul => {
+                words(random, content);
+                sprinkle_nul(random, content);
+            }
+            LineForm::Bytes => bytes(random, content),
+            _ => words(random, content),
+        }
+        len
+    }
+
+    /// Where `offset` lies in the stream, as a fraction of 2^64.
+    fn rank(&self, offset: u64) -> u64 {
+        offset.wrapping_mul(u64::MAX / self.len_bytes.max(1))
+    }
+}
+
+const BEGINNINGS: [&[u8]; 16] = [
+    b"ca", b"de", b"fo", b"gra", b"hu", b"ki", b"lo", b"mar", b"ne", b"or", b"pla", b"ri", b"sto", b"ta", b"ve", b"wi",
+];
+const ENDINGS: [&[u8]; 16] = [
+    b"b", b"ck", b"ding", b"er", b"fel", b"gh", b"lin", b"ment", b"nt", b"on", b"p", b"ry", b"sh", b"ter", b"um", b"zed",
+];
+
+/// Every beginning with every ending, and a blank, in eight bytes each.
+const WORDS: [[u8; 8]; 256] = {
+    let mut words = [[b' '; 8]; 256];
+    let mut index = 0;
+    while index < 256 {
+        let (beginning, ending) = (BEGINNINGS[index / 16], ENDINGS[index % 16]);
+        let mut at = 0;
+        while at < beginning.len() + ending.len() {
+            words[index][at] =
+                if at < beginning.len() { beginning[at] } else { ending[at - beginning.len()] };
+            at += 1;
+        }
+        index += 1;
+    }
+    words
+};
+
+/// Bytes of each word, its blank included.
+const WORD_LENS: [u8; 256] = {
+    let mut lens = [0; 256];
+    let mut index = 0;
+    while index < 256 {
+        lens[index] = (BEGINNINGS[index / 16].len() + ENDINGS[index % 16].len() + 1) as u8;
+        index += 1;
+    }
+    lens
+};
+
+/// Fills `out` with words; the last one is cut.
+#[inline]
+fn words(random: &mut Stream, out: &mut [u8]) {
+    let mut at = 0;
+    let mut bits = random.next();
+    let mut left = 8;
+    while at < out.len() {
+        if left == 0 {
+            bits = random.next();
+            left = 8;
+        }
+        let word = (bits & 0xFF) as usize;
+        bits >>= 8;
+        left -= 1;
+        // Eight bytes are stored whatever the word's length; the next word overwrites the surplus.
+        if let Some(slot) = out.get_mut(at..at + 8) {
+            slot.copy_from_slice(&WORDS[word]);
+        } else {
+            let tail = &mut out[at..];
+            let cut = tail.len();
+            tail.copy_from_slice(&WORDS[word][..cut]);
+        }
+        at += usize::from(WORD_LENS[word]);
+    }
+}
+
+/// Copies what fits of `text` to the start of `out` and returns the rest of `out`.
+#[inline]
+fn put<'a>(out: &'a mut [u8], text: &[u8]) -> &'a mut [u8] {
+    let len = text.len().min(out.len());
+    let (head, rest) = out.split_at_mut(len);
+    head.copy_from_slice(&text[..len]);
+    rest
+}
+
+/// Puts `value` in decimal, with leading zeros up to `digits`.
+#[inline]
+fn put_decimal(out: &mut [u8], value: u64, digits: usize) -> &mut [u8] {
+    let mut text = [b'0'; 20];
+    let mut at = text.len();
+    let mut value = value;
+    while value != 0 || text.len() - at < digits {
+        at -= 1;
+        text[at] = b'0' + (value % 10) as u8;
+        value /= 10;
+    }
+    put(out, &text[at..])
+}
+
+fn url(random: &mut Stream, out: &mut [u8]) {
+    let rest = put(out, b"https://www.example.org/library/");
+    let rest = put_decimal(rest, random.below(1000), 3);
+    let rest = put(rest, b"/item-");
+    let rest = put_decimal(rest, random.below(1_000_000_000), 9);
+    let rest = put(rest, b"?q=");
+    words(random, rest);
+    rest.iter_mut().filter(|byte| **byte == b' ').for_each(|byte| *byte = b'+');
+}
+
+/// A number that fills `out` but for the line's end.
+fn number(random: &mut Stream, out: &mut [u8]) {
+    let shape = random.next();
+    let last = out.len() - 1;
+    let (content, _) = out.split_at_mut(last);
+    let content = if shape & 3 == 0 && content.len() > 1 { put(content, b"-") } else { content };
+    let len = content.len();
+    let mut digits = random.next();
+    for digit in content.iter_mut() {
+        *digit = b'0' + random::below(digits, 10) as u8;
+        digits = digits.wrapping_mul(10);
+    }
+    if shape & 12 == 0 && len > 4 {
+        content[len - 3] = b'.';
+    }
+    // A leading zero is legal but rare in such files.
+    if let Some(digit) = content.first_mut().filter(|digit| **digit == b'0' && len > 1 && shape & 48 != 0) {
+        *digit = b'1' + (shape >> 8) as u8 % 9;
+    }
+}
+
+fn fields(random: &mut Stream, out: &mut [u8]) {
+    let word = random.below(256) as usize;
+    let rest = put(out, &WORDS[word][..usize::from(WORD_LENS[word]) - 1]);
+    let rest = put(rest, b"\t");
+    let rest = put_decimal(rest, random.below(100_000), 1);
+    let rest = put(rest, if random.next() & 3 == 0 { b"\t-" } else { b"\t" });
+    let rest = put_decimal(rest, random.below(1000), 1);
+    let rest = put(rest, b".");
+    let rest = put_decimal(rest, random.below(100), 2);
+    let rest = put(rest, b"\t");
+    words(random, rest);
+}
+
+/// A line that begins with `rank` in sixteen letters, so that lines order as their ranks do.
+fn ordered(rank: u64, random: &mut Stream, out: &mut [u8]) {
+    let mut letters = [0; 16];
+    for (index, letter) in letters.iter_mut().enumerate() {
+        *letter = b'a' + ((rank >> (60 - 4 * index)) & 15) as u8;
+    }
+    let rest = put(out, &letters);
+    let rest = put(rest, b" ");
+    words(random, rest);
+}
+
+fn sprinkle_nul(random: &mut Stream, out: &mut [u8]) {
+    for group in out.chunks_mut(8) {
+        let at = random.below(8) as usize;
+        if let Some(byte) = group.get_mut(at) {
+            *byte = 0;
+        }
+    }
+}
+
+fn bytes(random: &mut Stream, out: &mut [u8]) {
+    let mut groups = out.chunks_exact_mut(8);
+    for group in &mut groups {
+        group.copy_from_slice(&random.next().to_le_bytes());
+    }
+    let rest = groups.into_remainder();
+    let len = rest.len();
+    rest.copy_from_slice(&random.next().to_le_bytes()[..len]);
+    out.iter_mut().for_each(|byte| *byte = if *byte == b'\n' { 0xFF } else { *byte });
+}

@@ -1,0 +1,98 @@
+//! What a check found.
+
+use std::cmp::Ordering;
+
+use serde::{Serialize, Serializer};
+
+use super::format::Format;
+
+/// What a check of a range found. Counts as valsort counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Summary {
+    /// Records in the range; a last line without an end is one.
+    pub records: u64,
+    /// Bytes in the range.
+    pub bytes: u64,
+    /// Records that are less than the one before.
+    pub unordered: u64,
+    /// The first of them, counted from 0.
+    pub first_unordered_record: Option<u64>,
+    /// Where it starts, in bytes from the start of the range.
+    pub first_unordered_offset: Option<u64>,
+    /// Records that compare equal to the one before.
+    pub duplicates: u64,
+    /// The sum of the records' CRC-32s: independent of their order.
+    #[serde(serialize_with = "as_hex")]
+    pub checksum: u128,
+    /// Bytes at the end that are too few for a fixed-size record. They are in `bytes` but in nothing else.
+    pub trailing_bytes: u64,
+    /// The first record, without a line end; empty when there is none.
+    #[serde(skip)]
+    pub first: Vec<u8>,
+    /// The last record, without a line end; empty when there is none.
+    #[serde(skip)]
+    pub last: Vec<u8>,
+}
+
+impl Summary {
+    /// Whether the range consists of whole records in order.
+    pub fn is_ordered(&self) -> bool {
+        self.unordered == 0 && self.trailing_bytes == 0
+    }
+
+    /// The checksum as gensort and valsort print it: hexadecimal, without leading zeros.
+    pub fn checksum_hex(&self) -> String {
+        format!("{:x}", self.checksum)
+    }
+
+    /// The summary of this range and `right`, which follows it. Both ranges hold whole records of `format`.
+    #[must_use]
+    pub fn join(self, right: Self, format: &Format) -> Self {
+        let mut whole = self;
+        let met = (whole.records > 0 && right.records > 0).then(|| format.compare(&whole.last, &right.first));
+        match met {
+            Some(Ordering::Greater) => whole.note_unordered(1, Some((whole.records, whole.bytes))),
+            Some(Ordering::Equal) => whole.duplicates += 1,
+            _ => {}
+        }
+        let place = right.first_unordered_record.zip(right.first_unordered_offset);
+        let place = place.map(|(record, offset)| (whole.records + record, whole.bytes + offset));
+        whole.note_unordered(right.unordered, place);
+        if whole.records == 0 {
+            whole.first = right.first;
+        }
+        if right.records > 0 {
+            whole.last = right.last;
+        }
+        whole.records += right.records;
+        whole.bytes += right.bytes;
+        whole.duplicates += right.duplicates;
+        whole.checksum = whole.checksum.wrapping_add(right.checksum);
+        whole.trailing_bytes += right.trailing_bytes;
+        whole
+    }
+
+    /// Counts `count` unordered records, the first of which is the given record at the given offset.
+    fn note_unordered(&mut self, count: u64, place: Option<(u64, u64)>) {
+        self.unordered += count;
+        if self.first_unordered_record.is_none() {
+            (self.first_unordered_record, self.first_unordered_offset) = place.unzip();
+        }
+    }
+
+    /// Takes in one record, of which it is known how `previous` compares with it.
+    #[inline]
+    pub(super) fn note_record(&mut self, previous: Ordering, crc: u32, offset: u64) {
+        match previous {
+            Ordering::Greater => self.note_unordered(1, Some((self.records, offset))),
+            Ordering::Equal => self.duplicates += 1,
+            Ordering::Less => {}
+        }
+        self.records += 1;
+        self.checksum = self.checksum.wrapping_add(u128::from(crc));
+    }
+}
+
+fn as_hex<S: Serializer>(checksum: &u128, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{checksum:x}"))
+}
