@@ -77,7 +77,6 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     datapipes::parse_size(text).map_err(|e| e.to_string())
 }
 
-
 #[cfg(test)]
 mod tests {
     #[test]

@@ -38,7 +38,8 @@ impl Place {
         match uri {
             Uri::Dram { len, node } => {
                 let len = if *len == 0 { len_bytes } else { *len };
-                let len = usize::try_from(len).map_err(|_| bad(format!("dram of {len} bytes: this machine has no such memory")))?;
+                let len = usize::try_from(len)
+                    .map_err(|_| bad(format!("dram of {len} bytes: this machine has no such memory")))?;
                 let options = MapOptions { pages: Pages::Huge, prefault, node: *node };
                 Ok(Place::Dram(Dram::allocate_with(len.max(1), options)?))
             }
@@ -51,7 +52,11 @@ impl Place {
                     .ok_or_else(|| bad(format!("core {index} is not ours to use; these are: {}", usable())))?;
                 let size = if *level == 2 { topology.l2_size(*index) } else { topology.l3_share(*index) };
                 let size = size.ok_or_else(|| {
-                    Error::new(ErrorKind::Unavailable, "declare", format!("L{level} of core {index}: its size is not known"))
+                    Error::new(
+                        ErrorKind::Unavailable,
+                        "declare",
+                        format!("L{level} of core {index}: its size is not known"),
+                    )
                 })?;
                 let len = if len_bytes == 0 { size } else { size.min(len_bytes) };
                 let len = usize::try_from(len).unwrap_or(usize::MAX);

@@ -63,7 +63,8 @@ fn draw(shown: &mut Option<(State, ProgressBar)>, state: State) {
 fn bar(state: State) -> ProgressBar {
     let target = ProgressDrawTarget::stderr();
     let (bar, template) = if state.total > 0 {
-        let template = "{msg:<14} [{bar:32}] {percent:>3}%  {decimal_bytes:>10}  {decimal_bytes_per_sec:>12}  {eta} left";
+        let template =
+            "{msg:<14} [{bar:32}] {percent:>3}%  {decimal_bytes:>10}  {decimal_bytes_per_sec:>12}  {eta} left";
         (ProgressBar::with_draw_target(Some(state.total), target), template)
     } else if state.done > 0 {
         let template = "{msg:<14} {spinner} {decimal_bytes:>10}  {decimal_bytes_per_sec:>12}  {elapsed}";

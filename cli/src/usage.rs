@@ -54,11 +54,8 @@ fn time(t: libc::timeval) -> f64 {
 pub(crate) fn run(command: &mut Command) -> Result<(Usage, String)> {
     let shown = command.get_program().to_string_lossy().into_owned();
     let started = Instant::now();
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|e| Error::io("run", &e, shown.clone()))?;
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(|e| Error::io("run", &e, shown.clone()))?;
     let stdout = child.stdout.take();
     // Read meanwhile, lest the child wait for us.
     let reader = std::thread::spawn(move || {

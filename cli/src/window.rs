@@ -33,11 +33,7 @@ impl Window {
     }
 
     /// Hands on the bytes of a range of the file, block by block and in order, until `look` has seen enough.
-    pub(crate) fn read(
-        &self,
-        range: Range<u64>,
-        mut look: impl FnMut(&[u8]) -> Result<ControlFlow<()>>,
-    ) -> Result<()> {
+    pub(crate) fn read(&self, range: Range<u64>, mut look: impl FnMut(&[u8]) -> Result<ControlFlow<()>>) -> Result<()> {
         let slots = (self.memory.len() / BLOCK).max(1);
         let block = self.memory.len().min(BLOCK) as u64;
         let mut flying: VecDeque<(usize, usize, Transfer)> = VecDeque::new();

@@ -82,7 +82,14 @@ fn every_kind_is_written_sorted_and_checked() {
 
         // Less memory than input, so that runs are spilled and merged.
         let report = good(
-            dpipe().arg("sort").args(flags).args(["-S", "16M", "--json", "-T"]).arg(&folder.0).arg("-o").arg(&sorted).arg(&input),
+            dpipe()
+                .arg("sort")
+                .args(flags)
+                .args(["-S", "16M", "--json", "-T"])
+                .arg(&folder.0)
+                .arg("-o")
+                .arg(&sorted)
+                .arg(&input),
         );
         let report = json(&report);
         assert!(report["runs"].as_u64().unwrap() > 1, "{kind}: {report}");
@@ -116,9 +123,11 @@ fn the_same_seed_writes_the_same_bytes_by_any_number_of_threads() {
 fn lines_are_sorted_as_by_the_system() {
     let folder = Folder::new();
     let input = folder.path("input");
-    let text: String = (0..40_000u64).map(|n| format!("{} {}\n", n.wrapping_mul(2_654_435_761) % 997, n % 13)).collect();
+    let text: String =
+        (0..40_000u64).map(|n| format!("{} {}\n", n.wrapping_mul(2_654_435_761) % 997, n % 13)).collect();
     fs::write(&input, &text).unwrap();
-    for flags in [vec![], vec!["-r"], vec!["-n"], vec!["-k2,2n", "-k1,1r"], vec!["-u"], vec!["-s", "-k1,1"], vec!["-z"]] {
+    for flags in [vec![], vec!["-r"], vec!["-n"], vec!["-k2,2n", "-k1,1r"], vec!["-u"], vec!["-s", "-k1,1"], vec!["-z"]]
+    {
         let ours = run(dpipe().arg("sort").args(&flags).arg(&input));
         let theirs = run(Command::new("sort").env("LC_ALL", "C").args(&flags).arg(&input));
         assert!(ours.status.success(), "{flags:?}: {}", String::from_utf8_lossy(&ours.stderr));
@@ -194,7 +203,8 @@ fn machine_and_calibration_are_shown() {
     for field in ["fingerprint", "topology", "storage", "backends", "io_uring", "calibration"] {
         assert!(!machine[field].is_null(), "{field}");
     }
-    let names: Vec<&str> = machine["backends"].as_array().unwrap().iter().map(|b| b["name"].as_str().unwrap()).collect();
+    let names: Vec<&str> =
+        machine["backends"].as_array().unwrap().iter().map(|b| b["name"].as_str().unwrap()).collect();
     assert!(names.contains(&"cpu") && names.contains(&"file"), "{names:?}");
     let kept = folder.path("calibration.json");
     let calibrate = || {

@@ -48,7 +48,11 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
         calibration.save(topology)?;
     }
     let shown = Shown { path: path.display().to_string(), calibration: &calibration, knobs: calibration.knobs() };
-    if args.json { print_json(&shown)? } else { print(&text(&shown))? }
+    if args.json {
+        print_json(&shown)?
+    } else {
+        print(&text(&shown))?
+    }
     Ok(Verdict::Good)
 }
 

@@ -93,7 +93,11 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
         gb_per_s: amount::gb_s(summary.bytes, seconds),
         summary,
     };
-    if args.json { print_json(&outcome)? } else { print(&text(&args.file, &outcome))? }
+    if args.json {
+        print_json(&outcome)?
+    } else {
+        print(&text(&args.file, &outcome))?
+    }
     Ok(if outcome.sorted { Verdict::Good } else { Verdict::Bad })
 }
 

@@ -105,7 +105,10 @@ struct Target {
 impl Target {
     fn open(machine: &Machine, uri: &Uri, source: &Place, len: u64, force: bool) -> Result<Target> {
         let Uri::Ssd { path, access } = uri else {
-            return Ok(Target { place: Place::memory_place(machine, uri, Memory { len_bytes: len, prefault: true })?, draft: None });
+            return Ok(Target {
+                place: Place::memory_place(machine, uri, Memory { len_bytes: len, prefault: true })?,
+                draft: None,
+            });
         };
         if is_block_device(path) {
             let ssd = with_access(open_device(path, len, force)?, *access)?;
@@ -224,7 +227,8 @@ fn move_all(pipe: &Pipe, windows: Windows, len: u64, done: &AtomicU64) -> Result
 fn text(outcome: &Outcome) -> String {
     let o = outcome;
     let rate = amount::rate(o.bytes, o.seconds);
-    let mut text = format!("{} in {:.3} s ({rate}), {:.3} s of processor time", amount::bytes(o.bytes), o.seconds, o.cpu_seconds);
+    let mut text =
+        format!("{} in {:.3} s ({rate}), {:.3} s of processor time", amount::bytes(o.bytes), o.seconds, o.cpu_seconds);
     if o.sync_seconds > 0.0005 {
         text += &format!(", synced in {:.3} s", o.sync_seconds);
     }

@@ -171,9 +171,8 @@ fn equal(one: &Path, other: &Path, len: u64) -> Result<bool> {
     let done = std::sync::atomic::AtomicU64::new(0);
     let state = || State { phase: "comparing", done: done.load(std::sync::atomic::Ordering::Relaxed), total: len };
     let (one, other) = (Place::Ssd(one), Place::Ssd(other));
-    let difference = progress::during(progress::wanted(), state, || {
-        verify::first_difference(&machine, &one, &other, len, &done)
-    })?;
+    let difference =
+        progress::during(progress::wanted(), state, || verify::first_difference(&machine, &one, &other, len, &done))?;
     Ok(difference.is_none())
 }
 

@@ -38,14 +38,21 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     let typical = args.len.unwrap_or(source.len()?).max(1);
     let target = stand_in(&machine, &target, typical.min(TYPICAL))?;
     let route = machine.explain(&source, &target, &args.demands.constraints(typical))?;
-    if args.json { print_json(&route)? } else { print(&route.to_string())? }
+    if args.json {
+        print_json(&route)?
+    } else {
+        print(&route.to_string())?
+    }
     Ok(Verdict::Good)
 }
 
 /// A place that has the target's properties, and leaves the target alone.
 fn stand_in(machine: &Machine, uri: &Uri, len: u64) -> Result<Named> {
     let Uri::Ssd { path, access } = uri else {
-        return Ok(Named { place: Place::memory_place(machine, uri, Memory { len_bytes: len, prefault: false })?, name: None });
+        return Ok(Named {
+            place: Place::memory_place(machine, uri, Memory { len_bytes: len, prefault: false })?,
+            name: None,
+        });
     };
     if path.exists() && !path.is_dir() {
         return Ok(Named { place: Place::Ssd(with_access(Ssd::open_rw(path)?, *access)?), name: None });
@@ -64,7 +71,10 @@ fn explain_absence(error: Error, dir: &Path) -> Error {
         Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL) => Error::new(
             error.kind(),
             "explain",
-            format!("{}: its file system has no nameless files, so there is nothing to try the route on", dir.display()),
+            format!(
+                "{}: its file system has no nameless files, so there is nothing to try the route on",
+                dir.display()
+            ),
         )
         .advice("name a file that exists"),
         _ => error,

@@ -107,7 +107,8 @@ fn write(machine: &Machine, source: &Generator, draft: &Draft, extent: Extent, d
     let constraints = Constraints { typical_len: Some(block as u64), ..Constraints::default() };
     let pipe = machine.connect_with(&memory, draft.ssd(), &constraints)?;
     let next = AtomicU64::new(0);
-    let writer = |thread: usize| Writer { source, memory: &memory, pipe: &pipe, next: &next, done, bytes: extent.bytes, thread };
+    let writer =
+        |thread: usize| Writer { source, memory: &memory, pipe: &pipe, next: &next, done, bytes: extent.bytes, thread };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..extent.threads).map(|t| scope.spawn(move || writer(t).run())).collect();
         let mut outcome = Ok(());

@@ -84,7 +84,11 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
         let svg = picture::draw(&facts);
         std::fs::write(path, svg).map_err(|e| Error::io("write", &e, path.display().to_string()))?;
     }
-    if args.json { print_json(&facts)? } else { print(&text(&facts)?)? }
+    if args.json {
+        print_json(&facts)?
+    } else {
+        print(&text(&facts)?)?
+    }
     Ok(Verdict::Good)
 }
 
@@ -115,7 +119,10 @@ fn text(facts: &Facts<'_>) -> Result<String> {
         storage_text(&mut out, cost);
     }
     let count: usize = facts.backends.iter().map(|b| b.knobs.len()).sum();
-    let _ = writeln!(out, "\n{count} knobs: `dpipe calibrate --show` lists them, `dpipe calibrate --set NAME=VALUE` turns one");
+    let _ = writeln!(
+        out,
+        "\n{count} knobs: `dpipe calibrate --show` lists them, `dpipe calibrate --set NAME=VALUE` turns one"
+    );
     Ok(out)
 }
 

@@ -131,7 +131,8 @@ impl LineSource {
         }
     }
 
-    /// Writes the content of the line that starts at `offset` into `room` and returns the line's length.
+    /// Writes the content of the line that starts at `offset` to the start of `room` and returns the line's length.
+    /// What lies behind it in `room` may be overwritten too: it belongs to lines that come later.
     fn line(&self, offset: u64, random: &mut Stream, room: &mut [u8]) -> usize {
         let first = random.next();
         let repeated = match self.form {
@@ -143,27 +144,26 @@ impl LineSource {
         if let Some(identity) = repeated {
             let mut fixed = Stream::of_block(identity, 0);
             let len = self.form.lengths().fit(fixed.next(), room.len());
-            words(&mut fixed, &mut room[..len]);
+            words(&mut fixed, room, len);
             return len;
         }
         let len = self.form.lengths().fit(random.next(), room.len());
-        let content = &mut room[..len];
         match self.form {
-            LineForm::Urls => url(random, content),
-            LineForm::Numbers => number(random, content),
-            LineForm::Fields => fields(random, content),
-            LineForm::Sorted => ordered(self.rank(offset), random, content),
-            LineForm::Reverse => ordered(!self.rank(offset), random, content),
+            LineForm::Urls => url(random, room, len),
+            LineForm::Numbers => number(random, room, len),
+            LineForm::Fields => fields(random, room, len),
+            LineForm::Sorted => ordered(self.rank(offset), random, room, len),
+            LineForm::Reverse => ordered(!self.rank(offset), random, room, len),
             LineForm::NearlySorted => {
                 let rank = if random::below(first, 100) == 0 { random.next() } else { self.rank(offset) };
-                ordered(rank, random, content);
+                ordered(rank, random, room, len);
             }
             LineForm::Nul => {
-                words(random, content);
-                sprinkle_nul(random, content);
+                words(random, room, len);
+                sprinkle_nul(random, &mut room[..len]);
             }
-            LineForm::Bytes => bytes(random, content),
-            _ => words(random, content),
+            LineForm::Bytes => bytes(random, &mut room[..len]),
+            _ => words(random, room, len),
         }
         len
     }
@@ -209,113 +209,119 @@ const WORD_LENS: [u8; 256] = {
     lens
 };
 
-/// Fills `out` with words; the last one is cut.
+/// Fills `room` with words up to `len`, and perhaps some bytes further.
 #[inline]
-fn words(random: &mut Stream, out: &mut [u8]) {
+fn words(random: &mut Stream, room: &mut [u8], len: usize) {
     let mut at = 0;
-    let mut bits = random.next();
-    let mut left = 8;
-    while at < out.len() {
-        if left == 0 {
-            bits = random.next();
-            left = 8;
+    loop {
+        let bits = random.next().to_le_bytes();
+        for word in bits.map(usize::from) {
+            if at >= len {
+                return;
+            }
+            // Eight bytes are stored whatever the word's length; the next word overwrites the surplus.
+            put(&mut room[at..], &WORDS[word]);
+            at += usize::from(WORD_LENS[word]);
         }
-        let word = (bits & 0xFF) as usize;
-        bits >>= 8;
-        left -= 1;
-        // Eight bytes are stored whatever the word's length; the next word overwrites the surplus.
-        if let Some(slot) = out.get_mut(at..at + 8) {
-            slot.copy_from_slice(&WORDS[word]);
-        } else {
-            let tail = &mut out[at..];
-            let cut = tail.len();
-            tail.copy_from_slice(&WORDS[word][..cut]);
-        }
-        at += usize::from(WORD_LENS[word]);
     }
 }
 
-/// Copies what fits of `text` to the start of `out` and returns the rest of `out`.
+/// Copies what fits of `text` to the start of `out`.
 #[inline]
-fn put<'a>(out: &'a mut [u8], text: &[u8]) -> &'a mut [u8] {
-    let len = text.len().min(out.len());
-    let (head, rest) = out.split_at_mut(len);
-    head.copy_from_slice(&text[..len]);
-    rest
-}
-
-/// Puts `value` in decimal, with leading zeros up to `digits`.
-#[inline]
-fn put_decimal(out: &mut [u8], value: u64, digits: usize) -> &mut [u8] {
-    let mut text = [b'0'; 20];
-    let mut at = text.len();
-    let mut value = value;
-    while value != 0 || text.len() - at < digits {
-        at -= 1;
-        text[at] = b'0' + (value % 10) as u8;
-        value /= 10;
+fn put<const N: usize>(out: &mut [u8], text: &[u8; N]) {
+    if let Some(head) = out.first_chunk_mut::<N>() {
+        *head = *text;
+    } else {
+        let len = out.len();
+        out.copy_from_slice(&text[..len]);
     }
-    put(out, &text[at..])
 }
 
-fn url(random: &mut Stream, out: &mut [u8]) {
-    let rest = put(out, b"https://www.example.org/library/");
-    let rest = put_decimal(rest, random.below(1000), 3);
-    let rest = put(rest, b"/item-");
-    let rest = put_decimal(rest, random.below(1_000_000_000), 9);
-    let rest = put(rest, b"?q=");
-    words(random, rest);
-    rest.iter_mut().filter(|byte| **byte == b' ').for_each(|byte| *byte = b'+');
+/// Eight decimal digits, evenly distributed but for one part in 64.
+#[inline]
+fn digits(random: u64) -> [u8; 8] {
+    // Each byte b becomes b * 10 / 256: in two halves, so that the products have room.
+    const EVEN: u64 = 0x00FF_00FF_00FF_00FF;
+    let even = (((random & EVEN) * 10) >> 8) & EVEN;
+    let odd = ((((random >> 8) & EVEN) * 10) >> 8) & EVEN;
+    ((even | odd << 8) | 0x3030_3030_3030_3030).to_le_bytes()
 }
 
-/// A number that fills `out` but for the line's end.
-fn number(random: &mut Stream, out: &mut [u8]) {
+/// A form to fill in: the bytes of `pattern`, with digits for `#`.
+#[inline]
+fn filled<const N: usize>(pattern: &[u8; N], random: &mut Stream) -> [u8; N] {
+    let mut text = *pattern;
+    for group in text.chunks_mut(8) {
+        if group.contains(&b'#') {
+            let digits = digits(random.next());
+            group.iter_mut().zip(digits).filter(|(byte, _)| **byte == b'#').for_each(|(byte, digit)| *byte = digit);
+        }
+    }
+    text
+}
+
+fn url(random: &mut Stream, room: &mut [u8], len: usize) {
+    const PATTERN: &[u8; 48] = b"https://www.example.org/library/###/#########?q=";
+    put(room, &filled(PATTERN, random));
+    if let Some(rest) = room.get_mut(PATTERN.len()..).filter(|_| len > PATTERN.len()) {
+        let len = len - PATTERN.len();
+        words(random, rest, len);
+        rest[..len].iter_mut().for_each(|byte| *byte = if *byte == b' ' { b'+' } else { *byte });
+    }
+}
+
+/// A number that takes `len` bytes, the line's end included.
+fn number(random: &mut Stream, room: &mut [u8], len: usize) {
     let shape = random.next();
-    let last = out.len() - 1;
-    let (content, _) = out.split_at_mut(last);
-    let content = if shape & 3 == 0 && content.len() > 1 { put(content, b"-") } else { content };
-    let len = content.len();
-    let mut digits = random.next();
-    for digit in content.iter_mut() {
-        *digit = b'0' + random::below(digits, 10) as u8;
-        digits = digits.wrapping_mul(10);
-    }
-    if shape & 12 == 0 && len > 4 {
-        content[len - 3] = b'.';
-    }
+    let mut text = [0; 16];
+    text[..8].copy_from_slice(&digits(random.next()));
+    text[8..].copy_from_slice(&digits(random.next()));
+    let content_len = (len - 1) & 15;
     // A leading zero is legal but rare in such files.
-    if let Some(digit) = content.first_mut().filter(|digit| **digit == b'0' && len > 1 && shape & 48 != 0) {
-        *digit = b'1' + (shape >> 8) as u8 % 9;
+    if text[0] == b'0' && shape & 48 != 0 {
+        text[0] = b'1' + (shape >> 8) as u8 % 9;
     }
+    if shape & 12 == 0 && content_len > 4 {
+        text[content_len - 3] = b'.';
+    }
+    if shape & 3 == 0 && content_len > 1 {
+        text[0] = b'-';
+    }
+    put(room, &text);
 }
 
-fn fields(random: &mut Stream, out: &mut [u8]) {
+fn fields(random: &mut Stream, room: &mut [u8], len: usize) {
     let word = random.below(256) as usize;
-    let rest = put(out, &WORDS[word][..usize::from(WORD_LENS[word]) - 1]);
-    let rest = put(rest, b"\t");
-    let rest = put_decimal(rest, random.below(100_000), 1);
-    let rest = put(rest, if random.next() & 3 == 0 { b"\t-" } else { b"\t" });
-    let rest = put_decimal(rest, random.below(1000), 1);
-    let rest = put(rest, b".");
-    let rest = put_decimal(rest, random.below(100), 2);
-    let rest = put(rest, b"\t");
-    words(random, rest);
+    put(room, &WORDS[word]);
+    let word_len = usize::from(WORD_LENS[word]);
+    // Columns of three lengths each, so that fields do not begin at fixed places.
+    let columns = match random.below(3) {
+        0 => filled(b"\t####\t##.##\t         ", random),
+        1 => filled(b"\t##\t-#.##\t           ", random),
+        _ => filled(b"\t#######\t-###.#\t     ", random),
+    };
+    let columns_len = columns.iter().rposition(|byte| *byte == b'\t').map_or(0, |tab| tab + 1);
+    put(&mut room[(word_len - 1).min(len)..], &columns);
+    let start = (word_len - 1 + columns_len).min(len);
+    words(random, &mut room[start..], len - start);
 }
 
 /// A line that begins with `rank` in sixteen letters, so that lines order as their ranks do.
-fn ordered(rank: u64, random: &mut Stream, out: &mut [u8]) {
-    let mut letters = [0; 16];
-    for (index, letter) in letters.iter_mut().enumerate() {
+fn ordered(rank: u64, random: &mut Stream, room: &mut [u8], len: usize) {
+    let mut letters = [b' '; 17];
+    for (index, letter) in letters[..16].iter_mut().enumerate() {
         *letter = b'a' + ((rank >> (60 - 4 * index)) & 15) as u8;
     }
-    let rest = put(out, &letters);
-    let rest = put(rest, b" ");
-    words(random, rest);
+    put(room, &letters);
+    let start = letters.len().min(len);
+    words(random, &mut room[start..], len - start);
 }
 
 fn sprinkle_nul(random: &mut Stream, out: &mut [u8]) {
+    let mut places = random.next();
     for group in out.chunks_mut(8) {
-        let at = random.below(8) as usize;
+        let at = (places & 7) as usize;
+        places = places.rotate_right(3);
         if let Some(byte) = group.get_mut(at) {
             *byte = 0;
         }

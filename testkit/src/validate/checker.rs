@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 
 use super::crc::crc32;
 use super::format::{Format, Shape};
-use super::order::Order;
-use super::summary::Summary;
+use super::order::{self, NumberOrder, Order, Ranked};
+use super::summary::{Summary, Tally};
 
 /// Checks a range of data that is fed to it in order, in pieces of any length.
 ///
@@ -42,10 +42,10 @@ impl Checker {
                 100 => progress.feed_fixed::<100>(100, bytes, order),
                 len => progress.feed_fixed::<0>(len, bytes, order),
             },
-            Shape::Numbers(order) => match order.len {
-                8 => progress.feed_fixed::<8>(8, bytes, order),
-                len => progress.feed_fixed::<4>(len, bytes, order),
-            },
+            Shape::Numbers(NumberOrder::U32) => progress.feed_fixed::<4>(4, bytes, &Ranked(order::word)),
+            Shape::Numbers(NumberOrder::U64) => progress.feed_fixed::<8>(8, bytes, &Ranked(order::word)),
+            Shape::Numbers(NumberOrder::I64) => progress.feed_fixed::<8>(8, bytes, &Ranked(order::signed_rank)),
+            Shape::Numbers(NumberOrder::F64) => progress.feed_fixed::<8>(8, bytes, &Ranked(order::total_rank)),
             Shape::Lines { terminator, order } => progress.feed_lines(*terminator, bytes, order),
         }
     }
@@ -121,20 +121,23 @@ impl Progress {
     fn take_run<'a>(&mut self, mut records: impl Iterator<Item = &'a [u8]>, order: &impl Order, end_len: usize) {
         let Some(first) = records.next() else { return };
         let summary = &mut self.summary;
+        let mut tally = Tally::default();
         let mut offset = self.offset;
-        if summary.records == 0 {
+        let met = if summary.records == 0 {
             summary.first = first.to_vec();
-            summary.note_record(Ordering::Less, crc32(first), offset);
+            Ordering::Less
         } else {
-            summary.note_record(order.compare(&summary.last, first), crc32(first), offset);
-        }
+            order.compare(&summary.last, first)
+        };
+        tally.note(met, crc32(first), offset);
         offset += (first.len() + end_len) as u64;
         let mut previous = first;
         for record in records {
-            summary.note_record(order.compare(previous, record), crc32(record), offset);
+            tally.note(order.compare(previous, record), crc32(record), offset);
             offset += (record.len() + end_len) as u64;
             previous = record;
         }
+        summary.note_tally(&tally);
         summary.last.clear();
         summary.last.extend_from_slice(previous);
         self.offset = offset;

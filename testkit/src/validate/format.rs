@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
-use super::order::{self, LineOrder, NumberOrder, Order, RecordOrder};
+use super::order::{LineOrder, NumberOrder, Order, RecordOrder};
 
 /// Where the parts of a fixed-size record lie, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,22 +51,22 @@ impl Format {
 
     /// Little-endian unsigned numbers of four bytes.
     pub fn u32() -> Self {
-        Self(Shape::Numbers(NumberOrder { len: 4, rank: |bytes| order::word(bytes) }))
+        Self(Shape::Numbers(NumberOrder::U32))
     }
 
     /// Little-endian unsigned numbers of eight bytes.
     pub fn u64() -> Self {
-        Self(Shape::Numbers(NumberOrder { len: 8, rank: |bytes| order::word(bytes) }))
+        Self(Shape::Numbers(NumberOrder::U64))
     }
 
     /// Little-endian two's complement numbers of eight bytes.
     pub fn i64() -> Self {
-        Self(Shape::Numbers(NumberOrder { len: 8, rank: |bytes| order::word(bytes) ^ (1 << 63) }))
+        Self(Shape::Numbers(NumberOrder::I64))
     }
 
     /// Little-endian double precision numbers in the total order of IEEE 754 (that of [`f64::total_cmp`]).
     pub fn f64() -> Self {
-        Self(Shape::Numbers(NumberOrder { len: 8, rank: |bytes| order::total_rank(order::word(bytes)) }))
+        Self(Shape::Numbers(NumberOrder::F64))
     }
 
     /// Lines ended by a newline, ordered by their bytes. The checksum leaves line ends out, so that data with and without
@@ -98,7 +98,7 @@ impl Format {
     pub fn record_len(&self) -> Option<usize> {
         match &self.0 {
             Shape::Records(order) => Some(order.layout.record_len),
-            Shape::Numbers(order) => Some(order.len),
+            Shape::Numbers(order) => Some(order.len()),
             Shape::Lines { .. } => None,
         }
     }
@@ -117,7 +117,7 @@ impl fmt::Debug for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Shape::Records(order) => order.layout.fmt(f),
-            Shape::Numbers(order) => write!(f, "Numbers {{ len: {} }}", order.len),
+            Shape::Numbers(order) => order.fmt(f),
             Shape::Lines { terminator, order } => {
                 let by = if order.0.is_some() { "closure" } else { "bytes" };
                 write!(f, "Lines {{ terminator: {terminator}, order: {by} }}")

@@ -30,26 +30,57 @@ impl RecordOrder {
 impl Order for RecordOrder {
     #[inline]
     fn compare(&self, left: &[u8], right: &[u8]) -> Ordering {
-        let (left, right) = (self.key(left), self.key(right));
-        // Nearly all keys differ in their first eight bytes, which two loads decide without a call.
-        match (left.first_chunk(), right.first_chunk()) {
-            (Some(high), Some(other)) if high != other => u64::from_be_bytes(*high).cmp(&u64::from_be_bytes(*other)),
-            _ => left.cmp(right),
-        }
+        compare_bytes(self.key(left), self.key(right))
     }
 }
 
-/// Little-endian numbers by an order-preserving image in the unsigned numbers.
-#[derive(Clone, Copy)]
-pub(super) struct NumberOrder {
-    pub(super) len: usize,
-    pub(super) rank: fn(&[u8]) -> u64,
+/// Bytewise order.
+#[inline]
+fn compare_bytes(left: &[u8], right: &[u8]) -> Ordering {
+    // Nearly all keys differ in their first eight bytes, which two loads decide without a call.
+    match (left.first_chunk(), right.first_chunk()) {
+        (Some(high), Some(other)) if high != other => u64::from_be_bytes(*high).cmp(&u64::from_be_bytes(*other)),
+        _ => left.cmp(right),
+    }
+}
+
+/// Little-endian numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NumberOrder {
+    U32,
+    U64,
+    I64,
+    F64,
+}
+
+impl NumberOrder {
+    pub(super) const fn len(self) -> usize {
+        match self {
+            Self::U32 => 4,
+            Self::U64 | Self::I64 | Self::F64 => 8,
+        }
+    }
 }
 
 impl Order for NumberOrder {
     #[inline]
     fn compare(&self, left: &[u8], right: &[u8]) -> Ordering {
-        (self.rank)(left).cmp(&(self.rank)(right))
+        match self {
+            Self::U32 | Self::U64 => Ranked(word).compare(left, right),
+            Self::I64 => Ranked(signed_rank).compare(left, right),
+            Self::F64 => Ranked(total_rank).compare(left, right),
+        }
+    }
+}
+
+/// Records by an order-preserving image in the unsigned numbers. The image is a type parameter, so that the loop over
+/// numbers of one type contains it.
+pub(super) struct Ranked<F>(pub(super) F);
+
+impl<F: Fn(&[u8]) -> u64> Order for Ranked<F> {
+    #[inline]
+    fn compare(&self, left: &[u8], right: &[u8]) -> Ordering {
+        (self.0)(left).cmp(&(self.0)(right))
     }
 }
 
@@ -62,10 +93,18 @@ pub(super) fn word(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 
-/// The bits of a double mapped so that their unsigned order is IEEE 754's total order.
+/// A two's complement number mapped so that the unsigned order of the images is the numbers'.
 #[inline]
-pub(super) fn total_rank(bits: u64) -> u64 {
-    if bits >> 63 == 1 { !bits } else { bits | 1 << 63 }
+pub(super) fn signed_rank(bytes: &[u8]) -> u64 {
+    word(bytes) ^ (1 << 63)
+}
+
+/// A double mapped so that the unsigned order of the images is IEEE 754's total order.
+#[inline]
+pub(super) fn total_rank(bytes: &[u8]) -> u64 {
+    let bits = word(bytes);
+    // All ones for negative numbers, which turns their order round; else the sign bit alone.
+    bits ^ (((bits as i64) >> 63) as u64 | 1 << 63)
 }
 
 /// Lines by their bytes, or by a closure.
@@ -77,7 +116,7 @@ impl Order for LineOrder {
     fn compare(&self, left: &[u8], right: &[u8]) -> Ordering {
         match &self.0 {
             Some(compare) => compare(left, right),
-            None => left.cmp(right),
+            None => compare_bytes(left, right),
         }
     }
 }

@@ -80,16 +80,41 @@ impl Summary {
         }
     }
 
-    /// Takes in one record, of which it is known how `previous` compares with it.
-    #[inline]
-    pub(super) fn note_record(&mut self, previous: Ordering, crc: u32, offset: u64) {
-        match previous {
-            Ordering::Greater => self.note_unordered(1, Some((self.records, offset))),
-            Ordering::Equal => self.duplicates += 1,
-            Ordering::Less => {}
+    /// Takes in the records of one run.
+    pub(super) fn note_tally(&mut self, tally: &Tally) {
+        let place = (tally.unordered > 0).then(|| (self.records + tally.first_record, tally.first_offset));
+        self.note_unordered(tally.unordered, place);
+        self.records += tally.records;
+        self.duplicates += tally.duplicates;
+        self.checksum = self.checksum.wrapping_add(u128::from(tally.checksum));
+    }
+}
+
+/// The counts of one run of records, kept in registers while the run is gone through.
+#[derive(Default)]
+pub(super) struct Tally {
+    records: u64,
+    unordered: u64,
+    duplicates: u64,
+    /// 32-bit values: a run, which lies in memory, has too few of them to overflow the sum.
+    checksum: u64,
+    first_record: u64,
+    first_offset: u64,
+}
+
+impl Tally {
+    /// Counts a record at `offset`, of which it is known how the one before compares with it.
+    #[inline(always)]
+    pub(super) fn note(&mut self, previous: Ordering, crc: u32, offset: u64) {
+        // Added, not branched on: in unsorted data every second record is unordered, which no predictor can guess.
+        let unordered = previous == Ordering::Greater;
+        if unordered & (self.unordered == 0) {
+            (self.first_record, self.first_offset) = (self.records, offset);
         }
+        self.unordered += u64::from(unordered);
+        self.duplicates += u64::from(previous == Ordering::Equal);
+        self.checksum += u64::from(crc);
         self.records += 1;
-        self.checksum = self.checksum.wrapping_add(u128::from(crc));
     }
 }
 

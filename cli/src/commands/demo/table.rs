@@ -60,7 +60,10 @@ pub(super) fn sorted(sorted: &Sorted) -> String {
 pub(super) fn checked(output: &Checked, kept: bool) -> String {
     let order = if output.sorted { "in order" } else { "NOT IN ORDER" };
     let same = if kept { "the same records as the input" } else { "NOT THE RECORDS OF THE INPUT" };
-    format!("   {} records {order}, {} duplicate keys, checksum {}: {same}\n", output.records, output.duplicates, output.checksum)
+    format!(
+        "   {} records {order}, {} duplicate keys, checksum {}: {same}\n",
+        output.records, output.duplicates, output.checksum
+    )
 }
 
 /// The two side by side, and whether it all holds.
@@ -68,7 +71,8 @@ pub(super) fn verdict(outcome: &Outcome) -> String {
     let mut out = String::new();
     let ours = Some(&outcome.dpipe);
     let theirs = outcome.system.as_ref();
-    let _ = writeln!(out, "\n{:<28} {:>14} {:>16}", "", "dpipe sort", if theirs.is_some() { "system's sort" } else { "" });
+    let _ =
+        writeln!(out, "\n{:<28} {:>14} {:>16}", "", "dpipe sort", if theirs.is_some() { "system's sort" } else { "" });
     let mut row = |name: &str, figure: &dyn Fn(&Usage) -> String| {
         let cell = |sorted: Option<&Sorted>| sorted.map_or_else(String::new, |s| figure(&s.usage));
         let _ = writeln!(out, "{name:<28} {:>14} {:>16}", cell(ours), cell(theirs));

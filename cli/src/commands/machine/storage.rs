@@ -59,8 +59,7 @@ pub(super) fn measure(machine: &Machine, dir: &Path) -> Result<StorageCost> {
     let bypasses = ssd.file().access() == FileAccess::Direct;
     let memory = Dram::allocate(PART as usize)?;
     fill(&memory)?;
-    let constraints =
-        Constraints { typical_len: Some(PART), request_bytes: Some(1 << 20), ..Constraints::default() };
+    let constraints = Constraints { typical_len: Some(PART), request_bytes: Some(1 << 20), ..Constraints::default() };
 
     let down = machine.connect_with(&memory, &ssd, &constraints)?;
     // Fresh extents cost more than written ones: the first pass is for the file, the second is the measurement.
