@@ -36,7 +36,9 @@ impl Draft {
             // No such files on this file system, or in this kernel.
             Err(e) if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL)) => {
                 let hidden = hidden_name(&dir);
-                (Ssd::create_new(&hidden)?, Some(hidden))
+                let created = Ssd::create_new(&hidden);
+                let named = |e: Error| Error::os("create", e.raw_os_error().unwrap_or(0), path.display().to_string());
+                (created.map_err(named)?, Some(hidden))
             }
             Err(e) => return Err(e),
         };

@@ -27,10 +27,25 @@ pub(crate) fn exit_code(command: &str, outcome: Result<Verdict>) -> ExitCode {
             if error.raw_os_error() == Some(libc::EPIPE) {
                 signals::die_of(libc::SIGPIPE);
             }
-            eprintln!("dpipe {command}: {error}");
+            complain(&format!("dpipe {command}: {}\n", shown(command, &error)));
             ExitCode::from(2)
         }
     }
+}
+
+/// An error for people: without the number behind the system's words, and without saying the command twice.
+fn shown(command: &str, error: &Error) -> String {
+    let mut text = error.to_string();
+    if let Some(errno) = error.raw_os_error() {
+        text = text.replace(&format!(" (os error {errno})"), "");
+    }
+    text.strip_prefix(&format!("{command}: ")).map(str::to_owned).unwrap_or(text)
+}
+
+/// Prints to the standard error. That it is closed is nothing that could be told.
+pub(crate) fn complain(text: &str) {
+    use std::io::Write;
+    let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
 /// Prints to the standard output; a reader that went away is an error like others, not a panic.

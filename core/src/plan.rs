@@ -129,6 +129,15 @@ pub(crate) struct Plan {
     pub(crate) bounce: Vec<Dram>,
 }
 
+/// Which of the caller's demands bear on a leg.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Demands {
+    /// All.
+    Movement,
+    /// Lines are loaded into a cache, which moves nothing between places: only what was denied.
+    Placement,
+}
+
 /// What planning needs to know of the machine.
 pub(crate) struct Planner<'a> {
     pub(crate) backends: &'a [Arc<dyn Backend>],
@@ -141,11 +150,11 @@ impl Planner<'_> {
         let mut rejected = Vec::new();
         let mut ways: Vec<(Shape, Vec<Leg>, Vec<Dram>)> = Vec::new();
 
-        if let Some(leg) = self.best(source, target, &mut rejected) {
+        if let Some(leg) = self.best(source, target, Demands::Movement, &mut rejected) {
             // Bytes that arrive from elsewhere are in the memory behind the cache; their lines are loaded by a second leg.
             if target.facts.core.is_some() && source.memory().is_none() {
                 let landed = behind_cache(target);
-                if let Some(placement) = self.best(&landed, target, &mut rejected) {
+                if let Some(placement) = self.best(&landed, target, Demands::Placement, &mut rejected) {
                     ways.push((Shape::Placement, vec![leg, placement], Vec::new()));
                 }
             } else {
@@ -159,8 +168,8 @@ impl Planner<'_> {
             // The whole region is the end of the hops, so that one pair of movers serves all buffers.
             let whole = Dram::over(pool.region().range(0, BOUNCE_BYTES * BOUNCE_BUFFERS)?);
             let middle = whole.endpoint();
-            let up = self.best(source, &middle, &mut rejected);
-            let down = self.best(&middle, target, &mut rejected);
+            let up = self.best(source, &middle, Demands::Movement, &mut rejected);
+            let down = self.best(&middle, target, Demands::Movement, &mut rejected);
             if let (Some(up), Some(down)) = (up, down) {
                 ways.push((Shape::Bounce, vec![up, down], buffers));
             }
@@ -193,12 +202,18 @@ impl Planner<'_> {
     }
 
     /// The best offer for one leg that meets the constraints; the others go to `rejected`.
-    fn best(&self, source: &Endpoint, target: &Endpoint, rejected: &mut Vec<Rejected>) -> Option<Leg> {
+    fn best(
+        &self,
+        source: &Endpoint,
+        target: &Endpoint,
+        demands: Demands,
+        rejected: &mut Vec<Rejected>,
+    ) -> Option<Leg> {
         let ask = Ask { source, target, constraints: self.constraints, topology: self.topology };
         let mut legs: Vec<Leg> = Vec::new();
         for backend in self.backends {
             for offer in backend.offers(&ask) {
-                let verdict = offer.verdict.clone().and_then(|q| self.meets(&offer, &q).map(|()| q));
+                let verdict = offer.verdict.clone().and_then(|q| self.meets(&offer, &q, demands).map(|()| q));
                 match verdict {
                     Ok(quality) => legs.push(Leg {
                         backend: backend.clone(),
@@ -233,15 +248,17 @@ impl Planner<'_> {
         Some(best)
     }
 
-    fn meets(&self, offer: &Offer, quality: &Quality) -> std::result::Result<(), String> {
+    fn meets(&self, offer: &Offer, quality: &Quality, demands: Demands) -> std::result::Result<(), String> {
         let c = self.constraints;
         let name = offer.primitive;
-        // A placement in a cache is no movement, so the demands on movement do not bear on it.
-        if !c.only.is_empty() && !c.only.iter().any(|p| p == name) {
-            return Err(format!("only {} was asked for", c.only.join(", ")));
-        }
         if c.deny.iter().any(|p| p == name) {
             return Err("the caller denied it".into());
+        }
+        if demands == Demands::Placement {
+            return Ok(());
+        }
+        if !c.only.is_empty() && !c.only.iter().any(|p| p == name) {
+            return Err(format!("only {} was asked for", c.only.join(", ")));
         }
         if c.require_offload && !quality.offload {
             return Err("offload is required, and this uses a core".into());

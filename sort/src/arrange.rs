@@ -16,7 +16,8 @@ use std::cmp::Ordering;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::entry::{self, Entry, MAX_BUCKETS};
-use crate::layout::Layout;
+use crate::layout::{Layout, PlainLines};
+use crate::numbers::vector;
 use crate::team::{Disjoint, team};
 
 /// Below this, one core sorts all of it faster than several could divide it.
@@ -175,7 +176,7 @@ impl<L: Layout> Arranger<'_, L> {
 
     /// Sorts entries whose records agree in the first `depth` bytes, on this core.
     fn leaf(&self, entries: &mut [Entry], depth: usize) {
-        entries.sort_unstable();
+        vector::sort_u128(entries);
         if self.layout.prefix_decides() {
             return;
         }
@@ -195,11 +196,24 @@ impl<L: Layout> Arranger<'_, L> {
         if self.in_order(group) {
             return;
         }
-        if group.len() > FEW && self.deepen(group, depth + 8) {
+        if group.len() > FEW
+            && let Some(plain) = self.plain_behind(group)
+        {
+            let plain = Arranger { layout: &plain, raw: self.raw, threads: 1, unique: false };
+            // Every line has bytes at depth 0.
+            plain.deepen(group, 0);
+            plain.leaf(group, 0);
+        } else if group.len() > FEW && self.deepen(group, depth + 8) {
             self.leaf(group, depth + 8);
         } else {
             group.sort_unstable_by(|a, b| self.compare(*a, *b));
         }
+    }
+
+    /// The order that is left where all keys of a group are equal and nothing but the lines' bytes decides.
+    fn plain_behind(&self, group: &[Entry]) -> Option<PlainLines> {
+        let plain = self.layout.behind_keys()?;
+        group.iter().all(|e| self.layout.prefix_says_all(self.record(*e))).then_some(plain)
     }
 
     #[inline]
@@ -244,6 +258,12 @@ impl<L: Layout> Arranger<'_, L> {
             }
         });
         if unordered.load(Relaxed) == 0 {
+            return;
+        }
+        if let Some(plain) = self.plain_behind(entries) {
+            let plain = Arranger { layout: &plain, raw: self.raw, threads: self.threads, unique: false };
+            plain.deepen(entries, 0);
+            plain.again(entries, other, 0);
             return;
         }
         let undecided = AtomicUsize::new(0);

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use datapipes_core::{Constraints, Dram, Error, ErrorKind, Machine, Pipe, Result, Span, Ssd, Transfer};
@@ -60,7 +61,7 @@ impl Input {
             return Err(Error::os("read", libc::EISDIR, name.display().to_string()));
         }
         // Files in /proc and /sys say that they are empty and are not.
-        if kind.is_file() && file.metadata().map_err(fail)?.len() > 0 {
+        if kind.is_block_device() || kind.is_file() && file.metadata().map_err(fail)?.len() > 0 {
             let from = std::io::Seek::stream_position(&mut &file).map_err(fail)?;
             return Ok(Input::Place { ssd: Ssd::from_fd(file.into(), name)?, from });
         }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Instant;
 
 use datapipes_core::topology::{BlockDevice, Topology};
-use datapipes_core::{Dram, Error, ErrorKind, Machine, MapOptions, Pages, Pipe, Pool, Result, Ssd};
+use datapipes_core::{Constraints, Dram, Error, ErrorKind, Machine, MapOptions, Pages, Pipe, Pool, Result, Ssd};
 
 use crate::arrange::Arranger;
 use crate::blocks::{Blocks, StreamOut, Target};
@@ -329,7 +329,10 @@ impl<'a, L: Layout> Engine<'a, L> {
         match output {
             Output::File(path) => {
                 let draft = Draft::beside(&path)?;
-                let pipe = self.machine.connect(&self.memory, &draft.ssd)?;
+                // The file is empty yet: the planner is told that it will not stay so.
+                let typical_len = Some(self.control.progress.total.load(Relaxed).max(self.budget.block as u64));
+                let constraints = Constraints { typical_len, ..Constraints::default() };
+                let pipe = self.machine.connect_with(&self.memory, &draft.ssd, &constraints)?;
                 Ok(Sink::Draft { draft, pipe })
             }
             Output::Stream { name, file } => Ok(Sink::Stream(StreamOut::new(name, file, &self.movements))),

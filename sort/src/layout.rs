@@ -64,6 +64,16 @@ pub(crate) trait Layout: Send + Sync {
     /// `None` where the bytes cannot tell, so that the records must be compared.
     fn deeper(&self, record: &[u8], depth: usize) -> Option<u64>;
 
+    /// Where records of equal prefix may be equal in their keys and are then ordered as plain lines: that order.
+    fn behind_keys(&self) -> Option<PlainLines> {
+        None
+    }
+
+    /// Whether this record and every other of equal prefix for which this is true have equal keys.
+    fn prefix_says_all(&self, _record: &[u8]) -> bool {
+        false
+    }
+
     /// The kind of numbers, where records are nothing but numbers: they are sorted without entries.
     fn numbers(&self) -> Option<Numbers> {
         None
@@ -244,5 +254,13 @@ impl Layout for KeyedLines {
 
     fn deeper(&self, _record: &[u8], _depth: usize) -> Option<u64> {
         None
+    }
+
+    fn behind_keys(&self) -> Option<PlainLines> {
+        self.order.last_resort().map(|reverse| PlainLines { terminator: self.terminator, reverse })
+    }
+
+    fn prefix_says_all(&self, record: &[u8]) -> bool {
+        self.order.prefix_says_all(body(record))
     }
 }

@@ -157,12 +157,17 @@ fn the_end_of_the_file_is_an_error_that_says_where() {
 }
 
 /// Requests are held up until the test lets them go.
-struct Gate(Arc<AtomicBool>);
+#[derive(Default)]
+struct Gate {
+    reached: AtomicBool,
+    open: AtomicBool,
+}
 
 impl Faults for Gate {
     fn verdict(&self, _: &Operation) -> Verdict {
+        self.reached.store(true, Ordering::Release);
         let since = Instant::now();
-        while !self.0.load(Ordering::Acquire) && since.elapsed() < Duration::from_secs(10) {
+        while !self.open.load(Ordering::Acquire) && since.elapsed() < Duration::from_secs(10) {
             std::thread::sleep(Duration::from_millis(1));
         }
         Verdict::Pass
@@ -175,17 +180,16 @@ fn a_dropped_transfer_keeps_its_memory() {
     for (primitive, access) in primitives(true) {
         let Some(ssd) = file(&disk(), &source, access) else { continue };
         let dram = memory(LEN);
-        let open = Arc::new(AtomicBool::new(false));
-        let pipe =
-            machine(with(Arc::new(Gate(open.clone())))).connect_with(&ssd, &dram, &only(primitive)).unwrap();
+        let gate = Arc::new(Gate::default());
+        let pipe = machine(with(gate.clone())).connect_with(&ssd, &dram, &only(primitive)).unwrap();
         let span = Span { source: 0, target: 0, len: LEN as u64 };
         std::thread::scope(|scope| {
             let started = scope.spawn(|| drop(pipe.start(span).unwrap()));
-            while dram.lease().is_ok() {
+            while !gate.reached.load(Ordering::Acquire) {
                 std::thread::yield_now();
             }
             assert_eq!(dram.lease().unwrap_err().kind(), ErrorKind::Busy);
-            open.store(true, Ordering::Release);
+            gate.open.store(true, Ordering::Release);
             started.join().unwrap();
         });
         // A pipe that is dropped waits for what it started.

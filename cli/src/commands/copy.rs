@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::constraints::Demands;
 use crate::command_line::size;
 use crate::draft::Draft;
-use crate::outcome::{Verdict, print, print_json};
+use crate::outcome::{Verdict, complain, print, print_json};
 use crate::place::{Memory, Place, is_block_device, with_access};
 use crate::progress::{self, State};
 use crate::signals::{self, WaitsFor};
@@ -171,7 +171,7 @@ fn copy(machine: &Machine, args: &Args, source: &Place, target: Target, len: u64
         let difference =
             progress::during(visible, state, || verify::first_difference(machine, source, &target.place, len, &done))?;
         if let Some(at) = difference {
-            eprintln!("dpipe copy: {} and {} differ at byte {at}", args.source, args.target);
+            complain(&format!("dpipe copy: {} and {} differ at byte {at}\n", args.source, args.target));
         }
         Some(difference.is_none())
     } else {

@@ -13,11 +13,13 @@ mod table;
 use std::path::{Path, PathBuf};
 
 use datapipes::topology::BlockDevice;
-use datapipes::{Error, ErrorKind, Machine, Result, Ssd};
+use datapipes::{Error, ErrorKind, Machine, Result, Route, Ssd};
+use datapipes_sort::{Input, Output};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::copy::verify;
+use super::sort;
 use crate::command_line::size;
 use crate::outcome::{Verdict, print, print_json};
 use crate::place::Place;
@@ -67,6 +69,8 @@ struct Outcome {
     input: Checked,
     /// What sorting used, and its report.
     dpipe: Sorted,
+    /// The ways its bytes took, with reasons.
+    routes: Vec<Route>,
     /// What `dpipe check` says of the output.
     output: Checked,
     /// The system's sort on the same file with the same memory.
@@ -125,6 +129,8 @@ fn act(dir: &Path, args: &Args, memory: u64) -> Result<Outcome> {
     steps.forget(&input)?;
     let dpipe = steps.dpipe(&input, &sorted)?;
     say(table::sorted(&dpipe))?;
+    let routes = routes(&input, &sorted, dir)?;
+    say(table::routes(&routes))?;
 
     say("3. check the result\n".into())?;
     let after = steps.check(&sorted)?;
@@ -153,12 +159,21 @@ fn act(dir: &Path, args: &Args, memory: u64) -> Result<Outcome> {
         generated,
         input: before,
         dpipe,
+        routes,
         output: after,
         system,
         system_absent,
         same,
         holds,
     })
+}
+
+/// The routes of the sort. They are asked for after it, lest this process grow before its children are measured.
+fn routes(input: &Path, output: &Path, spill: &Path) -> Result<Vec<Route>> {
+    let machine = Machine::discover();
+    let output = Output::File(output.to_path_buf());
+    let ways = sort::routes::ways(&machine, &[Input::open(input)?], &output, &[spill.to_path_buf()])?;
+    Ok(ways.into_iter().filter_map(|way| way.route.ok()).collect())
 }
 
 /// Whether two files have the same bytes.

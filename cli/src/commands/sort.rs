@@ -3,7 +3,7 @@
 mod check;
 mod disorder;
 mod help;
-mod routes;
+pub(crate) mod routes;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use datapipes::{Error, ErrorKind, Machine, Result};
 use datapipes_sort::{Control, Format, Input, NumberKind, Output, Progress, SortJob, SortReport, default_memory};
 
-use crate::outcome::{Verdict, exit_code, json, print};
+use crate::outcome::{Verdict, complain, exit_code, json, print};
 use crate::progress::{self, State};
 use crate::signals::{self, WaitsFor};
 use crate::sort_args::{self, Action, Parsed, SortArgs};
@@ -26,12 +26,12 @@ pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
     let parsed = match SortArgs::parse(arguments.into_iter(), |name| std::env::var_os(name)) {
         Ok(parsed) => parsed,
         Err(error) => {
-            eprintln!("{error}");
+            complain(&format!("{error}\n"));
             return ExitCode::from(error.exit_code);
         }
     };
     if let Some(note) = &parsed.collation_note {
-        eprintln!("dpipe sort: note: {note}");
+        complain(&format!("dpipe sort: note: {note}\n"));
     }
     let outcome = match parsed.action {
         Action::Help => print(help::TEXT).map(|()| Verdict::Good),
@@ -45,13 +45,16 @@ pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
 fn sort(parsed: &Parsed) -> Result<()> {
     let machine = Machine::discover();
     let names = names(parsed)?;
+    allow_many_files();
     let inputs = names.iter().map(|name| Input::open(Path::new(name))).collect::<Result<Vec<_>>>()?;
     let streams = inputs.iter().any(|input| matches!(input, Input::Stream { .. }));
     let output = output(parsed)?;
     let memory_bytes = memory_bytes(&machine, parsed);
     let spill_dirs = spill_dirs(parsed);
     if parsed.explain {
-        eprint!("{}", routes::explain(&machine, &inputs, &output, &spill_dirs)?);
+        for way in routes::ways(&machine, &inputs, &output, &spill_dirs)? {
+            complain(&way.to_string());
+        }
     }
     let control = signals::catch(if streams { WaitsFor::Streams } else { WaitsFor::Places });
     let job = SortJob {
@@ -70,6 +73,15 @@ fn sort(parsed: &Parsed) -> Result<()> {
         _ => datapipes_sort::sort(&machine, job),
     })?;
     tell(parsed, &report)
+}
+
+/// All inputs are open at once; what the parent allows to be allowed is taken.
+fn allow_many_files() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Where it is refused, few inputs still open.
+    let _ = setrlimit(Resource::Nofile, limit);
 }
 
 /// Shows how far it is, where somebody watches.
@@ -95,10 +107,10 @@ fn tell(parsed: &Parsed, report: &SortReport) -> Result<()> {
     if parsed.json {
         let text = json(report)? + "\n";
         // The standard output is free only where the records go elsewhere.
-        if parsed.output.is_some() { print(&text)? } else { eprint!("{text}") }
+        if parsed.output.is_some() { print(&text)? } else { complain(&text) }
     }
     if parsed.report {
-        eprint!("{report}");
+        complain(&report.to_string());
     }
     Ok(())
 }

@@ -106,6 +106,12 @@ pub(super) fn numeric_prefix(text: &[u8]) -> u64 {
     Decimal::parse(text).word()
 }
 
+/// Whether the word of -n says all of the number: then numbers of equal words are equal.
+pub(super) fn numeric_word_is_exact(text: &[u8]) -> bool {
+    let number = Decimal::parse(text);
+    number.integer.len() + number.fraction.len() <= 16
+}
+
 /// The order of -h: by the unit behind the number, and within one unit by the number.
 pub(super) fn compare_human(a: &[u8], b: &[u8], folded: bool) -> Ordering {
     unit(a, folded).cmp(&unit(b, folded)).then_with(|| compare_numeric(a, b))

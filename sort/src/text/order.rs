@@ -196,6 +196,26 @@ impl Order {
         self.decides
     }
 
+    /// Whether `compare_keys` says `Equal` for this line and every other of equal prefix for which this is true as well.
+    #[inline]
+    pub fn prefix_says_all(&self, line: &[u8]) -> bool {
+        match &self.shape {
+            Shape::Keyed { first, rest } => {
+                self.decides
+                    || rest.is_empty()
+                        && matches!(first.rule, Rule::Numeric)
+                        && number::numeric_word_is_exact(first.place.slice(line))
+            }
+            Shape::Plain | Shape::PlainReverse => false,
+        }
+    }
+
+    /// For lines of equal keys: whether the last resort orders them by their bytes, and if so whether descending.
+    #[inline]
+    pub fn last_resort(&self) -> Option<bool> {
+        self.last_resort.then_some(self.reverse)
+    }
+
     /// Whether the order is `memcmp` of the entire line (a shorter line first), ascending.
     #[inline]
     pub fn is_plain_bytes(&self) -> bool {

@@ -178,7 +178,8 @@ const BEGINNINGS: [&[u8]; 16] = [
     b"ca", b"de", b"fo", b"gra", b"hu", b"ki", b"lo", b"mar", b"ne", b"or", b"pla", b"ri", b"sto", b"ta", b"ve", b"wi",
 ];
 const ENDINGS: [&[u8]; 16] = [
-    b"b", b"ck", b"ding", b"er", b"fel", b"gh", b"lin", b"ment", b"nt", b"on", b"p", b"ry", b"sh", b"ter", b"um", b"zed",
+    b"b", b"ck", b"ding", b"er", b"fel", b"gh", b"lin", b"ment", b"nt", b"on", b"p", b"ry", b"sh", b"ter", b"um",
+    b"zed",
 ];
 
 /// Every beginning with every ending, and a blank, in eight bytes each.
@@ -189,8 +190,7 @@ const WORDS: [[u8; 8]; 256] = {
         let (beginning, ending) = (BEGINNINGS[index / 16], ENDINGS[index % 16]);
         let mut at = 0;
         while at < beginning.len() + ending.len() {
-            words[index][at] =
-                if at < beginning.len() { beginning[at] } else { ending[at - beginning.len()] };
+            words[index][at] = if at < beginning.len() { beginning[at] } else { ending[at - beginning.len()] };
             at += 1;
         }
         index += 1;

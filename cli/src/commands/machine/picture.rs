@@ -37,13 +37,13 @@ fn title(facts: &Facts<'_>) -> String {
 }
 
 fn layer(layer: &datapipes_cpu::Layer) -> Layer {
-    let copy = layer.copy_bytes_per_s.map(|rate| format!("; copies {:.1} GB/s", rate / 1e9)).unwrap_or_default();
+    let copy = layer.copy_bytes_per_s.map(|rate| format!("; copies {:.0} GB/s", rate / 1e9)).unwrap_or_default();
     Layer {
         name: layer.name.clone(),
         capacity_bytes: layer.size_bytes,
         latency_ns: Some(layer.latency_ns),
         bandwidth_gb_s: Some(layer.read_bytes_per_s / 1e9),
-        note: format!("read by one core, over {}{copy}", amount::memory(layer.over_bytes)),
+        note: format!("one core, {}{copy}", amount::memory(layer.over_bytes)),
         primitives: Vec::new(),
     }
 }
@@ -74,7 +74,7 @@ enum Belongs {
 fn notes(facts: &Facts<'_>, backend: &super::BackendFacts) -> Vec<(Belongs, PrimitiveNote)> {
     let mut notes = Vec::new();
     for p in &backend.primitives {
-        let in_storage = p.name.contains("copy-file") || p.name.contains("copy_file") || p.name.contains("reflink");
+        let in_storage = p.name == "kernel-copy";
         let (belongs, ease) = match (backend.name, p.name) {
             // What only takes a name, and moves nothing.
             (_, "leave") => continue,

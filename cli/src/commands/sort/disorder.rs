@@ -103,7 +103,7 @@ impl<'a> Search<'a> {
             };
             let mut record = std::mem::take(&mut self.carry);
             record.extend_from_slice(&bytes[..end]);
-            self.from_last(&record);
+            self.after_last(&record);
             bytes = &bytes[end..];
         }
         let mut previous: Option<&[u8]> = None;
@@ -112,7 +112,7 @@ impl<'a> Search<'a> {
         {
             let (record, rest) = bytes.split_at(end);
             match previous {
-                None => self.from_last(record),
+                None => self.after_last(record),
                 Some(previous) => self.follow(previous, self.rule.body(record)),
             }
             previous = Some(self.rule.body(record));
@@ -133,13 +133,13 @@ impl<'a> Search<'a> {
         {
             let mut rest = std::mem::take(&mut self.carry);
             rest.push(*terminator);
-            self.from_last(&rest);
+            self.after_last(&rest);
         }
         self.found
     }
 
     /// A record after the last one of the piece before.
-    fn from_last(&mut self, record: &[u8]) {
+    fn after_last(&mut self, record: &[u8]) {
         let body = self.rule.body(record);
         match self.last.take() {
             Some(last) => self.follow(&last, body),

@@ -1,5 +1,6 @@
 //! Which way the bytes of a sort will go: `--explain`.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use datapipes::{Constraints, Dram, Locator, Machine, MapOptions, Pages, Result, Route, Ssd};
@@ -10,43 +11,68 @@ use crate::draft::folder_of;
 /// Bytes that a sort moves at a time, about.
 const PIECE: usize = 4 << 20;
 
-/// The routes of each kind of movement, as text.
-pub(super) fn explain(machine: &Machine, inputs: &[Input], output: &Output, spill: &[PathBuf]) -> Result<String> {
-    let memory = Dram::allocate_with(PIECE, MapOptions { pages: Pages::Huge, prefault: false, node: None })?;
-    let way = |from: &dyn Locator, to: &dyn Locator| {
-        machine.explain(from, to, &Constraints { typical_len: Some(PIECE as u64), ..Constraints::default() })
-    };
-    let mut text = String::new();
-    for input in inputs {
-        match input {
-            Input::Place { ssd, .. } => add(&mut text, "input", &way(ssd, &memory)?),
-            Input::Stream { name, .. } => text += &format!("input: {}: a stream, by read\n", name.display()),
+/// One kind of movement of a sort.
+pub(crate) struct Way {
+    /// What it is for.
+    pub(crate) title: String,
+    /// The route, or why there is none to show.
+    pub(crate) route: Result<Route, String>,
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.route {
+            Ok(route) => write!(f, "{}: {route}", self.title),
+            Err(why) => writeln!(f, "{}: {why}", self.title),
         }
+    }
+}
+
+/// The ways that the bytes of a sort would take; runs are only spilled where the input does not fit the memory.
+pub(crate) fn ways(machine: &Machine, inputs: &[Input], output: &Output, spill: &[PathBuf]) -> Result<Vec<Way>> {
+    let memory = Dram::allocate_with(PIECE, MapOptions { pages: Pages::Huge, prefault: false, node: None })?;
+    let explain = |title: String, from: &dyn Locator, to: &dyn Locator| {
+        let constraints = Constraints { typical_len: Some(PIECE as u64), ..Constraints::default() };
+        Way { title, route: machine.explain(from, to, &constraints).map_err(|e| e.to_string()) }
+    };
+    let mut ways = Vec::new();
+    for input in inputs {
+        ways.push(match input {
+            Input::Place { ssd, .. } => explain("input".into(), ssd, &memory),
+            Input::Stream { name, .. } => stream("input", name, "read"),
+        });
     }
     for dir in spill {
-        let title = format!("runs that do not fit the memory, in {}", dir.display());
-        match Ssd::unlinked_in(dir) {
+        let title = format!("spill in {}", dir.display());
+        match stand_in(dir) {
             Ok(place) => {
-                add(&mut text, &title, &way(&memory, &place)?);
-                add(&mut text, "runs to be merged", &way(&place, &memory)?);
+                ways.push(explain(title, &memory, &place));
+                ways.push(explain("merge".into(), &place, &memory));
             }
-            Err(error) => text += &format!("{title}: {error}\n"),
+            Err(error) => ways.push(Way { title, route: Err(error.to_string()) }),
         }
     }
-    match output {
-        Output::File(path) => match Ssd::unlinked_in(folder(path)) {
-            Ok(place) => add(&mut text, &format!("output, beside {}", path.display()), &way(&memory, &place)?),
-            Err(error) => text += &format!("output: {error}\n"),
+    ways.push(match output {
+        Output::File(path) => match stand_in(&folder(path)) {
+            Ok(place) => explain(format!("output, beside {}", path.display()), &memory, &place),
+            Err(error) => Way { title: "output".into(), route: Err(error.to_string()) },
         },
-        Output::Stream { name, .. } => text += &format!("output: {}: a stream, by write\n", name.display()),
-    }
-    Ok(text)
+        Output::Stream { name, .. } => stream("output", name, "write"),
+    });
+    Ok(ways)
+}
+
+/// A file without a name, as long as such a file would be at least.
+fn stand_in(dir: &Path) -> Result<Ssd> {
+    let place = Ssd::unlinked_in(dir)?;
+    place.preallocate(PIECE as u64)?;
+    Ok(place)
+}
+
+fn stream(title: &str, name: &Path, call: &str) -> Way {
+    Way { title: title.into(), route: Err(format!("{}, a stream, by {call}", name.display())) }
 }
 
 fn folder(path: &Path) -> PathBuf {
     folder_of(&std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()))
-}
-
-fn add(text: &mut String, title: &str, route: &Route) {
-    *text += &format!("{title}: {route}");
 }

@@ -1,0 +1,187 @@
+//! Places to certify: how they are made anew for each case, and their bytes without a pipe.
+
+use std::any::Any;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use datapipes_core::locator::{Endpoint, Handle};
+use datapipes_core::topology::Topology;
+use datapipes_core::{
+    CoreCache, Dram, Error, ErrorKind, FileAccess, Locator, MapOptions, Pages, Pool, Result, Ssd,
+};
+
+/// Bytes of a place that may choose its length: neither blocks, pages nor cache lines.
+pub(super) const LEN: usize = (96 << 10) + 37;
+
+/// A place that was made for one case.
+pub struct Place {
+    locator: Box<dyn Locator>,
+    /// What must live as long (a pool).
+    _keeper: Box<dyn Any>,
+}
+
+impl Place {
+    /// A place by its locator.
+    pub fn new(locator: impl Locator + 'static) -> Place {
+        Place { locator: Box::new(locator), _keeper: Box::new(()) }
+    }
+
+    /// A place that lives on what `keeper` holds.
+    pub fn kept_by(locator: impl Locator + 'static, keeper: impl Any) -> Place {
+        Place { locator: Box::new(locator), _keeper: Box::new(keeper) }
+    }
+
+    /// The locator.
+    pub fn locator(&self) -> &dyn Locator {
+        &*self.locator
+    }
+
+    pub(super) fn endpoint(&self) -> Endpoint {
+        self.locator.endpoint()
+    }
+
+    /// The bytes, read without a pipe.
+    pub(super) fn bytes(&self) -> Result<Vec<u8>> {
+        match &self.endpoint().handle {
+            Handle::Memory(range) => Ok(range.lease()?.to_vec()),
+            Handle::File(file) => {
+                let mut bytes = vec![0; usize::try_from(file.len()?).unwrap_or(0)];
+                descriptor(file.cached_fd())?.read_exact_at(&mut bytes, 0).map_err(|e| Error::io("read", &e, "a twin"))?;
+                Ok(bytes)
+            }
+            _ => Err(strange()),
+        }
+    }
+
+    /// Fills it with these bytes, without a pipe.
+    pub(super) fn fill(&self, bytes: &[u8]) -> Result<()> {
+        match &self.endpoint().handle {
+            Handle::Memory(range) => range.lease_mut()?.copy_from_slice(bytes),
+            Handle::File(file) => {
+                descriptor(file.cached_fd())?.write_all_at(bytes, 0).map_err(|e| Error::io("write", &e, "a twin"))?;
+            }
+            _ => return Err(strange()),
+        }
+        Ok(())
+    }
+}
+
+fn descriptor(fd: std::os::fd::BorrowedFd<'_>) -> Result<File> {
+    fd.try_clone_to_owned().map(File::from).map_err(|e| Error::io("duplicate", &e, "a descriptor"))
+}
+
+fn strange() -> Error {
+    Error::new(ErrorKind::Unsupported, "look at", "a place whose bytes only its backend knows")
+}
+
+type Make = Box<dyn Fn() -> Result<Place>>;
+
+/// A kind of place: a name and how one is made, or why there is none here.
+pub struct Kind {
+    /// Its name in outcomes.
+    pub name: String,
+    make: Result<Make, String>,
+}
+
+impl Kind {
+    /// A kind by how one is made.
+    pub fn new(name: impl Into<String>, make: impl Fn() -> Result<Place> + 'static) -> Kind {
+        Kind { name: name.into(), make: Ok(Box::new(make)) }
+    }
+
+    /// A kind that cannot be had here: all its cases are skipped with this reason.
+    pub fn absent(name: impl Into<String>, why: impl Into<String>) -> Kind {
+        Kind { name: name.into(), make: Err(why.into()) }
+    }
+
+    pub(super) fn make(&self) -> Result<Place, String> {
+        let make = self.make.as_ref().map_err(String::clone)?;
+        make().map_err(|e| e.to_string())
+    }
+
+    /// Memory on small and huge pages and from a pool, and the L2 and the L3 share of the first usable core.
+    pub fn of_memory(topology: &Topology) -> Vec<Kind> {
+        let plain = |len| Dram::allocate_with(len, MapOptions { pages: Pages::Small, prefault: false, node: None });
+        let mut kinds = vec![
+            Kind::new("dram", move || plain(LEN).map(Place::new)),
+            // Long enough to be aligned to a huge page; the place is a part of it.
+            Kind::new("dram-huge", || Dram::allocate(3 << 20)?.range(4097, LEN).map(Place::new)),
+            Kind::new("dram-pool", || {
+                let pool = Pool::new(4 * LEN, MapOptions { prefault: false, ..MapOptions::default() })?;
+                let neighbour = Dram::from_pool(&pool, 1)?;
+                Ok(Place::kept_by(Dram::from_pool(&pool, LEN)?, (pool, neighbour)))
+            }),
+        ];
+        for level in [2, 3] {
+            let name = format!("cache-l{level}");
+            kinds.push(match topology.usable_cores().next().cloned() {
+                None => Kind::absent(name, "no usable core was discovered"),
+                Some(core) => Kind::new(name, move || CoreCache::at_level(&core, level, &plain(LEN)?).map(Place::new)),
+            });
+        }
+        kinds
+    }
+
+    /// Files in a directory, by each access.
+    pub fn of_files(label: &str, dir: &Path) -> Vec<Kind> {
+        let accesses = [("auto", FileAccess::Auto), ("direct", FileAccess::Direct), ("cached", FileAccess::Cached)];
+        let kind = |(name, access)| {
+            let (dir, name) = (dir.to_path_buf(), format!("{label}-{name}"));
+            Kind::new(name, move || {
+                let ssd = Ssd::unlinked_in(&dir)?.with_access(access)?;
+                ssd.preallocate(LEN as u64)?;
+                Ok(Place::new(ssd))
+            })
+        };
+        accesses.into_iter().map(kind).collect()
+    }
+
+    /// A block device, by direct and by cached access.
+    pub fn of_device(device: Result<BlockDevice, String>) -> Vec<Kind> {
+        let names = [("block-direct", FileAccess::Direct), ("block-cached", FileAccess::Cached)];
+        match device {
+            Err(why) => names.into_iter().map(|(name, _)| Kind::absent(name, why.as_str())).collect(),
+            Ok(device) => {
+                let device = Arc::new(device);
+                let kind = |(name, access)| {
+                    let device = device.clone();
+                    let make = move || Ok(Place::kept_by(Ssd::open_rw(&device.device)?.with_access(access)?, device.clone()));
+                    Kind::new(name, make)
+                };
+                names.into_iter().map(kind).collect()
+            }
+        }
+    }
+}
+
+/// A loop device with blocks of 4 KiB over an unnamed file; detached on drop.
+#[derive(Debug)]
+pub struct BlockDevice {
+    device: PathBuf,
+}
+
+impl BlockDevice {
+    /// Sets one up over a file in `dir`; the reason where that is refused (it takes root and loop devices).
+    pub fn over_a_file_in(dir: &Path) -> Result<BlockDevice, String> {
+        let file = dir.join(format!("conformance-loop-{}", std::process::id()));
+        let made = File::create(&file).and_then(|f| f.set_len(256 << 10)).map_err(|e| e.to_string());
+        let losetup = || Command::new("losetup").args(["-b", "4096", "-f", "--show"]).arg(&file).output();
+        let output = made.and_then(|()| losetup().map_err(|e| format!("losetup: {e}")));
+        // The device keeps the file.
+        let _ = std::fs::remove_file(&file);
+        let output = output?;
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
+        }
+        Ok(BlockDevice { device: String::from_utf8_lossy(&output.stdout).trim().into() })
+    }
+}
+
+impl Drop for BlockDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("-d").arg(&self.device).status();
+    }
+}
