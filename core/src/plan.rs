@@ -330,3 +330,6 @@ fn behind_cache(cache: &Endpoint) -> Endpoint {
     let facts = Facts { kind: "dram", core: None, name: format!("memory behind {}", cache.facts.name), ..(*cache.facts).clone() };
     Endpoint { facts: Arc::new(facts), handle: cache.handle.clone() }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,5 +6,6 @@
 //! Neither does any I/O; the caller moves the bytes, through pipes.
 #![deny(unsafe_code)]
 
+pub mod conformance;
 pub mod generate;
 pub mod validate;

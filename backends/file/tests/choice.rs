@@ -173,7 +173,7 @@ fn file_to_file_in_the_kernel() {
         let c = &pipe.report().hops[0].counters;
         assert_eq!((c.transfers, c.failed, c.bytes), (1, 1, 2_001_000));
     }
-    if let [disk, shm] = &common::dirs()[..] {
+    if let [disk, shm, ..] = &common::dirs()[..] {
         let (from, to) = (file(disk, &source, FileAccess::Auto).unwrap(), file(shm, &[], FileAccess::Auto).unwrap());
         let e = machine.explain(&from, &to, &only("kernel-copy")).unwrap_err();
         assert!(e.to_string().contains("copy_file_range is refused"), "{e}");

@@ -19,3 +19,6 @@ pub use pool::Pool;
 pub(crate) use pool::Cut;
 pub use region::{MapOptions, MemoryRange, Pages, Region, lease_pair};
 pub use table::Access;
+
+#[cfg(test)]
+mod tests;

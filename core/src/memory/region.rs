@@ -75,7 +75,7 @@ impl Drop for Inner {
         if let Owner::Mapped { base, len } = self.owner {
             // SAFETY: base and len are what mmap returned and was given in `Region::map`, and nothing refers to the
             // mapping any more, because every range and lease holds the Arc whose last drop this is.
-            unsafe { libc::munmap(base.as_ptr().cast(), len) };
+            unsafe { unmap_pages(base.as_ptr(), len) };
         }
     }
 }
@@ -96,17 +96,7 @@ impl Region {
         }
         let align = if len >= HUGE && options.pages == Pages::Huge { HUGE } else { 0 };
         let whole = len + align;
-        // SAFETY: an anonymous private mapping at an address of the kernel's choice touches nothing that exists.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                whole,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
+        let base = map_pages(whole);
         if base == libc::MAP_FAILED {
             return Err(last_os_error("map", format!("{len} bytes of memory")));
         }
@@ -128,7 +118,7 @@ impl Region {
         if align != 0 {
             // Advice: a kernel without transparent huge pages answers EINVAL and ordinary pages serve.
             // SAFETY: start and len lie within the mapping made above.
-            unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
+            unsafe { advise(start.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
         }
         if let Some(node) = options.node {
             region.bind(node)?;
@@ -321,7 +311,7 @@ impl MemoryRange {
         let address = unsafe { self.region.0.start.as_ptr().add(from) };
         if address.align_offset(page) == 0 {
             // SAFETY: the range lies within the mapping; populating changes no byte.
-            let rc = unsafe { libc::madvise(address.cast(), len, libc::MADV_POPULATE_WRITE) };
+            let rc = unsafe { advise(address.cast(), len, libc::MADV_POPULATE_WRITE) };
             if rc == 0 {
                 return Ok(());
             }
@@ -354,7 +344,7 @@ impl MemoryRange {
             // SAFETY: the whole pages of a range that is leased for writing; anonymous pages read as zero afterwards,
             // and foreign memory (which may be a file's) is left alone.
             if matches!(self.region.0.owner, Owner::Mapped { .. }) {
-                unsafe { libc::madvise(self.address().add(skip).cast(), len, libc::MADV_DONTNEED) };
+                unsafe { advise(self.address().add(skip).cast(), len, libc::MADV_DONTNEED) };
                 // After the pages went and before the lease ends: who leases these bytes next sees the change.
                 self.region.0.generation.fetch_add(1, Ordering::Release);
             }
@@ -482,6 +472,58 @@ fn check_range(operation: &'static str, at: usize, len: usize, whole: usize) -> 
 fn last_os_error(operation: &'static str, context: String) -> Error {
     Error::io(operation, &std::io::Error::last_os_error(), context)
 }
+
+#[cfg(not(miri))]
+use libc::madvise as advise;
+
+/// Anonymous private pages at an address of the kernel's choice; `MAP_FAILED` and errno where it refuses.
+#[cfg(not(miri))]
+fn map_pages(len: usize) -> *mut libc::c_void {
+    let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+    // SAFETY: such a mapping touches nothing that exists.
+    unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, -1, 0) }
+}
+
+/// # Safety
+/// What `map_pages` gave, and nothing refers to it any more.
+#[cfg(not(miri))]
+unsafe fn unmap_pages(base: *mut u8, len: usize) {
+    // SAFETY: as above.
+    unsafe { libc::munmap(base.cast(), len) };
+}
+
+/// Miri knows neither `MAP_NORESERVE` nor advice: there, memory comes from the allocator.
+#[cfg(miri)]
+mod miri {
+    use std::alloc::{Layout, alloc_zeroed, dealloc};
+
+    fn layout(len: usize) -> Option<Layout> {
+        Layout::from_size_align(len, super::page_size()).ok()
+    }
+
+    pub(super) fn map_pages(len: usize) -> *mut libc::c_void {
+        // SAFETY: `Region::map` asks for more than no bytes.
+        layout(len).map_or(libc::MAP_FAILED, |layout| unsafe { alloc_zeroed(layout) }.cast())
+    }
+
+    pub(super) unsafe fn unmap_pages(base: *mut u8, len: usize) {
+        if let Some(layout) = layout(len) {
+            // SAFETY: the caller gives back what `map_pages` gave, and its length.
+            unsafe { dealloc(base, layout) };
+        }
+    }
+
+    pub(super) unsafe fn advise(address: *mut libc::c_void, len: usize, advice: libc::c_int) -> libc::c_int {
+        if advice != libc::MADV_DONTNEED {
+            return -1; // As a kernel that does not know the advice.
+        }
+        // SAFETY: the caller holds the sole lease on these pages.
+        unsafe { address.write_bytes(0, len) };
+        0
+    }
+}
+#[cfg(miri)]
+use miri::{advise, map_pages, unmap_pages};
 
 fn page_size() -> usize {
     rustix::param::page_size()

@@ -149,3 +149,6 @@ impl fmt::Debug for Pipe {
         write!(f, "Pipe({} -> {} by {:?})", self.route.source, self.route.target, self.route.primitives())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,3 +16,6 @@ mod ways;
 
 pub use place::{BlockDevice, Kind, Place};
 pub use suite::{Outcome, Verdict, run};
+
+#[cfg(test)]
+mod tests;

@@ -101,7 +101,7 @@ fn served(machine: &Machine, fresh: Fresh<'_>, way: &Way, seed: u64) -> Verdict 
             let taken = format!("the planner takes {} when these two are allowed", route.primitives().join(" then "));
             return if known { Ok(Some(taken)) } else { Err(taken) };
         }
-        let seed = seed ^ way.hops.concat().bytes().fold(1, |n, b| n.wrapping_mul(31).wrapping_add(u64::from(b)));
+        let seed = seed ^ way.hops.concat().bytes().fold(1u64, |n, b| n.wrapping_mul(31).wrapping_add(u64::from(b)));
         certify(machine, &source, &target, &constraints, seed).map_err(|e| format!("{e} (seed {seed})"))?;
         Ok(None)
     };

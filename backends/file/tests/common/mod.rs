@@ -45,7 +45,8 @@ pub fn seed() -> u64 {
     })
 }
 
-/// A directory on the disk of the checkout, and one in memory.
+/// A directory on the disk of the checkout, one in memory, and those in `TEST_DIRS` (separated by colons): other file
+/// systems, devices with blocks of 4 KiB.
 pub fn dirs() -> Vec<PathBuf> {
     let disk = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     std::fs::create_dir_all(&disk).unwrap();
@@ -55,6 +56,7 @@ pub fn dirs() -> Vec<PathBuf> {
     } else {
         println!("SKIPPED: tmpfs: there is no /dev/shm");
     }
+    dirs.extend(std::env::var_os("TEST_DIRS").iter().flat_map(std::env::split_paths));
     dirs
 }
 

@@ -65,7 +65,8 @@ pub(super) fn routes(routes: &[Route]) -> String {
         let whys = route.hops.iter().map(|hop| format!("   {name:<8} {}: {}\n", hop.primitive, hop.why));
         whys.collect::<String>()
     };
-    names.into_iter().zip(routes).map(line).collect()
+    let lines: String = names.into_iter().zip(routes).map(line).collect();
+    format!("   as planned, for places like these\n{lines}")
 }
 
 pub(super) fn checked(output: &Checked, kept: bool) -> String {

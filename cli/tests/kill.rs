@@ -1,0 +1,114 @@
+//! `dpipe sort` killed at random moments: the input is intact, the output absent or old, and nothing else is left (after
+//! `kill -9`: nothing once the next run has run). Every failure prints the seed; `KILL_SEED` replays it.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const RECORD: usize = 100;
+const RECORDS: usize = 1_000_000;
+const OLD: &[u8] = b"what was there before\n";
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("kill-{}", std::process::id()));
+        for dir in ["in", "out", "spill"] {
+            fs::create_dir_all(path.join(dir)).unwrap();
+        }
+        Folder(path)
+    }
+
+    /// Every file below, hidden ones too.
+    fn files(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        for dir in ["in", "out", "spill"] {
+            for entry in fs::read_dir(self.0.join(dir)).unwrap() {
+                names.push(format!("{dir}/{}", entry.unwrap().file_name().to_str().unwrap()));
+            }
+        }
+        names.sort();
+        names
+    }
+
+    fn sort(&self, input: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dpipe"));
+        command.current_dir(&self.0).env("LC_ALL", "C").stdin(Stdio::null()).stderr(Stdio::piped());
+        command.args(["sort", "--records=100:0:10", "-S20M", "-Tspill", "-oout/sorted", input]);
+        command
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[test]
+fn killed_at_any_moment() {
+    let seed: u64 = std::env::var("KILL_SEED").map_or(1, |s| s.parse().unwrap());
+    let mut state = seed;
+    let folder = Folder::new();
+    let bytes: Vec<u8> = (0..RECORDS * RECORD / 8).flat_map(|_| random(&mut state).to_le_bytes()).collect();
+    let input = folder.0.join("in/a");
+    fs::write(&input, &bytes).unwrap();
+    fs::write(folder.0.join("in/small"), &bytes[..1000 * RECORD]).unwrap();
+    let output = folder.0.join("out/sorted");
+
+    let started = Instant::now();
+    assert!(folder.sort("in/a").status().unwrap().success());
+    let whole = started.elapsed();
+    let expected = fs::read(&output).unwrap();
+    assert!(expected.chunks_exact(RECORD).is_sorted_by(|a, b| a[..10] <= b[..10]) && expected.len() == bytes.len());
+
+    let mut killed = 0;
+    for case in 0..36 {
+        let signal = [libc::SIGKILL, libc::SIGTERM, libc::SIGINT][case % 3];
+        let with_old = case / 3 % 2 == 0;
+        let _ = fs::remove_file(&output);
+        if with_old {
+            fs::write(&output, OLD).unwrap();
+        }
+        let wait = Duration::from_secs_f64(whole.as_secs_f64() * (random(&mut state) % 1000) as f64 / 1000.0);
+        let name = format!("seed {seed}, case {case}, signal {signal} after {wait:?} of {whole:?}, old output {with_old}");
+        let mut child = folder.sort("in/a").spawn().unwrap();
+        std::thread::sleep(wait);
+        let pid = rustix::process::Pid::from_child(&child);
+        // It may have ended already.
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::from_named_raw(signal).unwrap());
+        let sent = Instant::now();
+        let status = child.wait().unwrap();
+        assert!(sent.elapsed() < Duration::from_secs(10), "{name}: it took {:?} to end", sent.elapsed());
+
+        if status.success() {
+            assert!(fs::read(&output).unwrap() == expected, "{name}: the output is wrong");
+        } else {
+            killed += 1;
+            let died_of = std::os::unix::process::ExitStatusExt::signal(&status);
+            assert_eq!(died_of, Some(signal), "{name}: {status}");
+            match fs::read(&output) {
+                // It was killed between giving the name and leaving.
+                Ok(now) => assert!(now == expected || (with_old && now == OLD), "{name}: the output is neither old nor new"),
+                Err(e) => assert!(!with_old && e.kind() == std::io::ErrorKind::NotFound, "{name}: {e}"),
+            }
+            if signal == libc::SIGKILL {
+                assert!(folder.sort("in/small").status().unwrap().success(), "{name}: the next run failed");
+            }
+        }
+        let files: Vec<String> = folder.files().into_iter().filter(|f| f != "out/sorted").collect();
+        assert_eq!(files, ["in/a", "in/small"], "{name}: leftovers");
+        assert!(fs::read(&input).unwrap() == bytes, "{name}: the input changed");
+    }
+    assert!(killed >= 18, "only {killed} of 36 sorts were killed");
+}

@@ -1,0 +1,167 @@
+//! Arrows point one way: between the modules of the core, by their imports; between the crates, by their manifests.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+fn core() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The modules in the order of the table in `lib.rs`.
+fn order() -> Vec<String> {
+    let lib = std::fs::read_to_string(core().join("src/lib.rs")).unwrap();
+    let row = |line: &str| {
+        let name = line.strip_prefix("//! | [`")?.split('`').next()?;
+        Some(name.to_owned())
+    };
+    lib.lines().filter_map(row).collect()
+}
+
+/// The first words of what is imported or named by `crate::`, comments left out.
+fn names_of_crate(text: &str) -> Vec<String> {
+    let word = |s: &str| s.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or("").to_owned();
+    let code = text.lines().map(|l| l.split("//").next().unwrap_or(""));
+    code.flat_map(|line| line.split("crate::").skip(1).map(word).collect::<Vec<_>>()).collect()
+}
+
+fn sources(under: &Path, found: &mut Vec<PathBuf>) {
+    if under.is_dir() {
+        std::fs::read_dir(under).unwrap().for_each(|entry| sources(&entry.unwrap().path(), found));
+    } else if under.extension().is_some_and(|e| e == "rs") && under.file_name().is_some_and(|n| n != "tests.rs") {
+        found.push(under.to_path_buf());
+    }
+}
+
+/// What a module of `order` imports from modules that come after it.
+fn wrong_imports(order: &[String], module: usize, text: &str) -> Vec<String> {
+    // Names that `lib.rs` exports from its modules are not modules: nothing inside may use them.
+    let later = |name: &String| match order.iter().position(|m| m == name) {
+        Some(at) => at > module,
+        None => true,
+    };
+    names_of_crate(text).into_iter().filter(later).collect()
+}
+
+#[test]
+fn modules_of_the_core_import_only_those_before_them() {
+    let order = order();
+    assert_eq!(order, ["error", "span", "memory", "topology", "locator", "backend", "plan", "pipe"]);
+    for (at, module) in order.iter().enumerate() {
+        let mut files = Vec::new();
+        sources(&core().join(format!("src/{module}.rs")), &mut files);
+        let folder = core().join(format!("src/{module}"));
+        if folder.is_dir() {
+            sources(&folder, &mut files);
+        }
+        files.retain(|f| f.exists());
+        assert!(!files.is_empty(), "{module} is in the table and has no file");
+        for file in files {
+            let wrong = wrong_imports(&order, at, &std::fs::read_to_string(&file).unwrap());
+            assert!(wrong.is_empty(), "{} is of `{module}` and names crate::{wrong:?}", file.display());
+        }
+    }
+}
+
+#[test]
+fn every_module_of_the_core_is_in_the_table() {
+    let order = order();
+    let lib = std::fs::read_to_string(core().join("src/lib.rs")).unwrap();
+    for line in lib.lines() {
+        let Some(name) = line.trim_start_matches("pub ").strip_prefix("mod ") else { continue };
+        let name = name.trim_end_matches(';');
+        // The machine puts the others together, so it may import all of them.
+        assert!(name == "machine" || order.iter().any(|m| m == name), "`{name}` is not in the table of lib.rs");
+    }
+}
+
+#[test]
+fn an_arrow_that_points_back_is_found() {
+    let order = order();
+    let memory = order.iter().position(|m| m == "memory").unwrap();
+    let wrong = |text| wrong_imports(&order, memory, text);
+    assert!(wrong("use crate::error::Error;\n// crate::plan\nuse super::table;").is_empty());
+    assert_eq!(wrong("use crate::plan::Route;"), ["plan"]);
+    assert_eq!(wrong("fn f() -> crate::pipe::Pipe {"), ["pipe"]);
+    assert_eq!(wrong("pub(crate) use crate::Machine;"), ["Machine"]);
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Core,
+    Backend,
+    Bundle,
+    Facade,
+    Product,
+    Testkit,
+    /// The command line and the tasks: they may depend on all.
+    Top,
+}
+
+fn role(package: &str) -> Role {
+    match package {
+        "datapipes-core" => Role::Core,
+        "datapipes-cpu" | "datapipes-file" => Role::Backend,
+        "datapipes-bundle" => Role::Bundle,
+        "datapipes" => Role::Facade,
+        "datapipes-sort" => Role::Product,
+        "datapipes-testkit" => Role::Testkit,
+        "datapipes-cli" | "dpipe" | "xtask" => Role::Top,
+        other => panic!("give `{other}` its role in core/tests/arrows.rs"),
+    }
+}
+
+fn may(from: Role, to: Role) -> bool {
+    match from {
+        Role::Core => false,
+        Role::Backend | Role::Product | Role::Testkit => to == Role::Core,
+        Role::Bundle => matches!(to, Role::Backend | Role::Core),
+        Role::Facade => matches!(to, Role::Bundle | Role::Core),
+        Role::Top => true,
+    }
+}
+
+/// Our crates that a manifest names, in its sections of dependencies; those for tests may point anywhere.
+fn dependencies(manifest: &str) -> (String, Vec<String>) {
+    let (mut section, mut package, mut ours) = ("", String::new(), Vec::new());
+    for line in manifest.lines().map(str::trim) {
+        if let Some(name) = line.strip_prefix('[') {
+            section = name.trim_end_matches(']');
+            let table = section.rsplit_once('.').filter(|(s, _)| s.ends_with("dependencies") && !s.contains("dev-"));
+            ours.extend(table.map(|(_, name)| name.to_owned()).filter(|n| n.starts_with("datapipes")));
+        } else if let Some((key, value)) = line.split_once('=') {
+            let key = key.trim().split('.').next().unwrap_or("");
+            if section == "package" && key == "name" {
+                package = value.trim().trim_matches('"').to_owned();
+            } else if section.ends_with("dependencies") && !section.contains("dev-") && key.starts_with("datapipes") {
+                ours.push(key.to_owned());
+            }
+        }
+    }
+    (package, ours)
+}
+
+#[test]
+fn crates_depend_only_along_the_arrows() {
+    let root = core().parent().unwrap().to_path_buf();
+    let workspace = std::fs::read_to_string(root.join("Cargo.toml")).unwrap();
+    let members = workspace.lines().find_map(|l| l.strip_prefix("members = [")).unwrap();
+    let mut seen = BTreeMap::new();
+    for member in members.trim_end_matches(']').split(',').map(|m| m.trim().trim_matches('"')) {
+        let (package, ours) = dependencies(&std::fs::read_to_string(root.join(member).join("Cargo.toml")).unwrap());
+        for to in &ours {
+            assert!(may(role(&package), role(to)), "{package} depends on {to}, against the arrows of the design");
+        }
+        seen.insert(package, ours);
+    }
+    assert!(seen.len() > 5 && !seen["datapipes-bundle"].is_empty(), "the manifests were not understood: {seen:?}");
+}
+
+#[test]
+fn a_dependency_against_the_arrows_is_found() {
+    let manifest = "[package]\nname = \"datapipes-cpu\"\n[dependencies]\nlibc.workspace = true\n\
+        datapipes-file.workspace = true\n[target.'cfg(unix)'.dependencies.datapipes]\npath = \"x\"\n\
+        [dev-dependencies]\ndatapipes-testkit.workspace = true\n";
+    let (package, ours) = dependencies(manifest);
+    assert_eq!((package.as_str(), ours.as_slice()), ("datapipes-cpu", ["datapipes-file".to_owned(), "datapipes".into()].as_slice()));
+    assert!(!may(role(&package), role("datapipes-file")) && !may(Role::Product, Role::Backend));
+}

@@ -1,0 +1,84 @@
+//! The conformance suite over every backend and every place of the machine that we run on.
+//!
+//! The suite is the test kit's. It is included by its files because this crate's manifest names no test kit: with
+//! `datapipes-testkit` among the dev-dependencies, the four lines below become `use datapipes_testkit::conformance`.
+#![allow(dead_code, unreachable_pub, missing_docs)]
+
+#[path = "../../testkit/src/conformance/certify.rs"]
+mod certify;
+#[path = "../../testkit/src/conformance/place.rs"]
+mod place;
+#[path = "../../testkit/src/conformance/suite.rs"]
+mod suite;
+#[path = "../../testkit/src/conformance/ways.rs"]
+mod ways;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use datapipes::Machine;
+use place::{BlockDevice, Kind};
+use suite::{Outcome, Verdict, run};
+
+#[test]
+fn every_backend_and_every_locator_conforms() {
+    let disk = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    std::fs::create_dir_all(&disk).unwrap();
+    let machine = Machine::discover();
+    let mut kinds = Kind::of_memory(machine.topology());
+    kinds.extend(Kind::of_files("disk", &disk));
+    let shm = Path::new("/dev/shm");
+    if shm.is_dir() {
+        kinds.extend(Kind::of_files("tmpfs", shm));
+    } else {
+        kinds.push(Kind::absent("tmpfs", "there is no /dev/shm"));
+    }
+    kinds.extend(Kind::of_device(BlockDevice::over_a_file_in(&disk)));
+
+    let seed = std::env::var("SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(0x5eed);
+    let outcomes = run(&machine, &kinds, seed);
+    print_skipped(&outcomes);
+    let failed: Vec<_> = outcomes.iter().filter(|o| matches!(o.verdict, Verdict::Failed(_))).collect();
+    let passed = outcomes.iter().filter(|o| o.verdict == Verdict::Passed).count();
+    println!("{passed} ways passed, {} failed, {} in all (seed {seed})", failed.len(), outcomes.len());
+    let list: String = failed.iter().map(|o| format!("{o}\n")).collect();
+    assert!(failed.is_empty(), "{list}");
+    nothing_was_skipped_silently(&machine, &kinds, &outcomes);
+}
+
+/// One line for each primitive and reason, with the number of pairs.
+fn print_skipped(outcomes: &[Outcome]) {
+    let mut reasons: BTreeMap<(String, &str), Vec<String>> = BTreeMap::new();
+    for outcome in outcomes {
+        if let Verdict::Skipped(why) = &outcome.verdict {
+            let pair = format!("{} -> {}", outcome.source, outcome.target);
+            reasons.entry((outcome.way.join(" then "), why)).or_default().push(pair);
+        }
+    }
+    for ((way, why), pairs) in reasons {
+        let name = if way.is_empty() { "any primitive".to_owned() } else { way };
+        println!("SKIPPED: {name} for {} pairs ({}): {why}", pairs.len(), pairs[0]);
+    }
+}
+
+/// Every ordered pair has an outcome; every pair that could be made has a way that passed; every primitive that this
+/// machine has passed somewhere.
+fn nothing_was_skipped_silently(machine: &Machine, kinds: &[Kind], outcomes: &[Outcome]) {
+    for (source, target) in kinds.iter().flat_map(|s| kinds.iter().map(move |t| (s, t))) {
+        let of_pair: Vec<_> =
+            outcomes.iter().filter(|o| o.source == source.name && o.target == target.name).collect();
+        assert!(!of_pair.is_empty(), "{} -> {} has no outcome", source.name, target.name);
+        let made = of_pair.iter().all(|o| !o.way.is_empty());
+        let passed = of_pair.iter().any(|o| o.verdict == Verdict::Passed);
+        assert!(!made || passed, "{} -> {}: no way passed", source.name, target.name);
+    }
+    assert!(outcomes.iter().all(|o| !matches!(&o.verdict, Verdict::Skipped(why) if why.is_empty())));
+    let passed: BTreeSet<_> =
+        outcomes.iter().filter(|o| o.verdict == Verdict::Passed).flat_map(|o| o.way.iter().copied()).collect();
+    for primitive in machine.backends().iter().flat_map(|b| b.primitives()) {
+        match primitive.available {
+            Ok(_) => assert!(passed.contains(primitive.name), "{} passed nowhere", primitive.name),
+            Err(why) => println!("SKIPPED: {}: absent: {why}", primitive.name),
+        }
+    }
+}

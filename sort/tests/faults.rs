@@ -1,0 +1,395 @@
+//! The engine where things go wrong: short transfers, EIO in each phase, full places, a stop at any moment.
+//!
+//! What holds in all of them: the result is right or there is an error that says what and where; the input is intact,
+//! the output is what it was, and no file is left. Every failure prints the seed; `SORT_SEED` replays it.
+// A test stops where it stands; clippy's leave for tests ends at functions without #[test].
+#![allow(clippy::expect_used, clippy::unwrap_used)]
+
+mod scene;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use datapipes_core::{Error, ErrorKind, Result};
+use datapipes_file::{Config, Faults, Operation, Verdict};
+use datapipes_sort::{Control, Format, Input, Output, SortJob, SortReport};
+use scene::{Folder, Random, assert_same, machine, seed, sort, sort_records};
+
+const RECORD: usize = 100;
+const OLD: &[u8] = b"what was there before\n";
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Input,
+    Spill,
+    Merge,
+    Output,
+}
+
+const PHASES: [Phase; 4] = [Phase::Input, Phase::Spill, Phase::Merge, Phase::Output];
+
+/// Tells the phases of a sort of one file in one merge pass apart: when all was read, reads are those of the merge, and
+/// the writes after the first of them go to the output.
+struct Watch {
+    control: Control,
+    merging: AtomicBool,
+    seen: [AtomicU64; 4],
+}
+
+impl Watch {
+    fn new(control: &Control) -> Watch {
+        Watch { control: control.clone(), merging: AtomicBool::new(false), seen: Default::default() }
+    }
+
+    /// The phase, and how many requests it had before.
+    fn note(&self, op: &Operation) -> (Phase, u64) {
+        let progress = &self.control.progress;
+        if !op.write && progress.read.load(SeqCst) == progress.total.load(SeqCst) {
+            self.merging.store(true, SeqCst);
+        }
+        let phase = match (op.write, self.merging.load(SeqCst)) {
+            (false, false) => Phase::Input,
+            (true, false) => Phase::Spill,
+            (false, true) => Phase::Merge,
+            (true, true) => Phase::Output,
+        };
+        (phase, self.seen[phase as usize].fetch_add(1, SeqCst))
+    }
+
+    fn seen(&self) -> [u64; 4] {
+        [0, 1, 2, 3].map(|i| self.seen[i].load(SeqCst))
+    }
+}
+
+/// EIO for one request of one phase.
+struct Breaks {
+    watch: Watch,
+    phase: Phase,
+    nth: u64,
+    hits: AtomicU64,
+}
+
+impl Faults for Breaks {
+    fn verdict(&self, op: &Operation) -> Verdict {
+        if self.watch.note(op) == (self.phase, self.nth) {
+            self.hits.fetch_add(1, SeqCst);
+            return Verdict::Errno(libc::EIO);
+        }
+        Verdict::Pass
+    }
+}
+
+/// Every n-th request is carried out in part.
+struct Shortens {
+    every: u64,
+    part: u32,
+    requests: AtomicU64,
+    shortened: AtomicU64,
+}
+
+impl Faults for Shortens {
+    fn verdict(&self, op: &Operation) -> Verdict {
+        let n = self.requests.fetch_add(1, SeqCst);
+        if n % self.every == self.every - 1 && op.len > 4096 {
+            self.shortened.fetch_add(1, SeqCst);
+            return Verdict::Short((op.len / self.part).max(1));
+        }
+        Verdict::Pass
+    }
+}
+
+fn config(faults: Arc<dyn Faults>, no_uring: bool) -> Config {
+    Config { faults: Some(faults), force_no_uring: no_uring, ..Config::default() }
+}
+
+/// A folder with an input of `n` records and an old output.
+fn scene(seed: u64, n: usize) -> (Folder, PathBuf, Vec<u8>) {
+    let folder = Folder::new();
+    let bytes = Random(seed).bytes(n * RECORD);
+    let input = folder.put("in/a", &bytes);
+    folder.put("out/sorted", OLD);
+    (folder, input, bytes)
+}
+
+/// The input is intact, the output what it was, and there is nothing else.
+fn assert_untouched(folder: &Folder, bytes: &[u8], case: &str) {
+    assert_eq!(folder.files(), ["in/a", "out/sorted"], "{case}");
+    assert!(fs::read(folder.path("in/a")).unwrap() == bytes, "{case}: the input changed");
+    assert!(folder.sorted() == OLD, "{case}: the output changed");
+}
+
+#[test]
+fn short_transfers_change_nothing() {
+    let seed = seed(1);
+    for (case, (every, part)) in [(1, 2), (2, 3), (3, 7), (7, 1000)].into_iter().enumerate() {
+        for no_uring in [false, true] {
+            for n in [20_000, 120_000] {
+                let seed = seed + case as u64;
+                let name = format!("seed {seed}, 1/{part} of every {every}th, {n} records, no io_uring {no_uring}");
+                let (folder, input, bytes) = scene(seed, n);
+                let faults = Arc::new(Shortens { every, part, requests: AtomicU64::new(0), shortened: AtomicU64::new(0) });
+                let job = SortJob { threads: 3, ..folder.job(Format::SORT_BENCHMARK, &[input]) };
+                let machine = machine(config(faults.clone(), no_uring));
+                datapipes_sort::sort(&machine, job).unwrap_or_else(|e| panic!("{name}: {e}"));
+                assert_same(&folder.sorted(), &sort_records(&bytes, &Format::SORT_BENCHMARK, false), &name);
+                assert!(faults.shortened.load(SeqCst) > 0, "{name}: nothing was shortened");
+            }
+        }
+    }
+}
+
+fn assert_device_error(error: &Error, case: &str) {
+    assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::Device, Some(libc::EIO)), "{case}: {error}");
+    assert!(error.at_offset().is_some(), "{case}: no offset in: {error}");
+}
+
+#[test]
+fn a_device_error_in_each_phase() {
+    let seed = seed(100);
+    let n = 120_000;
+    // How many requests the phases have, from a run without faults.
+    let counts = {
+        let (folder, input, _) = scene(seed, n);
+        let job = folder.job(Format::SORT_BENCHMARK, &[input]);
+        let never = Breaks { watch: Watch::new(&job.control), phase: Phase::Input, nth: u64::MAX, hits: AtomicU64::new(0) };
+        let never = Arc::new(never);
+        let report = datapipes_sort::sort(&machine(config(never.clone(), false)), job).unwrap();
+        assert_eq!(report.merge_passes, 1);
+        never.watch.seen()
+    };
+    for (phase, count) in PHASES.into_iter().zip(counts) {
+        assert!(count >= 4, "{phase:?} has {count} requests");
+        let random = &mut Random(seed + phase as u64);
+        // Counts differ a little from run to run: the last quarter is left out.
+        for (nth, no_uring) in [(0, false), (0, true), (random.next() % (count * 3 / 4), false), (count * 3 / 4, true)] {
+            let case = format!("seed {seed}, {phase:?} request {nth} of {count}, no io_uring {no_uring}");
+            let (folder, input, bytes) = scene(seed, n);
+            let job = folder.job(Format::SORT_BENCHMARK, &[input]);
+            let faults = Arc::new(Breaks { watch: Watch::new(&job.control), phase, nth, hits: AtomicU64::new(0) });
+            let outcome = datapipes_sort::sort(&machine(config(faults.clone(), no_uring)), job);
+            assert_eq!(faults.hits.load(SeqCst), 1, "{case}: the fault was not met: {outcome:?}, {:?}", faults.watch.seen());
+            assert_device_error(&outcome.expect_err(&case), &case);
+            assert_untouched(&folder, &bytes, &case);
+        }
+    }
+}
+
+#[test]
+fn a_device_error_where_the_input_fits() {
+    for (phase, nth) in [(Phase::Input, 0), (Phase::Input, 5), (Phase::Spill, 0), (Phase::Spill, 9)] {
+        // Writes count as spill writes, for there is no merge.
+        let case = format!("{phase:?} request {nth}");
+        let (folder, input, bytes) = scene(7, 20_000);
+        let job = folder.job(Format::SORT_BENCHMARK, &[input]);
+        let faults = Arc::new(Breaks { watch: Watch::new(&job.control), phase, nth, hits: AtomicU64::new(0) });
+        let outcome = datapipes_sort::sort(&machine(config(faults.clone(), false)), job);
+        assert_eq!(faults.hits.load(SeqCst), 1, "{case}: the fault was not met");
+        assert_device_error(&outcome.expect_err(&case), &case);
+        assert_untouched(&folder, &bytes, &case);
+    }
+}
+
+#[test]
+fn a_device_error_for_numbers_and_lines() {
+    let text = datapipes_sort::text::TextOptions::default().compile().unwrap();
+    let formats = [
+        Format::Numbers { kind: datapipes_sort::NumberKind::U64, reverse: false },
+        Format::Numbers { kind: datapipes_sort::NumberKind::F64, reverse: true },
+        Format::Lines { order: text, terminator: b'\n' },
+    ];
+    for format in formats {
+        for phase in PHASES {
+            let case = format!("{format:?}, {phase:?}");
+            let (folder, input, bytes) = scene(8, 160_000);
+            let job = SortJob { threads: 3, ..folder.job(format.clone(), &[input]) };
+            let faults = Arc::new(Breaks { watch: Watch::new(&job.control), phase, nth: 2, hits: AtomicU64::new(0) });
+            let outcome = datapipes_sort::sort(&machine(config(faults.clone(), false)), job);
+            assert_eq!(faults.hits.load(SeqCst), 1, "{case}: the fault was not met: {outcome:?}, {:?}", faults.watch.seen());
+            assert_device_error(&outcome.expect_err(&case), &case);
+            assert_untouched(&folder, &bytes, &case);
+        }
+    }
+}
+
+/// A file system of few bytes in memory, gone with the value.
+struct SmallPlace(PathBuf);
+
+impl SmallPlace {
+    /// `None`, with a line that says so, where this process may not mount.
+    fn mount(test: &str, at: PathBuf, size: &str) -> Option<SmallPlace> {
+        fs::create_dir_all(&at).unwrap();
+        let options = format!("size={size}");
+        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&at).output();
+        match mount {
+            Ok(output) if output.status.success() => Some(SmallPlace(at)),
+            Ok(output) => {
+                println!("SKIPPED: {test}: {}", String::from_utf8_lossy(&output.stderr).trim());
+                None
+            }
+            Err(e) => {
+                println!("SKIPPED: {test}: mount: {e}");
+                None
+            }
+        }
+    }
+
+    fn names(&self) -> Vec<PathBuf> {
+        fs::read_dir(&self.0).unwrap().map(|e| e.unwrap().path()).collect()
+    }
+}
+
+impl Drop for SmallPlace {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+/// A sort whose input has no length, so that what it needs is not known before.
+fn sort_stream(mut job: SortJob, bytes: &[u8]) -> Result<SortReport> {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    job.inputs = vec![Input::Stream { name: "a pipe".into(), fd: reader.into() }];
+    std::thread::scope(|scope| {
+        // The sort may leave before it has read everything.
+        scope.spawn(move || std::io::Write::write_all(&mut writer, bytes));
+        sort(job)
+    })
+}
+
+#[test]
+fn a_full_spill_place() {
+    let (folder, input, bytes) = scene(9, 150_000);
+    let Some(small) = SmallPlace::mount("a_full_spill_place", folder.path("small"), "8m") else { return };
+    let job = || SortJob { spill_dirs: vec![small.0.clone()], ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input)) };
+    // Told before it begins, and met on the way.
+    for (case, outcome) in [("a file", sort(job())), ("a stream", sort_stream(job(), &bytes))] {
+        let error = outcome.expect_err(case);
+        assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::NoSpace, Some(libc::ENOSPC)), "{case}: {error}");
+        assert!(error.to_string().contains(small.0.to_str().unwrap()), "{case}: {error}");
+        assert!(error.to_string().contains("-T"), "{case}: {error}");
+        assert!(small.names().is_empty(), "{case}: {:?}", small.names());
+        assert_untouched(&folder, &bytes, case);
+    }
+}
+
+#[test]
+fn a_full_output_place() {
+    let (folder, input, bytes) = scene(10, 150_000);
+    let Some(small) = SmallPlace::mount("a_full_output_place", folder.path("small"), "8m") else { return };
+    let old = small.0.join("sorted");
+    fs::write(&old, OLD).unwrap();
+    let job = || SortJob { output: Output::to(&old).unwrap(), ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input)) };
+    let fits = SortJob { memory_bytes: 64 << 20, ..job() };
+    let outcomes = [("a file", sort(job())), ("a stream", sort_stream(job(), &bytes)), ("a fitting file", sort(fits))];
+    for (case, outcome) in outcomes {
+        let error = outcome.expect_err(case);
+        assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::NoSpace, Some(libc::ENOSPC)), "{case}: {error}");
+        assert!(error.to_string().contains(small.0.to_str().unwrap()), "{case}: {error}");
+        assert_eq!(small.names(), [old.clone()], "{case}");
+        assert_eq!(fs::read(&old).unwrap(), OLD, "{case}");
+        assert!(fs::read(&input).unwrap() == bytes, "{case}");
+    }
+}
+
+#[test]
+fn the_second_spill_place_takes_over() {
+    let (folder, input, bytes) = scene(11, 300_000);
+    let Some(small) = SmallPlace::mount("the_second_spill_place_takes_over", folder.path("small"), "8m") else { return };
+    let spill_dirs = vec![small.0.clone(), folder.path("spill")];
+    for fan_in in [0, 3] {
+        let job = SortJob { spill_dirs: spill_dirs.clone(), fan_in, ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input)) };
+        let report = sort(job).unwrap();
+        assert_same(&folder.sorted(), &sort_records(&bytes, &Format::SORT_BENCHMARK, false), "two spill places");
+        assert!(report.spill.iter().all(|place| place.bytes > 0), "{:?}", report.spill);
+        assert!(report.spill[0].why.contains("full"), "{:?}", report.spill);
+        assert!(small.names().is_empty(), "{:?}", small.names());
+    }
+}
+
+#[test]
+fn an_output_where_files_need_names() {
+    // On tmpfs nameless files exist too; what counts is that another file system than the spill's takes the output.
+    let (folder, input, bytes) = scene(12, 150_000);
+    let Some(small) = SmallPlace::mount("an_output_where_files_need_names", folder.path("small"), "64m") else { return };
+    let path = small.0.join("sorted");
+    let job = SortJob { output: Output::to(&path).unwrap(), ..folder.job(Format::SORT_BENCHMARK, &[input]) };
+    sort(job).unwrap();
+    assert_same(&fs::read(&path).unwrap(), &sort_records(&bytes, &Format::SORT_BENCHMARK, false), "to tmpfs");
+    assert_eq!(small.names(), [path]);
+}
+
+#[test]
+fn a_stop_at_any_moment() {
+    let seed = seed(200);
+    let (folder, input, bytes) = scene(13, 250_000);
+    let job = || SortJob { fan_in: 3, threads: 3, ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input)) };
+    let whole = sort(job()).unwrap().seconds;
+    let expected = folder.sorted();
+    let mut stopped = 0;
+    for case in 0..24 {
+        let random = &mut Random(seed + case);
+        fs::write(folder.path("out/sorted"), OLD).unwrap();
+        let wait = Duration::from_secs_f64(whole * random.below(1000) as f64 / 1000.0);
+        let name = format!("seed {}, after {wait:?} of {whole} s", seed + case);
+        let job = job();
+        let control = job.control.clone();
+        let stopper = std::thread::spawn(move || {
+            std::thread::sleep(wait);
+            control.stop();
+        });
+        let outcome = sort(job);
+        stopper.join().unwrap();
+        match outcome {
+            Ok(_) => {
+                assert_same(&folder.sorted(), &expected, &name);
+                assert_eq!(folder.files(), ["in/a", "out/sorted"], "{name}");
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Interrupted, "{name}: {error}");
+                assert_untouched(&folder, &bytes, &name);
+                stopped += 1;
+            }
+        }
+    }
+    assert!(stopped >= 12, "only {stopped} of 24 sorts were stopped");
+}
+
+#[test]
+fn a_spill_place_that_is_not_there() {
+    let (folder, input, bytes) = scene(14, 150_000);
+    for (name, kind) in [("nowhere", ErrorKind::NotFound), ("in/a", ErrorKind::NotFound), ("/proc", ErrorKind::PermissionDenied)] {
+        let dir = folder.path(name);
+        let job = SortJob { spill_dirs: vec![dir.clone()], ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input)) };
+        let error = sort(job).expect_err(name);
+        assert!(error.to_string().contains(dir.to_str().unwrap()), "{name}: {error}");
+        // Root may write where the mode forbids it; only /proc refuses it too, each kernel in its own words.
+        assert!(error.kind() == kind || name == "/proc", "{name}: {error}");
+        assert_untouched(&folder, &bytes, name);
+    }
+}
+
+#[test]
+fn an_output_place_that_is_not_there() {
+    let (folder, input, bytes) = scene(15, 1000);
+    let output = Output::File(folder.path("nowhere/sorted"));
+    let error = sort(SortJob { output, ..folder.job(Format::SORT_BENCHMARK, &[input]) }).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    assert!(error.to_string().contains("nowhere"), "{error}");
+    assert_untouched(&folder, &bytes, "no output place");
+}
+
+#[test]
+fn leftovers_of_the_dead_are_removed() {
+    let (folder, input, _) = scene(16, 1000);
+    // Process numbers end far below this one.
+    let dead = folder.put("out/.dpipe-output-4294967295-0", b"half");
+    let alive = folder.put(&format!("out/.dpipe-output-{}-77", std::process::id()), b"under way");
+    let other = folder.put("out/.dpipe-output-notes", b"of a user");
+    sort(folder.job(Format::SORT_BENCHMARK, &[input])).unwrap();
+    let there = |path: &Path| path.exists();
+    assert_eq!([&dead, &alive, &other].map(|p| there(p)), [false, true, true]);
+}
