@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use crate::backend::{Backend, Constraints};
 use crate::error::{Error, ErrorKind, Result};
-use crate::topology::Core;
 use crate::locator::Locator;
 use crate::pipe::Pipe;
 use crate::plan::{Planner, Route};
+use crate::topology::Core;
 use crate::topology::Topology;
 
 /// What is there, and the backends that move bytes. There is no global one: it is passed on.
@@ -45,12 +45,7 @@ impl Machine {
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
-    pub fn connect_with(
-        &self,
-        source: &dyn Locator,
-        target: &dyn Locator,
-        constraints: &Constraints,
-    ) -> Result<Pipe> {
+    pub fn connect_with(&self, source: &dyn Locator, target: &dyn Locator, constraints: &Constraints) -> Result<Pipe> {
         let plan = self.planner(constraints).plan(&source.endpoint(), &target.endpoint())?;
         Pipe::open(plan, constraints, &self.topology)
     }
@@ -59,12 +54,7 @@ impl Machine {
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
-    pub fn explain(
-        &self,
-        source: &dyn Locator,
-        target: &dyn Locator,
-        constraints: &Constraints,
-    ) -> Result<Route> {
+    pub fn explain(&self, source: &dyn Locator, target: &dyn Locator, constraints: &Constraints) -> Result<Route> {
         Ok(self.planner(constraints).plan(&source.endpoint(), &target.endpoint())?.route)
     }
 

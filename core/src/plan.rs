@@ -162,7 +162,8 @@ impl Planner<'_> {
             }
         }
         if source.memory().is_none() && target.memory().is_none() {
-            let pool = Pool::new(BOUNCE_BYTES * BOUNCE_BUFFERS, MapOptions { prefault: false, ..MapOptions::default() })?;
+            let pool =
+                Pool::new(BOUNCE_BYTES * BOUNCE_BUFFERS, MapOptions { prefault: false, ..MapOptions::default() })?;
             let buffers =
                 (0..BOUNCE_BUFFERS).map(|_| Dram::from_pool(&pool, BOUNCE_BYTES)).collect::<Result<Vec<_>>>()?;
             // The whole region is the end of the hops, so that one pair of movers serves all buffers.
@@ -196,8 +197,7 @@ impl Planner<'_> {
             new
         });
         let hops = legs.iter().map(Leg::hop).collect();
-        let route =
-            Route { source: source.facts.name.clone(), target: target.facts.name.clone(), hops, rejected };
+        let route = Route { source: source.facts.name.clone(), target: target.facts.name.clone(), hops, rejected };
         Ok(Plan { shape, legs, route, bounce })
     }
 
@@ -280,8 +280,12 @@ impl Planner<'_> {
     fn refuse(&self, source: &Endpoint, target: &Endpoint, rejected: &[Rejected]) -> Error {
         let pair = format!("{} to {}", source.facts.name, target.facts.name);
         if rejected.is_empty() {
-            return Error::new(ErrorKind::Unsupported, "connect", format!("{pair}: no backend moves bytes between them"))
-                .advice("go through dram with two pipes");
+            return Error::new(
+                ErrorKind::Unsupported,
+                "connect",
+                format!("{pair}: no backend moves bytes between them"),
+            )
+            .advice("go through dram with two pipes");
         }
         let reasons: Vec<_> = rejected.iter().map(|r| format!("{}: {}", r.primitive, r.why)).collect();
         Error::new(ErrorKind::Unsupported, "connect", format!("{pair}: {}", reasons.join("; ")))
@@ -327,7 +331,12 @@ fn estimate_ns(shape: Shape, legs: &[Leg], len: u64) -> f64 {
 
 /// The memory behind a cache, as a place of its own.
 fn behind_cache(cache: &Endpoint) -> Endpoint {
-    let facts = Facts { kind: "dram", core: None, name: format!("memory behind {}", cache.facts.name), ..(*cache.facts).clone() };
+    let facts = Facts {
+        kind: "dram",
+        core: None,
+        name: format!("memory behind {}", cache.facts.name),
+        ..(*cache.facts).clone()
+    };
     Endpoint { facts: Arc::new(facts), handle: cache.handle.clone() }
 }
 

@@ -162,6 +162,9 @@ fn a_dependency_against_the_arrows_is_found() {
         datapipes-file.workspace = true\n[target.'cfg(unix)'.dependencies.datapipes]\npath = \"x\"\n\
         [dev-dependencies]\ndatapipes-testkit.workspace = true\n";
     let (package, ours) = dependencies(manifest);
-    assert_eq!((package.as_str(), ours.as_slice()), ("datapipes-cpu", ["datapipes-file".to_owned(), "datapipes".into()].as_slice()));
+    assert_eq!(
+        (package.as_str(), ours.as_slice()),
+        ("datapipes-cpu", ["datapipes-file".to_owned(), "datapipes".into()].as_slice())
+    );
     assert!(!may(role(&package), role("datapipes-file")) && !may(Role::Product, Role::Backend));
 }

@@ -1,24 +1,10 @@
 //! The conformance suite over every backend and every place of the machine that we run on.
-//!
-//! The suite is the test kit's. It is included by its files because this crate's manifest names no test kit: with
-//! `datapipes-testkit` among the dev-dependencies, the four lines below become `use datapipes_testkit::conformance`.
-#![allow(dead_code, unreachable_pub, missing_docs)]
-
-#[path = "../../testkit/src/conformance/certify.rs"]
-mod certify;
-#[path = "../../testkit/src/conformance/place.rs"]
-mod place;
-#[path = "../../testkit/src/conformance/suite.rs"]
-mod suite;
-#[path = "../../testkit/src/conformance/ways.rs"]
-mod ways;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use datapipes::Machine;
-use place::{BlockDevice, Kind};
-use suite::{Outcome, Verdict, run};
+use datapipes_testkit::conformance::{BlockDevice, Kind, Outcome, Verdict, run};
 
 #[test]
 fn every_backend_and_every_locator_conforms() {
@@ -33,7 +19,7 @@ fn every_backend_and_every_locator_conforms() {
     } else {
         kinds.push(Kind::absent("tmpfs", "there is no /dev/shm"));
     }
-    kinds.extend(Kind::of_device(BlockDevice::over_a_file_in(&disk)));
+    kinds.extend(Kind::of_devices((0..4).map(|_| BlockDevice::over_a_file_in(&disk)).collect()));
 
     let seed = std::env::var("SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(0x5eed);
     let outcomes = run(&machine, &kinds, seed);
@@ -65,8 +51,7 @@ fn print_skipped(outcomes: &[Outcome]) {
 /// machine has passed somewhere.
 fn nothing_was_skipped_silently(machine: &Machine, kinds: &[Kind], outcomes: &[Outcome]) {
     for (source, target) in kinds.iter().flat_map(|s| kinds.iter().map(move |t| (s, t))) {
-        let of_pair: Vec<_> =
-            outcomes.iter().filter(|o| o.source == source.name && o.target == target.name).collect();
+        let of_pair: Vec<_> = outcomes.iter().filter(|o| o.source == source.name && o.target == target.name).collect();
         assert!(!of_pair.is_empty(), "{} -> {} has no outcome", source.name, target.name);
         let made = of_pair.iter().all(|o| !o.way.is_empty());
         let passed = of_pair.iter().any(|o| o.verdict == Verdict::Passed);

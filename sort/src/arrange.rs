@@ -49,11 +49,7 @@ pub(crate) struct Arranger<'a, L> {
 
 impl<L: Layout> Arranger<'_, L> {
     /// Sorts. The result is in `entries`' place or in `scratch`'s; the pieces, in order, index the slice returned.
-    pub(crate) fn arrange<'e>(
-        &self,
-        entries: &'e mut [Entry],
-        scratch: &'e mut [Entry],
-    ) -> (&'e [Entry], Vec<Piece>) {
+    pub(crate) fn arrange<'e>(&self, entries: &'e mut [Entry], scratch: &'e mut [Entry]) -> (&'e [Entry], Vec<Piece>) {
         if entries.len() <= SMALL {
             self.leaf(entries, 0);
             let piece = self.finish(entries, 0);

@@ -196,7 +196,18 @@ impl<'a> Outflow<'a> {
             Target::Stream(_) => 0,
         };
         let block_at = at - skip as u64;
-        Outflow { blocks, target, control, counter, block_at, block: None, skip, fill: skip, shared_end, edges: Vec::new() }
+        Outflow {
+            blocks,
+            target,
+            control,
+            counter,
+            block_at,
+            block: None,
+            skip,
+            fill: skip,
+            shared_end,
+            edges: Vec::new(),
+        }
     }
 
     /// The offset in the output of the next byte.

@@ -41,7 +41,7 @@ impl Budget {
         let overhead = (9 << 20) + threads * (256 << 10) + memory / 256;
         let pool = memory.saturating_sub(overhead) / 4096 * 4096;
         let block = prev_power_of_two(pool / 64).clamp(MIN_BLOCK, MAX_BLOCK);
-        let blocks = 2 * threads + 4;
+        let blocks = 4 * threads + 8;
         let arenas_at = (block * blocks).next_multiple_of(ARENA_GRAIN);
         if pool < arenas_at + 16 * MIN_BLOCK {
             return Err(Error::new(

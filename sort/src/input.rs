@@ -88,6 +88,9 @@ impl Input {
     }
 }
 
+/// More than chunks are ever in flight: a pipe that waited so long has done its work.
+const MOST_CLOSING: usize = 16;
+
 enum Open {
     Place { pipe: Pipe, at: u64, end: u64 },
     Stream { file: File, name: PathBuf },
@@ -118,18 +121,24 @@ pub(crate) struct Feed<'a> {
     waiting: VecDeque<Input>,
     open: Option<Open>,
     movements: &'a Movements,
+    /// Pipes of sources that were asked for in full. Their last chunks may still be under way, so what they counted is
+    /// taken note of later.
+    closing: VecDeque<Pipe>,
     /// The name of each source begun, for messages.
     pub(crate) current: PathBuf,
 }
 
 impl<'a> Feed<'a> {
-    pub(crate) fn new(
-        machine: &'a Machine,
-        memory: &'a Dram,
-        inputs: Vec<Input>,
-        movements: &'a Movements,
-    ) -> Self {
-        Feed { machine, memory, waiting: inputs.into(), open: None, movements, current: PathBuf::new() }
+    pub(crate) fn new(machine: &'a Machine, memory: &'a Dram, inputs: Vec<Input>, movements: &'a Movements) -> Self {
+        Feed {
+            machine,
+            memory,
+            waiting: inputs.into(),
+            open: None,
+            movements,
+            closing: VecDeque::new(),
+            current: PathBuf::new(),
+        }
     }
 
     /// Whether the next chunk is the first of a source.
@@ -198,6 +207,11 @@ impl<'a> Feed<'a> {
 
     fn close(&mut self) {
         if let Some(Open::Place { pipe, .. }) = self.open.take() {
+            self.closing.push_back(pipe);
+        }
+        if self.closing.len() > MOST_CLOSING
+            && let Some(pipe) = self.closing.pop_front()
+        {
             self.movements.keep(Role::Input, pipe);
         }
     }
@@ -206,6 +220,9 @@ impl<'a> Feed<'a> {
 impl Drop for Feed<'_> {
     fn drop(&mut self) {
         self.close();
+        for pipe in self.closing.drain(..) {
+            self.movements.keep(Role::Input, pipe);
+        }
     }
 }
 

@@ -229,13 +229,7 @@ struct Formed {
 }
 
 impl<'a, L: Layout> Engine<'a, L> {
-    fn new(
-        machine: &'a Machine,
-        layout: &'a L,
-        settings: Settings,
-        control: &'a Control,
-        work: &Work,
-    ) -> Result<Self> {
+    fn new(machine: &'a Machine, layout: &'a L, settings: Settings, control: &'a Control, work: &Work) -> Result<Self> {
         let mut budget = Budget::new(settings.memory_bytes, settings.threads)?;
         let fits = fits(layout, &budget, work);
         if let (false, Some(total)) = (fits, work.total) {
@@ -319,7 +313,9 @@ impl<'a, L: Layout> Engine<'a, L> {
                     libc::ENOSPC,
                     format!("{} has {free} bytes free, and {need} are needed there", dir.display()),
                 )
-                .advice("nothing was written; name a directory with more room by -T or -o, or give more memory by -S"));
+                .advice(
+                    "nothing was written; name a directory with more room by -T or -o, or give more memory by -S",
+                ));
             }
         }
         Ok(())
@@ -435,8 +431,7 @@ impl<'a, L: Layout> Engine<'a, L> {
             let slot = slot?;
             // The only slot of all: there is nobody to share the cores with.
             let only = slot.last && slot.index == 0;
-            let threads =
-                if only { self.settings.threads } else { (self.settings.threads / self.budget.lanes).max(1) };
+            let threads = if only { self.settings.threads } else { (self.settings.threads / self.budget.lanes).max(1) };
             let only_sink = only.then_some(sink);
             match self.layout.numbers() {
                 Some(numbers) => self.sort_numbers(numbers, &slot, threads, blocks, lanes, only_sink)?,

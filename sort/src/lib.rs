@@ -35,7 +35,7 @@ pub mod text;
 pub use budget::MIN_MEMORY;
 pub use control::{Control, Progress};
 pub use input::Input;
-pub use numbers::NumberKind;
 pub use job::{Format, SortJob, default_memory, merge, sort};
+pub use numbers::NumberKind;
 pub use output::Output;
 pub use report::{Movement, Phase, Role, SortReport, SpillUse};

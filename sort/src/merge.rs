@@ -66,10 +66,9 @@ impl<L: Layout> Merger<'_, L> {
     ) -> Result<Merged> {
         // Where duplicates are dropped, a part's place in the output is not known before; a stream takes one part.
         let parts = if self.unique || matches!(target, Target::Stream(_)) { 1 } else { self.threads };
-        let pipes: Vec<Vec<Option<Pipe>>> =
-            (0..parts).map(|_| self.connect(places, runs)).collect::<Result<_>>()?;
+        let pipes: Vec<Vec<Option<Pipe>>> = (0..parts).map(|_| self.connect(places, runs)).collect::<Result<_>>()?;
         let cuts = self.cut(&pipes[0], runs, parts)?;
-        let share = self.buffers.1 / parts;
+        let share = self.buffers.1 / parts / 4096 * 4096;
         let size = (share / (2 * runs.len()) / 4096 * 4096).min(8 << 20);
         if size < 4096 {
             return Err(Error::new(ErrorKind::OutOfMemory, "merge", format!("{} runs at once", runs.len())));

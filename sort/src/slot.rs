@@ -15,7 +15,7 @@ use crate::input::{Chunk, Feed, refuse};
 use crate::layout::Layout;
 
 /// Chunks in flight at once.
-const AHEAD: usize = 4;
+const AHEAD: usize = 8;
 const ALIGN: usize = 4096;
 const ENTRY: usize = size_of::<Entry>();
 

@@ -132,7 +132,8 @@ fn short_transfers_change_nothing() {
                 let seed = seed + case as u64;
                 let name = format!("seed {seed}, 1/{part} of every {every}th, {n} records, no io_uring {no_uring}");
                 let (folder, input, bytes) = scene(seed, n);
-                let faults = Arc::new(Shortens { every, part, requests: AtomicU64::new(0), shortened: AtomicU64::new(0) });
+                let faults =
+                    Arc::new(Shortens { every, part, requests: AtomicU64::new(0), shortened: AtomicU64::new(0) });
                 let job = SortJob { threads: 3, ..folder.job(Format::SORT_BENCHMARK, &[input]) };
                 let machine = machine(config(faults.clone(), no_uring));
                 datapipes_sort::sort(&machine, job).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -156,7 +157,8 @@ fn a_device_error_in_each_phase() {
     let counts = {
         let (folder, input, _) = scene(seed, n);
         let job = folder.job(Format::SORT_BENCHMARK, &[input]);
-        let never = Breaks { watch: Watch::new(&job.control), phase: Phase::Input, nth: u64::MAX, hits: AtomicU64::new(0) };
+        let never =
+            Breaks { watch: Watch::new(&job.control), phase: Phase::Input, nth: u64::MAX, hits: AtomicU64::new(0) };
         let never = Arc::new(never);
         let report = datapipes_sort::sort(&machine(config(never.clone(), false)), job).unwrap();
         assert_eq!(report.merge_passes, 1);
@@ -166,13 +168,19 @@ fn a_device_error_in_each_phase() {
         assert!(count >= 4, "{phase:?} has {count} requests");
         let random = &mut Random(seed + phase as u64);
         // Counts differ a little from run to run: the last quarter is left out.
-        for (nth, no_uring) in [(0, false), (0, true), (random.next() % (count * 3 / 4), false), (count * 3 / 4, true)] {
+        for (nth, no_uring) in [(0, false), (0, true), (random.next() % (count * 3 / 4), false), (count * 3 / 4, true)]
+        {
             let case = format!("seed {seed}, {phase:?} request {nth} of {count}, no io_uring {no_uring}");
             let (folder, input, bytes) = scene(seed, n);
             let job = folder.job(Format::SORT_BENCHMARK, &[input]);
             let faults = Arc::new(Breaks { watch: Watch::new(&job.control), phase, nth, hits: AtomicU64::new(0) });
             let outcome = datapipes_sort::sort(&machine(config(faults.clone(), no_uring)), job);
-            assert_eq!(faults.hits.load(SeqCst), 1, "{case}: the fault was not met: {outcome:?}, {:?}", faults.watch.seen());
+            assert_eq!(
+                faults.hits.load(SeqCst),
+                1,
+                "{case}: the fault was not met: {outcome:?}, {:?}",
+                faults.watch.seen()
+            );
             assert_device_error(&outcome.expect_err(&case), &case);
             assert_untouched(&folder, &bytes, &case);
         }
@@ -209,7 +217,12 @@ fn a_device_error_for_numbers_and_lines() {
             let job = SortJob { threads: 3, ..folder.job(format.clone(), &[input]) };
             let faults = Arc::new(Breaks { watch: Watch::new(&job.control), phase, nth: 2, hits: AtomicU64::new(0) });
             let outcome = datapipes_sort::sort(&machine(config(faults.clone(), false)), job);
-            assert_eq!(faults.hits.load(SeqCst), 1, "{case}: the fault was not met: {outcome:?}, {:?}", faults.watch.seen());
+            assert_eq!(
+                faults.hits.load(SeqCst),
+                1,
+                "{case}: the fault was not met: {outcome:?}, {:?}",
+                faults.watch.seen()
+            );
             assert_device_error(&outcome.expect_err(&case), &case);
             assert_untouched(&folder, &bytes, &case);
         }
@@ -264,7 +277,10 @@ fn sort_stream(mut job: SortJob, bytes: &[u8]) -> Result<SortReport> {
 fn a_full_spill_place() {
     let (folder, input, bytes) = scene(9, 150_000);
     let Some(small) = SmallPlace::mount("a_full_spill_place", folder.path("small"), "8m") else { return };
-    let job = || SortJob { spill_dirs: vec![small.0.clone()], ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input)) };
+    let job = || SortJob {
+        spill_dirs: vec![small.0.clone()],
+        ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input))
+    };
     // Told before it begins, and met on the way.
     for (case, outcome) in [("a file", sort(job())), ("a stream", sort_stream(job(), &bytes))] {
         let error = outcome.expect_err(case);
@@ -282,7 +298,10 @@ fn a_full_output_place() {
     let Some(small) = SmallPlace::mount("a_full_output_place", folder.path("small"), "8m") else { return };
     let old = small.0.join("sorted");
     fs::write(&old, OLD).unwrap();
-    let job = || SortJob { output: Output::to(&old).unwrap(), ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input)) };
+    let job = || SortJob {
+        output: Output::to(&old).unwrap(),
+        ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input))
+    };
     let fits = SortJob { memory_bytes: 64 << 20, ..job() };
     let outcomes = [("a file", sort(job())), ("a stream", sort_stream(job(), &bytes)), ("a fitting file", sort(fits))];
     for (case, outcome) in outcomes {
@@ -298,10 +317,16 @@ fn a_full_output_place() {
 #[test]
 fn the_second_spill_place_takes_over() {
     let (folder, input, bytes) = scene(11, 300_000);
-    let Some(small) = SmallPlace::mount("the_second_spill_place_takes_over", folder.path("small"), "8m") else { return };
+    let Some(small) = SmallPlace::mount("the_second_spill_place_takes_over", folder.path("small"), "8m") else {
+        return;
+    };
     let spill_dirs = vec![small.0.clone(), folder.path("spill")];
     for fan_in in [0, 3] {
-        let job = SortJob { spill_dirs: spill_dirs.clone(), fan_in, ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input)) };
+        let job = SortJob {
+            spill_dirs: spill_dirs.clone(),
+            fan_in,
+            ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input))
+        };
         let report = sort(job).unwrap();
         assert_same(&folder.sorted(), &sort_records(&bytes, &Format::SORT_BENCHMARK, false), "two spill places");
         assert!(report.spill.iter().all(|place| place.bytes > 0), "{:?}", report.spill);
@@ -314,7 +339,9 @@ fn the_second_spill_place_takes_over() {
 fn an_output_where_files_need_names() {
     // On tmpfs nameless files exist too; what counts is that another file system than the spill's takes the output.
     let (folder, input, bytes) = scene(12, 150_000);
-    let Some(small) = SmallPlace::mount("an_output_where_files_need_names", folder.path("small"), "64m") else { return };
+    let Some(small) = SmallPlace::mount("an_output_where_files_need_names", folder.path("small"), "64m") else {
+        return;
+    };
     let path = small.0.join("sorted");
     let job = SortJob { output: Output::to(&path).unwrap(), ..folder.job(Format::SORT_BENCHMARK, &[input]) };
     sort(job).unwrap();
@@ -361,9 +388,14 @@ fn a_stop_at_any_moment() {
 #[test]
 fn a_spill_place_that_is_not_there() {
     let (folder, input, bytes) = scene(14, 150_000);
-    for (name, kind) in [("nowhere", ErrorKind::NotFound), ("in/a", ErrorKind::NotFound), ("/proc", ErrorKind::PermissionDenied)] {
+    for (name, kind) in
+        [("nowhere", ErrorKind::NotFound), ("in/a", ErrorKind::NotFound), ("/proc", ErrorKind::PermissionDenied)]
+    {
         let dir = folder.path(name);
-        let job = SortJob { spill_dirs: vec![dir.clone()], ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input)) };
+        let job = SortJob {
+            spill_dirs: vec![dir.clone()],
+            ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input))
+        };
         let error = sort(job).expect_err(name);
         assert!(error.to_string().contains(dir.to_str().unwrap()), "{name}: {error}");
         // Root may write where the mode forbids it; only /proc refuses it too, each kernel in its own words.

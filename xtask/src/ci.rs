@@ -7,35 +7,11 @@ use std::process::Command;
 pub(crate) fn run() -> Outcome<()> {
     let mut steps = Steps::default();
     steps.run("tools", tools);
-    steps.run("format", || {
-        finish(&mut cargo(&["fmt", "--all", "--check"]))
-    });
-    steps.run("clippy", || {
-        finish(&mut cargo(&[
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--",
-            "-D",
-            "warnings",
-        ]))
-    });
-    steps.run("docs", || {
-        finish(cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"))
-    });
+    steps.run("format", || finish(&mut cargo(&["fmt", "--all", "--check"])));
+    steps.run("clippy", || finish(&mut cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])));
+    steps.run("docs", || finish(cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings")));
     steps.run("test", || test::run(&[]));
-    steps.run("demo", || {
-        finish(&mut cargo(&[
-            "run",
-            "--release",
-            "--",
-            "demo",
-            "--size",
-            "64M",
-            "--memory",
-            "16M",
-        ]))
-    });
+    steps.run("demo", || finish(&mut cargo(&["run", "--release", "--", "demo", "--size", "64M", "--memory", "16M"])));
     steps.finish()
 }
 
@@ -43,11 +19,7 @@ pub(crate) fn run() -> Outcome<()> {
 fn tools() -> Outcome<()> {
     for (subcommand, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
         if !steps::succeeds(&mut cargo(&[subcommand, "--version"])) {
-            finish(
-                Command::new("rustup")
-                    .args(["component", "add", component])
-                    .current_dir(steps::root()),
-            )?;
+            finish(Command::new("rustup").args(["component", "add", component]).current_dir(steps::root()))?;
         }
     }
     Ok(())

@@ -6,9 +6,7 @@ use crate::steps::{Steps, finish, nightly_cargo, root, succeeds};
 pub(crate) fn run(args: &[String]) -> Outcome<()> {
     let seconds: u64 = match args {
         [] => 30,
-        [number] => number
-            .parse()
-            .map_err(|_| format!("`{number}` is not a number of seconds"))?,
+        [number] => number.parse().map_err(|_| format!("`{number}` is not a number of seconds"))?,
         _ => return Err("usage: cargo xtask fuzz [SECONDS]".into()),
     };
     let targets = targets()?;
@@ -17,17 +15,13 @@ pub(crate) fn run(args: &[String]) -> Outcome<()> {
         return Ok(());
     }
     if !succeeds(&mut nightly_cargo(&["fuzz", "--version"])) {
-        println!(
-            "SKIPPED: fuzz: cargo-fuzz on nightly is absent; `cargo install cargo-fuzz` adds it (about 2 min)"
-        );
+        println!("SKIPPED: fuzz: cargo-fuzz on nightly is absent; `cargo install cargo-fuzz` adds it (about 2 min)");
         return Ok(());
     }
     let mut steps = Steps::default();
     for target in targets {
         let limit = format!("-max_total_time={seconds}");
-        steps.run(&target, || {
-            finish(&mut nightly_cargo(&["fuzz", "run", &target, "--", &limit]))
-        });
+        steps.run(&target, || finish(&mut nightly_cargo(&["fuzz", "run", &target, "--", &limit])));
     }
     steps.finish()
 }
@@ -40,10 +34,7 @@ fn targets() -> Outcome<Vec<String>> {
     for file in files {
         let path = file?.path();
         if path.extension().is_some_and(|e| e == "rs") {
-            names.extend(
-                path.file_stem()
-                    .map(|stem| stem.to_string_lossy().into_owned()),
-            );
+            names.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
         }
     }
     names.sort();

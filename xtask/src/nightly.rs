@@ -11,56 +11,29 @@ pub(crate) fn miri() -> Outcome<()> {
     let present = || succeeds(&mut nightly_cargo(&["miri", "--version"]));
     if !present() {
         // Output is shown: this downloads, and its message is the reason when it fails.
-        let added = Command::new("rustup")
-            .args(["+nightly", "component", "add", "miri", "rust-src"])
-            .status();
+        let added = Command::new("rustup").args(["+nightly", "component", "add", "miri", "rust-src"]).status();
         if !added.is_ok_and(|s| s.success()) || !present() {
-            println!(
-                "SKIPPED: miri: not installed and `rustup +nightly component add miri rust-src` did not help"
-            );
+            println!("SKIPPED: miri: not installed and `rustup +nightly component add miri rust-src` did not help");
             return Ok(());
         }
     }
-    let mut command = nightly_cargo(&[
-        "miri",
-        "test",
-        "-p",
-        "datapipes-core",
-        "memory",
-        "--",
-        "--show-output",
-    ]);
+    let mut command = nightly_cargo(&["miri", "test", "-p", "datapipes-core", "memory", "--", "--show-output"]);
     // The code under test asks for the page size and maps memory; isolation would refuse clocks and files.
-    stream(
-        command
-            .env("MIRIFLAGS", "-Zmiri-disable-isolation")
-            .env("CARGO_TARGET_DIR", root().join("target/miri")),
-    )
+    stream(command.env("MIRIFLAGS", "-Zmiri-disable-isolation").env("CARGO_TARGET_DIR", root().join("target/miri")))
 }
 
 pub(crate) fn asan() -> Outcome<()> {
     let Some(host) = host_triple() else {
-        println!(
-            "SKIPPED: asan: no nightly toolchain; `rustup toolchain install nightly` adds one"
-        );
+        println!("SKIPPED: asan: no nightly toolchain; `rustup toolchain install nightly` adds one");
         return Ok(());
     };
     // --target keeps the sanitizer out of build scripts and macros; doc tests do not take part.
-    let mut command = nightly_cargo(&[
-        "test",
-        "--no-fail-fast",
-        "--lib",
-        "--tests",
-        "--target",
-        &host,
-    ]);
+    let mut command = nightly_cargo(&["test", "--no-fail-fast", "--lib", "--tests", "--target", &host]);
     for package in ["datapipes-core", "datapipes-cpu", "datapipes-file"] {
         command.args(["-p", package]);
     }
     command.args(["--", "--show-output"]);
-    command
-        .env("RUSTFLAGS", "-Zsanitizer=address")
-        .env("CARGO_TARGET_DIR", root().join("target/asan"));
+    command.env("RUSTFLAGS", "-Zsanitizer=address").env("CARGO_TARGET_DIR", root().join("target/asan"));
     stream(&mut command)
 }
 

@@ -53,19 +53,12 @@ impl Tally {
     fn progress(&mut self, line: &str) {
         if line.starts_with("running ") && (line.ends_with(" tests") || line.ends_with(" test")) {
             self.programs_started += 1;
-        } else if let Some((name, result)) = line
-            .strip_prefix("test ")
-            .and_then(|l| l.split_once(" ... "))
-        {
+        } else if let Some((name, result)) = line.strip_prefix("test ").and_then(|l| l.split_once(" ... ")) {
             if result == "ok" {
                 self.passed_names.insert(name.to_string());
             } else if let Some(why) = result.strip_prefix("ignored") {
                 let why = why.trim_start_matches([',', ' ']);
-                let why = if why.is_empty() {
-                    "marked #[ignore]"
-                } else {
-                    why
-                };
+                let why = if why.is_empty() { "marked #[ignore]" } else { why };
                 self.ignored.push((name.to_string(), why.to_string()));
             }
         }
@@ -74,8 +67,7 @@ impl Tally {
     pub(crate) fn totals(self) -> Totals {
         let last = |name: &str| name.rsplit("::").next().unwrap_or(name).to_string();
         let whole_tests = self.skipped.keys().filter(|skip| {
-            self.passed_names.contains(*skip)
-                || self.passed_names.iter().any(|test| last(test) == **skip)
+            self.passed_names.contains(*skip) || self.passed_names.iter().any(|test| last(test) == **skip)
         });
         let not_really_passed = whole_tests.count();
         Totals {
@@ -131,10 +123,7 @@ mod tests {
              running 1 test\ntest suite ... ok\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured\n\
              SKIPPED: suite/pmem: no device\nSKIPPED: suite/pmem: no device\n",
         );
-        assert_eq!(
-            (totals.passed, totals.failed, totals.unfinished_programs),
-            (2, 1, 0)
-        );
+        assert_eq!((totals.passed, totals.failed, totals.unfinished_programs), (2, 1, 0));
         let names: Vec<&str> = totals.skipped.iter().map(|s| s.0.as_str()).collect();
         assert_eq!(names, ["suite/pmem", "two", "four"]);
         assert_eq!(totals.skipped[1].1, "io_uring is refused: EPERM");
@@ -142,10 +131,7 @@ mod tests {
 
     #[test]
     fn a_program_that_dies_is_noticed() {
-        assert_eq!(
-            tally("running 9 tests\ntest a ... ok\n").unfinished_programs,
-            1
-        );
+        assert_eq!(tally("running 9 tests\ntest a ... ok\n").unfinished_programs, 1);
     }
 
     #[test]

@@ -11,36 +11,24 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
 /// What the tests lean on beyond a Rust toolchain; what is absent leads to skipped cases, named at the end.
-const TOOLS: [(&str, &str); 4] = [
-    ("cc", "C interface"),
-    ("c++", "C++ interface"),
-    ("python3", "Python"),
-    ("sort", "comparison with sort(1)"),
-];
+const TOOLS: [(&str, &str); 4] =
+    [("cc", "C interface"), ("c++", "C++ interface"), ("python3", "Python"), ("sort", "comparison with sort(1)")];
 
 pub(crate) fn run(options: &[String]) -> Outcome<()> {
     for (tool, purpose) in TOOLS {
         let version = steps::first_line(Command::new(tool).arg("--version"));
-        println!(
-            "{tool} ({purpose}): {}",
-            version.as_deref().unwrap_or("not found")
-        );
+        println!("{tool} ({purpose}): {}", version.as_deref().unwrap_or("not found"));
     }
     let (cargo_options, test_options) = match options.iter().position(|o| o == "--") {
         Some(at) => (&options[..at], &options[at + 1..]),
         None => (options, &[][..]),
     };
-    let chosen = cargo_options
-        .iter()
-        .any(|o| o.starts_with("-p") || o.starts_with("--package"));
+    let chosen = cargo_options.iter().any(|o| o.starts_with("-p") || o.starts_with("--package"));
     let mut command = steps::cargo(&["test", "--no-fail-fast"]);
     // A developer at work on one crate may name it; otherwise all of them.
     command.args((!chosen).then_some("--workspace"));
     // Without --show-output libtest would swallow the SKIPPED lines of tests that then count as passed.
-    command
-        .args(cargo_options)
-        .args(["--", "--show-output"])
-        .args(test_options);
+    command.args(cargo_options).args(["--", "--show-output"]).args(test_options);
     if std::io::stdout().is_terminal() {
         command.env("CARGO_TERM_COLOR", "always");
     }
@@ -50,10 +38,7 @@ pub(crate) fn run(options: &[String]) -> Outcome<()> {
 /// Runs the tests, shows their output as it comes, prints the sum. That no test ran at all is an error: a filter
 /// that matches nothing must not look like success.
 pub(crate) fn stream(command: &mut Command) -> Outcome<()> {
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()?;
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let tally = Mutex::new(Tally::default());
     let (out, err) = (child.stdout.take(), child.stderr.take());
     std::thread::scope(|scope| {
@@ -61,10 +46,7 @@ pub(crate) fn stream(command: &mut Command) -> Outcome<()> {
         scope.spawn(|| err.map(|err| follow(err, &tally)));
     });
     let status = child.wait()?;
-    let totals = tally
-        .into_inner()
-        .map_err(|_| "a reader of the test output panicked")?
-        .totals();
+    let totals = tally.into_inner().map_err(|_| "a reader of the test output panicked")?.totals();
 
     println!();
     for (name, why) in &totals.skipped {
@@ -72,20 +54,13 @@ pub(crate) fn stream(command: &mut Command) -> Outcome<()> {
     }
     let mut failed = totals.failed;
     if totals.unfinished_programs > 0 {
-        println!(
-            "{} test program(s) ended without a result, counted as failed",
-            totals.unfinished_programs
-        );
+        println!("{} test program(s) ended without a result, counted as failed", totals.unfinished_programs);
         failed += totals.unfinished_programs;
     } else if failed == 0 && !status.success() {
         println!("cargo test: {status}, counted as one failure (see above; a build error?)");
         failed = 1;
     }
-    println!(
-        "{} passed, {failed} failed, {} skipped",
-        totals.passed,
-        totals.skipped.len()
-    );
+    println!("{} passed, {failed} failed, {} skipped", totals.passed, totals.skipped.len());
     match (failed, totals.passed + totals.skipped.len()) {
         (0, 0) => Err("no test ran".into()),
         (0, _) => Ok(()),

@@ -259,7 +259,11 @@ impl Backend for FileBackend {
         let c = &self.config;
         let registers = if self.facts.registered_memory.is_ok() { "yes" } else { "no" };
         vec![
-            knob("io_uring", c.force_no_uring.then(|| "no".into()), if self.facts.available.is_ok() { "yes" } else { "no" }.into()),
+            knob(
+                "io_uring",
+                c.force_no_uring.then(|| "no".into()),
+                if self.facts.available.is_ok() { "yes" } else { "no" }.into(),
+            ),
             knob("registered_memory", c.no_registered_memory.then(|| "no".into()), registers.into()),
             knob("queue_depth", c.queue_depth.map(|n| n.to_string()), "by the device, 8 to 32".into()),
             knob("request_bytes", c.request_bytes.map(|n| n.to_string()), "by the device, 1 to 2 MiB".into()),

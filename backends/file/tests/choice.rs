@@ -1,4 +1,5 @@
 //! Which primitive is taken, and what is said of it; and machines without io_uring.
+#![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 mod common;
 
@@ -145,6 +146,56 @@ fn under_a_seccomp_filter_system_calls_take_over() {
             assert!(output.status.success() && text.contains("1 passed"), "{text}");
         }
         Err(e) => println!("SKIPPED: under_a_seccomp_filter_system_calls_take_over: no filter can be set: {e}"),
+    }
+}
+
+/// The child of the next test.
+#[test]
+fn child_with_little_locked_memory() {
+    if std::env::var_os("DATAPIPES_LITTLE_MEMLOCK").is_none() {
+        return;
+    }
+    let source = bytes(3_000_001, 3);
+    let ssd = file(&std::env::temp_dir(), &source, FileAccess::Cached).unwrap();
+    let dram = memory(source.len());
+    let pipe = machine(Config::default()).connect_with(&ssd, &dram, &only("uring-cached")).unwrap();
+    pipe.transfer(Span { source: 1, target: 0, len: 3_000_000 }).unwrap();
+    assert!(dram.lease().unwrap()[..3_000_000] == source[1..]);
+    let c = &pipe.report().hops[0].counters;
+    assert!(c.fixed_buffer_hits == 0 && c.fixed_buffer_misses > 0, "{c:?}");
+}
+
+#[test]
+fn where_memory_cannot_be_registered_plain_addresses_serve() {
+    use std::os::unix::process::CommandExt;
+    let name = "where_memory_cannot_be_registered_plain_addresses_serve";
+    if let Err(why) = &FileBackend::probe().uring().available {
+        println!("SKIPPED: {name}: {why}");
+        return;
+    }
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "child_with_little_locked_memory", "--nocapture"]);
+    child.env("DATAPIPES_LITTLE_MEMLOCK", "1").current_dir("/");
+    if rustix::process::geteuid().is_root() {
+        // Root may lock any amount: somebody who may not.
+        child.uid(65534).gid(65534);
+    }
+    // SAFETY: the closure makes one system call, on a value of its own.
+    unsafe {
+        child.pre_exec(|| {
+            let limit = libc::rlimit { rlim_cur: 64 << 10, rlim_max: 64 << 10 };
+            match libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            }
+        });
+    }
+    match child.output() {
+        Ok(output) => {
+            let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        }
+        Err(e) => println!("SKIPPED: {name}: the test cannot be run as another user: {e}"),
     }
 }
 

@@ -1,4 +1,5 @@
 //! Short transfers, errors in the middle, the end of the file, a full disk, leases in flight.
+#![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 mod common;
 

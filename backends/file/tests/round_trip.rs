@@ -1,4 +1,5 @@
 //! Random spans against a naive copy: both engines, both lanes, a real disk and tmpfs.
+#![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 mod common;
 
@@ -221,5 +222,25 @@ fn registered_memory_is_used_and_its_absence_shows() {
         assert_eq!((c.fixed_buffer_hits > 0, c.fixed_buffer_misses > 0), (registered, !registered));
         assert!(c.max_outstanding > 1 && c.system_calls < c.requests, "{c:?}");
         assert!(*dram.lease().unwrap() == *source);
+    }
+}
+
+#[test]
+fn the_caller_sets_depth_and_request() {
+    let source = bytes(4 << 20, 21);
+    for (queue_depth, request_bytes) in [(1, 64 << 10), (3, 4096), (100, 1), (2, 8 << 20)] {
+        let Some(ssd) = file(&common::disk(), &source, FileAccess::Direct) else { return };
+        let dram = common::memory(4 << 20);
+        let constraints = datapipes_core::Constraints {
+            queue_depth: Some(queue_depth),
+            request_bytes: Some(request_bytes),
+            ..only("uring-direct")
+        };
+        let pipe = machine(Config::default()).connect_with(&ssd, &dram, &constraints).unwrap();
+        pipe.transfer(Span { source: 0, target: 0, len: 4 << 20 }).unwrap();
+        assert!(*dram.lease().unwrap() == *source);
+        let c = &pipe.report().hops[0].counters;
+        let requests = (4u64 << 20).div_ceil(u64::from(request_bytes).max(4096));
+        assert_eq!((c.max_outstanding, c.requests), (u64::from(queue_depth).min(requests), requests), "{c:?}");
     }
 }

@@ -133,8 +133,7 @@ pub fn parse_size(text: &str) -> Result<u64> {
     if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
         return Err(bad("it does not start with a number"));
     }
-    let whole: u64 =
-        if whole.is_empty() { 0 } else { whole.parse().map_err(|_| bad("the number is too large"))? };
+    let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| bad("the number is too large"))? };
     let mut bytes = whole.checked_mul(factor).ok_or_else(|| bad("it is too large"))?;
     if !fraction.is_empty() {
         let value: f64 = format!("0.{fraction}").parse().map_err(|_| bad("it does not start with a number"))?;

@@ -15,8 +15,8 @@ mod region;
 mod table;
 
 pub use lease::{Lease, LeaseMut, Plain, RawLease, as_bytes};
-pub use pool::Pool;
 pub(crate) use pool::Cut;
+pub use pool::Pool;
 pub use region::{MapOptions, MemoryRange, Pages, Region, lease_pair};
 pub use table::Access;
 

@@ -191,15 +191,7 @@ impl Region {
         *word = 1 << (node % 64);
         // SAFETY: the range is this region's mapping; the mask is an array of 1024 bits that outlives the call.
         let rc = unsafe {
-            libc::syscall(
-                libc::SYS_mbind,
-                self.address(),
-                self.len(),
-                MPOL_BIND,
-                mask.as_ptr(),
-                mask.len() * 64,
-                0u32,
-            )
+            libc::syscall(libc::SYS_mbind, self.address(), self.len(), MPOL_BIND, mask.as_ptr(), mask.len() * 64, 0u32)
         };
         if rc != 0 {
             let e = last_os_error("bind", format!("{} bytes to NUMA node {node}", self.len()));
@@ -479,7 +471,8 @@ use libc::madvise as advise;
 /// Anonymous private pages at an address of the kernel's choice; `MAP_FAILED` and errno where it refuses.
 #[cfg(not(miri))]
 fn map_pages(len: usize) -> *mut libc::c_void {
-    let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: such a mapping touches nothing that exists.
     unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, -1, 0) }
 }

@@ -82,7 +82,10 @@ impl Locked<'_> {
         self.held()
             .iter()
             .find(|h| {
+                // An empty range holds nothing, wherever it lies.
                 (access == Access::Write || h.access == Access::Write)
+                    && !h.range.is_empty()
+                    && !range.is_empty()
                     && h.range.start < range.end
                     && range.start < h.range.end
             })

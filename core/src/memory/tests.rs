@@ -66,7 +66,8 @@ fn leases_agree_with_a_naive_list() {
                 continue;
             }
             let at = random.below(64);
-            let end = at + random.below(64 - at + 1).min(12);
+            // Not empty: see `an_empty_lease_stands_in_nobodys_way`.
+            let end = at + 1 + random.below(64 - at).min(12);
             let access = if random.below(3) == 0 { Access::Write } else { Access::Read };
             // The naive answer: byte by byte.
             let stands = |h: &(usize, usize, Access, RawLease)| {
@@ -86,6 +87,17 @@ fn leases_agree_with_a_naive_list() {
         held.clear();
         assert!(whole.lease_mut().is_ok(), "seed {seed}: a lease was left over");
     }
+}
+
+#[test]
+fn an_empty_lease_stands_in_nobodys_way() {
+    let whole = region(100);
+    let empty = whole.range(50, 0).unwrap();
+    let held = empty.lease_mut().unwrap();
+    assert_eq!(kind(whole.lease_mut()), None, "no byte is held");
+    drop(held);
+    let _held = whole.lease_mut().unwrap();
+    assert_eq!(kind(empty.lease_mut()), None, "no byte is wanted");
 }
 
 #[test]

@@ -54,8 +54,17 @@ impl Queue {
 
     /// Leases and submits; the token is for [`wait`](Self::wait).
     pub(crate) fn submit(&self, span: Span) -> Result<u64> {
-        let source = lease(self.source.as_ref(), span.source, span.len, Access::Read)?;
-        let target = lease(self.target.as_ref(), span.target, span.len, Access::Write)?;
+        let (source, target) = match self.leases(span) {
+            Err(e) if e.kind() == ErrorKind::Busy => {
+                // A transfer of this pipe whose handle was dropped may be done, with nobody to take note of it.
+                let results = self.lock();
+                if !results.completing {
+                    drop(self.complete(results, false)?);
+                }
+                self.leases(span)?
+            }
+            leases => leases?,
+        };
         let token = self.next.fetch_add(1, Ordering::Relaxed);
         self.lock().slots.insert(token, Slot::Pending);
         if let Err((_job, error)) = self.mover.submit(Job { token, span, source, target }) {
@@ -63,6 +72,12 @@ impl Queue {
             return Err(error);
         }
         Ok(token)
+    }
+
+    fn leases(&self, span: Span) -> Result<(Option<RawLease>, Option<RawLease>)> {
+        let source = lease(self.source.as_ref(), span.source, span.len, Access::Read)?;
+        let target = lease(self.target.as_ref(), span.target, span.len, Access::Write)?;
+        Ok((source, target))
     }
 
     pub(crate) fn wait(&self, token: u64) -> Result<()> {
@@ -158,7 +173,11 @@ impl fmt::Debug for Queue {
 fn lease(range: Option<&MemoryRange>, at: u64, len: u64, access: Access) -> Result<Option<RawLease>> {
     let Some(range) = range else { return Ok(None) };
     let out_of_range = || {
-        Error::new(ErrorKind::OutOfRange, "transfer", format!("{len} bytes at {at} of a place of {} bytes", range.len()))
+        Error::new(
+            ErrorKind::OutOfRange,
+            "transfer",
+            format!("{len} bytes at {at} of a place of {} bytes", range.len()),
+        )
     };
     let at = usize::try_from(at).map_err(|_| out_of_range())?;
     let len_here = usize::try_from(len).map_err(|_| out_of_range())?;

@@ -134,7 +134,9 @@ fn threads_that_submit_and_wait_at_once_all_end() {
     std::thread::scope(|scope| {
         for thread in 0..threads {
             let queue = &queue;
-            scope.spawn(move || (0..turns).for_each(|_| queue.wait(queue.submit(span(thread * 8, 8)).unwrap()).unwrap()));
+            scope.spawn(move || {
+                (0..turns).for_each(|_| queue.wait(queue.submit(span(thread * 8, 8)).unwrap()).unwrap())
+            });
         }
         for turn in 0..threads * turns {
             device.until_outstanding(1);

@@ -62,7 +62,8 @@ impl Backend for Fake {
     fn offers(&self, ask: &Ask<'_>) -> Vec<Offer> {
         // What lands in a cache lands in the memory behind it.
         let reaches = |p: &&Known| {
-            p.from == at(ask.source) && (p.to == at(ask.target) || p.from == At::Device && p.to == At::Memory && at(ask.target) == At::Cache)
+            p.from == at(ask.source)
+                && (p.to == at(ask.target) || p.from == At::Device && p.to == At::Memory && at(ask.target) == At::Cache)
         };
         let offer = |p: &Known| Offer {
             primitive: p.name,
@@ -106,7 +107,7 @@ fn place(at: At) -> Endpoint {
 
 fn plan(primitives: Vec<Known>, from: At, to: At, constraints: &Constraints) -> Result<Plan> {
     let backends: Vec<Arc<dyn Backend>> = vec![Arc::new(Fake(primitives))];
-    let topology = Topology::default();
+    let topology = Topology::discover_under(std::path::Path::new("/nonexistent"));
     Planner { backends: &backends, topology: &topology, constraints }.plan(&place(from), &place(to))
 }
 
@@ -151,7 +152,8 @@ fn every_constraint_bears_on_the_choice() {
 
 #[test]
 fn a_route_gives_a_reason_for_every_primitive_it_does_not_take() {
-    let plan = plan(copies(), At::Memory, At::Memory, &Constraints { deny: vec!["short".into()], ..Constraints::default() });
+    let plan =
+        plan(copies(), At::Memory, At::Memory, &Constraints { deny: vec!["short".into()], ..Constraints::default() });
     let plan = plan.unwrap();
     assert!(plan.shape == Shape::Direct && plan.bounce.is_empty());
     let why = |name| plan.route.rejected.iter().find(|r| r.primitive == name).unwrap().why.clone();

@@ -74,7 +74,13 @@ impl SortedNumbers {
     }
 
     /// Writes a run, encoded, straight from the slot.
-    pub(crate) fn write_run(&self, pipe: &Pipe, base: u64, control: &Control, counter: &AtomicU64) -> Result<Vec<Mark>> {
+    pub(crate) fn write_run(
+        &self,
+        pipe: &Pipe,
+        base: u64,
+        control: &Control,
+        counter: &AtomicU64,
+    ) -> Result<Vec<Mark>> {
         const PIECE: u64 = 4 << 20;
         let mut marks = Vec::new();
         let mut flying: VecDeque<(Transfer, u64)> = VecDeque::new();
@@ -142,8 +148,11 @@ impl SortedNumbers {
         team(parts, |p| {
             let at: usize = cuts[p].iter().sum::<usize>() * size_of::<T>();
             let mut out = Outflow::new(blocks, target, at as u64, p + 1 < parts, control, counter);
-            let inflows =
-                sorted.iter().enumerate().map(|(s, v)| Inflow::<T, Numbers>::Memory(&v[cuts[p][s]..cuts[p + 1][s]])).collect();
+            let inflows = sorted
+                .iter()
+                .enumerate()
+                .map(|(s, v)| Inflow::<T, Numbers>::Memory(&v[cuts[p][s]..cuts[p + 1][s]]))
+                .collect();
             let result = merge_into(self.numbers, inflows, self.unique, true, &mut out, |_, _, _| {})
                 .and_then(|records| out.finish().map(|()| records));
             let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);

@@ -86,8 +86,7 @@ impl Case<'_> {
     }
 
     fn compare(&self, after: &dyn std::fmt::Debug) -> Checked {
-        for (place, twin, name) in
-            [(self.places.0, &self.twins.0, "source"), (self.places.1, &self.twins.1, "target")]
+        for (place, twin, name) in [(self.places.0, &self.twins.0, "source"), (self.places.1, &self.twins.1, "target")]
         {
             let bytes = place.bytes().map_err(text)?;
             demand(bytes.len() == twin.len(), || {

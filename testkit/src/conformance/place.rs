@@ -5,13 +5,11 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use datapipes_core::locator::{Endpoint, Handle};
 use datapipes_core::topology::Topology;
-use datapipes_core::{
-    CoreCache, Dram, Error, ErrorKind, FileAccess, Locator, MapOptions, Pages, Pool, Result, Ssd,
-};
+use datapipes_core::{CoreCache, Dram, Error, ErrorKind, FileAccess, Locator, MapOptions, Pages, Pool, Result, Ssd};
 
 /// Bytes of a place that may choose its length: neither blocks, pages nor cache lines.
 pub(super) const LEN: usize = (96 << 10) + 37;
@@ -49,7 +47,9 @@ impl Place {
             Handle::Memory(range) => Ok(range.lease()?.to_vec()),
             Handle::File(file) => {
                 let mut bytes = vec![0; usize::try_from(file.len()?).unwrap_or(0)];
-                descriptor(file.cached_fd())?.read_exact_at(&mut bytes, 0).map_err(|e| Error::io("read", &e, "a twin"))?;
+                descriptor(file.cached_fd())?
+                    .read_exact_at(&mut bytes, 0)
+                    .map_err(|e| Error::io("read", &e, "a twin"))?;
                 Ok(bytes)
             }
             _ => Err(strange()),
@@ -139,21 +139,39 @@ impl Kind {
         accesses.into_iter().map(kind).collect()
     }
 
-    /// A block device, by direct and by cached access.
-    pub fn of_device(device: Result<BlockDevice, String>) -> Vec<Kind> {
+    /// Block devices, by direct and by cached access; at least four, since a case and its pair each need two.
+    pub fn of_devices(devices: Result<Vec<BlockDevice>, String>) -> Vec<Kind> {
         let names = [("block-direct", FileAccess::Direct), ("block-cached", FileAccess::Cached)];
-        match device {
+        match devices {
             Err(why) => names.into_iter().map(|(name, _)| Kind::absent(name, why.as_str())).collect(),
-            Ok(device) => {
-                let device = Arc::new(device);
+            Ok(devices) => {
+                let free = Arc::new(Mutex::new(devices));
                 let kind = |(name, access)| {
-                    let device = device.clone();
-                    let make = move || Ok(Place::kept_by(Ssd::open_rw(&device.device)?.with_access(access)?, device.clone()));
+                    let free = free.clone();
+                    let make = move || {
+                        let device = free.lock().unwrap_or_else(PoisonError::into_inner).pop().ok_or_else(|| {
+                            Error::new(ErrorKind::Busy, "take", "a block device: all of them are in use")
+                        })?;
+                        let place = Ssd::open_rw(&device.device)?.with_access(access)?;
+                        Ok(Place::kept_by(place, Taken { device: Some(device), free: free.clone() }))
+                    };
                     Kind::new(name, make)
                 };
                 names.into_iter().map(kind).collect()
             }
         }
+    }
+}
+
+/// A device that returns to those that are free.
+struct Taken {
+    device: Option<BlockDevice>,
+    free: Arc<Mutex<Vec<BlockDevice>>>,
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).extend(self.device.take());
     }
 }
 
@@ -167,6 +185,9 @@ impl BlockDevice {
     /// Sets one up over a file in `dir`; the reason where that is refused (it takes root and loop devices).
     pub fn over_a_file_in(dir: &Path) -> Result<BlockDevice, String> {
         let file = dir.join(format!("conformance-loop-{}", std::process::id()));
+        if !Path::new("/dev/loop-control").exists() {
+            return Err("there is no /dev/loop-control".into());
+        }
         let made = File::create(&file).and_then(|f| f.set_len(256 << 10)).map_err(|e| e.to_string());
         let losetup = || Command::new("losetup").args(["-b", "4096", "-f", "--show"]).arg(&file).output();
         let output = made.and_then(|()| losetup().map_err(|e| format!("losetup: {e}")));

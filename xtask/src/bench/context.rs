@@ -28,10 +28,7 @@ pub(super) struct Context {
 impl Context {
     pub(super) fn new(options: Options) -> Outcome<Self> {
         std::fs::create_dir_all(&options.dir)?;
-        let options = Options {
-            dir: options.dir.canonicalize()?,
-            ..options
-        };
+        let options = Options { dir: options.dir.canonicalize()?, ..options };
         let release_dir = release_dir()?;
         let dpipe = match &options.dpipe {
             Some(path) => Ok(path.canonicalize()?),
@@ -40,34 +37,15 @@ impl Context {
                 .map_err(|e| e.to_string()),
         };
         let machine = machine::facts(&options.dir);
-        Ok(Self {
-            options,
-            machine,
-            dpipe,
-            release_dir,
-            python: OnceCell::new(),
-        })
+        Ok(Self { options, machine, dpipe, release_dir, python: OnceCell::new() })
     }
 
     /// An example program of the `datapipes` crate, built, or why it cannot be.
-    pub(super) fn example(&self, name: &str) -> Result<PathBuf, String> {
-        if !steps::root()
-            .join("datapipes/examples")
-            .join(name)
-            .with_extension("rs")
-            .exists()
-        {
-            return Err(format!("datapipes/examples/{name}.rs does not exist"));
+    pub(super) fn example(&self, (package, folder): (&str, &str), name: &str) -> Result<PathBuf, String> {
+        if !steps::root().join(folder).join("examples").join(name).with_extension("rs").exists() {
+            return Err(format!("{folder}/examples/{name}.rs does not exist"));
         }
-        finish(&mut cargo(&[
-            "build",
-            "--release",
-            "-p",
-            "datapipes",
-            "--example",
-            name,
-        ]))
-        .map_err(|e| e.to_string())?;
+        finish(&mut cargo(&["build", "--release", "-p", package, "--example", name])).map_err(|e| e.to_string())?;
         Ok(self.release_dir.join("examples").join(name))
     }
 
@@ -78,20 +56,12 @@ impl Context {
 
     /// A full size, or its small stand-in; a multiple of 200, so that records and integers stay whole.
     pub(super) fn size(&self, full_bytes: u64) -> u64 {
-        let bytes = if self.options.small {
-            full_bytes / SMALL_DIVISOR
-        } else {
-            full_bytes
-        };
+        let bytes = if self.options.small { full_bytes / SMALL_DIVISOR } else { full_bytes };
         bytes / 200 * 200
     }
 
     pub(super) fn budget(&self, full_bytes: u64) -> u64 {
-        if self.options.small {
-            (full_bytes / SMALL_DIVISOR).max(SMALLEST_BUDGET_BYTES)
-        } else {
-            full_bytes
-        }
+        if self.options.small { (full_bytes / SMALL_DIVISOR).max(SMALLEST_BUDGET_BYTES) } else { full_bytes }
     }
 
     pub(super) fn wants(&self, contestant: &str) -> bool {
@@ -110,31 +80,19 @@ impl Context {
         }
         let (need, free) = (bytes as f64 / 1e9, free as f64 / 1e9);
         let dir = self.options.dir.display();
-        Err(
-            format!("needs {need:.1} GB free under {dir}, has {free:.1} GB; use --dir or --small")
-                .into(),
-        )
+        Err(format!("needs {need:.1} GB free under {dir}, has {free:.1} GB; use --dir or --small").into())
     }
 
     /// Makes an input by `dpipe gen`; with --keep one of the right size that is already there will do.
     pub(super) fn generate(&self, kind: &str, bytes: u64) -> Outcome<Input> {
         let path = self.file(&format!("{kind}-{bytes}.in"));
-        let input = Input {
-            path,
-            keep: self.options.keep,
-        };
+        let input = Input { path, keep: self.options.keep };
         // Lines end where they end, so a generated file may miss the wish by less than one line.
         let there = std::fs::metadata(&input.path).is_ok_and(|m| m.len().abs_diff(bytes) < 4096);
         if !(self.options.keep && there) {
-            let dpipe = self
-                .dpipe
-                .as_ref()
-                .map_err(|why| format!("no input without dpipe: {why}"))?;
+            let dpipe = self.dpipe.as_ref().map_err(|why| format!("no input without dpipe: {why}"))?;
             let mut command = Command::new(dpipe);
-            command
-                .args(["gen", kind, &bytes.to_string()])
-                .arg(&input.path)
-                .args(["--seed", "1"]);
+            command.args(["gen", kind, &bytes.to_string()]).arg(&input.path).args(["--seed", "1"]);
             println!("    {}", steps::shown(&command));
             finish(&mut command)?;
         }
@@ -168,10 +126,7 @@ impl Input {
     }
 
     pub(super) fn temporary(path: &Path) -> Self {
-        Self {
-            path: path.to_path_buf(),
-            keep: false,
-        }
+        Self { path: path.to_path_buf(), keep: false }
     }
 }
 
@@ -187,8 +142,6 @@ impl Drop for Input {
 fn release_dir() -> Outcome<PathBuf> {
     let output = cargo(&["metadata", "--format-version", "1", "--no-deps"]).output()?;
     let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-    let target = metadata["target_directory"]
-        .as_str()
-        .ok_or("cargo metadata names no target directory")?;
+    let target = metadata["target_directory"].as_str().ok_or("cargo metadata names no target directory")?;
     Ok(Path::new(target).join("release"))
 }

@@ -11,14 +11,9 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
-pub(super) const ABOUT: &str =
-    "SSD to DRAM and back, 4 GiB: a pipe against fio (fixed buffers, huge pages)";
+pub(super) const ABOUT: &str = "SSD to DRAM and back, 4 GiB: a pipe against fio (fixed buffers, huge pages)";
 
-const SETTING: Setting = Setting {
-    block_kib: 1024,
-    depth: 16,
-    jobs: 1,
-};
+const SETTING: Setting = Setting { block_kib: 1024, depth: 16, jobs: 1 };
 const PIPE: &str = "dpipe (move_rate)";
 const FIO: &str = "fio";
 
@@ -28,17 +23,10 @@ pub(super) fn run(context: &Context) -> Outcome<Record> {
     let path = context.file("copy-file.data");
     let file = Input::temporary(&path);
     fill(&path, bytes)?;
-    let program = context.example("move_rate");
+    let program = context.example(("datapipes-file", "backends/file"), "move_rate");
     let fio = Fio::find_if_wanted(context);
-    let mut ours = Entry {
-        name: PIPE.into(),
-        version: "this commit".into(),
-        ..Entry::default()
-    };
-    let mut theirs = Entry {
-        name: FIO.into(),
-        ..Entry::default()
-    };
+    let mut ours = Entry { name: PIPE.into(), version: "this commit".into(), ..Entry::default() };
+    let mut theirs = Entry { name: FIO.into(), ..Entry::default() };
     ours.not_measured = program.as_ref().err().cloned();
     theirs.not_measured = fio.as_ref().err().cloned();
     if let Ok(fio) = &fio {
@@ -55,33 +43,19 @@ pub(super) fn run(context: &Context) -> Outcome<Record> {
             ours.runs.push(noted(PIPE, turn, pipe(&mut command)));
         }
         if let Ok(fio) = &fio {
-            theirs
-                .runs
-                .push(noted(FIO, turn, by_fio(fio, &path, bytes)));
+            theirs.runs.push(noted(FIO, turn, by_fio(fio, &path, bytes)));
         }
     }
     drop(file);
     let mut record = context.record();
-    record.inputs = vec![format!(
-        "{:.2} GiB, written before (not sparse, not unwritten extents)",
-        gib(bytes)
-    )];
+    record.inputs = vec![format!("{:.2} GiB, written before (not sparse, not unwritten extents)", gib(bytes))];
     for mut entry in [ours, theirs] {
         entry.take_medians();
         record.contestants.push(entry);
     }
     for word in ["read", "write"] {
-        record.compare(
-            &format!("{word}_gib_s"),
-            PIPE,
-            FIO,
-            Some(Target::AtLeast(0.97)),
-        );
-        record.limit(
-            &format!("cpu_ms_per_gib_{word}"),
-            PIPE,
-            Target::AtMost(10.0),
-        );
+        record.compare(&format!("{word}_gib_s"), PIPE, FIO, Some(Target::AtLeast(0.97)));
+        record.limit(&format!("cpu_ms_per_gib_{word}"), PIPE, Target::AtMost(10.0));
     }
     Ok(record)
 }
@@ -92,34 +66,19 @@ fn gib(bytes: u64) -> f64 {
 
 fn noted(name: &str, turn: usize, result: Outcome<Figures>) -> Run {
     let (figures, verified) = match result {
-        Ok(figures) => (
-            figures,
-            "rate only (what arrives is checked by the conformance tests)".to_string(),
-        ),
+        Ok(figures) => (figures, "rate only (what arrives is checked by the conformance tests)".to_string()),
         Err(why) => (Figures::new(), format!("FAILED: {why}")),
     };
     println!("    turn {turn} {name}: {figures:.2?} {verified}");
-    Run {
-        turn,
-        figures,
-        verified,
-    }
+    Run { turn, figures, verified }
 }
 
 /// The example measures by its own clocks, as fio does; it prints one JSON object.
 fn pipe(command: &mut Command) -> Outcome<Figures> {
     let usage = measure(command)?;
-    let line = usage
-        .stdout
-        .lines()
-        .rev()
-        .find(|l| l.starts_with('{'))
-        .ok_or("move_rate printed no JSON")?;
+    let line = usage.stdout.lines().rev().find(|l| l.starts_with('{')).ok_or("move_rate printed no JSON")?;
     let values: serde_json::Map<String, serde_json::Value> = serde_json::from_str(line)?;
-    let mut figures: Figures = values
-        .into_iter()
-        .filter_map(|(k, v)| v.as_f64().map(|v| (k, v)))
-        .collect();
+    let mut figures: Figures = values.into_iter().filter_map(|(k, v)| v.as_f64().map(|v| (k, v))).collect();
     figures.insert("peak_rss_mib".into(), usage.peak_rss_mib);
     Ok(figures)
 }

@@ -8,23 +8,15 @@ use crate::Outcome;
 use serde_json::{Map, Value};
 use std::process::Command;
 
-pub(super) const ABOUT: &str =
-    "DRAM to DRAM, 64 B to 256 MiB: our copy, libc, rep movsb, non-temporal";
+pub(super) const ABOUT: &str = "DRAM to DRAM, 64 B to 256 MiB: our copy, libc, rep movsb, non-temporal";
 
 pub(super) fn run(context: &Context) -> Outcome<Record> {
     let mut record = context.record();
-    record.notes.push(
-        "one row a size; the figures are the example's own (rates in turns inside one process)"
-            .into(),
-    );
-    let program = match context.example("copy_rate") {
+    record.notes.push("one row a size; the figures are the example's own (rates in turns inside one process)".into());
+    let program = match context.example(("datapipes-cpu", "backends/cpu"), "copy_rate") {
         Ok(program) => program,
         Err(why) => {
-            record.contestants = vec![Entry {
-                name: "copy_rate".into(),
-                not_measured: Some(why),
-                ..Entry::default()
-            }];
+            record.contestants = vec![Entry { name: "copy_rate".into(), not_measured: Some(why), ..Entry::default() }];
             return Ok(record);
         }
     };
@@ -42,22 +34,13 @@ pub(super) fn run(context: &Context) -> Outcome<Record> {
                 Some(at) => &mut record.contestants[at],
                 None => {
                     let version = "this commit".to_string();
-                    record.contestants.push(Entry {
-                        name,
-                        version,
-                        command,
-                        ..Entry::default()
-                    });
+                    record.contestants.push(Entry { name, version, command, ..Entry::default() });
                     let last = record.contestants.len() - 1;
                     &mut record.contestants[last]
                 }
             };
             let verified = "rate only (copies are checked by the property tests)".to_string();
-            entry.runs.push(Run {
-                turn,
-                figures: figures(&row),
-                verified,
-            });
+            entry.runs.push(Run { turn, figures: figures(&row), verified });
         }
     }
     record.contestants.iter_mut().for_each(Entry::take_medians);
@@ -71,14 +54,10 @@ pub(super) fn run(context: &Context) -> Outcome<Record> {
 
 /// What the row is about: its size, or its only words.
 fn name(row: &Map<String, Value>) -> String {
-    let size = ["size", "size_bytes", "bytes"]
-        .iter()
-        .find_map(|key| row.get(*key)?.as_u64());
+    let size = ["size", "size_bytes", "bytes"].iter().find_map(|key| row.get(*key)?.as_u64());
     let words: Vec<&str> = row.values().filter_map(Value::as_str).collect();
     match size {
-        Some(size) => [&[size_name(size).as_str()], words.as_slice()]
-            .concat()
-            .join(", "),
+        Some(size) => [&[size_name(size).as_str()], words.as_slice()].concat().join(", "),
         None => words.join(", "),
     }
 }
@@ -93,21 +72,15 @@ fn size_name(bytes: u64) -> String {
 
 /// The numbers of a row; where rates of ours and of others are there, also ours over the best of the others.
 fn figures(row: &Map<String, Value>) -> Figures {
-    let numbers = row
-        .iter()
-        .filter_map(|(key, value)| value.as_f64().map(|v| (key.clone(), v)));
-    let mut figures: Figures = numbers
-        .filter(|(k, _)| !["size", "size_bytes", "bytes"].contains(&k.as_str()))
-        .collect();
+    let numbers = row.iter().filter_map(|(key, value)| value.as_f64().map(|v| (key.clone(), v)));
+    let mut figures: Figures =
+        numbers.filter(|(k, _)| !["size", "size_bytes", "bytes"].contains(&k.as_str())).collect();
     let best = |prefixes: &[&str]| {
         let rates = figures.iter().filter(|(key, _)| key.ends_with("_s"));
         let wanted = rates.filter(|(key, _)| prefixes.iter().any(|p| key.starts_with(p)));
         wanted.map(|(_, v)| *v).reduce(f64::max)
     };
-    if let (Some(ours), Some(others)) = (
-        best(&["ours"]),
-        best(&["libc", "rep", "nt", "non_temporal", "avx"]),
-    ) {
+    if let (Some(ours), Some(others)) = (best(&["ours"]), best(&["libc", "rep", "nt", "non_temporal", "avx"])) {
         figures.insert("ours_over_best".into(), ours / others);
     }
     figures
@@ -119,7 +92,8 @@ mod tests {
 
     #[test]
     fn rows_become_figures() {
-        let text = r#"{"size": 65536, "libc_gib_s": 50.0, "rep_movsb_gib_s": 58.0, "nt_gib_s": 20.0, "ours_gib_s": 58.0}"#;
+        let text =
+            r#"{"size": 65536, "libc_gib_s": 50.0, "rep_movsb_gib_s": 58.0, "nt_gib_s": 20.0, "ours_gib_s": 58.0}"#;
         let row: Map<String, Value> = serde_json::from_str(text).unwrap();
         assert_eq!(name(&row), "64 KiB");
         assert_eq!(figures(&row)["ours_over_best"], 1.0);

@@ -33,15 +33,8 @@ pub(super) struct Fio {
 
 impl Setting {
     pub(super) fn name(&self) -> String {
-        let Self {
-            block_kib,
-            depth,
-            jobs,
-        } = self;
-        format!(
-            "{block_kib} KiB, depth {depth}, {jobs} job{}",
-            if *jobs == 1 { "" } else { "s" }
-        )
+        let Self { block_kib, depth, jobs } = self;
+        format!("{block_kib} KiB, depth {depth}, {jobs} job{}", if *jobs == 1 { "" } else { "s" })
     }
 }
 
@@ -57,24 +50,11 @@ impl Direction {
 impl Fio {
     pub(super) fn find() -> Result<Self, String> {
         let version = steps::first_line(Command::new("fio").arg("--version"));
-        let version = version
-            .ok_or("fio is not installed; `apt-get install fio` (or your system's way) adds it")?;
-        let pages = || {
-            std::fs::read_to_string(HUGE_PAGES)
-                .ok()?
-                .trim()
-                .parse::<u64>()
-                .ok()
-        };
-        let mut fio = Self {
-            version,
-            memory: "malloc",
-            before: None,
-        };
+        let version = version.ok_or("fio is not installed; `apt-get install fio` (or your system's way) adds it")?;
+        let pages = || std::fs::read_to_string(HUGE_PAGES).ok()?.trim().parse::<u64>().ok();
+        let mut fio = Self { version, memory: "malloc", before: None };
         let before = pages().unwrap_or(0);
-        if before < HUGE_PAGES_NEEDED
-            && std::fs::write(HUGE_PAGES, HUGE_PAGES_NEEDED.to_string()).is_ok()
-        {
+        if before < HUGE_PAGES_NEEDED && std::fs::write(HUGE_PAGES, HUGE_PAGES_NEEDED.to_string()).is_ok() {
             fio.before = Some(before.to_string());
         }
         if pages().is_some_and(|now| now >= HUGE_PAGES_NEEDED) {
@@ -93,38 +73,15 @@ impl Fio {
         }
     }
 
-    pub(super) fn command(
-        &self,
-        setting: Setting,
-        direction: Direction,
-        file: &Path,
-        bytes: u64,
-    ) -> Command {
+    pub(super) fn command(&self, setting: Setting, direction: Direction, file: &Path, bytes: u64) -> Command {
         let bytes = bytes / u64::from(setting.jobs);
         let mut command = Command::new("fio");
-        command.args([
-            "--name=floor",
-            "--ioengine=io_uring",
-            "--direct=1",
-            "--fixedbufs=1",
-            "--registerfiles=1",
-        ]);
-        command.args([
-            "--fallocate=native",
-            "--invalidate=0",
-            "--group_reporting",
-            "--output-format=json",
-        ]);
+        command.args(["--name=floor", "--ioengine=io_uring", "--direct=1", "--fixedbufs=1", "--registerfiles=1"]);
+        command.args(["--fallocate=native", "--invalidate=0", "--group_reporting", "--output-format=json"]);
         command.arg(format!("--filename={}", file.display()));
-        command
-            .arg(format!("--rw={}", direction.word()))
-            .arg(format!("--size={bytes}"));
-        command
-            .arg(format!("--bs={}k", setting.block_kib))
-            .arg(format!("--iodepth={}", setting.depth));
-        command
-            .arg(format!("--iomem={}", self.memory))
-            .arg(format!("--numjobs={}", setting.jobs));
+        command.arg(format!("--rw={}", direction.word())).arg(format!("--size={bytes}"));
+        command.arg(format!("--bs={}k", setting.block_kib)).arg(format!("--iodepth={}", setting.depth));
+        command.arg(format!("--iomem={}", self.memory)).arg(format!("--numjobs={}", setting.jobs));
         if setting.jobs > 1 {
             command.arg(format!("--offset_increment={bytes}"));
         }
@@ -132,13 +89,7 @@ impl Fio {
     }
 
     /// Rates by fio's own clock (its start-up is not the disk's); CPU milliseconds of its job threads.
-    pub(super) fn run(
-        &self,
-        setting: Setting,
-        direction: Direction,
-        file: &Path,
-        bytes: u64,
-    ) -> Outcome<Figures> {
+    pub(super) fn run(&self, setting: Setting, direction: Direction, file: &Path, bytes: u64) -> Outcome<Figures> {
         let usage = measure(&mut self.command(setting, direction, file, bytes))?;
         let start = usage.stdout.find('{').ok_or("fio printed no JSON")?;
         let json: serde_json::Value = serde_json::from_str(&usage.stdout[start..])?;
@@ -153,21 +104,14 @@ impl Fio {
         let cpu_ms = cpu_percent / 100.0 * number(&job["job_runtime"])?;
         let word = direction.word();
         Ok([
-            (
-                format!("{word}_gib_s"),
-                number(&part["bw_bytes"])? / (1u64 << 30) as f64,
-            ),
+            (format!("{word}_gib_s"), number(&part["bw_bytes"])? / (1u64 << 30) as f64),
             (format!("cpu_ms_per_gib_{word}"), cpu_ms / moved_gib),
         ]
         .into())
     }
 
     pub(super) fn find_if_wanted(context: &Context) -> Result<Self, String> {
-        if context.wants("fio floor") {
-            Self::find()
-        } else {
-            Err("left out by --only".into())
-        }
+        if context.wants("fio floor") { Self::find() } else { Err("left out by --only".into()) }
     }
 }
 

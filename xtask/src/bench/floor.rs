@@ -9,26 +9,10 @@ use crate::{Outcome, steps};
 use std::path::{Path, PathBuf};
 
 const SETTINGS: [Setting; 4] = [
-    Setting {
-        block_kib: 1024,
-        depth: 16,
-        jobs: 1,
-    },
-    Setting {
-        block_kib: 1024,
-        depth: 32,
-        jobs: 1,
-    },
-    Setting {
-        block_kib: 4096,
-        depth: 8,
-        jobs: 1,
-    },
-    Setting {
-        block_kib: 1024,
-        depth: 16,
-        jobs: 2,
-    },
+    Setting { block_kib: 1024, depth: 16, jobs: 1 },
+    Setting { block_kib: 1024, depth: 32, jobs: 1 },
+    Setting { block_kib: 4096, depth: 8, jobs: 1 },
+    Setting { block_kib: 1024, depth: 16, jobs: 2 },
 ];
 /// Longer files do not change the rate; the disk time is better spent on contestants.
 const LONGEST_BYTES: u64 = 4 << 30;
@@ -51,11 +35,7 @@ impl Floor {
         let mut entries = Vec::new();
         for direction in [Direction::Read, Direction::Write] {
             for setting in SETTINGS {
-                let file = if direction == Direction::Read {
-                    input
-                } else {
-                    &scratch
-                };
+                let file = if direction == Direction::Read { input } else { &scratch };
                 entries.push((
                     direction,
                     Entry {
@@ -68,25 +48,14 @@ impl Floor {
                 ));
             }
         }
-        Ok(Self {
-            fio,
-            input: input.to_path_buf(),
-            scratch,
-            sort_bytes,
-            probe_bytes,
-            entries,
-        })
+        Ok(Self { fio, input: input.to_path_buf(), scratch, sort_bytes, probe_bytes, entries })
     }
 
     /// Measures each setting once, reads and writes.
     pub(super) fn measure(&mut self, turn: usize) -> Outcome<()> {
         for (at, (direction, entry)) in self.entries.iter_mut().enumerate() {
             let setting = SETTINGS[at % SETTINGS.len()];
-            let file = if *direction == Direction::Read {
-                &self.input
-            } else {
-                &self.scratch
-            };
+            let file = if *direction == Direction::Read { &self.input } else { &self.scratch };
             make_cold(&[])?;
             let result = self.fio.run(setting, *direction, file, self.probe_bytes);
             // A fresh file each time: preallocated, never written, as spills and outputs are.
@@ -96,27 +65,18 @@ impl Floor {
                 Err(why) => (Default::default(), format!("FAILED: {why}")),
             };
             println!("    fio {}: {figures:.2?} {verified}", entry.name);
-            entry.runs.push(Run {
-                turn,
-                figures,
-                verified,
-            });
+            entry.runs.push(Run { turn, figures, verified });
         }
         Ok(())
     }
 
     pub(super) fn finish(mut self) -> Option<FloorRecord> {
-        self.entries
-            .iter_mut()
-            .for_each(|(_, entry)| entry.take_medians());
+        self.entries.iter_mut().for_each(|(_, entry)| entry.take_medians());
         let (read, fastest_read) = self.best(Direction::Read)?;
         let (write, fastest_write) = self.best(Direction::Write)?;
-        let figure = |entry: &Entry, direction: Direction| {
-            entry.medians[&format!("{}_gib_s", direction.word())]
-        };
+        let figure = |entry: &Entry, direction: Direction| entry.medians[&format!("{}_gib_s", direction.word())];
         let gib = self.sort_bytes as f64 / (1u64 << 30) as f64;
-        let seconds =
-            |read_gib_s: f64, write_gib_s: f64| 2.0 * gib / read_gib_s + 2.0 * gib / write_gib_s;
+        let seconds = |read_gib_s: f64, write_gib_s: f64| 2.0 * gib / read_gib_s + 2.0 * gib / write_gib_s;
         Some(FloorRecord {
             what: format!(
                 "Two-pass I/O floor: 2 x {:.2} GB read + 2 x written, one after the other, at the best direct rate of \
@@ -126,10 +86,7 @@ impl Floor {
             ),
             best_read: read.name.clone(),
             best_write: write.name.clone(),
-            floor_s: seconds(
-                figure(read, Direction::Read),
-                figure(write, Direction::Write),
-            ),
+            floor_s: seconds(figure(read, Direction::Read), figure(write, Direction::Write)),
             floor_fastest_s: seconds(fastest_read, fastest_write),
             settings: self.entries.into_iter().map(|(_, entry)| entry).collect(),
         })
@@ -138,17 +95,10 @@ impl Floor {
     /// The setting with the best median, and the fastest single run of any setting.
     fn best(&self, wanted: Direction) -> Option<(&Entry, f64)> {
         let name = format!("{}_gib_s", wanted.word());
-        let entries = || {
-            self.entries
-                .iter()
-                .filter(|(d, _)| *d == wanted)
-                .map(|(_, entry)| entry)
-        };
+        let entries = || self.entries.iter().filter(|(d, _)| *d == wanted).map(|(_, entry)| entry);
         let measured = entries().filter(|e| e.medians.contains_key(&name));
         let best = measured.max_by(|a, b| a.medians[&name].total_cmp(&b.medians[&name]))?;
-        let rates = entries()
-            .flat_map(|e| &e.runs)
-            .filter_map(|run| run.figures.get(&name).copied());
+        let rates = entries().flat_map(|e| &e.runs).filter_map(|run| run.figures.get(&name).copied());
         Some((best, rates.fold(0.0, f64::max)))
     }
 }

@@ -27,24 +27,16 @@ pub(super) fn facts(dir: &Path) -> Machine {
     let cpuinfo = read_to_string("/proc/cpuinfo").unwrap_or_default();
     let text = |path: &str| read_to_string(path).unwrap_or_default().trim().to_string();
     let meminfo = read_to_string("/proc/meminfo").unwrap_or_default();
-    let memory_kib: f64 = field(&meminfo, "MemTotal")
-        .trim_end_matches(" kB")
-        .parse()
-        .unwrap_or(0.0);
+    let memory_kib: f64 = field(&meminfo, "MemTotal").trim_end_matches(" kB").parse().unwrap_or(0.0);
     let os_release = read_to_string("/etc/os-release").unwrap_or_default();
-    let system = os_release
-        .lines()
-        .find_map(|l| l.strip_prefix("PRETTY_NAME="))
-        .unwrap_or("unknown");
+    let system = os_release.lines().find_map(|l| l.strip_prefix("PRETTY_NAME=")).unwrap_or("unknown");
     Machine {
         cpu: field(&cpuinfo, "model name"),
         cores: cores(),
         memory_gib: (memory_kib / 1024.0 / 1024.0 * 10.0).round() / 10.0,
         kernel: text("/proc/sys/kernel/osrelease"),
         system: system.trim_matches('"').to_string(),
-        hypervisor: field(&cpuinfo, "flags")
-            .split(' ')
-            .any(|flag| flag == "hypervisor"),
+        hypervisor: field(&cpuinfo, "flags").split(' ').any(|flag| flag == "hypervisor"),
         disk: disk(dir),
         filesystem: filesystem(dir),
         transparent_huge_pages: text("/sys/kernel/mm/transparent_hugepage/enabled"),
@@ -66,25 +58,15 @@ pub(super) fn free_bytes(dir: &Path) -> Outcome<u64> {
 /// The value of the first `name : value` line.
 fn field(text: &str, name: &str) -> String {
     let pairs = text.lines().filter_map(|line| line.split_once(':'));
-    let found = pairs
-        .map(|(key, value)| (key.trim(), value.trim()))
-        .find(|(key, _)| *key == name);
-    found
-        .map(|(_, value)| value.to_string())
-        .unwrap_or_default()
+    let found = pairs.map(|(key, value)| (key.trim(), value.trim())).find(|(key, _)| *key == name);
+    found.map(|(_, value)| value.to_string()).unwrap_or_default()
 }
 
 fn git_commit() -> String {
-    let git = |args: &[&str]| {
-        steps::first_line(Command::new("git").args(args).current_dir(steps::root()))
-    };
+    let git = |args: &[&str]| steps::first_line(Command::new("git").args(args).current_dir(steps::root()));
     let commit = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_else(|| "unknown".into());
     let changed = git(&["status", "--porcelain"]).is_some_and(|line| !line.is_empty());
-    if changed {
-        format!("{commit} with uncommitted changes")
-    } else {
-        commit
-    }
+    if changed { format!("{commit} with uncommitted changes") } else { commit }
 }
 
 /// The device below the folder, from its number: name, kind, scheduler, write cache.
@@ -94,28 +76,15 @@ fn disk(dir: &Path) -> String {
     };
     let device = metadata.st_dev();
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    let Ok(mut node) = PathBuf::from(format!("/sys/dev/block/{major}:{minor}")).canonicalize()
-    else {
+    let Ok(mut node) = PathBuf::from(format!("/sys/dev/block/{major}:{minor}")).canonicalize() else {
         return format!("no block device ({major}:{minor})");
     };
-    let name = node
-        .file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned();
+    let name = node.file_name().unwrap_or_default().to_string_lossy().into_owned();
     if node.join("partition").exists() {
         node.pop(); // the queue belongs to the whole disk
     }
-    let read = |file: &str| {
-        read_to_string(node.join(file))
-            .map(|t| t.trim().to_string())
-            .unwrap_or_default()
-    };
-    let kind = if read("queue/rotational") == "1" {
-        "says rotational"
-    } else {
-        "not rotational"
-    };
+    let read = |file: &str| read_to_string(node.join(file)).map(|t| t.trim().to_string()).unwrap_or_default();
+    let kind = if read("queue/rotational") == "1" { "says rotational" } else { "not rotational" };
     let model = read("device/model");
     let gb = read("size").parse::<f64>().unwrap_or(0.0) * 512.0 / 1e9;
     let (scheduler, cache) = (read("queue/scheduler"), read("queue/write_cache"));
@@ -127,16 +96,10 @@ fn disk(dir: &Path) -> String {
 /// Type and options of the mount that holds the folder: the longest mount point that is a prefix.
 fn filesystem(dir: &Path) -> String {
     let mounts = read_to_string("/proc/self/mounts").unwrap_or_default();
-    let fields = mounts
-        .lines()
-        .map(|line| line.split(' ').collect::<Vec<_>>())
-        .filter(|f| f.len() > 3);
+    let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>()).filter(|f| f.len() > 3);
     let holding = fields.filter(|f| dir.starts_with(f[1]));
     let mount = holding.max_by_key(|f| f[1].len());
-    mount.map_or_else(
-        || "unknown".into(),
-        |f| format!("{} on {} ({})", f[2], f[1], f[3]),
-    )
+    mount.map_or_else(|| "unknown".into(), |f| format!("{} on {} ({})", f[2], f[1], f[3]))
 }
 
 /// `2026-11-21 09:30:00 UTC`.
@@ -150,9 +113,7 @@ pub(super) fn date_and_time() -> String {
 
 /// Days since 1970-01-01 to a date of the Gregorian calendar, by counting (this runs once a record).
 fn civil(mut days: u64) -> (u64, u64, u64) {
-    let leap = |year: u64| {
-        (year.is_multiple_of(4) && !year.is_multiple_of(100)) || year.is_multiple_of(400)
-    };
+    let leap = |year: u64| (year.is_multiple_of(4) && !year.is_multiple_of(100)) || year.is_multiple_of(400);
     let mut year = 1970;
     while days >= 365 + u64::from(leap(year)) {
         days -= 365 + u64::from(leap(year));

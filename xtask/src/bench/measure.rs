@@ -26,11 +26,7 @@ pub(super) struct Usage {
 /// Runs the command to its end. An exit code other than 0 is an error that carries the end of its stderr.
 pub(super) fn measure(command: &mut Command) -> Outcome<Usage> {
     let what = steps::shown(command);
-    command
-        .env_remove("LD_LIBRARY_PATH")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    command.env_remove("LD_LIBRARY_PATH").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let start = Instant::now();
     let mut child = command.spawn().map_err(|e| format!("{what}: {e}"))?;
     let stdout = collect(child.stdout.take());
@@ -39,10 +35,7 @@ pub(super) fn measure(command: &mut Command) -> Outcome<Usage> {
     let (status, usage) = wait(&child)?;
     let wall_s = start.elapsed().as_secs_f64();
     drop(stop_watch);
-    let (stdout, stderr) = (
-        stdout.join().unwrap_or_default(),
-        stderr.join().unwrap_or_default(),
-    );
+    let (stdout, stderr) = (stdout.join().unwrap_or_default(), stderr.join().unwrap_or_default());
     if !(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0) {
         let how = if libc::WIFSIGNALED(status) {
             format!("signal {}", libc::WTERMSIG(status))
@@ -94,14 +87,7 @@ fn wait(child: &Child) -> Outcome<(i32, libc::rusage)> {
     loop {
         // SAFETY: both pointers are to live local variables of the types that wait4 writes; the child was spawned
         // by our caller, who never calls `Child::wait`, so its pid cannot have been reaped and given to another.
-        let pid = unsafe {
-            libc::wait4(
-                child.id().cast_signed(),
-                &raw mut status,
-                0,
-                usage.as_mut_ptr(),
-            )
-        };
+        let pid = unsafe { libc::wait4(child.id().cast_signed(), &raw mut status, 0, usage.as_mut_ptr()) };
         if pid >= 0 {
             // SAFETY: all bit patterns are valid for this struct of integers, and it started as zeroes.
             return Ok((status, unsafe { usage.assume_init() }));
@@ -128,9 +114,7 @@ mod tests {
 
     #[test]
     fn a_failure_says_what_and_why() {
-        let error = measure(Command::new("sh").args(["-c", "echo bad disk >&2; exit 3"]))
-            .err()
-            .unwrap();
+        let error = measure(Command::new("sh").args(["-c", "echo bad disk >&2; exit 3"])).err().unwrap();
         assert!(error.to_string().contains("exit code 3"), "{error}");
         assert!(error.to_string().contains("bad disk"), "{error}");
     }

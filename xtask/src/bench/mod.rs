@@ -35,36 +35,12 @@ struct Definition {
 }
 
 const DEFINITIONS: [Definition; 6] = [
-    Definition {
-        name: "sort-records",
-        about: sort_records::ABOUT,
-        run: sort_records::run,
-    },
-    Definition {
-        name: "sort-lines",
-        about: sort_lines::ABOUT,
-        run: sort_lines::run,
-    },
-    Definition {
-        name: "sort-u64",
-        about: sort_u64::ABOUT,
-        run: sort_u64::run,
-    },
-    Definition {
-        name: "sort-fits",
-        about: sort_fits::ABOUT,
-        run: sort_fits::run,
-    },
-    Definition {
-        name: "copy-file",
-        about: copy_file::ABOUT,
-        run: copy_file::run,
-    },
-    Definition {
-        name: "copy-memory",
-        about: copy_memory::ABOUT,
-        run: copy_memory::run,
-    },
+    Definition { name: "sort-records", about: sort_records::ABOUT, run: sort_records::run },
+    Definition { name: "sort-lines", about: sort_lines::ABOUT, run: sort_lines::run },
+    Definition { name: "sort-u64", about: sort_u64::ABOUT, run: sort_u64::run },
+    Definition { name: "sort-fits", about: sort_fits::ABOUT, run: sort_fits::run },
+    Definition { name: "copy-file", about: copy_file::ABOUT, run: copy_file::run },
+    Definition { name: "copy-memory", about: copy_memory::ABOUT, run: copy_memory::run },
 ];
 
 pub(crate) fn run(args: &[String]) -> Outcome<()> {
@@ -76,19 +52,14 @@ pub(crate) fn run(args: &[String]) -> Outcome<()> {
         return Ok(());
     }
     let options = Options::parse(args)?;
-    let unknown = options
-        .names
-        .iter()
-        .find(|name| DEFINITIONS.iter().all(|d| d.name != **name));
+    let unknown = options.names.iter().find(|name| DEFINITIONS.iter().all(|d| d.name != **name));
     if let Some(name) = unknown {
         return Err(format!("no benchmark `{name}`; `bench --help` lists them").into());
     }
     let context = Context::new(options)?;
     let mut troubles = Vec::new();
     for definition in &DEFINITIONS {
-        if !context.options.names.is_empty()
-            && !context.options.names.iter().any(|n| n == definition.name)
-        {
+        if !context.options.names.is_empty() && !context.options.names.iter().any(|n| n == definition.name) {
             continue;
         }
         println!("==> {}: {}", definition.name, definition.about);
@@ -96,12 +67,7 @@ pub(crate) fn run(args: &[String]) -> Outcome<()> {
             Ok(mut record) => {
                 record.benchmark = definition.name.to_string();
                 record.about = definition.about.to_string();
-                troubles.extend(
-                    record
-                        .troubles()
-                        .into_iter()
-                        .map(|t| format!("{}: {t}", definition.name)),
-                );
+                troubles.extend(record.troubles().into_iter().map(|t| format!("{}: {t}", definition.name)));
                 let path = report::write(&context, &record)?;
                 println!("\n{}", report::markdown_summary(&record));
                 println!("written: {} and .md", path.display());
@@ -109,9 +75,5 @@ pub(crate) fn run(args: &[String]) -> Outcome<()> {
             Err(why) => troubles.push(format!("{}: {why}", definition.name)),
         }
     }
-    if troubles.is_empty() {
-        Ok(())
-    } else {
-        Err(troubles.join("\n       ").into())
-    }
+    if troubles.is_empty() { Ok(()) } else { Err(troubles.join("\n       ").into()) }
 }

@@ -21,9 +21,7 @@ impl Python {
         let program = self.program.clone()?;
         let code = format!("import {name}; print({name}.__version__)");
         let version = steps::first_line(Command::new(&program).args(["-c", &code]));
-        version
-            .map(|version| (program, version))
-            .ok_or(format!("{name} cannot be imported in .venv/bench"))
+        version.map(|version| (program, version)).ok_or(format!("{name} cannot be imported in .venv/bench"))
     }
 }
 
@@ -38,18 +36,12 @@ fn install() -> Result<PathBuf, String> {
     if steps::succeeds(Command::new(&python).args(["-c", &imports])) {
         return Ok(python);
     }
-    println!(
-        "    installing {} into {}",
-        PACKAGES.join(", "),
-        folder.display()
-    );
+    println!("    installing {} into {}", PACKAGES.join(", "), folder.display());
     steps::finish(Command::new("python3").args(["-m", "venv"]).arg(&folder))
         .map_err(|e| format!("no virtual environment: {e}"))?;
     // One that does not install must not take the others along.
     for package in PACKAGES {
-        if let Err(why) =
-            steps::finish(Command::new(&python).args(["-m", "pip", "install", "-q", package]))
-        {
+        if let Err(why) = steps::finish(Command::new(&python).args(["-m", "pip", "install", "-q", package])) {
             println!("    {package} is left out: {why}");
         }
     }

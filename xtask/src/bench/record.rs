@@ -89,20 +89,13 @@ impl Run {
     }
 
     pub(super) fn is_good(&self) -> bool {
-        !self.verified.starts_with("WRONG")
-            && !self.verified.starts_with("FAILED")
-            && !self.is_disputed()
+        !self.verified.starts_with("WRONG") && !self.verified.starts_with("FAILED") && !self.is_disputed()
     }
 }
 
 impl Entry {
     pub(super) fn take_medians(&mut self) {
-        let good: Vec<&Figures> = self
-            .runs
-            .iter()
-            .filter(|r| r.is_good())
-            .map(|r| &r.figures)
-            .collect();
+        let good: Vec<&Figures> = self.runs.iter().filter(|r| r.is_good()).map(|r| &r.figures).collect();
         let names: Vec<String> = good.iter().flat_map(|f| f.keys().cloned()).collect();
         for name in names {
             let values = good.iter().filter_map(|f| f.get(&name).copied()).collect();
@@ -118,23 +111,10 @@ impl Record {
     }
 
     /// `slower` / `faster` of a figure, if both were measured.
-    pub(super) fn compare(
-        &mut self,
-        figure: &str,
-        slower: &str,
-        faster: &str,
-        target: Option<Target>,
-    ) {
-        if let (Some(above), Some(below)) =
-            (self.median(slower, figure), self.median(faster, figure))
-        {
+    pub(super) fn compare(&mut self, figure: &str, slower: &str, faster: &str, target: Option<Target>) {
+        if let (Some(above), Some(below)) = (self.median(slower, figure), self.median(faster, figure)) {
             let what = format!("{figure}: {slower} / {faster}");
-            self.comparisons.push(Comparison {
-                what,
-                value: above / below,
-                unit: "x",
-                target,
-            });
+            self.comparisons.push(Comparison { what, value: above / below, unit: "x", target });
         }
     }
 
@@ -142,12 +122,7 @@ impl Record {
     pub(super) fn limit(&mut self, figure: &str, contestant: &str, target: Target) {
         if let Some(value) = self.median(contestant, figure) {
             let what = format!("{figure} of {contestant}");
-            self.comparisons.push(Comparison {
-                what,
-                value,
-                unit: "",
-                target: Some(target),
-            });
+            self.comparisons.push(Comparison { what, value, unit: "", target: Some(target) });
         }
     }
 
@@ -156,35 +131,20 @@ impl Record {
         let (Some(floor), Some(wall_s)) = (&self.floor, self.median(contestant, "wall_s")) else {
             return;
         };
-        let shares = [
-            ("best setting's medians", floor.floor_s, target),
-            ("fastest runs", floor.floor_fastest_s, None),
-        ];
+        let shares = [("best setting's medians", floor.floor_s, target), ("fastest runs", floor.floor_fastest_s, None)];
         for (which, floor_s, target) in shares {
             let what = format!("two-pass I/O floor ({which}) / wall of {contestant}");
-            self.comparisons.push(Comparison {
-                what,
-                value: floor_s / wall_s * 100.0,
-                unit: "%",
-                target,
-            });
+            self.comparisons.push(Comparison { what, value: floor_s / wall_s * 100.0, unit: "%", target });
         }
     }
 
     /// What makes the command fail: any wrong output, and a failed run of ours. That a peer could not do the job
     /// in its budget is a result and stands in the table, as a missed target does.
     pub(super) fn troubles(&self) -> Vec<String> {
-        let runs = self
-            .contestants
-            .iter()
-            .flat_map(|e| e.runs.iter().map(move |run| (e, run)));
-        let serious = |e: &Entry, run: &Run| {
-            e.name.starts_with("dpipe") || !run.verified.starts_with("FAILED")
-        };
+        let runs = self.contestants.iter().flat_map(|e| e.runs.iter().map(move |run| (e, run)));
+        let serious = |e: &Entry, run: &Run| e.name.starts_with("dpipe") || !run.verified.starts_with("FAILED");
         let troubles = runs.filter(|(e, run)| !run.is_good() && serious(e, run));
-        troubles
-            .map(|(e, run)| format!("{}: {}", e.name, run.verified))
-            .collect()
+        troubles.map(|(e, run)| format!("{}: {}", e.name, run.verified)).collect()
     }
 }
 
@@ -208,10 +168,8 @@ mod tests {
             figures: [("wall_s".to_string(), wall_s)].into(),
             verified: verified.into(),
         };
-        let mut entry = Entry {
-            runs: vec![run(3.0, "same"), run(0.1, "WRONG: order"), run(1.0, "same")],
-            ..Entry::default()
-        };
+        let mut entry =
+            Entry { runs: vec![run(3.0, "same"), run(0.1, "WRONG: order"), run(1.0, "same")], ..Entry::default() };
         entry.take_medians();
         assert_eq!(entry.medians["wall_s"], 2.0);
         assert_eq!(median(vec![5.0, 1.0, 3.0]), 3.0);

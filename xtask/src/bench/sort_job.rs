@@ -23,22 +23,11 @@ pub(super) struct SortJob<'a> {
 impl SortJob<'_> {
     /// `dpipe sort`; the flags say what the input is.
     pub(super) fn dpipe(&self, flags: &'static [&'static str]) -> Contestant {
-        let (input, spill, budget) = (
-            self.input.path.clone(),
-            spill_dir(self.context),
-            self.budget_mib(),
-        );
+        let (input, spill, budget) = (self.input.path.clone(), spill_dir(self.context), self.budget_mib());
         let command = self.context.dpipe.clone().map(|dpipe| {
             Box::new(move |output: &Path| {
                 let mut command = Command::new(&dpipe);
-                command
-                    .arg("sort")
-                    .args(flags)
-                    .arg("-S")
-                    .arg(&budget)
-                    .arg("-T")
-                    .arg(&spill)
-                    .env("LC_ALL", "C");
+                command.arg("sort").args(flags).arg("-S").arg(&budget).arg("-T").arg(&spill).env("LC_ALL", "C");
                 command.arg("-o").arg(output).arg(&input);
                 command
             }) as MakeCommand
@@ -48,33 +37,16 @@ impl SortJob<'_> {
 
     pub(super) fn gnu(&self) -> Contestant {
         let version = crate::steps::first_line(Command::new("sort").arg("--version"));
-        let (input, spill, budget) = (
-            self.input.path.clone(),
-            spill_dir(self.context),
-            self.budget_mib(),
-        );
-        let command = version
-            .clone()
-            .ok_or("sort(1) is not here".to_string())
-            .map(|_| {
-                Box::new(move |output: &Path| {
-                    let mut command = Command::new("sort");
-                    command
-                        .arg("-S")
-                        .arg(&budget)
-                        .arg(format!("--parallel={}", cores()))
-                        .arg("-T")
-                        .arg(&spill);
-                    command.arg("-o").arg(output).arg(&input).env("LC_ALL", "C");
-                    command
-                }) as MakeCommand
-            });
-        self.contestant(
-            "GNU sort",
-            &version.unwrap_or_default(),
-            "LC_ALL=C, whole lines",
-            command,
-        )
+        let (input, spill, budget) = (self.input.path.clone(), spill_dir(self.context), self.budget_mib());
+        let command = version.clone().ok_or("sort(1) is not here".to_string()).map(|_| {
+            Box::new(move |output: &Path| {
+                let mut command = Command::new("sort");
+                command.arg("-S").arg(&budget).arg(format!("--parallel={}", cores())).arg("-T").arg(&spill);
+                command.arg("-o").arg(output).arg(&input).env("LC_ALL", "C");
+                command
+            }) as MakeCommand
+        });
+        self.contestant("GNU sort", &version.unwrap_or_default(), "LC_ALL=C, whole lines", command)
     }
 
     pub(super) fn duckdb(&self) -> Contestant {
@@ -103,11 +75,7 @@ impl SortJob<'_> {
         let command = package.map(|(python, _)| {
             Box::new(move |output: &Path| {
                 let mut command = Command::new(&python);
-                command
-                    .arg(peers::script(script))
-                    .arg(&input)
-                    .arg(output)
-                    .args(&memory);
+                command.arg(peers::script(script)).arg(&input).arg(output).args(&memory);
                 command.arg(cores().to_string()).arg(&spill).arg(ending);
                 command
             }) as MakeCommand
@@ -115,19 +83,9 @@ impl SortJob<'_> {
         self.contestant(name, &version, note, command)
     }
 
-    fn contestant(
-        &self,
-        name: &str,
-        version: &str,
-        note: &str,
-        command: Result<MakeCommand, String>,
-    ) -> Contestant {
+    fn contestant(&self, name: &str, version: &str, note: &str, command: Result<MakeCommand, String>) -> Contestant {
         Contestant {
-            name: if self.label.is_empty() {
-                name.to_string()
-            } else {
-                format!("{name}, {}", self.label)
-            },
+            name: if self.label.is_empty() { name.to_string() } else { format!("{name}, {}", self.label) },
             version: version.to_string(),
             note: note.to_string(),
             input: self.input.path.clone(),
@@ -143,9 +101,6 @@ impl SortJob<'_> {
 
     pub(super) fn describe(&self, kind: &str) -> Outcome<String> {
         let (gb, mib) = (self.input.bytes()? as f64 / 1e9, self.budget_bytes >> 20);
-        Ok(format!(
-            "{gb:.3} GB of {kind}, budget {mib} MiB, {} threads",
-            cores()
-        ))
+        Ok(format!("{gb:.3} GB of {kind}, budget {mib} MiB, {} threads", cores()))
     }
 }

@@ -14,14 +14,7 @@ pub(super) fn run(context: &Context) -> Outcome<Record> {
     context.need_free(bytes * 4)?;
     let input = context.generate("lines", bytes)?;
     let budget_bytes = context.budget(2 << 30);
-    let job = SortJob {
-        context,
-        input: &input,
-        label: "",
-        order: Order::Lines,
-        crlf: false,
-        budget_bytes,
-    };
+    let job = SortJob { context, input: &input, label: "", order: Order::Lines, crlf: false, budget_bytes };
     let contestants = [job.dpipe(&[]), job.gnu(), job.duckdb(), job.polars()];
     let mut record = context.record();
     record.inputs = vec![job.describe("text lines")?];
@@ -31,10 +24,6 @@ pub(super) fn run(context: &Context) -> Outcome<Record> {
     record.compare("wall_s", &gnu, &dpipe, Some(Target::AtLeast(7.0)));
     record.compare("wall_s", &duckdb, &dpipe, Some(Target::AtLeast(5.0)));
     record.compare("wall_s", &polars, &dpipe, None);
-    record.limit(
-        "peak_rss_mib",
-        &dpipe,
-        Target::AtMost((budget_bytes >> 20) as f64 * 1.05),
-    );
+    record.limit("peak_rss_mib", &dpipe, Target::AtMost((budget_bytes >> 20) as f64 * 1.05));
     Ok(record)
 }

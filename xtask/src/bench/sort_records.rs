@@ -11,8 +11,7 @@ use super::turns;
 use super::verify::Order;
 use crate::Outcome;
 
-pub(super) const ABOUT: &str =
-    "10 GB of 100-byte records in 2 GiB: dpipe, GNU sort, DuckDB, Polars, the I/O floor";
+pub(super) const ABOUT: &str = "10 GB of 100-byte records in 2 GiB: dpipe, GNU sort, DuckDB, Polars, the I/O floor";
 
 pub(super) fn run(context: &Context) -> Outcome<Record> {
     let bytes = context.size(10_000_000_000);
@@ -20,14 +19,7 @@ pub(super) fn run(context: &Context) -> Outcome<Record> {
     let binary = context.generate("records", bytes)?;
     let ascii = context.generate("records-ascii", bytes)?;
     let budget_bytes = context.budget(2 << 30);
-    let job = |label, input, order| SortJob {
-        context,
-        input,
-        label,
-        order,
-        crlf: true,
-        budget_bytes,
-    };
+    let job = |label, input, order| SortJob { context, input, label, order, crlf: true, budget_bytes };
     let as_records = job("binary records", &binary, Order::Records);
     let as_ascii_records = job("ASCII as records", &ascii, Order::Records);
     let as_lines = job("ASCII as lines", &ascii, Order::Lines);
@@ -40,36 +32,19 @@ pub(super) fn run(context: &Context) -> Outcome<Record> {
         as_lines.polars(),
     ];
     let mut record = context.record();
-    record.inputs = vec![
-        as_records.describe("binary records")?,
-        as_lines.describe("ASCII records (CRLF lines)")?,
-    ];
+    record.inputs = vec![as_records.describe("binary records")?, as_lines.describe("ASCII records (CRLF lines)")?];
     let floor = Floor::new(context, &binary.path, bytes);
-    record.notes.extend(
-        floor
-            .as_ref()
-            .err()
-            .map(|why| format!("the floor was not measured: {why}")),
-    );
+    record.notes.extend(floor.as_ref().err().map(|why| format!("the floor was not measured: {why}")));
     turns::run(context, &contestants, floor.ok(), &mut record)?;
 
     let [records, ascii_records, lines, gnu, duckdb, polars] = contestants.map(|c| c.name);
     record.compare("wall_s", &gnu, &ascii_records, Some(Target::AtLeast(6.0)));
     record.compare("wall_s", &gnu, &lines, None);
-    record.compare(
-        "wall_s",
-        &duckdb,
-        &ascii_records,
-        Some(Target::AtLeast(4.0)),
-    );
+    record.compare("wall_s", &duckdb, &ascii_records, Some(Target::AtLeast(4.0)));
     record.compare("wall_s", &duckdb, &lines, None);
     record.compare("wall_s", &polars, &ascii_records, None);
     record.share_of_floor(&records, Some(Target::AtLeast(85.0)));
     record.limit("cpu_s", &records, Target::AtMost(20.0));
-    record.limit(
-        "peak_rss_mib",
-        &records,
-        Target::AtMost((budget_bytes >> 20) as f64 * 1.05),
-    );
+    record.limit("peak_rss_mib", &records, Target::AtMost((budget_bytes >> 20) as f64 * 1.05));
     Ok(record)
 }

@@ -31,28 +31,15 @@ pub(super) fn run(
     record: &mut Record,
 ) -> Outcome<()> {
     let output = context.file("sorted.out");
-    let mut entries: Vec<Entry> = contestants
-        .iter()
-        .map(|c| entry(context, c, &output))
-        .collect();
+    let mut entries: Vec<Entry> = contestants.iter().map(|c| entry(context, c, &output)).collect();
     let mut verifier = Verifier::default();
     for turn in 1..=context.options.runs {
         for (contestant, entry) in contestants.iter().zip(&mut entries) {
             let (None, Ok(command)) = (&entry.not_measured, &contestant.command) else {
                 continue;
             };
-            let run = one(
-                context,
-                contestant,
-                &mut command(&output),
-                &output,
-                turn,
-                &mut verifier,
-            )?;
-            println!(
-                "    turn {turn} {}: {:.2?} {}",
-                contestant.name, run.figures, run.verified
-            );
+            let run = one(context, contestant, &mut command(&output), &output, turn, &mut verifier)?;
+            println!("    turn {turn} {}: {:.2?} {}", contestant.name, run.figures, run.verified);
             entry.runs.push(run);
         }
         if let Some(floor) = &mut floor {
@@ -71,11 +58,7 @@ fn entry(context: &Context, contestant: &Contestant, output: &Path) -> Entry {
         name: contestant.name.clone(),
         version: contestant.version.clone(),
         note: contestant.note.clone(),
-        command: contestant
-            .command
-            .as_ref()
-            .map(|make| steps::shown(&make(output)))
-            .unwrap_or_default(),
+        command: contestant.command.as_ref().map(|make| steps::shown(&make(output))).unwrap_or_default(),
         not_measured: left_out.or(contestant.command.as_ref().err().cloned()),
         ..Entry::default()
     }
@@ -107,17 +90,9 @@ fn one(
             if turn == 1 {
                 verified += &opinion_of_dpipe(context, contestant, output);
             }
-            Run {
-                turn,
-                figures: figures(&usage, bytes, sync_s),
-                verified,
-            }
+            Run { turn, figures: figures(&usage, bytes, sync_s), verified }
         }
-        Err(why) => Run {
-            turn,
-            figures: Figures::new(),
-            verified: format!("FAILED: {why}"),
-        },
+        Err(why) => Run { turn, figures: Figures::new(), verified: format!("FAILED: {why}") },
     };
     let _ = std::fs::remove_file(output);
     let _ = std::fs::remove_dir_all(&spill);
@@ -139,9 +114,7 @@ fn figures(usage: &Usage, bytes: u64, sync_s: f64) -> Figures {
         ("gb_per_s", bytes as f64 / 1e9 / usage.wall_s),
         ("sync_after_s", sync_s),
     ];
-    figures
-        .map(|(name, value)| (name.to_string(), value))
-        .into()
+    figures.map(|(name, value)| (name.to_string(), value)).into()
 }
 
 /// `dpipe check` looks at the first outputs too: it must agree with our own examination.
@@ -154,19 +127,8 @@ fn opinion_of_dpipe(context: &Context, contestant: &Contestant, output: &Path) -
         Order::U64 => "u64",
         Order::Lines => "lines",
     };
-    match measure(
-        Command::new(dpipe)
-            .args(["check", kind, "--json"])
-            .arg(output),
-    ) {
-        Ok(usage) => format!(
-            "; dpipe check: {}",
-            usage
-                .stdout
-                .split_whitespace()
-                .collect::<Vec<_>>()
-                .join(" ")
-        ),
+    match measure(Command::new(dpipe).args(["check", kind, "--json"]).arg(output)) {
+        Ok(usage) => format!("; dpipe check: {}", usage.stdout.split_whitespace().collect::<Vec<_>>().join(" ")),
         Err(why) => format!("; {DISPUTED}: {why}"),
     }
 }

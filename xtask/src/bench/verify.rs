@@ -46,28 +46,19 @@ impl Verifier {
             Some(content) => content.clone(),
             None => examine(input, order)?,
         };
-        self.inputs
-            .insert((input.to_path_buf(), order), expected.clone());
+        self.inputs.insert((input.to_path_buf(), order), expected.clone());
         let found = examine(output, order)?;
         if let Some(at) = found.first_disorder {
-            return Ok(format!(
-                "WRONG: record {at} is smaller than the one before it"
-            ));
+            return Ok(format!("WRONG: record {at} is smaller than the one before it"));
         }
         if (found.count, found.hash_sum) != (expected.count, expected.hash_sum) {
-            return Ok(format!(
-                "WRONG: {} records of other content; the input has {}",
-                found.count, expected.count
-            ));
+            return Ok(format!("WRONG: {} records of other content; the input has {}", found.count, expected.count));
         }
         if known.is_some() {
             return Ok("right (in order, the input's records; bytes differ from another right output: ties)".into());
         }
         self.good.insert(input.to_path_buf(), digest);
-        Ok(format!(
-            "right (examined: {} records in order, the input's multiset)",
-            found.count
-        ))
+        Ok(format!("right (examined: {} records in order, the input's multiset)", found.count))
     }
 }
 
@@ -78,11 +69,7 @@ fn open(path: &Path) -> Outcome<BufReader<File>> {
 
 fn examine(path: &Path, order: Order) -> Outcome<Content> {
     let mut reader = open(path)?;
-    let mut content = Content {
-        count: 0,
-        hash_sum: 0,
-        first_disorder: None,
-    };
+    let mut content = Content { count: 0, hash_sum: 0, first_disorder: None };
     let (mut last, mut next) = (Vec::new(), Vec::new());
     while next_record(&mut reader, order, &mut next)? {
         if content.count > 0 && content.first_disorder.is_none() && is_before(&next, &last, order) {
@@ -130,11 +117,7 @@ fn digest(path: &Path) -> Outcome<u64> {
     let mut block = Vec::with_capacity(BUFFER_BYTES);
     loop {
         block.clear();
-        if (&mut reader)
-            .take(BUFFER_BYTES as u64)
-            .read_to_end(&mut block)?
-            == 0
-        {
+        if (&mut reader).take(BUFFER_BYTES as u64).read_to_end(&mut block)? == 0 {
             return Ok(digest);
         }
         digest = hash(&block, digest);
@@ -148,9 +131,7 @@ fn hash(bytes: &[u8], seed: u64) -> u64 {
     let mut last = [0; 8];
     last[..tail.len()].copy_from_slice(tail);
     let mix = |h: u64, word: u64| (h ^ word).wrapping_mul(MULTIPLIER).rotate_left(29);
-    let h = words.iter().fold(seed ^ bytes.len() as u64, |h, word| {
-        mix(h, u64::from_le_bytes(*word))
-    });
+    let h = words.iter().fold(seed ^ bytes.len() as u64, |h, word| mix(h, u64::from_le_bytes(*word)));
     let h = mix(h, u64::from_le_bytes(last));
     (h ^ (h >> 32)).wrapping_mul(MULTIPLIER)
 }
@@ -160,11 +141,7 @@ mod tests {
     use super::*;
 
     fn check(input: &[u8], output: &[u8], order: Order) -> String {
-        let name = format!(
-            "xtask-verify-{}-{:x}",
-            std::process::id(),
-            hash(output, hash(input, order as u64))
-        );
+        let name = format!("xtask-verify-{}-{:x}", std::process::id(), hash(output, hash(input, order as u64)));
         let dir = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&dir).unwrap();
         let (a, b) = (dir.join("in"), dir.join("out"));
@@ -173,12 +150,7 @@ mod tests {
         let mut verifier = Verifier::default();
         let first = verifier.check(&a, &b, order).unwrap();
         if first.starts_with("right") {
-            assert!(
-                verifier
-                    .check(&a, &b, order)
-                    .unwrap()
-                    .contains("same bytes")
-            );
+            assert!(verifier.check(&a, &b, order).unwrap().contains("same bytes"));
         }
         std::fs::remove_dir_all(&dir).unwrap();
         first
@@ -194,12 +166,7 @@ mod tests {
 
     #[test]
     fn numbers_compare_by_value() {
-        let bytes = |numbers: &[u64]| {
-            numbers
-                .iter()
-                .flat_map(|n| n.to_le_bytes())
-                .collect::<Vec<u8>>()
-        };
+        let bytes = |numbers: &[u64]| numbers.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<u8>>();
         assert!(check(&bytes(&[256, 1]), &bytes(&[1, 256]), Order::U64).starts_with("right"));
         assert!(check(&bytes(&[256, 1]), &bytes(&[256, 1]), Order::U64).starts_with("WRONG"));
     }

@@ -24,9 +24,7 @@ impl Bounces {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let region = match free {
             Some(region) => region,
-            None => {
-                Region::map(self.buffer_bytes, MapOptions { pages: Pages::Small, prefault: false, node: None })?
-            }
+            None => Region::map(self.buffer_bytes, MapOptions { pages: Pages::Small, prefault: false, node: None })?,
         };
         Ok(Bounce { region })
     }

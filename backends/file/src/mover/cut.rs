@@ -152,7 +152,7 @@ mod tests {
             if cut.lane == Lane::Direct {
                 let unit = if rules.direction == Direction::Read { rules.offset_align } else { rules.edge_align };
                 assert_eq!((cut.file_at % unit, cut.io_len % unit), (0, 0), "{cut:?} of {need:?}");
-                assert!(cut.bounce || need.address % rules.memory_align == 0, "{cut:?} of {need:?}");
+                assert!(cut.bounce || need.address.is_multiple_of(rules.memory_align), "{cut:?} of {need:?}");
                 assert!(!cut.bounce || cut.io_len <= BOUNCE.max(unit), "{cut:?} of {need:?}");
             }
             if rules.direction == Direction::Write {
@@ -172,8 +172,14 @@ mod tests {
         for direction in [Direction::Read, Direction::Write] {
             for lane in [Lane::Direct, Lane::Cached] {
                 for (offset_align, memory_align) in [(512, 512), (512, 4), (4096, 4096), (4096, 512), (1, 1)] {
-                    let rules =
-                        Rules { direction, lane, offset_align, memory_align, edge_align: 4096, request_bytes: 128 << 10 };
+                    let rules = Rules {
+                        direction,
+                        lane,
+                        offset_align,
+                        memory_align,
+                        edge_align: 4096,
+                        request_bytes: 128 << 10,
+                    };
                     for file_at in [0, 1, 511, 512, 4095, 4096, 1_000_003] {
                         for address in [0, 1, 4, 512, 513, 4096, (1 << 20) - 512, (1 << 20) - 3] {
                             for len in [1, 2, 511, 512, 513, 4096, 8191, 70_000, 3_000_001] {

@@ -36,8 +36,7 @@ impl Slices {
     /// A table for the slices of a range; `slice_bytes` of 0 registers none.
     pub(crate) fn new(ring: &IoUring, memory: MemoryRange, slice_bytes: usize, calls: &AtomicU64) -> Slices {
         let generation = memory.region().generation();
-        let mut slices =
-            Slices { memory, slice_bytes, first: 0, registered: Vec::new(), generation, refused: None };
+        let mut slices = Slices { memory, slice_bytes, first: 0, registered: Vec::new(), generation, refused: None };
         if slice_bytes == 0 {
             slices.refused = Some("not asked for".into());
             return slices;
@@ -94,8 +93,7 @@ impl Slices {
         calls.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the buffer lies within the memory range held in `self`, so it stays mapped while the ring, which is
         // dropped before `self` is, has it registered; bytes move only for jobs that lease them.
-        let outcome =
-            unsafe { ring.submitter().register_buffers_update((slice - self.first) as u32, &[buffer], None) };
+        let outcome = unsafe { ring.submitter().register_buffers_update((slice - self.first) as u32, &[buffer], None) };
         if let Err(e) = outcome {
             self.refused = Some(e.to_string());
             return false;

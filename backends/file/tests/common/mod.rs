@@ -1,5 +1,5 @@
 //! What the tests share: places on a real disk and in memory, seeded numbers, machines with and without io_uring.
-#![allow(dead_code, unreachable_pub, missing_docs)]
+#![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used)] // Each test uses a part; helpers of tests may unwrap.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
