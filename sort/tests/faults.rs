@@ -308,7 +308,7 @@ fn a_full_output_place() {
         let error = outcome.expect_err(case);
         assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::NoSpace, Some(libc::ENOSPC)), "{case}: {error}");
         assert!(error.to_string().contains(small.0.to_str().unwrap()), "{case}: {error}");
-        assert_eq!(small.names(), [old.clone()], "{case}");
+        assert_eq!(small.names(), std::slice::from_ref(&old), "{case}");
         assert_eq!(fs::read(&old).unwrap(), OLD, "{case}");
         assert!(fs::read(&input).unwrap() == bytes, "{case}");
     }

@@ -112,7 +112,7 @@ pub fn as_bytes<T: Plain>(values: &[T]) -> &[u8] {
 }
 
 fn check_cast<T>(lease: &RawLease) -> Result<()> {
-    if lease.address().align_offset(align_of::<T>()) != 0 || lease.len() % size_of::<T>() != 0 {
+    if lease.address().align_offset(align_of::<T>()) != 0 || !lease.len().is_multiple_of(size_of::<T>()) {
         return Err(Error::new(
             ErrorKind::Misaligned,
             "view",

@@ -333,9 +333,9 @@ impl MemoryRange {
         let skip = self.address().align_offset(page).min(self.len);
         let len = (self.len - skip) / page * page;
         if len > 0 {
-            // SAFETY: the whole pages of a range that is leased for writing; anonymous pages read as zero afterwards,
-            // and foreign memory (which may be a file's) is left alone.
+            // Foreign memory may be a file's: it is left alone.
             if matches!(self.region.0.owner, Owner::Mapped { .. }) {
+                // SAFETY: the whole pages of a range that is leased for writing; anonymous pages read as zero afterwards.
                 unsafe { advise(self.address().add(skip).cast(), len, libc::MADV_DONTNEED) };
                 // After the pages went and before the lease ends: who leases these bytes next sees the change.
                 self.region.0.generation.fetch_add(1, Ordering::Release);

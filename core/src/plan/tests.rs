@@ -67,7 +67,7 @@ impl Backend for Fake {
         };
         let offer = |p: &Known| Offer {
             primitive: p.name,
-            verdict: p.verdict.as_ref().map(Clone::clone).map_err(|why| (*why).to_owned()),
+            verdict: p.verdict.clone().map_err(str::to_owned),
             why: format!("{} was made for a test", p.name),
         };
         self.0.iter().filter(reaches).map(offer).collect()
