@@ -1,6 +1,6 @@
 //! Arrows point one way: between the modules of the core, by their imports; between the crates, by their manifests.
-
 #![allow(clippy::unwrap_used)]
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
