@@ -1,6 +1,6 @@
 //! Go: a pipe from one place to another (CIDR'23, section 5.2).
 //!
-//! There is one submit path and one completion path ([`queue`]); the blocking flavor is a thin face on it. A transfer
+//! There is one submit path and one completion path (`queue.rs`); the blocking flavor is a thin face on it. A transfer
 //! between two memories has no queue: it is one call to the primitive, on the caller's core.
 
 mod chain;
