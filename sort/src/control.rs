@@ -1,9 +1,11 @@
 //! What the threads of a sort share: how far it is, and whether to stop.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use datapipes_core::{Error, ErrorKind, Result};
+
+use crate::report::SpacePlan;
 
 /// How far a sort is. Read it from another thread as often as you like.
 #[derive(Debug, Default)]
@@ -18,6 +20,8 @@ pub struct Progress {
     pub merged: AtomicU64,
     /// Bytes written to the output.
     pub written: AtomicU64,
+    /// What the sort is about to use, known before it reads or writes anything.
+    pub plan: OnceLock<SpacePlan>,
 }
 
 /// A handle to stop a sort from elsewhere (a signal handler sets it), and to watch it.

@@ -17,9 +17,9 @@ use crate::gather::Gather;
 use crate::input::{Feed, Input};
 use crate::layout::{Fixed, KeyedLines, Layout, PlainLines};
 use crate::merge::Merger;
-use crate::numbers::{NumberKind, Numbers, SortedNumbers};
+use crate::numbers::{Flying, NumberKind, Numbers, SortedNumbers, land};
 use crate::output::{Draft, Output};
-use crate::report::{Movements, Phase, Role, SortReport};
+use crate::report::{Movements, Phase, Role, SortReport, SpacePlan};
 use crate::slot::{Filled, Filler};
 use crate::spill::{Run, Spill};
 use crate::team::team;
@@ -170,6 +170,8 @@ struct Engine<'a, L> {
     settings: Settings,
     control: &'a Control,
     budget: Budget,
+    /// Bytes of all inputs, where that is known.
+    total: Option<u64>,
     /// Whether everything fits the memory at once.
     fits: bool,
     memory: Dram,
@@ -211,7 +213,7 @@ struct Lanes<'s> {
 }
 
 struct Forming {
-    /// With the number of the slot each came from.
+    /// With its rank in the input: the number of its slot, then its place there.
     runs: Vec<(u64, Run)>,
     error: Option<Error>,
     /// Bytes and records, where everything went straight to the output.
@@ -239,7 +241,8 @@ impl<'a, L: Layout> Engine<'a, L> {
         let options = MapOptions { pages: Pages::Huge, prefault: false, node: None };
         let pool = Pool::new(budget.pool, options)?;
         let memory = Dram::from_pool(&pool, budget.pool)?;
-        Ok(Engine { machine, layout, settings, control, budget, fits, memory, movements: Movements::default() })
+        let (total, movements) = (work.total, Movements::default());
+        Ok(Engine { machine, layout, settings, control, budget, total, fits, memory, movements })
     }
 
     fn run(&self, task: Task, work: Work) -> Result<SortReport> {
@@ -253,9 +256,11 @@ impl<'a, L: Layout> Engine<'a, L> {
         let started = Instant::now();
         let Work { inputs, output, spill_dirs, total } = work;
         self.check_space(total, self.fits, &output, &spill_dirs)?;
+        let plan = self.space_plan(total, &spill_dirs);
+        let _ = self.control.progress.plan.set(plan.clone());
         let sink = self.open_sink(output)?;
         let spill = Mutex::new(Spill::new(&spill_dirs));
-        let mut report = self.report();
+        let mut report = SortReport { plan, ..self.report() };
         let blocks = Blocks::new(&self.memory, 0, self.budget.block, self.budget.blocks);
 
         let formed = self.form_runs(inputs, &blocks, &sink, &spill, &mut report)?;
@@ -277,6 +282,16 @@ impl<'a, L: Layout> Engine<'a, L> {
             memory_bytes: self.settings.memory_bytes,
             threads: self.settings.threads as u64,
             ..SortReport::default()
+        }
+    }
+
+    fn space_plan(&self, total: Option<u64>, spill_dirs: &[PathBuf]) -> SpacePlan {
+        let free = |dir: &PathBuf| BlockDevice::behind(dir).ok().and_then(|s| s.available_bytes);
+        SpacePlan {
+            input_bytes: total,
+            memory_bytes: self.settings.memory_bytes,
+            spill_bytes: if self.fits { Some(0) } else { total },
+            places: spill_dirs.iter().map(|dir| (dir.display().to_string(), free(dir))).collect(),
         }
     }
 
@@ -482,7 +497,7 @@ impl<'a, L: Layout> Engine<'a, L> {
         let (mut run, pipe) = self.reserve(gather.bytes(), lanes)?;
         let target = Target::Place { pipe, base: run.offset };
         run.marks = gather.write(blocks, target, self.control, &progress.spilled)?;
-        lock(&lanes.forming).runs.push((slot.index, run));
+        lock(&lanes.forming).runs.push((slot.index << 32, run));
         Ok(())
     }
 
@@ -497,20 +512,36 @@ impl<'a, L: Layout> Engine<'a, L> {
         output: Option<&Sink<'_>>,
     ) -> Result<()> {
         let unique = self.settings.unique;
-        // A run is one ascending sequence, so one thread sorts it; other lanes keep the others busy.
-        let threads = if output.is_some() { threads } else { 1 };
-        let sorted = SortedNumbers::sort(numbers, &slot.arena, slot.entries, threads, unique)?;
         let progress = &self.control.progress;
         if let Some(sink) = output {
+            let sorted = SortedNumbers::sort(numbers, &slot.arena, slot.entries, threads, unique)?;
             sink.preallocate(sorted.bytes())?;
             let (bytes, records) = sorted.write_output(blocks, sink.target(), self.control, &progress.written)?;
             lock(&lanes.forming).direct = Some((bytes, records));
             return Ok(());
         }
-        let (mut run, pipe) = self.reserve(sorted.bytes(), lanes)?;
-        run.marks = sorted.write_run(pipe, run.offset, self.control, &progress.spilled)?;
-        lock(&lanes.forming).runs.push((slot.index, run));
-        Ok(())
+        // One thread sorts a run (other lanes keep the others busy), and writes it while it sorts the next.
+        let width = numbers.kind.width();
+        let each = self.number_run_len() / width;
+        let mut flying = Flying::new();
+        for (i, from) in (0..slot.entries).step_by(each).enumerate() {
+            let count = each.min(slot.entries - from);
+            let arena = slot.arena.range(from * width, slot.arena.len() - from * width)?;
+            let sorted = SortedNumbers::sort(numbers, &arena, count, 1, unique)?;
+            let (mut run, pipe) = self.reserve(sorted.bytes(), lanes)?;
+            run.marks = sorted.write_run(pipe, run.offset, self.control, &progress.spilled, &mut flying)?;
+            lock(&lanes.forming).runs.push((slot.index << 32 | i as u64, run));
+        }
+        land(&mut flying, &progress.spilled)
+    }
+
+    /// Bytes of a run of numbers: short runs are sorted in less time, as long as one merge has buffers for all.
+    fn number_run_len(&self) -> usize {
+        const SHORT: usize = 16 << 20;
+        const BUFFER: usize = 256 << 10;
+        let Some(total) = self.total else { return self.budget.pool };
+        let runs = (self.budget.arenas() / (2 * self.settings.threads * BUFFER)).max(4);
+        ((total as usize).div_ceil(runs)).max(SHORT).next_multiple_of(4096)
     }
 
     /// Room for a run, and the pipe to its place.

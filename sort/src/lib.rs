@@ -38,4 +38,4 @@ pub use input::Input;
 pub use job::{Format, SortJob, default_memory, merge, sort};
 pub use numbers::NumberKind;
 pub use output::Output;
-pub use report::{Movement, Phase, Role, SortReport, SpillUse};
+pub use report::{Movement, Phase, Role, SortReport, SpacePlan, SpillUse};

@@ -44,9 +44,43 @@ pub struct Phase {
     pub seconds: f64,
 }
 
+/// What a sort needs, checked before it starts.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct SpacePlan {
+    /// Bytes of input, where that is known.
+    pub input_bytes: Option<u64>,
+    /// Bytes of memory that it will use at most.
+    pub memory_bytes: u64,
+    /// Bytes of spill space needed: 0 where the input fits the memory, none where that is not known.
+    pub spill_bytes: Option<u64>,
+    /// The spill places and the bytes free there.
+    pub places: Vec<(String, Option<u64>)>,
+}
+
+impl fmt::Display for SpacePlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.input_bytes, self.spill_bytes) {
+            (Some(input), Some(0)) => write!(f, "{input} bytes of input fit {} bytes of memory", self.memory_bytes),
+            (Some(input), Some(spill)) => {
+                write!(f, "{input} bytes of input, {} of memory, {spill} of spill space in", self.memory_bytes)?;
+                for (place, free) in &self.places {
+                    match free {
+                        Some(free) => write!(f, " {place} ({free} free)")?,
+                        None => write!(f, " {place}")?,
+                    }
+                }
+                Ok(())
+            }
+            _ => write!(f, "input of unknown length, {} bytes of memory, spill space as needed", self.memory_bytes),
+        }
+    }
+}
+
 /// What a sort did.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct SortReport {
+    /// What was planned before it started.
+    pub plan: SpacePlan,
     /// Records read.
     pub records: u64,
     /// Records written (fewer where only unique keys are kept).
@@ -150,6 +184,7 @@ impl fmt::Display for SortReport {
             self.memory_bytes >> 20,
             self.threads
         )?;
+        writeln!(f, "  planned  {}", self.plan)?;
         for phase in &self.phases {
             writeln!(f, "  {:<8} {:.2} s", phase.name, phase.seconds)?;
         }

@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use datapipes::{Error, ErrorKind, Machine, Result};
 use datapipes_sort::{Control, Format, Input, NumberKind, Output, Progress, SortJob, SortReport, default_memory};
@@ -89,7 +89,16 @@ fn watched<T>(parsed: &Parsed, control: &Control, work: impl FnOnce() -> T) -> T
     let visible = parsed.progress.unwrap_or_else(progress::wanted);
     let counters = control.progress.clone();
     let merges = parsed.action == Action::Merge;
-    progress::during(visible, move || state(&counters, merges), work)
+    let told = AtomicBool::new(false);
+    let look = move || {
+        if let Some(plan) = counters.plan.get()
+            && !told.swap(true, Relaxed)
+        {
+            complain(&format!("dpipe sort: {plan}\n"));
+        }
+        state(&counters, merges)
+    };
+    progress::during(visible, look, work)
 }
 
 /// Reading and sorting overlap, so they are one phase; what is written after all was read is the merge.

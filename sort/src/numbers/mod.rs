@@ -14,7 +14,7 @@ mod merge;
 mod slot;
 
 pub(crate) use merge::merge_part;
-pub(crate) use slot::SortedNumbers;
+pub(crate) use slot::{Flying, SortedNumbers, land};
 
 use std::cmp::Ordering;
 

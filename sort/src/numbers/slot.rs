@@ -17,6 +17,18 @@ use crate::team::{Disjoint, team};
 /// Writes from a slot in flight at once.
 const AHEAD: usize = 8;
 
+/// Writes under way, with the bytes they count for.
+pub(crate) type Flying = VecDeque<(Transfer, u64)>;
+
+/// Waits for all writes.
+pub(crate) fn land(flying: &mut Flying, counter: &AtomicU64) -> Result<()> {
+    while let Some((transfer, done)) = flying.pop_front() {
+        transfer.wait()?;
+        count(counter, done);
+    }
+    Ok(())
+}
+
 /// Numbers of a slot in order, or, where several threads sorted, in as many ascending parts.
 pub(crate) struct SortedNumbers {
     numbers: Numbers,
@@ -73,17 +85,17 @@ impl SortedNumbers {
         (self.count * self.numbers.kind.width()) as u64
     }
 
-    /// Writes a run, encoded, straight from the slot.
+    /// Starts to write a run, encoded, straight from the slot; `flying` is what is under way.
     pub(crate) fn write_run(
         &self,
         pipe: &Pipe,
         base: u64,
         control: &Control,
         counter: &AtomicU64,
+        flying: &mut Flying,
     ) -> Result<Vec<Mark>> {
         const PIECE: u64 = 4 << 20;
         let mut marks = Vec::new();
-        let mut flying: VecDeque<(Transfer, u64)> = VecDeque::new();
         let (len, width) = (self.bytes(), self.numbers.kind.width());
         let mut at = 0;
         while at < len {
@@ -103,10 +115,6 @@ impl SortedNumbers {
             let source = self.arena.memory().at() as u64 + at;
             flying.push_back((pipe.start(Span { source, target: base + at, len: rounded })?, now));
             at += now;
-        }
-        for (transfer, done) in flying {
-            transfer.wait()?;
-            count(counter, done);
         }
         Ok(marks)
     }
