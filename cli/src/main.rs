@@ -7,7 +7,6 @@
 mod amount;
 mod command_line;
 mod commands;
-mod draft;
 mod kind;
 mod outcome;
 mod place;

@@ -26,7 +26,9 @@ pub mod topology;
 
 pub use backend::Counters;
 pub use error::{Error, ErrorKind, Result};
-pub use locator::{CoreCache, Dram, Endpoint, FileAccess, Locator, Persistence, Reach, Ssd, Uri, parse_size};
+pub use locator::{
+    CoreCache, Draft, Dram, Endpoint, FileAccess, Identity, Locator, Persistence, Reach, Ssd, Uri, parse_size,
+};
 pub use machine::Machine;
 pub use memory::{Lease, LeaseMut, MapOptions, Pages, Pool};
 pub use pipe::{Pipe, Report, Transfer};

@@ -5,8 +5,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Instant;
 
+use datapipes_core::locator::folder_of;
 use datapipes_core::topology::{BlockDevice, Topology};
-use datapipes_core::{Constraints, Dram, Error, ErrorKind, Machine, MapOptions, Pages, Pipe, Pool, Result, Ssd};
+use datapipes_core::{
+    Constraints, Draft, Dram, Error, ErrorKind, Identity, Machine, MapOptions, Pages, Pipe, Pool, Result, Ssd,
+};
 
 use crate::arrange::Arranger;
 use crate::blocks::{Blocks, StreamOut, Target};
@@ -18,7 +21,7 @@ use crate::input::{Feed, Input};
 use crate::layout::{Fixed, KeyedLines, Layout, PlainLines};
 use crate::merge::Merger;
 use crate::numbers::{Flying, NumberKind, Numbers, SortedNumbers, land};
-use crate::output::{Draft, Output};
+use crate::output::Output;
 use crate::report::{Movements, Phase, Role, SortReport, SpacePlan};
 use crate::slot::{Filled, Filler};
 use crate::spill::{Run, Spill};
@@ -195,7 +198,7 @@ impl<'a> Sink<'a> {
     /// Reserves room for the output, where it is a file.
     fn preallocate(&self, bytes: u64) -> Result<()> {
         match self {
-            Sink::Draft { draft, .. } => draft.ssd.preallocate(bytes).map(|_| ()),
+            Sink::Draft { draft, .. } => draft.ssd().preallocate(bytes).map(|_| ()),
             Sink::Stream(_) => Ok(()),
         }
     }
@@ -300,10 +303,7 @@ impl<'a, L: Layout> Engine<'a, L> {
         let Some(total) = total else { return Ok(()) };
         let mut needs: Vec<(PathBuf, u64)> = Vec::new();
         if let Output::File(path) = output {
-            let dir = match path.parent() {
-                Some(dir) if dir != std::path::Path::new("") => dir.to_path_buf(),
-                _ => PathBuf::from("."),
-            };
+            let dir = folder_of(path);
             let keeps = if self.settings.unique { 0 } else { total };
             needs.push((dir, keeps));
         }
@@ -343,7 +343,7 @@ impl<'a, L: Layout> Engine<'a, L> {
                 // The file is empty yet: the planner is told that it will not stay so.
                 let typical_len = Some(self.control.progress.total.load(Relaxed).max(self.budget.block as u64));
                 let constraints = Constraints { typical_len, ..Constraints::default() };
-                let pipe = self.machine.connect_with(&self.memory, &draft.ssd, &constraints)?;
+                let pipe = self.machine.connect_with(&self.memory, draft.ssd(), &constraints)?;
                 Ok(Sink::Draft { draft, pipe })
             }
             Output::Stream { name, file } => Ok(Sink::Stream(StreamOut::new(name, file, &self.movements))),
@@ -354,7 +354,7 @@ impl<'a, L: Layout> Engine<'a, L> {
         let started = Instant::now();
         if let Sink::Draft { draft, pipe } = sink {
             self.movements.keep(Role::Output, pipe);
-            draft.publish(report.bytes_out)?;
+            draft.publish(report.bytes_out, Identity::OfReplaced)?;
         }
         report.phases.push(Phase { name: "publish", seconds: started.elapsed().as_secs_f64() });
         Ok(())

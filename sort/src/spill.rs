@@ -1,6 +1,6 @@
 //! Where runs wait to be merged: files without names in one or several directories.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use datapipes_core::{Error, ErrorKind, Result, Ssd};
 
@@ -111,7 +111,8 @@ impl Spill {
 impl Place {
     fn extend(&mut self, len: u64) -> Result<u64> {
         if self.ssd.is_none() {
-            self.ssd = Some(scratch_file(&self.dir)?);
+            let scratch = Ssd::scratch_in(&self.dir);
+            self.ssd = Some(scratch.map_err(|e| e.advice("name a writable directory by -T"))?);
             self.why = "taken in turn".into();
         }
         let Some(ssd) = &self.ssd else {
@@ -123,47 +124,4 @@ impl Place {
         self.written += len;
         Ok(offset)
     }
-}
-
-/// The prefix of the names of spill files where the file system knows no nameless ones.
-const NAMED: &str = ".dpipe-spill-";
-
-/// A file that the kernel frees with the process, or, where it cannot, one that the next run removes.
-fn scratch_file(dir: &Path) -> Result<Ssd> {
-    match Ssd::unlinked_in(dir) {
-        Ok(ssd) => Ok(ssd),
-        Err(e) if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::ENOENT | libc::EINVAL)) => {
-            if !dir.is_dir() {
-                return Err(e.advice("name an existing directory by -T"));
-            }
-            remove_leftovers(dir);
-            let path = dir.join(format!("{NAMED}{}-{}", std::process::id(), unique()));
-            let ssd = Ssd::create_new(&path)?;
-            // From here on it has no name, so nothing is left behind but between these two calls.
-            std::fs::remove_file(&path).map_err(|e| Error::io("remove", &e, path.display().to_string()))?;
-            Ok(ssd)
-        }
-        Err(e) => Err(e.advice("name a writable directory by -T")),
-    }
-}
-
-/// Removes spill files of processes that are gone.
-fn remove_leftovers(dir: &Path) {
-    let Ok(entries) = std::fs::read_dir(dir) else { return };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let owner = name.to_str().and_then(|n| n.strip_prefix(NAMED)?.split('-').next()?.parse::<u32>().ok());
-        if let Some(pid) = owner
-            && !Path::new(&format!("/proc/{pid}")).exists()
-        {
-            // Somebody else may have removed it: all the same.
-            let _ = std::fs::remove_file(entry.path());
-        }
-    }
-}
-
-pub(crate) fn unique() -> u64 {
-    use std::sync::atomic::{AtomicU64, Ordering};
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    NEXT.fetch_add(1, Ordering::Relaxed)
 }

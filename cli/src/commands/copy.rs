@@ -7,12 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use datapipes::{Error, ErrorKind, Machine, Pipe, Report, Result, Route, Span, Ssd, Transfer, Uri};
+use datapipes::{Draft, Error, ErrorKind, Identity, Machine, Pipe, Report, Result, Route, Span, Ssd, Transfer, Uri};
 use serde::Serialize;
 
 use super::constraints::Demands;
 use crate::command_line::size;
-use crate::draft::Draft;
 use crate::outcome::{Verdict, complain, print, print_json};
 use crate::place::{Memory, Place, is_block_device, with_access};
 use crate::progress::{self, State};
@@ -181,7 +180,7 @@ fn copy(machine: &Machine, args: &Args, source: &Place, target: Target, len: u64
     if let Some(draft) = target.draft
         && verified != Some(false)
     {
-        draft.publish(len)?;
+        draft.publish(len, Identity::New)?;
     }
     let route = Route { source: args.source.clone(), target: args.target.clone(), ..pipe.route().clone() };
     let report = Report { source: args.source.clone(), target: args.target.clone(), ..pipe.report() };

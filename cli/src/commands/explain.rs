@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
+use datapipes::locator::folder_of;
 use datapipes::{Endpoint, Error, FileAccess, Locator, Machine, Result, Ssd, Uri};
 
 use super::constraints::Demands;
 use crate::command_line::size;
-use crate::draft::folder_of;
 use crate::outcome::{Verdict, print, print_json};
 use crate::place::{Memory, Place, with_access};
 

@@ -10,13 +10,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use datapipes::{Constraints, Dram, Error, Machine, MapOptions, Pages, Pipe, Result, Span, Transfer};
+use datapipes::{Constraints, Draft, Dram, Error, Identity, Machine, MapOptions, Pages, Pipe, Result, Span, Transfer};
 use datapipes_testkit::generate::{Amount, Generator};
 use serde::Serialize;
 
 use crate::amount;
 use crate::command_line::size;
-use crate::draft::Draft;
 use crate::kind::{self, Kind};
 use crate::outcome::{Verdict, print, print_json};
 use crate::progress::{self, State};
@@ -77,7 +76,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     draft.ssd().preallocate(bytes)?;
     signals::catch(WaitsFor::Places);
     progress::during(progress::wanted(), state, || write(&machine, &source, &draft, Extent { bytes, threads }, &done))?;
-    draft.publish(bytes)?;
+    draft.publish(bytes, Identity::New)?;
     let seconds = started.elapsed().as_secs_f64();
     let outcome = Outcome { bytes, records: source.records(), seconds, gb_per_s: amount::gb_s(bytes, seconds) };
     if args.json {

@@ -4,11 +4,13 @@
 //! [`Endpoint`]: the facts and a handle.
 
 mod cache;
+mod draft;
 mod dram;
 mod ssd;
 mod uri;
 
 pub use cache::CoreCache;
+pub use draft::{Draft, Identity, folder_of};
 pub use dram::Dram;
 pub use ssd::{FileAccess, FilePlace, Ssd};
 pub use uri::{Uri, parse_size};

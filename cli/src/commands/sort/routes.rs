@@ -3,10 +3,9 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use datapipes::locator::folder_of;
 use datapipes::{Constraints, Dram, Locator, Machine, MapOptions, Pages, Result, Route, Ssd};
 use datapipes_sort::{Input, Output};
-
-use crate::draft::folder_of;
 
 /// Bytes that a sort moves at a time, about.
 const PIECE: usize = 4 << 20;
