@@ -5,11 +5,12 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{calibrate, check, copy, demo, explain, generate, machine, sort};
+use crate::commands::{calibrate, check, checkpoint, copy, demo, explain, generate, log, machine, sort};
 use crate::outcome::exit_code;
 
 const AFTER: &str = "\
-Places are paths, ssd:PATH[?access=auto|direct|cached], dram:SIZE[?node=N], cache:l2/coreN or cache:l3/coreN.
+Places are paths, ssd:PATH[?access=auto|direct|cached], dram:SIZE[?node=N], cache:l2/coreN or cache:l3/coreN,
+pmem:PATH[?emulated] (a file on DAX or a DAX device; emulated: any file), numa:NODE[?len=SIZE].
 Sizes are numbers with K, M, G, T (1024) or KB, MB, GB, TB (1000).
 Start with `dpipe demo`. Each command explains itself with --help.";
 
@@ -38,6 +39,10 @@ enum Command {
     Check(check::Args),
     /// Move the bytes of one place to another, and say how they went
     Copy(copy::Args),
+    /// Append records that are durable when they are acknowledged, and read them
+    Log(log::Args),
+    /// Save regions of memory as a whole or not at all, and restore them
+    Checkpoint(checkpoint::Args),
     /// Show which way bytes would take from one place to another, and why not another
     Explain(explain::Args),
     /// Show what this machine has: cores, caches, memory, storage, primitives
@@ -66,6 +71,8 @@ pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
         Command::Gen(args) => exit_code("gen", generate::run(&args)),
         Command::Check(args) => exit_code("check", check::run(&args)),
         Command::Copy(args) => exit_code("copy", copy::run(&args)),
+        Command::Log(args) => exit_code("log", log::run(&args)),
+        Command::Checkpoint(args) => exit_code("checkpoint", checkpoint::run(&args)),
         Command::Explain(args) => exit_code("explain", explain::run(&args)),
         Command::Machine(args) => exit_code("machine", machine::run(&args)),
         Command::Calibrate(args) => exit_code("calibrate", calibrate::run(&args)),

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use datapipes::{
-    CoreCache, Dram, Endpoint, Error, ErrorKind, FileAccess, Locator, Machine, MapOptions, Pages, Result, Ssd, Uri,
+    CoreCache, Dram, Endpoint, Error, ErrorKind, FileAccess, Lease, Locator, Machine, MapOptions, NumaMemory, Pages,
+    Pmem, PmemOptions, Result, Ssd, Uri,
 };
 
 /// What memory is wanted where a URI names memory.
@@ -21,6 +22,8 @@ pub(crate) enum Place {
     Ssd(Ssd),
     Dram(Dram),
     Cache(CoreCache),
+    Pmem(Pmem),
+    Numa(NumaMemory),
 }
 
 impl Place {
@@ -32,7 +35,7 @@ impl Place {
         }
     }
 
-    /// Opens a place in memory.
+    /// Opens a place in memory: fresh, or what is there of persistent memory.
     pub(crate) fn memory_place(machine: &Machine, uri: &Uri, memory: Memory) -> Result<Place> {
         let Memory { len_bytes, prefault } = memory;
         match uri {
@@ -62,8 +65,26 @@ impl Place {
                 let len = usize::try_from(len).unwrap_or(usize::MAX);
                 Ok(Place::Cache(CoreCache::at_level(core, *level, &Dram::allocate(len)?)?))
             }
+            Uri::Pmem { path, emulated } => {
+                Ok(Place::Pmem(Pmem::open_with(path, PmemOptions { len: None, emulated: *emulated })?))
+            }
+            Uri::Numa { node, len } => {
+                let len = if *len == 0 { len_bytes } else { *len };
+                let len = usize::try_from(len)
+                    .map_err(|_| bad(format!("{len} bytes of node {node}: this machine has no such memory")))?;
+                Ok(Place::Numa(NumaMemory::allocate(*node, len.max(1))?))
+            }
             other => Err(bad(format!("{other:?} is not memory"))),
         }
+    }
+
+    /// Opens persistent memory to write `len` bytes to: in place, in what is there or in a new file.
+    pub(crate) fn pmem_target(path: &Path, emulated: bool, len: u64) -> Result<Place> {
+        use std::os::unix::fs::FileTypeExt;
+        // A device is mapped whole: it takes no other lengths than multiples of its alignment.
+        let whole = std::fs::metadata(path).is_ok_and(|m| m.file_type().is_char_device() || m.len() >= len);
+        let len = if whole { None } else { Some(len) };
+        Ok(Place::Pmem(Pmem::open_with(path, PmemOptions { len, emulated })?))
     }
 
     /// The length in bytes now.
@@ -72,13 +93,16 @@ impl Place {
             Place::Ssd(ssd) => ssd.len(),
             Place::Dram(dram) => Ok(dram.len() as u64),
             Place::Cache(cache) => Ok(cache.len() as u64),
+            Place::Pmem(pmem) => Ok(pmem.len() as u64),
+            Place::Numa(numa) => Ok(numa.len() as u64),
         }
     }
 
-    /// The memory of the place, if it is memory.
+    /// The memory of the place, if it is memory that may be used over and over.
     pub(crate) fn memory(&self) -> Option<&Dram> {
         match self {
-            Place::Ssd(_) => None,
+            Place::Ssd(_) | Place::Pmem(_) => None,
+            Place::Numa(numa) => Some(numa.as_dram()),
             Place::Dram(dram) => Some(dram),
             Place::Cache(cache) => Some(cache.backing()),
         }
@@ -88,7 +112,25 @@ impl Place {
     pub(crate) fn ssd(&self) -> Option<&Ssd> {
         match self {
             Place::Ssd(ssd) => Some(ssd),
-            Place::Dram(_) | Place::Cache(_) => None,
+            Place::Dram(_) | Place::Cache(_) | Place::Pmem(_) | Place::Numa(_) => None,
+        }
+    }
+
+    /// Bytes that are reached by loads, to look at; none of a file.
+    pub(crate) fn look(&self, at: usize, len: usize) -> Result<Option<Lease>> {
+        match self {
+            Place::Ssd(_) => Ok(None),
+            Place::Pmem(pmem) => pmem.range(at, len)?.lease().map(Some),
+            other => other.memory().map(|memory| memory.range(at, len)?.lease()).transpose(),
+        }
+    }
+
+    /// Returns when what was moved here would survive a power failure, where the place can keep it at all.
+    pub(crate) fn sync(&self) -> Result<()> {
+        match self {
+            Place::Ssd(ssd) => ssd.sync(),
+            Place::Pmem(pmem) => pmem.sync(),
+            Place::Dram(_) | Place::Cache(_) | Place::Numa(_) => Ok(()),
         }
     }
 }
@@ -99,6 +141,8 @@ impl Locator for Place {
             Place::Ssd(ssd) => ssd.endpoint(),
             Place::Dram(dram) => dram.endpoint(),
             Place::Cache(cache) => cache.endpoint(),
+            Place::Pmem(pmem) => pmem.endpoint(),
+            Place::Numa(numa) => numa.endpoint(),
         }
     }
 }

@@ -14,8 +14,9 @@ use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use names::Takes::{Argument, Nothing};
-use names::{CHECK_WORDS, SORT_WORDS, find_long, find_word};
+use names::{CHECK_WORDS, SORT_WORDS, SPILL_WORDS, find_long, find_word};
 
+use datapipes::StageOrder;
 use datapipes_sort::text::{BufferSize, KeySpec, Order, SizeError, TextOptions, quote};
 
 /// What the input is made of.
@@ -78,6 +79,7 @@ pub(crate) struct Parsed {
     pub(crate) buffer_sizes: Vec<BufferSize>,
     /// All -T in their order; without any, the caller chooses (GNU: `TMPDIR`, then /tmp).
     pub(crate) temp_dirs: Vec<OsString>,
+    pub(crate) spill_order: StageOrder,
     pub(crate) parallel: Option<usize>,
     pub(crate) batch_size: Option<usize>,
     pub(crate) json: bool,
@@ -143,6 +145,7 @@ pub(crate) struct SortArgs {
     output: Option<OsString>,
     buffer_sizes: Vec<BufferSize>,
     temp_dirs: Vec<OsString>,
+    spill_order: StageOrder,
     parallel: Option<usize>,
     batch_size: Option<usize>,
     json: bool,
@@ -348,6 +351,10 @@ impl SortArgs {
             "no-progress" => self.progress = Some(false),
             "report" => self.report = true,
             "explain" => self.explain = true,
+            "spill-order" => {
+                let given = find_word(given, "--spill-order", &SPILL_WORDS)?;
+                self.spill_order = if given == b'c' { StageOrder::Cost } else { StageOrder::Given };
+            }
             "records" => self.formats.push((name, Format::Records(record_shape(value.as_deref())?))),
             "u32" => self.formats.push((name, Format::U32)),
             "u64" => self.formats.push((name, Format::U64)),
@@ -399,6 +406,7 @@ impl SortArgs {
             output: self.output,
             buffer_sizes: self.buffer_sizes,
             temp_dirs: self.temp_dirs,
+            spill_order: self.spill_order,
             parallel: self.parallel,
             batch_size: self.batch_size,
             json: self.json,

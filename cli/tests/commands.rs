@@ -105,6 +105,63 @@ fn every_kind_is_written_sorted_and_checked() {
 }
 
 #[test]
+fn runs_go_where_the_list_says() {
+    let folder = Folder::new();
+    let (input, sorted) = (folder.path("input"), folder.path("sorted"));
+    good(dpipe().args(["gen", "records", "24M"]).arg(&input));
+    let list = format!("dram:4M,{}?limit=8M,ssd:{}", folder.0.display(), folder.0.display());
+    let sort = |more: &[&str]| {
+        let mut command = dpipe();
+        command.args(["sort", "--records", "-S16M", "--json", "--report", "--explain", "-T", &list]).args(more);
+        command.arg("-o").arg(&sorted).arg(&input);
+        run(&mut command)
+    };
+    let output = sort(&[]);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{told}");
+    let report = json(&String::from_utf8(output.stdout).unwrap());
+    let spill = report["spill"].as_array().unwrap();
+    let names: Vec<_> = spill.iter().map(|s| (s["tier"].as_u64().unwrap(), s["place"].as_str().unwrap())).collect();
+    let dir = folder.0.to_str().unwrap();
+    assert_eq!(names, [(0, "dram:4M"), (1, dir), (2, dir)], "{report}");
+    assert!(spill.iter().all(|s| s["bytes"].as_u64() > Some(2 << 20)), "{report}");
+    assert!(spill[1]["why"].as_str().unwrap().contains("limit"), "{report}");
+    assert!(told.contains("number 2 in the order given") && told.contains("moved on: full"), "{told}");
+    let after = json(&good(dpipe().args(["check", "records", "--json"]).arg(&sorted)));
+    assert_eq!(after["sorted"], true);
+    // By cost, or with a word that is none; a list with a place that is none.
+    let by_cost = json(&String::from_utf8(sort(&["--spill-order=cost"]).stdout).unwrap());
+    assert!(by_cost["spill"][0]["order"].as_str().unwrap().contains("by cost"), "{by_cost}");
+    assert_eq!(sort(&["--spill-order=random"]).status.code(), Some(1));
+    let error = bad(dpipe().args(["sort", "-T", "dram:1G,tape:0"]).arg(&input), 2);
+    assert!(error.contains("tape"), "{error}");
+    assert_eq!(folder.names(), ["input", "sorted"], "nothing else is left");
+}
+
+#[test]
+fn sorted_streams_are_merged_by_way_of_the_places() {
+    let folder = Folder::new();
+    let (one, other, fifo) = (folder.path("one"), folder.path("other"), folder.path("fifo"));
+    good(dpipe().args(["gen", "lines", "9M", "--seed", "1"]).arg(&one));
+    good(dpipe().args(["gen", "lines", "8M", "--seed", "2"]).arg(&other));
+    for file in [&one, &other] {
+        good(dpipe().args(["sort", "-o"]).arg(file).arg(file));
+    }
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let mut cat = Command::new("cp").arg(&other).arg(&fifo).spawn().unwrap();
+    let list = format!("dram:3M,{}", folder.0.display());
+    let out = run(dpipe().args(["sort", "-m", "-S", "32M", "--json", "-T", &list]).arg(&one).arg(&fifo));
+    assert!(cat.wait().unwrap().success());
+    let told = String::from_utf8(out.stderr).unwrap();
+    assert!(out.status.success(), "{told}");
+    let report = json(&told);
+    let placed: Vec<u64> = report["spill"].as_array().unwrap().iter().map(|s| s["bytes"].as_u64().unwrap()).collect();
+    assert!(placed[0] == 3 << 20 && placed[1] > 4 << 20, "{report}");
+    let theirs = run(Command::new("sort").env("LC_ALL", "C").arg("-m").arg(&one).arg(&other));
+    assert!(out.stdout == theirs.stdout);
+}
+
+#[test]
 fn the_same_seed_writes_the_same_bytes_by_any_number_of_threads() {
     let folder = Folder::new();
     for kind in ["records", "records-ascii", "u64", "lines"] {
@@ -267,10 +324,13 @@ fn a_signal_ends_it_and_leaves_nothing() {
     fs::write(&output, "old\n").unwrap();
     // It waits for a standard input that says nothing.
     let mut child = dpipe().args(["sort", "-o"]).arg(&output).stdin(Stdio::piped()).spawn().unwrap();
+    // Kept open: `wait` would close it, and an input that ends may be sorted before the signal is heard.
+    let silent = child.stdin.take();
     std::thread::sleep(std::time::Duration::from_millis(300));
     let pid = child.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     assert_eq!(child.wait().unwrap().signal(), Some(15));
+    drop(silent);
     assert_eq!(fs::read_to_string(&output).unwrap(), "old\n");
     assert_eq!(folder.names(), ["output"]);
     // A reader that goes away: as for others, death by SIGPIPE, and no word.
@@ -299,4 +359,50 @@ fn the_demo_holds() {
     assert!(folder.names().is_empty());
     let error = bad(dpipe().args(["demo", "--size", "4000T", "--dir"]).arg(&folder.0), 2);
     assert!(error.contains("--size"), "{error}");
+}
+
+#[test]
+fn persistent_memory_and_nodes_are_places_to_copy_to_and_from() {
+    let folder = Folder::new();
+    let (input, back) = (folder.path("input"), folder.path("back"));
+    let pmem = format!("pmem:{}?emulated", folder.path("pmem").display());
+    good(dpipe().args(["gen", "u64", "3M"]).arg(&input));
+    let copy =
+        |from: &str, to: &str, more: &[&str]| run(dpipe().args(["copy", "--verify", "--json", from, to]).args(more));
+    let path = |path: &Path| path.to_str().unwrap().to_owned();
+    let up = copy(&path(&input), &pmem, &[]);
+    assert!(up.status.success(), "{}", String::from_utf8_lossy(&up.stderr));
+    let report = json(&String::from_utf8(up.stdout).unwrap());
+    assert_eq!(
+        (report["verified"].as_bool(), report["bytes"].as_u64()),
+        (Some(true), Some(fs::metadata(&input).unwrap().len()))
+    );
+    assert!(report["route"]["target"].as_str().unwrap().ends_with("?emulated"), "{report}");
+    assert_eq!(fs::read(&input).unwrap(), fs::read(folder.path("pmem")).unwrap());
+    assert!(copy(&pmem, &path(&back), &[]).status.success());
+    assert_eq!(fs::read(&input).unwrap(), fs::read(&back).unwrap());
+    // What is there is written in place, which must be meant.
+    let again = copy(&path(&input), &pmem, &[]);
+    assert!(!again.status.success() && String::from_utf8_lossy(&again.stderr).contains("--force"));
+    fs::write(folder.path("pmem"), vec![1; 3 << 20]).unwrap();
+    assert!(copy(&path(&input), &pmem, &["--force"]).status.success());
+    // A plain file is not persistent memory unless the user says so.
+    let plain = pmem.trim_end_matches("?emulated");
+    let refused = copy(plain, "dram:", &[]);
+    if refused.status.success() {
+        println!("SKIPPED: a plain file as persistent memory: the tests run on DAX");
+    } else {
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("emulated"));
+    }
+    let explained = good(dpipe().args(["explain", "dram:1M", &pmem]));
+    assert!(explained.contains("pmem-store") && explained.contains("emulated"), "{explained}");
+    // A node that exists, and one that does not.
+    if Path::new("/sys/devices/system/node/node0").exists() {
+        let node = copy(&path(&input), "numa:0", &[]);
+        assert!(node.status.success(), "{}", String::from_utf8_lossy(&node.stderr));
+        let error = copy(&path(&input), "numa:999?len=1M", &[]);
+        assert!(String::from_utf8_lossy(&error.stderr).contains("these have memory: 0"), "{error:?}");
+    } else {
+        println!("SKIPPED: copies to a NUMA node: the kernel tells of none");
+    }
 }

@@ -4,6 +4,11 @@
 //! the backend then opens a [`Mover`] for the primitive that was chosen. Descriptors flow down (jobs), completions flow
 //! up. A backend never chooses for the planner and never calls another backend.
 
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -13,7 +18,8 @@ use crate::span::Span;
 use crate::topology::Topology;
 
 /// What the caller demands of a pipe. What cannot be met is refused at connect, with the alternatives.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Constraints {
     /// Only these primitives, by name (empty: any).
     pub only: Vec<String>,
@@ -33,6 +39,9 @@ pub struct Constraints {
     pub queue_depth: Option<u32>,
     /// Bytes of one request; by the device's limits if not given.
     pub request_bytes: Option<u32>,
+    /// Its requests go before those of others at the device (I/O priority), where the kernel honours that and the process
+    /// may ask for it. A device may be kept from others by it: for few and short requests.
+    pub urgent: bool,
 }
 
 /// The question to a backend.
@@ -139,8 +148,22 @@ pub trait Inline: Send + Sync {
     /// `OutOfRange`, `Busy`, and what the primitive can meet.
     fn transfer(&self, span: Span) -> Result<()>;
 
+    /// The same for parts of a job whose leases somebody else holds; None where each call must lease for itself.
+    fn parts(&self) -> Option<&dyn InParts> {
+        None
+    }
+
     /// What it did so far.
     fn counters(&self) -> Counters;
+}
+
+/// An inline mover that can be used piece by piece: how a runtime keeps a long copy interruptible.
+pub trait InParts: Send + Sync {
+    /// Moves one part. `whole` is the length of what it is a part of, so that a kernel is chosen for the whole.
+    ///
+    /// # Errors
+    /// `InvalidInput` where the job's leases are missing or of other lengths than its span.
+    fn transfer_part(&self, part: &Job, whole: u64) -> Result<()>;
 }
 
 /// A mover with a queue. Jobs bring their leases along, and the mover keeps them until the device is done.
@@ -151,6 +174,26 @@ pub trait Queued: Send + Sync {
     /// The job comes back with the error.
     #[allow(clippy::result_large_err)]
     fn submit(&self, job: Job) -> std::result::Result<(), (Job, Error)>;
+
+    /// Accepts jobs from the front, as many as it can, telling the device of them together.
+    ///
+    /// # Errors
+    /// The job that was refused is left at the front.
+    fn submit_all(&self, jobs: &mut VecDeque<Job>) -> Result<()> {
+        while let Some(job) = jobs.pop_front() {
+            if let Err((job, error)) = self.submit(job) {
+                jobs.push_front(job);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// A descriptor that is readable while [`complete`](Self::complete) has something to do. None where there is no such
+    /// thing: then `submit` may block, and somebody has to wait in `complete`.
+    fn event(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 
     /// Appends the jobs that are done. With `wait`, returns only when there is at least one, or no job at all.
     /// Other threads may submit meanwhile.
@@ -174,6 +217,52 @@ pub struct Job {
     pub source: Option<RawLease>,
     /// The lease on the target, if it is in memory.
     pub target: Option<RawLease>,
+    /// To be rung when it is done, by a mover whose device can do so by itself; others leave it alone.
+    pub bell: Option<Arc<Bell>>,
+}
+
+/// A byte into a socket, sent when a job is done, not by a thread that must wake up for it but by the device (an
+/// io_uring sends it behind the last request of the job). It says "look", not how it went: a request that must be repeated
+/// rings as well.
+#[derive(Debug)]
+pub struct Bell {
+    tower: Arc<BellTower>,
+    rings: AtomicU64,
+}
+
+/// The socket of bells, and how many bytes were or will be sent into it.
+#[derive(Debug)]
+pub struct BellTower {
+    /// The end that is written to.
+    pub socket: OwnedFd,
+    /// Bytes so far, those included that are to come.
+    pub rings: AtomicU64,
+}
+
+impl Bell {
+    /// What is sent.
+    pub const BYTE: &'static [u8; 1] = &[1];
+
+    /// A bell of one job.
+    pub fn new(tower: Arc<BellTower>) -> Bell {
+        Bell { tower, rings: AtomicU64::new(0) }
+    }
+
+    /// The socket.
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.tower.socket.as_fd()
+    }
+
+    /// Counts a byte that is about to be sent.
+    pub fn count(&self) {
+        self.rings.fetch_add(1, Ordering::SeqCst);
+        self.tower.rings.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How often it was or will be rung.
+    pub fn rings(&self) -> u64 {
+        self.rings.load(Ordering::SeqCst)
+    }
 }
 
 /// A job that is done; its leases are gone.

@@ -47,6 +47,8 @@ struct Inner {
     errno: Option<i32>,
     offset: Option<u64>,
     bytes_done: Option<u64>,
+    /// The context is the whole text: it was made elsewhere.
+    relayed: bool,
 }
 
 /// An error: kind, operation, context, and for I/O errno, offset and the bytes done before it.
@@ -74,7 +76,15 @@ impl Error {
             errno: None,
             offset: None,
             bytes_done: None,
+            relayed: false,
         }))
+    }
+
+    /// An error that another process or thread told, with its whole text.
+    pub fn relayed(kind: ErrorKind, text: String) -> Self {
+        let mut error = Error::new(kind, "transfer", text);
+        error.0.relayed = true;
+        error
     }
 
     /// The error of a failed system call; the kind follows from the errno.
@@ -115,6 +125,13 @@ impl Error {
     #[must_use]
     pub fn advice(mut self, advice: impl Into<String>) -> Self {
         self.0.advice = Some(advice.into());
+        self
+    }
+
+    /// Says where it happened in a larger job, before what it says already.
+    #[must_use]
+    pub fn within(mut self, whose: impl fmt::Display) -> Self {
+        self.0.context = format!("{whose}: {}", self.0.context);
         self
     }
 
@@ -168,6 +185,9 @@ fn kind_of(errno: i32) -> ErrorKind {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let e = &*self.0;
+        if e.relayed {
+            return f.write_str(&e.context);
+        }
         write!(f, "{}: {}", e.operation, e.context)?;
         if let Some(offset) = e.offset {
             write!(f, " at offset {offset}")?;

@@ -2,6 +2,7 @@
 //!
 //! | module | question |
 //! |---|---|
+//! | [`sync`](crate) | what threads share; a model of it for tests of schedules |
 //! | [`error`](Error) | what went wrong, and what can be done about it |
 //! | [`span`](Span) | how much, from which offset to which |
 //! | [`memory`] | who may reach which bytes |
@@ -10,27 +11,38 @@
 //! | [`backend`] | who could move it, by which primitive, at what cost |
 //! | [`plan`] | which way, and why not another |
 //! | [`pipe`] | go, and what really happened |
+//! | [`machine`](Machine) | all of it as a value |
+//! | [`runtime`] | go, many side by side, each as it deserves |
+//! | [`graph`] | go, together with computation, each after what it depends on |
+//! | [`descriptor`] | go, from any event loop |
 //!
 //! Each imports only those before it. The crate names no backend; `datapipes` puts core and backends together.
 #![deny(unsafe_code)]
 
 pub mod backend;
+pub mod descriptor;
 mod error;
+pub mod graph;
 pub mod locator;
 mod machine;
 pub mod memory;
 pub mod pipe;
 pub mod plan;
+pub mod runtime;
 mod span;
+mod sync;
 pub mod topology;
 
 pub use backend::Counters;
+pub use descriptor::{ConnectFd, PipeFd};
 pub use error::{Error, ErrorKind, Result};
 pub use locator::{
-    CoreCache, Draft, Dram, Endpoint, FileAccess, Identity, Locator, Persistence, Reach, Ssd, Uri, parse_size,
+    CoreCache, Draft, Dram, Endpoint, Extent, FileAccess, Identity, Locator, NumaMemory, Persistence, PlaceUse, Pmem,
+    PmemOptions, Reach, Ssd, StageOrder, StagePlace, Staging, Uri, parse_size,
 };
 pub use machine::Machine;
 pub use memory::{Lease, LeaseMut, MapOptions, Pages, Pool};
-pub use pipe::{Pipe, Report, Transfer};
+pub use pipe::{Pipe, PlaceReport, Report, Transfer};
 pub use plan::{Constraints, Route};
+pub use runtime::{Class, Connect, Handle, Handles, Runtime, RuntimePipe, Service};
 pub use span::Span;

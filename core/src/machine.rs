@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::backend::{Backend, Constraints};
 use crate::error::{Error, ErrorKind, Result};
-use crate::locator::Locator;
-use crate::pipe::Pipe;
+use crate::locator::{Locator, StageOrder, StagePlace, Staging};
+use crate::pipe::{Pipe, staged};
 use crate::plan::{Planner, Route};
 use crate::topology::Core;
 use crate::topology::Topology;
@@ -46,8 +46,7 @@ impl Machine {
     /// # Errors
     /// As [`connect`](Self::connect).
     pub fn connect_with(&self, source: &dyn Locator, target: &dyn Locator, constraints: &Constraints) -> Result<Pipe> {
-        let plan = self.planner(constraints).plan(&source.endpoint(), &target.endpoint())?;
-        Pipe::open(plan, constraints, &self.topology)
+        staged::connect(&self.planner(constraints), &source.endpoint(), &target.endpoint())
     }
 
     /// The route that `connect_with` would take, without connecting.
@@ -55,7 +54,20 @@ impl Machine {
     /// # Errors
     /// As [`connect`](Self::connect).
     pub fn explain(&self, source: &dyn Locator, target: &dyn Locator, constraints: &Constraints) -> Result<Route> {
-        Ok(self.planner(constraints).plan(&source.endpoint(), &target.endpoint())?.route)
+        staged::route(&self.planner(constraints), &source.endpoint(), &target.endpoint())
+    }
+
+    /// Opens places to stage data in (CIDR'23, section 5.3). By cost, the order is that of this machine's routes from memory
+    /// to each place and back; places that cost the same take turns, and one without free space comes last.
+    ///
+    /// # Errors
+    /// As [`Staging::open`]; by cost also `Unsupported` for a place that this machine cannot write and read.
+    pub fn staging(&self, places: Vec<StagePlace>, order: StageOrder) -> Result<Staging> {
+        let staging = Staging::open(places)?;
+        if order == StageOrder::Cost {
+            staged::by_cost(&self.planner(&Constraints::default()), &staging)?;
+        }
+        Ok(staging)
     }
 
     /// Runs `work` on every usable core at once, each call on a thread bound to its core, and returns the first error.
@@ -103,7 +115,8 @@ impl Machine {
     }
 }
 
-fn bind_to(core: usize) -> Result<()> {
+/// Binds this thread to a core.
+pub(crate) fn bind_to(core: usize) -> Result<()> {
     let mut set = rustix::thread::CpuSet::new();
     if core >= rustix::thread::CpuSet::MAX_CPU {
         return Err(Error::new(ErrorKind::Unavailable, "bind", format!("core {core} is beyond what the kernel takes")));

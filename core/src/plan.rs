@@ -4,6 +4,7 @@
 //! ways(source, target):
 //!     direct:      source -> target                       one hop
 //!     placement:   source -> memory behind a cache -> its lines into the core     where the source is not memory
+//!                  source -> persistent memory -> its lines flushed               where the source is not memory
 //!     by bounce:   source -> memory of the pipe -> target where neither end is memory
 //! take the way whose estimate for a typical transfer is the shortest; keep every refusal
 //! ```
@@ -16,7 +17,7 @@ use serde::Serialize;
 pub use crate::backend::Constraints;
 use crate::backend::{Ask, Backend, Offer, Quality};
 use crate::error::{Error, ErrorKind, Result};
-use crate::locator::{Dram, Endpoint, Facts, Locator};
+use crate::locator::{Dram, Endpoint, Facts, Locator, Persistence};
 use crate::memory::{MapOptions, Pool};
 use crate::topology::Topology;
 
@@ -127,6 +128,8 @@ pub(crate) struct Plan {
     pub(crate) route: Route,
     /// The buffers, where the shape is a bounce.
     pub(crate) bounce: Vec<Dram>,
+    /// The two places.
+    pub(crate) ends: (Endpoint, Endpoint),
 }
 
 /// Which of the caller's demands bear on a leg.
@@ -134,7 +137,7 @@ pub(crate) struct Plan {
 enum Demands {
     /// All.
     Movement,
-    /// Lines are loaded into a cache, which moves nothing between places: only what was denied.
+    /// Lines are loaded into a cache or flushed from it, which moves nothing between places: only what was denied.
     Placement,
 }
 
@@ -159,6 +162,18 @@ impl Planner<'_> {
                 }
             } else {
                 ways.push((Shape::Direct, vec![leg], Vec::new()));
+            }
+        }
+        // What a device or the kernel writes to persistent memory may still lie in the caches: a second leg flushes it.
+        if source.memory().is_none()
+            && target.memory().is_some()
+            && target.facts.persistence == Persistence::OnCompletion
+        {
+            let landed = before_flush(target);
+            let leg = self.best(source, &landed, Demands::Movement, &mut rejected);
+            let flush = self.best(&landed, target, Demands::Placement, &mut rejected);
+            if let (Some(leg), Some(flush)) = (leg, flush) {
+                ways.push((Shape::Placement, vec![leg, flush], Vec::new()));
             }
         }
         if source.memory().is_none() && target.memory().is_none() {
@@ -198,7 +213,7 @@ impl Planner<'_> {
         });
         let hops = legs.iter().map(Leg::hop).collect();
         let route = Route { source: source.facts.name.clone(), target: target.facts.name.clone(), hops, rejected };
-        Ok(Plan { shape, legs, route, bounce })
+        Ok(Plan { shape, legs, route, bounce, ends: (source.clone(), target.clone()) })
     }
 
     /// The best offer for one leg that meets the constraints; the others go to `rejected`.
@@ -338,6 +353,16 @@ fn behind_cache(cache: &Endpoint) -> Endpoint {
         ..(*cache.facts).clone()
     };
     Endpoint { facts: Arc::new(facts), handle: cache.handle.clone() }
+}
+
+/// Persistent memory as those see it who do not flush: what they moved survives once somebody did.
+fn before_flush(place: &Endpoint) -> Endpoint {
+    let facts = Facts {
+        persistence: Persistence::AfterSync,
+        name: format!("{} before the flush", place.facts.name),
+        ..(*place.facts).clone()
+    };
+    Endpoint { facts: Arc::new(facts), handle: place.handle.clone() }
 }
 
 #[cfg(test)]

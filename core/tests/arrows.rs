@@ -46,7 +46,8 @@ fn wrong_imports(order: &[String], module: usize, text: &str) -> Vec<String> {
 #[test]
 fn modules_of_the_core_import_only_those_before_them() {
     let order = order();
-    assert_eq!(order, ["error", "span", "memory", "topology", "locator", "backend", "plan", "pipe"]);
+    let first = ["sync", "error", "span", "memory", "topology", "locator", "backend", "plan", "pipe"];
+    assert_eq!(order, [&first[..], &["machine", "runtime", "graph", "descriptor"]].concat());
     for (at, module) in order.iter().enumerate() {
         let mut files = Vec::new();
         sources(&core().join(format!("src/{module}.rs")), &mut files);
@@ -93,6 +94,8 @@ enum Role {
     Bundle,
     Facade,
     Product,
+    /// What gives the façade to other processes.
+    Service,
     Testkit,
     /// The command line and the tasks: they may depend on all.
     Top,
@@ -101,10 +104,11 @@ enum Role {
 fn role(package: &str) -> Role {
     match package {
         "datapipes-core" => Role::Core,
-        "datapipes-cpu" | "datapipes-file" => Role::Backend,
+        "datapipes-cpu" | "datapipes-dax" | "datapipes-file" => Role::Backend,
         "datapipes-bundle" => Role::Bundle,
         "datapipes" => Role::Facade,
-        "datapipes-sort" => Role::Product,
+        "datapipes-sort" | "datapipes-durable" => Role::Product,
+        "datapipes-service" => Role::Service,
         "datapipes-testkit" => Role::Testkit,
         "datapipes-cli" | "dpipe" | "xtask" => Role::Top,
         other => panic!("give `{other}` its role in core/tests/arrows.rs"),
@@ -117,6 +121,7 @@ fn may(from: Role, to: Role) -> bool {
         Role::Backend | Role::Product | Role::Testkit => to == Role::Core,
         Role::Bundle => matches!(to, Role::Backend | Role::Core),
         Role::Facade => matches!(to, Role::Bundle | Role::Core),
+        Role::Service => matches!(to, Role::Facade | Role::Core),
         Role::Top => true,
     }
 }

@@ -19,7 +19,11 @@ fn every_backend_and_every_locator_conforms() {
     } else {
         kinds.push(Kind::absent("tmpfs", "there is no /dev/shm"));
     }
+    kinds.extend(Kind::of_persistent_memory(&disk));
+    kinds.extend(Kind::of_nodes(machine.topology()));
     kinds.extend(Kind::of_devices((0..4).map(|_| BlockDevice::over_a_file_in(&disk)).collect()));
+
+    leave_out(&mut kinds);
 
     let seed = std::env::var("SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(0x5eed);
     let outcomes = run(&machine, &kinds, seed);
@@ -30,6 +34,21 @@ fn every_backend_and_every_locator_conforms() {
     let list: String = failed.iter().map(|o| format!("{o}\n")).collect();
     assert!(failed.is_empty(), "{list}");
     nothing_was_skipped_silently(&machine, &kinds, &outcomes);
+}
+
+/// Only the kinds that `DATAPIPES_CONFORMANCE_KINDS` lists (with commas), where it is set: a slow machine takes a part.
+fn leave_out(kinds: &mut Vec<Kind>) {
+    let Ok(listed) = std::env::var("DATAPIPES_CONFORMANCE_KINDS") else { return };
+    let listed: Vec<&str> = listed.split(',').collect();
+    let unknown = listed.iter().find(|name| kinds.iter().all(|kind| kind.name != **name));
+    assert_eq!(unknown, None, "DATAPIPES_CONFORMANCE_KINDS names a kind that is none");
+    kinds.retain(|kind| {
+        let stays = listed.contains(&kind.name.as_str());
+        if !stays {
+            println!("SKIPPED: conformance of {}: left out by DATAPIPES_CONFORMANCE_KINDS", kind.name);
+        }
+        stays
+    });
 }
 
 /// One line for each primitive and reason, with the number of pairs.

@@ -92,7 +92,7 @@ impl Input {
 const MOST_CLOSING: usize = 16;
 
 enum Open {
-    Place { pipe: Pipe, at: u64, end: u64 },
+    Place { pipe: Box<Pipe>, at: u64, end: u64 },
     Stream { file: File, name: PathBuf },
 }
 
@@ -197,7 +197,7 @@ impl<'a> Feed<'a> {
             Input::Place { ssd, from } => {
                 let end = ssd.len()?.max(from);
                 let constraints = Constraints { typical_len: Some((end - from).max(1)), ..Constraints::default() };
-                let pipe = self.machine.connect_with(&ssd, self.memory, &constraints)?;
+                let pipe = Box::new(self.machine.connect_with(&ssd, self.memory, &constraints)?);
                 Open::Place { pipe, at: from, end }
             }
             Input::Stream { name, fd } => Open::Stream { file: File::from(fd), name },
@@ -207,7 +207,7 @@ impl<'a> Feed<'a> {
 
     fn close(&mut self) {
         if let Some(Open::Place { pipe, .. }) = self.open.take() {
-            self.closing.push_back(pipe);
+            self.closing.push_back(*pipe);
         }
         if self.closing.len() > MOST_CLOSING
             && let Some(pipe) = self.closing.pop_front()

@@ -1,18 +1,21 @@
 //! A sort from its description to its report.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Instant;
 
-use datapipes_core::locator::folder_of;
 use datapipes_core::topology::{BlockDevice, Topology};
 use datapipes_core::{
-    Constraints, Draft, Dram, Error, ErrorKind, Identity, Machine, MapOptions, Pages, Pipe, Pool, Result, Ssd,
+    Constraints, Draft, Dram, Error, ErrorKind, Identity, Locator, Machine, MapOptions, Pages, Pipe, Pool, Result,
+    StageOrder, StagePlace, Staging,
 };
 
 use crate::arrange::Arranger;
-use crate::blocks::{Blocks, StreamOut, Target};
+use crate::blocks::{ALIGN, Blocks, StreamOut, Target};
 use crate::budget::Budget;
 use crate::control::Control;
 use crate::entry::Entry;
@@ -24,6 +27,7 @@ use crate::numbers::{Flying, NumberKind, Numbers, SortedNumbers, land};
 use crate::output::Output;
 use crate::report::{Movements, Phase, Role, SortReport, SpacePlan};
 use crate::slot::{Filled, Filler};
+use crate::space::{Space, check_space};
 use crate::spill::{Run, Spill};
 use crate::team::team;
 use crate::text::Order;
@@ -74,8 +78,11 @@ pub struct SortJob {
     pub output: Output,
     /// All the memory that the process may use, in bytes.
     pub memory_bytes: u64,
-    /// Directories for runs that do not fit the memory; they take turns.
-    pub spill_dirs: Vec<PathBuf>,
+    /// Places for runs that do not fit the memory, by tiers: those of one tier take turns, the next comes when they are
+    /// full. Memory among them is beside `memory_bytes`.
+    pub spill: Vec<StagePlace>,
+    /// Whether the tiers count, or what the places cost.
+    pub spill_order: StageOrder,
     /// Threads that sort and merge.
     pub threads: usize,
     /// Of records with the same key, keep the first.
@@ -116,11 +123,11 @@ enum Task {
 }
 
 fn run(machine: &Machine, job: SortJob, task: Task) -> Result<SortReport> {
-    let SortJob { format, inputs, output, memory_bytes, spill_dirs, threads, unique, fan_in, control } = job;
+    let SortJob { format, inputs, output, memory_bytes, spill, spill_order, threads, unique, fan_in, control } = job;
     let settings = Settings { memory_bytes, threads: threads.max(1), unique, fan_in };
     let total = total_len(&inputs)?;
     control.progress.total.store(total.unwrap_or(0), Relaxed);
-    let work = Work { inputs, output, spill_dirs, total };
+    let work = Work { inputs, output, spill: Spill::new(machine, spill.clone(), spill_order), places: spill, total };
     match format {
         Format::Records { len, key_at, key_len, reverse } => {
             if key_len == 0 || key_at.checked_add(key_len).is_none_or(|end| end > len) {
@@ -158,10 +165,11 @@ struct Settings {
     fan_in: usize,
 }
 
-struct Work {
+struct Work<'a> {
     inputs: Vec<Input>,
     output: Output,
-    spill_dirs: Vec<PathBuf>,
+    spill: Spill<'a>,
+    places: Vec<StagePlace>,
     /// Bytes of all inputs, where that is known.
     total: Option<u64>,
 }
@@ -183,7 +191,7 @@ struct Engine<'a, L> {
 
 /// An output that has been opened.
 enum Sink<'a> {
-    Draft { draft: Draft, pipe: Pipe },
+    Draft { draft: Draft, pipe: Box<Pipe> },
     Stream(StreamOut<'a>),
 }
 
@@ -210,9 +218,9 @@ struct Lanes<'s> {
     free: Mutex<Option<mpsc::Sender<Dram>>>,
     to_sort: Mutex<mpsc::Receiver<Result<Filled>>>,
     forming: Mutex<Forming>,
-    /// By spill place.
-    pipes: Vec<OnceLock<Pipe>>,
-    spill: &'s Mutex<Spill>,
+    /// To the spill places, connected when it is needed.
+    pipe: OnceLock<Pipe>,
+    spill: &'s Spill<'s>,
 }
 
 struct Forming {
@@ -234,7 +242,13 @@ struct Formed {
 }
 
 impl<'a, L: Layout> Engine<'a, L> {
-    fn new(machine: &'a Machine, layout: &'a L, settings: Settings, control: &'a Control, work: &Work) -> Result<Self> {
+    fn new(
+        machine: &'a Machine,
+        layout: &'a L,
+        settings: Settings,
+        control: &'a Control,
+        work: &Work<'_>,
+    ) -> Result<Self> {
         let mut budget = Budget::new(settings.memory_bytes, settings.threads)?;
         let fits = fits(layout, &budget, work);
         if let (false, Some(total)) = (fits, work.total) {
@@ -248,30 +262,28 @@ impl<'a, L: Layout> Engine<'a, L> {
         Ok(Engine { machine, layout, settings, control, budget, total, fits, memory, movements })
     }
 
-    fn run(&self, task: Task, work: Work) -> Result<SortReport> {
+    fn run(&self, task: Task, work: Work<'_>) -> Result<SortReport> {
         match task {
             Task::Sort => self.sort(work),
             Task::Merge => self.merge_inputs(work),
         }
     }
 
-    fn sort(&self, work: Work) -> Result<SortReport> {
+    fn sort(&self, work: Work<'_>) -> Result<SortReport> {
         let started = Instant::now();
-        let Work { inputs, output, spill_dirs, total } = work;
-        self.check_space(total, self.fits, &output, &spill_dirs)?;
-        let plan = self.space_plan(total, &spill_dirs);
+        let Work { inputs, output, spill, places, total } = work;
+        check_space(&places, &output, self.space(total, self.fits))?;
+        let plan = self.space_plan(total, &places);
         let _ = self.control.progress.plan.set(plan.clone());
         let sink = self.open_sink(output)?;
-        let spill = Mutex::new(Spill::new(&spill_dirs));
         let mut report = SortReport { plan, ..self.report() };
         let blocks = Blocks::new(&self.memory, 0, self.budget.block, self.budget.blocks);
 
         let formed = self.form_runs(inputs, &blocks, &sink, &spill, &mut report)?;
         report.records = formed.records;
         report.bytes = self.control.progress.read.load(Relaxed);
-        let mut spill = spill.into_inner().unwrap_or_else(PoisonError::into_inner);
         if !formed.runs.is_empty() {
-            self.merge_runs(formed.runs, &blocks, &sink, &mut spill, &mut report)?;
+            self.merge_runs(formed.runs, &blocks, &sink, &spill, &mut report)?;
         }
         self.publish(sink, &mut report)?;
         report.spill = spill.uses();
@@ -288,52 +300,20 @@ impl<'a, L: Layout> Engine<'a, L> {
         }
     }
 
-    fn space_plan(&self, total: Option<u64>, spill_dirs: &[PathBuf]) -> SpacePlan {
-        let free = |dir: &PathBuf| BlockDevice::behind(dir).ok().and_then(|s| s.available_bytes);
+    fn space_plan(&self, total: Option<u64>, places: &[StagePlace]) -> SpacePlan {
+        let behind = |dir: &Path| BlockDevice::behind(dir).ok().and_then(|s| s.available_bytes);
+        let free = |p: &StagePlace| p.as_folder().and_then(behind).into_iter().chain(p.most_bytes()).min();
         SpacePlan {
             input_bytes: total,
             memory_bytes: self.settings.memory_bytes,
             spill_bytes: if self.fits { Some(0) } else { total },
-            places: spill_dirs.iter().map(|dir| (dir.display().to_string(), free(dir))).collect(),
+            places: places.iter().map(|p| (p.name().to_owned(), free(p))).collect(),
         }
     }
 
-    /// Refuses what certainly will not fit, before anything is written.
-    fn check_space(&self, total: Option<u64>, fits: bool, output: &Output, spill_dirs: &[PathBuf]) -> Result<()> {
-        let Some(total) = total else { return Ok(()) };
-        let mut needs: Vec<(PathBuf, u64)> = Vec::new();
-        if let Output::File(path) = output {
-            let dir = folder_of(path);
-            let keeps = if self.settings.unique { 0 } else { total };
-            needs.push((dir, keeps));
-        }
-        // What several places must hold together is demanded of one place only where there is one.
-        if !fits && spill_dirs.len() == 1 {
-            needs.push((spill_dirs[0].clone(), total));
-        }
-        let mut by_device: Vec<(String, u64, u64, PathBuf)> = Vec::new();
-        for (dir, need) in needs {
-            let storage = BlockDevice::behind(&dir)?;
-            let Some(free) = storage.available_bytes else { continue };
-            let device = storage.number.to_string();
-            match by_device.iter_mut().find(|d| d.0 == device) {
-                Some(known) => known.1 += need,
-                None => by_device.push((device, need, free, dir)),
-            }
-        }
-        for (_, need, free, dir) in by_device {
-            if need > free {
-                return Err(Error::os(
-                    "sort",
-                    libc::ENOSPC,
-                    format!("{} has {free} bytes free, and {need} are needed there", dir.display()),
-                )
-                .advice(
-                    "nothing was written; name a directory with more room by -T or -o, or give more memory by -S",
-                ));
-            }
-        }
-        Ok(())
+    /// What must find room outside memory.
+    fn space(&self, total: Option<u64>, fits: bool) -> Space {
+        Space { output_bytes: total.filter(|_| !self.settings.unique), spill_bytes: total.filter(|_| !fits) }
     }
 
     fn open_sink(&self, output: Output) -> Result<Sink<'_>> {
@@ -343,7 +323,7 @@ impl<'a, L: Layout> Engine<'a, L> {
                 // The file is empty yet: the planner is told that it will not stay so.
                 let typical_len = Some(self.control.progress.total.load(Relaxed).max(self.budget.block as u64));
                 let constraints = Constraints { typical_len, ..Constraints::default() };
-                let pipe = self.machine.connect_with(&self.memory, draft.ssd(), &constraints)?;
+                let pipe = Box::new(self.machine.connect_with(&self.memory, draft.ssd(), &constraints)?);
                 Ok(Sink::Draft { draft, pipe })
             }
             Output::Stream { name, file } => Ok(Sink::Stream(StreamOut::new(name, file, &self.movements))),
@@ -353,7 +333,7 @@ impl<'a, L: Layout> Engine<'a, L> {
     fn publish(&self, sink: Sink<'_>, report: &mut SortReport) -> Result<()> {
         let started = Instant::now();
         if let Sink::Draft { draft, pipe } = sink {
-            self.movements.keep(Role::Output, pipe);
+            self.movements.keep(Role::Output, *pipe);
             draft.publish(report.bytes_out, Identity::OfReplaced)?;
         }
         report.phases.push(Phase { name: "publish", seconds: started.elapsed().as_secs_f64() });
@@ -368,7 +348,7 @@ impl<'a, L: Layout> Engine<'a, L> {
         inputs: Vec<Input>,
         blocks: &Blocks,
         sink: &Sink<'_>,
-        spill: &Mutex<Spill>,
+        spill: &Spill<'_>,
         report: &mut SortReport,
     ) -> Result<Formed> {
         let started = Instant::now();
@@ -385,7 +365,7 @@ impl<'a, L: Layout> Engine<'a, L> {
             free: Mutex::new(Some(free)),
             to_sort: Mutex::new(to_sort),
             forming: Mutex::new(Forming { runs: Vec::new(), error: None, direct: None }),
-            pipes: self.budget_places(spill),
+            pipe: OnceLock::new(),
             spill,
         };
         let records = std::thread::scope(|scope| {
@@ -414,13 +394,13 @@ impl<'a, L: Layout> Engine<'a, L> {
             reader.join().unwrap_or(0)
         });
         let drained = blocks.drain();
-        let Lanes { forming, pipes, .. } = lanes;
+        let Lanes { forming, pipe, .. } = lanes;
         let Forming { mut runs, error, direct } = forming.into_inner().unwrap_or_else(PoisonError::into_inner);
         if let Some(e) = error {
             return Err(e);
         }
         drained?;
-        for pipe in pipes.into_iter().filter_map(OnceLock::into_inner) {
+        if let Some(pipe) = pipe.into_inner() {
             self.movements.keep(Role::Spill, pipe);
         }
         // In the order of the input: that is what makes it stable.
@@ -433,10 +413,6 @@ impl<'a, L: Layout> Engine<'a, L> {
         let name = if runs.is_empty() { "sort" } else { "runs" };
         report.phases.push(Phase { name, seconds: started.elapsed().as_secs_f64() });
         Ok(Formed { runs, records })
-    }
-
-    fn budget_places(&self, spill: &Mutex<Spill>) -> Vec<OnceLock<Pipe>> {
-        (0..lock(spill).count()).map(|_| OnceLock::new()).collect()
     }
 
     /// Takes filled slots until there are no more.
@@ -544,18 +520,16 @@ impl<'a, L: Layout> Engine<'a, L> {
         ((total as usize).div_ceil(runs)).max(SHORT).next_multiple_of(4096)
     }
 
-    /// Room for a run, and the pipe to its place.
+    /// Room for a run, and the pipe to it.
     fn reserve<'p>(&self, bytes: u64, lanes: &'p Lanes<'_>) -> Result<(Run, &'p Pipe)> {
-        let mut spill = lock(lanes.spill);
-        let run = spill.reserve(bytes)?;
-        let pipe = &lanes.pipes[run.place];
-        if pipe.get().is_none() {
-            // The spill is locked, so nobody else connects meanwhile.
-            let _ = pipe.set(self.machine.connect(&self.memory, spill.ssd(run.place)?)?);
+        let run = lanes.spill.reserve(bytes)?;
+        if lanes.pipe.get().is_none() {
+            // Two lanes may both connect at first; one pipe is kept.
+            let _ = lanes.pipe.set(self.machine.connect(&self.memory, &lanes.spill.staging()?)?);
         }
-        match pipe.get() {
+        match lanes.pipe.get() {
             Some(pipe) => Ok((run, pipe)),
-            None => Err(Error::new(ErrorKind::InvalidInput, "spill", "the place has no pipe")),
+            None => Err(Error::new(ErrorKind::InvalidInput, "spill", "there is no pipe to the spill places")),
         }
     }
 
@@ -565,12 +539,13 @@ impl<'a, L: Layout> Engine<'a, L> {
         mut runs: Vec<Run>,
         blocks: &Blocks,
         sink: &Sink<'_>,
-        spill: &mut Spill,
+        spill: &Spill<'_>,
         report: &mut SortReport,
     ) -> Result<()> {
         let started = Instant::now();
         let merger = self.merger(blocks);
         let most = if self.settings.fan_in >= 2 { self.settings.fan_in } else { usize::MAX }.min(merger.fan_in());
+        let staging = spill.staging()?;
         let mut at = 0;
         while runs.len() > most {
             // Just enough for the last pass to take all that remain, and neighbours, so that stability holds.
@@ -581,11 +556,13 @@ impl<'a, L: Layout> Engine<'a, L> {
             }
             let group = &runs[at..at + count];
             let mut made = spill.reserve(group.iter().map(|r| r.len).sum())?;
-            let pipe = self.machine.connect(&self.memory, spill.ssd(made.place)?)?;
+            let end = made.offset + made.len;
+            let pipe = self.machine.connect(&self.memory, &staging)?;
             let target = Target::Place { pipe: &pipe, base: made.offset };
-            let merged = self.settle(blocks, self.merge_group(&merger, spill, group, target, false))?;
+            let merged = self.settle(blocks, self.merge_group(&merger, &staging, group, target, false))?;
             self.movements.keep(Role::Spill, pipe);
             (made.len, made.marks) = (merged.bytes, merged.marks);
+            spill.cut(&made, end)?;
             for run in group {
                 spill.free(run)?;
             }
@@ -596,7 +573,7 @@ impl<'a, L: Layout> Engine<'a, L> {
         if !self.settings.unique {
             sink.preallocate(runs.iter().map(|r| r.len).sum())?;
         }
-        let merged = self.settle(blocks, self.merge_group(&merger, spill, &runs, sink.target(), true))?;
+        let merged = self.settle(blocks, self.merge_group(&merger, &staging, &runs, sink.target(), true))?;
         report.bytes_out = merged.bytes;
         report.records_out = merged.records;
         report.merge_passes += 1;
@@ -621,14 +598,13 @@ impl<'a, L: Layout> Engine<'a, L> {
     fn merge_group(
         &self,
         merger: &Merger<'_, L>,
-        spill: &Spill,
+        staging: &Staging,
         runs: &[Run],
         target: Target<'_>,
         last: bool,
     ) -> Result<crate::merge::Merged> {
-        let places: Vec<Option<&Ssd>> = (0..spill.count()).map(|i| spill.ssd(i).ok()).collect();
         let progress = &self.control.progress;
-        merger.merge(&places, runs, target, if last { &progress.written } else { &progress.spilled }, last)
+        merger.merge(&[staging], runs, target, if last { &progress.written } else { &progress.spilled }, last)
     }
 
     /// Waits for all writes; the merge's own error comes first.
@@ -638,28 +614,35 @@ impl<'a, L: Layout> Engine<'a, L> {
         drained.map(|()| value)
     }
 
-    fn merge_inputs(&self, work: Work) -> Result<SortReport> {
+    fn merge_inputs(&self, work: Work<'_>) -> Result<SortReport> {
         let started = Instant::now();
-        let Work { inputs, output, spill_dirs, total } = work;
-        self.check_space(total, true, &output, &spill_dirs)?;
+        let Work { inputs, output, spill, places, total } = work;
+        check_space(&places, &output, self.space(total, true))?;
         let mut report = self.report();
         let sink = self.open_sink(output)?;
         let blocks = Blocks::new(&self.memory, 0, self.budget.block, self.budget.blocks);
-        let mut places = Vec::new();
+        let mut places: Vec<Box<dyn Locator>> = Vec::new();
         let mut runs = Vec::new();
-        for input in inputs {
-            let (ssd, from) = match input {
-                Input::Place { ssd, from } => (ssd, from),
-                Input::Stream { name, fd } => (copy_stream(&name, fd, &spill_dirs)?, 0),
+        for (i, input) in inputs.into_iter().enumerate() {
+            let (place, offset, len): (Box<dyn Locator>, u64, u64) = match input {
+                Input::Place { ssd, from } => {
+                    let len = ssd.len()?.saturating_sub(from);
+                    (Box::new(ssd), from, len)
+                }
+                Input::Stream { name, fd } => {
+                    // What cannot be read twice is copied to the spill places first.
+                    let (staging, offset) = (spill.staging()?, i as u64 * STREAM);
+                    let len = self.stage_stream(&name, fd, &staging, offset, &blocks)?;
+                    (Box::new(staging), offset, len)
+                }
             };
-            let len = ssd.len()?.saturating_sub(from);
             // Where its records begin is not known, so there are no marks and one core merges.
-            runs.push(Run { place: places.len(), offset: from, len, marks: Vec::new() });
-            places.push(ssd);
+            runs.push(Run { place: places.len(), offset, len, marks: Vec::new() });
+            places.push(place);
         }
         report.bytes = runs.iter().map(|r| r.len).sum();
         self.control.progress.total.store(report.bytes, Relaxed);
-        let places: Vec<Option<&Ssd>> = places.iter().map(Some).collect();
+        let places: Vec<&dyn Locator> = places.iter().map(AsRef::as_ref).collect();
         let merger = Merger { threads: 1, ..self.merger(&blocks) };
         if runs.len() > merger.fan_in() {
             return Err(Error::new(
@@ -677,14 +660,71 @@ impl<'a, L: Layout> Engine<'a, L> {
         report.merge_passes = 1;
         report.phases.push(Phase { name: "merge", seconds: started.elapsed().as_secs_f64() });
         self.publish(sink, &mut report)?;
+        report.spill = spill.uses();
         report.movements = self.movements.take();
         report.seconds = started.elapsed().as_secs_f64();
         Ok(report)
     }
+
+    /// Copies a stream to the staging, from `offset` on; returns its length.
+    fn stage_stream(&self, name: &Path, fd: OwnedFd, staging: &Staging, offset: u64, blocks: &Blocks) -> Result<u64> {
+        let pipe = self.machine.connect(&self.memory, staging)?;
+        let mut stream = File::from(fd);
+        let mut len = 0;
+        let copied = loop {
+            if let Err(e) = self.control.check() {
+                break Err(e);
+            }
+            let mut block = match blocks.take() {
+                Ok(block) => block,
+                Err(e) => break Err(e),
+            };
+            let filled = match fill(&mut stream, &mut block.bytes) {
+                Ok(filled) => filled,
+                Err(e) => {
+                    blocks.cancel(block);
+                    break Err(Error::io("read", &e, name.display().to_string()).offset(len));
+                }
+            };
+            if filled == 0 {
+                blocks.cancel(block);
+                break Ok(len);
+            }
+            let whole = filled.next_multiple_of(ALIGN);
+            block.bytes[filled..whole].fill(0);
+            if let Err(e) = blocks.write(&pipe, block, 0, whole, offset + len) {
+                break Err(e);
+            }
+            len += filled as u64;
+            if filled < blocks.size {
+                break Ok(len);
+            }
+        };
+        let outcome = self.settle(blocks, copied);
+        self.movements.keep(Role::Spill, pipe);
+        outcome
+    }
+}
+
+/// Streams that are to be merged are staged so far apart.
+const STREAM: u64 = 1 << 44;
+
+/// Reads until the buffer is full or the stream ends.
+fn fill(stream: &mut File, buffer: &mut [u8]) -> std::io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match stream.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(filled)
 }
 
 /// Whether records and entries fit the memory at once, as far as that is known.
-fn fits<L: Layout>(layout: &L, budget: &Budget, work: &Work) -> bool {
+fn fits<L: Layout>(layout: &L, budget: &Budget, work: &Work<'_>) -> bool {
     let Some(total) = work.total else { return false };
     let (_, arena) = budget.whole();
     let mean = match layout.fixed_len() {
@@ -715,16 +755,4 @@ fn sample_mean(inputs: &[Input], terminator: u8) -> f64 {
     });
     let bytes = &sample[..read.unwrap_or(0)];
     bytes.len() as f64 / (memchr::memchr_iter(terminator, bytes).count() as f64 + 1.0).max(1.0)
-}
-
-/// What cannot be read twice is copied to a spill place first.
-fn copy_stream(name: &std::path::Path, fd: std::os::fd::OwnedFd, dirs: &[PathBuf]) -> Result<Ssd> {
-    let mut spill = Spill::new(dirs);
-    let run = spill.reserve(4096)?;
-    let ssd = spill.ssd(run.place)?.clone();
-    ssd.set_len(0)?;
-    let fail = |e: std::io::Error| Error::io("read", &e, name.display().to_string());
-    let target = ssd.file().cached_fd().try_clone_to_owned().map_err(fail)?;
-    std::io::copy(&mut std::fs::File::from(fd), &mut std::fs::File::from(target)).map_err(fail)?;
-    Ok(ssd)
 }

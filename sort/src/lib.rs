@@ -28,6 +28,7 @@ mod prefetch;
 mod report;
 mod slot;
 mod source;
+mod space;
 mod spill;
 mod team;
 pub mod text;

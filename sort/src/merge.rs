@@ -11,7 +11,7 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 
-use datapipes_core::{Dram, Error, ErrorKind, Machine, Pipe, Result};
+use datapipes_core::{Dram, Error, ErrorKind, Locator, Machine, Pipe, Result};
 
 use crate::blocks::{Blocks, Edge, Outflow, Target, write_edges};
 use crate::control::{Control, count};
@@ -22,8 +22,8 @@ use crate::source::{Segment, Source, position, record_at};
 use crate::spill::{Mark, Run};
 use crate::team::team;
 
-/// A place from which runs are read.
-pub(crate) type Places<'a> = &'a [Option<&'a datapipes_core::Ssd>];
+/// The places from which runs are read.
+pub(crate) type Places<'a> = &'a [&'a dyn Locator];
 
 /// What merging needs besides the runs.
 pub(crate) struct Merger<'a, L> {
@@ -115,9 +115,9 @@ impl<L: Layout> Merger<'_, L> {
 
     fn connect(&self, places: Places<'_>, runs: &[Run]) -> Result<Vec<Option<Pipe>>> {
         let used = |place: usize| runs.iter().any(|r| r.place == place);
-        let connect = |(i, ssd): (usize, &Option<&datapipes_core::Ssd>)| match ssd {
-            Some(ssd) if used(i) => self.machine.connect(*ssd, self.memory).map(Some),
-            _ => Ok(None),
+        let connect = |(i, place): (usize, &&dyn Locator)| match used(i) {
+            true => self.machine.connect(*place, self.memory).map(Some),
+            false => Ok(None),
         };
         places.iter().enumerate().map(connect).collect()
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use datapipes_core::{Counters, Pipe};
+use datapipes_core::{Counters, Pipe, PlaceUse, StagePlace};
 use serde::Serialize;
 
 /// What a movement is for.
@@ -53,7 +53,7 @@ pub struct SpacePlan {
     pub memory_bytes: u64,
     /// Bytes of spill space needed: 0 where the input fits the memory, none where that is not known.
     pub spill_bytes: Option<u64>,
-    /// The spill places and the bytes free there.
+    /// The spill places and the bytes free there, or that they have.
     pub places: Vec<(String, Option<u64>)>,
 }
 
@@ -110,12 +110,37 @@ pub struct SortReport {
 /// What went to a spill place.
 #[derive(Clone, Debug, Serialize)]
 pub struct SpillUse {
-    /// The directory.
+    /// The place, as it was named.
     pub place: String,
-    /// Bytes of runs written there.
+    /// When it is taken: 0 comes first; places of one tier take turns.
+    pub tier: usize,
+    /// Why it is in that tier.
+    pub order: String,
+    /// Bytes of runs that were given room there.
     pub bytes: u64,
-    /// Why it was taken, or left.
+    /// Bytes of them that were freed before the sort was over, or went elsewhere after all.
+    pub freed: u64,
+    /// Whether it was needed, and why it was left.
     pub why: String,
+}
+
+impl From<PlaceUse> for SpillUse {
+    fn from(used: PlaceUse) -> SpillUse {
+        let PlaceUse { place, tier, reason, placed, freed, left } = used;
+        let why = match left {
+            Some(left) => format!("moved on: {left}"),
+            None if placed > 0 => "used".to_owned(),
+            None => "not needed".to_owned(),
+        };
+        SpillUse { place, tier, order: reason, bytes: placed, freed, why }
+    }
+}
+
+impl SpillUse {
+    pub(crate) fn not_needed(place: &StagePlace) -> SpillUse {
+        let (tier, order) = (place.tier(), format!("number {} in the order given", place.tier() + 1));
+        SpillUse { place: place.name().to_owned(), tier, order, bytes: 0, freed: 0, why: "not needed".into() }
+    }
 }
 
 /// Collects the counters of the pipes of a job.
@@ -131,6 +156,10 @@ impl Movements {
     fn note(&self, role: Role, pipe: &Pipe) {
         let report = pipe.report();
         for hop in &report.hops {
+            // Of a staging not every place is needed.
+            if !report.places.is_empty() && hop.counters.transfers + hop.counters.failed == 0 {
+                continue;
+            }
             let between = match role {
                 Role::Input | Role::Merge => format!("{} -> dram", place(&hop.from)),
                 Role::Spill | Role::Output => format!("dram -> {}", place(&hop.to)),
@@ -208,7 +237,7 @@ impl fmt::Display for SortReport {
             )?;
         }
         for s in &self.spill {
-            writeln!(f, "  spill   {}: {:.3} GB, {}", s.place, gb(s.bytes), s.why)?;
+            writeln!(f, "  spill   {} ({}): {:.3} GB, {}", s.place, s.order, gb(s.bytes), s.why)?;
         }
         Ok(())
     }

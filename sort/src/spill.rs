@@ -1,8 +1,8 @@
-//! Where runs wait to be merged: files without names in one or several directories.
+//! Where runs wait to be merged: a staging over the places that the job names, opened when the first run needs it.
 
-use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
-use datapipes_core::{Error, ErrorKind, Result, Ssd};
+use datapipes_core::{Extent, Machine, Result, StageOrder, StagePlace, Staging};
 
 use crate::report::SpillUse;
 
@@ -20,6 +20,7 @@ pub(crate) struct Mark {
 /// A sorted run.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
+    /// Which of the places that are merged: the staging, or one of several inputs.
     pub(crate) place: usize,
     pub(crate) offset: u64,
     pub(crate) len: u64,
@@ -27,101 +28,62 @@ pub(crate) struct Run {
     pub(crate) marks: Vec<Mark>,
 }
 
-#[derive(Debug)]
-struct Place {
-    dir: PathBuf,
-    ssd: Option<Ssd>,
-    end: u64,
-    written: u64,
-    full: bool,
-    why: String,
+/// The spill places of a job.
+pub(crate) struct Spill<'a> {
+    machine: &'a Machine,
+    places: Vec<StagePlace>,
+    order: StageOrder,
+    /// An input that fits the memory never opens it.
+    staging: Mutex<Option<Staging>>,
 }
 
-/// The spill places of a job, in the order in which they are taken.
-#[derive(Debug)]
-pub(crate) struct Spill {
-    places: Vec<Place>,
-    next: usize,
-}
-
-impl Spill {
-    pub(crate) fn new(dirs: &[PathBuf]) -> Self {
-        let place = |dir: &PathBuf| Place {
-            dir: dir.clone(),
-            ssd: None,
-            end: 0,
-            written: 0,
-            full: false,
-            why: "not needed".into(),
-        };
-        Spill { places: dirs.iter().map(place).collect(), next: 0 }
+impl<'a> Spill<'a> {
+    pub(crate) fn new(machine: &'a Machine, places: Vec<StagePlace>, order: StageOrder) -> Self {
+        Spill { machine, places, order, staging: Mutex::new(None) }
     }
 
-    /// Room for a run of `len` bytes: the places take turns, and one that is full is left out.
-    pub(crate) fn reserve(&mut self, len: u64) -> Result<Run> {
-        let rounded = len.next_multiple_of(GRAIN).max(GRAIN);
-        let mut refusals = Vec::new();
-        for turn in 0..self.places.len() {
-            let index = (self.next + turn) % self.places.len();
-            let place = &mut self.places[index];
-            if place.full {
-                refusals.push(format!("{}: {}", place.dir.display(), place.why));
-                continue;
-            }
-            match place.extend(rounded) {
-                Ok(offset) => {
-                    self.next = index + 1;
-                    return Ok(Run { place: index, offset, len, marks: Vec::new() });
-                }
-                Err(e) if e.kind() == ErrorKind::NoSpace => {
-                    place.full = true;
-                    place.why = format!("full after {} bytes", place.end);
-                    refusals.push(format!("{}: {e}", place.dir.display()));
-                }
-                Err(e) => return Err(e),
-            }
+    /// The staging, opened now if it was not.
+    pub(crate) fn staging(&self) -> Result<Staging> {
+        let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(staging) = &*staging {
+            return Ok(staging.clone());
         }
-        Err(Error::os("spill", libc::ENOSPC, format!("a sorted run of {len} bytes ({})", refusals.join("; ")))
-            .advice("name a directory with more room by -T, or give more memory by -S"))
+        let opened = self.machine.staging(self.places.clone(), self.order);
+        let opened = opened.map_err(|e| e.advice("name writable directories, or other places, by -T"))?;
+        Ok(staging.insert(opened).clone())
     }
 
-    pub(crate) fn ssd(&self, place: usize) -> Result<&Ssd> {
-        self.places
-            .get(place)
-            .and_then(|p| p.ssd.as_ref())
-            .ok_or_else(|| Error::new(ErrorKind::InvalidInput, "spill", format!("place {place} was never written")))
+    /// Room for a run of `len` bytes.
+    pub(crate) fn reserve(&self, len: u64) -> Result<Run> {
+        let extent = self.staging()?.extent(len.next_multiple_of(GRAIN).max(GRAIN));
+        let advice = "name places with more room by -T, or give more memory by -S";
+        let Extent { offset, .. } = extent.map_err(|e| e.advice(advice))?;
+        Ok(Run { place: 0, offset, len, marks: Vec::new() })
     }
 
-    pub(crate) fn count(&self) -> usize {
-        self.places.len()
+    /// A run that was merged: its space is used again.
+    ///
+    /// Not done piece by piece while a merge reads: a hole waits for direct I/O under way in the file (measured: the last
+    /// merge of 2 GB in 2.1 s, 2.5 s with a hole for each 16 MiB read, 2.9 s for each MiB). Between two merges nothing is
+    /// under way, and the last one has its output's space reserved before it begins.
+    pub(crate) fn free(&self, run: &Run) -> Result<()> {
+        self.staging()?.free(run.offset, run.len.next_multiple_of(GRAIN).max(GRAIN));
+        Ok(())
     }
 
-    /// A run that was merged: its blocks are given back.
-    pub(crate) fn free(&mut self, run: &Run) -> Result<()> {
-        self.ssd(run.place)?.punch(run.offset, run.len.next_multiple_of(GRAIN))
+    /// A run turned out shorter than the room for it, which ends at `end`.
+    pub(crate) fn cut(&self, run: &Run, end: u64) -> Result<()> {
+        let from = (run.offset + run.len).next_multiple_of(GRAIN);
+        if from < end {
+            self.staging()?.free(from, end - from);
+        }
+        Ok(())
     }
 
     pub(crate) fn uses(&self) -> Vec<SpillUse> {
-        let describe =
-            |p: &Place| SpillUse { place: p.dir.display().to_string(), bytes: p.written, why: p.why.clone() };
-        self.places.iter().map(describe).collect()
-    }
-}
-
-impl Place {
-    fn extend(&mut self, len: u64) -> Result<u64> {
-        if self.ssd.is_none() {
-            let scratch = Ssd::scratch_in(&self.dir);
-            self.ssd = Some(scratch.map_err(|e| e.advice("name a writable directory by -T"))?);
-            self.why = "taken in turn".into();
+        match &*self.staging.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(staging) => staging.uses().into_iter().map(SpillUse::from).collect(),
+            None => self.places.iter().map(SpillUse::not_needed).collect(),
         }
-        let Some(ssd) = &self.ssd else {
-            return Err(Error::new(ErrorKind::InvalidInput, "spill", "the place has no file"));
-        };
-        ssd.preallocate(self.end + len)?;
-        let offset = self.end;
-        self.end += len;
-        self.written += len;
-        Ok(offset)
     }
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use datapipes_core::{Error, ErrorKind, Result};
+use datapipes_core::{Error, ErrorKind, Result, StageOrder, StagePlace};
 use datapipes_file::{Config, Faults, Operation, Verdict};
 use datapipes_sort::{Control, Format, Input, Output, SortJob, SortReport};
 use scene::{Folder, Random, assert_same, machine, seed, sort, sort_records};
@@ -258,7 +258,7 @@ impl SmallPlace {
 
 impl Drop for SmallPlace {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0).status();
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
 
@@ -278,7 +278,7 @@ fn a_full_spill_place() {
     let (folder, input, bytes) = scene(9, 150_000);
     let Some(small) = SmallPlace::mount("a_full_spill_place", folder.path("small"), "8m") else { return };
     let job = || SortJob {
-        spill_dirs: vec![small.0.clone()],
+        spill: vec![StagePlace::folder(&small.0)],
         ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input))
     };
     // Told before it begins, and met on the way.
@@ -320,10 +320,10 @@ fn the_second_spill_place_takes_over() {
     let Some(small) = SmallPlace::mount("the_second_spill_place_takes_over", folder.path("small"), "8m") else {
         return;
     };
-    let spill_dirs = vec![small.0.clone(), folder.path("spill")];
+    let spill = vec![StagePlace::folder(&small.0), StagePlace::folder(folder.path("spill"))];
     for fan_in in [0, 3] {
         let job = SortJob {
-            spill_dirs: spill_dirs.clone(),
+            spill: spill.clone(),
             fan_in,
             ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input))
         };
@@ -332,6 +332,84 @@ fn the_second_spill_place_takes_over() {
         assert!(report.spill.iter().all(|place| place.bytes > 0), "{:?}", report.spill);
         assert!(report.spill[0].why.contains("full"), "{:?}", report.spill);
         assert!(small.names().is_empty(), "{:?}", small.names());
+    }
+}
+
+/// Lists of places, one after the other: memory, then a mount that is too small, then a disk.
+#[test]
+fn places_in_their_order() {
+    let (folder, input, bytes) = scene(17, 300_000);
+    let Some(small) = SmallPlace::mount("places_in_their_order", folder.path("small"), "8m") else { return };
+    let list = format!("dram:3M,{},{}", small.0.display(), folder.path("spill").display());
+    let places = StagePlace::parse_list(&list).unwrap();
+    for (fan_in, threads, unique) in [(0, 2, false), (3, 3, false), (3, 1, true)] {
+        let job = SortJob {
+            spill: places.clone(),
+            fan_in,
+            threads,
+            unique,
+            ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input))
+        };
+        let report = sort(job).unwrap();
+        let case = format!("fan-in {fan_in}, {threads} threads, unique {unique}: {report}");
+        assert_same(&folder.sorted(), &sort_records(&bytes, &Format::SORT_BENCHMARK, unique), &case);
+        let [dram, mount, disk] = &report.spill[..] else { panic!("{case}") };
+        assert_eq!([dram.tier, mount.tier, disk.tier], [0, 1, 2], "{case}");
+        assert!(dram.bytes > 2 << 20 && mount.bytes > 6 << 20 && disk.bytes > 8 << 20, "{case}");
+        assert!(dram.why.contains("full") && mount.why.contains("full") && disk.why == "used", "{case}");
+        assert!(small.names().is_empty(), "{case}: {:?}", small.names());
+        // Runs that were merged returned their space, and it was used again.
+        let placed: u64 = report.spill.iter().map(|place| place.bytes).sum();
+        let freed: u64 = report.spill.iter().map(|place| place.freed).sum();
+        assert!(
+            fan_in == 0 || (freed > 8 << 20 && placed > 30_000_000 + (8 << 20)),
+            "{case}: {freed} of {placed} freed"
+        );
+    }
+    // As a place of an unknown order: the disk after the memory, whatever the list says.
+    let list = format!("{},dram:3M", folder.path("spill").display());
+    let job = SortJob {
+        spill: StagePlace::parse_list(&list).unwrap(),
+        spill_order: StageOrder::Cost,
+        ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input))
+    };
+    let report = sort(job).unwrap();
+    assert_same(&folder.sorted(), &sort_records(&bytes, &Format::SORT_BENCHMARK, false), "by cost");
+    assert!(report.spill[0].place == "dram:3M" && report.spill[0].order.contains("by cost"), "{report}");
+    assert!(report.spill.iter().all(|place| place.bytes > 2 << 20), "{report}");
+}
+
+#[test]
+fn a_spill_place_that_fails_is_left_for_the_next() {
+    for no_uring in [false, true] {
+        let (folder, input, bytes) = scene(18, 120_000);
+        let places = [StagePlace::folder(folder.path("spill")), StagePlace::memory(64 << 20, None).in_tier(1)];
+        let job = SortJob { spill: places.into(), ..folder.job(Format::SORT_BENCHMARK, &[input]) };
+        let faults = Breaks { watch: Watch::new(&job.control), phase: Phase::Spill, nth: 40, hits: AtomicU64::new(0) };
+        let faults = Arc::new(faults);
+        let report = datapipes_sort::sort(&machine(config(faults.clone(), no_uring)), job).unwrap();
+        assert_eq!(faults.hits.load(SeqCst), 1, "the fault was not met: {report}");
+        assert_same(&folder.sorted(), &sort_records(&bytes, &Format::SORT_BENCHMARK, false), "a place failed");
+        assert!(report.spill[0].why.contains("failed") && report.spill[0].bytes > 0, "{report}");
+        assert!(report.spill[1].bytes > 0, "{report}");
+    }
+}
+
+#[test]
+fn places_that_are_too_small_together() {
+    let (folder, input, bytes) = scene(19, 150_000);
+    let spill = folder.path("spill");
+    let list = format!("dram:2M,{}?limit=4M", spill.display());
+    let job = || SortJob {
+        spill: StagePlace::parse_list(&list).unwrap(),
+        ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input))
+    };
+    // Told before it begins, and met on the way.
+    for (case, outcome) in [("a file", sort(job())), ("a stream", sort_stream(job(), &bytes))] {
+        let error = outcome.expect_err(case);
+        assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::NoSpace, Some(libc::ENOSPC)), "{case}: {error}");
+        assert!(error.to_string().contains("dram:2M") && error.to_string().contains("-T"), "{case}: {error}");
+        assert_untouched(&folder, &bytes, case);
     }
 }
 
@@ -393,7 +471,7 @@ fn a_spill_place_that_is_not_there() {
     {
         let dir = folder.path(name);
         let job = SortJob {
-            spill_dirs: vec![dir.clone()],
+            spill: vec![StagePlace::folder(&dir)],
             ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input))
         };
         let error = sort(job).expect_err(name);

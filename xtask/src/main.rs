@@ -3,6 +3,7 @@
 mod bench;
 mod ci;
 mod fuzz;
+mod guest;
 mod nightly;
 mod steps;
 mod tally;
@@ -21,6 +22,7 @@ usage: cargo xtask COMMAND
   miri                                    the memory code of the core under Miri (nightly)
   asan                                    core, cpu and file backends under AddressSanitizer (nightly)
   fuzz [SECONDS]                          each fuzz target for SECONDS (default 30)
+  guest [NAMES] [--fetch]                 tests on hardware that is absent here, in virtual machines that have it
   bench [NAMES] [OPTIONS]                 side-by-side measurements; `bench --help` lists them
 ";
 
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         "miri" => nightly::miri(),
         "asan" => nightly::asan(),
         "fuzz" => fuzz::run(&rest),
+        "guest" => guest::run(&rest),
         "bench" => bench::run(&rest),
         "" | "help" | "-h" | "--help" => {
             print!("{HELP}");

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use datapipes_core::backend::Backend;
 use datapipes_core::topology::Topology;
 use datapipes_cpu::{Calibration, CpuBackend};
+use datapipes_dax::DaxBackend;
 use datapipes_file::FileBackend;
 
 /// Every backend for this machine, ready for [`Machine::new`](datapipes_core::Machine::new).
@@ -19,9 +20,9 @@ use datapipes_file::FileBackend;
 /// use datapipes_core::topology::Topology;
 /// let topology = Topology::discover();
 /// let names: Vec<_> = datapipes_bundle::all(&topology).iter().map(|b| b.name()).collect();
-/// assert_eq!(names, ["cpu", "file"]);
+/// assert_eq!(names, ["cpu", "dax", "file"]);
 /// ```
 pub fn all(topology: &Topology) -> Vec<Arc<dyn Backend>> {
     let cpu = CpuBackend::new(topology, Calibration::load_or_assumed(topology));
-    vec![Arc::new(cpu), Arc::new(FileBackend::probe())]
+    vec![Arc::new(cpu), Arc::new(DaxBackend::new(topology)), Arc::new(FileBackend::probe())]
 }

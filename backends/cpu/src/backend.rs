@@ -94,6 +94,7 @@ impl Backend for CpuBackend {
                 let copier = self.copier(ask, primitive).ok_or_else(|| refuse("this processor lacks it"))?;
                 Ok(Mover::Inline(Box::new(CopyMover::new(ends, copier))))
             }
+            Relation::Persistent => Err(refuse("one of them keeps its bytes without power, and this does not flush")),
             Relation::Load | Relation::HandBack => {
                 let placement = self.placement(primitive).ok_or_else(|| refuse("this processor lacks it"))?;
                 // Only spans that are not in place are copied; then the target is in the caches, or nobody asked.

@@ -2,11 +2,13 @@
 //!
 //! ```text
 //! places in memory
+//!     one of them keeps its bytes without power   none: what is stored here is not flushed, a bad page would kill
 //!     share bytes, target is a core's cache     load-into-cache
 //!     share bytes, source is a core's cache     cldemote, else clwb; clflushopt and leave when asked for
 //!     else                                      copy-by-size, and the four kernels it picks from
 //! ```
 
+use datapipes_core::Persistence;
 use datapipes_core::backend::{Ask, Offer, Primitive, Quality};
 use datapipes_core::memory::MemoryRange;
 use datapipes_core::topology::Size;
@@ -31,10 +33,15 @@ pub(crate) enum Relation {
     Load,
     /// They share bytes, and only the source is a core's cache.
     HandBack,
+    /// One of them keeps its bytes without power.
+    Persistent,
 }
 
 impl Relation {
     pub(crate) fn of(ask: &Ask<'_>, source: &MemoryRange, target: &MemoryRange) -> Relation {
+        if [ask.source, ask.target].into_iter().any(|end| end.facts.persistence != Persistence::Volatile) {
+            return Relation::Persistent;
+        }
         match (source.overlaps(target), ask.source.facts.core, ask.target.facts.core) {
             (true, _, Some(_)) => Relation::Load,
             (true, Some(_), None) => Relation::HandBack,
@@ -79,12 +86,23 @@ pub(crate) fn offers(
     match relation {
         Relation::Apart => copies(ask, calibration, instructions),
         Relation::Load => vec![load(calibration), nothing_to_copy()],
+        Relation::Persistent => persistent(ask),
         Relation::HandBack => {
             let mut offers = hand_backs(ask, calibration, instructions);
             offers.push(nothing_to_copy());
             offers
         }
     }
+}
+
+/// A copy would be made, and would not be what the place promises.
+fn persistent(ask: &Ask<'_>) -> Vec<Offer> {
+    let why = match ask.target.facts.persistence {
+        Persistence::Volatile => "it loads without care: a bad page of the source would end the process",
+        _ => "it does not flush what it stores, and a bad page of the target would end the process",
+    };
+    let refused = |primitive| Offer { primitive, verdict: Err(why.into()), why: String::new() };
+    std::iter::once(COPY_BY_SIZE).chain(Kernel::ALL.into_iter().map(Kernel::name)).map(refused).collect()
 }
 
 fn nothing_to_copy() -> Offer {

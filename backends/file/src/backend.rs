@@ -8,7 +8,7 @@ use datapipes_core::backend::{Ask, Backend, Knob, Mover, Offer, Primitive};
 use datapipes_core::locator::FilePlace;
 use datapipes_core::memory::MemoryRange;
 use datapipes_core::topology::BlockDevice;
-use datapipes_core::{Error, ErrorKind, Result};
+use datapipes_core::{Error, ErrorKind, Persistence, Result};
 
 use crate::choice::{self, Engine};
 use crate::faults::Faults;
@@ -129,6 +129,7 @@ impl FileBackend {
             depth: depth.clamp(1, 4096),
             short_request: asked.unwrap_or(REQUEST),
             slice_bytes: if registers { slice } else { 0 },
+            io_priority: if ask.constraints.urgent { crate::priority::urgent() } else { 0 },
         };
         Site::new(file.clone(), ends.memory.clone(), rules, queue, self.config.faults.clone())
     }
@@ -224,8 +225,12 @@ impl Backend for FileBackend {
         let Some(Ends { file, direction, .. }) = ends(ask) else { return Vec::new() };
         let choice = choice::choose(file, direction, ask.constraints);
         let served = PRIMITIVES.iter().filter(|p| serves(direction, p.3));
+        let flushed = ask.target.facts.persistence == Persistence::OnCompletion;
         let offers = served.map(|(name, engine, lane, _)| {
-            let quality = || choice::quality(file, &choice, direction, (*engine, *lane));
+            let quality = || match direction {
+                Direction::Read if flushed => Err("it does not flush what arrives in persistent memory".into()),
+                _ => choice::quality(file, &choice, direction, (*engine, *lane)),
+            };
             let why = self.why(*engine, *lane, direction, &choice);
             Offer { primitive: name, verdict: self.engine(*engine).and_then(|_| quality()), why }
         });

@@ -18,6 +18,7 @@ mod choice;
 mod faults;
 mod kernel_copy;
 mod mover;
+mod priority;
 mod residency;
 mod uring_facts;
 

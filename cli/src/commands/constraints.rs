@@ -46,6 +46,7 @@ impl Demands {
             typical_len: Some(typical_len.max(1)),
             queue_depth: self.queue_depth,
             request_bytes: self.request.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX)),
+            urgent: false,
         }
     }
 }

@@ -36,7 +36,7 @@ pub(crate) struct Args {
     /// Read both ends again, files past the page cache, and compare
     #[arg(long)]
     verify: bool,
-    /// Write to a block device, whose contents are lost
+    /// Write to a block device, or in place to persistent memory that is there: what they held is lost
     #[arg(long)]
     force: bool,
     /// Print JSON: bytes, seconds, sync_seconds, gb_per_s, cpu_seconds, verified, route, report
@@ -103,6 +103,13 @@ struct Target {
 
 impl Target {
     fn open(machine: &Machine, uri: &Uri, source: &Place, len: u64, force: bool) -> Result<Target> {
+        if let Uri::Pmem { path, emulated } = uri {
+            if path.exists() && !force {
+                let why = format!("{} exists, and persistent memory is written in place", path.display());
+                return Err(Error::new(ErrorKind::InvalidInput, "copy", why).advice("say --force if you mean it"));
+            }
+            return Ok(Target { place: Place::pmem_target(path, *emulated, len)?, draft: None });
+        }
         let Uri::Ssd { path, access } = uri else {
             return Ok(Target {
                 place: Place::memory_place(machine, uri, Memory { len_bytes: len, prefault: true })?,
@@ -160,9 +167,7 @@ fn copy(machine: &Machine, args: &Args, source: &Place, target: Target, len: u64
     progress::during(visible, state, || move_all(&pipe, windows, len, &done))?;
     let (seconds, cpu_seconds) = (started.elapsed().as_secs_f64(), usage::own_cpu_seconds() - cpu);
     let started = Instant::now();
-    if let Some(ssd) = target.place.ssd() {
-        ssd.sync()?;
-    }
+    target.place.sync()?;
     let sync_seconds = started.elapsed().as_secs_f64();
     let verified = if args.verify {
         done.store(0, Relaxed);

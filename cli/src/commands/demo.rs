@@ -13,7 +13,7 @@ mod table;
 use std::path::{Path, PathBuf};
 
 use datapipes::topology::BlockDevice;
-use datapipes::{Error, ErrorKind, Machine, Result, Route, Ssd};
+use datapipes::{Error, ErrorKind, Machine, Result, Route, Ssd, StageOrder, StagePlace};
 use datapipes_sort::{Input, Output};
 use serde::Serialize;
 use serde_json::Value;
@@ -172,7 +172,8 @@ fn act(dir: &Path, args: &Args, memory: u64) -> Result<Outcome> {
 fn routes(input: &Path, output: &Path, spill: &Path) -> Result<Vec<Route>> {
     let machine = Machine::discover();
     let output = Output::File(output.to_path_buf());
-    let ways = sort::routes::ways(&machine, &[Input::open(input)?], &output, &[spill.to_path_buf()])?;
+    let ways =
+        sort::routes::ways(&machine, &[Input::open(input)?], &output, &[StagePlace::folder(spill)], StageOrder::Given)?;
     Ok(ways.into_iter().filter_map(|way| way.route.ok()).collect())
 }
 

@@ -2,10 +2,12 @@
 
 pub(crate) mod calibrate;
 pub(crate) mod check;
+pub(crate) mod checkpoint;
 pub(crate) mod constraints;
 pub(crate) mod copy;
 pub(crate) mod demo;
 pub(crate) mod explain;
 pub(crate) mod generate;
+pub(crate) mod log;
 pub(crate) mod machine;
 pub(crate) mod sort;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use datapipes::{Error, ErrorKind, Machine, Result};
+use datapipes::{Error, ErrorKind, Machine, Result, StagePlace};
 use datapipes_sort::{Control, Format, Input, NumberKind, Output, Progress, SortJob, SortReport, default_memory};
 
 use crate::outcome::{Verdict, complain, exit_code, json, print};
@@ -50,9 +50,9 @@ fn sort(parsed: &Parsed) -> Result<()> {
     let streams = inputs.iter().any(|input| matches!(input, Input::Stream { .. }));
     let output = output(parsed)?;
     let memory_bytes = memory_bytes(&machine, parsed);
-    let spill_dirs = spill_dirs(parsed);
+    let spill = spill_places(parsed)?;
     if parsed.explain {
-        for way in routes::ways(&machine, &inputs, &output, &spill_dirs)? {
+        for way in routes::ways(&machine, &inputs, &output, &spill, parsed.spill_order)? {
             complain(&way.to_string());
         }
     }
@@ -62,7 +62,8 @@ fn sort(parsed: &Parsed) -> Result<()> {
         inputs,
         output,
         memory_bytes,
-        spill_dirs,
+        spill,
+        spill_order: parsed.spill_order,
         threads: threads(&machine, parsed, memory_bytes),
         unique: parsed.options.unique,
         fan_in: parsed.batch_size.unwrap_or(0),
@@ -200,11 +201,18 @@ fn threads(machine: &Machine, parsed: &Parsed, memory_bytes: u64) -> usize {
     wanted.min(room).max(1)
 }
 
-/// -T, else $TMPDIR, else /tmp, as GNU has it.
-fn spill_dirs(parsed: &Parsed) -> Vec<PathBuf> {
-    if !parsed.temp_dirs.is_empty() {
-        return parsed.temp_dirs.iter().map(PathBuf::from).collect();
+/// -T, else $TMPDIR, else /tmp, as GNU has it. The places of one list come one after the other, lists beside each other.
+fn spill_places(parsed: &Parsed) -> Result<Vec<StagePlace>> {
+    if parsed.temp_dirs.is_empty() {
+        let variable = std::env::var_os("TMPDIR").filter(|dir| !dir.as_bytes().is_empty());
+        return Ok(vec![StagePlace::folder(variable.map_or_else(|| PathBuf::from("/tmp"), PathBuf::from))]);
     }
-    let variable = std::env::var_os("TMPDIR").filter(|dir| !dir.as_bytes().is_empty());
-    vec![variable.map_or_else(|| PathBuf::from("/tmp"), PathBuf::from)]
+    let mut places = Vec::new();
+    for list in &parsed.temp_dirs {
+        match list.to_str() {
+            Some(list) => places.append(&mut StagePlace::parse_list(list)?),
+            None => places.push(StagePlace::folder(list)),
+        }
+    }
+    Ok(places)
 }

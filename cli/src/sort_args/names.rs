@@ -47,7 +47,7 @@ const LONG: [(&str, Takes, u8); 29] = [
 ];
 
 /// Options that no abbreviation reaches: ours, and --version, whose abbreviations are shared with --version-sort.
-const EXACT: [(&str, Takes); 11] = [
+const EXACT: [(&str, Takes); 12] = [
     ("version", Nothing),
     ("records", Perhaps),
     ("u32", Nothing),
@@ -59,9 +59,11 @@ const EXACT: [(&str, Takes); 11] = [
     ("no-progress", Nothing),
     ("report", Nothing),
     ("explain", Nothing),
+    ("spill-order", Argument),
 ];
 
 pub(super) const CHECK_WORDS: [(&str, u8); 3] = [("quiet", b'C'), ("silent", b'C'), ("diagnose-first", b'c')];
+pub(super) const SPILL_WORDS: [(&str, u8); 2] = [("given", b'g'), ("cost", b'c')];
 pub(super) const SORT_WORDS: [(&str, u8); 6] = [
     ("general-numeric", b'g'),
     ("human-numeric", b'h'),

@@ -6,13 +6,20 @@
 mod cache;
 mod draft;
 mod dram;
+mod numa;
+mod pmem;
 mod ssd;
+mod staging;
 mod uri;
 
 pub use cache::CoreCache;
 pub use draft::{Draft, Identity, folder_of};
 pub use dram::Dram;
+pub use numa::NumaMemory;
+pub use pmem::{Pmem, PmemOptions};
 pub use ssd::{FileAccess, FilePlace, Ssd};
+pub(crate) use staging::Part as StagePart;
+pub use staging::{Extent, PlaceUse, StageOrder, StagePlace, Staging};
 pub use uri::{Uri, parse_size};
 
 use std::any::Any;
@@ -34,6 +41,8 @@ pub enum Reach {
     File,
     /// By commands of a device that a backend knows.
     Device,
+    /// By different ways: it is made of several places.
+    Several,
 }
 
 /// What a place guarantees when the power fails.
@@ -52,7 +61,7 @@ pub enum Persistence {
 /// What a place states about itself.
 #[derive(Clone, Debug, Serialize)]
 pub struct Facts {
-    /// The kind of place, in the papers' words: "dram", "core-cache", "ssd".
+    /// The kind of place, in the papers' words: "dram", "core-cache", "ssd", "pmem", "numa".
     pub kind: &'static str,
     /// Its address for people and for the command line, as a URI.
     pub name: String,
@@ -80,6 +89,8 @@ pub enum Handle {
     Memory(MemoryRange),
     /// An open file or block device.
     File(Arc<FilePlace>),
+    /// Several places as one: pipes connect each of them.
+    Staging(Staging),
     /// Something that only a particular backend knows; it asks for the type.
     Other(Arc<dyn Any + Send + Sync>),
 }
@@ -98,6 +109,14 @@ impl Endpoint {
     pub fn memory(&self) -> Option<&MemoryRange> {
         match &self.handle {
             Handle::Memory(range) => Some(range),
+            _ => None,
+        }
+    }
+
+    /// The staging, if it is one.
+    pub fn staging(&self) -> Option<&Staging> {
+        match &self.handle {
+            Handle::Staging(staging) => Some(staging),
             _ => None,
         }
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Endpoint, Facts, Handle, Locator, Persistence, Reach};
 use crate::error::{Error, ErrorKind, Result};
@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 const STATX_DIOALIGN: u32 = 0x2000;
 
 /// Whether transfers go past the page cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileAccess {
     /// By residency and size, decided at connect: what is in the page cache is read from there, large files past it.
@@ -190,17 +190,54 @@ impl Ssd {
     pub fn from_fd(fd: OwnedFd, name: impl AsRef<Path>) -> Result<Ssd> {
         let flags = rustix::fs::fcntl_getfl(&fd)
             .map_err(|e| Error::os("open", e.raw_os_error(), name.as_ref().display().to_string()))?;
-        Ssd::describe(fd, name.as_ref(), flags)
+        Ssd::describe(fd, name.as_ref(), flags, reopen_direct)
+    }
+
+    /// Takes descriptors that somebody opened, and opens nothing itself: `cached` goes through the page cache, `direct`, if
+    /// there is one, is of the same file, opened in the same mode, and goes past it (`O_DIRECT`). `name` is for messages.
+    ///
+    /// # Errors
+    /// `InvalidInput` where it is neither a regular file nor a block device, or the two do not belong together.
+    pub fn from_fds(cached: OwnedFd, direct: Option<OwnedFd>, name: impl AsRef<Path>) -> Result<Ssd> {
+        let name = name.as_ref();
+        let fail = |e: Errno| Error::os("open", e.raw_os_error(), name.display().to_string());
+        let bad = |why: &str| Error::new(ErrorKind::InvalidInput, "open", format!("{} {why}", name.display()));
+        let flags = rustix::fs::fcntl_getfl(&cached).map_err(fail)?;
+        if flags.contains(OFlags::PATH) {
+            return Err(bad("is a descriptor that names a file and does not open it (O_PATH)"));
+        }
+        if flags.contains(OFlags::DIRECT) {
+            return Err(
+                bad("goes past the page cache alone (O_DIRECT)").advice("pass a descriptor without the flag, too")
+            );
+        }
+        if let Some(direct) = &direct {
+            let theirs = rustix::fs::fcntl_getfl(direct).map_err(fail)?;
+            let (a, b) = (rustix::fs::fstat(&cached).map_err(fail)?, rustix::fs::fstat(direct).map_err(fail)?);
+            if !theirs.contains(OFlags::DIRECT) || theirs & OFlags::RWMODE != flags & OFlags::RWMODE {
+                return Err(bad("has a second descriptor that is not the same with O_DIRECT"));
+            }
+            if (a.st_dev, a.st_ino) != (b.st_dev, b.st_ino) {
+                return Err(bad("has a second descriptor of another file"));
+            }
+        }
+        let why = || "no descriptor that goes past the page cache was passed".to_owned();
+        Ssd::describe(cached, name, flags, |_, _| direct.ok_or_else(why))
     }
 
     fn open_flags(path: &Path, flags: OFlags) -> Result<Ssd> {
         let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP | Mode::ROTH | Mode::WOTH;
         let fd = rustix::fs::open(path, flags | OFlags::CLOEXEC, mode)
             .map_err(|e| Error::os("open", e.raw_os_error(), path.display().to_string()))?;
-        Ssd::describe(fd, path, flags)
+        Ssd::describe(fd, path, flags, reopen_direct)
     }
 
-    fn describe(cached: OwnedFd, path: &Path, flags: OFlags) -> Result<Ssd> {
+    fn describe(
+        cached: OwnedFd,
+        path: &Path,
+        flags: OFlags,
+        direct: impl FnOnce(&OwnedFd, OFlags) -> Result<OwnedFd, String>,
+    ) -> Result<Ssd> {
         let fail = |e: Errno| Error::os("open", e.raw_os_error(), path.display().to_string());
         let stat = rustix::fs::fstat(&cached).map_err(fail)?;
         let block_device = match FileType::from_raw_mode(stat.st_mode) {
@@ -214,7 +251,7 @@ impl Ssd {
                 ));
             }
         };
-        let direct = reopen_direct(&cached, flags);
+        let direct = direct(&cached, flags);
         let mask = StatxFlags::from_bits_retain(STATX_DIOALIGN);
         let (memory_align, offset_align) = match rustix::fs::statx(&cached, "", AtFlags::EMPTY_PATH, mask) {
             Ok(x) if x.stx_mask & STATX_DIOALIGN != 0 && x.stx_dio_offset_align != 0 => {
@@ -296,19 +333,33 @@ impl Ssd {
     /// # Errors
     /// `NoSpace` where they do not fit; what the kernel says.
     pub fn preallocate(&self, len: u64) -> Result<bool> {
+        self.reserve(0, len)
+    }
+
+    /// Reserves space for a range, so that later writes there do not run out of it; the file is extended to its end. Where
+    /// the file system cannot reserve, only the length is set and `false` is returned.
+    ///
+    /// # Errors
+    /// As [`preallocate`](Self::preallocate).
+    pub fn reserve(&self, offset: u64, len: u64) -> Result<bool> {
         if self.0.block_device || len == 0 {
             return Ok(true);
         }
-        match rustix::fs::fallocate(&self.0.cached, rustix::fs::FallocateFlags::empty(), 0, len) {
+        match rustix::fs::fallocate(&self.0.cached, rustix::fs::FallocateFlags::empty(), offset, len) {
             Ok(()) => Ok(true),
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-                if self.len()? < len {
-                    self.set_len(len)?;
+                if self.len()? < offset + len {
+                    self.set_len(offset + len)?;
                 }
                 Ok(false)
             }
-            Err(e) => Err(self.0.error("reserve space for", e).bytes_done(0).offset(len)),
+            Err(e) => Err(self.0.error("reserve space for", e).bytes_done(0).offset(offset)),
         }
+    }
+
+    /// The locator of an open file.
+    pub(super) fn of(file: Arc<FilePlace>) -> Ssd {
+        Ssd(file)
     }
 
     /// Frees the blocks of a range; they read as zeros. A file system that cannot does nothing.

@@ -1,4 +1,5 @@
-//! Places by name, for command lines: `ssd:/path?access=direct`, `dram:64M`, `cache:l2/core0`, or a plain path.
+//! Places by name, for command lines: `ssd:/path?access=direct`, `dram:64M`, `cache:l2/core0`, `pmem:/mnt/pmem/x`,
+//! `numa:1?len=64M`, or a plain path.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -12,6 +13,8 @@ use crate::error::{Error, ErrorKind, Result};
 /// use datapipes_core::{FileAccess, Uri};
 /// assert_eq!("/data/x".parse::<Uri>()?, Uri::Ssd { path: "/data/x".into(), access: FileAccess::Auto });
 /// assert_eq!("dram:64M".parse::<Uri>()?, Uri::Dram { len: 64 << 20, node: None });
+/// assert_eq!("pmem:/mnt/x?emulated".parse::<Uri>()?, Uri::Pmem { path: "/mnt/x".into(), emulated: true });
+/// assert_eq!("numa:1?len=64M".parse::<Uri>()?, Uri::Numa { node: 1, len: 64 << 20 });
 /// assert!("tape:0".parse::<Uri>().is_err_and(|e| e.to_string().contains("tape")));
 /// # Ok::<(), datapipes_core::Error>(())
 /// ```
@@ -39,16 +42,31 @@ pub enum Uri {
         /// The core's index.
         core: usize,
     },
+    /// Persistent memory: `pmem:PATH[?emulated]`, a file or a DAX device.
+    Pmem {
+        /// The path.
+        path: PathBuf,
+        /// Take a file that is not on persistent memory.
+        emulated: bool,
+    },
+    /// Fresh memory of a NUMA node: `numa:NODE[?len=SIZE]`; without a size (0), as much as the other end has.
+    Numa {
+        /// The node.
+        node: u32,
+        /// Bytes.
+        len: u64,
+    },
 }
+
+const FORMS: &str = "write a path, ssd:PATH[?access=auto|direct|cached], dram:SIZE[?node=N], cache:l2/core0, \
+                     pmem:PATH[?emulated], or numa:NODE[?len=SIZE]";
 
 impl FromStr for Uri {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Uri> {
-        let bad = |why: String| {
-            Error::new(ErrorKind::InvalidInput, "parse", format!("place `{text}`: {why}"))
-                .advice("write a path, ssd:PATH[?access=auto|direct|cached], dram:SIZE[?node=N], or cache:l2/core0")
-        };
+        let bad =
+            |why: String| Error::new(ErrorKind::InvalidInput, "parse", format!("place `{text}`: {why}")).advice(FORMS);
         if text.is_empty() {
             return Err(bad("it is empty".into()));
         }
@@ -100,6 +118,22 @@ impl FromStr for Uri {
                 });
                 let (level, core) = parsed.ok_or_else(|| bad("a cache is named like l2/core0 or l3/core1".into()))?;
                 Ok(Uri::CoreCache { level, core })
+            }
+            "pmem" => {
+                let emulated = match query {
+                    None => false,
+                    Some("emulated") => true,
+                    Some(other) => return Err(bad(format!("`?{other}` is not a setting of pmem"))),
+                };
+                if body.is_empty() {
+                    return Err(bad("the path is empty".into()));
+                }
+                Ok(Uri::Pmem { path: body.into(), emulated })
+            }
+            "numa" => {
+                let node = body.parse().map_err(|_| bad(format!("node `{body}` is not a number")))?;
+                let len = setting("len")?.map_or(Ok(0), parse_size).map_err(|e| bad(e.to_string()))?;
+                Ok(Uri::Numa { node, len })
             }
             other => Err(bad(format!("no place is called `{other}`"))),
         }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use super::region::Region;
 use super::table::Access;
@@ -15,6 +16,8 @@ pub struct RawLease {
     pub(super) region: Region,
     pub(super) range: Range<usize>,
     pub(super) access: Access,
+    /// What holds the bytes, where this is a part of another lease.
+    pub(super) whole: Option<Arc<RawLease>>,
 }
 
 // SAFETY: the pointer is into the region, which is Send and Sync itself and is kept by the lease; what may be done with
@@ -28,6 +31,25 @@ impl RawLease {
     #[inline]
     pub fn address(&self) -> *mut u8 {
         self.start.as_ptr()
+    }
+
+    /// A lease on `len` bytes at `at` of this one. The bytes are free when the whole and all of its parts are gone. Not
+    /// public: parts are not checked against each other, and the runtime makes only such as do not overlap.
+    ///
+    /// # Errors
+    /// `OutOfRange` where they do not lie within.
+    pub(crate) fn part(self: &Arc<RawLease>, at: usize, len: usize) -> Result<RawLease> {
+        if at > self.len() || len > self.len() - at {
+            return Err(Error::new(
+                ErrorKind::OutOfRange,
+                "lease",
+                format!("{len} bytes at {at} of a lease on {}", self.len()),
+            ));
+        }
+        // SAFETY: `at` was just checked to lie within the leased bytes.
+        let start = unsafe { self.start.add(at) };
+        let range = self.range.start + at..self.range.start + at + len;
+        Ok(RawLease { start, region: self.region.clone(), range, access: self.access, whole: Some(self.clone()) })
     }
 
     /// The length in bytes.
@@ -50,7 +72,9 @@ impl RawLease {
 
 impl Drop for RawLease {
     fn drop(&mut self) {
-        self.region.0.table.lock().remove(&self.range, self.access);
+        if self.whole.is_none() {
+            self.region.0.table.lock().remove(&self.range, self.access);
+        }
     }
 }
 

@@ -6,15 +6,22 @@
 //!   with which it cannot coexist ([`ErrorKind::Busy`](crate::ErrorKind::Busy)), so `&[u8]` and `&mut [u8]` never alias;
 //! * a transfer in flight holds a [`RawLease`], which outlives any handle that the caller may drop.
 //!
-//! It does not guard against other processes that share the mapping.
+//! It does not guard against other processes that share the mapping, nor against a file that is mapped twice; a page that a
+//! mapped file or its medium no longer has raises SIGBUS for whoever touches it through a lease.
 #![allow(unsafe_code)]
 
+mod file_map;
 mod lease;
+mod lines;
+mod page_nodes;
 mod pool;
 mod region;
+mod shared_map;
 mod table;
 
+pub(crate) use file_map::Sharing;
 pub use lease::{Lease, LeaseMut, Plain, RawLease, as_bytes};
+pub(crate) use lines::WriteBack;
 pub(crate) use pool::Cut;
 pub use pool::Pool;
 pub use region::{MapOptions, MemoryRange, Pages, Region, lease_pair};

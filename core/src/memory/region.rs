@@ -288,7 +288,7 @@ impl MemoryRange {
         drop(table);
         // SAFETY: at lies within the region, checked when the range was made.
         let start = unsafe { self.region.0.start.add(self.at) };
-        Ok(RawLease { start, region: self.region.clone(), range, access })
+        Ok(RawLease { start, region: self.region.clone(), range, access, whole: None })
     }
 
     /// Touches every page, so that later access does not fault.

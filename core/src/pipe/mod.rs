@@ -4,21 +4,24 @@
 //! between two memories has no queue: it is one call to the primitive, on the caller's core.
 
 mod chain;
-mod queue;
+pub(crate) mod queue;
 mod report;
+pub(crate) mod staged;
 
-pub use report::{HopReport, Report};
+pub use report::{HopReport, PlaceReport, Report};
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::backend::{Ask, Constraints, Inline, Mover};
 use crate::error::Result;
+use crate::locator::Endpoint;
 use crate::plan::{Leg, Plan, Route, Shape};
 use crate::span::Span;
 use crate::topology::Topology;
 use chain::Chain;
 use queue::Queue;
+use staged::{Flight, Staged};
 
 /// A one-way connection of two places. It holds the route that was chosen at connect.
 ///
@@ -26,12 +29,25 @@ use queue::Queue;
 pub struct Pipe {
     route: Route,
     body: Body,
+    source: Endpoint,
+    target: Endpoint,
+}
+
+/// What the runtime works with.
+pub(crate) enum Carrier<'a> {
+    /// A primitive that runs on the caller.
+    Inline(&'a dyn Inline),
+    /// A queue.
+    Queue(&'a Arc<Queue>),
+    /// Only the pipe as a whole: a route of several hops.
+    Whole(&'a Pipe),
 }
 
 enum Body {
     Inline(Box<dyn Inline>),
     Queued(Arc<Queue>),
     Chain(Chain),
+    Staged(Arc<Staged>),
 }
 
 /// A transfer that was started. Dropping it neither cancels the transfer nor frees its memory.
@@ -43,6 +59,7 @@ pub struct Transfer(State);
 enum State {
     Finished(Result<()>),
     Pending { queue: Arc<Queue>, token: u64 },
+    Staged(Box<Flight>),
 }
 
 impl Transfer {
@@ -54,6 +71,7 @@ impl Transfer {
         match std::mem::replace(&mut self.0, State::Finished(Ok(()))) {
             State::Finished(result) => result,
             State::Pending { queue, token } => queue.wait(token),
+            State::Staged(flight) => flight.wait(),
         }
     }
 
@@ -62,6 +80,7 @@ impl Transfer {
         match &self.0 {
             State::Finished(_) => true,
             State::Pending { queue, token } => queue.is_done(*token),
+            State::Staged(flight) => flight.is_done(),
         }
     }
 }
@@ -81,6 +100,7 @@ impl Pipe {
             let ask = Ask { source: &leg.source, target: &leg.target, constraints, topology };
             movers.push((leg.backend.open(&ask, leg.offer.primitive)?, leg));
         }
+        let (source, target) = plan.ends;
         let body = match (plan.shape, movers.len()) {
             (Shape::Direct, 1) => match movers.pop() {
                 Some((Mover::Inline(inline), _)) => Body::Inline(inline),
@@ -95,7 +115,7 @@ impl Pipe {
                 Body::Chain(Chain::new(shape, stages.collect(), plan.bounce))
             }
         };
-        Ok(Pipe { route: plan.route, body })
+        Ok(Pipe { route: plan.route, body, source, target })
     }
 
     /// Moves a span; returns when the bytes are there.
@@ -109,6 +129,7 @@ impl Pipe {
             Body::Inline(inline) => inline.transfer(span),
             Body::Queued(queue) => queue.wait(queue.submit(span)?),
             Body::Chain(chain) => chain.transfer(span),
+            Body::Staged(staged) => staged.start(span)?.wait(),
         }
     }
 
@@ -121,7 +142,29 @@ impl Pipe {
             Body::Inline(inline) => State::Finished(inline.transfer(span)),
             Body::Queued(queue) => State::Pending { token: queue.submit(span)?, queue: queue.clone() },
             Body::Chain(chain) => State::Finished(chain.transfer(span)),
+            Body::Staged(staged) => State::Staged(Box::new(staged.start(span)?)),
         }))
+    }
+
+    /// The two ends.
+    pub(crate) fn ends(&self) -> (&Endpoint, &Endpoint) {
+        (&self.source, &self.target)
+    }
+
+    pub(crate) fn carrier(&self) -> Carrier<'_> {
+        match &self.body {
+            Body::Inline(inline) => Carrier::Inline(&**inline),
+            Body::Queued(queue) => Carrier::Queue(queue),
+            Body::Chain(_) | Body::Staged(_) => Carrier::Whole(self),
+        }
+    }
+
+    /// The queue, where the route is one.
+    pub(crate) fn queue(&self) -> Option<&Arc<Queue>> {
+        match &self.body {
+            Body::Queued(queue) => Some(queue),
+            Body::Inline(_) | Body::Chain(_) | Body::Staged(_) => None,
+        }
     }
 
     /// The route, with reasons.
@@ -135,6 +178,7 @@ impl Pipe {
             Body::Inline(inline) => vec![inline.counters()],
             Body::Queued(queue) => vec![queue.counters()],
             Body::Chain(chain) => chain.counters(),
+            Body::Staged(staged) => return staged.report(&self.route),
         };
         Report::new(&self.route, counters)
     }
@@ -150,5 +194,7 @@ impl fmt::Debug for Pipe {
     }
 }
 
+#[cfg(all(test, shuttle))]
+pub(crate) mod schedules;
 #[cfg(test)]
 mod tests;

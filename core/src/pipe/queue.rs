@@ -6,29 +6,74 @@
 //!         nobody completing?  I do: mover.complete(wait), file the results, wake the others
 //!         otherwise sleep until the one who completes wakes me
 //! ```
+//!
+//! A result is either filed under a token, for the blocking flavor, or delivered to a [`Sink`], for the runtime, which
+//! moves parts of transfers. Whoever completes delivers, after the lock is let go.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::os::fd::BorrowedFd;
 
-use crate::backend::{Counters, Done, Job, Queued};
+use crate::backend::{Bell, Counters, Done, Job, Queued};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Access, MemoryRange, RawLease};
 use crate::span::Span;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Who hears that a part is done.
+pub(crate) trait Sink: Send + Sync {
+    /// The part of `len` bytes at `at` of its transfer is done; called once a part, by whoever completes.
+    fn part_done(&self, at: u64, len: u64, result: Result<()>);
+
+    /// All that was done at once has been told.
+    fn all_told(&self);
+}
+
+/// A piece of a transfer: where it lies in it, and what moves.
+pub(crate) struct Part {
+    pub(crate) at: u64,
+    pub(crate) span: Span,
+    pub(crate) source: Option<RawLease>,
+    pub(crate) target: Option<RawLease>,
+    pub(crate) sink: Arc<dyn Sink>,
+    pub(crate) bell: Option<Arc<Bell>>,
+}
+
+/// A part that is done and not yet delivered.
+type Delivery = (Arc<dyn Sink>, u64, u64, Result<()>);
 
 enum Slot {
     Pending,
     /// Its handle was dropped: the result is of interest to nobody.
     Forgotten,
     Finished(Result<()>),
+    /// To be delivered rather than filed.
+    Part {
+        sink: Arc<dyn Sink>,
+        at: u64,
+        len: u64,
+    },
 }
 
 #[derive(Default)]
 struct Results {
     slots: HashMap<u64, Slot>,
+    /// How many of them are parts.
+    parts: usize,
+    /// Results that came from the mover.
+    came: u64,
+    /// Threads that are handing parts to the mover, which may not have them yet.
+    submitting: usize,
     completing: bool,
+    /// The coordinator came while somebody was completing: what is left afterwards needs its attention.
+    wanted: bool,
+    /// The mover is lost, with this: whoever brings parts hears it at once.
+    broken: Option<(ErrorKind, String)>,
+    /// Threads that sleep on `filed`: waking nobody costs a system call too.
+    sleepers: usize,
     scratch: Vec<Done>,
+    deliveries: Vec<Delivery>,
 }
 
 pub(crate) struct Queue {
@@ -56,25 +101,55 @@ impl Queue {
     pub(crate) fn submit(&self, span: Span) -> Result<u64> {
         let (source, target) = match self.leases(span) {
             Err(e) if e.kind() == ErrorKind::Busy => {
-                // A transfer of this pipe whose handle was dropped may be done, with nobody to take note of it.
-                let results = self.lock();
-                if !results.completing {
-                    drop(self.complete(results, false)?);
-                }
+                // A transfer of this pipe whose handle was dropped may be done.
+                self.poke()?;
                 self.leases(span)?
             }
             leases => leases?,
         };
         let token = self.next.fetch_add(1, Ordering::Relaxed);
         self.lock().slots.insert(token, Slot::Pending);
-        if let Err((_job, error)) = self.mover.submit(Job { token, span, source, target }) {
+        if let Err((_job, error)) = self.mover.submit(Job { token, span, source, target, bell: None }) {
             self.lock().slots.remove(&token);
             return Err(error);
         }
         Ok(token)
     }
 
-    fn leases(&self, span: Span) -> Result<(Option<RawLease>, Option<RawLease>)> {
+    /// Submits parts, together; those that the mover refuses are delivered with its error.
+    pub(crate) fn submit_parts(&self, parts: impl IntoIterator<Item = Part>) {
+        let mut jobs = VecDeque::new();
+        let mut results = self.lock();
+        for part in parts {
+            let token = self.next.fetch_add(1, Ordering::Relaxed);
+            results.slots.insert(token, Slot::Part { sink: part.sink, at: part.at, len: part.span.len });
+            results.parts += 1;
+            jobs.push_back(Job { token, span: part.span, source: part.source, target: part.target, bell: part.bell });
+        }
+        if results.broken.is_some() {
+            // Their leases go before anybody hears of it.
+            drop(jobs);
+            tell_the_lost(&mut results);
+            return drop(self.deliver(results));
+        }
+        results.submitting += 1;
+        drop(results);
+        while let Err(error) = self.mover.submit_all(&mut jobs) {
+            let Some(refused) = jobs.pop_front() else { break };
+            let mut results = self.lock();
+            file(&mut results, Done { token: refused.token, result: Err(error) });
+            // Its leases go before anybody hears of it.
+            drop(refused);
+            drop(self.deliver(results));
+        }
+        let mut results = self.lock();
+        results.submitting -= 1;
+        // One who leads may have found nothing at the mover.
+        self.wake(&results);
+    }
+
+    /// Leases the bytes of a span. Where they are busy, it may be a transfer that is done, of which nobody took note yet.
+    pub(crate) fn leases(&self, span: Span) -> Result<(Option<RawLease>, Option<RawLease>)> {
         let source = lease(self.source.as_ref(), span.source, span.len, Access::Read)?;
         let target = lease(self.target.as_ref(), span.target, span.len, Access::Write)?;
         Ok((source, target))
@@ -89,16 +164,69 @@ impl Queue {
                     _ => unreachable!("the slot was just seen to be finished"),
                 },
                 Some(Slot::Pending) => {}
-                Some(Slot::Forgotten) | None => {
+                Some(Slot::Forgotten | Slot::Part { .. }) | None => {
                     return Err(Error::new(ErrorKind::InvalidInput, "wait", format!("no transfer has token {token}")));
                 }
             }
             if results.completing {
-                results = self.filed.wait(results).unwrap_or_else(PoisonError::into_inner);
+                results = self.sleep(results);
             } else {
                 results = self.complete(results, true)?;
             }
         }
+    }
+
+    /// Completes, or sleeps while another thread does, until the condition holds. It must be one that the delivery of parts
+    /// makes true. True if parts are left behind that the coordinator wanted to look after.
+    pub(crate) fn lead(&self, until: impl Fn() -> bool) -> Result<bool> {
+        let mut results = self.lock();
+        while !until() {
+            // Without parts at the mover, somebody is delivering the last ones.
+            if results.completing || results.parts == 0 {
+                results = self.sleep(results);
+                continue;
+            }
+            let came = results.came;
+            results = self.complete(results, true)?;
+            // The mover had nothing, because those that are counted are still on their way to it.
+            if results.came == came && results.submitting > 0 && !results.completing && !until() {
+                results = self.sleep(results);
+            }
+        }
+        Ok(std::mem::take(&mut results.wanted) && results.parts > 0)
+    }
+
+    /// Takes what is done, without blocking, unless another thread is at it. True as for [`lead`](Self::lead).
+    pub(crate) fn poke(&self) -> Result<bool> {
+        let results = self.lock();
+        if results.completing {
+            return Ok(false);
+        }
+        let mut results = self.complete(results, false)?;
+        Ok(std::mem::take(&mut results.wanted) && results.parts > 0)
+    }
+
+    /// As [`poke`](Self::poke), for the coordinator: true if parts are left for it to look after. Where another thread is at
+    /// it, that thread will see to it that they are.
+    pub(crate) fn attend(&self) -> Result<bool> {
+        let mut results = self.lock();
+        if results.completing {
+            results.wanted = true;
+            return Ok(false);
+        }
+        let mut results = self.complete(results, false)?;
+        results.wanted = false;
+        Ok(results.parts > 0)
+    }
+
+    /// Whether parts are at the mover.
+    pub(crate) fn has_parts(&self) -> bool {
+        self.lock().parts > 0
+    }
+
+    /// The mover's event.
+    pub(crate) fn event(&self) -> Option<BorrowedFd<'_>> {
+        self.mover.event()
     }
 
     pub(crate) fn is_done(&self, token: u64) -> bool {
@@ -118,7 +246,7 @@ impl Queue {
         match results.slots.get_mut(&token) {
             Some(slot @ Slot::Pending) => *slot = Slot::Forgotten,
             Some(Slot::Finished(_)) => drop(results.slots.remove(&token)),
-            Some(Slot::Forgotten) | None => {}
+            Some(Slot::Forgotten | Slot::Part { .. }) | None => {}
         }
     }
 
@@ -126,7 +254,7 @@ impl Queue {
         self.mover.counters()
     }
 
-    /// Asks the mover for what is done and files it. The lock is not held meanwhile.
+    /// Asks the mover for what is done, files and delivers it. The lock is not held meanwhile.
     fn complete<'a>(&'a self, mut results: MutexGuard<'a, Results>, wait: bool) -> Result<MutexGuard<'a, Results>> {
         results.completing = true;
         let mut done = std::mem::take(&mut results.scratch);
@@ -134,15 +262,60 @@ impl Queue {
         let outcome = self.mover.complete(wait, &mut done);
         let mut results = self.lock();
         results.completing = false;
+        // Who submits wakes everybody; before that there is nothing to lead.
+        let is_early = wait && outcome.is_ok() && done.is_empty() && results.submitting > 0;
+        results.came += done.len() as u64;
         for d in done.drain(..) {
-            match results.slots.get_mut(&d.token) {
-                Some(slot @ Slot::Pending) => *slot = Slot::Finished(d.result),
-                _ => drop(results.slots.remove(&d.token)),
-            }
+            file(&mut results, d);
         }
         results.scratch = done;
-        self.filed.notify_all();
+        if let Err(error) = &outcome {
+            // The queue is broken: no part will come back. Their leases stay with the mover.
+            results.broken = Some((error.kind(), error.to_string()));
+            tell_the_lost(&mut results);
+        }
+        if !is_early {
+            self.wake(&results);
+        }
+        let results = self.deliver(results);
         outcome.map(|()| results)
+    }
+
+    /// Delivers what was filed for sinks, without the lock.
+    fn deliver<'a>(&'a self, mut results: MutexGuard<'a, Results>) -> MutexGuard<'a, Results> {
+        if results.deliveries.is_empty() {
+            return results;
+        }
+        let mut deliveries = std::mem::take(&mut results.deliveries);
+        drop(results);
+        let mut told: Vec<Arc<dyn Sink>> = Vec::with_capacity(deliveries.len());
+        for (sink, at, len, result) in deliveries.drain(..) {
+            sink.part_done(at, len, result);
+            told.push(sink);
+        }
+        for sink in told {
+            sink.all_told();
+        }
+        let mut results = self.lock();
+        if results.deliveries.is_empty() {
+            results.deliveries = deliveries;
+        }
+        // For those who lead until a delivery.
+        self.wake(&results);
+        results
+    }
+
+    fn sleep<'a>(&self, mut results: MutexGuard<'a, Results>) -> MutexGuard<'a, Results> {
+        results.sleepers += 1;
+        let mut results = self.filed.wait(results).unwrap_or_else(PoisonError::into_inner);
+        results.sleepers -= 1;
+        results
+    }
+
+    fn wake(&self, results: &MutexGuard<'_, Results>) {
+        if results.sleepers > 0 {
+            self.filed.notify_all();
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Results> {
@@ -151,9 +324,33 @@ impl Queue {
     }
 }
 
+/// Puts a result where it belongs.
+fn file(results: &mut Results, done: Done) {
+    match results.slots.get_mut(&done.token) {
+        Some(slot @ Slot::Pending) => *slot = Slot::Finished(done.result),
+        _ => {
+            if let Some(Slot::Part { sink, at, len }) = results.slots.remove(&done.token) {
+                results.parts -= 1;
+                results.deliveries.push((sink, at, len, done.result));
+            }
+        }
+    }
+}
+
+/// Of a queue that is broken no part comes back.
+fn tell_the_lost(results: &mut Results) {
+    let Some((kind, text)) = results.broken.clone() else { return };
+    let lost: Vec<u64> =
+        results.slots.iter().filter(|(_, slot)| matches!(slot, Slot::Part { .. })).map(|(t, _)| *t).collect();
+    for token in lost {
+        file(results, Done { token, result: Err(Error::new(kind, "complete", text.clone())) });
+    }
+}
+
 impl Drop for Queue {
     fn drop(&mut self) {
-        // Forgotten transfers may still be in flight: the device must be quiet before the mover goes.
+        // Forgotten transfers may still be in flight: the device must be quiet before the mover goes. Parts keep their queue
+        // alive, so there are none.
         let mut done = Vec::new();
         loop {
             let before = done.len();
@@ -170,7 +367,7 @@ impl fmt::Debug for Queue {
     }
 }
 
-fn lease(range: Option<&MemoryRange>, at: u64, len: u64, access: Access) -> Result<Option<RawLease>> {
+pub(crate) fn lease(range: Option<&MemoryRange>, at: u64, len: u64, access: Access) -> Result<Option<RawLease>> {
     let Some(range) = range else { return Ok(None) };
     let out_of_range = || {
         Error::new(

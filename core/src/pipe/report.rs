@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::backend::Counters;
+use crate::locator::PlaceUse;
 use crate::plan::Route;
 
 /// What one hop did.
@@ -20,6 +21,16 @@ pub struct HopReport {
     pub counters: Counters,
 }
 
+/// What a pipe moved to or from a place of a staging.
+#[derive(Clone, Debug, Serialize)]
+pub struct PlaceReport {
+    /// The place, and what became of it (by all pipes of the staging).
+    #[serde(flatten)]
+    pub place: PlaceUse,
+    /// Bytes that this pipe moved there, or from there.
+    pub bytes: u64,
+}
+
 /// What a pipe did since it was connected.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
@@ -29,6 +40,9 @@ pub struct Report {
     pub target: String,
     /// By hop.
     pub hops: Vec<HopReport>,
+    /// By place, where one end is a staging.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub places: Vec<PlaceReport>,
 }
 
 impl Report {
@@ -39,11 +53,14 @@ impl Report {
             primitive: hop.primitive,
             counters,
         });
-        Report { source: route.source.clone(), target: route.target.clone(), hops: hops.collect() }
+        Report { source: route.source.clone(), target: route.target.clone(), hops: hops.collect(), places: Vec::new() }
     }
 
     /// Bytes that arrived at the target.
     pub fn bytes(&self) -> u64 {
+        if !self.places.is_empty() {
+            return self.places.iter().map(|p| p.bytes).sum();
+        }
         self.hops.last().map_or(0, |h| h.counters.bytes)
     }
 }
@@ -51,6 +68,13 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} -> {}", self.source, self.target)?;
+        for p in &self.places {
+            write!(f, "  {} ({}): {} bytes", p.place.place, p.place.reason, p.bytes)?;
+            match &p.place.left {
+                Some(why) => writeln!(f, "; {why}")?,
+                None => writeln!(f)?,
+            }
+        }
         for hop in &self.hops {
             let c = &hop.counters;
             let rate = if c.busy_ns > 0 { c.bytes as f64 / c.busy_ns as f64 } else { 0.0 };

@@ -13,6 +13,9 @@ use crate::topology::Topology;
 enum At {
     Memory,
     Cache,
+    /// Memory whose bytes survive when a transfer returns, and the same before a flush.
+    Persistent,
+    Unflushed,
     /// Neither memory nor known to anybody but the fake.
     Device,
 }
@@ -43,9 +46,11 @@ fn serves(name: &'static str, from: At, to: At, quality: Quality) -> Known {
 }
 
 fn at(endpoint: &Endpoint) -> At {
-    match (endpoint.memory(), endpoint.facts.core) {
-        (Some(_), Some(_)) => At::Cache,
-        (Some(_), None) => At::Memory,
+    match (endpoint.memory(), endpoint.facts.core, endpoint.facts.persistence) {
+        (Some(_), Some(_), _) => At::Cache,
+        (Some(_), None, Persistence::OnCompletion) => At::Persistent,
+        (Some(_), None, Persistence::AfterSync) => At::Unflushed,
+        (Some(_), None, _) => At::Memory,
         _ => At::Device,
     }
 }
@@ -81,7 +86,7 @@ impl Backend for Fake {
 fn place(at: At) -> Endpoint {
     let handle = match at {
         At::Device => Handle::Other(Arc::new(())),
-        At::Memory | At::Cache => {
+        At::Memory | At::Cache | At::Persistent | At::Unflushed => {
             let options = MapOptions { pages: Pages::Small, prefault: false, node: None };
             Handle::Memory(Region::map(4096, options).unwrap().range(0, 4096).unwrap())
         }
@@ -91,13 +96,19 @@ fn place(at: At) -> Endpoint {
         name: match at {
             At::Memory => "memory",
             At::Cache => "cache",
+            At::Persistent => "persistent",
+            At::Unflushed => "unflushed",
             At::Device => "device",
         }
         .into(),
         reach: if at == At::Device { Reach::Device } else { Reach::Memory },
         granularity: 1,
         alignment: 1,
-        persistence: Persistence::Volatile,
+        persistence: match at {
+            At::Persistent => Persistence::OnCompletion,
+            At::Unflushed => Persistence::AfterSync,
+            _ => Persistence::Volatile,
+        },
         len: Some(4096),
         node: None,
         core: (at == At::Cache).then_some(0),
@@ -205,6 +216,32 @@ fn without_a_placement_nothing_reaches_a_cache() {
     let read = serves("read", At::Device, At::Memory, quality(1000.0, 1e9));
     let e = plan(vec![read], At::Device, At::Cache, &Constraints::default()).err().unwrap();
     assert_eq!(e.kind(), ErrorKind::Unsupported);
+}
+
+#[test]
+fn into_persistent_memory_bytes_land_and_then_their_lines_are_flushed() {
+    let primitives = || {
+        vec![
+            serves("read", At::Device, At::Unflushed, quality(1000.0, 1e9)),
+            serves("flush", At::Unflushed, At::Persistent, quality(10.0, 50e9)),
+            Known { name: "read", from: At::Device, to: At::Persistent, verdict: Err("it does not flush") },
+        ]
+    };
+    let taken = plan(primitives(), At::Device, At::Persistent, &Constraints::default()).unwrap();
+    assert_eq!((taken.shape, taken.route.primitives()), (Shape::Placement, vec!["read", "flush"]));
+    let [landed, flushed] = taken.route.hops.as_slice() else { panic!("two hops") };
+    assert_eq!((landed.to.as_str(), flushed.to.as_str()), ("persistent before the flush", "persistent"));
+    assert!(taken.legs[1].source.memory().unwrap().same_bytes(taken.legs[1].target.memory().unwrap()));
+    // One that flushes itself, and is faster, is taken alone.
+    let mut more = primitives();
+    more.push(serves("offload", At::Device, At::Persistent, quality(1000.0, 9e9)));
+    let alone = plan(more, At::Device, At::Persistent, &Constraints::default()).unwrap();
+    assert_eq!((alone.shape, alone.route.primitives()), (Shape::Direct, vec!["offload"]));
+    // Without a flush there is no way.
+    let mut less = primitives();
+    less.retain(|p| p.name == "read");
+    let e = plan(less, At::Device, At::Persistent, &Constraints::default()).err().unwrap();
+    assert!(e.to_string().contains("it does not flush"), "{e}");
 }
 
 /// A device that reads and writes memory, and moves within itself at `rate`.

@@ -140,6 +140,12 @@ fn tiers(tree: &Tree) -> Vec<(u32, Vec<usize>)> {
 }
 
 impl Node {
+    /// The nodes of the machine that we run on, ascending; empty on a kernel without NUMA. A part of
+    /// [`Topology::discover`](super::Topology::discover) for those who need no more.
+    pub fn all() -> Vec<Node> {
+        discover(&Tree::at(std::path::Path::new("/")))
+    }
+
     /// Distance to another node, None if the firmware does not say.
     pub fn distance_to(&self, node: usize) -> Option<u32> {
         self.distances.iter().find(|entry| entry.node == node).map(|entry| entry.distance)

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use datapipes_core::topology::Topology;
-use datapipes_core::{Machine, Result};
+use datapipes_core::{Machine, Result, StageOrder, StagePlace};
 use datapipes_cpu::{Calibration, CpuBackend};
 use datapipes_file::{Config, FileBackend};
 use datapipes_sort::{Control, Format, Input, Output, SortJob, SortReport};
@@ -104,7 +104,8 @@ impl Folder {
             inputs: inputs.iter().map(|path| Input::open(path).unwrap()).collect(),
             output: Output::to(&self.path("out/sorted")).unwrap(),
             memory_bytes: datapipes_sort::MIN_MEMORY,
-            spill_dirs: vec![self.path("spill")],
+            spill: vec![StagePlace::folder(self.path("spill"))],
+            spill_order: StageOrder::Given,
             threads: 2,
             unique: false,
             fan_in: 0,

@@ -122,10 +122,13 @@ impl Case<'_> {
                 format!("{}: granularity {} and alignment {}", facts.name, facts.granularity, facts.alignment)
             })?;
             demand(facts.len.is_none_or(|l| l == len), || format!("{} declares {:?} of {len}", facts.name, facts.len))?;
-            let volatile = facts.persistence == Persistence::Volatile;
-            demand(facts.reach != Reach::Memory || (volatile && facts.len.is_some()), || {
-                format!("{}: memory has a length and loses power: {facts:?}", facts.name)
+            demand(facts.reach != Reach::Memory || facts.len.is_some(), || {
+                format!("{}: memory has a length: {facts:?}", facts.name)
             })?;
+            let said = facts.reach != Reach::Memory
+                || facts.persistence == Persistence::Volatile
+                || facts.kind.starts_with("pmem");
+            demand(said, || format!("{}: memory that keeps its bytes says so by its kind: {facts:?}", facts.name))?;
         }
         Ok(())
     }

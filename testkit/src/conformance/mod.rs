@@ -10,10 +10,12 @@
 //! It does not provoke faults (a backend's own tests do) and measures nothing.
 
 mod certify;
+mod persistent;
 mod place;
 mod suite;
 mod ways;
 
+pub use persistent::DAX_DIRECTORY;
 pub use place::{BlockDevice, Kind, Place};
 pub use suite::{Outcome, Verdict, run};
 

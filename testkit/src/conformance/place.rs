@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use datapipes_core::locator::{Endpoint, Handle};
 use datapipes_core::topology::Topology;
-use datapipes_core::{CoreCache, Dram, Error, ErrorKind, FileAccess, Locator, MapOptions, Pages, Pool, Result, Ssd};
+use datapipes_core::{
+    CoreCache, Dram, Error, ErrorKind, FileAccess, Locator, MapOptions, NumaMemory, Pages, Pool, Result, Ssd,
+};
 
 /// Bytes of a place that may choose its length: neither blocks, pages nor cache lines.
 pub(super) const LEN: usize = (96 << 10) + 37;
@@ -123,6 +125,16 @@ impl Kind {
             });
         }
         kinds
+    }
+
+    /// Memory of each NUMA node; where there is none, the first one, absent.
+    pub fn of_nodes(topology: &Topology) -> Vec<Kind> {
+        let with_memory = topology.nodes.iter().filter(|node| node.total_bytes != Some(0));
+        let kinds: Vec<Kind> = with_memory
+            .filter_map(|node| u32::try_from(node.index).ok())
+            .map(|node| Kind::new(format!("numa{node}"), move || NumaMemory::allocate(node, LEN).map(Place::new)))
+            .collect();
+        if kinds.is_empty() { vec![Kind::absent("numa0", "the kernel tells of no NUMA nodes")] } else { kinds }
     }
 
     /// Files in a directory, by each access.

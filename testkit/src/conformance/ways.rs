@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use datapipes_core::backend::{Ask, Offer};
 use datapipes_core::locator::{Endpoint, Facts};
-use datapipes_core::{Constraints, Dram, Locator, Machine, Result};
+use datapipes_core::{Constraints, Dram, Locator, Machine, Persistence, Result};
 
 /// A way to try.
 pub(super) struct Way {
@@ -17,6 +17,17 @@ pub(super) struct Way {
 /// Every way from `source` to `target` that any backend has an answer for.
 pub(super) fn ways(machine: &Machine, source: &Endpoint, target: &Endpoint) -> Result<Vec<Way>> {
     let direct = offers(machine, source, target);
+    if source.memory().is_none() && target.memory().is_some() && target.facts.persistence == Persistence::OnCompletion {
+        // What arrives in persistent memory may still lie in the caches: a second hop flushes it.
+        let facts = Facts { persistence: Persistence::AfterSync, ..(*target.facts).clone() };
+        let before = Endpoint { facts: Arc::new(facts), handle: target.handle.clone() };
+        let mut ways: Vec<Way> =
+            direct.into_iter().map(|o| Way { hops: vec![o.primitive], refused: o.verdict.err() }).collect();
+        // One that is refused alone serves with a flush behind it; then that is what is certified.
+        ways.retain(|way| way.refused.is_none());
+        ways.extend(both(&offers(machine, source, &before), &offers(machine, &before, target)));
+        return Ok(ways);
+    }
     if source.memory().is_some() || (target.memory().is_some() && target.facts.core.is_none()) {
         return Ok(direct.into_iter().map(|o| Way { hops: vec![o.primitive], refused: o.verdict.err() }).collect());
     }

@@ -2,48 +2,24 @@
 //! blocking transfer of 64 B costs over memcpy. The example takes turns inside one process; we repeat the process.
 
 use super::context::Context;
-use super::measure::measure;
-use super::record::{Entry, Figures, Record, Run, Target};
+use super::record::{Figures, Record, Target};
+use super::rows::{self, Rows};
 use crate::Outcome;
 use serde_json::{Map, Value};
-use std::process::Command;
 
 pub(super) const ABOUT: &str = "DRAM to DRAM, 64 B to 256 MiB: our copy, libc, rep movsb, non-temporal";
 
+const ROWS: Rows = Rows {
+    package: ("datapipes-cpu", "backends/cpu"),
+    example: "copy_rate",
+    on_disk: false,
+    name,
+    figures,
+    verified: "rate only (copies are checked by the property tests)",
+};
+
 pub(super) fn run(context: &Context) -> Outcome<Record> {
-    let mut record = context.record();
-    record.notes.push("one row a size; the figures are the example's own (rates in turns inside one process)".into());
-    let program = match context.example(("datapipes-cpu", "backends/cpu"), "copy_rate") {
-        Ok(program) => program,
-        Err(why) => {
-            record.contestants = vec![Entry { name: "copy_rate".into(), not_measured: Some(why), ..Entry::default() }];
-            return Ok(record);
-        }
-    };
-    for turn in 1..=context.options.runs {
-        let mut command = Command::new(&program);
-        // The example decides what small means; it must end in seconds then.
-        command.args(context.options.small.then_some("--small"));
-        let stdout = measure(&mut command)?.stdout;
-        print!("{stdout}");
-        for line in stdout.lines().filter(|line| line.starts_with('{')) {
-            let row: Map<String, Value> = serde_json::from_str(line)?;
-            let name = name(&row);
-            let command = crate::steps::shown(&command);
-            let entry = match record.contestants.iter_mut().position(|e| e.name == name) {
-                Some(at) => &mut record.contestants[at],
-                None => {
-                    let version = "this commit".to_string();
-                    record.contestants.push(Entry { name, version, command, ..Entry::default() });
-                    let last = record.contestants.len() - 1;
-                    &mut record.contestants[last]
-                }
-            };
-            let verified = "rate only (copies are checked by the property tests)".to_string();
-            entry.runs.push(Run { turn, figures: figures(&row), verified });
-        }
-    }
-    record.contestants.iter_mut().for_each(Entry::take_medians);
+    let mut record = rows::run(context, &ROWS)?;
     let names: Vec<String> = record.contestants.iter().map(|e| e.name.clone()).collect();
     for name in names {
         record.limit("ours_over_best", &name, Target::AtLeast(1.0));

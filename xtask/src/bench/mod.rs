@@ -3,18 +3,23 @@
 //! Each definition is one file here. It describes its contestants; `turns` measures them side by side, `verify`
 //! looks at what they wrote, `record` and `report` keep it.
 
+mod checkpoint;
 mod context;
 mod copy_file;
 mod copy_memory;
+mod flavors;
 mod fio;
 mod floor;
+mod log;
 mod machine;
 mod measure;
 mod options;
 mod page_cache;
 mod peers;
+mod qos;
 mod record;
 mod report;
+mod rows;
 mod sort_fits;
 mod sort_job;
 mod sort_lines;
@@ -34,13 +39,17 @@ struct Definition {
     run: fn(&Context) -> Outcome<Record>,
 }
 
-const DEFINITIONS: [Definition; 6] = [
+const DEFINITIONS: [Definition; 10] = [
     Definition { name: "sort-records", about: sort_records::ABOUT, run: sort_records::run },
     Definition { name: "sort-lines", about: sort_lines::ABOUT, run: sort_lines::run },
     Definition { name: "sort-u64", about: sort_u64::ABOUT, run: sort_u64::run },
     Definition { name: "sort-fits", about: sort_fits::ABOUT, run: sort_fits::run },
     Definition { name: "copy-file", about: copy_file::ABOUT, run: copy_file::run },
     Definition { name: "copy-memory", about: copy_memory::ABOUT, run: copy_memory::run },
+    Definition { name: "log", about: log::ABOUT, run: log::run },
+    Definition { name: "checkpoint", about: checkpoint::ABOUT, run: checkpoint::run },
+    Definition { name: "flavors", about: flavors::ABOUT, run: flavors::run },
+    Definition { name: "qos", about: qos::ABOUT, run: qos::run },
 ];
 
 pub(crate) fn run(args: &[String]) -> Outcome<()> {

@@ -15,8 +15,9 @@ mod stream;
 pub use lines::{LineOp, Lines};
 pub(crate) use lines::{load, read};
 
-use datapipes_core::Result;
-use datapipes_core::memory::{MemoryRange, lease_pair};
+use datapipes_core::backend::Job;
+use datapipes_core::memory::{Access, MemoryRange, lease_pair};
+use datapipes_core::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::instructions::Instructions;
@@ -131,7 +132,28 @@ impl Copier {
     pub fn copy(&self, source: (&MemoryRange, usize), target: (&MemoryRange, usize), len: usize) -> Result<()> {
         // SAFETY: `lease_pair` calls the closure with `len` bytes leased for reading at `from` and for writing at `to`,
         // and refuses ranges that overlap.
-        lease_pair(source, target, len, |from, to| unsafe { self.run(from, to, len) })
+        lease_pair(source, target, len, |from, to| unsafe { self.run(from, to, len, len) })
+    }
+
+    /// Copies a part of a longer copy, under leases that the job brings, by the kernel for `whole` bytes.
+    ///
+    /// # Errors
+    /// `InvalidInput` where a lease is missing, of another length, or not for writing; or where the two overlap.
+    pub fn copy_part(&self, part: &Job, whole: usize) -> Result<()> {
+        let refuse = |why: &str| Err(Error::new(ErrorKind::InvalidInput, "transfer", format!("a part {why}")));
+        let (Some(source), Some(target)) = (&part.source, &part.target) else { return refuse("without its leases") };
+        let len = source.len();
+        if target.len() != len || len as u64 != part.span.len || target.access() != Access::Write {
+            return refuse("whose leases do not fit its span");
+        }
+        let (from, to) = (source.address().cast_const(), target.address());
+        if from.addr() < to.addr() + len && to.addr() < from.addr() + len && len > 0 {
+            return refuse("whose source and target overlap");
+        }
+        // SAFETY: the leases give `len` bytes for reading at `from` and for writing at `to`, which do not overlap; whoever
+        // made them as parts of larger ones promises that no other part with these bytes is in use.
+        unsafe { self.run(from, to, len, whole.max(len)) };
+        Ok(())
     }
 
     /// As [`copy`](Self::copy), `times` over under one lease: what calibration measures.
@@ -145,27 +167,29 @@ impl Copier {
         lease_pair(source, target, len, |from, to| {
             for _ in 0..times {
                 // SAFETY: as in `copy`; the leases last until the closure returns.
-                unsafe { self.run(std::hint::black_box(from), to, len) }
+                unsafe { self.run(std::hint::black_box(from), to, len, len) }
             }
         })
     }
 
+    /// The kernel is that for `whole` bytes, of which these are a part.
+    ///
     /// # Safety
-    /// `len` bytes must be readable at `from` and writable at `to`, held by nobody else, and must not overlap.
+    /// `len` is at most `whole`; `len` bytes must be readable at `from` and writable at `to`, held by nobody else, and must not overlap.
     #[inline]
-    unsafe fn run(&self, from: *const u8, to: *mut u8, len: usize) {
-        if len <= self.short_max {
+    unsafe fn run(&self, from: *const u8, to: *mut u8, len: usize, whole: usize) {
+        if whole <= self.short_max {
             // SAFETY: what this function demands; `short_max` is at most SHORT_MAX (see the constructors), less than `short::MAX`.
             return unsafe { short::copy(from, to, len) };
         }
-        if len < self.memcpy_below {
+        if whole < self.memcpy_below {
             // SAFETY: what this function demands.
             return unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
         }
         // SAFETY: the addresses are what this function demands; the processor has the kernel's instructions, which the
         // constructors checked.
         unsafe {
-            match self.kernels[class(len)] {
+            match self.kernels[class(whole)] {
                 Kernel::Memcpy => std::ptr::copy_nonoverlapping(from, to, len),
                 #[cfg(target_arch = "x86_64")]
                 Kernel::RepMovsb => stream::rep_movsb(from, to, len),

@@ -1,6 +1,6 @@
 //! A copy between two ranges of memory.
 
-use datapipes_core::backend::Inline;
+use datapipes_core::backend::{InParts, Inline, Job};
 use datapipes_core::{Counters, Result, Span};
 
 use super::tally::Tally;
@@ -27,7 +27,19 @@ impl Inline for CopyMover {
         self.tally.count(len, || self.copier.copy((&self.ends.source, source), (&self.ends.target, target), len))
     }
 
+    fn parts(&self) -> Option<&dyn InParts> {
+        Some(self)
+    }
+
     fn counters(&self) -> Counters {
         self.tally.counters()
+    }
+}
+
+impl InParts for CopyMover {
+    fn transfer_part(&self, part: &Job, whole: u64) -> Result<()> {
+        let Bytes { len, .. } = Bytes::of(part.span)?;
+        self.tally.check_core(self.ends.target_core);
+        self.tally.count(len, || self.copier.copy_part(part, usize::try_from(whole).unwrap_or(usize::MAX)))
     }
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use datapipes_core::backend::{Counters, Done, Job};
+use datapipes_core::backend::{Bell, Counters, Done, Job};
 use datapipes_core::memory::RawLease;
 use datapipes_core::{Error, ErrorKind, Result, Span};
 
@@ -47,6 +47,8 @@ pub(crate) struct Piece {
     pub(crate) address: usize,
     /// Offset in the region, where the address is the job's own memory.
     pub(crate) region_at: Option<usize>,
+    /// The job's bell, where nothing of it is left beside this request.
+    pub(crate) bell: Option<Arc<Bell>>,
 }
 
 /// What of a job was not yet asked for.
@@ -70,6 +72,8 @@ struct Active {
     rests: u32,
     /// The error nearest to the start of the span, and how far it is from it.
     failure: Option<(u64, Error)>,
+    /// To be rung by its last request.
+    bell: Option<Arc<Bell>>,
 }
 
 /// The jobs of a mover (or of one call, where the engine blocks).
@@ -119,7 +123,7 @@ impl Jobs {
     /// Accepts a job.
     #[allow(clippy::result_large_err)]
     pub(crate) fn admit(&mut self, job: Job) -> Result<(), (Job, Error)> {
-        let Job { token, span, source, target } = job;
+        let Job { token, span, source, target, bell } = job;
         let (file_at, lease, other) = match self.site.rules.direction {
             Direction::Read => (span.source, target, source),
             Direction::Write => (span.target, source, target),
@@ -129,7 +133,7 @@ impl Jobs {
                 Direction::Read => (other, lease),
                 Direction::Write => (lease, other),
             };
-            Job { token, span, source, target }
+            Job { token, span, source, target, bell: bell.clone() }
         };
         let Some(lease) = lease else {
             let e = Error::new(ErrorKind::InvalidInput, self.site.operation(), "a job without a lease on its memory");
@@ -156,6 +160,7 @@ impl Jobs {
             in_flight: 0,
             rests: 0,
             failure: None,
+            bell,
         };
         let slot = self.free.pop().unwrap_or(self.slots.len());
         if slot == self.slots.len() {
@@ -223,6 +228,7 @@ impl Jobs {
             len,
             address,
             region_at: Some(region_at),
+            bell: None,
         };
         if cut.bounce {
             let mut bounce = site.bounces.take()?;
@@ -236,7 +242,11 @@ impl Jobs {
             self.counters.bounces += 1;
             self.counters.bounced_bytes += cut.useful;
         }
-        self.job(rest.slot).in_flight += 1;
+        let job = self.job(rest.slot);
+        if job.in_flight == 0 && job.rests == 0 && rest.len == cut.useful {
+            piece.bell = job.bell.clone();
+        }
+        job.in_flight += 1;
         self.outstanding += 1;
         self.counters.requests += 1;
         self.counters.max_outstanding = self.counters.max_outstanding.max(self.outstanding);

@@ -12,12 +12,13 @@
 //! until the kernel has answered for all of its requests, and the drop of the ring waits for that.
 #![allow(unsafe_code)]
 
-use std::os::fd::RawFd;
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use datapipes_core::backend::{Counters, Done, Job, Queued};
+use datapipes_core::backend::{Bell, Counters, Done, Job, Queued};
 use datapipes_core::{Error, ErrorKind, Result};
 use io_uring::{IoUring, opcode, squeue, types};
 
@@ -25,9 +26,13 @@ use super::cut::{Direction, Lane};
 use super::jobs::{Jobs, Piece};
 use super::site::Site;
 use super::slices::Slices;
+use crate::priority::Duty;
 
 /// `IORING_ENTER_GETEVENTS`.
 const GETEVENTS: u32 = 1;
+
+/// Marks the answers to bells.
+const BELL: u64 = 1 << 63;
 
 struct State {
     jobs: Jobs,
@@ -35,6 +40,11 @@ struct State {
     flights: Vec<Option<Piece>>,
     free: Vec<usize>,
     slices: Slices,
+    /// Bells whose byte is on its way, by the number in its `user_data`.
+    bells: HashMap<u64, Arc<Bell>>,
+    next_bell: u64,
+    /// Where the mover is urgent: for how long it was, and which flights are.
+    duty: Option<(Duty, Vec<bool>)>,
 }
 
 /// The engine with a ring. The fields drop in order: the ring before the memory that is registered with it.
@@ -56,11 +66,12 @@ impl Ring {
     pub(crate) fn new(site: Site) -> Result<Ring> {
         let calls = AtomicU64::new(1);
         let depth = site.queue.depth.max(1);
+        // Behind each request there may be a bell.
         let ring = IoUring::builder()
             .setup_clamp()
-            .build(depth.next_power_of_two())
+            .build((2 * depth).next_power_of_two())
             .map_err(|e| Error::io("open a ring for", &e, site.file.path().display().to_string()))?;
-        let depth = depth.min(ring.params().sq_entries()) as usize;
+        let depth = depth.min(ring.params().sq_entries() / 2) as usize;
         let files = [site.fd(Lane::Cached), site.fd(Lane::Direct)];
         calls.fetch_add(1, Ordering::Relaxed);
         // Refused (a limit on open files, an old kernel): requests name the descriptors instead.
@@ -72,6 +83,9 @@ impl Ring {
             flights: (0..depth).map(|_| None).collect(),
             free: (0..depth).rev().collect(),
             slices,
+            bells: HashMap::new(),
+            next_bell: 0,
+            duty: (site.queue.io_priority != 0).then(|| (Duty::new(Instant::now()), vec![false; depth])),
         };
         Ok(Ring { ring, site, fixed_files, state: Mutex::new(state), reaper: Mutex::new(()), calls })
     }
@@ -85,12 +99,22 @@ impl Ring {
         // SAFETY: the caller holds `reaper`, and only then is the completion queue touched.
         let answers = unsafe { self.ring.completion_shared() };
         for answer in answers {
+            if answer.user_data() & BELL != 0 {
+                // Refused (the socket is full, or its other end is closed): who reads it has something to read, or is gone.
+                state.bells.remove(&(answer.user_data() & !BELL));
+                continue;
+            }
             let index = answer.user_data() as usize;
             let Some(piece) = state.flights.get_mut(index).and_then(Option::take) else {
                 debug_assert!(false, "an answer to a request that was never made: {index}");
                 continue;
             };
             state.free.push(index);
+            if let Some((duty, urgent)) = &mut state.duty
+                && std::mem::take(&mut urgent[index])
+            {
+                duty.end(Instant::now());
+            }
             state.jobs.settle(piece, answer.result());
         }
     }
@@ -110,10 +134,34 @@ impl Ring {
                 Some(_) => state.jobs.counters.fixed_buffer_hits += 1,
                 None => state.jobs.counters.fixed_buffer_misses += 1,
             }
-            let entry = self.entry(&piece, buffer).user_data(index as u64);
-            // SAFETY: the entry's memory is leased to the piece's job or is the piece's bounce buffer, and the piece stays
-            // in `flights` until the kernel answers; the descriptors live as long as the site.
-            if unsafe { entries.push(&entry) }.is_err() {
+            let urgent = match &mut state.duty {
+                Some((duty, urgent)) => {
+                    urgent[index] = duty.begin(Instant::now());
+                    urgent[index]
+                }
+                None => false,
+            };
+            let entry = self.entry(&piece, buffer, urgent).user_data(index as u64);
+            let pushed = match piece.bell.clone() {
+                Some(bell) => {
+                    bell.count();
+                    let number = state.next_bell;
+                    state.next_bell = (state.next_bell + 1) & !BELL;
+                    let fd = types::Fd(bell.socket().as_raw_fd());
+                    let send = opcode::Send::new(fd, Bell::BYTE.as_ptr(), 1)
+                        .flags(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+                        .build()
+                        .user_data(BELL | number);
+                    state.bells.insert(number, bell);
+                    let first = entry.flags(self.fixed_file_flag() | squeue::Flags::IO_HARDLINK);
+                    // SAFETY: as below; the byte is static, and the socket is kept in `bells` until the kernel answers.
+                    unsafe { entries.push_multiple(&[first, send]) }
+                }
+                // SAFETY: the entry's memory is leased to the piece's job or is the piece's bounce buffer, and the piece stays
+                // in `flights` until the kernel answers; the descriptors live as long as the site.
+                None => unsafe { entries.push(&entry) },
+            };
+            if pushed.is_err() {
                 // There are as many entries as flights, so there is room; were there none, it is tried again.
                 debug_assert!(false, "no room for a request");
                 state.jobs.settle(piece, -libc::EAGAIN);
@@ -127,21 +175,26 @@ impl Ring {
         entries.len() as u32
     }
 
-    fn entry(&self, piece: &Piece, buffer: Option<u16>) -> squeue::Entry {
-        let (fd, flags) = if self.fixed_files {
-            (types::Fd(RawFd::from(piece.lane == Lane::Direct)), squeue::Flags::FIXED_FILE)
+    fn entry(&self, piece: &Piece, buffer: Option<u16>, urgent: bool) -> squeue::Entry {
+        let fd = if self.fixed_files {
+            types::Fd(RawFd::from(piece.lane == Lane::Direct))
         } else {
-            (types::Fd(self.site.fd(piece.lane)), squeue::Flags::empty())
+            types::Fd(self.site.fd(piece.lane))
         };
         let (at, len) = (piece.file_at, piece.len);
+        let priority = if urgent { self.site.queue.io_priority } else { 0 };
         let address = std::ptr::with_exposed_provenance_mut::<u8>(piece.address);
         let entry = match (self.site.rules.direction, buffer) {
-            (Direction::Read, Some(buffer)) => opcode::ReadFixed::new(fd, address, len, buffer).offset(at).build(),
-            (Direction::Read, None) => opcode::Read::new(fd, address, len).offset(at).build(),
-            (Direction::Write, Some(buffer)) => opcode::WriteFixed::new(fd, address, len, buffer).offset(at).build(),
-            (Direction::Write, None) => opcode::Write::new(fd, address, len).offset(at).build(),
+            (Direction::Read, Some(buffer)) => opcode::ReadFixed::new(fd, address, len, buffer).offset(at).ioprio(priority).build(),
+            (Direction::Read, None) => opcode::Read::new(fd, address, len).offset(at).ioprio(priority).build(),
+            (Direction::Write, Some(buffer)) => opcode::WriteFixed::new(fd, address, len, buffer).offset(at).ioprio(priority).build(),
+            (Direction::Write, None) => opcode::Write::new(fd, address, len).offset(at).ioprio(priority).build(),
         };
-        entry.flags(flags)
+        entry.flags(self.fixed_file_flag())
+    }
+
+    fn fixed_file_flag(&self) -> squeue::Flags {
+        if self.fixed_files { squeue::Flags::FIXED_FILE } else { squeue::Flags::empty() }
     }
 
     /// One `io_uring_enter`. Requests that the kernel did not take stay in the queue for the next one.
@@ -175,6 +228,29 @@ impl Queued for Ring {
             let _ = self.enter(unseen, false);
         }
         Ok(())
+    }
+
+    fn submit_all(&self, jobs: &mut VecDeque<Job>) -> Result<()> {
+        let mut state = self.lock();
+        let mut outcome = Ok(());
+        while let Some(job) = jobs.pop_front() {
+            if let Err((job, error)) = state.jobs.admit(job) {
+                jobs.push_front(job);
+                outcome = Err(error);
+                break;
+            }
+        }
+        let unseen = self.fill(&mut state);
+        if unseen > 0 {
+            // As in `submit`.
+            let _ = self.enter(unseen, false);
+        }
+        outcome
+    }
+
+    fn event(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: the ring, and with it its descriptor, lives as long as the borrow of self.
+        Some(unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) })
     }
 
     fn complete(&self, wait: bool, done: &mut Vec<Done>) -> Result<()> {

@@ -22,6 +22,8 @@ pub(crate) struct Queue {
     pub(crate) short_request: u64,
     /// Bytes of a registered slice of memory, a power of two; 0 registers none.
     pub(crate) slice_bytes: usize,
+    /// The I/O priority of requests, as the kernel writes it; 0 is that of the process.
+    pub(crate) io_priority: u16,
 }
 
 /// The two ends of a mover, and the rules between them.

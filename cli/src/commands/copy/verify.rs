@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use datapipes::{Dram, Machine, Result, Span, Ssd};
+use datapipes::{Dram, Error, ErrorKind, Machine, Result, Span, Ssd};
 
 use crate::place::Place;
 use crate::signals;
@@ -23,20 +23,23 @@ pub(crate) fn first_difference(
     match (one, other) {
         (Place::Ssd(one), Place::Ssd(other)) => files(machine, one, other, len, &mut compare)?,
         (Place::Ssd(file), memory) | (memory, Place::Ssd(file)) => {
-            let Some(memory) = memory.memory() else { return Ok(None) };
             Window::over(machine, &direct(file)?)?.read(0..len, |bytes| {
-                let there = memory.range(compare.at as usize, bytes.len())?.lease()?;
+                let there = memory.look(compare.at as usize, bytes.len())?.ok_or_else(unseen)?;
                 compare.step(bytes, &there)
             })?;
         }
         (one, other) => {
-            let (Some(one), Some(other)) = (one.memory(), other.memory()) else { return Ok(None) };
-            let len = len as usize;
+            let bytes = |place: &Place| place.look(0, len as usize)?.ok_or_else(unseen);
             // One step: there is nothing to break off.
-            let _ = compare.step(&one.range(0, len)?.lease()?, &other.range(0, len)?.lease()?)?;
+            let _ = compare.step(&bytes(one)?, &bytes(other)?)?;
         }
     }
     Ok(compare.found)
+}
+
+/// Files are read by pipes and all else is looked at, so this is not met.
+fn unseen() -> Error {
+    Error::new(ErrorKind::Unsupported, "verify", "a place whose bytes cannot be looked at")
 }
 
 fn files(machine: &Machine, one: &Ssd, other: &Ssd, len: u64, compare: &mut Compare<'_>) -> Result<()> {

@@ -30,7 +30,8 @@ Other options:
   -s, --stable                 stabilize sort by disabling last-resort comparison
   -S, --buffer-size=SIZE       use SIZE of memory for everything: b, K (default), M, G, ..., or % of physical memory
   -t, --field-separator=SEP    use SEP instead of non-blank to blank transition
-  -T, --temporary-directory=DIR  put runs that do not fit the memory there, not in $TMPDIR or /tmp; several take turns
+  -T, --temporary-directory=LIST  put runs that do not fit the memory there, not in $TMPDIR or /tmp: a directory, or places
+                               with commas between them, each taken when the one before is full; several -T take turns
       --parallel=N             change the number of sorts run concurrently to N
   -u, --unique                 output only the first of lines with equal keys; with -c, check for strict ordering
   -z, --zero-terminated        line delimiter is NUL, not newline
@@ -44,8 +45,13 @@ Options that GNU sort does not have:
       --json                   the same as JSON, on standard output with -o, else on standard error: records,
                                records_out, bytes, bytes_out, runs, merge_passes, memory_bytes, threads, phases,
                                movements (role, between, primitive, pipes, counters), spill, seconds
+      --spill-order=WORD       take the places of -T as given, or by what this machine's ways to them and back cost: cost
       --explain                show on standard error which way bytes will go, and why; then sort
       --progress, --no-progress    a bar on standard error; by default where that is a terminal
+
+Places of -T: DIR, ssd:DIR[?access=direct|cached], dram:SIZE[?node=N], numa:NODE?len=SIZE, pmem:DIR?limit=SIZE, each with
+?limit=SIZE if it is to hold no more at once. Memory among them is beside -S. A place that fills up or fails while the sort
+runs is left for the next; --report and --json say what went where, and why.
 
 Not supported, and refused: -R, --compress-program, --random-source, --debug.
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use datapipes::locator::folder_of;
-use datapipes::{Constraints, Dram, Locator, Machine, MapOptions, Pages, Result, Route, Ssd};
+use datapipes::{Constraints, Dram, Locator, Machine, MapOptions, Pages, Result, Route, Ssd, StageOrder, StagePlace};
 use datapipes_sort::{Input, Output};
 
 /// Bytes that a sort moves at a time, about.
@@ -28,7 +28,13 @@ impl fmt::Display for Way {
 }
 
 /// The ways that the bytes of a sort would take; runs are only spilled where the input does not fit the memory.
-pub(crate) fn ways(machine: &Machine, inputs: &[Input], output: &Output, spill: &[PathBuf]) -> Result<Vec<Way>> {
+pub(crate) fn ways(
+    machine: &Machine,
+    inputs: &[Input],
+    output: &Output,
+    spill: &[StagePlace],
+    order: StageOrder,
+) -> Result<Vec<Way>> {
     let memory = Dram::allocate_with(PIECE, MapOptions { pages: Pages::Huge, prefault: false, node: None })?;
     let explain = |title: String, from: &dyn Locator, to: &dyn Locator| {
         let constraints = Constraints { typical_len: Some(PIECE as u64), ..Constraints::default() };
@@ -41,15 +47,14 @@ pub(crate) fn ways(machine: &Machine, inputs: &[Input], output: &Output, spill: 
             Input::Stream { name, .. } => stream("input", name, "read"),
         });
     }
-    for dir in spill {
-        let title = format!("spill in {}", dir.display());
-        match stand_in(dir) {
-            Ok(place) => {
-                ways.push(explain(title, &memory, &place));
-                ways.push(explain("merge".into(), &place, &memory));
-            }
-            Err(error) => ways.push(Way { title, route: Err(error.to_string()) }),
+    let names: Vec<&str> = spill.iter().map(StagePlace::name).collect();
+    let title = format!("spill in {}", names.join(", "));
+    match machine.staging(spill.to_vec(), order) {
+        Ok(places) => {
+            ways.push(explain(title, &memory, &places));
+            ways.push(explain("merge".into(), &places, &memory));
         }
+        Err(error) => ways.push(Way { title, route: Err(error.to_string()) }),
     }
     ways.push(match output {
         Output::File(path) => match stand_in(&folder(path)) {

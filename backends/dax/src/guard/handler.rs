@@ -1,0 +1,104 @@
+//! The handler of `SIGBUS`: installed on first use, and kind to whoever was there before.
+//!
+//! It allocates nothing, takes no lock and reads constants and one atomic pointer, so that it may run at any instruction.
+
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use datapipes_core::{Error, Result};
+
+use super::routines;
+
+/// The action before ours; null while ours is not installed. Leaked, because a handler may read it at any time.
+static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Installs the handler where that was not done yet.
+pub(super) fn install() -> Result<()> {
+    static INSTALLING: Mutex<()> = Mutex::new(());
+    let _one = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+    if !PREVIOUS.load(Ordering::Acquire).is_null() {
+        return Ok(());
+    }
+    let failed = || Error::io("install", &std::io::Error::last_os_error(), "a handler of SIGBUS");
+    // SAFETY: all zeros is a value of the structure: the default action.
+    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: asks only; the structure outlives the call.
+    if unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before) } != 0 {
+        return Err(failed());
+    }
+    // Before ours is in place, so that it never finds nothing.
+    PREVIOUS.store(Box::leak(Box::new(before)), Ordering::Release);
+    let mut ours = before;
+    ours.sa_sigaction = on_sigbus as *const () as usize;
+    // Those flags and the mask that the previous handler wants hold for it when ours calls it. SA_ONSTACK: the fault may be of
+    // a thread whose stack is at its end, which the standard library's handler looks into.
+    let kept = libc::SA_NODEFER | libc::SA_RESTART | libc::SA_NOCLDSTOP;
+    ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | (before.sa_flags & kept);
+    let mut replaced = before;
+    // SAFETY: `on_sigbus` has the form that SA_SIGINFO asks for and is a function of this program for ever.
+    if unsafe { libc::sigaction(libc::SIGBUS, &raw const ours, &raw mut replaced) } != 0 {
+        let e = failed();
+        PREVIOUS.store(std::ptr::null_mut(), Ordering::Release);
+        return Err(e);
+    }
+    if replaced.sa_sigaction != before.sa_sigaction {
+        // Somebody was quicker between the two calls.
+        PREVIOUS.store(Box::leak(Box::new(replaced)), Ordering::Release);
+    }
+    Ok(())
+}
+
+/// Answers a fault in a routine, and passes everything else on.
+extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel calls this with a valid `siginfo_t`; for SIGBUS the address is set where the code is positive.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
+    // A code of 0 or less: sent by a program. BUS_MCEERR_AO: a bad block found by somebody else; this thread did not touch it.
+    let raised_by_an_access = code > 0 && code != libc::BUS_MCEERR_AO;
+    // SAFETY: with SA_SIGINFO the third argument is the context of the interrupted thread, which is ours to change.
+    let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    if raised_by_an_access && let Some(fixup) = routines::fixup(registers[libc::REG_RIP as usize] as usize) {
+        registers[libc::REG_RAX as usize] = routines::fault_word(address, code == libc::BUS_MCEERR_AR) as i64;
+        registers[libc::REG_RIP as usize] = fixup as i64;
+        return;
+    }
+    // SAFETY: the arguments are those of this call.
+    unsafe { pass_on(signal, info, context, raised_by_an_access) }
+}
+
+/// Does what would have been done without us.
+///
+/// # Safety
+/// The arguments are those of a handler that runs.
+unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void, by_access: bool) {
+    let previous = PREVIOUS.load(Ordering::Acquire);
+    // SAFETY: not null, since `install` stores it before this handler can run; leaked, so valid for ever.
+    let previous = unsafe { &*previous };
+    match previous.sa_sigaction {
+        // An ignored SIGBUS is ignored where it was sent; one by an access would repeat for ever, and the kernel takes the
+        // default action for it, as we do.
+        libc::SIG_IGN if !by_access => {}
+        libc::SIG_DFL | libc::SIG_IGN => {
+            // SAFETY: the default action takes no handler. The faulting instruction is executed again on return, and one that
+            // was sent is sent again: either ends the process as if we had not been there.
+            unsafe {
+                let mut default: libc::sigaction = std::mem::zeroed();
+                default.sa_sigaction = libc::SIG_DFL;
+                libc::sigaction(signal, &raw const default, std::ptr::null_mut());
+                if !by_access {
+                    libc::raise(signal);
+                }
+            }
+        }
+        handler if previous.sa_flags & libc::SA_SIGINFO != 0 => {
+            type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+            // SAFETY: SA_SIGINFO says that the previous handler has this form.
+            let handler: Handler = unsafe { std::mem::transmute(handler) };
+            handler(signal, info, context);
+        }
+        handler => {
+            // SAFETY: without SA_SIGINFO a handler takes the number alone.
+            let handler: extern "C" fn(libc::c_int) = unsafe { std::mem::transmute(handler) };
+            handler(signal);
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Which instructions may be executed here.
+
+use datapipes_core::topology::CpuFeatures;
+
+/// The instructions for persistent memory that this process may execute: where the topology says so *and* this processor's
+/// CPUID does, since a recorded topology describes another machine. The fields are private: a value is proof of a detection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Instructions {
+    x86: bool,
+    avx2: bool,
+    avx512f: bool,
+    clwb: bool,
+    clflushopt: bool,
+}
+
+/// How lines are written back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flush {
+    Clwb,
+    Clflushopt,
+    Clflush,
+}
+
+impl Flush {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Flush::Clwb => "CLWB",
+            Flush::Clflushopt => "CLFLUSHOPT",
+            Flush::Clflush => "CLFLUSH",
+        }
+    }
+}
+
+/// The widest stores past the caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Width {
+    Sse2,
+    Avx2,
+    Avx512,
+}
+
+impl Width {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Width::Sse2 => "SSE2",
+            Width::Avx2 => "AVX2",
+            Width::Avx512 => "AVX-512",
+        }
+    }
+}
+
+impl Instructions {
+    /// What both the discovered features and this processor have.
+    pub fn detect(features: &CpuFeatures) -> Instructions {
+        if features.source != "cpuid" {
+            return Instructions::default();
+        }
+        let here = Instructions::of_this_processor();
+        Instructions {
+            x86: here.x86,
+            avx2: here.avx2 && features.avx2,
+            avx512f: here.avx512f && features.avx512f,
+            clwb: here.clwb && features.clwb,
+            clflushopt: here.clflushopt && features.clflushopt,
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn of_this_processor() -> Instructions {
+        let id = raw_cpuid::CpuId::new();
+        let seven = id.get_extended_feature_info();
+        let has = |bit: fn(&raw_cpuid::ExtendedFeatures) -> bool| seven.as_ref().is_some_and(bit);
+        Instructions {
+            x86: true,
+            // The standard library also asks whether the kernel saves the registers.
+            avx2: std::arch::is_x86_feature_detected!("avx2"),
+            avx512f: std::arch::is_x86_feature_detected!("avx512f"),
+            clwb: has(raw_cpuid::ExtendedFeatures::has_clwb),
+            clflushopt: has(raw_cpuid::ExtendedFeatures::has_clflushopt),
+        }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn of_this_processor() -> Instructions {
+        Instructions::default()
+    }
+
+    /// The same processor without some of what it has, so that a test can take every way that others take.
+    #[cfg(test)]
+    pub(crate) fn without(self, features: &[&str]) -> Instructions {
+        let lacks = |name| features.contains(&name);
+        Instructions {
+            x86: self.x86,
+            avx2: self.avx2 && !lacks("avx2"),
+            avx512f: self.avx512f && !lacks("avx512f"),
+            clwb: self.clwb && !lacks("clwb"),
+            clflushopt: self.clflushopt && !lacks("clflushopt"),
+        }
+    }
+
+    /// The best way to write lines back; or why there is none.
+    pub(crate) fn flush(&self) -> Result<Flush, String> {
+        match self {
+            Instructions { x86: false, .. } => Err(not_x86()),
+            Instructions { clwb: true, .. } => Ok(Flush::Clwb),
+            Instructions { clflushopt: true, .. } => Ok(Flush::Clflushopt),
+            _ => Ok(Flush::Clflush),
+        }
+    }
+
+    /// The widest stores past the caches; or why there are none.
+    pub(crate) fn width(&self) -> Result<Width, String> {
+        match self {
+            Instructions { x86: false, .. } => Err(not_x86()),
+            Instructions { avx512f: true, .. } => Ok(Width::Avx512),
+            Instructions { avx2: true, .. } => Ok(Width::Avx2),
+            _ => Ok(Width::Sse2),
+        }
+    }
+
+    /// What the better flushes and stores that this processor lacks are called; empty where it has the best.
+    pub(crate) fn absent(&self) -> String {
+        let all = [
+            ("CLWB", self.clwb),
+            ("CLFLUSHOPT", self.clflushopt || self.clwb),
+            ("AVX-512", self.avx512f),
+            ("AVX2", self.avx2 || self.avx512f),
+        ];
+        let absent: Vec<&str> = all.iter().filter(|(_, there)| !there).map(|(name, _)| *name).collect();
+        if absent.is_empty() { String::new() } else { format!("; absent: {}", absent.join(", ")) }
+    }
+}
+
+fn not_x86() -> String {
+    if cfg!(target_arch = "x86_64") {
+        "the topology was not read from this processor's CPUID".into()
+    } else {
+        format!("written for x86-64 alone, and this is {}", std::env::consts::ARCH)
+    }
+}

@@ -1,0 +1,204 @@
+//! A span under leases, and what is said when a page was gone.
+//!
+//! Unsafe code: the addresses that leases give are handed to `store` and `load`.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use datapipes_core::backend::{InParts, Inline, Job};
+use datapipes_core::memory::{Access, MemoryRange, lease_pair};
+use datapipes_core::{Counters, Endpoint, Error, ErrorKind, Result, Span};
+
+use crate::guard::{Gone, Guarded};
+use crate::store::{self, Load, Store};
+
+/// Transfers from this length on are timed.
+const TIMED_MIN: u64 = 64 << 10;
+
+/// What a mover does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    Store(Store),
+    Load(Load),
+    /// The bytes are there; their lines are written back.
+    Flush,
+}
+
+#[derive(Default)]
+struct Tally {
+    transfers: AtomicU64,
+    failed: AtomicU64,
+    bytes: AtomicU64,
+    busy_ns: AtomicU64,
+}
+
+/// An open primitive.
+pub(crate) struct DaxMover {
+    guarded: Guarded,
+    work: Work,
+    source: End,
+    target: End,
+    tally: Tally,
+}
+
+struct End {
+    range: MemoryRange,
+    name: String,
+}
+
+impl End {
+    fn of(endpoint: &Endpoint) -> Option<End> {
+        Some(End { range: endpoint.memory()?.clone(), name: endpoint.facts.name.clone() })
+    }
+}
+
+/// Addresses and length of what is moved, and its span.
+#[derive(Clone, Copy)]
+struct Piece {
+    from: *const u8,
+    to: *mut u8,
+    len: usize,
+    span: Span,
+}
+
+impl DaxMover {
+    /// None where one of the two is not memory.
+    pub(crate) fn new(guarded: Guarded, work: Work, source: &Endpoint, target: &Endpoint) -> Option<DaxMover> {
+        let (source, target) = (End::of(source)?, End::of(target)?);
+        Some(DaxMover { guarded, work, source, target, tally: Tally::default() })
+    }
+
+    /// # Safety
+    /// `piece.len` bytes must be leased for reading at `from` and for writing at `to`, and must not overlap; `whole` is at
+    /// least `len`.
+    unsafe fn run(&self, piece: Piece, whole: usize) -> Result<()> {
+        let Piece { from, to, len, .. } = piece;
+        // SAFETY: what this function demands.
+        let result = unsafe {
+            match self.work {
+                Work::Store(how) => store::store(self.guarded, (from, to), len, how, whole),
+                Work::Load(how) => store::load(self.guarded, (from, to), len, how),
+                Work::Flush => self.guarded.write_back(to, len),
+            }
+        };
+        result.map_err(|gone| self.gone(piece, gone))
+    }
+
+    /// Which end lost a page, and where.
+    #[cold]
+    fn gone(&self, piece: Piece, gone: Gone) -> Error {
+        let page = 4096;
+        let within = |start: usize| (start / page * page..start + piece.len).contains(&gone.address);
+        let (end, at) = match (within(piece.to.addr()), within(piece.from.addr())) {
+            (true, _) => (&self.target, piece.span.target + gone.address.saturating_sub(piece.to.addr()) as u64),
+            (_, true) => (&self.source, piece.span.source + gone.address.saturating_sub(piece.from.addr()) as u64),
+            // A bad block may be told by an address that is not exact.
+            _ => (&self.source, piece.span.source + gone.done as u64),
+        };
+        let (why, advice) = match gone.bad_block {
+            true => (
+                "the medium cannot read it",
+                "restore it from a copy; writing whole pages of zeros may clear the block",
+            ),
+            false => (
+                "the file has no such page (SIGBUS)",
+                "see whether somebody truncated the file, or the file system is full",
+            ),
+        };
+        let context = format!("{} to {}: a page of {} is gone: {why}", self.source.name, self.target.name, end.name);
+        Error::new(ErrorKind::Device, "transfer", context).offset(at).bytes_done(gone.done as u64).advice(advice)
+    }
+
+    fn move_span(&self, span: Span) -> Result<()> {
+        let (Ok(source), Ok(target), Ok(len)) = (span.source.try_into(), span.target.try_into(), span.len.try_into())
+        else {
+            let context = format!("{span:?} is beyond this machine's memory");
+            return Err(Error::new(ErrorKind::OutOfRange, "transfer", context));
+        };
+        let (source, target): (usize, usize) = (source, target);
+        if self.work == Work::Flush {
+            let (from, to) = (self.source.range.range(source, len)?, self.target.range.range(target, len)?);
+            if !from.same_bytes(&to) {
+                let context = format!("{span:?} of a flush in place");
+                return Err(
+                    Error::new(ErrorKind::InvalidInput, "transfer", context).advice("give the same offset twice")
+                );
+            }
+            let lease = to.raw_lease(Access::Read)?;
+            let piece = Piece { from: lease.address(), to: lease.address(), len, span };
+            // SAFETY: the lease gives the bytes for reading, and a flush writes none.
+            return unsafe { self.run(piece, len) };
+        }
+        lease_pair((&self.source.range, source), (&self.target.range, target), len, |from, to| {
+            // SAFETY: `lease_pair` calls with `len` bytes leased for reading at `from` and for writing at `to`, and refuses
+            // ranges that overlap.
+            unsafe { self.run(Piece { from, to, len, span }, len) }
+        })?
+    }
+
+    /// A part, under leases that the job brings.
+    fn move_part(&self, part: &Job, whole: u64) -> Result<()> {
+        let refuse = |why: &str| Err(Error::new(ErrorKind::InvalidInput, "transfer", format!("a part {why}")));
+        let (Some(source), Some(target)) = (&part.source, &part.target) else { return refuse("without its leases") };
+        let (len, in_place) = (source.len(), self.work == Work::Flush);
+        let writable = in_place || target.access() == Access::Write;
+        if target.len() != len || len as u64 != part.span.len || !writable {
+            return refuse("whose leases do not fit its span");
+        }
+        let (from, to) = (source.address().cast_const(), target.address());
+        let overlap = len > 0 && from.addr() < to.addr() + len && to.addr() < from.addr() + len;
+        if overlap != (in_place && len > 0) {
+            return refuse("whose source and target overlap, or do not where they must");
+        }
+        let whole = usize::try_from(whole).unwrap_or(usize::MAX).max(len);
+        // SAFETY: the leases give `len` bytes for reading at `from` and, unless none is written, for writing at `to`; whoever
+        // made them as parts of larger ones promises that no other part with these bytes is in use.
+        unsafe { self.run(Piece { from, to, len, span: part.span }, whole) }
+    }
+
+    fn count(&self, len: u64, transfer: impl FnOnce() -> Result<()>) -> Result<()> {
+        let since = (len >= TIMED_MIN).then(Instant::now);
+        let result = transfer();
+        if let Some(since) = since {
+            self.tally.busy_ns.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        }
+        match &result {
+            Ok(()) => {
+                self.tally.transfers.fetch_add(1, Ordering::Relaxed);
+                self.tally.bytes.fetch_add(len, Ordering::Relaxed);
+            }
+            Err(_) => {
+                self.tally.failed.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        result
+    }
+}
+
+impl Inline for DaxMover {
+    fn transfer(&self, span: Span) -> Result<()> {
+        self.count(span.len, || self.move_span(span))
+    }
+
+    fn parts(&self) -> Option<&dyn InParts> {
+        Some(self)
+    }
+
+    fn counters(&self) -> Counters {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counters {
+            transfers: of(&self.tally.transfers),
+            failed: of(&self.tally.failed),
+            bytes: of(&self.tally.bytes),
+            busy_ns: of(&self.tally.busy_ns),
+            ..Counters::default()
+        }
+    }
+}
+
+impl InParts for DaxMover {
+    fn transfer_part(&self, part: &Job, whole: u64) -> Result<()> {
+        self.count(part.span.len, || self.move_part(part, whole))
+    }
+}

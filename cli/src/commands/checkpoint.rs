@@ -1,0 +1,296 @@
+//! `dpipe checkpoint`: regions of memory, saved and restored as a whole.
+
+mod bench;
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+use datapipes::{Constraints, Draft, Dram, Error, ErrorKind, Identity, Machine, Result, Span, Ssd};
+use datapipes_durable::checkpoint::{
+    Checkpoint, Checkpoints, Fallback, Listed, Manifest, Progress, SaveOptions, Saved,
+};
+use serde::Serialize;
+
+use crate::amount;
+use crate::outcome::{Verdict, print, print_json};
+use crate::progress::{self, State};
+use crate::signals::{self, WaitsFor};
+
+/// A checkpoint is one file in a folder of them. It gets its name when all of it is durable; each MiB has a checksum.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Load files into memory and save them as one checkpoint, a region each
+    Save(Save),
+    /// Restore a checkpoint into memory, check it, and write its regions as files
+    Restore(Restore),
+    /// Show the checkpoints of a folder (exit code 1 where one is damaged at its end)
+    List(List),
+    /// Read and check whole checkpoints (exit code 1 where one is damaged)
+    Verify(Verify),
+    /// Save regions full of random bytes, restore and compare them, and say how fast that was
+    Bench(bench::Args),
+}
+
+#[derive(Debug, clap::Args)]
+struct Save {
+    /// The folder of checkpoints; made if it is not there
+    dir: PathBuf,
+    /// Files; a region has its file's name
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Keep the newest N, this one included, and remove those before
+    #[arg(long, value_name = "N")]
+    keep: Option<usize>,
+    /// Print JSON: number, bytes, write_seconds, publish_seconds, checksum_seconds, removed
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Restore {
+    /// The folder of checkpoints
+    dir: PathBuf,
+    /// The folder for the files
+    #[arg(long, value_name = "DIR")]
+    to: PathBuf,
+    /// Which one; by default the newest
+    #[arg(long, value_name = "N", conflicts_with = "fallback")]
+    number: Option<u64>,
+    /// Where the newest is damaged, take the newest one that is intact
+    #[arg(long)]
+    fallback: bool,
+    /// Print JSON: number, bytes, regions, skipped, seconds
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct List {
+    /// The folder of checkpoints
+    dir: PathBuf,
+    /// Print JSON: an array of number, path, state
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Verify {
+    /// The folder of checkpoints
+    dir: PathBuf,
+    /// Which one; by default all
+    #[arg(long, value_name = "N")]
+    number: Option<u64>,
+    /// Print JSON: an array of number, bytes, damage (null where it is intact)
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Verdict> {
+    match &args.action {
+        Action::Save(args) => save(args),
+        Action::Restore(args) => restore(args),
+        Action::List(args) => list(args),
+        Action::Verify(args) => verify(args),
+        Action::Bench(args) => bench::run(args),
+    }
+}
+
+/// Does work that reports its progress, with a bar where somebody watches, until a signal stops it.
+fn watched<T>(phase: &'static str, work: impl FnOnce(&mut dyn FnMut(Progress) -> ControlFlow<()>) -> T) -> T {
+    let (done, total) = (AtomicU64::new(0), AtomicU64::new(0));
+    let state = || State { phase, done: done.load(Relaxed), total: total.load(Relaxed) };
+    progress::during(progress::wanted(), state, || {
+        work(&mut |p| {
+            done.store(p.done, Relaxed);
+            total.store(p.total, Relaxed);
+            if signals::arrived() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
+    })
+}
+
+fn save(args: &Save) -> Result<Verdict> {
+    signals::catch(WaitsFor::Places);
+    let machine = Machine::discover();
+    let regions: Vec<(String, Dram)> = args.files.iter().map(|path| load(&machine, path)).collect::<Result<_>>()?;
+    let named: Vec<(&str, &Dram)> = regions.iter().map(|(name, memory)| (name.as_str(), memory)).collect();
+    let store = Checkpoints::at(&machine, &args.dir);
+    let saved = watched("saving", |watch| store.save(&named, &SaveOptions { keep: args.keep }, watch))?;
+    if args.json {
+        print_json(&saved)?;
+    } else {
+        print(&shown(&saved))?;
+    }
+    Ok(Verdict::Good)
+}
+
+fn shown(saved: &Saved) -> String {
+    let seconds = saved.write_seconds + saved.publish_seconds;
+    let removed = match saved.removed.len() {
+        0 => String::new(),
+        n => format!("; {n} older ones were removed"),
+    };
+    format!(
+        "checkpoint {}: {} durable in {seconds:.3} s ({}), {:.3} s of it for the sync and the name{removed}\n",
+        saved.number,
+        amount::bytes(saved.bytes),
+        amount::rate(saved.bytes, seconds),
+        saved.publish_seconds
+    )
+}
+
+/// A file in memory, and its name.
+fn load(machine: &Machine, path: &Path) -> Result<(String, Dram)> {
+    let bad = |why: &str| Error::new(ErrorKind::InvalidInput, "save", format!("{}: {why}", path.display()));
+    let name = path.file_name().and_then(|n| n.to_str()).ok_or_else(|| bad("its name is not UTF-8"))?;
+    let ssd = Ssd::open(path)?;
+    let len = ssd.len()?;
+    if len == 0 {
+        return Err(bad("it is empty, and a region is not").advice("leave it out"));
+    }
+    let memory = Dram::allocate(usize::try_from(len).map_err(|_| bad("it is larger than memory"))?)?;
+    machine.connect(&ssd, &memory)?.transfer(Span { source: 0, target: 0, len })?;
+    Ok((name.to_owned(), memory))
+}
+
+#[derive(Serialize)]
+struct RestoredFiles {
+    number: u64,
+    bytes: u64,
+    regions: Vec<String>,
+    /// Newer checkpoints that are damaged, by number.
+    skipped: HashMap<u64, String>,
+    seconds: f64,
+}
+
+fn restore(args: &Restore) -> Result<Verdict> {
+    signals::catch(WaitsFor::Places);
+    let machine = Machine::discover();
+    let store = Checkpoints::at(&machine, &args.dir);
+    let since = Instant::now();
+    let fallback = if args.fallback { Fallback::Older } else { Fallback::Refuse };
+    let (number, regions, skipped) = watched("restoring", |watch| match args.number {
+        Some(number) => store.open(number)?.restore(watch).map(|regions| (number, regions, Vec::new())),
+        None => store.restore_latest(fallback, watch).map(|r| (r.number, r.regions, r.skipped)),
+    })?;
+    std::fs::create_dir_all(&args.to).map_err(|e| Error::io("create", &e, args.to.display().to_string()))?;
+    for (name, memory) in &regions {
+        signals::check("restore")?;
+        write(&machine, &args.to.join(plain(name)?), memory)?;
+    }
+    let outcome = RestoredFiles {
+        number,
+        bytes: regions.iter().map(|(_, memory)| memory.len() as u64).sum(),
+        regions: regions.into_iter().map(|(name, _)| name).collect(),
+        skipped: skipped.into_iter().collect(),
+        seconds: since.elapsed().as_secs_f64(),
+    };
+    if args.json {
+        print_json(&outcome)?;
+    } else {
+        let skipped: String = outcome.skipped.values().map(|why| format!("passed over: {why}\n")).collect();
+        let regions = outcome.regions.join(", ");
+        let bytes = amount::bytes(outcome.bytes);
+        print(&format!("{skipped}checkpoint {number}: {bytes} in {:.3} s: {regions}\n", outcome.seconds))?;
+    }
+    Ok(Verdict::Good)
+}
+
+/// A region's name as that of a file: it must not lead elsewhere.
+fn plain(name: &str) -> Result<&str> {
+    let mut parts = Path::new(name).components();
+    match (parts.next(), parts.next()) {
+        (Some(Component::Normal(one)), None) if one == name => Ok(name),
+        _ => Err(Error::new(ErrorKind::InvalidInput, "restore", format!("region `{name}`: no name for a file"))),
+    }
+}
+
+fn write(machine: &Machine, path: &Path, memory: &Dram) -> Result<()> {
+    let draft = Draft::beside(path)?;
+    let len = memory.len() as u64;
+    draft.ssd().preallocate(len)?;
+    let constraints = Constraints { typical_len: Some(len), ..Constraints::default() };
+    machine.connect_with(memory, draft.ssd(), &constraints)?.transfer(Span { source: 0, target: 0, len })?;
+    draft.publish(len, Identity::New)
+}
+
+/// What a folder holds, for people.
+fn line(number: u64, state: Result<&Manifest, &str>) -> String {
+    match state {
+        Ok(m) => {
+            let regions: Vec<String> =
+                m.regions.iter().map(|r| format!("{} ({})", r.name, amount::bytes(r.len))).collect();
+            format!(
+                "{number}: {}, saved {} s after 1970: {}\n",
+                amount::bytes(m.bytes()),
+                m.created_unix_s,
+                regions.join(", ")
+            )
+        }
+        Err(why) => format!("{number}: DAMAGED: {why}\n"),
+    }
+}
+
+fn list(args: &List) -> Result<Verdict> {
+    let machine = Machine::discover();
+    let listed = Checkpoints::at(&machine, &args.dir).list()?;
+    if args.json {
+        print_json(&listed)?;
+    } else if listed.is_empty() {
+        print(&format!("{} holds no checkpoint\n", args.dir.display()))?;
+    } else {
+        let show = |l: &Listed| line(l.number, l.state.as_ref().map_err(String::as_str));
+        print(&listed.iter().map(show).collect::<String>())?;
+    }
+    Ok(if listed.iter().all(|l| l.state.is_ok()) { Verdict::Good } else { Verdict::Bad })
+}
+
+#[derive(Serialize)]
+struct Verified {
+    number: u64,
+    bytes: u64,
+    damage: Option<String>,
+}
+
+fn verify(args: &Verify) -> Result<Verdict> {
+    signals::catch(WaitsFor::Places);
+    let machine = Machine::discover();
+    let store = Checkpoints::at(&machine, &args.dir);
+    let numbers = match args.number {
+        Some(number) => vec![number],
+        None => store.list()?.iter().map(|l| l.number).collect(),
+    };
+    if numbers.is_empty() {
+        let why = format!("{} holds no checkpoint", args.dir.display());
+        return Err(Error::new(ErrorKind::NotFound, "verify", why));
+    }
+    let mut all = Vec::new();
+    for number in numbers {
+        let check = |c: Checkpoint| {
+            let bytes = c.manifest().bytes();
+            watched("checking", |watch| c.verify(watch)).map(|()| bytes)
+        };
+        let (bytes, damage) = match store.open(number).and_then(check) {
+            Ok(bytes) => (bytes, None),
+            Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Device) => (0, Some(e.to_string())),
+            Err(e) => return Err(e),
+        };
+        if !args.json {
+            let found = damage.as_ref().map_or_else(|| "intact".into(), |why| format!("DAMAGED: {why}"));
+            print(&format!("{number}: {found}\n"))?;
+        }
+        all.push(Verified { number, bytes, damage });
+    }
+    if args.json {
+        print_json(&all)?;
+    }
+    Ok(if all.iter().all(|v| v.damage.is_none()) { Verdict::Good } else { Verdict::Bad })
+}

@@ -1,0 +1,127 @@
+//! `dpipe checkpoint bench`: how fast memory becomes durable here, and comes back.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use datapipes::{Dram, Error, ErrorKind, Machine, Result};
+use datapipes_durable::checkpoint::{Checkpoints, SaveOptions, Saved};
+use serde::Serialize;
+
+use super::{shown, watched};
+use crate::command_line::size;
+use crate::outcome::{Verdict, print, print_json};
+use crate::signals::{self, WaitsFor};
+use crate::{amount, usage};
+
+/// The checkpoint is removed afterwards. Exit code 1 where what was restored is not what was saved.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// A folder on the disk to measure; by default where temporary files go
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Bytes of all regions
+    #[arg(long, default_value = "1G", value_name = "SIZE", value_parser = size)]
+    size: u64,
+    /// Regions
+    #[arg(long, default_value_t = 4, value_name = "N")]
+    regions: u64,
+    /// Print JSON: saved, save_gib_s, save_cpu_seconds, restore_seconds, restore_gib_s, restore_cpu_seconds, same
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Outcome {
+    saved: Saved,
+    /// Bytes by the time until they were durable under a name, in GiB a second.
+    save_gib_s: f64,
+    save_cpu_seconds: f64,
+    restore_seconds: f64,
+    /// Into memory that is there, checked, in GiB a second.
+    restore_gib_s: f64,
+    restore_cpu_seconds: f64,
+    /// Whether what was restored is what was saved, compared byte by byte.
+    same: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Verdict> {
+    signals::catch(WaitsFor::Places);
+    let machine = Machine::discover();
+    let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let len = usize::try_from(args.size / args.regions.max(1)).unwrap_or(usize::MAX);
+    if len == 0 {
+        return Err(
+            Error::new(ErrorKind::InvalidInput, "checkpoint", "regions of no bytes").advice("give a larger --size")
+        );
+    }
+    let names: Vec<String> = (0..args.regions.max(1)).map(|n| format!("region-{n}")).collect();
+    let regions: Vec<Dram> = names.iter().map(|_| Dram::allocate(len)).collect::<Result<_>>()?;
+    let targets: Vec<Dram> = names.iter().map(|_| Dram::allocate(len)).collect::<Result<_>>()?;
+    for (nth, region) in regions.iter().enumerate() {
+        fill(nth as u64, &mut region.lease_mut()?);
+    }
+    let place = Place(parent.join(format!("dpipe-checkpoint-bench-{}", std::process::id())));
+    let store = Checkpoints::at(&machine, &place.0);
+    let named =
+        |memory: &'_ [Dram]| -> Vec<(String, Dram)> { names.iter().cloned().zip(memory.iter().cloned()).collect() };
+    let (sources, into) = (named(&regions), named(&targets));
+    let cpu = usage::own_cpu_seconds();
+    let saved = watched("saving", |watch| store.save(&borrowed(&sources), &SaveOptions::default(), watch))?;
+    let save_cpu_seconds = usage::own_cpu_seconds() - cpu;
+    let (since, cpu) = (Instant::now(), usage::own_cpu_seconds());
+    watched("restoring", |watch| store.open(saved.number)?.restore_into(&borrowed(&into), watch))?;
+    let (restore_seconds, restore_cpu_seconds) = (since.elapsed().as_secs_f64(), usage::own_cpu_seconds() - cpu);
+    let mut same = true;
+    for (one, other) in regions.iter().zip(&targets) {
+        same &= one.lease()?[..] == other.lease()?[..];
+    }
+    let gib = saved.bytes as f64 / f64::from(1 << 30);
+    let outcome = Outcome {
+        save_gib_s: gib / (saved.write_seconds + saved.publish_seconds),
+        save_cpu_seconds,
+        restore_seconds,
+        restore_gib_s: gib / restore_seconds,
+        restore_cpu_seconds,
+        same,
+        saved,
+    };
+    if args.json {
+        print_json(&outcome)?;
+    } else {
+        let o = &outcome;
+        print(&format!(
+            "{}computing checksums took {:.3} s of it, while the disk worked; {save_cpu_seconds:.3} s of processor time in all\n\
+             restored and checked in {restore_seconds:.3} s ({}), {restore_cpu_seconds:.3} s of processor time; {}\n",
+            shown(&o.saved),
+            o.saved.checksum_seconds,
+            amount::rate(o.saved.bytes, restore_seconds),
+            if same { "the same bytes" } else { "NOT THE SAME BYTES" }
+        ))?;
+    }
+    Ok(if same { Verdict::Good } else { Verdict::Bad })
+}
+
+fn borrowed(regions: &[(String, Dram)]) -> Vec<(&str, &Dram)> {
+    regions.iter().map(|(name, memory)| (name.as_str(), memory)).collect()
+}
+
+/// Bytes that no layer below can compress or share.
+fn fill(seed: u64, bytes: &mut [u8]) {
+    let mut state = 0x2545_F491_4F6C_DD1D ^ (seed + 1);
+    for word in bytes.chunks_mut(8) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        word.copy_from_slice(&state.to_le_bytes()[..word.len()]);
+    }
+}
+
+/// The folder of this measurement, removed with it.
+struct Place(PathBuf);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // An error here has nobody to go to, and hides none.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

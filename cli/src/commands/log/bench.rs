@@ -1,0 +1,149 @@
+//! `dpipe log bench`: how fast records become durable here.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use datapipes::{Machine, Result, Route};
+use datapipes_durable::log::{Folder, Log, LogStats, Options};
+use serde::Serialize;
+
+use crate::command_line::size;
+use crate::outcome::{Verdict, print, print_json};
+use crate::progress::{self, State};
+use crate::signals::{self, WaitsFor};
+use crate::{amount, usage};
+
+/// Each thread appends a record and waits until it is durable, again and again. The log is removed afterwards.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// A folder on the disk to measure; by default where temporary files go
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Bytes of a record
+    #[arg(long, default_value = "512", value_name = "SIZE", value_parser = size)]
+    record: u64,
+    /// Threads that append
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    threads: usize,
+    /// How long
+    #[arg(long, default_value_t = 2.0, value_name = "SECONDS")]
+    seconds: f64,
+    /// Print JSON: records, seconds, records_per_s, mb_per_s, cpu_seconds, stats, route
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Outcome {
+    record_bytes: u64,
+    threads: usize,
+    /// Records that became durable.
+    records: u64,
+    seconds: f64,
+    records_per_s: f64,
+    mb_per_s: f64,
+    /// Processor time of the process meanwhile.
+    cpu_seconds: f64,
+    stats: LogStats,
+    route: Option<Route>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Verdict> {
+    signals::catch(WaitsFor::Places);
+    let machine = Machine::discover();
+    let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let folder = Place(parent.join(format!("dpipe-log-bench-{}", std::process::id())));
+    let batch_bytes =
+        u32::try_from(args.record.saturating_mul(2).max(1 << 20).next_multiple_of(4096)).unwrap_or(u32::MAX);
+    let options = Options { batch_bytes, segment_bytes: (u64::from(batch_bytes) * 4).max(64 << 20) };
+    let log = Log::open(&machine, Folder::at(&machine, &folder.0), options)?;
+    let outcome = measure(&log, args)?;
+    log.close()?;
+    if args.json {
+        print_json(&outcome)?;
+    } else {
+        print(&text(&outcome, &parent))?;
+    }
+    Ok(Verdict::Good)
+}
+
+fn measure(log: &Log, args: &Args) -> Result<Outcome> {
+    let record = vec![0x5a; usize::try_from(args.record).unwrap_or(usize::MAX).min(1 << 30)];
+    let (started, cpu) = (Instant::now(), usage::own_cpu_seconds());
+    let end = Duration::try_from_secs_f64(args.seconds).unwrap_or(Duration::MAX);
+    let failed = AtomicBool::new(false);
+    let work = || -> Result<()> {
+        while started.elapsed() < end && !failed.load(Relaxed) && !signals::arrived() {
+            if let Err(e) = log.append_durable(&record) {
+                failed.store(true, Relaxed);
+                return Err(e);
+            }
+        }
+        Ok(())
+    };
+    let all = || {
+        std::thread::scope(|scope| {
+            let others: Vec<_> = (1..args.threads.max(1)).map(|_| scope.spawn(work)).collect();
+            let mut outcome = work();
+            for thread in others {
+                let result = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                outcome = outcome.and(result);
+            }
+            outcome
+        })
+    };
+    let state = || State { phase: "appending", done: log.stats().payload_bytes, total: 0 };
+    progress::during(progress::wanted(), state, all)?;
+    let (seconds, cpu_seconds) = (started.elapsed().as_secs_f64(), usage::own_cpu_seconds() - cpu);
+    signals::check("log")?;
+    let stats = log.stats();
+    Ok(Outcome {
+        record_bytes: args.record,
+        threads: args.threads.max(1),
+        records: stats.records,
+        seconds,
+        records_per_s: stats.records as f64 / seconds,
+        mb_per_s: stats.payload_bytes as f64 / 1e6 / seconds,
+        cpu_seconds,
+        stats,
+        route: log.route(),
+    })
+}
+
+fn text(o: &Outcome, dir: &Path) -> String {
+    let ns = |ns: u64| amount::nanoseconds(ns as f64);
+    let (a, s) = (&o.stats.acknowledged, &o.stats);
+    format!(
+        "{} records of {} by {} threads became durable in {:.2} s on {}: {:.0} a second ({:.1} MB/s), {:.2} s of processor time\n\
+         acknowledged after {} (half of them), {} (99%), {} (99.9%), {} (the slowest)\n\
+         {} batches, the largest of {} records; write {}, sync {} (half of them)\n{}",
+        o.records,
+        amount::bytes(o.record_bytes),
+        o.threads,
+        o.seconds,
+        dir.display(),
+        o.records_per_s,
+        o.mb_per_s,
+        o.cpu_seconds,
+        ns(a.p50_ns),
+        ns(a.p99_ns),
+        ns(a.p999_ns),
+        ns(a.max_ns),
+        s.batches,
+        s.largest_batch,
+        ns(s.write.p50_ns),
+        ns(s.sync.p50_ns),
+        o.route.as_ref().map_or_else(String::new, ToString::to_string),
+    )
+}
+
+/// The folder of this measurement, removed with it.
+struct Place(PathBuf);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // An error here has nobody to go to, and hides none.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,59 @@
+//! A pipe whose descriptor somebody else has, seen by who gave it away.
+
+use std::any::Any;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+
+use super::serving::Serving;
+use super::ConnectFd;
+use crate::error::Result;
+use crate::locator::Locator;
+use crate::runtime::{Runtime, RuntimePipe};
+
+/// The giver's hold on a pipe. It keeps nothing: the pipe ends when the last copy of its descriptor is closed and nothing
+/// is under way.
+#[derive(Clone)]
+pub struct GivenPipe(Weak<Serving>);
+
+impl GivenPipe {
+    pub(super) fn new(serving: &Arc<Serving>) -> GivenPipe {
+        GivenPipe(Arc::downgrade(serving))
+    }
+
+    /// Takes no further request, whoever has the descriptor. What is under way is carried out, and nobody is told of it.
+    pub fn end(&self) {
+        if let Some(serving) = self.0.upgrade() {
+            serving.end();
+        }
+    }
+
+    /// The pipe, while there is one.
+    pub fn pipe(&self) -> Option<RuntimePipe> {
+        self.0.upgrade().map(|serving| serving.pipe().clone())
+    }
+}
+
+impl fmt::Debug for GivenPipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GivenPipe({:?})", self.pipe())
+    }
+}
+
+impl Runtime {
+    /// As [`connect_raw_fd`](Runtime::connect_raw_fd), for who must know when the pipe has ended: `keeper` is dropped then, by
+    /// the thread that ended it, after the pipe. It should not block.
+    ///
+    /// # Errors
+    /// As [`connect_fd`](Runtime::connect_fd).
+    pub fn give_fd(
+        &self,
+        source: &dyn Locator,
+        target: &dyn Locator,
+        ask: &ConnectFd,
+        keeper: Box<dyn Any + Send + Sync>,
+    ) -> Result<(OwnedFd, GivenPipe)> {
+        let (socket, serving) = self.connect_kept(source, target, ask, Some(keeper))?;
+        Ok((socket, GivenPipe::new(&serving)))
+    }
+}

@@ -1,0 +1,214 @@
+//! The descriptor flavor: a pipe is a file descriptor (CIDR'23, section 5.2, figure 6c).
+//!
+//! ```text
+//! writable   it can take a transfer          write(fd, request)      or submit
+//! readable   a transfer is done              read(fd, completion)    or complete
+//! ```
+//!
+//! It is one end of a `SOCK_SEQPACKET` pair, so that both conditions are the kernel's own, and `select`, `poll`, `epoll`
+//! (level- and edge-triggered), and every event loop know them, for every pair of places. The descriptor may be passed to
+//! another thread or process, and inherited; the messages ([`wire`]) are plain packets, for any language. The other end is
+//! the runtime's, which carries the transfers out.
+//!
+//! (The paper asks the kernel for such pipes. An io_uring's own descriptor would be readable at the same moments, but only
+//! for pipes that are rings, and it cannot be sent to another process.)
+
+mod given;
+mod serving;
+pub mod wire;
+
+use std::any::Any;
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
+
+use crate::error::{Error, Result};
+use crate::locator::Locator;
+use crate::machine::Machine;
+use crate::plan::Route;
+use crate::runtime::{Connect, Runtime, RuntimePipe};
+use crate::span::Span;
+pub use given::GivenPipe;
+use serving::Serving;
+pub use wire::{Completion, Request};
+
+/// Transfers that a descriptor takes before it stops being writable, if the caller does not say.
+const DEPTH: usize = 64;
+/// Bytes of the buffer of the program's end: so little that two unread requests make it unwritable.
+const REQUESTS_BUFFER: usize = 1;
+
+/// A pipe as a file descriptor. It may be used by several threads at once.
+pub struct PipeFd {
+    socket: OwnedFd,
+    serving: Arc<Serving>,
+    next: AtomicU64,
+    /// Its own runtime, where it was not connected by another.
+    _runtime: Option<Runtime>,
+}
+
+/// How a descriptor is connected.
+#[derive(Clone, Debug, Default)]
+pub struct ConnectFd {
+    /// Route, class and rates.
+    pub connect: Connect,
+    /// What completions call this pipe's place: [`Completion::place`].
+    pub place: u64,
+    /// Transfers that it takes before it stops being writable; 64 if not given.
+    pub depth: Option<usize>,
+}
+
+impl Runtime {
+    /// Connects two places by a pipe that is a descriptor.
+    ///
+    /// # Errors
+    /// As [`connect`](Runtime::connect); `System` where there are no descriptors left.
+    pub fn connect_fd(&self, source: &dyn Locator, target: &dyn Locator) -> Result<PipeFd> {
+        self.connect_fd_with(source, target, &ConnectFd::default())
+    }
+
+    /// Connects two places by a pipe that is a descriptor, as told.
+    ///
+    /// # Errors
+    /// As [`connect_fd`](Runtime::connect_fd).
+    pub fn connect_fd_with(&self, source: &dyn Locator, target: &dyn Locator, ask: &ConnectFd) -> Result<PipeFd> {
+        let (socket, serving) = self.connect_kept(source, target, ask, None)?;
+        Ok(PipeFd { socket, serving, next: AtomicU64::new(0), _runtime: None })
+    }
+
+    /// `keeper` is dropped when the pipe has ended.
+    fn connect_kept(
+        &self,
+        source: &dyn Locator,
+        target: &dyn Locator,
+        ask: &ConnectFd,
+        keeper: Option<Box<dyn Any + Send + Sync>>,
+    ) -> Result<(OwnedFd, Arc<Serving>)> {
+        let depth = ask.depth.unwrap_or(DEPTH).max(1);
+        let connect = Connect { queue: Some(ask.connect.queue.unwrap_or(depth).max(depth)), ..ask.connect.clone() };
+        let pipe = self.connect_with(source, target, &connect)?;
+        let (socket, ours) = pair()?;
+        let serving = Serving::new(ours, pipe, ask.place, depth, keeper)?;
+        serving.pipe().add_attended(serving.clone())?;
+        Ok((socket, serving))
+    }
+
+    /// Connects two places by a pipe and gives its descriptor away: to another process, say. The pipe ends when the last
+    /// copy of the descriptor is closed.
+    ///
+    /// # Errors
+    /// As [`connect_fd`](Runtime::connect_fd).
+    pub fn connect_raw_fd(
+        &self,
+        source: &dyn Locator,
+        target: &dyn Locator,
+        ask: &ConnectFd,
+    ) -> Result<(OwnedFd, RuntimePipe)> {
+        let (socket, serving) = self.connect_kept(source, target, ask, None)?;
+        Ok((socket, serving.pipe().clone()))
+    }
+}
+
+impl Machine {
+    /// Connects two places by a pipe that is a descriptor, with a runtime of its own.
+    ///
+    /// # Errors
+    /// As [`Runtime::connect_fd`].
+    pub fn connect_fd(&self, source: &dyn Locator, target: &dyn Locator) -> Result<PipeFd> {
+        let runtime = Runtime::start(self)?;
+        let mut pipe = runtime.connect_fd(source, target)?;
+        pipe._runtime = Some(runtime);
+        Ok(pipe)
+    }
+}
+
+/// The program's end and the runtime's.
+fn pair() -> Result<(OwnedFd, OwnedFd)> {
+    let os = |e: Errno| Error::os("connect", e.raw_os_error(), "a pair of sockets for a pipe's descriptor");
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (socket, ours) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(os)?;
+    // The kernel takes the least it can. With more, a full pipe would stay writable until many requests are unread.
+    sockopt::set_socket_send_buffer_size(&socket, REQUESTS_BUFFER).map_err(os)?;
+    Ok((socket, ours))
+}
+
+impl PipeFd {
+    /// Starts a transfer; the number comes back with its completion.
+    ///
+    /// # Errors
+    /// `Busy` while the descriptor is not writable. What starting the transfer meets comes as its completion.
+    pub fn submit(&self, span: Span) -> Result<u64> {
+        let token = self.next.fetch_add(1, Ordering::Relaxed);
+        // What a request through the socket does, without waking the coordinator for it.
+        self.serving.accept_here(Request { token, span })?;
+        if !self.serving.has_room() {
+            self.serving.plug(&self.socket);
+            // Who waits until it is writable takes no completions.
+            self.serving.pipe().attend_all();
+        }
+        Ok(token)
+    }
+
+    /// A transfer that is done, if there is one; it does not block.
+    ///
+    /// # Errors
+    /// `Unavailable` where the runtime is gone.
+    pub fn complete(&self) -> Result<Option<Completion>> {
+        self.serving.take(&self.socket)
+    }
+
+    /// Sleeps until a transfer is done: what an event loop does, for one descriptor.
+    ///
+    /// # Errors
+    /// As [`complete`](Self::complete).
+    pub fn complete_wait(&self) -> Result<Completion> {
+        loop {
+            if let Some(completion) = self.complete()? {
+                return Ok(completion);
+            }
+            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(e) => return Err(Error::os("complete", e.raw_os_error(), "poll of a pipe's descriptor")),
+            }
+        }
+    }
+
+    /// The route, with reasons.
+    pub fn route(&self) -> &Route {
+        self.serving.pipe().route()
+    }
+
+    /// The pipe behind it.
+    pub fn pipe(&self) -> &RuntimePipe {
+        self.serving.pipe()
+    }
+}
+
+impl Drop for PipeFd {
+    fn drop(&mut self) {
+        // What it has under way is completed by the coordinator from now on.
+        self.serving.pipe().attend_all();
+    }
+}
+
+impl AsFd for PipeFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl AsRawFd for PipeFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
+impl fmt::Debug for PipeFd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PipeFd({}, {:?})", self.socket.as_raw_fd(), self.serving.pipe())
+    }
+}

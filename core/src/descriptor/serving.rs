@@ -1,0 +1,361 @@
+//! The runtime's end of a pipe's descriptor.
+//!
+//! ```text
+//! readable:  request -> try_transfer, on_done -> completion        while the pipe has room
+//! full:      requests stay in the socket, whose other end stops being writable
+//! done:      completion into the socket; no room there? kept, and no request is taken until it went out
+//! in this process: a transfer is started beside the socket and its completion kept in `heard`, with a bell (one byte) in
+//!            the socket for each, which the device rings where it can; the other end is readable, and no thread woke up
+//! closed:    what is under way ends, its completions are of interest to nobody
+//! ```
+
+use std::any::Any;
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown};
+
+use super::wire::{Completion, MESSAGE_BYTES, REQUEST_BYTES, Request};
+use crate::backend::{Bell, BellTower};
+use crate::error::{Error, ErrorKind, Result};
+use crate::runtime::{Attended, Interest, RuntimePipe};
+use crate::span::Span;
+
+/// A request that stands for none: it takes up room in the socket while the pipe is full.
+pub(super) const PLUG: [u8; 1] = [0];
+
+/// Requests taken before the other pipes are looked after: who sends without end stands in nobody's way.
+const AT_ONCE: usize = 32;
+
+/// Bells are rung for pipes that take at most so many transfers: there is room in the socket for all of them, and for
+/// those that are one too many.
+const BELLS: usize = 96;
+
+pub(super) struct Serving {
+    socket: OwnedFd,
+    pipe: RuntimePipe,
+    place: u64,
+    /// Transfers accepted whose completion was not sent yet.
+    open: AtomicUsize,
+    most: usize,
+    unsent: Mutex<VecDeque<Vec<u8>>>,
+    /// The other end is closed.
+    closed: AtomicBool,
+    /// The other end was made unwritable on purpose.
+    plugged: AtomicBool,
+    /// Held by who makes it so or ends it.
+    plugs: Mutex<()>,
+    tower: Arc<BellTower>,
+    /// Completions for this process, each with a bell in the socket, or soon to be.
+    heard: Mutex<Heard>,
+    /// Dropped after the pipe: it tells the giver that the pipe has ended.
+    _keeper: Option<Box<dyn Any + Send + Sync>>,
+}
+
+#[derive(Default)]
+struct Heard {
+    completions: VecDeque<Completion>,
+    /// Transfers with a bell that are under way.
+    awaited: u64,
+    /// Bells that were read.
+    read: u64,
+}
+
+thread_local! {
+    /// Whose completions this thread takes at the moment.
+    static TAKING: Cell<usize> = const { Cell::new(0) };
+}
+
+impl Serving {
+    pub(super) fn new(
+        socket: OwnedFd,
+        pipe: RuntimePipe,
+        place: u64,
+        most: usize,
+        keeper: Option<Box<dyn Any + Send + Sync>>,
+    ) -> Result<Arc<Serving>> {
+        let bells = rustix::io::fcntl_dupfd_cloexec(&socket, 0)
+            .map_err(|e| Error::os("connect", e.raw_os_error(), "a second descriptor for a pipe's bells"))?;
+        let tower = Arc::new(BellTower { socket: bells, rings: AtomicU64::new(0) });
+        Ok(Arc::new(Serving {
+            socket,
+            pipe,
+            place,
+            open: AtomicUsize::new(0),
+            most: most.max(1),
+            unsent: Mutex::new(VecDeque::new()),
+            closed: AtomicBool::new(false),
+            plugged: AtomicBool::new(false),
+            plugs: Mutex::new(()),
+            tower,
+            heard: Mutex::new(Heard::default()),
+            _keeper: keeper,
+        }))
+    }
+
+    fn heard(&self) -> MutexGuard<'_, Heard> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a transfer for this process: its completion is taken by [`take`](Self::take).
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept).
+    pub(super) fn accept_here(self: &Arc<Self>, request: Request) -> Result<()> {
+        if self.most > BELLS {
+            return self.accept(request);
+        }
+        self.open_one()?;
+        let Request { token, span } = request;
+        self.heard().awaited += 1;
+        let bell = Arc::new(Bell::new(self.tower.clone()));
+        let (serving, rung) = (self.clone(), bell.clone());
+        let done = move |result| serving.hear(token, span, &rung, result);
+        if let Err(refused) = self.pipe.try_transfer_ringing(span, &bell, done) {
+            self.hear(token, span, &bell, Err(refused.error));
+        }
+        Ok(())
+    }
+
+    /// A transfer of this process is done.
+    fn hear(self: &Arc<Self>, token: u64, span: Span, bell: &Bell, result: Result<()>) {
+        let bytes = result.as_ref().map_or_else(Error::done, |()| span.len);
+        let mut heard = self.heard();
+        heard.completions.push_back(Completion { token, place: self.place, result, bytes });
+        heard.awaited -= 1;
+        drop(heard);
+        // Nobody rang, or who heard the bell may have looked before this was here.
+        if bell.rings() == 0 || TAKING.get() != Arc::as_ptr(self).addr() {
+            bell.count();
+            // A socket that is full is readable; one that is closed has nobody who reads.
+            let _ = rustix::net::send(bell.socket(), Bell::BYTE, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        }
+        self.close_one();
+    }
+
+    /// A completion for this process, if there is one.
+    ///
+    /// # Errors
+    /// `Unavailable` where the runtime is gone.
+    pub(super) fn take(self: &Arc<Self>, socket: &OwnedFd) -> Result<Option<Completion>> {
+        let before = TAKING.replace(Arc::as_ptr(self).addr());
+        self.pipe.look();
+        TAKING.set(before);
+        let mut heard = self.heard();
+        let mut message = [0; MESSAGE_BYTES];
+        loop {
+            // Each completion takes a message out of the socket, so that it is readable while there are others. One that has
+            // not arrived yet is one too many later.
+            if !heard.completions.is_empty() {
+                match rustix::net::recv(socket, &mut message, RecvFlags::DONTWAIT) {
+                    Ok((1, _)) => heard.read += 1,
+                    Ok((len, _)) if len > 1 => heard.completions.extend(Completion::from_bytes(&message[..len])),
+                    _ => {}
+                }
+                return Ok(heard.completions.pop_front());
+            }
+            match rustix::net::recv(socket, &mut message, RecvFlags::DONTWAIT | RecvFlags::PEEK) {
+                Ok((0, _)) => {
+                    return Err(Error::new(ErrorKind::Unavailable, "complete", "the runtime was shut down"));
+                }
+                // A bell whose transfer is about to be heard of stays, so that whoever sleeps is woken up.
+                Ok((1, _)) if self.tower.rings.load(Ordering::SeqCst) - heard.read <= heard.awaited => return Ok(None),
+                Ok((1, _)) => {
+                    heard.read += 1;
+                    let _ = rustix::net::recv(socket, &mut message, RecvFlags::DONTWAIT);
+                }
+                Ok((len, _)) => {
+                    let _ = rustix::net::recv(socket, &mut message, RecvFlags::DONTWAIT);
+                    let completion = Completion::from_bytes(&message[..len]);
+                    let corrupt = || Error::new(ErrorKind::Corrupt, "complete", format!("a message of {len} bytes"));
+                    return completion.map(Some).ok_or_else(corrupt);
+                }
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(Error::os("complete", e.raw_os_error(), "a pipe's descriptor")),
+            }
+        }
+    }
+
+    pub(super) fn pipe(&self) -> &RuntimePipe {
+        &self.pipe
+    }
+
+    fn unsent(&self) -> MutexGuard<'_, VecDeque<Vec<u8>>> {
+        self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes no further request. What is under way goes on; the other end hears no more.
+    pub(super) fn end(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        // The coordinator sees a socket that is shut, and forgets it. It fails only where the other end is gone already.
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+    }
+
+    /// Asks the coordinator to come back: for room while completions wait for it, otherwise for requests.
+    fn rearm(&self) {
+        // Under the lock: who keeps a completion and who finds no request may ask at the same time.
+        let unsent = self.unsent();
+        self.pipe.attend(self, if unsent.is_empty() { Interest::Read } else { Interest::Write });
+    }
+
+    /// Whether a transfer would be accepted.
+    pub(super) fn has_room(&self) -> bool {
+        self.open.load(Ordering::SeqCst) < self.most && self.unsent().is_empty()
+    }
+
+    /// Starts a transfer whose completion goes out over the socket.
+    ///
+    /// # Errors
+    /// `Busy` where there is no room; what starting meets goes out as a completion.
+    pub(super) fn accept(self: &Arc<Self>, request: Request) -> Result<()> {
+        self.open_one()?;
+        let Request { token, span } = request;
+        match self.pipe.try_transfer(span) {
+            Ok(handle) => {
+                let serving = self.clone();
+                handle.on_done(move |result| serving.done(token, span, result));
+            }
+            Err(refused) => self.done(token, span, Err(refused.error)),
+        }
+        Ok(())
+    }
+
+    /// Sends a completion, or keeps it while the socket is full.
+    fn done(self: &Arc<Self>, token: u64, span: Span, result: Result<()>) {
+        let bytes = result.as_ref().map_or_else(Error::done, |()| span.len);
+        let message = Completion { token, place: self.place, result, bytes }.to_bytes();
+        let mut unsent = self.unsent();
+        unsent.push_back(message);
+        self.send(&mut unsent);
+        drop(unsent);
+        self.close_one();
+    }
+
+    fn open_one(&self) -> Result<()> {
+        if self.open.fetch_add(1, Ordering::SeqCst) >= self.most || !self.unsent().is_empty() {
+            self.open.fetch_sub(1, Ordering::SeqCst);
+            return Err(Error::new(ErrorKind::Busy, "submit", "the pipe takes no transfer now")
+                .advice("wait until its descriptor is writable"));
+        }
+        Ok(())
+    }
+
+    fn close_one(&self) {
+        let full = !self.unsent().is_empty();
+        let before = self.open.fetch_sub(1, Ordering::SeqCst);
+        if full {
+            self.rearm();
+        } else if self.plugged.load(Ordering::SeqCst) {
+            self.unplug();
+        } else if before >= self.most {
+            // Requests may have been left in the socket. Of several that end at once, the first sees that it was full.
+            self.rearm();
+        }
+    }
+
+    fn send(&self, unsent: &mut VecDeque<Vec<u8>>) {
+        while let Some(message) = unsent.front() {
+            match rustix::net::send(&self.socket, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(_) => {}
+                Err(Errno::AGAIN | Errno::NOBUFS) => return,
+                Err(Errno::INTR) => continue,
+                // The other end is gone: nobody wants to hear of it.
+                Err(_) => self.closed.store(true, Ordering::SeqCst),
+            }
+            unsent.pop_front();
+        }
+    }
+
+    /// The other end stays unwritable until a transfer is done.
+    pub(super) fn plug(&self, other: &OwnedFd) {
+        let _plugs = self.plugs.lock().unwrap_or_else(PoisonError::into_inner);
+        // Before the look for room: either a transfer that ends sees it, or its room is seen here.
+        self.plugged.store(true, Ordering::SeqCst);
+        if self.has_room() {
+            self.plugged.store(false, Ordering::SeqCst);
+            return;
+        }
+        while rustix::net::send(other, &PLUG, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_ok() {}
+    }
+
+    /// The other end becomes writable, unless the room was taken again meanwhile.
+    fn unplug(&self) {
+        let _plugs = self.plugs.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.has_room() || !self.plugged.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        let mut message = [0; REQUEST_BYTES];
+        while matches!(rustix::net::recv(&self.socket, &mut message, RecvFlags::DONTWAIT | RecvFlags::PEEK), Ok((1, _))) {
+            let _ = rustix::net::recv(&self.socket, &mut message, RecvFlags::DONTWAIT);
+        }
+    }
+
+    /// Takes requests while there is room.
+    fn take_requests(self: &Arc<Self>) {
+        let mut message = [0; REQUEST_BYTES + 1];
+        for _ in 0..AT_ONCE {
+            if !self.has_room() {
+                return;
+            }
+            match rustix::net::recv(&self.socket, &mut message, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => {
+                    self.closed.store(true, Ordering::SeqCst);
+                    return;
+                }
+                Ok((1, _)) => {}
+                Ok((len, _)) => match Request::from_bytes(&message[..len]) {
+                    Some(request) => {
+                        if let Err(e) = self.accept(request) {
+                            // Room was there and is taken: somebody submits beside the socket. Tell, rather than lose it.
+                            self.open.fetch_add(1, Ordering::SeqCst);
+                            self.done(request.token, request.span, Err(e));
+                        }
+                    }
+                    None => {
+                        let context = format!("a message of {len} bytes on a pipe's descriptor");
+                        let error = Error::new(ErrorKind::InvalidInput, "submit", context)
+                            .advice(format!("a request is one packet of {REQUEST_BYTES} bytes"));
+                        self.open.fetch_add(1, Ordering::SeqCst);
+                        self.done(u64::MAX, Span { source: 0, target: 0, len: 0 }, Err(error));
+                    }
+                },
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return self.rearm(),
+                Err(_) => {
+                    self.closed.store(true, Ordering::SeqCst);
+                    return;
+                }
+            }
+        }
+        self.rearm();
+    }
+}
+
+impl Attended for Serving {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn ready(self: Arc<Self>) {
+        let mut unsent = self.unsent();
+        self.send(&mut unsent);
+        let full = !unsent.is_empty();
+        drop(unsent);
+        if self.closed.load(Ordering::SeqCst) {
+            self.pipe.forget(&*self);
+            return;
+        }
+        if full {
+            return self.rearm();
+        }
+        self.take_requests();
+        if self.closed.load(Ordering::SeqCst) {
+            self.pipe.forget(&*self);
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Movement and computation that depend on each other, declared and then run (CIDR'23, section 6, principle 2: composable;
+//! figure 7).
+//!
+//! ```text
+//! item 0   read -> sort -> spill
+//! item 1           read -> sort -> spill          with two buffers: one is filled while the other is worked on
+//! item 2                    ^ read -> ...         starts when item 0 gives its buffer back
+//! ```
+//!
+//! A graph has stages: transfers of pipes, and computations. Every item goes through all of them, each stage after those it
+//! depends on. Buffers are numbered places of the caller's; an item holds one of a set from the first stage that uses the
+//! set to the last. Items overlap as far as buffers allow, so two buffers make double buffering.
+//!
+//! Sets are granted in the order of items, so no two items ever wait for each other.
+
+mod report;
+mod run;
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use report::{GraphReport, StageReport};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::runtime::{Runtime, RuntimePipe};
+use crate::span::Span;
+
+/// A stage of a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stage(usize);
+
+/// A set of buffers, numbered from 0. What they are is the caller's business: ranges of a locator, say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffers {
+    id: u64,
+    count: usize,
+}
+
+impl Buffers {
+    /// A set of `count` buffers.
+    pub fn new(count: usize) -> Buffers {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Buffers { id: NEXT.fetch_add(1, Ordering::Relaxed), count }
+    }
+}
+
+/// One item on its way through the stages.
+#[derive(Clone, Debug)]
+pub struct Item {
+    index: u64,
+    /// By set of the graph: the set, and the number of a buffer.
+    held: Vec<(Buffers, Option<usize>)>,
+}
+
+impl Item {
+    /// Its number, from 0.
+    pub fn index(&self) -> u64 {
+        self.index
+    }
+
+    /// The number of the buffer that it holds of a set.
+    ///
+    /// # Errors
+    /// `InvalidInput` where the stage that asks does not use the set.
+    pub fn buffer(&self, set: Buffers) -> Result<usize> {
+        self.held.iter().find(|held| held.0 == set).and_then(|held| held.1).ok_or_else(|| {
+            Error::new(ErrorKind::InvalidInput, "run", format!("item {} holds no buffer of {set:?}", self.index))
+                .advice("say that the stage uses the set")
+        })
+    }
+}
+
+type SpanOf<'a> = Box<dyn Fn(&Item) -> Result<Span> + Sync + 'a>;
+type Work<'a> = Box<dyn Fn(&Item) -> Result<()> + Sync + 'a>;
+
+enum Action<'a> {
+    Transfer(RuntimePipe, SpanOf<'a>),
+    Compute(Work<'a>),
+}
+
+struct Declared<'a> {
+    name: String,
+    action: Action<'a>,
+    after: Vec<usize>,
+    uses: Vec<usize>,
+    /// One item at a time, in the order of items.
+    in_order: bool,
+}
+
+/// Stages, their dependencies and their buffers.
+///
+/// ```
+/// # use datapipes_core::{graph::{Buffers, Graph}, topology::Topology, Machine, Runtime};
+/// # let machine = Machine::new(Topology::discover(), vec![]);
+/// let runtime = Runtime::start(&machine)?;
+/// let slots = Buffers::new(2);
+/// let results = std::sync::Mutex::new(vec![0; 10]);
+/// let mut graph = Graph::new("squares");
+/// let square = graph.compute("square", |item| {
+///     assert!(item.buffer(slots)? < 2);
+///     results.lock().unwrap_or_else(|e| e.into_inner())[item.index() as usize] = item.index() * item.index();
+///     Ok(())
+/// });
+/// graph.uses(square, slots)?;
+/// let report = runtime.run(&graph, 10)?;
+/// println!("{report}");
+/// # drop(graph);
+/// assert_eq!(results.into_inner().unwrap_or_default()[9], 81);
+/// # Ok::<(), datapipes_core::Error>(())
+/// ```
+pub struct Graph<'a> {
+    name: String,
+    stages: Vec<Declared<'a>>,
+    sets: Vec<Buffers>,
+    threads: Option<usize>,
+}
+
+impl<'a> Graph<'a> {
+    /// A graph without stages.
+    pub fn new(name: impl Into<String>) -> Graph<'a> {
+        Graph { name: name.into(), stages: Vec::new(), sets: Vec::new(), threads: None }
+    }
+
+    /// Declares a stage that moves a span for each item.
+    pub fn pipe(
+        &mut self,
+        name: impl Into<String>,
+        pipe: &RuntimePipe,
+        span: impl Fn(&Item) -> Result<Span> + Sync + 'a,
+    ) -> Stage {
+        self.stage(name.into(), Action::Transfer(pipe.clone(), Box::new(span)))
+    }
+
+    /// Declares a stage that computes, on one of the graph's threads.
+    pub fn compute(&mut self, name: impl Into<String>, work: impl Fn(&Item) -> Result<()> + Sync + 'a) -> Stage {
+        self.stage(name.into(), Action::Compute(Box::new(work)))
+    }
+
+    fn stage(&mut self, name: String, action: Action<'a>) -> Stage {
+        self.stages.push(Declared { name, action, after: Vec::new(), uses: Vec::new(), in_order: false });
+        Stage(self.stages.len() - 1)
+    }
+
+    /// The stage begins with an item when another is done with it.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a stage that was declared later (so that there is no circle), or of another graph.
+    pub fn after(&mut self, stage: Stage, earlier: Stage) -> Result<()> {
+        if earlier.0 >= stage.0 || stage.0 >= self.stages.len() {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "declare",
+                format!("graph {}: stage {} after stage {}", self.name, stage.0, earlier.0),
+            )
+            .advice("declare stages in an order in which they can run"));
+        }
+        self.stages[stage.0].after.push(earlier.0);
+        Ok(())
+    }
+
+    /// The stage works with a buffer of the set. The item holds it from its first stage that does to its last.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a stage of another graph.
+    pub fn uses(&mut self, stage: Stage, set: Buffers) -> Result<()> {
+        let Some(declared) = self.stages.get_mut(stage.0) else {
+            let context = format!("graph {}: stage {}", self.name, stage.0);
+            return Err(Error::new(ErrorKind::InvalidInput, "declare", context));
+        };
+        let at = self.sets.iter().position(|known| *known == set).unwrap_or_else(|| {
+            self.sets.push(set);
+            self.sets.len() - 1
+        });
+        declared.uses.push(at);
+        Ok(())
+    }
+
+    /// The stage takes items one at a time, in their order.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a stage of another graph.
+    pub fn in_order(&mut self, stage: Stage) -> Result<()> {
+        match self.stages.get_mut(stage.0) {
+            Some(declared) => declared.in_order = true,
+            None => {
+                let context = format!("graph {}: stage {}", self.name, stage.0);
+                return Err(Error::new(ErrorKind::InvalidInput, "declare", context));
+            }
+        }
+        Ok(())
+    }
+
+    /// Threads that compute; as many as cores are usable if not said.
+    pub fn threads(&mut self, threads: usize) {
+        self.threads = Some(threads.max(1));
+    }
+}
+
+impl fmt::Debug for Graph<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Graph({}:", self.name)?;
+        for stage in &self.stages {
+            write!(f, " {}", stage.name)?;
+        }
+        f.write_str(")")
+    }
+}
+
+impl Runtime {
+    /// Runs `items` items through a graph, and returns when all are through.
+    ///
+    /// # Errors
+    /// The error of the first item (in their order) that failed, with the stage's name; what was under way is waited for,
+    /// nothing else is begun. `InvalidInput` for a set without buffers that is used.
+    pub fn run(&self, graph: &Graph<'_>, items: u64) -> Result<GraphReport> {
+        run::run(self, graph, items)
+    }
+}

@@ -1,0 +1,213 @@
+//! Memory of one NUMA node. Memory behind CXL appears as a node without processors.
+
+use std::sync::Arc;
+
+use super::{Dram, Endpoint, Facts, Handle, Locator, Persistence, Reach};
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory::{Lease, LeaseMut, MapOptions};
+use crate::topology::Node;
+
+/// Memory that is on a NUMA node, and was looked at to be there.
+///
+/// ```
+/// use datapipes_core::{ErrorKind, NumaMemory};
+/// match NumaMemory::allocate(0, 1 << 20) {
+///     Ok(memory) => assert_eq!(memory.lease()?.len(), 1 << 20),
+///     Err(e) => assert_eq!(e.kind(), ErrorKind::Unavailable), // a kernel without NUMA, or a sandbox that forbids the calls
+/// }
+/// assert!(NumaMemory::allocate(9999, 4096).is_err());
+/// # Ok::<(), datapipes_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct NumaMemory {
+    memory: Dram,
+    node: u32,
+    cpu_less: bool,
+}
+
+impl NumaMemory {
+    /// Allocates `len` bytes of a node: bound to it (`mbind`, strict), touched, and then asked after page by page
+    /// (`move_pages`; of more than 1 GiB of ordinary pages every n-th, so that 262144 are asked after).
+    ///
+    /// # Errors
+    /// `NotFound` where there is no such node, with those that exist; `Unavailable` where the kernel knows no nodes, refuses
+    /// to bind or put pages elsewhere; `OutOfMemory` where the node has no room; `PermissionDenied` in a sandbox.
+    pub fn allocate(node: u32, len: usize) -> Result<NumaMemory> {
+        let nodes = Node::all();
+        let cpu_less = find(&nodes, node)?.cpu_less;
+        let memory = Dram::allocate_with(len, MapOptions { node: Some(node), ..MapOptions::default() })?;
+        let found = memory.memory().page_nodes()?;
+        let here = found.on.get(&node).copied().unwrap_or(0);
+        if here != found.asked {
+            let mut shown: Vec<String> = found.on.iter().map(|(n, pages)| format!("{pages} on node {n}")).collect();
+            shown.extend(
+                found
+                    .without
+                    .iter()
+                    .map(|(errno, pages)| format!("{pages} on none ({})", std::io::Error::from_raw_os_error(*errno))),
+            );
+            let context = format!("{len} bytes on NUMA node {node}: of {} pages {}", found.asked, shown.join(", "));
+            return Err(Error::new(ErrorKind::Unavailable, "verify", context)
+                .advice("see whether a policy of the process or of its control group (cpuset.mems) forbids the node"));
+        }
+        Ok(NumaMemory { memory, node, cpu_less })
+    }
+
+    /// The node.
+    pub fn node(&self) -> u32 {
+        self.node
+    }
+
+    /// Whether the node has no processors of its own: memory as behind CXL, or persistent memory used as plain memory.
+    pub fn is_cpu_less(&self) -> bool {
+        self.cpu_less
+    }
+
+    /// The same bytes as a plain place in memory.
+    pub fn as_dram(&self) -> &Dram {
+        &self.memory
+    }
+
+    /// The place of `len` bytes at `at` of this one: the same bytes.
+    ///
+    /// # Errors
+    /// `OutOfRange` where they do not lie within.
+    pub fn range(&self, at: usize, len: usize) -> Result<NumaMemory> {
+        Ok(NumaMemory { memory: self.memory.range(at, len)?, ..self.clone() })
+    }
+
+    /// The length in bytes.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.memory.len()
+    }
+
+    /// Leases the bytes for reading.
+    ///
+    /// # Errors
+    /// `Busy` while somebody may write them.
+    pub fn lease(&self) -> Result<Lease> {
+        self.memory.lease()
+    }
+
+    /// Leases the bytes for writing.
+    ///
+    /// # Errors
+    /// `Busy` while anybody else holds them.
+    pub fn lease_mut(&self) -> Result<LeaseMut> {
+        self.memory.lease_mut()
+    }
+}
+
+/// The node by its number, or what is to be said where there is none.
+fn find(nodes: &[Node], wanted: u32) -> Result<&Node> {
+    let has_memory = |node: &&Node| node.total_bytes != Some(0);
+    if nodes.is_empty() {
+        return Err(Error::new(
+            ErrorKind::Unavailable,
+            "allocate",
+            "memory of a NUMA node: the kernel tells of no nodes",
+        )
+        .advice("use plain memory (dram)"));
+    }
+    nodes.iter().filter(has_memory).find(|node| node.index == wanted as usize).ok_or_else(|| {
+        let there = |node: &Node| match node.cpu_less {
+            true => format!("{} (without processors)", node.index),
+            false => node.index.to_string(),
+        };
+        let list: Vec<String> = nodes.iter().filter(has_memory).map(there).collect();
+        let why = match nodes.iter().any(|node| node.index == wanted as usize) {
+            true => "has no memory",
+            false => "does not exist",
+        };
+        Error::new(ErrorKind::NotFound, "allocate", format!("memory of NUMA node {wanted}, which {why}"))
+            .advice(format!("these have memory: {}", list.join(", ")))
+    })
+}
+
+impl Locator for NumaMemory {
+    fn endpoint(&self) -> Endpoint {
+        let range = self.memory.memory();
+        let like = if self.cpu_less { " (a node without processors: memory as of CXL or PMem)" } else { "" };
+        let facts = Facts {
+            kind: if self.cpu_less { "numa-without-processors" } else { "numa" },
+            name: format!("numa:{}@{}+{}{like}", self.node, range.at(), range.len()),
+            reach: Reach::Memory,
+            granularity: 1,
+            alignment: 64,
+            persistence: Persistence::Volatile,
+            len: Some(range.len() as u64),
+            node: Some(self.node),
+            core: None,
+        };
+        Endpoint { facts: Arc::new(facts), handle: Handle::Memory(range.clone()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(index: usize, cpus: Vec<usize>, total_bytes: Option<u64>) -> Node {
+        let cpu_less = cpus.is_empty();
+        Node {
+            index,
+            cpus,
+            cpu_less,
+            distances: Vec::new(),
+            total_bytes,
+            free_bytes: None,
+            memory_tier: None,
+            access: None,
+        }
+    }
+
+    #[test]
+    fn a_node_that_does_not_exist_is_refused_with_those_that_do() {
+        let nodes = [node(0, vec![0], None), node(1, vec![1], Some(0)), node(4, vec![], Some(1 << 30))];
+        assert!(find(&nodes, 0).is_ok() && find(&nodes, 4).is_ok_and(|n| n.cpu_less));
+        let said = |wanted| find(&nodes, wanted).unwrap_err();
+        assert_eq!(said(2).kind(), ErrorKind::NotFound);
+        assert!(
+            said(2).to_string().contains("does not exist; these have memory: 0, 4 (without processors)"),
+            "{}",
+            said(2)
+        );
+        assert!(said(1).to_string().contains("has no memory"), "{}", said(1));
+        assert_eq!(find(&[], 0).unwrap_err().kind(), ErrorKind::Unavailable);
+    }
+
+    #[test]
+    fn memory_of_every_node_is_there() {
+        let nodes = Node::all();
+        if nodes.is_empty() {
+            println!("SKIPPED: memory_of_every_node_is_there: the kernel tells of no NUMA nodes");
+        }
+        for node in nodes.iter().filter(|n| n.total_bytes != Some(0)) {
+            let index = u32::try_from(node.index).unwrap();
+            let memory = NumaMemory::allocate(index, (3 << 20) + 5).unwrap();
+            let found = memory.as_dram().memory().page_nodes().unwrap();
+            assert_eq!(found.asked, ((3 << 20) + 5usize).div_ceil(rustix::param::page_size()));
+            assert_eq!(found.on.get(&index), Some(&found.asked), "{found:?}");
+            let facts = memory.range(10, 20).unwrap().endpoint().facts;
+            assert_eq!((facts.node, facts.len), (Some(index), Some(20)));
+            assert_eq!(facts.name.contains("CXL"), node.cpu_less);
+        }
+    }
+
+    #[test]
+    fn pages_that_were_never_touched_are_on_no_node() {
+        let options = MapOptions { prefault: false, ..MapOptions::default() };
+        let memory = Dram::allocate_with(64 << 10, options).unwrap();
+        memory.lease_mut().unwrap()[5000] = 1;
+        match memory.memory().page_nodes() {
+            Ok(found) => {
+                assert_eq!(found.on.values().sum::<usize>(), 1, "{found:?}");
+                // Older kernels say EFAULT of a page that is not there yet.
+                let absent = [libc::ENOENT, libc::EFAULT].map(|errno| found.without.get(&errno).copied().unwrap_or(0));
+                assert_eq!(absent.iter().sum::<usize>(), 15, "{found:?}");
+            }
+            Err(e) => println!("SKIPPED: pages_that_were_never_touched_are_on_no_node: {e}"),
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Persistent memory: a file of a DAX file system, or a DAX device.
+
+mod open;
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::{Endpoint, Facts, Handle, Locator, Persistence, Reach};
+use crate::error::Result;
+use crate::memory::{Lease, LeaseMut, MemoryRange};
+
+/// Bytes that the medium writes at once; a store to a part of them costs the medium a read and a write of all.
+const BLOCK: u64 = 256;
+
+/// How a [`Pmem`] is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PmemOptions {
+    /// Bytes to map. A file that is missing is created, one that is shorter is extended, with its space reserved. None: the
+    /// whole of what exists.
+    pub len: Option<u64>,
+    /// Take a file on which `MAP_SYNC` is refused. Its bytes survive a power failure once [`Pmem::persist`] or
+    /// [`Pmem::sync`] returned, as of any file, and every route that names the place says "emulated".
+    pub emulated: bool,
+}
+
+/// Persistent memory as a place (CIDR'23, section 5.1): bytes that are loaded and stored, and survive a power failure.
+///
+/// **What survives when.** A transfer into a `Pmem` has its bytes flushed and fenced before it returns. Bytes changed through
+/// a lease survive once [`persist`](Self::persist) returned for them. Neither is atomic: what a power failure cuts short may
+/// be there in any part, in lines of 64 bytes. A place opened as `emulated` is a file in the page cache: what was moved or
+/// stored survives once `persist` or `sync` returned.
+///
+/// **What can go wrong.** A page that the file lost (truncated, or a hole on a full file system) or that the medium cannot read
+/// (a bad block) raises `SIGBUS`. A transfer answers with an error of kind `Device` and the offset (where the kernel itself moves
+/// the bytes, from or to a file, it answers `EFAULT`); whoever touches such a page through a lease, or persists it, is killed by
+/// the signal, as with any mapped file. Two places over one file do not know of each other's leases.
+///
+/// ```
+/// use datapipes_core::{Persistence, Locator, Pmem, PmemOptions};
+/// # let path = std::env::temp_dir().join(format!("datapipes-doc-pmem-{}", std::process::id()));
+/// let pmem = Pmem::open_with(&path, PmemOptions { len: Some(1 << 20), emulated: true })?;
+/// pmem.lease_mut()?[..4].copy_from_slice(b"data");
+/// pmem.persist(0..4)?;
+/// assert_eq!(pmem.endpoint().facts.persistence, Persistence::AfterSync);
+/// assert!(pmem.endpoint().facts.name.ends_with("?emulated"));
+/// # std::fs::remove_file(&path).map_err(|e| datapipes_core::Error::io("remove", &e, "a file"))?;
+/// # Ok::<(), datapipes_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Pmem {
+    range: MemoryRange,
+    path: Arc<PathBuf>,
+    emulated: bool,
+}
+
+impl Pmem {
+    /// Opens all of what exists: a file on a file system mounted with DAX, or a device such as `/dev/dax0.0`.
+    ///
+    /// # Errors
+    /// `Unavailable` where stores would not be persistent once flushed (the kernel refuses `MAP_SYNC`, a DAX device is not
+    /// of persistent memory, or no instruction to flush with is known for the processor); `InvalidInput` for an empty file or
+    /// anything else that is no file; errors of opening and mapping.
+    pub fn open(path: impl AsRef<Path>) -> Result<Pmem> {
+        Pmem::open_with(path, PmemOptions::default())
+    }
+
+    /// Opens as told.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); `OutOfRange` or `Misaligned` for a length that a device does not have or cannot map;
+    /// `NoSpace` where the file system has no room for the length.
+    pub fn open_with(path: impl AsRef<Path>, options: PmemOptions) -> Result<Pmem> {
+        let range = open::map(path.as_ref(), options)?;
+        Ok(Pmem { range, path: Arc::new(path.as_ref().to_path_buf()), emulated: options.emulated })
+    }
+
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether it is a plain file that stands in for persistent memory.
+    pub fn is_emulated(&self) -> bool {
+        self.emulated
+    }
+
+    /// The place of `len` bytes at `at` of this one: the same bytes.
+    ///
+    /// # Errors
+    /// `OutOfRange` where they do not lie within.
+    pub fn range(&self, at: usize, len: usize) -> Result<Pmem> {
+        Ok(Pmem { range: self.range.range(at, len)?, ..self.clone() })
+    }
+
+    /// The length in bytes.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// Leases the bytes for reading.
+    ///
+    /// # Errors
+    /// `Busy` while somebody may write them.
+    pub fn lease(&self) -> Result<Lease> {
+        self.range.lease()
+    }
+
+    /// Leases the bytes for writing. They survive a power failure once [`persist`](Self::persist) returned for them.
+    ///
+    /// # Errors
+    /// `Busy` while anybody else holds them.
+    pub fn lease_mut(&self) -> Result<LeaseMut> {
+        self.range.lease_mut()
+    }
+
+    /// Touches every page, so that later access does not fault: on a DAX file each first store to a page may cost a commit
+    /// of the file system's journal.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `NoSpace`; what the kernel says.
+    pub fn prefault(&self) -> Result<()> {
+        self.range.prefault()
+    }
+
+    /// Returns when the bytes of `part`, as they are now, would survive a power failure: their lines are written back (CLWB,
+    /// else CLFLUSHOPT, else CLFLUSH) and fenced; where it is emulated, their pages are also written to the file (`msync`).
+    /// Takes no lease, so that a writer can persist while it goes on.
+    ///
+    /// # Errors
+    /// `OutOfRange`; where it is emulated, what the kernel says: `Device`, `NoSpace`.
+    pub fn persist(&self, part: Range<usize>) -> Result<()> {
+        self.range.write_back(part.clone())?;
+        if self.emulated { self.range.write_to_file(part) } else { Ok(()) }
+    }
+
+    /// [`persist`](Self::persist) for the whole place.
+    ///
+    /// # Errors
+    /// As [`persist`](Self::persist).
+    pub fn sync(&self) -> Result<()> {
+        self.persist(0..self.len())
+    }
+
+    /// `pmem:PATH`, with the part where it is one and `?emulated` where it is.
+    fn name(&self) -> String {
+        let whole = self.range.len() == self.range.region().len();
+        let part = if whole { String::new() } else { format!("@{}+{}", self.range.at(), self.range.len()) };
+        format!("pmem:{}{part}{}", self.path.display(), if self.emulated { "?emulated" } else { "" })
+    }
+}
+
+impl Locator for Pmem {
+    fn endpoint(&self) -> Endpoint {
+        let facts = Facts {
+            kind: if self.emulated { "pmem-emulated" } else { "pmem" },
+            name: self.name(),
+            reach: Reach::Memory,
+            granularity: if self.emulated { 1 } else { BLOCK },
+            alignment: BLOCK,
+            persistence: if self.emulated { Persistence::AfterSync } else { Persistence::OnCompletion },
+            len: Some(self.range.len() as u64),
+            node: None,
+            core: None,
+        };
+        Endpoint { facts: Arc::new(facts), handle: Handle::Memory(self.range.clone()) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

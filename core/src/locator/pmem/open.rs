@@ -1,0 +1,170 @@
+//! From a path to mapped bytes, and every reason why not.
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::PmemOptions;
+use crate::error::{Error, ErrorKind, Result};
+use crate::locator::folder_of;
+use crate::memory::{MemoryRange, Region, Sharing, WriteBack};
+
+/// The alignment of mappings of a DAX device that does not tell its own.
+const DEVICE_ALIGN: u64 = 2 << 20;
+
+/// Maps what is at a path.
+pub(super) fn map(path: &Path, options: PmemOptions) -> Result<MemoryRange> {
+    if !options.emulated && WriteBack::of_this_processor().is_none() {
+        let context =
+            format!("{}: no instruction to flush with is known for {}", path.display(), std::env::consts::ARCH);
+        return Err(Error::new(ErrorKind::Unavailable, "open", context).advice(AS_EMULATED));
+    }
+    let file = Opened::at(path, options.len.is_some())?;
+    let len = match FileType::from_raw_mode(file.stat.st_mode) {
+        FileType::RegularFile => file.file_len(options.len)?,
+        FileType::CharacterDevice => file.device_len(options)?,
+        other => return Err(file.bad(format!("is a {other:?}, neither a file nor a DAX device"))),
+    };
+    let sharing = if options.emulated { Sharing::Written } else { Sharing::Synchronous };
+    let bytes = usize::try_from(len).ok().filter(|len| *len <= isize::MAX as usize);
+    let bytes = bytes.ok_or_else(|| file.bad(format!("has {len} bytes, more than this process can address")))?;
+    let region = Region::map_file(file.fd.as_fd(), bytes, sharing).map_err(|e| file.refused(e, sharing, len))?;
+    region.range(0, bytes)
+}
+
+const AS_EMULATED: &str =
+    "open it as emulated (`?emulated`): then its bytes survive once they are synced, as a file's do";
+
+struct Opened<'a> {
+    path: &'a Path,
+    fd: OwnedFd,
+    stat: Stat,
+}
+
+impl<'a> Opened<'a> {
+    fn at(path: &'a Path, create: bool) -> Result<Opened<'a>> {
+        let fail = |e: Errno| Error::os("open", e.raw_os_error(), path.display().to_string());
+        let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP | Mode::ROTH | Mode::WOTH;
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let fd = match rustix::fs::open(path, flags, mode) {
+            Err(Errno::NOENT) if create => {
+                let fd = rustix::fs::open(path, flags | OFlags::CREATE, mode).map_err(fail)?;
+                // A name that a power failure takes would take the bytes.
+                let folder = rustix::fs::open(folder_of(path), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+                folder.and_then(rustix::fs::fsync).map_err(fail)?;
+                fd
+            }
+            other => other.map_err(fail)?,
+        };
+        let stat = rustix::fs::fstat(&fd).map_err(fail)?;
+        Ok(Opened { path, fd, stat })
+    }
+
+    fn bad(&self, why: String) -> Error {
+        Error::new(ErrorKind::InvalidInput, "open", format!("{} {why}", self.path.display()))
+    }
+
+    fn os(&self, operation: &'static str, e: Errno) -> Error {
+        Error::os(operation, e.raw_os_error(), self.path.display().to_string())
+    }
+
+    /// The length to map of a file, which is extended to it with its space reserved.
+    fn file_len(&self, wanted: Option<u64>) -> Result<u64> {
+        let has = u64::try_from(self.stat.st_size).unwrap_or(0);
+        let len = wanted.unwrap_or(has);
+        if len == 0 {
+            return Err(self.bad("has no bytes to map".into()).advice("give a length"));
+        }
+        if has < len {
+            match rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), 0, len) {
+                Ok(()) => {}
+                // Such a file gets its blocks on the first touch, which a full file system answers with SIGBUS.
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                    rustix::fs::ftruncate(&self.fd, len).map_err(|e| self.os("extend", e).offset(len))?;
+                }
+                Err(e) => return Err(self.os("reserve space for", e).offset(len)),
+            }
+            rustix::fs::fsync(&self.fd).map_err(|e| self.os("sync", e))?;
+        }
+        Ok(len)
+    }
+
+    /// The length to map of a DAX device of persistent memory.
+    fn device_len(&self, options: PmemOptions) -> Result<u64> {
+        let (major, minor) = (rustix::fs::major(self.stat.st_rdev), rustix::fs::minor(self.stat.st_rdev));
+        let device = DaxDevice::find(Path::new("/sys"), major, minor).map_err(|why| self.bad(why))?;
+        if options.emulated {
+            return Err(self.bad("is a device: only a file can be emulated, for only a file can be synced".into()));
+        }
+        if !device.persistent {
+            let context = format!("{}: its memory is not of a persistent kind", self.path.display());
+            return Err(Error::new(ErrorKind::Unavailable, "open", context)
+                .advice("give it to the kernel as a NUMA node (system-ram mode) and use numa:NODE"));
+        }
+        let len = options.len.unwrap_or(device.len);
+        let context = |what: &str| format!("{} bytes of {}, which {what}", len, self.path.display());
+        if len == 0 || len > device.len {
+            let has = context(&format!("has {}", device.len));
+            return Err(Error::new(ErrorKind::OutOfRange, "open", has));
+        }
+        if !len.is_multiple_of(device.align) {
+            let maps = context(&format!("maps multiples of {}", device.align));
+            return Err(Error::new(ErrorKind::Misaligned, "open", maps).advice("map more and take a range of it"));
+        }
+        Ok(len)
+    }
+
+    /// The kernel refused the mapping.
+    fn refused(&self, e: Errno, sharing: Sharing, len: u64) -> Error {
+        match (e, sharing) {
+            // EINVAL: a kernel, or a file system, that does not know the flag.
+            (Errno::OPNOTSUPP | Errno::INVAL, Sharing::Synchronous) => {
+                let why = "MAP_SYNC is refused, so that flushed stores need not be in the file";
+                Error::new(ErrorKind::Unavailable, "open", format!("{}: {why}", self.path.display()))
+                    .errno(e.raw_os_error())
+                    .advice(format!(
+                        "put it on persistent memory, on a file system mounted with `dax=always`; or {AS_EMULATED}"
+                    ))
+            }
+            _ => Error::os("map", e.raw_os_error(), format!("{len} bytes of {}", self.path.display())),
+        }
+    }
+}
+
+/// A device of memory that is mapped directly (`/dev/dax0.0`).
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct DaxDevice {
+    pub(super) len: u64,
+    pub(super) align: u64,
+    /// It belongs to the kernel's bus of NVDIMMs, on which memory of CXL devices that is persistent is too. Others (memory
+    /// set apart by the firmware, volatile CXL memory) lose their bytes.
+    pub(super) persistent: bool,
+}
+
+impl DaxDevice {
+    /// The device with a number, by sysfs; or why it is none.
+    pub(super) fn find(sys: &Path, major: u32, minor: u32) -> Result<DaxDevice, String> {
+        let at = sys.join(format!("dev/char/{major}:{minor}"));
+        let subsystem = fs::read_link(at.join("subsystem")).ok();
+        if subsystem.as_deref().and_then(Path::file_name).is_none_or(|name| name != "dax") {
+            return Err("is a character device, and not one for DAX".into());
+        }
+        let number = |file: &Path| fs::read_to_string(file).ok().and_then(|text| parse_number(text.trim()));
+        let len = number(&at.join("size")).ok_or_else(|| format!("has no size in {}", at.display()))?;
+        let align = number(&at.join("align")).filter(|align| align.is_power_of_two()).unwrap_or(DEVICE_ALIGN);
+        let real: PathBuf = fs::canonicalize(&at).unwrap_or(at);
+        let persistent = real.components().any(|part| part.as_os_str().to_string_lossy().starts_with("ndbus"));
+        Ok(DaxDevice { len, align, persistent })
+    }
+}
+
+/// Decimal, or hexadecimal with `0x`.
+fn parse_number(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16).ok(),
+        None => text.parse().ok(),
+    }
+}

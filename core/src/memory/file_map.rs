@@ -1,0 +1,79 @@
+//! Regions over a file's pages: what a persistent place in memory is made of.
+
+use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+
+use rustix::io::Errno;
+
+use super::region::{MemoryRange, Region};
+use crate::error::{Error, Result};
+
+/// How the pages of a file are shared with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    /// `MAP_SHARED`: stores reach the file when the kernel writes them back, or on `msync`.
+    Written,
+    /// `MAP_SHARED_VALIDATE | MAP_SYNC`: stores are on the medium once they left the processor's caches, and the file's
+    /// blocks are on disk before a page can be written. The kernel refuses it where that is not so.
+    Synchronous,
+}
+
+pub(super) struct Unmap {
+    pub(super) base: NonNull<u8>,
+    pub(super) len: usize,
+}
+
+// SAFETY: the mapping belongs to the process; the value is used for its drop alone.
+unsafe impl Send for Unmap {}
+// SAFETY: as above.
+unsafe impl Sync for Unmap {}
+
+impl Drop for Unmap {
+    fn drop(&mut self) {
+        // SAFETY: base and length are what mmap gave whoever made this value; the region, which alone referred to the mapping, is
+        // dropped, because it owns this value.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+impl Region {
+    /// Maps the first `len` bytes of an open file or character device for reading and writing.
+    ///
+    /// A page that the file no longer has, or that the medium cannot give, raises `SIGBUS` for whoever touches it.
+    pub(crate) fn map_file(file: BorrowedFd<'_>, len: usize, sharing: Sharing) -> Result<Region, Errno> {
+        let flags = match sharing {
+            Sharing::Written => libc::MAP_SHARED,
+            Sharing::Synchronous => libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC,
+        };
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, file.as_raw_fd(), 0) };
+        if base == libc::MAP_FAILED {
+            return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
+        }
+        let Some(base) = NonNull::new(base.cast::<u8>()) else { return Err(Errno::NOMEM) };
+        // SAFETY: the mapping is valid until `Unmap` is dropped, and nobody else of this process knows its address. That
+        // another process may write the file is said in the module's promise.
+        Ok(unsafe { Region::foreign(base, len, Box::new(Unmap { base, len })) })
+    }
+}
+
+impl MemoryRange {
+    /// Returns when the bytes of `part` of this range, which must be of a mapped file, are in the file (`msync`).
+    ///
+    /// # Errors
+    /// `OutOfRange`; what the kernel says: `Device` where a page could not be written.
+    pub(crate) fn write_to_file(&self, part: Range<usize>) -> Result<()> {
+        let part = self.range(part.start, part.len())?;
+        let skip = part.address().addr() % rustix::param::page_size();
+        let start = part.address().wrapping_sub(skip);
+        // SAFETY: whole pages of a mapping that the range keeps; no byte of memory is changed.
+        let rc = unsafe { libc::msync(start.cast(), part.len() + skip, libc::MS_SYNC) };
+        if rc != 0 {
+            let e = std::io::Error::last_os_error();
+            return Err(Error::io("persist", &e, format!("{} bytes of a file", part.len())).offset(part.at() as u64));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,353 @@
+//! Pipes to and from a [`Staging`]: a pipe for each of its places, and the places that fill up or fail on the way.
+//!
+//! ```text
+//! start:  parts = the ledger says where; each part goes by its place's pipe, all at once
+//! wait:   each part: arrived?  say so to the ledger
+//!                    the place is full, or broken, and this is a write?  tell the ledger, which finds another place;
+//!                        what did not arrive goes there, from the source, which is leased until all has arrived
+//!                    any other error?  that of the transfer, with place and offset
+//! ```
+//! A handle that is dropped leaves its transfer to the pipe, which sees it through at its next start, or at its end.
+
+mod order;
+
+pub(crate) use order::by_cost;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::queue::lease;
+use super::{Body, Pipe, PlaceReport, Report, Transfer};
+use crate::error::{Error, ErrorKind, Result};
+use crate::locator::{Endpoint, StagePart as Part, Staging};
+use crate::memory::{Access, MemoryRange, RawLease};
+use crate::plan::{Planner, Route};
+use crate::span::Span;
+
+/// Which end of the pipe the staging is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Source,
+    Target,
+}
+
+pub(crate) struct Staged {
+    staging: Staging,
+    side: Side,
+    /// By place.
+    pipes: Vec<Pipe>,
+    /// Bytes that arrived, by place.
+    arrived: Vec<AtomicU64>,
+    /// The other end, where it is memory.
+    memory: Option<MemoryRange>,
+    /// Transfers whose handle was dropped.
+    orphans: Mutex<Vec<Moving>>,
+}
+
+/// A transfer under way.
+pub(crate) struct Flight {
+    staged: Arc<Staged>,
+    moving: Mutex<Option<Moving>>,
+}
+
+struct Moving {
+    span: Span,
+    legs: VecDeque<Leg>,
+    /// Keeps the source as it is until all of it has arrived.
+    _source: Option<RawLease>,
+    /// How often a part may still move on to another place.
+    tries: usize,
+    /// The failure nearest to the start: its offset in the span.
+    failure: Option<(u64, Error)>,
+}
+
+struct Leg {
+    part: Part,
+    transfer: Transfer,
+}
+
+/// The staging among two ends, and which it is; the target's, if both are.
+fn staging_of<'a>(source: &'a Endpoint, target: &'a Endpoint) -> Option<(&'a Staging, Side)> {
+    let to = target.staging().map(|s| (s, Side::Target));
+    to.or_else(|| source.staging().map(|s| (s, Side::Source)))
+}
+
+/// The two ends of the pipe by one place of the staging.
+fn ends<'a>(
+    side: Side,
+    place: &'a Endpoint,
+    source: &'a Endpoint,
+    target: &'a Endpoint,
+) -> (&'a Endpoint, &'a Endpoint) {
+    match side {
+        Side::Source => (place, target),
+        Side::Target => (source, place),
+    }
+}
+
+/// The route between two places of any kind.
+pub(crate) fn route(planner: &Planner<'_>, source: &Endpoint, target: &Endpoint) -> Result<Route> {
+    let Some((staging, side)) = staging_of(source, target) else {
+        return Ok(planner.plan(source, target)?.route);
+    };
+    let by_place = staging.ends().map(|(_, place)| {
+        let (source, target) = ends(side, place, source, target);
+        route(planner, source, target)
+    });
+    let routes = by_place.collect::<Result<Vec<_>>>()?;
+    Ok(together(staging, side, (source, target), routes.iter()))
+}
+
+/// Opens the pipe between two places of any kind.
+pub(crate) fn connect(planner: &Planner<'_>, source: &Endpoint, target: &Endpoint) -> Result<Pipe> {
+    let Some((staging, side)) = staging_of(source, target) else {
+        return Pipe::open(planner.plan(source, target)?, planner.constraints, planner.topology);
+    };
+    let by_place = staging.ends().map(|(_, place)| {
+        let (source, target) = ends(side, place, source, target);
+        connect(planner, source, target)
+    });
+    let pipes = by_place.collect::<Result<Vec<_>>>()?;
+    let route = together(staging, side, (source, target), pipes.iter().map(Pipe::route));
+    let other = if side == Side::Target { source } else { target };
+    let staged = Staged {
+        staging: staging.clone(),
+        side,
+        arrived: pipes.iter().map(|_| AtomicU64::new(0)).collect(),
+        pipes,
+        memory: other.memory().cloned(),
+        orphans: Mutex::new(Vec::new()),
+    };
+    Ok(Pipe { route, body: Body::Staged(Arc::new(staged)), source: source.clone(), target: target.clone() })
+}
+
+/// The routes by all places as one, each hop with the reason for its place.
+fn together<'a>(
+    staging: &Staging,
+    side: Side,
+    (source, target): (&Endpoint, &Endpoint),
+    routes: impl Iterator<Item = &'a Route>,
+) -> Route {
+    let (source, target) = (source.facts.name.clone(), target.facts.name.clone());
+    let mut whole = Route { source, target, hops: Vec::new(), rejected: Vec::new() };
+    for (place, route) in routes.enumerate() {
+        let mut hops = route.hops.clone();
+        let name = staging.name_of(place);
+        match side {
+            Side::Source => hops.iter_mut().take(1).for_each(|hop| hop.from = name.to_owned()),
+            Side::Target => hops.iter_mut().rev().take(1).for_each(|hop| hop.to = name.to_owned()),
+        }
+        for hop in &mut hops {
+            hop.why = format!("{name} is {}; {}", staging.rank_of(place), hop.why);
+        }
+        whole.hops.append(&mut hops);
+        whole.rejected.extend(route.rejected.iter().cloned());
+    }
+    whole
+}
+
+impl Staged {
+    /// Starts a transfer.
+    pub(crate) fn start(self: &Arc<Self>, span: Span) -> Result<Flight> {
+        self.tend_orphans(false);
+        let source = match self.side {
+            Side::Target => lease(self.memory.as_ref(), span.source, span.len, Access::Read)?,
+            Side::Source => None,
+        };
+        let tries = 4 * self.pipes.len() + 4;
+        let mut moving = Moving { span, legs: VecDeque::new(), _source: source, tries, failure: None };
+        let offset = self.offset(span);
+        let end = offset.checked_add(span.len).ok_or_else(|| {
+            Error::new(ErrorKind::OutOfRange, "transfer", format!("{} bytes at {offset} of a staging", span.len))
+        })?;
+        if let Err(e) = self.launch(&mut moving, offset..end) {
+            self.advance(&mut moving, true);
+            return Err(e);
+        }
+        Ok(Flight { staged: self.clone(), moving: Mutex::new(Some(moving)) })
+    }
+
+    /// What the places did.
+    pub(crate) fn report(&self, route: &Route) -> Report {
+        let hops = self.pipes.iter().flat_map(|pipe| pipe.report().hops);
+        // The names are those of the whole route, hop by hop.
+        let hops = hops.zip(&route.hops).map(|(mut hop, named)| {
+            (hop.from, hop.to) = (named.from.clone(), named.to.clone());
+            hop
+        });
+        let mut report = Report::new(route, Vec::new());
+        report.hops = hops.collect();
+        let uses = self.staging.uses_as_given();
+        report.places = uses
+            .into_iter()
+            .zip(&self.arrived)
+            .map(|(used, bytes)| PlaceReport { bytes: bytes.load(Relaxed), place: used })
+            .collect();
+        report
+    }
+
+    /// Where a span lies in the staging.
+    fn offset(&self, span: Span) -> u64 {
+        if self.side == Side::Target { span.target } else { span.source }
+    }
+
+    /// Starts what lies in a range of the staging, by the pipes of the places where it lies.
+    fn launch(&self, moving: &mut Moving, range: Range<u64>) -> Result<()> {
+        let parts = match self.side {
+            Side::Source => self.staging.readable(range)?,
+            Side::Target => self.staging.writable(range)?,
+        };
+        let mut parts = parts.into_iter();
+        while let Some(part) = parts.next() {
+            let whole = moving.span.part(part.offset - self.offset(moving.span), part.len);
+            let span = match self.side {
+                Side::Source => Span { source: part.at, ..whole },
+                Side::Target => Span { target: part.at, ..whole },
+            };
+            let started = match self.pipes.get(part.place) {
+                Some(pipe) => pipe.start(span),
+                None => Err(Error::new(ErrorKind::InvalidInput, "transfer", "a place that the pipe does not know")),
+            };
+            match started {
+                Ok(transfer) => moving.legs.push_back(Leg { part, transfer }),
+                Err(e) => {
+                    self.staging.land(&[part]);
+                    self.staging.land(parts.as_slice());
+                    return Err(e);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sees to what is done, or, with `wait`, to everything; true when nothing is under way any more.
+    fn advance(&self, moving: &mut Moving, wait: bool) -> bool {
+        while let Some(leg) = moving.legs.front() {
+            if !wait && !leg.transfer.is_done() {
+                return false;
+            }
+            let Some(Leg { part, transfer }) = moving.legs.pop_front() else { break };
+            let result = transfer.wait();
+            self.staging.land(std::slice::from_ref(&part));
+            let (done, error) = match result {
+                Ok(()) => (part.len, None),
+                // After an error of the device nothing of the part is trusted; of a full one, what it took.
+                Err(e) if e.kind() == ErrorKind::NoSpace => (e.done().min(part.len) / 4096 * 4096, Some(e)),
+                Err(e) => (0, Some(e)),
+            };
+            self.count(&part, done);
+            if let Some(error) = error {
+                let rest = Part { offset: part.offset + done, len: part.len - done, at: part.at + done, ..part };
+                self.failed(moving, &rest, error);
+            }
+        }
+        true
+    }
+
+    /// A part did not arrive: it goes to another place, or the transfer has failed.
+    fn failed(&self, moving: &mut Moving, part: &Part, error: Error) {
+        // Only of memory is it certain that the error is not its own.
+        let of_place = error.kind() == ErrorKind::NoSpace && self.side == Side::Target
+            || error.kind() == ErrorKind::Device && self.memory.is_some();
+        let mut refused = None;
+        if of_place && self.side == Side::Target && moving.tries > 0 {
+            moving.tries -= 1;
+            self.staging.moves_on(part, &error);
+            match self.launch(moving, part.offset..part.offset + part.len) {
+                Ok(()) => return,
+                Err(e) => refused = Some(e),
+            }
+        } else if of_place {
+            self.staging.failed(part.place, &error);
+        }
+        let at = part.offset - self.offset(moving.span) + if refused.is_some() { 0 } else { error.done() };
+        if moving.failure.as_ref().is_none_or(|f| at < f.0) {
+            moving.failure = Some((at, self.told(part, &error, refused)));
+        }
+    }
+
+    /// The error of a part as that of the transfer: with the place, and why no other took it.
+    fn told(&self, part: &Part, error: &Error, refused: Option<Error>) -> Error {
+        let (operation, place) = match self.side {
+            Side::Source => ("read", self.staging.name_of(part.place)),
+            Side::Target => ("write", self.staging.name_of(part.place)),
+        };
+        let mut context = format!("{place} at {} (offset {} of the staging): {error}", part.at, part.offset);
+        if let Some(refused) = refused {
+            context = format!("{context}; and no other place took it: {refused}");
+        }
+        let told = Error::new(error.kind(), operation, context).offset(part.offset);
+        match error.raw_os_error() {
+            Some(errno) => told.errno(errno),
+            None => told,
+        }
+    }
+
+    fn count(&self, part: &Part, bytes: u64) {
+        if let Some(arrived) = self.arrived.get(part.place) {
+            arrived.fetch_add(bytes, Relaxed);
+        }
+    }
+
+    /// Sees to transfers whose handles were dropped.
+    fn tend_orphans(&self, wait: bool) {
+        let mut orphans = self.lock_orphans();
+        if orphans.is_empty() {
+            return;
+        }
+        let mut mine = std::mem::take(&mut *orphans);
+        drop(orphans);
+        mine.retain_mut(|moving| !self.advance(moving, wait));
+        self.lock_orphans().append(&mut mine);
+    }
+
+    fn lock_orphans(&self) -> MutexGuard<'_, Vec<Moving>> {
+        self.orphans.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        self.tend_orphans(true);
+    }
+}
+
+impl Flight {
+    /// Waits for the whole transfer.
+    pub(crate) fn wait(self) -> Result<()> {
+        let Some(mut moving) = self.lock().take() else { return Ok(()) };
+        self.staged.advance(&mut moving, true);
+        match moving.failure {
+            None => Ok(()),
+            Some((at, error)) => Err(error.bytes_done(at)),
+        }
+    }
+
+    /// Whether `wait` would return at once.
+    pub(crate) fn is_done(&self) -> bool {
+        self.lock().as_mut().is_none_or(|moving| self.staged.advance(moving, false))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Moving>> {
+        self.moving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        if let Some(mut moving) = self.lock().take()
+            && !self.staged.advance(&mut moving, false)
+        {
+            self.staged.lock_orphans().push(moving);
+        }
+    }
+}
+
+impl fmt::Debug for Flight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Flight({:?})", self.staged.staging)
+    }
+}

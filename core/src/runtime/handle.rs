@@ -1,0 +1,247 @@
+//! A transfer of the runtime in the caller's hand.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use super::line::Line;
+use super::moving::Moving;
+use crate::error::{Error, ErrorKind, Result};
+use crate::pipe::Carrier;
+
+/// A transfer that the runtime carries out. It is a future, for any executor; it can be waited for, tested, cancelled, or
+/// told to call back.
+///
+/// Dropping it neither cancels the transfer nor frees its memory: the runtime carries it out, and its result is lost.
+#[must_use = "a transfer is complete when its handle says so; dropping the handle only forgets the result"]
+pub struct Handle(State);
+
+enum State {
+    /// It was complete when it was started.
+    Finished(Result<()>),
+    Moving(Arc<Moving>),
+    /// The result was given away.
+    Taken,
+}
+
+/// What became of a transfer that was cancelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancelled {
+    /// It was complete before it could be stopped.
+    Completed,
+    /// It was stopped. Some of its parts were moved, not necessarily the first ones.
+    Stopped {
+        /// Bytes that were moved.
+        bytes_moved: u64,
+    },
+}
+
+impl Handle {
+    pub(super) fn finished(result: Result<()>) -> Handle {
+        Handle(State::Finished(result))
+    }
+
+    pub(super) fn moving(moving: Arc<Moving>) -> Handle {
+        Handle(State::Moving(moving))
+    }
+
+    /// Waits until the bytes are there. The thread completes the pipe's queue itself, as in the blocking flavor.
+    ///
+    /// # Errors
+    /// The transfer's own error, with the bytes done before it; `InvalidInput` where the result was already given, by a poll.
+    pub fn wait(mut self) -> Result<()> {
+        match std::mem::replace(&mut self.0, State::Taken) {
+            State::Finished(result) => result,
+            State::Taken => Err(given()),
+            State::Moving(moving) => {
+                wait_for(&moving);
+                moving.take().unwrap_or_else(|| Err(given()))
+            }
+        }
+    }
+
+    /// Whether [`wait`](Self::wait) would return at once. It does not block.
+    pub fn is_done(&self) -> bool {
+        match &self.0 {
+            State::Finished(_) | State::Taken => true,
+            State::Moving(moving) => {
+                look(&moving.line);
+                moving.is_finished()
+            }
+        }
+    }
+
+    /// Has `callback` called with the result, once, by the thread that completes the transfer; at once if it is complete. A
+    /// callback must not block: others wait for that thread. It may start transfers by `try_transfer`.
+    pub fn on_done(self, callback: impl FnOnce(Result<()>) + Send + 'static) {
+        self.call_back(callback, true);
+    }
+
+    /// As [`on_done`](Self::on_done). The coordinator completes the transfer only if it is to attend to it.
+    pub(super) fn call_back(mut self, callback: impl FnOnce(Result<()>) + Send + 'static, attended: bool) {
+        match std::mem::replace(&mut self.0, State::Taken) {
+            State::Finished(result) => callback(result),
+            State::Taken => callback(Err(given())),
+            State::Moving(moving) => match moving.call_back(Box::new(callback)) {
+                Some((callback, result)) => callback(result),
+                None if attended => attend(&moving),
+                None => {}
+            },
+        }
+    }
+
+    /// Stops the transfer as far as it was not begun, and returns when no device or thread touches its bytes any more.
+    ///
+    /// # Errors
+    /// The transfer's own error, if it failed by itself.
+    pub fn cancel(mut self) -> Result<Cancelled> {
+        match std::mem::replace(&mut self.0, State::Taken) {
+            State::Finished(result) => result.map(|()| Cancelled::Completed),
+            State::Taken => Err(given()),
+            State::Moving(moving) => {
+                moving.line.station.cancel(&moving);
+                wait_for(&moving);
+                match moving.take().unwrap_or_else(|| Err(given())) {
+                    Ok(()) => Ok(Cancelled::Completed),
+                    Err(e) if e.kind() == ErrorKind::Interrupted => Ok(Cancelled::Stopped { bytes_moved: e.done() }),
+                    Err(e) => Err(e),
+                }
+            }
+        }
+    }
+}
+
+/// Returns when it is finished.
+fn wait_for(moving: &Arc<Moving>) {
+    while !moving.is_finished() {
+        match moving.line.pipe.carrier() {
+            Carrier::Queue(queue) if queue.event().is_some() => {
+                if !moving.is_all_out() {
+                    moving.line.station.attend_all();
+                    moving.sleep(true);
+                    continue;
+                }
+                match queue.lead(|| moving.is_finished()) {
+                    Ok(false) => {}
+                    Ok(true) => moving.line.station.coordinator.attend(queue),
+                    // A broken queue has told its parts; what was not released fails when it is.
+                    Err(_) => moving.sleep(false),
+                }
+            }
+            _ => moving.sleep(false),
+        }
+    }
+}
+
+/// Takes what is done, without blocking.
+pub(super) fn look(line: &Line) {
+    if let Carrier::Queue(queue) = line.pipe.carrier()
+        && queue.event().is_some()
+        && queue.poke().unwrap_or(false)
+    {
+        line.station.coordinator.attend(queue);
+    }
+}
+
+/// The coordinator completes it, to whom it was left.
+fn attend(moving: &Moving) {
+    if let Carrier::Queue(queue) = moving.line.pipe.carrier() {
+        moving.line.station.coordinator.attend(queue);
+    }
+}
+
+fn given() -> Error {
+    Error::new(ErrorKind::InvalidInput, "wait", "the result of this transfer was already given")
+}
+
+impl Future for Handle {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        let State::Moving(moving) = &self.0 else {
+            return match std::mem::replace(&mut self.0, State::Taken) {
+                State::Finished(result) => Poll::Ready(result),
+                _ => Poll::Ready(Err(given())),
+            };
+        };
+        look(&moving.line);
+        match moving.poll(context.waker()) {
+            Some(result) => {
+                self.0 = State::Taken;
+                Poll::Ready(result)
+            }
+            None => {
+                // After the waker is known: an event that is due already fires at once.
+                attend(moving);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if let State::Moving(moving) = &self.0
+            && moving.leave_to_coordinator()
+        {
+            attend(moving);
+        }
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            State::Finished(result) => write!(f, "Handle({result:?})"),
+            State::Taken => f.write_str("Handle(result given)"),
+            State::Moving(moving) => write!(f, "Handle({:?} of {:?})", moving.span, moving.line.pipe),
+        }
+    }
+}
+
+/// Transfers of one call, as one future.
+#[must_use = "the transfers are complete when `wait` returns"]
+#[derive(Debug)]
+pub struct Handles(Vec<Handle>);
+
+impl Handles {
+    pub(super) fn new(handles: Vec<Handle>) -> Handles {
+        Handles(handles)
+    }
+
+    /// The transfers, each by itself.
+    pub fn into_each(self) -> Vec<Handle> {
+        self.0
+    }
+
+    /// Waits for all of them.
+    ///
+    /// # Errors
+    /// The first error, in the order of the spans; the others are waited for nevertheless.
+    pub fn wait(self) -> Result<()> {
+        self.0.into_iter().map(Handle::wait).fold(Ok(()), Result::and)
+    }
+}
+
+impl Future for Handles {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        let mut pending = false;
+        for handle in &mut self.0 {
+            if let State::Moving(_) = &handle.0 {
+                match Pin::new(&mut *handle).poll(context) {
+                    Poll::Ready(result) => handle.0 = State::Finished(result),
+                    Poll::Pending => pending = true,
+                }
+            }
+        }
+        if pending {
+            return Poll::Pending;
+        }
+        let handles = std::mem::take(&mut self.0);
+        Poll::Ready(handles.into_iter().map(Handle::wait).fold(Ok(()), Result::and))
+    }
+}

@@ -1,0 +1,172 @@
+//! What the transfers of one pipe of the runtime have in common.
+
+use super::schedule::Flow;
+use super::station::Station;
+use super::tally::Tally;
+use crate::error::{Error, ErrorKind, Result};
+use crate::pipe::Pipe;
+use crate::span::Span;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// A pipe, its station and its place in the queue there.
+pub(crate) struct Line {
+    pub(crate) pipe: Pipe,
+    pub(crate) station: Arc<Station>,
+    pub(crate) flow: Flow,
+    /// Parts begin at multiples of a part's length in the file, not in the transfer: offset of the target or the source.
+    pub(crate) anchor: Anchor,
+    room: Mutex<Room>,
+    freed: Condvar,
+    /// Transfers under way for which no thread waits.
+    attended: AtomicU64,
+    tally: Arc<Tally>,
+    next: Arc<AtomicU64>,
+}
+
+/// Which offset parts are aligned to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Anchor {
+    Source,
+    Target,
+}
+
+struct Room {
+    taken: usize,
+    most: usize,
+    sleepers: usize,
+}
+
+/// Transfers that begin off this are cut so that their later parts begin on it.
+const ALIGN: u64 = 4096;
+
+impl Line {
+    pub(crate) fn new(
+        pipe: Pipe,
+        station: Arc<Station>,
+        flow: Flow,
+        anchor: Anchor,
+        most: usize,
+        tally: Arc<Tally>,
+        next: Arc<AtomicU64>,
+    ) -> Line {
+        let room = Mutex::new(Room { taken: 0, most: most.max(1), sleepers: 0 });
+        Line { pipe, station, flow, anchor, room, freed: Condvar::new(), attended: AtomicU64::new(0), tally, next }
+    }
+
+    /// A name for the scheduler.
+    pub(crate) fn name(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Bytes by which a transfer begins after a border of parts.
+    pub(crate) fn misfit(&self, span: Span) -> u64 {
+        match self.anchor {
+            Anchor::Source => span.source % ALIGN,
+            Anchor::Target => span.target % ALIGN,
+        }
+    }
+
+    /// Takes a place in the pipe's queue.
+    ///
+    /// # Errors
+    /// `Busy` where it is full and the caller does not want to wait.
+    pub(crate) fn enter(&self, wait: bool) -> Result<()> {
+        let mut room = self.lock();
+        while room.taken >= room.most {
+            if !wait {
+                return Err(Error::new(
+                    ErrorKind::Busy,
+                    "transfer",
+                    format!("{} transfers are under way on {:?}", room.taken, self.pipe),
+                )
+                .advice("wait for one of them, or call `transfer`, which waits"));
+            }
+            // Whoever waits here drives nothing: the coordinator must.
+            drop(room);
+            let _leaning = self.station.coordinator.lean();
+            self.station.attend_all();
+            room = self.lock();
+            while room.taken >= room.most {
+                room.sleepers += 1;
+                room = self.freed.wait(room).unwrap_or_else(PoisonError::into_inner);
+                room.sleepers -= 1;
+            }
+        }
+        room.taken += 1;
+        drop(room);
+        self.tally.began();
+        Ok(())
+    }
+
+    /// A transfer that had entered was not started after all.
+    pub(crate) fn turned_away(&self) {
+        self.leave();
+        self.tally.ended(None);
+    }
+
+    /// A transfer that left is finished.
+    pub(crate) fn ended(&self, good: bool) {
+        self.tally.ended(Some(good));
+    }
+
+    /// One more transfer is left to the coordinator. To be called before what is out already is attended.
+    pub(crate) fn add_attended(&self) {
+        self.attended.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// One that was left to the coordinator is finished.
+    pub(crate) fn end_attended(&self) {
+        self.attended.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether parts that set out must be attended.
+    pub(crate) fn has_attended(&self) -> bool {
+        self.attended.load(Ordering::SeqCst) > 0
+    }
+
+    /// Gives the place in the queue back.
+    pub(crate) fn leave(&self) {
+        let mut room = self.lock();
+        room.taken -= 1;
+        if room.sleepers > 0 {
+            self.freed.notify_all();
+        }
+    }
+
+    /// Whether another transfer would be taken now.
+    pub(crate) fn has_room(&self) -> bool {
+        let room = self.lock();
+        room.taken < room.most
+    }
+
+    /// Transfers under way.
+    pub(crate) fn taken(&self) -> usize {
+        self.lock().taken
+    }
+
+    /// Sleeps until no transfer of this pipe is under way.
+    pub(crate) fn drain(&self) {
+        let _leaning = self.station.coordinator.lean();
+        self.station.attend_all();
+        let mut room = self.lock();
+        while room.taken > 0 {
+            room.sleepers += 1;
+            room = self.freed.wait(room).unwrap_or_else(PoisonError::into_inner);
+            room.sleepers -= 1;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Room> {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if let Some(queue) = self.pipe.queue() {
+            self.station.coordinator.remove_queue(queue);
+        }
+        self.station.leave(self.flow);
+    }
+}

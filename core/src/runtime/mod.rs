@@ -1,0 +1,560 @@
+//! The runtime flavor: pipes that are carried out side by side under one coordinator (CIDR'23, section 5.2, figure 6b),
+//! which is the one integrated data mover that *Platform IO DMA Transaction Acceleration* asks for.
+//!
+//! ```text
+//! transfer -> line (room in the pipe's queue) -> station (scheduler: class, share, rate, caps) -> device's queue
+//!                                                                                             \-> crew of threads
+//! completion -> whoever waits, else the coordinator (epoll over the queues' events) -> station -> handle
+//! ```
+//!
+//! | what | where it runs |
+//! |---|---|
+//! | memory to memory, short, nothing held back | on the caller, at once |
+//! | memory to memory | a crew of as few threads as serve, by parts of 64 KiB |
+//! | into a core's cache | a thread bound to that core |
+//! | a route with a queue (files by io_uring) | submitted by the caller or whoever completes; nobody polls |
+//! | routes of two hops, primitives that block | a crew |
+//!
+//! A runtime without work uses no processor time. It does not decide which primitive is used: the planner did, at connect.
+
+mod coordinator;
+mod crew;
+#[cfg(not(shuttle))]
+mod events;
+#[cfg(shuttle)]
+#[path = "events_model.rs"]
+mod events;
+mod executor;
+mod handle;
+mod line;
+mod moving;
+pub(crate) mod schedule;
+#[cfg(all(test, shuttle))]
+mod schedules;
+mod station;
+mod tally;
+
+use std::collections::HashMap;
+use std::fmt;
+
+use serde::Serialize;
+
+pub(crate) use coordinator::{Attended, Interest};
+pub use handle::{Cancelled, Handle, Handles};
+pub use schedule::{Class, ClassStats, FlowStats, Policy, Served, Service, Stats};
+pub use station::StationReport;
+
+use crate::backend::{Bell, Constraints};
+use crate::error::{Error, ErrorKind, Result};
+use crate::locator::{Endpoint, Locator};
+use crate::machine::Machine;
+use crate::memory::Access;
+use crate::pipe::queue::lease;
+use crate::pipe::{Carrier, Pipe, Report};
+use crate::plan::Route;
+use crate::span::Span;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use coordinator::Coordinator;
+use crew::Crew;
+use line::{Anchor, Line};
+use moving::Moving;
+use station::Station;
+use tally::Tally;
+
+/// How a runtime works.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// What its threads' names begin with.
+    pub name: String,
+    /// Threads that copy between memories, at most.
+    pub copiers: usize,
+    /// Threads for routes of two hops and primitives that block, at most.
+    pub blocking: usize,
+    /// Transfers that one pipe has under way, at most, unless its [`Connect::queue`] says otherwise.
+    pub queue: usize,
+    /// Copies between memories up to this length are made on the caller where nothing is held back, in bytes.
+    pub at_once_bytes: u64,
+    /// How copies between memories are shared.
+    pub memory: Policy,
+    /// How a device is shared.
+    pub device: Policy,
+}
+
+impl Config {
+    /// What serves a machine.
+    pub fn of(machine: &Machine) -> Config {
+        let cores = machine.topology().usable_cores().count();
+        // One core saturates a good part of the memory's bandwidth; a second pays on machines with many.
+        let copiers = if cores > 4 { 2 } else { 1 };
+        Config {
+            name: "dp".into(),
+            copiers,
+            blocking: cores.clamp(2, 16),
+            queue: 1024,
+            at_once_bytes: 64 << 10,
+            memory: Policy {
+                chunk_bytes: 64 << 10,
+                shares: [0.5, 0.2, 0.1],
+                outstanding_bytes: u64::MAX,
+                outstanding_chunks: u32::MAX,
+                contended_bytes: u64::MAX,
+                contended_chunk_bytes: 64 << 10,
+                active_ns: 10_000_000,
+                rate: None,
+            },
+            device: Policy {
+                chunk_bytes: 4 << 20,
+                shares: [0.5, 0.2, 0.1],
+                outstanding_bytes: 64 << 20,
+                outstanding_chunks: 4096,
+                contended_bytes: 512 << 10,
+                contended_chunk_bytes: 256 << 10,
+                active_ns: 10_000_000,
+                rate: None,
+            },
+        }
+    }
+}
+
+/// What is asked of one pipe of a runtime.
+#[derive(Clone, Debug, Default)]
+pub struct Connect {
+    /// Of the route.
+    pub constraints: Constraints,
+    /// Of the runtime: class and rates.
+    pub service: Service,
+    /// Transfers under way, at most; [`Config::queue`] if not given.
+    pub queue: Option<usize>,
+}
+
+/// The data mover: connects pipes and carries out their transfers side by side.
+///
+/// Dropping it waits for what is under way; nothing is lost. Pipes that outlive it refuse new transfers.
+pub struct Runtime {
+    inner: Arc<Inner>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Inner {
+    machine: Machine,
+    config: Config,
+    coordinator: Arc<Coordinator>,
+    stations: Mutex<HashMap<Site, Arc<Station>>>,
+    tally: Arc<Tally>,
+    next: Arc<AtomicU64>,
+    closed: AtomicBool,
+}
+
+/// What a station stands for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Site {
+    Memory,
+    Core(usize),
+    Blocking,
+    Device(String),
+}
+
+impl Runtime {
+    /// Starts a runtime, with what serves this machine.
+    ///
+    /// # Errors
+    /// `System` where the kernel gives no thread or descriptor.
+    pub fn start(machine: &Machine) -> Result<Runtime> {
+        Runtime::start_with(machine, Config::of(machine))
+    }
+
+    /// Starts a runtime as told.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_with(machine: &Machine, config: Config) -> Result<Runtime> {
+        let coordinator = Coordinator::new()?;
+        let runs = coordinator.clone();
+        let thread = thread::Builder::new()
+            .name(format!("{}-coord", config.name))
+            .spawn(move || runs.run())
+            .map_err(|e| Error::io("start the runtime", &e, "a thread"))?;
+        let inner = Inner {
+            machine: machine.clone(),
+            config,
+            coordinator,
+            stations: Mutex::new(HashMap::new()),
+            tally: Arc::new(Tally::default()),
+            next: Arc::new(AtomicU64::new(1)),
+            closed: AtomicBool::new(false),
+        };
+        Ok(Runtime { inner: Arc::new(inner), thread: Some(thread) })
+    }
+
+    /// The machine it was started on.
+    pub fn machine(&self) -> &Machine {
+        &self.inner.machine
+    }
+
+    /// Connects two places by the best route, for ordinary service.
+    ///
+    /// # Errors
+    /// As [`Machine::connect`].
+    pub fn connect(&self, source: &dyn Locator, target: &dyn Locator) -> Result<RuntimePipe> {
+        self.connect_with(source, target, &Connect::default())
+    }
+
+    /// Connects two places by the best route that meets the constraints, for the service that is asked for.
+    ///
+    /// # Errors
+    /// As [`Machine::connect_with`]; `Unsupported` where the rate asked for cannot be promised beside what was promised
+    /// already.
+    pub fn connect_with(&self, source: &dyn Locator, target: &dyn Locator, ask: &Connect) -> Result<RuntimePipe> {
+        let inner = &self.inner;
+        inner.open()?;
+        let urgent = ask.constraints.urgent || ask.service.class == Class::Latency;
+        let constraints = Constraints { urgent, ..ask.constraints.clone() };
+        let pipe = inner.machine.connect_with(source, target, &constraints)?;
+        let station = inner.station(&pipe)?;
+        let queue = pipe.queue().filter(|queue| queue.event().is_some());
+        if let Some(queue) = queue {
+            inner.coordinator.add_queue(queue)?;
+        }
+        let flow = station.join(ask.service.clone(), queue)?;
+        let anchor = if pipe.ends().1.file().is_some() { Anchor::Target } else { Anchor::Source };
+        let at_once = station.crew.is_some() && ask.service.at_most.is_none() && is_short_cut(&pipe);
+        let most = ask.queue.unwrap_or(inner.config.queue);
+        let line = Line::new(pipe, station, flow, anchor, most, inner.tally.clone(), inner.next.clone());
+        Ok(RuntimePipe { line: Arc::new(line), inner: inner.clone(), at_once, service: ask.service.clone() })
+    }
+
+    /// Starts transfers of several pipes, and gives one handle for all.
+    ///
+    /// # Errors
+    /// The first error of starting; what was started before it is carried out.
+    pub fn transfer_all<'a>(&self, transfers: impl IntoIterator<Item = (&'a RuntimePipe, Span)>) -> Result<Handles> {
+        let handles = transfers.into_iter().map(|(pipe, span)| pipe.transfer(span)).collect::<Result<Vec<_>>>()?;
+        Ok(Handles::new(handles))
+    }
+
+    /// Returns when nothing is under way. Others may start transfers meanwhile; those are waited for, too.
+    pub fn drain(&self) {
+        let _leaning = self.inner.coordinator.lean();
+        self.inner.attend_all();
+        self.inner.tally.drain();
+    }
+
+    /// Refuses new transfers, carries out what is under way, and ends the threads. Dropping the runtime does the same.
+    pub fn shutdown(self) {}
+
+    /// What it did and is doing.
+    pub fn report(&self) -> RuntimeReport {
+        let (under_way, completed, failed) = self.inner.tally.read();
+        let mut stations: Vec<_> = self.inner.stations().values().map(|station| station.report()).collect();
+        stations.sort_by(|a, b| a.name.cmp(&b.name));
+        RuntimeReport { under_way, completed, failed, stations }
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.inner.closed.store(true, Ordering::SeqCst);
+        let leaning = self.inner.coordinator.lean();
+        self.inner.attend_all();
+        self.inner.tally.drain();
+        drop(leaning);
+        for station in self.inner.stations().values() {
+            if let Some(crew) = &station.crew {
+                crew.dismiss();
+            }
+        }
+        self.inner.coordinator.stop();
+        if let Some(thread) = self.thread.take() {
+            // It ends by a panic only if a callback of the caller panicked in it.
+            let _ = thread.join();
+        }
+        // Descriptors hold pipes, which hold what holds the coordinator.
+        self.inner.coordinator.clear();
+    }
+}
+
+impl Inner {
+    fn stations(&self) -> MutexGuard<'_, HashMap<Site, Arc<Station>>> {
+        self.stations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open(&self) -> Result<()> {
+        if self.closed.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Unavailable, "transfer", "the runtime was shut down"));
+        }
+        Ok(())
+    }
+
+    fn attend_all(&self) {
+        let stations: Vec<_> = self.stations().values().cloned().collect();
+        for station in stations {
+            station.attend_all();
+        }
+    }
+
+    fn station(&self, pipe: &Pipe) -> Result<Arc<Station>> {
+        let site = site_of(pipe);
+        let mut stations = self.stations();
+        if let Some(station) = stations.get(&site) {
+            return Ok(station.clone());
+        }
+        // The rate of the first route stands for the place.
+        let rate = pipe.route().hops.iter().map(|hop| hop.quality.bytes_per_s).fold(f64::INFINITY, f64::min);
+        let rate = Some(rate).filter(|rate| rate.is_finite());
+        let config = &self.config;
+        let threads = |name: &str, most, core| Some(Crew::new(format!("{}-{name}", config.name), most, core));
+        let (name, policy, crew) = match &site {
+            Site::Memory => ("memory".to_owned(), &config.memory, threads("copy", config.copiers, None)),
+            Site::Core(core) => (format!("core {core}"), &config.memory, threads("core", 1, Some(*core))),
+            Site::Blocking => ("blocking".to_owned(), &config.device, threads("block", config.blocking, None)),
+            Site::Device(name) => (name.clone(), &config.device, None),
+        };
+        let mut policy = Policy { rate: policy.rate.or(rate), ..policy.clone() };
+        if let Some(crew) = &crew {
+            policy.outstanding_chunks = policy.outstanding_chunks.min(crew.most() as u32);
+        }
+        let station = Station::new(name, policy, self.coordinator.clone(), crew);
+        self.coordinator.add_station(&station);
+        stations.insert(site, station.clone());
+        Ok(station)
+    }
+}
+
+/// Where a pipe's transfers queue.
+fn site_of(pipe: &Pipe) -> Site {
+    let (source, target) = pipe.ends();
+    let in_memory = source.memory().is_some() && target.memory().is_some();
+    match pipe.carrier() {
+        Carrier::Inline(_) | Carrier::Whole(_) if target.facts.core.is_some() => {
+            Site::Core(target.facts.core.unwrap_or_default())
+        }
+        Carrier::Inline(_) if in_memory => Site::Memory,
+        Carrier::Queue(queue) if queue.event().is_some() => Site::Device(device_of(source, target)),
+        _ => Site::Blocking,
+    }
+}
+
+fn device_of(source: &Endpoint, target: &Endpoint) -> String {
+    let Some(file) = source.file().or(target.file()) else {
+        let far = if source.memory().is_some() { target } else { source };
+        return far.facts.name.clone();
+    };
+    let device = file.device();
+    format!("device {}:{}", rustix::fs::major(device), rustix::fs::minor(device))
+}
+
+/// Whether short transfers may run on the caller.
+fn is_short_cut(pipe: &Pipe) -> bool {
+    let (source, target) = pipe.ends();
+    matches!(pipe.carrier(), Carrier::Inline(_)) && source.memory().is_some() && target.memory().is_some()
+}
+
+/// A pipe of a runtime. Many threads may use it at once.
+#[derive(Clone)]
+pub struct RuntimePipe {
+    line: Arc<Line>,
+    inner: Arc<Inner>,
+    /// Whether short transfers may run on the caller.
+    at_once: bool,
+    service: Service,
+}
+
+/// A transfer that was not started because the queue was full.
+#[derive(Debug)]
+pub struct Refused {
+    /// What was to be moved.
+    pub span: Span,
+    /// Why it was not.
+    pub error: Error,
+}
+
+impl RuntimePipe {
+    /// Starts a transfer; waits for room where the pipe's queue is full.
+    ///
+    /// # Errors
+    /// `OutOfRange`, `Busy` (the bytes are held by somebody else): nothing was started.
+    #[inline]
+    pub fn transfer(&self, span: Span) -> Result<Handle> {
+        if self.is_at_once(span) { self.now(span) } else { self.start(span, true) }
+    }
+
+    /// Starts a transfer, or gives its span back where the queue is full.
+    ///
+    /// # Errors
+    /// As [`transfer`](Self::transfer), and `Busy` where the queue is full.
+    #[allow(clippy::result_large_err)]
+    pub fn try_transfer(&self, span: Span) -> std::result::Result<Handle, Refused> {
+        let outcome = if self.is_at_once(span) { self.now(span) } else { self.start(span, false) };
+        outcome.map_err(|error| Refused { span, error })
+    }
+
+    /// Starts transfers, and gives one handle for all.
+    ///
+    /// # Errors
+    /// The first error of starting; what was started before it is carried out.
+    pub fn transfer_all(&self, spans: impl IntoIterator<Item = Span>) -> Result<Handles> {
+        Ok(Handles::new(spans.into_iter().map(|span| self.transfer(span)).collect::<Result<Vec<_>>>()?))
+    }
+
+    /// Whether it runs on the caller. Beside others that are held back, only what is in a hurry does.
+    #[inline]
+    fn is_at_once(&self, span: Span) -> bool {
+        self.at_once
+            && span.len <= self.inner.config.at_once_bytes
+            && (self.service.class == Class::Latency || !self.line.station.has_backlog())
+    }
+
+    /// On the caller: a copy this short is over before another thread would have woken up.
+    #[inline]
+    fn now(&self, span: Span) -> Result<Handle> {
+        let Carrier::Inline(inline) = self.line.pipe.carrier() else { return self.start(span, true) };
+        if self.inner.closed.load(Ordering::Relaxed) {
+            self.inner.open()?;
+        }
+        let result = inline.transfer(span);
+        self.inner.tally.at_once(result.is_ok());
+        match result {
+            // Nothing was moved: as for the others, the caller hears of it at once.
+            Err(e) if matches!(e.kind(), ErrorKind::OutOfRange | ErrorKind::Busy | ErrorKind::InvalidInput) => Err(e),
+            result => Ok(Handle::finished(result)),
+        }
+    }
+
+    fn start(&self, span: Span, wait: bool) -> Result<Handle> {
+        self.start_ringing(span, wait, None)
+    }
+
+    /// As `try_transfer`; `done` is called with the result. Where the device rings the bell when it is done, nobody else is
+    /// woken up for it: whoever hears it looks.
+    #[allow(clippy::result_large_err)]
+    pub(crate) fn try_transfer_ringing(
+        &self,
+        span: Span,
+        bell: &Arc<Bell>,
+        done: impl FnOnce(Result<()>) + Send + 'static,
+    ) -> std::result::Result<(), Refused> {
+        let handle =
+            if self.is_at_once(span) { self.now(span) } else { self.start_ringing(span, false, Some(bell.clone())) };
+        match handle {
+            Ok(handle) => {
+                handle.call_back(done, bell.rings() == 0);
+                Ok(())
+            }
+            Err(error) => Err(Refused { span, error }),
+        }
+    }
+
+    fn start_ringing(&self, span: Span, wait: bool, bell: Option<Arc<Bell>>) -> Result<Handle> {
+        self.inner.open()?;
+        let line = &self.line;
+        line.enter(wait)?;
+        // Again, after it is counted: either this sees that the runtime was shut down, or who shuts it down waits for this.
+        let leases = match self.inner.open().and_then(|()| self.leases(span)) {
+            Ok(leases) => leases,
+            Err(e) => {
+                line.turned_away();
+                return Err(e);
+            }
+        };
+        let moving = Moving::new(line.clone(), line.name(), span, leases, bell);
+        line.station.enter(&moving);
+        Ok(Handle::moving(moving))
+    }
+
+    /// Leases for the whole of a transfer, where its parts can work under them.
+    fn leases(&self, span: Span) -> Result<moving::Leases> {
+        let pipe = &self.line.pipe;
+        match pipe.carrier() {
+            Carrier::Queue(queue) => match queue.leases(span) {
+                Err(e) if e.kind() == ErrorKind::Busy => {
+                    // A transfer whose handle was dropped may be done, with nobody to take note of it.
+                    self.look();
+                    queue.leases(span)
+                }
+                leases => leases,
+            },
+            Carrier::Inline(inline) if inline.parts().is_some() => {
+                let (source, target) = pipe.ends();
+                let source = lease(source.memory(), span.source, span.len, Access::Read)?;
+                let target = lease(target.memory(), span.target, span.len, Access::Write)?;
+                Ok((source, target))
+            }
+            // These lease for themselves, part by part.
+            Carrier::Inline(_) | Carrier::Whole(_) => Ok((None, None)),
+        }
+    }
+
+    /// Whether [`try_transfer`](Self::try_transfer) would find room now.
+    pub fn has_room(&self) -> bool {
+        self.line.has_room()
+    }
+
+    /// Transfers under way.
+    pub fn under_way(&self) -> usize {
+        self.line.taken()
+    }
+
+    /// Has the coordinator look after a descriptor.
+    pub(crate) fn add_attended(&self, other: Arc<dyn Attended>) -> Result<()> {
+        self.inner.coordinator.add_other(other)
+    }
+
+    pub(crate) fn attend(&self, other: &dyn Attended, interest: Interest) {
+        self.inner.coordinator.attend_other(other, interest);
+    }
+
+    pub(crate) fn forget(&self, other: &dyn Attended) {
+        self.inner.coordinator.remove_other(other);
+    }
+
+    /// The coordinator completes what is under way at this pipe's station.
+    pub(crate) fn attend_all(&self) {
+        self.line.station.attend_all();
+    }
+
+    /// Takes what the device is done with, without blocking.
+    pub(crate) fn look(&self) {
+        handle::look(&self.line);
+    }
+
+    /// Returns when no transfer of this pipe is under way.
+    pub fn drain(&self) {
+        self.line.drain();
+    }
+
+    /// The route, with reasons.
+    pub fn route(&self) -> &Route {
+        self.line.pipe.route()
+    }
+
+    /// The service it was admitted for.
+    pub fn service(&self) -> &Service {
+        &self.service
+    }
+
+    /// What really happened so far.
+    pub fn report(&self) -> Report {
+        self.line.pipe.report()
+    }
+}
+
+impl fmt::Debug for RuntimePipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Runtime{:?}", self.line.pipe)
+    }
+}
+
+/// What a runtime did and is doing.
+#[derive(Clone, Debug, Serialize)]
+pub struct RuntimeReport {
+    /// Transfers under way.
+    pub under_way: u64,
+    /// Transfers completed without an error.
+    pub completed: u64,
+    /// Transfers that failed or were cancelled.
+    pub failed: u64,
+    /// By place.
+    pub stations: Vec<StationReport>,
+}

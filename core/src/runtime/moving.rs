@@ -1,0 +1,245 @@
+//! A transfer that the runtime carries out, part by part.
+
+use std::task::Waker;
+
+use super::line::Line;
+use crate::backend::{Bell, Job};
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory::RawLease;
+use crate::pipe::queue::{Part, Sink};
+use crate::span::Span;
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// On the source and on the target, where they are in memory.
+pub(crate) type Leases = (Option<RawLease>, Option<RawLease>);
+
+/// What a callback is.
+pub(crate) type Callback = Box<dyn FnOnce(Result<()>) + Send>;
+
+pub(crate) struct Moving {
+    pub(crate) line: Arc<Line>,
+    /// The scheduler's name for it.
+    pub(crate) request: u64,
+    pub(crate) span: Span,
+    bell: Option<Arc<Bell>>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// What keeps others from the bytes until all parts are back.
+    source: Option<Arc<RawLease>>,
+    target: Option<Arc<RawLease>>,
+    /// Parts at a device or a thread.
+    out: u32,
+    /// No part will follow.
+    released: bool,
+    /// The error nearest to the start of the span.
+    failure: Option<(u64, Error)>,
+    stopped: bool,
+    /// Bytes of the parts that came back whole.
+    moved: u64,
+    finished: bool,
+    outcome: Option<Result<()>>,
+    waker: Option<Waker>,
+    callback: Option<Callback>,
+    sleepers: u32,
+    /// Counted as one that the coordinator sees to.
+    attended: bool,
+}
+
+impl Moving {
+    pub(crate) fn new(
+        line: Arc<Line>,
+        request: u64,
+        span: Span,
+        leases: Leases,
+        bell: Option<Arc<Bell>>,
+    ) -> Arc<Self> {
+        let state = State { source: leases.0.map(Arc::new), target: leases.1.map(Arc::new), ..State::default() };
+        Arc::new(Moving { line, request, span, bell, state: Mutex::new(state), changed: Condvar::new() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing in here panics while it is held; a poisoned lock guards a state that is whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// No thread waits for it: from now on the coordinator sees to it. False if it is finished.
+    pub(crate) fn leave_to_coordinator(&self) -> bool {
+        let mut state = self.lock();
+        self.leave(&mut state);
+        !state.finished
+    }
+
+    fn leave(&self, state: &mut State) {
+        if !state.finished && !std::mem::replace(&mut state.attended, true) {
+            self.line.add_attended();
+        }
+    }
+
+    /// A part goes out.
+    pub(crate) fn release(&self, last: bool) {
+        let mut state = self.lock();
+        state.out += 1;
+        state.released |= last;
+    }
+
+    /// The part of `len` bytes at `at`, with its leases.
+    ///
+    /// # Errors
+    /// None in practice: parts lie within their transfer.
+    pub(crate) fn job(&self, at: u64, len: u64) -> Result<Job> {
+        let state = self.lock();
+        let span = Span { source: self.span.source + at, target: self.span.target + at, len };
+        let part = |lease: &Option<Arc<RawLease>>| match lease {
+            Some(lease) => lease.part(at as usize, len as usize).map(Some),
+            None => Ok(None),
+        };
+        Ok(Job { token: self.request, span, source: part(&state.source)?, target: part(&state.target)?, bell: None })
+    }
+
+    pub(crate) fn part(self: &Arc<Self>, at: u64, len: u64) -> Result<Part> {
+        let Job { span, source, target, .. } = self.job(at, len)?;
+        // The last request of a part is that of the transfer only where there is one part.
+        let bell = self.bell.clone().filter(|_| len == self.span.len);
+        Ok(Part { at, span, source, target, sink: self.clone(), bell })
+    }
+
+    /// Whether every part is on its way or back, so that waiting for the mover is waiting for this.
+    pub(crate) fn is_all_out(&self) -> bool {
+        self.lock().released
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.lock().finished
+    }
+
+    /// A part is back. The station was told already; true where the rest is not worth carrying out.
+    pub(crate) fn part_back(&self, at: u64, len: u64, result: Result<()>) -> bool {
+        let mut state = self.lock();
+        state.out -= 1;
+        let failed = result.is_err();
+        match result {
+            Ok(()) => state.moved += len,
+            Err(e) => {
+                let nearer = state.failure.as_ref().is_none_or(|f| at < f.0);
+                if nearer {
+                    let done = at + e.done();
+                    state.failure = Some((at, e.bytes_done(done)));
+                }
+            }
+        }
+        failed && !state.released
+    }
+
+    /// What was not released never will be.
+    pub(crate) fn cut_off(&self, stopped: bool) {
+        let mut state = self.lock();
+        state.released = true;
+        state.stopped |= stopped;
+    }
+
+    /// Ends the transfer if all parts are back: leases go, then whoever waits hears of it. True if it ended now.
+    pub(crate) fn finish_if_quiet(&self) -> bool {
+        let mut state = self.lock();
+        if state.finished || !state.released || state.out > 0 {
+            return false;
+        }
+        state.finished = true;
+        if state.attended {
+            self.line.end_attended();
+        }
+        let result = match state.failure.take() {
+            Some((_, error)) => Err(error),
+            None if state.stopped && state.moved < self.span.len => {
+                Err(Error::new(ErrorKind::Interrupted, "transfer", "cancelled by the caller").bytes_done(state.moved))
+            }
+            None => Ok(()),
+        };
+        let (source, target) = (state.source.take(), state.target.take());
+        let (waker, callback) = (state.waker.take(), state.callback.take());
+        drop((source, target));
+        match callback {
+            Some(callback) => {
+                drop(state);
+                let good = result.is_ok();
+                // Its place is free, so that the callback can start another transfer; who drains waits for the callback.
+                self.line.leave();
+                callback(result);
+                self.line.ended(good);
+            }
+            None => {
+                self.line.leave();
+                self.line.ended(result.is_ok());
+                state.outcome = Some(result);
+                if state.sleepers > 0 {
+                    self.changed.notify_all();
+                }
+                drop(state);
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+            }
+        }
+        true
+    }
+
+    /// Sleeps until it is finished or has all its parts out.
+    pub(crate) fn sleep(&self, until_out: bool) {
+        let mut state = self.lock();
+        while !(state.finished || until_out && state.released) {
+            state.sleepers += 1;
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.sleepers -= 1;
+        }
+    }
+
+    /// Those who sleep until all parts are out look again.
+    pub(crate) fn nudge(&self) {
+        if self.lock().sleepers > 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    /// The result, once.
+    pub(crate) fn take(&self) -> Option<Result<()>> {
+        self.lock().outcome.take()
+    }
+
+    /// The result, or the waker is kept.
+    pub(crate) fn poll(&self, waker: &Waker) -> Option<Result<()>> {
+        let mut state = self.lock();
+        if let Some(result) = state.outcome.take() {
+            return Some(result);
+        }
+        match &mut state.waker {
+            Some(kept) => kept.clone_from(waker),
+            None => state.waker = Some(waker.clone()),
+        }
+        self.leave(&mut state);
+        None
+    }
+
+    /// Keeps the callback, or gives it back with the result.
+    pub(crate) fn call_back(&self, callback: Callback) -> Option<(Callback, Result<()>)> {
+        let mut state = self.lock();
+        if let Some(result) = state.outcome.take() {
+            return Some((callback, result));
+        }
+        state.callback = Some(callback);
+        self.leave(&mut state);
+        None
+    }
+}
+
+impl Sink for Moving {
+    fn part_done(&self, at: u64, len: u64, result: Result<()>) {
+        self.line.station.came_back(self, at, len, result);
+    }
+
+    fn all_told(&self) {
+        self.line.station.go_on();
+    }
+}

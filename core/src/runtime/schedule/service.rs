@@ -1,0 +1,135 @@
+//! What a pipe asks of the runtime, and how a station is shared.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// How urgent the transfers of a pipe are: `latency` before `normal` before `bulk`, above each class's minimum share.
+///
+/// Platform-DMA paper, section 3: priorities keep a large storage transaction from blocking a network operation.
+///
+/// ```
+/// use datapipes_core::runtime::Class;
+/// assert_eq!("bulk".parse::<Class>()?, Class::Bulk);
+/// assert_eq!(Class::default().to_string(), "normal");
+/// # Ok::<(), datapipes_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Class {
+    /// Short transfers that somebody waits for.
+    Latency,
+    /// What says nothing.
+    #[default]
+    Normal,
+    /// Large transfers that nobody waits for.
+    Bulk,
+}
+
+impl Class {
+    /// All classes, the most urgent first; the position of one is `class as usize`.
+    pub const ALL: [Class; 3] = [Class::Latency, Class::Normal, Class::Bulk];
+
+    /// The word for it, as [`FromStr`] takes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Class::Latency => "latency",
+            Class::Normal => "normal",
+            Class::Bulk => "bulk",
+        }
+    }
+
+    /// Whether it gives way to latency flows.
+    pub(super) const fn is_lower(self) -> bool {
+        !matches!(self, Class::Latency)
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Class {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Class> {
+        let found = Class::ALL.into_iter().find(|class| class.name() == text);
+        found.ok_or_else(|| {
+            Error::new(ErrorKind::InvalidInput, "parse", format!("`{text}` is no class of service"))
+                .advice("say latency, normal or bulk")
+        })
+    }
+}
+
+/// What a pipe asks of the runtime: a class, and optionally a rate to be promised and a rate to stay below.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Service {
+    /// How urgent.
+    pub class: Class,
+    /// Promised while there is work, in bytes/s. Refused at connect if the station cannot promise it.
+    pub at_least: Option<f64>,
+    /// Not exceeded, in bytes/s, over any window longer than the burst (10 ms, or two chunks at low rates).
+    pub at_most: Option<f64>,
+}
+
+impl Service {
+    /// A class without rates.
+    pub const fn of(class: Class) -> Service {
+        Service { class, at_least: None, at_most: None }
+    }
+}
+
+/// How a station (a device, or those who copy memory) is shared.
+///
+/// Values that make no sense are put right when the scheduler takes the policy, see each field.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Policy {
+    /// The most bytes one chunk has, at least 1. A multiple of 4 KiB keeps all chunks of an aligned request aligned.
+    pub chunk_bytes: u64,
+    /// Minimum share of each class (indexed by `class as usize`) of the bytes while it has work; the rest goes by
+    /// priority. Raised to 0.01 so that no class can starve, scaled down if they sum to more than 1.
+    pub shares: [f64; 3],
+    /// Cap on the bytes outstanding at the station; one chunk may always be outstanding.
+    pub outstanding_bytes: u64,
+    /// Cap on the chunks outstanding, at least 1.
+    pub outstanding_chunks: u32,
+    /// Cap on the outstanding bytes of the classes below `latency` together while a latency flow is active; one chunk of
+    /// theirs may always be outstanding. It yields to promised rates and minimum shares that it would break.
+    pub contended_bytes: u64,
+    /// The most bytes one chunk of theirs has then, at most `chunk_bytes`.
+    pub contended_chunk_bytes: u64,
+    /// A latency flow is active while it has work and for this long after, in nanoseconds.
+    pub active_ns: u64,
+    /// What the station delivers in bytes/s, if known. Only what is known can be promised.
+    pub rate: Option<f64>,
+}
+
+impl Policy {
+    /// The policy as it can be kept.
+    pub(super) fn put_right(mut self) -> Policy {
+        self.chunk_bytes = self.chunk_bytes.max(1);
+        self.contended_chunk_bytes = self.contended_chunk_bytes.clamp(1, self.chunk_bytes);
+        self.outstanding_chunks = self.outstanding_chunks.max(1);
+        let possible = |share: f64| if share.is_nan() { LEAST_SHARE } else { share.clamp(LEAST_SHARE, 1.0) };
+        self.shares = self.shares.map(possible);
+        let sum: f64 = self.shares.iter().sum();
+        if sum > 1.0 {
+            self.shares = self.shares.map(|share| share / sum);
+        }
+        self.rate = self.rate.filter(|rate| rate.is_finite() && *rate > 0.0);
+        self
+    }
+
+    /// What the minimum shares leave: the part of the rate that can be promised to flows.
+    pub(super) fn promisable(&self) -> f64 {
+        (1.0 - self.shares.iter().sum::<f64>()).max(0.0)
+    }
+}
+
+/// Every class gets this much, so that none starves by a policy.
+const LEAST_SHARE: f64 = 0.01;

@@ -1,0 +1,280 @@
+//! Where transfers queue: a device, or a group of threads that copy.
+//!
+//! ```text
+//! enter    [state] scheduler.push                                  any thread
+//! go_on    [state] scheduler.next -> parts;  queue.submit_parts    any thread       a device
+//!          [state] scheduler.next -> part;   copy it               a thread of it   a group of threads
+//! came_back[state] scheduler.done;  all parts back? finish         whoever completed
+//! ```
+//!
+//! Who attends: a thread that waits for a transfer completes its queue itself. Otherwise (a future was polled, a callback
+//! set, a handle dropped, parts are held back) the coordinator is asked to, by arming the mover's event.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+use super::coordinator::Coordinator;
+use super::crew::Crew;
+use super::moving::Moving;
+use super::schedule::{Chunk, Flow, Next, Policy, Scheduler, Service, Stats};
+use crate::error::Result;
+use crate::pipe::queue::{Part, Queue};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Parts that one look at the scheduler takes, so that the lock is not held long.
+const AT_ONCE: usize = 64;
+
+pub(crate) struct Station {
+    pub(crate) name: String,
+    state: Mutex<State>,
+    /// When the scheduler asked to be asked again, in the coordinator's nanoseconds; `u64::MAX` for never.
+    next_at: AtomicU64,
+    /// Whether something is held back.
+    backlog: AtomicBool,
+    pub(crate) coordinator: Arc<Coordinator>,
+    /// The threads, where it is a group of them.
+    pub(crate) crew: Option<Crew>,
+}
+
+struct State {
+    scheduler: Scheduler,
+    /// Transfers with parts that were not released.
+    waiting: HashMap<u64, Arc<Moving>>,
+    /// The queues of the pipes connected here, for attending.
+    queues: Vec<(Flow, Weak<Queue>)>,
+}
+
+/// What a station did, and what it is doing (CIDR'23, section 6, principle 4: visible state).
+#[derive(Clone, Debug, Serialize)]
+pub struct StationReport {
+    /// Its name.
+    pub name: String,
+    /// How it is shared.
+    pub policy: Policy,
+    /// By class and by pipe.
+    pub stats: Stats,
+}
+
+impl Station {
+    pub(crate) fn new(name: String, policy: Policy, coordinator: Arc<Coordinator>, crew: Option<Crew>) -> Arc<Station> {
+        let state = State { scheduler: Scheduler::new(policy), waiting: HashMap::new(), queues: Vec::new() };
+        Arc::new(Station {
+            name,
+            state: Mutex::new(state),
+            next_at: AtomicU64::new(u64::MAX),
+            backlog: AtomicBool::new(false),
+            coordinator,
+            crew,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing in here panics while it is held; a poisoned lock guards a state that is whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Admits a pipe.
+    ///
+    /// # Errors
+    /// `Unsupported` where its promises cannot be kept beside those given already.
+    pub(crate) fn join(&self, service: Service, queue: Option<&Arc<Queue>>) -> Result<Flow> {
+        let mut state = self.lock();
+        let flow = state.scheduler.connect(service)?;
+        if let Some(queue) = queue {
+            state.queues.push((flow, Arc::downgrade(queue)));
+        }
+        Ok(flow)
+    }
+
+    pub(crate) fn leave(&self, flow: Flow) {
+        let mut state = self.lock();
+        state.queues.retain(|(f, _)| *f != flow);
+        state.scheduler.disconnect(flow);
+    }
+
+    /// Queues a transfer and sets out what may go.
+    pub(crate) fn enter(self: &Arc<Self>, moving: &Arc<Moving>) {
+        let line = &moving.line;
+        let mut state = self.lock();
+        let len = moving.span.len + line.misfit(moving.span);
+        state.waiting.insert(moving.request, moving.clone());
+        state.scheduler.push(line.flow, moving.request, len, self.coordinator.now());
+        self.backlog.store(true, Ordering::Relaxed);
+        match &self.crew {
+            Some(crew) => {
+                drop(state);
+                crew.call(self);
+            }
+            None => self.set_out(state),
+        }
+    }
+
+    /// Whether something is held back.
+    pub(crate) fn has_backlog(&self) -> bool {
+        self.backlog.load(Ordering::Relaxed)
+    }
+
+    /// Sets out what may go, where something was held back.
+    pub(crate) fn go_on(&self) {
+        if self.crew.is_none() && self.backlog.load(Ordering::Relaxed) {
+            self.set_out(self.lock());
+        }
+    }
+
+    /// A device's parts: as many as the scheduler lets go, each queue's together.
+    fn set_out<'a>(&'a self, mut state: MutexGuard<'a, State>) {
+        loop {
+            let mut parts: Vec<(Arc<Moving>, u64, u64)> = Vec::new();
+            let mut full = false;
+            while let Some(part) = self.next(&mut state) {
+                parts.push(part);
+                if parts.len() == AT_ONCE {
+                    full = true;
+                    break;
+                }
+            }
+            let held_back = state.scheduler.backlog() > 0;
+            self.backlog.store(held_back, Ordering::Relaxed);
+            drop(state);
+            while !parts.is_empty() {
+                // Those of the same pipe go together.
+                let line = parts[0].0.line.clone();
+                let (mine, others): (Vec<_>, Vec<_>) =
+                    parts.into_iter().partition(|(moving, ..)| Arc::ptr_eq(&moving.line, &line));
+                parts = others;
+                submit(&line.pipe, mine);
+                // Asked after the parts are out: whoever leans on them later attends them itself.
+                if let Some(queue) = line.pipe.queue()
+                    && (line.has_attended() || self.backlog.load(Ordering::SeqCst) || self.coordinator.is_leaned_on())
+                {
+                    self.coordinator.attend(queue);
+                }
+            }
+            if held_back {
+                self.attend_all();
+            }
+            if !full {
+                return;
+            }
+            state = self.lock();
+        }
+    }
+
+    /// The next part of this station, as a transfer and a range of it.
+    fn next(&self, state: &mut State) -> Option<(Arc<Moving>, u64, u64)> {
+        let now = self.coordinator.now();
+        match state.scheduler.next(now) {
+            Next::Chunk(chunk) => Some(take(state, chunk)),
+            Next::At(at) => {
+                self.next_at.store(at, Ordering::Relaxed);
+                if self.crew.is_none() {
+                    self.coordinator.be_awake_at(at);
+                }
+                None
+            }
+            Next::Nothing => {
+                self.next_at.store(u64::MAX, Ordering::Relaxed);
+                None
+            }
+        }
+    }
+
+    /// The next part for a thread of a crew.
+    pub(crate) fn next_for_crew(&self) -> Option<(Arc<Moving>, u64, u64)> {
+        let mut state = self.lock();
+        let part = self.next(&mut state);
+        self.backlog.store(state.scheduler.backlog() > 0, Ordering::Relaxed);
+        part
+    }
+
+    /// When to ask again, if the scheduler named a time.
+    pub(crate) fn next_at(&self) -> Option<u64> {
+        Some(self.next_at.load(Ordering::Relaxed)).filter(|at| *at != u64::MAX)
+    }
+
+    /// A part is back, with its result.
+    pub(crate) fn came_back(&self, moving: &Moving, at: u64, len: u64, result: Result<()>) {
+        let give_up = moving.part_back(at, len, result);
+        let mut state = self.lock();
+        // Bytes by which the first part was shorter than what the scheduler cut.
+        let misfit = if at == 0 { moving.line.misfit(moving.span) } else { 0 };
+        state.scheduler.done(moving.line.flow, len + misfit, self.coordinator.now());
+        if give_up {
+            self.cut_off(&mut state, moving, false);
+        }
+        drop(state);
+        moving.finish_if_quiet();
+    }
+
+    /// Holds back what was not released of a transfer, for good.
+    pub(crate) fn cancel(&self, moving: &Moving) {
+        let mut state = self.lock();
+        self.cut_off(&mut state, moving, true);
+        drop(state);
+        if !moving.finish_if_quiet() {
+            moving.nudge();
+        }
+    }
+
+    fn cut_off(&self, state: &mut State, moving: &Moving, stopped: bool) {
+        if state.waiting.remove(&moving.request).is_some() {
+            state.scheduler.cancel(moving.line.flow, moving.request);
+            moving.cut_off(stopped);
+            self.backlog.store(state.scheduler.backlog() > 0, Ordering::Relaxed);
+        }
+    }
+
+    /// Asks the coordinator to look after everything that is out here.
+    pub(crate) fn attend_all(&self) {
+        if self.crew.is_some() {
+            return;
+        }
+        let queues: Vec<Arc<Queue>> = self.lock().queues.iter().filter_map(|(_, queue)| queue.upgrade()).collect();
+        for queue in queues {
+            if queue.has_parts() {
+                self.coordinator.attend(&queue);
+            }
+        }
+    }
+
+    pub(crate) fn report(&self) -> StationReport {
+        let state = self.lock();
+        StationReport {
+            name: self.name.clone(),
+            policy: state.scheduler.policy().clone(),
+            stats: state.scheduler.stats(),
+        }
+    }
+}
+
+/// The transfer of a chunk, and the chunk's range in it.
+fn take(state: &mut State, chunk: Chunk) -> (Arc<Moving>, u64, u64) {
+    let Chunk { request, at, len, last, .. } = chunk;
+    let moving = if last { state.waiting.remove(&request) } else { state.waiting.get(&request).cloned() };
+    let Some(moving) = moving else { unreachable!("a transfer stays until its last part is released") };
+    moving.release(last);
+    let misfit = moving.line.misfit(moving.span);
+    let (from, to) = (at.max(misfit) - misfit, (at + len).max(misfit) - misfit);
+    (moving, from, to - from)
+}
+
+/// Hands the parts of one pipe to its queue.
+fn submit(pipe: &crate::pipe::Pipe, parts: Vec<(Arc<Moving>, u64, u64)>) {
+    let Some(queue) = pipe.queue() else { unreachable!("only pipes with a queue are connected at a device") };
+    let mut ready: Vec<Part> = Vec::with_capacity(parts.len());
+    for (moving, at, len) in parts {
+        match moving.part(at, len) {
+            Ok(part) => ready.push(part),
+            Err(e) => {
+                moving.line.station.came_back(&moving, at, len, Err(e));
+            }
+        }
+        if moving.is_all_out() {
+            // Who waits for it may complete the queue now.
+            moving.nudge();
+        }
+    }
+    queue.submit_parts(ready);
+}

@@ -1,0 +1,168 @@
+//! Figure 7 of "Data Pipes: Declarative Control over Data Movement" (CIDR'23): abstract pipes to a staging area, which the
+//! library instantiates while the job runs.
+//!
+//! ```text
+//! cargo run --release -p datapipes --example fig7 [FILE [PLACES]]
+//!
+//! (a)  SSD -> cache: sort -> [staging] -> merge -> SSD          what the program says
+//! (b)  [staging] = persistent memory, and when it is exhausted the SSD    what the library makes of it
+//! ```
+//! It sorts the 64-bit numbers of FILE. PLACES is a list as of `dpipe sort -T`; without it a file that emulates a
+//! persistent memory too small for the job, and then the folder of temporary files. Without FILE it makes one of 64 MiB.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::path::{Path, PathBuf};
+
+use datapipes::graph::{Buffers, Graph, Item};
+use datapipes::{Dram, Error, ErrorKind, Machine, Pmem, PmemOptions, Result, Runtime, Span, Ssd, StagePlace, Staging};
+
+fn main() -> Result<()> {
+    let machine = Machine::discover();
+    let mut args = std::env::args_os().skip(1);
+    let (file, places) = (args.next().map(PathBuf::from), args.next());
+    let scratch = std::env::temp_dir();
+    let of = |name: &str| scratch.join(format!("fig7-{}.{name}", std::process::id()));
+    let mut made = Vec::new();
+    let input = match file {
+        Some(file) => file,
+        None => {
+            made.push(of("u64"));
+            make_file(&of("u64"), 64 << 20)?;
+            of("u64")
+        }
+    };
+    let outcome = Ssd::open(&input).and_then(|ssd| {
+        let len = ssd.len()? / 8 * 8;
+        let places = match places {
+            Some(list) => StagePlace::parse_list(&list.to_string_lossy())?,
+            None => {
+                made.push(of("pmem"));
+                // Too small on purpose: a third of what is staged.
+                let options = PmemOptions { len: Some((len / 3).next_multiple_of(4096).max(4096)), emulated: true };
+                let pmem = Pmem::open_with(of("pmem"), options)?;
+                vec![StagePlace::over(pmem), StagePlace::folder(&scratch).in_tier(1)]
+            }
+        };
+        sort(&machine, &ssd, len, &Staging::open(places)?, &scratch)
+    });
+    for path in made {
+        std::fs::remove_file(&path).map_err(|e| Error::io("remove", &e, path.display().to_string()))?;
+    }
+    outcome
+}
+
+fn sort(machine: &Machine, source: &Ssd, len: u64, staging: &Staging, scratch: &Path) -> Result<()> {
+    let runtime = Runtime::start(machine)?;
+    let cores = machine.topology().usable_cores().count();
+    let run_sz = machine.l2_size();
+    let runs = len.div_ceil(run_sz);
+    let of_run = |run: u64| (run * run_sz, run_sz.min(len - run * run_sz));
+
+    // (a) The program declares where from and where to; the staging area is abstract.
+    let slots = Dram::allocate((cores + 1) * run_sz as usize)?;
+    let up = runtime.connect(source, &slots)?;
+    let spill = runtime.connect(&slots, staging)?;
+    print!("{}", spill.route());
+
+    let buffers = Buffers::new(cores + 1);
+    let at_slot = |item: &Item| Ok::<_, Error>(item.buffer(buffers)? as u64 * run_sz);
+    let mut phase = Graph::new("runs");
+    let read = phase.pipe("read", &up, |item| {
+        let (at, len) = of_run(item.index());
+        Ok(Span { source: at, target: at_slot(item)?, len })
+    });
+    let sort = phase.compute("sort", |item| {
+        let run = slots.range(at_slot(item)? as usize, of_run(item.index()).1 as usize)?;
+        run.lease_mut()?.as_slice_of::<u64>()?.sort_unstable();
+        Ok(())
+    });
+    let write = phase.pipe("stage", &spill, |item| {
+        let (at, len) = of_run(item.index());
+        Ok(Span { source: at_slot(item)?, target: at, len })
+    });
+    phase.after(sort, read)?;
+    phase.after(write, sort)?;
+    for stage in [read, sort, write] {
+        phase.uses(stage, buffers)?;
+    }
+    print!("{}", runtime.run(&phase, runs)?);
+
+    // (b) What the library made of it.
+    for place in staging.uses() {
+        println!("  {}: {} bytes ({}{})", place.place, place.placed, place.reason, match &place.left {
+            Some(why) => format!("; left: {why}"),
+            None => String::new(),
+        });
+    }
+
+    // The merge reads each run by pieces, wherever they are.
+    let piece = (slots.len() as u64 / runs / 4096 * 4096).max(4096).min(run_sz);
+    let window = Dram::allocate((runs * piece) as usize)?;
+    let load_window = runtime.connect(staging, &window)?;
+    let output = Ssd::unlinked_in(scratch)?;
+    let out_buffer = Dram::allocate(run_sz as usize)?;
+    let down = runtime.connect(&out_buffer, &output)?;
+    let mut heads: Vec<Head> = (0..runs).map(|run| Head { run, next: 0, at: 0, filled: 0 }).collect();
+    let mut heap = BinaryHeap::new();
+    let mut fill = |head: &mut Head| -> Result<Option<u64>> {
+        let (start, run_len) = of_run(head.run);
+        if head.at == head.filled {
+            let len = piece.min(run_len - head.next);
+            if len == 0 {
+                return Ok(None);
+            }
+            load_window.transfer(Span { source: start + head.next, target: head.run * piece, len })?.wait()?;
+            staging.free(start + head.next, len);
+            (head.next, head.at, head.filled) = (head.next + len, 0, len);
+        }
+        let at = (head.run * piece + head.at) as usize;
+        head.at += 8;
+        let bytes = window.range(at, 8)?.lease()?;
+        Ok(bytes.as_slice_of::<u64>()?.first().copied())
+    };
+    for head in &mut heads {
+        heap.extend(fill(head)?.map(|number| Reverse((number, head.run))));
+    }
+    let mut written = 0;
+    while written < len {
+        let part = run_sz.min(len - written);
+        let buffer = out_buffer.range(0, part as usize)?;
+        for out in buffer.lease_mut()?.as_slice_of::<u64>()? {
+            let Some(Reverse((number, run))) = heap.pop() else { break };
+            *out = number;
+            heap.extend(fill(&mut heads[run as usize])?.map(|next| Reverse((next, run))));
+        }
+        down.transfer(Span { source: 0, target: written, len: part })?.wait()?;
+        written += part;
+    }
+
+    let check = Dram::allocate(len as usize)?;
+    runtime.connect(&output, &check)?.transfer(Span { source: 0, target: 0, len })?.wait()?;
+    if !check.lease()?.as_slice_of::<u64>()?.is_sorted() {
+        return Err(Error::new(ErrorKind::Corrupt, "sort", "the output is not in order"));
+    }
+    println!("{len} bytes sorted by way of {} places", staging.uses().iter().filter(|place| place.placed > 0).count());
+    Ok(())
+}
+
+/// Where the merge is in a run.
+struct Head {
+    run: u64,
+    /// Bytes of the run that were loaded.
+    next: u64,
+    /// Of those in the window, how many were taken, and how many there are.
+    at: u64,
+    filled: u64,
+}
+
+/// A file of numbers without an order.
+fn make_file(path: &Path, len: u64) -> Result<()> {
+    let mut state = 1_u64;
+    let next = |_| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state ^ (state >> 29)).to_le_bytes()
+    };
+    let numbers: Vec<u8> = (0..len / 8).map(next).collect::<Vec<_>>().concat();
+    std::fs::write(path, numbers).map_err(|e| Error::io("write", &e, path.display().to_string()))
+}

@@ -1,0 +1,324 @@
+//! The descriptor flavor with select, poll and epoll, and the other two flavors made from it (CIDR'23, figure 6c).
+#![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::mpsc;
+
+use datapipes::descriptor::wire::{COMPLETION_BYTES, Completion, Request};
+use datapipes::{
+    Connect, ConnectFd, CoreCache, Dram, ErrorKind, Locator, Machine, PipeFd, Runtime, Service, Span, Ssd,
+};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+const MIB: u64 = 1 << 20;
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+fn dir() -> std::path::PathBuf {
+    let dir = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len as u64).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+}
+
+fn file_of(bytes: &[u8]) -> Ssd {
+    let ssd = Ssd::unlinked_in(dir()).unwrap();
+    let file = std::fs::File::from(ssd.file().cached_fd().try_clone_to_owned().unwrap());
+    file.write_all_at(bytes, 0).unwrap();
+    ssd
+}
+
+fn memory_of(bytes: &[u8]) -> Dram {
+    let dram = Dram::allocate(bytes.len()).unwrap();
+    dram.lease_mut().unwrap().copy_from_slice(bytes);
+    dram
+}
+
+fn readiness(fd: BorrowedFd<'_>) -> PollFlags {
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN | PollFlags::OUT)];
+    poll(&mut fds, Some(&NOW)).unwrap();
+    fds[0].revents()
+}
+
+fn until(fd: BorrowedFd<'_>, flags: PollFlags) {
+    let mut fds = [PollFd::from_borrowed_fd(fd, flags)];
+    while !fds[0].revents().intersects(flags) {
+        poll(&mut fds, None).unwrap();
+    }
+}
+
+#[test]
+fn writable_when_it_can_take_a_transfer_readable_when_one_is_done_for_every_pair() {
+    let machine = Machine::discover();
+    let runtime = Runtime::start(&machine).unwrap();
+    let bytes = pattern(4 * MIB as usize);
+    let (file, memory) = (file_of(&bytes), memory_of(&bytes));
+    let core = machine.topology().usable_cores().next().unwrap().clone();
+    let small = Dram::allocate(128 << 10).unwrap();
+    let cache = CoreCache::over(&core, &small).unwrap();
+    let targets: Vec<(&dyn Locator, u64)> = vec![(&cache, 128 << 10)];
+    let (into_memory, into_file) = (Dram::allocate(bytes.len()).unwrap(), Ssd::unlinked_in(dir()).unwrap());
+    let pairs = [(&into_memory as &dyn Locator, bytes.len() as u64), (&into_file, bytes.len() as u64)];
+    for source in [&file as &dyn Locator, &memory] {
+        for (target, len) in targets.iter().chain(&pairs).copied() {
+            let ask = ConnectFd { depth: Some(2), place: 42, ..ConnectFd::default() };
+            let pipe = runtime.connect_fd_with(source, target, &ask).unwrap();
+            assert_eq!(readiness(pipe.as_fd()), PollFlags::OUT, "{pipe:?}");
+            assert!(pipe.complete().unwrap().is_none());
+            let token = pipe.submit(Span { source: 0, target: 0, len }).unwrap();
+            until(pipe.as_fd(), PollFlags::IN);
+            let done = pipe.complete().unwrap().unwrap();
+            done.result.unwrap();
+            assert_eq!((done.token, done.place, done.bytes), (token, 42, len));
+            assert!(readiness(pipe.as_fd()).contains(PollFlags::OUT) && pipe.complete().unwrap().is_none());
+        }
+    }
+    assert!(into_memory.lease().unwrap()[..] == bytes[..] && small.lease().unwrap()[..] == bytes[..128 << 10]);
+}
+
+#[test]
+fn a_full_pipe_is_not_writable_until_one_is_done_and_taken_or_not() {
+    let machine = Machine::discover();
+    let runtime = Runtime::start(&machine).unwrap();
+    let bytes = pattern(64 * MIB as usize);
+    let (file, target) = (file_of(&bytes), Dram::allocate(bytes.len()).unwrap());
+    let ask = ConnectFd { depth: Some(3), ..ConnectFd::default() };
+    let pipe = runtime.connect_fd_with(&file, &target, &ask).unwrap();
+    let mut next = 0;
+    let mut taken = 0;
+    while taken < 64 {
+        while next < 64 && readiness(pipe.as_fd()).contains(PollFlags::OUT) {
+            match pipe.submit(Span { source: next * MIB, target: next * MIB, len: MIB }) {
+                Ok(_) => next += 1,
+                Err(e) => panic!("writable, and {e}"),
+            }
+        }
+        if next < 64 {
+            // Not writable a moment ago; a transfer that was done since then made room.
+            match pipe.submit(Span { source: next * MIB, target: next * MIB, len: MIB }) {
+                Ok(_) => next += 1,
+                Err(e) => assert_eq!(e.kind(), ErrorKind::Busy),
+            }
+        }
+        pipe.complete_wait().unwrap().result.unwrap();
+        taken += 1;
+    }
+    assert!(target.lease().unwrap()[..] == bytes[..]);
+}
+
+#[test]
+fn who_waits_for_room_and_takes_no_completion_is_let_in_when_one_is_done() {
+    let machine = Machine::discover();
+    let runtime = Runtime::start(&machine).unwrap();
+    let bytes = pattern(8 * MIB as usize);
+    let (file, target) = (file_of(&bytes), Dram::allocate(bytes.len()).unwrap());
+    // So slow that three transfers are under way for longer than the look at the descriptor takes.
+    let service = Service { at_most: Some(20e6), ..Service::default() };
+    let connect = Connect { service, ..Connect::default() };
+    let ask = ConnectFd { depth: Some(3), connect, ..ConnectFd::default() };
+    let pipe = runtime.connect_fd_with(&file, &target, &ask).unwrap();
+    for i in 0..8 {
+        if i >= 3 {
+            assert!(i > 3 || !readiness(pipe.as_fd()).contains(PollFlags::OUT), "three are under way");
+            until(pipe.as_fd(), PollFlags::OUT);
+        }
+        pipe.submit(Span { source: i * MIB, target: i * MIB, len: MIB }).unwrap();
+    }
+    for _ in 0..8 {
+        until(pipe.as_fd(), PollFlags::IN);
+        let done = pipe.complete().unwrap().expect("readable, and nothing is done");
+        done.result.unwrap();
+    }
+    assert!(pipe.complete().unwrap().is_none());
+    assert!(target.lease().unwrap()[..] == bytes[..]);
+}
+
+#[test]
+fn level_and_edge_triggered_over_many_pipes_each_event_names_the_place() {
+    let machine = Machine::discover();
+    let runtime = Runtime::start(&machine).unwrap();
+    let bytes = pattern(8 * MIB as usize);
+    for edge in [EventFlags::empty(), EventFlags::ET] {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let targets: Vec<Dram> = (0..4).map(|_| Dram::allocate(bytes.len()).unwrap()).collect();
+        let (file, memory) = (file_of(&bytes), memory_of(&bytes));
+        let pipes: Vec<PipeFd> = (0..4)
+            .map(|i| {
+                let source: &dyn Locator = if i % 2 == 0 { &file } else { &memory };
+                let ask = ConnectFd { depth: Some(4), place: i as u64, ..ConnectFd::default() };
+                let pipe = runtime.connect_fd_with(source, &targets[i], &ask).unwrap();
+                epoll::add(&epoll, &pipe, EventData::new_u64(i as u64), EventFlags::IN | EventFlags::OUT | edge).unwrap();
+                pipe
+            })
+            .collect();
+        let pieces = 32;
+        let len = bytes.len() as u64 / pieces;
+        let (mut started, mut done) = ([0u64; 4], [0u64; 4]);
+        let mut events = Vec::with_capacity(8);
+        while done.iter().sum::<u64>() < 4 * pieces {
+            events.clear();
+            epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), None).unwrap();
+            for event in &events {
+                let i = event.data.u64() as usize;
+                // As an edge-triggered program must: until there is nothing more.
+                while let Some(completion) = pipes[i].complete().unwrap() {
+                    completion.result.unwrap();
+                    assert_eq!(completion.place, i as u64);
+                    done[i] += 1;
+                }
+                while started[i] < pieces {
+                    match pipes[i].submit(Span { source: started[i] * len, target: started[i] * len, len }) {
+                        Ok(_) => started[i] += 1,
+                        Err(e) => {
+                            assert_eq!(e.kind(), ErrorKind::Busy);
+                            break;
+                        }
+                    }
+                }
+                if started[i] == pieces && edge.is_empty() {
+                    // A level-triggered program drops its interest in writing when it has nothing to write.
+                    epoll::modify(&epoll, &pipes[i], event.data, EventFlags::IN).unwrap();
+                }
+            }
+        }
+        for target in &targets {
+            assert!(target.lease().unwrap()[..] == bytes[..]);
+        }
+    }
+}
+
+#[test]
+fn plain_packets_from_another_thread_that_knows_nothing_but_the_descriptor() {
+    let machine = Machine::discover();
+    let runtime = Runtime::start(&machine).unwrap();
+    let bytes = pattern(16 * MIB as usize);
+    let (file, target) = (file_of(&bytes), Dram::allocate(bytes.len()).unwrap());
+    let ask = ConnectFd { depth: Some(4), place: 9, ..ConnectFd::default() };
+    let (fd, pipe) = runtime.connect_raw_fd(&file, &target, &ask).unwrap();
+    let thread = std::thread::spawn(move || {
+        let mut completions = HashMap::new();
+        let mut sent = 0;
+        while completions.len() < 18 {
+            until(fd.as_fd(), if sent < 18 { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN });
+            // Two of them do not fit: 16 MiB at 15.5 and at 16.
+            let at = if sent < 16 { sent * MIB } else { (15 + (sent - 15)) * MIB };
+            let request = Request { token: 100 + sent, span: Span { source: at, target: at, len: MIB } };
+            if sent < 18 && rustix::io::write(&fd, &request.to_bytes()).is_ok() {
+                sent += 1;
+            }
+            let mut message = [0; 1024];
+            while let Ok(len) = rustix::io::read(&fd, &mut message) {
+                assert!(len >= COMPLETION_BYTES);
+                let done = Completion::from_bytes(&message[..len]).unwrap();
+                assert!(completions.insert(done.token, done.result.map_err(|e| (e.kind(), e.to_string()))).is_none());
+            }
+        }
+        // A message that is none is answered, not ignored.
+        rustix::io::write(&fd, b"hello").unwrap();
+        until(fd.as_fd(), PollFlags::IN);
+        let mut message = [0; 1024];
+        let len = rustix::io::read(&fd, &mut message).unwrap();
+        let answer = Completion::from_bytes(&message[..len]).unwrap();
+        assert_eq!((answer.token, answer.result.unwrap_err().kind()), (u64::MAX, ErrorKind::InvalidInput));
+        completions
+    });
+    let completions = thread.join().unwrap();
+    for token in 100..118 {
+        match &completions[&token] {
+            Ok(()) => assert!(token < 116),
+            Err((kind, text)) => assert!(token >= 116 && *kind == ErrorKind::OutOfRange && text.contains("bytes at"), "{text}"),
+        }
+    }
+    assert!(target.lease().unwrap()[..] == bytes[..]);
+    pipe.drain();
+}
+
+#[test]
+fn a_descriptor_that_is_closed_ends_its_pipe_and_loses_no_byte() {
+    let machine = Machine::discover();
+    let runtime = Runtime::start(&machine).unwrap();
+    let bytes = pattern(32 * MIB as usize);
+    let (file, target) = (file_of(&bytes), Dram::allocate(bytes.len()).unwrap());
+    let pipe = runtime.connect_fd(&file, &target).unwrap();
+    for i in 0..32 {
+        pipe.submit(Span { source: i * MIB, target: i * MIB, len: MIB }).unwrap();
+    }
+    drop(pipe);
+    runtime.drain();
+    assert!(target.lease().unwrap()[..] == bytes[..]);
+}
+
+/// The straightforward flavor from a descriptor: "encapsulating lines 15 - 28 into a transfer method" (section 5.2).
+fn transfer(pipe: &PipeFd, span: Span) -> datapipes::Result<()> {
+    until(pipe.as_fd(), PollFlags::OUT);
+    let token = pipe.submit(span)?;
+    until(pipe.as_fd(), PollFlags::IN);
+    let done = pipe.complete()?.unwrap();
+    assert_eq!(done.token, token);
+    done.result
+}
+
+/// The inversion of control from a descriptor: "adding a request to a queue before epolling on a separate thread".
+struct Inverted {
+    queue: mpsc::Sender<(Span, mpsc::Sender<datapipes::Result<()>>)>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Inverted {
+    fn over(pipe: PipeFd) -> Inverted {
+        let (queue, requests) = mpsc::channel::<(Span, mpsc::Sender<_>)>();
+        let thread = std::thread::spawn(move || {
+            let mut promises = HashMap::new();
+            let mut closed = false;
+            while !closed || !promises.is_empty() {
+                let next = if promises.is_empty() { requests.recv().ok() } else { requests.try_recv().ok() };
+                match next {
+                    Some((span, promise)) => {
+                        until(pipe.as_fd(), PollFlags::OUT);
+                        promises.insert(pipe.submit(span).unwrap(), promise);
+                    }
+                    None if promises.is_empty() => closed = true,
+                    None => until(pipe.as_fd(), PollFlags::IN),
+                }
+                while let Some(done) = pipe.complete().unwrap() {
+                    promises.remove(&done.token).unwrap().send(done.result).unwrap();
+                }
+            }
+        });
+        Inverted { queue, thread }
+    }
+
+    fn transfer(&self, span: Span) -> mpsc::Receiver<datapipes::Result<()>> {
+        let (promise, future) = mpsc::channel();
+        self.queue.send((span, promise)).unwrap();
+        future
+    }
+}
+
+#[test]
+fn both_other_flavors_can_be_had_from_the_descriptor() {
+    let machine = Machine::discover();
+    let bytes = pattern(8 * MIB as usize);
+    let (file, target) = (file_of(&bytes), Dram::allocate(bytes.len()).unwrap());
+    let pipe = machine.connect_fd(&file, &target).unwrap();
+    for i in 0..8 {
+        transfer(&pipe, Span { source: i * MIB, target: i * MIB, len: MIB }).unwrap();
+    }
+    assert_eq!(transfer(&pipe, Span { source: 8 * MIB, target: 0, len: 1 }).unwrap_err().kind(), ErrorKind::EndOfFile);
+    assert!(target.lease().unwrap()[..] == bytes[..]);
+    target.lease_mut().unwrap().fill(0);
+    let inverted = Inverted::over(pipe);
+    let futures: Vec<_> =
+        (0..8).map(|i| inverted.transfer(Span { source: i * MIB, target: i * MIB, len: MIB })).collect();
+    for future in futures {
+        future.recv().unwrap().unwrap();
+    }
+    drop(inverted.queue);
+    inverted.thread.join().unwrap();
+    assert!(target.lease().unwrap()[..] == bytes[..]);
+}

@@ -1,0 +1,162 @@
+//! Regions in pieces: some on their way while others are looked at; and whoever watches.
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+
+use datapipes_core::{Constraints, Dram, Error, ErrorKind, Locator, Machine, Pipe, Result, Span, Transfer};
+
+use super::manifest::CHUNK;
+
+/// Bytes of one transfer: long enough that a device's queue is full with two of them.
+pub(crate) const PIECE: usize = 32 << 20;
+/// Transfers under way at once, and so many more where regions are small.
+const IN_FLIGHT_BYTES: usize = 3 * PIECE;
+const IN_FLIGHT: usize = 16;
+
+/// How far a save, a restore or a check is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes done.
+    pub done: u64,
+    /// Bytes in all.
+    pub total: u64,
+}
+
+/// Called between pieces of some MiB; breaking cancels the work, which then ends with `Interrupted` and leaves nothing
+/// under way.
+pub type Watch<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
+
+/// Watches nothing.
+pub fn go_on(_: Progress) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+/// A region and its place in the file.
+pub(crate) struct Job<'a> {
+    pub(crate) memory: &'a Dram,
+    pub(crate) offset: u64,
+}
+
+/// Which way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    Save,
+    Restore,
+}
+
+/// A piece on its way.
+struct Flying {
+    job: usize,
+    at: usize,
+    len: usize,
+    transfer: Transfer,
+}
+
+/// What looks at a piece: the region's index, the offset in it, the bytes.
+type Look<'a> = &'a mut dyn FnMut(usize, usize, &[u8]) -> Result<()>;
+
+/// The pieces under way.
+struct Flight<'a> {
+    way: Way,
+    jobs: &'a [Job<'a>],
+    flying: VecDeque<Flying>,
+    bytes: usize,
+    pace: Pace<'a>,
+    look: Look<'a>,
+}
+
+impl Flight<'_> {
+    fn is_full_for(&self, len: usize) -> bool {
+        self.flying.len() >= IN_FLIGHT || (self.bytes + len > IN_FLIGHT_BYTES && !self.flying.is_empty())
+    }
+
+    fn start(&mut self, pipe: &Pipe, job: usize, at: usize, len: usize) -> Result<()> {
+        let (memory, file) = (at as u64, self.jobs[job].offset + at as u64);
+        let span = match self.way {
+            Way::Save => Span { source: memory, target: file, len: len as u64 },
+            Way::Restore => Span { source: file, target: memory, len: len as u64 },
+        };
+        self.flying.push_back(Flying { job, at, len, transfer: pipe.start(span)? });
+        self.bytes += len;
+        match self.way {
+            // Both only read: the device from memory, we for the checksum.
+            Way::Save => self.look_at(job, at, len),
+            Way::Restore => Ok(()),
+        }
+    }
+
+    /// Waits for the oldest piece.
+    fn land(&mut self) -> Result<()> {
+        let Some(Flying { job, at, len, transfer }) = self.flying.pop_front() else { return Ok(()) };
+        self.bytes -= len;
+        transfer.wait()?;
+        if self.way == Way::Restore {
+            self.look_at(job, at, len)?;
+        }
+        self.pace.advance(len)
+    }
+
+    fn look_at(&mut self, job: usize, at: usize, len: usize) -> Result<()> {
+        (self.look)(job, at, &self.jobs[job].memory.range(at, len)?.lease()?)
+    }
+}
+
+/// Moves regions and looks at each piece once: when it was started (a save: the device has it meanwhile), or when it
+/// arrived (a restore).
+pub(crate) fn run(
+    machine: &Machine,
+    (way, file): (Way, &dyn Locator),
+    jobs: &[Job<'_>],
+    watch: Watch<'_>,
+    look: Look<'_>,
+) -> Result<()> {
+    let total = jobs.iter().map(|job| job.memory.len() as u64).sum();
+    let pace = Pace { done: 0, total, watch };
+    let mut flight = Flight { way, jobs, flying: VecDeque::new(), bytes: 0, pace, look };
+    for (index, job) in jobs.iter().enumerate() {
+        let pipe = connect(machine, way, file, job)?;
+        let whole = job.memory.len();
+        for at in (0..whole).step_by(PIECE) {
+            let len = PIECE.min(whole - at);
+            while flight.is_full_for(len) {
+                flight.land()?;
+            }
+            flight.start(&pipe, index, at, len)?;
+        }
+    }
+    while !flight.flying.is_empty() {
+        flight.land()?;
+    }
+    Ok(())
+}
+
+fn connect(machine: &Machine, way: Way, file: &dyn Locator, job: &Job<'_>) -> Result<Pipe> {
+    let constraints = Constraints { typical_len: Some(PIECE as u64), ..Constraints::default() };
+    match way {
+        Way::Save => machine.connect_with(job.memory, file, &constraints),
+        Way::Restore => machine.connect_with(file, job.memory, &constraints),
+    }
+}
+
+/// Counts, and asks whether to go on.
+pub(crate) struct Pace<'a> {
+    pub(crate) done: u64,
+    pub(crate) total: u64,
+    pub(crate) watch: Watch<'a>,
+}
+
+impl Pace<'_> {
+    pub(crate) fn advance(&mut self, bytes: usize) -> Result<()> {
+        self.done += bytes as u64;
+        match (self.watch)(Progress { done: self.done, total: self.total }) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(Error::new(ErrorKind::Interrupted, "checkpoint", "it was cancelled")),
+        }
+    }
+}
+
+/// The checksums of a piece, one a chunk. Pieces start at multiples of a chunk.
+pub(crate) fn checksums(piece: &[u8]) -> impl Iterator<Item = u32> {
+    const { assert!(PIECE.is_multiple_of(CHUNK)) };
+    piece.chunks(CHUNK).map(crc32fast::hash)
+}

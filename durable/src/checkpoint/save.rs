@@ -1,0 +1,108 @@
+//! Writing a checkpoint.
+
+use std::collections::HashSet;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use datapipes_core::{Draft, Dram, Error, ErrorKind, Identity, Lease, Machine, Result, Span};
+use serde::Serialize;
+
+use super::manifest::{BLOCK, CHUNK, Manifest, Region};
+use super::pieces::{self, Job, Watch, Way};
+use super::store::Checkpoints;
+
+/// How a checkpoint is saved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SaveOptions {
+    /// How many are kept, the new one included; older ones are removed when it is durable. All, if not given.
+    pub keep: Option<usize>,
+}
+
+/// A checkpoint that was saved.
+#[derive(Clone, Debug, Serialize)]
+pub struct Saved {
+    /// Its number.
+    pub number: u64,
+    /// Bytes of its regions.
+    pub bytes: u64,
+    /// Until all bytes were written.
+    pub write_seconds: f64,
+    /// Until it was durable under its name, after that.
+    pub publish_seconds: f64,
+    /// Time in which checksums were computed; the device worked meanwhile.
+    pub checksum_seconds: f64,
+    /// Numbers of those that were removed.
+    pub removed: Vec<u64>,
+}
+
+pub(crate) fn save(
+    store: &Checkpoints,
+    regions: &[(&str, &Dram)],
+    options: &SaveOptions,
+    watch: Watch<'_>,
+) -> Result<Saved> {
+    let _sole = store.sole()?;
+    // For the whole time, so that all regions are of one moment: their writers are told that they are busy.
+    let leases: Vec<Lease> = regions.iter().map(|(_, memory)| memory.lease()).collect::<Result<_>>()?;
+    let since = Instant::now();
+    let mut manifest = plan(store.next_number()?, regions)?;
+    let draft = Draft::beside(&store.path(manifest.number))?;
+    draft.ssd().preallocate(manifest.offset())?;
+    let jobs: Vec<Job<'_>> = regions
+        .iter()
+        .zip(&manifest.regions)
+        .map(|((_, memory), region)| Job { memory, offset: region.offset })
+        .collect();
+    let mut checksums: Vec<Vec<u32>> = vec![Vec::new(); jobs.len()];
+    let mut checksum_seconds = 0.0;
+    pieces::run(store.machine(), (Way::Save, draft.ssd()), &jobs, watch, &mut |region, _, bytes| {
+        let since = Instant::now();
+        checksums[region].extend(pieces::checksums(bytes));
+        checksum_seconds += since.elapsed().as_secs_f64();
+        Ok(())
+    })?;
+    for (region, checksums) in manifest.regions.iter_mut().zip(checksums) {
+        region.checksums = checksums;
+    }
+    let len = write_end(store.machine(), &draft, &manifest)?;
+    drop(leases);
+    let write_seconds = since.elapsed().as_secs_f64();
+    draft.publish(len, Identity::New)?;
+    let publish_seconds = since.elapsed().as_secs_f64() - write_seconds;
+    let removed = match options.keep {
+        Some(keep) => store.keep_last_locked(keep.max(1))?,
+        None => Vec::new(),
+    };
+    let (number, bytes) = (manifest.number, manifest.bytes());
+    Ok(Saved { number, bytes, write_seconds, publish_seconds, checksum_seconds, removed })
+}
+
+/// Where everything goes.
+fn plan(number: u64, regions: &[(&str, &Dram)]) -> Result<Manifest> {
+    let mut names = HashSet::new();
+    if let Some((name, _)) = regions.iter().find(|(name, _)| !names.insert(*name)) {
+        let why = format!("two regions are called `{name}`");
+        return Err(Error::new(ErrorKind::InvalidInput, "save", why).advice("give each a name of its own"));
+    }
+    if regions.is_empty() {
+        return Err(Error::new(ErrorKind::InvalidInput, "save", "a checkpoint of no regions"));
+    }
+    let mut offset = 0;
+    let mut place = |(name, memory): &(&str, &Dram)| {
+        let region = Region { name: (*name).to_owned(), len: memory.len() as u64, offset, checksums: Vec::new() };
+        offset = (offset + region.len).next_multiple_of(BLOCK);
+        region
+    };
+    let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs());
+    let regions = regions.iter().map(&mut place).collect();
+    Ok(Manifest { number, created_unix_s: created, chunk_bytes: CHUNK as u64, regions })
+}
+
+/// Writes manifest and trailer; returns the length of the file.
+fn write_end(machine: &Machine, draft: &Draft, manifest: &Manifest) -> Result<u64> {
+    let bytes = manifest.encode()?;
+    let memory = Dram::allocate(bytes.len())?;
+    memory.lease_mut()?.copy_from_slice(&bytes);
+    let (target, len) = (manifest.offset(), bytes.len() as u64);
+    machine.connect(&memory, draft.ssd())?.transfer(Span { source: 0, target, len })?;
+    Ok(target + len)
+}

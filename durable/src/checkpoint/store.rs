@@ -1,0 +1,193 @@
+//! A folder of checkpoints.
+
+use std::path::{Path, PathBuf};
+
+use datapipes_core::{Dram, Error, ErrorKind, Machine, Result};
+use serde::Serialize;
+
+use super::manifest::Manifest;
+use super::pieces::Watch;
+use super::restore::Checkpoint;
+use super::save::{self, SaveOptions, Saved};
+use crate::sole::{Sole, make_folder, sync_folder};
+
+const PREFIX: &str = "checkpoint-";
+
+/// A folder of checkpoints. Made by nothing but a path: it need not be there before the first save.
+#[derive(Clone)]
+pub struct Checkpoints {
+    machine: Machine,
+    dir: PathBuf,
+}
+
+/// A checkpoint of a folder.
+#[derive(Clone, Debug, Serialize)]
+pub struct Listed {
+    /// Its number.
+    pub number: u64,
+    /// Its file.
+    pub path: PathBuf,
+    /// What is in it, or why it is none. Only its end was looked at; regions are checked when they are read.
+    pub state: Result<Manifest, String>,
+}
+
+/// What to do where the newest checkpoint is damaged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fallback {
+    /// Say so.
+    #[default]
+    Refuse,
+    /// Take the newest one that is intact, and say which were not.
+    Older,
+}
+
+/// What was restored.
+#[derive(Debug)]
+pub struct Restored {
+    /// The number of the checkpoint.
+    pub number: u64,
+    /// Its regions.
+    pub regions: Vec<(String, Dram)>,
+    /// Newer ones that are damaged: their numbers, and in what way.
+    pub skipped: Vec<(u64, String)>,
+}
+
+impl Checkpoints {
+    /// The folder of this path.
+    pub fn at(machine: &Machine, dir: impl Into<PathBuf>) -> Checkpoints {
+        Checkpoints { machine: machine.clone(), dir: dir.into() }
+    }
+
+    /// Saves regions as a new checkpoint, the newest. Before it is durable as a whole, nothing of it is to be seen.
+    ///
+    /// # Errors
+    /// `Busy` while somebody writes to a region, or saves to this folder; `InvalidInput` for no regions or two of one
+    /// name; `NoSpace`; `Interrupted` where `watch` breaks; what writing meets. Nothing is left then.
+    pub fn save(&self, regions: &[(&str, &Dram)], options: &SaveOptions, watch: Watch<'_>) -> Result<Saved> {
+        save::save(self, regions, options, watch)
+    }
+
+    /// Opens a checkpoint.
+    ///
+    /// # Errors
+    /// `NotFound`; `Corrupt` where its end is missing or damaged.
+    pub fn open(&self, number: u64) -> Result<Checkpoint> {
+        let path = self.path(number);
+        let checkpoint = Checkpoint::open(&self.machine, &path)?;
+        if checkpoint.manifest().number != number {
+            let why =
+                format!("checkpoint {}: it says that it is number {}", path.display(), checkpoint.manifest().number);
+            return Err(Error::new(ErrorKind::Corrupt, "open", why).advice("somebody gave it another name"));
+        }
+        Ok(checkpoint)
+    }
+
+    /// The newest checkpoint.
+    ///
+    /// # Errors
+    /// `NotFound` where there is none; `Corrupt` where the newest is damaged, which is not passed over in silence.
+    pub fn latest(&self) -> Result<Checkpoint> {
+        let newest = self.numbers()?.pop();
+        newest.map_or_else(|| Err(self.none()), |number| self.open(number))
+    }
+
+    /// Restores the newest checkpoint into new memory; where it is damaged, the newest intact one if `fallback` says so.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::restore`] and [`latest`](Self::latest); `Corrupt` where none is intact.
+    pub fn restore_latest(&self, fallback: Fallback, watch: Watch<'_>) -> Result<Restored> {
+        let mut skipped: Vec<(u64, String)> = Vec::new();
+        for number in self.numbers()?.into_iter().rev() {
+            match self.open(number).and_then(|checkpoint| checkpoint.restore(watch)) {
+                Ok(regions) => return Ok(Restored { number, regions, skipped }),
+                Err(e) if fallback == Fallback::Older && matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Device) => {
+                    skipped.push((number, e.to_string()));
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        if skipped.is_empty() {
+            return Err(self.none());
+        }
+        let whys: Vec<String> = skipped.into_iter().map(|(_, why)| why).collect();
+        Err(Error::new(ErrorKind::Corrupt, "restore", format!("none is intact: {}", whys.join("; "))))
+    }
+
+    /// All checkpoints, the oldest first, the damaged ones too.
+    ///
+    /// # Errors
+    /// What reading the folder meets.
+    pub fn list(&self) -> Result<Vec<Listed>> {
+        let look = |number| Listed {
+            number,
+            path: self.path(number),
+            state: self.open(number).map(|c| c.manifest().clone()).map_err(|e| e.to_string()),
+        };
+        Ok(self.numbers()?.into_iter().map(look).collect())
+    }
+
+    /// Removes all that are older than the newest `keep` intact ones; returns their numbers.
+    ///
+    /// # Errors
+    /// `Busy` while somebody saves; what removing meets.
+    pub fn keep_last(&self, keep: usize) -> Result<Vec<u64>> {
+        let _sole = self.sole()?;
+        self.keep_last_locked(keep)
+    }
+
+    pub(crate) fn keep_last_locked(&self, keep: usize) -> Result<Vec<u64>> {
+        // A damaged one is no reason to give up an intact one.
+        let mut kept = 0;
+        let mut removed = Vec::new();
+        for listed in self.list()?.into_iter().rev() {
+            if kept >= keep {
+                std::fs::remove_file(&listed.path)
+                    .map_err(|e| Error::io("remove", &e, listed.path.display().to_string()))?;
+                removed.push(listed.number);
+            } else if listed.state.is_ok() {
+                kept += 1;
+            }
+        }
+        if !removed.is_empty() {
+            sync_folder(&self.dir)?;
+        }
+        Ok(removed)
+    }
+
+    pub(crate) fn sole(&self) -> Result<Sole> {
+        make_folder(&self.dir)?;
+        Sole::of(&self.dir)
+    }
+
+    pub(crate) fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    pub(crate) fn path(&self, number: u64) -> PathBuf {
+        self.dir.join(format!("{PREFIX}{number:020}"))
+    }
+
+    pub(crate) fn next_number(&self) -> Result<u64> {
+        Ok(self.numbers()?.last().map_or(1, |last| last + 1))
+    }
+
+    /// The numbers of the files that are there, ascending.
+    fn numbers(&self) -> Result<Vec<u64>> {
+        let fail = |e: std::io::Error| Error::io("list", &e, self.dir.display().to_string());
+        let mut numbers = Vec::new();
+        for entry in std::fs::read_dir(&self.dir).map_err(fail)? {
+            numbers.extend(number_of(&entry.map_err(fail)?.path()));
+        }
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    fn none(&self) -> Error {
+        Error::new(ErrorKind::NotFound, "restore", format!("{} holds no checkpoint", self.dir.display()))
+    }
+}
+
+fn number_of(path: &Path) -> Option<u64> {
+    let digits = path.file_name()?.to_str()?.strip_prefix(PREFIX)?;
+    if digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit()) { digits.parse().ok() } else { None }
+}

@@ -1,0 +1,114 @@
+//! The segments of a log in order, each starting where the one before it ends.
+
+use datapipes_core::{Error, ErrorKind, Machine, Result};
+
+use super::scan::{Scan, Step, Tail, read_header};
+use super::segment::Segment;
+use super::storage::Storage;
+
+/// Opens the segments that are there. None is an empty list.
+pub(crate) fn open(machine: &Machine, storage: &dyn Storage, writable: bool) -> Result<Vec<Segment>> {
+    let mut segments: Vec<Segment> = Vec::new();
+    for number in storage.list()? {
+        let name = format!("{} segment {number}", storage.name());
+        let medium = match storage.open(number, writable) {
+            // Somebody released it since the list was made.
+            Err(e) if e.kind() == ErrorKind::NotFound && segments.is_empty() => continue,
+            opened => opened?,
+        };
+        let header = read_header(machine, &*medium, &name)?;
+        let segment = Segment { header, medium, name };
+        if header.number != number {
+            return Err(segment.corrupt(header.base, &format!("it says that it is segment {}", header.number)));
+        }
+        if let Some(before) = segments.last() {
+            follows(before, &segment)?;
+        }
+        segments.push(segment);
+    }
+    Ok(segments)
+}
+
+fn follows(before: &Segment, segment: &Segment) -> Result<()> {
+    let (a, b) = (&before.header, &segment.header);
+    if a.log_id != b.log_id {
+        return Err(segment.corrupt(b.base, "it is of another log than the segment before it"));
+    }
+    if b.number != a.number + 1 {
+        let why = format!("log {}: segments {} to {} are missing", before.name, a.number + 1, b.number - 1);
+        return Err(Error::new(ErrorKind::Corrupt, "read", why));
+    }
+    if b.base < a.base || b.base - a.base > a.room() || b.first < a.first || b.epoch < a.epoch {
+        return Err(segment.corrupt(b.base, "it does not continue the segment before it"));
+    }
+    Ok(())
+}
+
+/// Goes over all frames of a list of segments.
+pub(crate) struct Walk {
+    machine: Machine,
+    /// Those to come, the next one last.
+    rest: Vec<Segment>,
+    scan: Option<Scan>,
+    /// Nothing from this position on is looked at.
+    until: u64,
+}
+
+impl Walk {
+    pub(crate) fn over(machine: &Machine, mut segments: Vec<Segment>, until: u64) -> Walk {
+        segments.reverse();
+        Walk { machine: machine.clone(), rest: segments, scan: None, until }
+    }
+
+    /// The next record; `None` at the end of the log. A lease on the payload must end before the next call.
+    ///
+    /// # Errors
+    /// `Corrupt` for damage; what reading meets.
+    pub(crate) fn next(&mut self) -> Result<Option<(u64, datapipes_core::Lease)>> {
+        loop {
+            let Some(scan) = &mut self.scan else {
+                let Some(segment) = self.rest.pop() else { return Ok(None) };
+                self.scan = Some(Scan::over(&self.machine, segment)?);
+                continue;
+            };
+            let at = scan.tail();
+            if at.position >= self.until {
+                return Ok(None);
+            }
+            if let Some(next) = self.rest.last()
+                && at.position >= next.header.base
+            {
+                if (at.position, at.number) != (next.header.base, next.header.first) || at.epoch > next.header.epoch {
+                    return Err(next.corrupt(next.header.base, "it does not continue the segment before it"));
+                }
+                self.scan = None;
+                continue;
+            }
+            match scan.step()? {
+                Step::Record { number, payload } => return Ok(Some((number, payload))),
+                Step::Mark => {}
+                // The next segment was made when all of this one was durable.
+                Step::End if !self.rest.is_empty() || self.until != u64::MAX => {
+                    let what =
+                        format!("record {} is damaged, and later ones were written when it was durable", at.number);
+                    return Err(scan.segment().corrupt(at.position, &what));
+                }
+                Step::End => {
+                    if scan.ends_here()?.is_some() {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Where the walk is; `None` before its first step, and where there is no segment.
+    pub(crate) fn tail(&self) -> Option<Tail> {
+        self.scan.as_ref().map(Scan::tail)
+    }
+
+    /// Whether the segment in which the walk is has all the bytes that it says it has.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.scan.as_ref().is_none_or(Scan::is_whole)
+    }
+}

@@ -1,0 +1,463 @@
+//! Group commit.
+//!
+//! ```text
+//! append: [lock] frame into the half that fills; its batch is my ticket
+//! wait:   my batch durable?  done
+//!         nobody leads?      I do: swap halves, [unlock] write, sync [lock], wake those of my batch and one of the next
+//!         otherwise          sleep
+//! ```
+//! There is no thread of its own and no timer: a lone appender writes at once, on its own core (handing over to another
+//! thread costs about as much as the device does), and while one batch is written all others gather in the next, so
+//! batches are as large as the load makes them. Memory is two halves; who finds the half full helps or waits.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use std::{any::Any, fs::File, io::Read};
+
+use datapipes_core::{Dram, Error, ErrorKind, LeaseMut, Machine, Result, Route};
+
+use super::chain::{self, Walk};
+use super::failure::Failure;
+use super::frame::{Codec, Frame, HEADER, Kind, extent, payload_crc};
+use super::options::Options;
+use super::reader::Records;
+use super::scan::Tail;
+use super::segment::Header;
+use super::stats::{Histogram, LogStats};
+use super::storage::Storage;
+use super::writer::{SLACK, Took, Writer};
+
+#[derive(Default)]
+struct Counts {
+    records: u64,
+    payload_bytes: u64,
+    written_bytes: u64,
+    batches: u64,
+    largest_batch: u64,
+    waits_for_room: u64,
+    segments_begun: u64,
+    acknowledged: Histogram,
+    write: Histogram,
+    sync: Histogram,
+    rotation: Histogram,
+}
+
+struct State {
+    /// The half that fills. Absent only after a failure.
+    fill: Option<LeaseMut>,
+    half: usize,
+    used: usize,
+    records: u64,
+    /// The number of the batch that fills.
+    batch: u64,
+    /// Where it starts.
+    start: Tail,
+    /// Where the next frame goes.
+    next: Tail,
+    /// Somebody writes the batch before this one.
+    leading: bool,
+    /// All before this is durable.
+    durable: Tail,
+    failure: Option<Failure>,
+    counts: Counts,
+}
+
+/// A log that is open for appending.
+///
+/// Many threads may append at once; wrap it in an `Arc`.
+///
+/// What is durable when: once [`Ticket::wait`], [`append_durable`](Self::append_durable), [`sync`](Self::sync) or
+/// [`close`](Self::close) has returned without an error, the record and all records before it survive the end of the
+/// process and of the system, and a power failure as far as the device keeps what it acknowledged a flush for. Before
+/// that, a record may survive or not; but never without all those before it. What opening finds is made durable
+/// before opening returns.
+///
+/// The space behind a batch is written again with the next one, starting in the middle of a block: the device must not
+/// change bytes of a sector that are written with the values they have (drives promise that for 512 bytes).
+pub struct Log {
+    state: Mutex<State>,
+    /// For the ends of batches with even and odd numbers.
+    ended: [Condvar; 2],
+    /// For room in the half that fills.
+    room: Condvar,
+    writer: Mutex<Writer>,
+    memory: Dram,
+    machine: Machine,
+    codec: Codec,
+    batch_bytes: usize,
+    closed: AtomicBool,
+    _sole: Box<dyn Any + Send + Sync>,
+}
+
+/// A record on its way. Dropping it changes nothing: the record goes with the next batch that anybody waits for.
+#[must_use = "a record is durable when `wait` has returned"]
+pub struct Ticket<'a> {
+    log: &'a Log,
+    number: u64,
+    batch: u64,
+    since: Instant,
+}
+
+impl Ticket<'_> {
+    /// The record's number; numbers start at 1 and have no gaps.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Returns when the record, and all before it, is durable; gives its number.
+    ///
+    /// # Errors
+    /// What writing or syncing met, the same for all who wait: the record may be lost. The log is never synced again
+    /// after an error, because a kernel that forgot a page would then report success.
+    pub fn wait(self) -> Result<u64> {
+        let mut state = self.log.lock();
+        state = self.log.until_durable(state, self.batch)?;
+        state.counts.acknowledged.add(self.since.elapsed());
+        Ok(self.number)
+    }
+
+    /// Whether [`wait`](Self::wait) would return at once.
+    pub fn is_done(&self) -> bool {
+        let state = self.log.lock();
+        state.failure.is_some() || state.durable.number > self.number
+    }
+}
+
+impl Log {
+    /// Opens a log for appending, and creates it where there is none. The end of a log that a crash left behind is
+    /// found: a torn tail is cut off; what is not the tail and does not check is an error.
+    ///
+    /// # Errors
+    /// `Busy` where another writer has it; `Corrupt` with the offset where bytes that once were durable are damaged (of the
+    /// segment in use; older ones are checked when they are read); `NoSpace`; what the place meets.
+    pub fn open(machine: &Machine, storage: impl Storage + 'static, options: Options) -> Result<Log> {
+        Log::open_shared(machine, Arc::new(storage), options)
+    }
+
+    /// The same, for storage that others hold too.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_shared(machine: &Machine, storage: Arc<dyn Storage>, options: Options) -> Result<Log> {
+        let options = options.check()?;
+        let sole = storage.lock()?;
+        let segments = chain::open(machine, &*storage, true)?;
+        let batch_bytes = options.batch_bytes as usize;
+        let memory = Dram::allocate(2 * (batch_bytes + SLACK))?;
+        let last = segments.last().cloned();
+        let mut writer = Writer::new(machine, storage, memory.clone(), segments, options);
+        let (log_id, tail, is_new) = match last {
+            None => {
+                let log_id = random_id()?;
+                let tail = Tail { position: 0, number: 1, epoch: 1 };
+                writer.begin(log_id, tail)?;
+                (log_id, tail, true)
+            }
+            Some(segment) => {
+                let Header { log_id, base, first, epoch, .. } = segment.header;
+                let mut walk = Walk::over(machine, vec![segment], u64::MAX);
+                while walk.next()?.is_some() {}
+                let found = walk.tail().unwrap_or(Tail { position: base, number: first, epoch });
+                let tail = Tail { epoch: found.epoch + 1, ..found };
+                if walk.is_whole() {
+                    writer.resume(tail)?;
+                } else {
+                    // Somebody cut the file. What is left is kept as it is, and the log goes on behind it.
+                    writer.begin(log_id, tail)?;
+                }
+                (log_id, tail, false)
+            }
+        };
+        let fill = memory.range(0, batch_bytes + SLACK)?.lease_mut()?;
+        let state = State {
+            fill: Some(fill),
+            half: 0,
+            used: 0,
+            records: 0,
+            batch: 0,
+            start: tail,
+            next: tail,
+            leading: false,
+            durable: tail,
+            failure: None,
+            counts: Counts::default(),
+        };
+        let log = Log {
+            state: Mutex::new(state),
+            ended: [Condvar::new(), Condvar::new()],
+            room: Condvar::new(),
+            writer: Mutex::new(writer),
+            memory,
+            machine: machine.clone(),
+            codec: Codec::new(&log_id),
+            batch_bytes,
+            closed: AtomicBool::new(false),
+            _sole: sole,
+        };
+        if !is_new {
+            // Alone in its batch and durable before anything else is: from here on no frame of an older epoch counts.
+            log.mark()?;
+        }
+        Ok(log)
+    }
+
+    /// Appends a record; it is durable when the ticket's `wait` returns. Where the batch that gathers is full, this waits
+    /// for the one before it, or writes it.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a record beyond [`record_limit`](Self::record_limit); what an earlier write or sync met.
+    pub fn append(&self, record: &[u8]) -> Result<Ticket<'_>> {
+        self.put(Kind::Record, record, true)
+    }
+
+    /// Appends a record, or says `Busy` where that would wait for the device.
+    ///
+    /// # Errors
+    /// As [`append`](Self::append); `Busy`.
+    pub fn try_append(&self, record: &[u8]) -> Result<Ticket<'_>> {
+        self.put(Kind::Record, record, false)
+    }
+
+    /// Appends a record and returns its number when it is durable.
+    ///
+    /// # Errors
+    /// As [`append`](Self::append) and [`Ticket::wait`].
+    pub fn append_durable(&self, record: &[u8]) -> Result<u64> {
+        self.append(record)?.wait()
+    }
+
+    /// Returns when all that was appended before is durable.
+    ///
+    /// # Errors
+    /// As [`Ticket::wait`].
+    pub fn sync(&self) -> Result<()> {
+        let state = self.lock();
+        let batch = if state.used > 0 { state.batch } else { state.batch.wrapping_sub(1) };
+        if state.used == 0 && !state.leading {
+            return state.failure.as_ref().map_or(Ok(()), |f| Err(f.error()));
+        }
+        self.until_durable(state, batch).map(drop)
+    }
+
+    /// The longest record, in bytes.
+    pub fn record_limit(&self) -> usize {
+        self.batch_bytes - HEADER
+    }
+
+    /// The records from number `from` on that are durable now (0: from the first that is there).
+    ///
+    /// # Errors
+    /// As [`Records::open`].
+    pub fn read_from(&self, from: u64) -> Result<Records> {
+        let until = self.lock().durable.position;
+        let segments = self.writer().segments.clone();
+        Records::over(&self.machine, segments, from, until)
+    }
+
+    /// Gives back the space of records before `number`, which the caller needs no more. Space is given back by whole
+    /// segments, so some of them may stay. Returns how many segments went.
+    ///
+    /// # Errors
+    /// What removing meets.
+    pub fn release_before(&self, number: u64) -> Result<usize> {
+        // Only what is durable: a segment must not go because of a record that may yet be lost.
+        let number = number.min(self.lock().durable.number);
+        self.writer().release_before(number)
+    }
+
+    /// What it did since it was opened.
+    pub fn stats(&self) -> LogStats {
+        let state = self.lock();
+        let c = &state.counts;
+        LogStats {
+            records: c.records,
+            payload_bytes: c.payload_bytes,
+            written_bytes: c.written_bytes,
+            batches: c.batches,
+            largest_batch: c.largest_batch,
+            waits_for_room: c.waits_for_room,
+            segments_begun: c.segments_begun,
+            acknowledged: c.acknowledged.times(),
+            write: c.write.times(),
+            sync: c.sync.times(),
+            rotation: c.rotation.times(),
+            next: state.next.number,
+            durable_before: state.durable.number,
+            failed: state.failure.as_ref().map(|f| f.error().to_string()),
+        }
+    }
+
+    /// The way that batches take to the present segment.
+    pub fn route(&self) -> Option<Route> {
+        self.writer().route()
+    }
+
+    /// Makes all durable and leaves a mark, by which damage to the last records can later be told from a crash.
+    /// Dropping the log does the same, but has nobody to tell errors to.
+    ///
+    /// # Errors
+    /// As [`Ticket::wait`].
+    pub fn close(self) -> Result<()> {
+        self.finish()
+    }
+
+    fn finish(&self) -> Result<()> {
+        if self.closed.swap(true, Relaxed) {
+            return Ok(());
+        }
+        self.sync()?;
+        self.mark()
+    }
+
+    fn mark(&self) -> Result<()> {
+        let ticket = self.put(Kind::Mark, &[], true)?;
+        self.until_durable(self.lock(), ticket.batch).map(drop)
+    }
+
+    fn put(&self, kind: Kind, payload: &[u8], wait: bool) -> Result<Ticket<'_>> {
+        if payload.len() > self.record_limit() {
+            let why = format!("a record of {} bytes; this log takes {}", payload.len(), self.record_limit());
+            return Err(Error::new(ErrorKind::InvalidInput, "append", why).advice("open it with larger batches"));
+        }
+        let since = Instant::now();
+        let payload_crc = payload_crc(payload);
+        // At most 1 GiB, as `Options::check` saw to.
+        let (len, bytes) = (payload.len() as u32, extent(payload.len() as u64) as usize);
+        let mut state = self.lock();
+        loop {
+            if let Some(failure) = &state.failure {
+                return Err(failure.error());
+            }
+            if state.used + bytes <= self.batch_bytes {
+                break;
+            }
+            if !wait {
+                let why = "the batch that gathers is full, and the one before it is being written";
+                return Err(Error::new(ErrorKind::Busy, "append", why).advice("wait for an earlier record"));
+            }
+            state.counts.waits_for_room += 1;
+            state = if state.leading { self.asleep(&self.room, state) } else { self.lead(state) };
+        }
+        let State { fill, used, records, batch, start, next, counts, .. } = &mut *state;
+        let Some(fill) = fill else { return Err(no_buffer()) };
+        let since_start = (next.position - start.position) as u32;
+        let frame = Frame { kind, number: next.number, epoch: next.epoch, since: since_start, len, payload_crc };
+        let target = &mut fill[*used..*used + bytes];
+        target[..HEADER].copy_from_slice(&self.codec.encode(&frame, next.position));
+        target[HEADER..HEADER + payload.len()].copy_from_slice(payload);
+        target[HEADER + payload.len()..].fill(0);
+        *used += bytes;
+        next.position += bytes as u64;
+        if kind == Kind::Record {
+            next.number += 1;
+            *records += 1;
+            counts.records += 1;
+            counts.payload_bytes += payload.len() as u64;
+        }
+        Ok(Ticket { log: self, number: frame.number, batch: *batch, since })
+    }
+
+    /// Waits for the end of a batch, or brings it about.
+    fn until_durable<'a>(&'a self, mut state: MutexGuard<'a, State>, batch: u64) -> Result<MutexGuard<'a, State>> {
+        loop {
+            // Of the batches before the one that fills, only the last can be under way.
+            let durable = batch < state.batch && !(state.leading && batch + 1 == state.batch);
+            if durable && (state.failure.is_none() || state.batch > batch + 1) {
+                return Ok(state);
+            }
+            if let Some(failure) = &state.failure {
+                return Err(failure.error());
+            }
+            state =
+                if state.leading { self.asleep(&self.ended[(batch % 2) as usize], state) } else { self.lead(state) };
+        }
+    }
+
+    /// Writes the batch that gathered, with the lock released meanwhile.
+    fn lead<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let stride = self.batch_bytes + SLACK;
+        let (source, len, at, records) = (state.half * stride, state.used, state.start, state.records);
+        let batch = state.batch;
+        // The lease ends, so that the pipe can have the bytes; the other half is free, for its batch has ended.
+        if let Some(mut fill) = state.fill.take() {
+            fill[len..len + SLACK].fill(0);
+        }
+        state.half = 1 - state.half;
+        let other = self.memory.range(state.half * stride, stride).and_then(|r| r.lease_mut());
+        let (mut state, outcome) = match other {
+            Err(e) => (state, Err(e)),
+            Ok(lease) => {
+                state.fill = Some(lease);
+                (state.used, state.records, state.batch, state.start) = (0, 0, batch + 1, state.next);
+                state.leading = true;
+                let end = state.next;
+                drop(state);
+                let took = self.writer().write(source as u64, len as u64, at);
+                (self.lock(), took.map(|took| (took, end)))
+            }
+        };
+        state.leading = false;
+        match outcome {
+            Ok((took, end)) => {
+                state.durable = end;
+                state.counts.note(took, len, records);
+            }
+            Err(e) => {
+                state.failure = Some(Failure::of(&e));
+                self.ended.iter().for_each(Condvar::notify_all);
+            }
+        }
+        self.room.notify_all();
+        self.ended[(batch % 2) as usize].notify_all();
+        // One of the next batch leads it; the others of it sleep on.
+        self.ended[((batch + 1) % 2) as usize].notify_one();
+        state
+    }
+
+    fn asleep<'a>(&self, on: &Condvar, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        on.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No foreign code runs under the lock, so a poisoned one guards a state that is whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn writer(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Counts {
+    fn note(&mut self, took: Took, len: usize, records: u64) {
+        self.batches += 1;
+        self.written_bytes += len as u64;
+        self.largest_batch = self.largest_batch.max(records);
+        self.write.add(took.write);
+        self.sync.add(took.sync);
+        if let Some(rotation) = took.rotation {
+            self.segments_begun += 1;
+            self.rotation.add(rotation);
+        }
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        // What failed before was told to those who waited; what fails now has nobody to be told to.
+        let _ = self.finish();
+    }
+}
+
+fn no_buffer() -> Error {
+    Error::new(ErrorKind::System, "append", "the log has no buffer")
+}
+
+/// An id that no other log has.
+fn random_id() -> Result<[u8; 16]> {
+    let mut id = [0; 16];
+    let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut id));
+    read.map_err(|e| Error::io("read", &e, "/dev/urandom"))?;
+    Ok(id)
+}

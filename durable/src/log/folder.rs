@@ -1,0 +1,193 @@
+//! Segments as files of a folder: `00000000000000000001.log`, ...
+//!
+//! A segment's file is written full of zeros before it is used. That fdatasync of an append then has nothing to do but
+//! to write the page and flush the device: no block is allocated, no length changes, and no extent turns from "reserved"
+//! to "written", which ext4 would record in its journal each time. (Measured, write + fdatasync at depth 1 on
+//! ext4: 4 KiB appends to zeroed space 6.0 k/s, to space by fallocate alone 4.0 k/s, to the end of a file 3.7 k/s.)
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use datapipes_core::{
+    Constraints, Draft, Dram, Error, ErrorKind, FileAccess, Identity, Locator, Machine, MapOptions, Pages, Result,
+    Span, Ssd, Transfer,
+};
+
+use super::storage::{Medium, Spare, Storage};
+use crate::sole::{Sole, make_folder, sync_folder};
+
+const ENDING: &str = ".log";
+/// Bytes of zeros written at a time.
+const ZEROS: u64 = 1 << 20;
+/// Such writes under way at once.
+const IN_FLIGHT: usize = 8;
+
+/// A folder of segment files.
+#[derive(Clone)]
+pub struct Folder {
+    machine: Machine,
+    dir: PathBuf,
+}
+
+impl Folder {
+    /// The folder of this path. It is created when a log is first opened there for appending.
+    pub fn at(machine: &Machine, dir: impl Into<PathBuf>) -> Folder {
+        Folder { machine: machine.clone(), dir: dir.into() }
+    }
+
+    fn path(&self, number: u64) -> PathBuf {
+        self.dir.join(format!("{number:020}{ENDING}"))
+    }
+
+    fn fill_with_zeros(&self, ssd: &Ssd, len: u64) -> Result<()> {
+        let options = MapOptions { pages: Pages::Small, prefault: true, node: None };
+        let zeros = Dram::allocate_with(ZEROS as usize, options)?;
+        // It is as long as it says, so the way is the one for a long file: past the page cache, where there is such a way.
+        let constraints = Constraints { typical_len: Some(len), ..Constraints::default() };
+        let pipe = self.machine.connect_with(&zeros, ssd, &constraints)?;
+        let mut flying: VecDeque<Transfer> = VecDeque::new();
+        for at in (0..len).step_by(ZEROS as usize) {
+            if flying.len() == IN_FLIGHT
+                && let Some(first) = flying.pop_front()
+            {
+                first.wait()?;
+            }
+            flying.push_back(pipe.start(Span { source: 0, target: at, len: ZEROS.min(len - at) })?);
+        }
+        flying.into_iter().try_for_each(Transfer::wait)
+    }
+}
+
+/// The number in a segment's name.
+fn number_of(path: &Path) -> Option<u64> {
+    let digits = path.file_name()?.to_str()?.strip_suffix(ENDING)?;
+    if digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit()) { digits.parse().ok() } else { None }
+}
+
+impl Storage for Folder {
+    fn name(&self) -> String {
+        self.dir.display().to_string()
+    }
+
+    fn lock(&self) -> Result<Box<dyn Any + Send + Sync>> {
+        make_folder(&self.dir)?;
+        Ok(Box::new(Sole::of(&self.dir)?))
+    }
+
+    fn list(&self) -> Result<Vec<u64>> {
+        let fail = |e: std::io::Error| Error::io("list", &e, self.name());
+        let mut numbers = Vec::new();
+        for entry in std::fs::read_dir(&self.dir).map_err(fail)? {
+            numbers.extend(number_of(&entry.map_err(fail)?.path()));
+        }
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    fn prepare(&self, number: u64, len: u64) -> Result<Box<dyn Spare>> {
+        let path = self.path(number);
+        let draft = Draft::beside(&path)?;
+        draft.ssd().preallocate(len)?;
+        self.fill_with_zeros(draft.ssd(), len)?;
+        // Not when the first record waits for it.
+        draft.ssd().sync()?;
+        Ok(Box::new(Unnamed { files: Files::of(draft.ssd().clone())?, draft, path, len }))
+    }
+
+    fn open(&self, number: u64, writable: bool) -> Result<Arc<dyn Medium>> {
+        let path = self.path(number);
+        let ssd = if writable { Ssd::open_rw(&path)? } else { Ssd::open(&path)? };
+        Ok(Arc::new(Files::of(ssd)?))
+    }
+
+    fn remove(&self, number: u64) -> Result<()> {
+        let path = self.path(number);
+        std::fs::remove_file(&path).map_err(|e| Error::io("remove", &e, path.display().to_string()))?;
+        sync_folder(&self.dir)
+    }
+}
+
+/// One file, twice: appends go through the page cache, for a batch starts and ends anywhere in a page; recovery reads past
+/// it, where it can, to see what is on the device.
+struct Files {
+    target: Ssd,
+    source: Ssd,
+}
+
+impl Files {
+    fn of(ssd: Ssd) -> Result<Files> {
+        let source = match ssd.with_access(FileAccess::Direct) {
+            Ok(direct) => direct,
+            Err(e) if e.kind() == ErrorKind::Unavailable => ssd.clone(),
+            Err(e) => return Err(e),
+        };
+        Ok(Files { target: ssd.with_access(FileAccess::Cached)?, source })
+    }
+}
+
+impl Medium for Files {
+    fn target(&self) -> &dyn Locator {
+        &self.target
+    }
+
+    fn source(&self) -> &dyn Locator {
+        &self.source
+    }
+
+    fn len_bytes(&self) -> Result<u64> {
+        self.target.len()
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.target.sync()
+    }
+}
+
+/// A file on its way to its name.
+struct Unnamed {
+    files: Files,
+    draft: Draft,
+    path: PathBuf,
+    len: u64,
+}
+
+impl Medium for Unnamed {
+    fn target(&self) -> &dyn Locator {
+        &self.files.target
+    }
+
+    fn len_bytes(&self) -> Result<u64> {
+        Ok(self.len)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.files.sync()
+    }
+}
+
+impl Spare for Unnamed {
+    fn publish(self: Box<Self>) -> Result<Arc<dyn Medium>> {
+        self.draft.publish(self.len, Identity::New)?;
+        // By its name, so that messages show it.
+        Ok(Arc::new(Files::of(Ssd::open_rw(&self.path)?)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_segments_are_segments() {
+        let number = |name: &str| number_of(Path::new("/x").join(name).as_path());
+        assert_eq!(number("00000000000000000012.log"), Some(12));
+        for other in
+            ["12.log", "0000000000000000001x.log", "00000000000000000012.log.bak", ".lock", ".dpipe-output-1-0"]
+        {
+            assert_eq!(number(other), None, "{other}");
+        }
+        assert_eq!(number("99999999999999999999.log"), None, "beyond u64");
+    }
+}

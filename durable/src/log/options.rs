@@ -1,0 +1,37 @@
+//! The settings of a log.
+
+use datapipes_core::{Error, ErrorKind, Result};
+
+use super::segment::DATA_AT;
+
+/// How a log is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Bytes of a new segment; 32 MiB by default.
+    pub segment_bytes: u64,
+    /// Bytes of a batch, and the limit of a record (less 40 bytes); the log holds two of them in memory. 1 MiB by default.
+    pub batch_bytes: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { segment_bytes: 32 << 20, batch_bytes: 1 << 20 }
+    }
+}
+
+impl Options {
+    pub(super) fn check(self) -> Result<Options> {
+        let Options { segment_bytes, batch_bytes } = self;
+        let bad = |why: String| Err(Error::new(ErrorKind::InvalidInput, "open a log", why));
+        if !(4096..=1 << 30).contains(&batch_bytes) || batch_bytes % 4096 != 0 {
+            return bad(format!("batches of {batch_bytes} bytes: give a multiple of 4096, at most 1 GiB"));
+        }
+        if segment_bytes % 4096 != 0 || segment_bytes < DATA_AT + u64::from(batch_bytes) || segment_bytes > 1 << 40 {
+            return bad(format!(
+                "segments of {segment_bytes} bytes: give a multiple of 4096, at least one batch ({batch_bytes}) and 4096 \
+                 more, at most 1 TiB"
+            ));
+        }
+        Ok(self)
+    }
+}

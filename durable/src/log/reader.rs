@@ -1,0 +1,122 @@
+//! Records, read in order and checked.
+
+use std::sync::Arc;
+
+use datapipes_core::{Error, ErrorKind, Machine, Result};
+use serde::Serialize;
+
+use super::chain::{self, Walk};
+use super::segment::Segment;
+use super::storage::Storage;
+
+/// A record that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Its number; numbers start at 1 and have no gaps.
+    pub number: u64,
+    /// What was appended.
+    pub payload: Vec<u8>,
+}
+
+/// Records in order: an iterator that ends at the log's end, or after its first error.
+///
+/// It opens no log for appending and takes no lock, so it also reads what another process appends: all that was durable
+/// when it came there, and perhaps some that was not yet.
+pub struct Records {
+    walk: Walk,
+    from: u64,
+    ended: bool,
+}
+
+impl Records {
+    /// Reads a log from record `from` on; 0 and 1 are the first that is there.
+    ///
+    /// # Errors
+    /// `NotFound` where there is no log; `OutOfRange` where `from` was released already; `Corrupt` for headers that do
+    /// not check.
+    pub fn open(machine: &Machine, storage: &Arc<dyn Storage>, from: u64) -> Result<Records> {
+        let segments = chain::open(machine, &**storage, false)?;
+        if segments.is_empty() {
+            let why = format!("{} holds no log", storage.name());
+            return Err(Error::new(ErrorKind::NotFound, "read", why));
+        }
+        Records::over(machine, segments, from, u64::MAX)
+    }
+
+    /// Reads these segments up to a position before which all is durable.
+    pub(crate) fn over(machine: &Machine, mut segments: Vec<Segment>, from: u64, until: u64) -> Result<Records> {
+        let first = segments.first().map_or(1, |s| s.header.first);
+        if from > 1 && from < first {
+            let why = format!("record {from}: the log starts at record {first}, those before were released");
+            return Err(Error::new(ErrorKind::OutOfRange, "read", why));
+        }
+        // The last segment that starts at or before it.
+        let skip = segments.partition_point(|s| s.header.first <= from).saturating_sub(1);
+        Ok(Records { walk: Walk::over(machine, segments.split_off(skip), until), from, ended: false })
+    }
+
+    fn advance(&mut self) -> Result<Option<Record>> {
+        while let Some((number, payload)) = self.walk.next()? {
+            if number >= self.from {
+                return Ok(Some(Record { number, payload: payload.to_vec() }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Iterator for Records {
+    type Item = Result<Record>;
+
+    fn next(&mut self) -> Option<Result<Record>> {
+        if self.ended {
+            return None;
+        }
+        let item = self.advance().transpose();
+        self.ended = !matches!(item, Some(Ok(_)));
+        item
+    }
+}
+
+/// What is in a log, found by reading and checking all of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Summary {
+    /// The number of the first record that is there; that of the next one where there is none.
+    pub first: u64,
+    /// The number that the next record will have.
+    pub next: u64,
+    /// Bytes of all payloads.
+    pub payload_bytes: u64,
+    /// Segments.
+    pub segments: usize,
+    /// Bytes of the place that they take.
+    pub segment_bytes: u64,
+    /// How often it was opened for appending.
+    pub epoch: u32,
+}
+
+/// Reads and checks a whole log.
+///
+/// # Errors
+/// `NotFound` where there is none; `Corrupt` with the offset where it is damaged.
+pub fn examine(machine: &Machine, storage: &Arc<dyn Storage>) -> Result<Summary> {
+    let segments = chain::open(machine, &**storage, false)?;
+    let Some(head) = segments.first().map(|s| s.header) else {
+        return Err(Error::new(ErrorKind::NotFound, "read", format!("{} holds no log", storage.name())));
+    };
+    let (count, segment_bytes) = (segments.len(), segments.iter().map(|s| s.header.len).sum());
+    let mut walk = Walk::over(machine, segments, u64::MAX);
+    let mut payload_bytes = 0;
+    while let Some((_, payload)) = walk.next()? {
+        payload_bytes += payload.len() as u64;
+    }
+    let tail = walk.tail();
+    Ok(Summary {
+        first: head.first,
+        next: tail.map_or(head.first, |t| t.number),
+        payload_bytes,
+        segments: count,
+        segment_bytes,
+        epoch: tail.map_or(head.epoch, |t| t.epoch),
+    })
+}

@@ -1,0 +1,206 @@
+//! Frames of one segment, read through a pipe and believed only when they check.
+
+use datapipes_core::Lease;
+use datapipes_core::{Constraints, Dram, Machine, MapOptions, Pages, Pipe, Result, Span};
+
+use super::frame::{ALIGN, Frame, HEADER, Kind, MAGIC, payload_crc};
+use super::segment::{DATA_AT, Header, Segment, checked_limit, no_header};
+use super::storage::Medium;
+
+/// Bytes read at a time.
+const WINDOW: usize = 1 << 20;
+const BLOCK: u64 = 4096;
+
+/// Bytes of a segment that were read.
+struct Window {
+    pipe: Pipe,
+    memory: Dram,
+    /// What is in memory: from this offset of the segment.
+    at: u64,
+    len: usize,
+    /// Bytes of the segment that are there.
+    end: u64,
+}
+
+impl Window {
+    /// Over a medium, with room for a piece of `most` bytes anywhere.
+    fn over(machine: &Machine, medium: &dyn Medium, most: usize) -> Result<Window> {
+        let len = WINDOW.max((most + 2 * BLOCK as usize).next_multiple_of(BLOCK as usize));
+        let options = MapOptions { pages: Pages::Small, prefault: false, node: None };
+        let memory = Dram::allocate_with(len, options)?;
+        let constraints = Constraints { typical_len: Some(len as u64), ..Constraints::default() };
+        let pipe = machine.connect_with(medium.source(), &memory, &constraints)?;
+        Ok(Window { pipe, memory, at: 0, len: 0, end: medium.len_bytes()? })
+    }
+
+    /// The bytes at an offset; `None` where they are not all there.
+    fn view(&mut self, at: u64, len: usize) -> Result<Option<Lease>> {
+        if at > self.end || len as u64 > self.end - at {
+            return Ok(None);
+        }
+        if at < self.at || at + len as u64 > self.at + self.len as u64 {
+            let from = at - at % BLOCK;
+            let n = (self.end - from).min(self.memory.len() as u64);
+            self.len = 0;
+            self.pipe.transfer(Span { source: from, target: 0, len: n })?;
+            (self.at, self.len) = (from, n as usize);
+        }
+        self.memory.range((at - self.at) as usize, len)?.lease().map(Some)
+    }
+
+    fn forget(&mut self) {
+        self.len = 0;
+    }
+}
+
+/// Reads a segment's header.
+pub(crate) fn read_header(machine: &Machine, medium: &dyn Medium, name: &str) -> Result<Header> {
+    let mut window = Window::over(machine, medium, 0)?;
+    let header = window.view(0, DATA_AT as usize)?.and_then(|bytes| Header::decode(&bytes));
+    let header = header.ok_or_else(|| no_header(name))?;
+    checked_limit(&header, name)?;
+    Ok(header)
+}
+
+/// Where the frames of a log end: what comes next, and with which epoch it must come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tail {
+    pub(crate) position: u64,
+    /// The number of the next record.
+    pub(crate) number: u64,
+    pub(crate) epoch: u32,
+}
+
+/// What is at a position.
+pub(crate) enum Step {
+    /// A record that checks.
+    Record { number: u64, payload: Lease },
+    /// A mark.
+    Mark,
+    /// Nothing that checks.
+    End,
+}
+
+/// Walks over the frames of a segment.
+pub(crate) struct Scan {
+    segment: Segment,
+    window: Window,
+    tail: Tail,
+}
+
+impl Scan {
+    pub(crate) fn over(machine: &Machine, segment: Segment) -> Result<Scan> {
+        let limit = checked_limit(&segment.header, &segment.name)?;
+        let mut window = Window::over(machine, &*segment.medium, limit)?;
+        window.end = window.end.min(segment.header.len);
+        let Header { base, first, epoch, .. } = segment.header;
+        Ok(Scan { segment, window, tail: Tail { position: base, number: first, epoch } })
+    }
+
+    pub(crate) fn segment(&self) -> &Segment {
+        &self.segment
+    }
+
+    /// What comes next is here.
+    pub(crate) fn tail(&self) -> Tail {
+        self.tail
+    }
+
+    /// Goes over one frame. It stays where it is at what does not check.
+    pub(crate) fn step(&mut self) -> Result<Step> {
+        let Tail { position, number, epoch } = self.tail;
+        let Some(frame) = self.frame_at(position)? else { return Ok(Step::End) };
+        // An older epoch: what a torn batch left behind, with something newer written before it.
+        let follows = frame.number == number
+            && u64::from(frame.since) <= position
+            && match frame.kind {
+                Kind::Record => frame.epoch == epoch,
+                Kind::Mark => frame.epoch >= epoch && frame.len == 0,
+            };
+        if !follows || frame.extent() > u64::from(self.segment.header.frame_limit) {
+            return Ok(Step::End);
+        }
+        let Some(payload) = self.window.view(self.offset(position) + HEADER as u64, frame.len as usize)? else {
+            return Ok(Step::End);
+        };
+        if payload_crc(&payload) != frame.payload_crc {
+            return Ok(Step::End);
+        }
+        let next = position + frame.extent();
+        Ok(match frame.kind {
+            Kind::Record => {
+                self.tail = Tail { position: next, number: number + 1, epoch };
+                Step::Record { number, payload }
+            }
+            Kind::Mark => {
+                self.tail = Tail { position: next, number, epoch: frame.epoch };
+                Step::Mark
+            }
+        })
+    }
+
+    /// Says of the place where nothing checks whether the log simply ends there. It does not where a later frame is the
+    /// witness that these bytes once were durable: then they are damaged.
+    ///
+    /// `None` means go on: another process wrote on while this one looked, and what is here checks by now.
+    pub(crate) fn ends_here(&mut self) -> Result<Option<()>> {
+        let at = self.tail.position;
+        let Some(witness) = self.witness_after(at)? else { return Ok(Some(())) };
+        // What the witness vouches for was written before it: a fresh look must show it.
+        self.window.forget();
+        let before = self.tail;
+        let found = !matches!(self.step()?, Step::End);
+        self.tail = before;
+        if found {
+            return Ok(None);
+        }
+        let what = format!(
+            "record {} is damaged: it is not the end of the log, for the frame at offset {} was written when it was durable",
+            self.tail.number,
+            self.offset(witness)
+        );
+        Err(self.segment.corrupt(at, &what))
+    }
+
+    /// The first frame behind a position whose batch was written when the position was durable.
+    fn witness_after(&mut self, position: u64) -> Result<Option<u64>> {
+        let end = self.segment.header.base + self.window.end.saturating_sub(DATA_AT);
+        let mut at = position + ALIGN;
+        while at + HEADER as u64 <= end {
+            let piece = (end - at).min(WINDOW as u64 / 2);
+            let Some(bytes) = self.window.view(self.offset(at), piece as usize)? else { return Ok(None) };
+            for (nth, head) in bytes.chunks(ALIGN as usize).enumerate() {
+                // Nearly all of what is looked at are zeros, or payload.
+                if !head.starts_with(&MAGIC) {
+                    continue;
+                }
+                let (from, here) = (nth * ALIGN as usize, at + nth as u64 * ALIGN);
+                let header = bytes.get(from..from + HEADER);
+                let frame = header.and_then(|header| self.segment.codec().decode(header, here));
+                if let Some(frame) = frame
+                    && here - u64::from(frame.since).min(here) > position
+                {
+                    return Ok(Some(here));
+                }
+            }
+            // Headers that stick out of the piece are looked at with the next one.
+            at += if at + piece == end { piece } else { (piece - HEADER as u64) / ALIGN * ALIGN };
+        }
+        Ok(None)
+    }
+
+    fn frame_at(&mut self, position: u64) -> Result<Option<Frame>> {
+        let offset = self.offset(position);
+        let codec = self.segment.codec();
+        Ok(self.window.view(offset, HEADER)?.and_then(|bytes| codec.decode(&bytes, position)))
+    }
+
+    fn offset(&self, position: u64) -> u64 {
+        position - self.segment.header.base + DATA_AT
+    }
+
+    /// Whether frames up to the end of the segment's space may come.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.window.end == self.segment.header.len
+    }
+}

@@ -1,0 +1,152 @@
+//! What a log did, so that its state is visible.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// Parts of a power of two that are told apart.
+const PARTS: usize = 8;
+/// Powers of two: up to 2^40 ns, a quarter of an hour.
+const POWERS: usize = 40;
+
+/// Times by size, at a resolution of an eighth of a power of two.
+#[derive(Clone)]
+pub(crate) struct Histogram {
+    counts: Box<[u64; PARTS * POWERS]>,
+    total: u64,
+    most: u64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Histogram { counts: Box::new([0; PARTS * POWERS]), total: 0, most: 0 }
+    }
+}
+
+fn slot(ns: u64) -> usize {
+    if ns < PARTS as u64 {
+        return ns as usize;
+    }
+    let power = ns.ilog2();
+    let part = (ns >> (power - 3)) as usize & (PARTS - 1);
+    ((power as usize - 2) * PARTS + part).min(PARTS * POWERS - 1)
+}
+
+/// The largest time that falls into a slot.
+fn top(slot: usize) -> u64 {
+    if slot < PARTS {
+        return slot as u64;
+    }
+    let power = slot / PARTS + 2;
+    ((PARTS as u64 + (slot % PARTS) as u64 + 1) << (power - 3)) - 1
+}
+
+impl Histogram {
+    pub(crate) fn add(&mut self, time: Duration) {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.counts[slot(ns)] += 1;
+        self.total += 1;
+        self.most = self.most.max(ns);
+    }
+
+    /// The time that `share` of them do not exceed, in nanoseconds.
+    fn quantile(&self, share: f64) -> u64 {
+        let wanted = (self.total as f64 * share).ceil() as u64;
+        let mut seen = 0;
+        for (slot, count) in self.counts.iter().enumerate() {
+            seen += count;
+            if seen >= wanted.max(1) {
+                return top(slot).min(self.most);
+            }
+        }
+        self.most
+    }
+
+    pub(crate) fn times(&self) -> Times {
+        if self.total == 0 {
+            return Times::default();
+        }
+        Times {
+            count: self.total,
+            p50_ns: self.quantile(0.5),
+            p99_ns: self.quantile(0.99),
+            p999_ns: self.quantile(0.999),
+            max_ns: self.most,
+        }
+    }
+}
+
+/// Times of one kind; quantiles are at most an eighth too high.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Times {
+    /// How many were taken.
+    pub count: u64,
+    /// Half of them took no longer, in nanoseconds.
+    pub p50_ns: u64,
+    /// 99 of 100 took no longer.
+    pub p99_ns: u64,
+    /// 999 of 1000 took no longer.
+    pub p999_ns: u64,
+    /// None took longer.
+    pub max_ns: u64,
+}
+
+/// What a log did since it was opened.
+#[derive(Clone, Debug, Serialize)]
+pub struct LogStats {
+    /// Records appended.
+    pub records: u64,
+    /// Bytes of their payloads.
+    pub payload_bytes: u64,
+    /// Bytes written for them: headers and marks included.
+    pub written_bytes: u64,
+    /// Batches that became durable; each was one write and one sync.
+    pub batches: u64,
+    /// Records of the largest batch.
+    pub largest_batch: u64,
+    /// Times that an append waited for room.
+    pub waits_for_room: u64,
+    /// Segments begun.
+    pub segments_begun: u64,
+    /// From append to the acknowledgement, for tickets that were waited for.
+    pub acknowledged: Times,
+    /// Of the writes.
+    pub write: Times,
+    /// Of the syncs.
+    pub sync: Times,
+    /// Of changing over to a new segment.
+    pub rotation: Times,
+    /// The number of the next record.
+    pub next: u64,
+    /// All records before this number are durable.
+    pub durable_before: u64,
+    /// Why it takes no more records.
+    pub failed: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_in_order_and_know_their_top() {
+        let mut last = 0;
+        for ns in (0..100_000).chain([1 << 30, (1 << 39) - 1]) {
+            let s = slot(ns);
+            assert!(s >= last && ns <= top(s), "{ns} {s} {}", top(s));
+            assert!(top(s) - ns <= ns / 8, "{ns} {}", top(s));
+            last = s;
+        }
+        assert_eq!(slot(u64::MAX), PARTS * POWERS - 1);
+    }
+
+    #[test]
+    fn quantiles() {
+        let mut h = Histogram::default();
+        assert_eq!(h.times(), Times::default());
+        (1..=1000).for_each(|us| h.add(Duration::from_micros(us)));
+        let t = h.times();
+        assert!((500_000..=562_500).contains(&t.p50_ns) && (990_000..=1_000_000).contains(&t.p99_ns), "{t:?}");
+        assert_eq!((t.count, t.max_ns), (1000, 1_000_000));
+    }
+}

@@ -1,0 +1,81 @@
+//! Where a log lies: a list of numbered segments. The log itself knows nothing else of the place.
+//!
+//! [`Folder`](super::Folder) keeps segments as files. Whoever has another place (persistent memory, a part of a
+//! device, a model that forgets what was not synced) implements these three traits; the log moves bytes there by pipes.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use datapipes_core::{Locator, Result};
+
+/// A segment's space: a place that a pipe can connect.
+pub trait Medium: Send + Sync {
+    /// Where appended bytes go.
+    fn target(&self) -> &dyn Locator;
+
+    /// Where bytes are read from at recovery. It must show what is on the device, not what a cache believes to be there:
+    /// after a failed sync the two differ.
+    fn source(&self) -> &dyn Locator {
+        self.target()
+    }
+
+    /// Bytes that are there.
+    ///
+    /// # Errors
+    /// What measuring meets.
+    fn len_bytes(&self) -> Result<u64>;
+
+    /// Returns when everything moved here would survive a crash and a power failure. Where transfers themselves promise
+    /// that (persistent memory), it does nothing.
+    ///
+    /// # Errors
+    /// What the device says. The log never calls it again after an error.
+    fn sync(&self) -> Result<()>;
+}
+
+/// Space for a segment that is not part of the log yet. Dropped, it leaves nothing.
+pub trait Spare: Medium {
+    /// Makes it part of the log. When this returns, the segment is there also after a power failure, with all that was
+    /// moved into it.
+    ///
+    /// # Errors
+    /// What the place says.
+    fn publish(self: Box<Self>) -> Result<Arc<dyn Medium>>;
+}
+
+/// A place for segments.
+pub trait Storage: Send + Sync {
+    /// Its name, for messages.
+    fn name(&self) -> String;
+
+    /// The sole right to write here, until what is returned is dropped.
+    ///
+    /// # Errors
+    /// `Busy` where another writer has it.
+    fn lock(&self) -> Result<Box<dyn Any + Send + Sync>>;
+
+    /// The numbers of the segments that are there, ascending.
+    ///
+    /// # Errors
+    /// What the place says.
+    fn list(&self) -> Result<Vec<u64>>;
+
+    /// Space of `len` bytes for segment `number`. What it holds does not matter, but a first write to it must be as quick
+    /// as a second one: no allocation, no metadata. It may be called from another thread, while the log works.
+    ///
+    /// # Errors
+    /// `NoSpace`; what the place says.
+    fn prepare(&self, number: u64, len: u64) -> Result<Box<dyn Spare>>;
+
+    /// Opens a segment; for reading only where not `writable`.
+    ///
+    /// # Errors
+    /// `NotFound`; what the place says.
+    fn open(&self, number: u64, writable: bool) -> Result<Arc<dyn Medium>>;
+
+    /// Removes a segment. It is gone for good when this returns, or an error says that it may not be.
+    ///
+    /// # Errors
+    /// What the place says.
+    fn remove(&self, number: u64) -> Result<()>;
+}

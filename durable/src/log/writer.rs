@@ -1,0 +1,183 @@
+//! Batches onto segments: write, sync, and change over to a new segment in time. One thread at a time is in here.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use datapipes_core::{Constraints, Dram, Error, ErrorKind, Machine, MapOptions, Pages, Pipe, Result, Route, Span};
+
+use super::options::Options;
+use super::scan::Tail;
+use super::segment::{DATA_AT, Header, Segment};
+use super::storage::{Spare, Storage};
+
+/// Writes end at a multiple of what the place likes, but not of more than this: bytes behind each half of the memory.
+pub(crate) const SLACK: usize = 4096;
+/// What the planner weighs latency against rate by: records are small.
+const TYPICAL: u64 = 4096;
+
+/// Space for the next segment, made ahead of need.
+type Prepared = JoinHandle<Result<Box<dyn Spare>>>;
+
+/// What one batch took.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Took {
+    pub(crate) write: Duration,
+    pub(crate) sync: Duration,
+    /// Where the batch began a segment.
+    pub(crate) rotation: Option<Duration>,
+}
+
+/// The segment that is written to.
+struct Current {
+    segment: Segment,
+    pipe: Pipe,
+    /// Bytes of frames in it.
+    used: u64,
+    /// Writes end at multiples of this.
+    unit: u64,
+}
+
+impl Current {
+    fn new(segment: Segment, pipe: Pipe, used: u64) -> Current {
+        let alignment = segment.medium.target().endpoint().facts.alignment;
+        Current { segment, pipe, used, unit: alignment.clamp(1, SLACK as u64) }
+    }
+}
+
+pub(crate) struct Writer {
+    machine: Machine,
+    storage: Arc<dyn Storage>,
+    memory: Dram,
+    /// All that are there, the current one last.
+    pub(crate) segments: Vec<Segment>,
+    current: Option<Current>,
+    prepared: Option<Prepared>,
+    segment_bytes: u64,
+    frame_limit: u32,
+}
+
+impl Writer {
+    pub(crate) fn new(
+        machine: &Machine,
+        storage: Arc<dyn Storage>,
+        memory: Dram,
+        segments: Vec<Segment>,
+        options: Options,
+    ) -> Writer {
+        let Options { segment_bytes, batch_bytes: frame_limit } = options;
+        Writer {
+            machine: machine.clone(),
+            storage,
+            memory,
+            segments,
+            current: None,
+            prepared: None,
+            segment_bytes,
+            frame_limit,
+        }
+    }
+
+    /// Goes on in the last segment, whose frames end at `tail`.
+    pub(crate) fn resume(&mut self, tail: Tail) -> Result<()> {
+        let Some(segment) = self.segments.last().cloned() else {
+            return Err(Error::new(ErrorKind::InvalidInput, "open", "a log without segments cannot go on"));
+        };
+        let pipe = self.connect(&segment)?;
+        let used = tail.position - segment.header.base;
+        self.current = Some(Current::new(segment, pipe, used));
+        Ok(())
+    }
+
+    fn connect(&self, segment: &Segment) -> Result<Pipe> {
+        let constraints = Constraints { typical_len: Some(TYPICAL), ..Constraints::default() };
+        self.machine.connect_with(&self.memory, segment.medium.target(), &constraints)
+    }
+
+    /// Begins a segment at a place of the log where all before is durable.
+    pub(crate) fn begin(&mut self, log_id: [u8; 16], at: Tail) -> Result<()> {
+        let number = self.segments.last().map_or(1, |s| s.header.number + 1);
+        let prepared = self.prepared.take().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        let spare = match prepared {
+            Some(Ok(spare)) => spare,
+            // Whatever was in the way then (a full place) may be gone by now; if not, this says so.
+            Some(Err(_)) | None => self.storage.prepare(number, self.segment_bytes)?,
+        };
+        let header = Header {
+            log_id,
+            number,
+            base: at.position,
+            first: at.number,
+            epoch: at.epoch,
+            frame_limit: self.frame_limit,
+            len: self.segment_bytes,
+        };
+        let options = MapOptions { pages: Pages::Small, prefault: false, node: None };
+        let block = Dram::allocate_with(DATA_AT as usize, options)?;
+        block.lease_mut()?.copy_from_slice(&header.encode());
+        let pipe = self.machine.connect(&block, spare.target())?;
+        pipe.transfer(Span { source: 0, target: 0, len: DATA_AT })?;
+        spare.sync()?;
+        let medium = spare.publish()?;
+        let segment = Segment { header, medium, name: format!("{} segment {number}", self.storage.name()) };
+        self.current = Some(Current::new(segment.clone(), self.connect(&segment)?, 0));
+        self.segments.push(segment);
+        Ok(())
+    }
+
+    /// Writes a batch and returns when it is durable. The bytes are at `source` of the memory, with zeros behind them.
+    pub(crate) fn write(&mut self, source: u64, len: u64, at: Tail) -> Result<Took> {
+        let mut took = Took::default();
+        let Some(current) = &self.current else {
+            return Err(Error::new(ErrorKind::InvalidInput, "append", "no segment is open"));
+        };
+        if current.used + len > current.segment.header.room() {
+            let since = Instant::now();
+            self.begin(current.segment.header.log_id, at)?;
+            took.rotation = Some(since.elapsed());
+        }
+        let Some(current) = &mut self.current else {
+            return Err(Error::new(ErrorKind::InvalidInput, "append", "no segment is open"));
+        };
+        let since = Instant::now();
+        let target = DATA_AT + current.used;
+        // With zeros to the end of the page. A write that ends within a page which the page cache does not have makes
+        // the kernel read it first, which took 90 us here, where the write takes 7.
+        let padded = (target + len).next_multiple_of(current.unit) - target;
+        current.pipe.transfer(Span { source, target, len: padded })?;
+        took.write = since.elapsed();
+        current.segment.medium.sync()?;
+        took.sync = since.elapsed() - took.write;
+        current.used += len;
+        // In good time, but not before it looks as if it were needed: a short log has one segment.
+        if self.prepared.is_none() && current.used > current.segment.header.room() / 2 {
+            let (storage, number, len) = (self.storage.clone(), current.segment.header.number + 1, self.segment_bytes);
+            self.prepared = Some(std::thread::spawn(move || storage.prepare(number, len)));
+        }
+        Ok(took)
+    }
+
+    /// Removes the segments all of whose records are before `number`, the oldest first.
+    pub(crate) fn release_before(&mut self, number: u64) -> Result<usize> {
+        let keep = self.segments.partition_point(|s| s.header.first <= number).saturating_sub(1);
+        for segment in &self.segments[..keep] {
+            self.storage.remove(segment.header.number)?;
+        }
+        // After an error none is forgotten: removing what is gone already is an error of its own, and a clear one.
+        self.segments.drain(..keep);
+        Ok(keep)
+    }
+
+    pub(crate) fn route(&self) -> Option<Route> {
+        self.current.as_ref().map(|current| current.pipe.route().clone())
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if let Some(thread) = self.prepared.take() {
+            // What it made or met is of interest to nobody any more; a spare leaves nothing.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! The log as its users see it, on real files; and files that were cut and damaged everywhere.
+#![allow(clippy::expect_used, clippy::unwrap_used)]
+
+mod scene;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use datapipes_core::{ErrorKind, Machine, Result};
+use datapipes_durable::log::{Folder, Log, Options, Record, Records, Storage, examine};
+use scene::{Scratch, machine, record};
+
+const SMALL: Options = Options { segment_bytes: 32 << 10, batch_bytes: 8 << 10 };
+
+fn open(machine: &Machine, dir: &Path, options: Options) -> Result<Log> {
+    Log::open(machine, Folder::at(machine, dir), options)
+}
+
+fn storage(machine: &Machine, dir: &Path) -> Arc<dyn Storage> {
+    Arc::new(Folder::at(machine, dir))
+}
+
+fn read(machine: &Machine, dir: &Path) -> Result<Vec<Record>> {
+    Records::open(machine, &storage(machine, dir), 0)?.collect()
+}
+
+fn segment(dir: &Path, number: u64) -> PathBuf {
+    dir.join(format!("{number:020}.log"))
+}
+
+/// The first `n` records of a test, from number 1.
+fn expected(n: u64, most: usize) -> Vec<Record> {
+    (1..=n).map(|number| Record { number, payload: record(number, most) }).collect()
+}
+
+#[test]
+fn what_was_appended_is_read() {
+    let (scratch, machine) = (Scratch::new(), machine());
+    let dir = scratch.path("made/below");
+    let log = open(&machine, &dir, SMALL).unwrap();
+    let mut tickets = Vec::new();
+    for number in 1..=100 {
+        tickets.push(log.append(&record(number, 300)).unwrap());
+    }
+    assert_eq!(tickets[41].number(), 42);
+    assert!(!tickets.last().unwrap().is_done(), "nobody waited yet");
+    assert_eq!(tickets.pop().unwrap().wait().unwrap(), 100);
+    assert!(tickets.iter().all(|t| t.is_done()), "what came before is durable too");
+    drop(tickets);
+    assert_eq!(log.append_durable(&[]).unwrap(), 101, "an empty record is one");
+    let now: Vec<Record> = log.read_from(0).unwrap().collect::<Result<_>>().unwrap();
+    assert_eq!(now[..100], expected(100, 300));
+    assert!(now[100].payload.is_empty());
+    let stats = log.stats();
+    assert!(stats.records == 101 && stats.durable_before == 102 && stats.batches >= 2, "{stats:?}");
+    assert!(stats.largest_batch > 10 && stats.waits_for_room > 0 && stats.acknowledged.count == 2, "{stats:?}");
+    assert!(stats.sync.p50_ns > 0 && stats.failed.is_none());
+    println!("{}", log.route().unwrap());
+    log.close().unwrap();
+    assert_eq!(read(&machine, &dir).unwrap(), now);
+    let from: Vec<Record> =
+        Records::open(&machine, &storage(&machine, &dir), 42).unwrap().collect::<Result<_>>().unwrap();
+    assert_eq!(from, now[41..]);
+}
+
+#[test]
+fn it_goes_on_after_it_was_closed_dropped_or_forgotten() {
+    let (scratch, machine) = (Scratch::new(), machine());
+    let dir = scratch.path("log");
+    let mut number = 0;
+    for turn in 0..9 {
+        let log = open(&machine, &dir, SMALL).unwrap();
+        for _ in 0..20 {
+            number += 1;
+            drop(log.append(&record(number, 500)).unwrap());
+        }
+        match turn % 3 {
+            0 => log.close().unwrap(),
+            1 => drop(log),
+            // As if killed: no mark, and what nobody waited for is gone.
+            _ => {
+                log.sync().unwrap();
+                std::mem::forget(log);
+                // The lock goes with the process, which lives: another folder with the same files stands for a restart.
+                let next = scratch.path(&format!("log-{turn}"));
+                fs::create_dir(&next).unwrap();
+                for name in scratch.names("log").iter().filter(|n| n.ends_with(".log")) {
+                    fs::copy(dir.join(name), next.join(name)).unwrap();
+                }
+                fs::rename(&dir, scratch.path(&format!("old-{turn}"))).unwrap();
+                fs::rename(&next, &dir).unwrap();
+            }
+        }
+        assert_eq!(read(&machine, &dir).unwrap(), expected(number, 500), "turn {turn}");
+    }
+    let summary = examine(&machine, &storage(&machine, &dir)).unwrap();
+    assert_eq!((summary.first, summary.next, summary.epoch), (1, number + 1, 9));
+    assert!(summary.segments >= 2, "{summary:?}");
+}
+
+#[test]
+fn many_threads_share_batches() {
+    let (scratch, machine) = (Scratch::new(), machine());
+    let dir = scratch.path("log");
+    let log = open(&machine, &dir, Options { segment_bytes: 256 << 10, batch_bytes: 16 << 10 }).unwrap();
+    let (threads, each) = (8, 100);
+    let numbers: Vec<Vec<u64>> = std::thread::scope(|scope| {
+        let run = |thread: u64| {
+            let log = &log;
+            scope.spawn(move || {
+                let mut numbers = Vec::new();
+                for i in 0..each {
+                    let payload = [thread.to_le_bytes(), u64::to_le_bytes(i)].concat();
+                    let number = log.append_durable(&payload).unwrap();
+                    assert!(log.stats().durable_before > number, "acknowledged before it was durable");
+                    numbers.push(number);
+                }
+                numbers
+            })
+        };
+        let handles: Vec<_> = (0..threads).map(run).collect();
+        handles.into_iter().map(|h| h.join().unwrap()).collect()
+    });
+    let stats = log.stats();
+    assert!(stats.batches < threads * each && stats.largest_batch > 1, "nothing was shared: {stats:?}");
+    assert_eq!(stats.acknowledged.count, threads * each);
+    drop(log);
+    let records = read(&machine, &dir).unwrap();
+    assert_eq!(records.len() as u64, threads * each);
+    for (thread, numbers) in numbers.iter().enumerate() {
+        assert!(numbers.is_sorted(), "a thread's records are in its order");
+        for (i, number) in numbers.iter().enumerate() {
+            let payload = [(thread as u64).to_le_bytes(), (i as u64).to_le_bytes()].concat();
+            assert_eq!(records[*number as usize - 1], Record { number: *number, payload });
+        }
+    }
+}
+
+#[test]
+fn segments_come_and_go() {
+    let (scratch, machine) = (Scratch::new(), machine());
+    let dir = scratch.path("log");
+    let log = open(&machine, &dir, SMALL).unwrap();
+    for number in 1..=400 {
+        log.append_durable(&record(number, 500)).unwrap();
+    }
+    assert!(log.stats().segments_begun >= 3, "{:?}", log.stats());
+    let before = scratch.names("log");
+    assert_eq!(log.release_before(0).unwrap(), 0);
+    let gone = log.release_before(250).unwrap();
+    assert!(gone >= 1 && scratch.names("log").len() <= before.len() + 1 - gone);
+    let rest: Vec<Record> = log.read_from(0).unwrap().collect::<Result<_>>().unwrap();
+    assert!(rest[0].number <= 250 && rest[0].number > 1, "{}", rest[0].number);
+    assert_eq!(rest[..], expected(400, 500)[rest[0].number as usize - 1..]);
+    let early = log.read_from(2).err().unwrap();
+    assert_eq!(early.kind(), ErrorKind::OutOfRange, "{early}");
+    log.close().unwrap();
+    let log = open(&machine, &dir, SMALL).unwrap();
+    assert_eq!(log.append_durable(b"x").unwrap(), 401);
+    // The segment in use stays, whatever is asked for.
+    log.release_before(u64::MAX).unwrap();
+    assert_eq!(log.read_from(0).unwrap().last().unwrap().unwrap().number, 401);
+    drop(log);
+    let files: Vec<String> = scratch.names("log").into_iter().filter(|n| n != ".lock").collect();
+    assert_eq!(files.len(), 1, "{files:?}");
+
+    // A segment that is missing in the middle is noticed, and so is one of another log.
+    let other = scratch.path("other");
+    let log = open(&machine, &other, SMALL).unwrap();
+    for number in 1..=400 {
+        drop(log.append(&record(number, 500)).unwrap());
+    }
+    log.close().unwrap();
+    let (gone, kept) = (segment(&other, 2), scratch.path("kept"));
+    fs::rename(&gone, &kept).unwrap();
+    for error in [open(&machine, &other, SMALL).err().unwrap(), read(&machine, &other).unwrap_err()] {
+        assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains("missing"), "{error}");
+    }
+    fs::rename(&kept, &gone).unwrap();
+    assert_eq!(read(&machine, &other).unwrap().len(), 400);
+    fs::copy(scratch.path("log").join(&files[0]), segment(&other, 2)).unwrap();
+    assert_eq!(read(&machine, &other).unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let (scratch, machine) = (Scratch::new(), machine());
+    let dir = scratch.path("log");
+    assert_eq!(read(&machine, &dir).unwrap_err().kind(), ErrorKind::NotFound);
+    for (segment_bytes, batch_bytes) in [(1 << 20, 0), (1 << 20, 5000), (4096, 4096), (8193, 4096), (1 << 20, 1 << 20)]
+    {
+        let error = open(&machine, &dir, Options { segment_bytes, batch_bytes }).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    }
+    let log = open(&machine, &dir, SMALL).unwrap();
+    assert_eq!(open(&machine, &dir, SMALL).err().unwrap().kind(), ErrorKind::Busy);
+    let limit = log.record_limit();
+    assert_eq!(log.append(&vec![0; limit + 1]).err().unwrap().kind(), ErrorKind::InvalidInput);
+    assert_eq!(log.append_durable(&vec![7; limit]).unwrap(), 1);
+    // A half that is full, with nobody to write it, is written by the one who needs room; who does not wait is told.
+    drop(log.try_append(&vec![8; limit]).unwrap());
+    let busy = log.try_append(b"x").err().unwrap();
+    assert_eq!(busy.kind(), ErrorKind::Busy, "{busy}");
+    assert_eq!(log.append_durable(b"x").unwrap(), 3);
+    drop(log);
+    // Smaller batches later: what is there is read by its own limits.
+    let log = open(&machine, &dir, Options { batch_bytes: 4096, ..SMALL }).unwrap();
+    let records: Vec<Record> = log.read_from(0).unwrap().collect::<Result<_>>().unwrap();
+    assert_eq!(records.iter().map(|r| r.payload.len()).collect::<Vec<_>>(), [limit, limit, 1]);
+    // A folder with something else in it is no log.
+    fs::write(segment(&scratch.0, 1), b"something else").unwrap();
+    assert_eq!(open(&machine, &scratch.0, SMALL).err().unwrap().kind(), ErrorKind::Corrupt);
+}
+
+/// A log of some batches of some records, with or without a mark at its end; the bytes of its file, and how many of
+/// them are used.
+fn small_log(machine: &Machine, dir: &Path, close: bool) -> (Vec<u8>, usize, u64) {
+    let options = Options { segment_bytes: 12 << 10, batch_bytes: 4096 };
+    let log = open(machine, dir, options).unwrap();
+    let mut number = 0;
+    for batch in 0..4 {
+        for _ in 0..=batch {
+            number += 1;
+            drop(log.append(&record(number, 30)).unwrap());
+        }
+        log.sync().unwrap();
+    }
+    if close {
+        log.close().unwrap()
+    } else {
+        std::mem::forget(log)
+    }
+    let bytes = fs::read(segment(dir, 1)).unwrap();
+    let used = bytes.len() - bytes.iter().rev().take_while(|b| **b == 0).count();
+    (bytes, used, number)
+}
+
+/// Puts a file into a fresh log folder, once for all cases.
+struct Case {
+    machine: Machine,
+    dir: PathBuf,
+}
+
+impl Case {
+    fn put(&self, bytes: &[u8]) {
+        let _ = fs::remove_file(segment(&self.dir, 2));
+        fs::write(segment(&self.dir, 1), bytes).unwrap();
+    }
+
+    /// What is read is a beginning of what was written, or the log is said to be damaged. Returns how many records.
+    fn read(&self, all: &[Record], name: &str) -> Result<usize> {
+        let records = read(&self.machine, &self.dir)?;
+        assert!(records.len() <= all.len() && records[..] == all[..records.len()], "{name}: {records:?}");
+        Ok(records.len())
+    }
+}
+
+#[test]
+fn cut_at_every_byte() {
+    let (scratch, machine) = (Scratch::new(), machine());
+    for close in [false, true] {
+        let (bytes, used, n) = small_log(&machine, &scratch.path(&format!("log-{close}")), close);
+        let all = expected(n, 30);
+        let case = Case { machine: machine.clone(), dir: scratch.path(&format!("case-{close}")) };
+        fs::create_dir(&case.dir).unwrap();
+        case.put(&bytes);
+        let file = fs::File::options().write(true).open(segment(&case.dir, 1)).unwrap();
+        let goes_on = Case { machine: machine.clone(), dir: scratch.path(&format!("goes-on-{close}")) };
+        fs::create_dir(&goes_on.dir).unwrap();
+        let (mut last, mut opened) = (n as usize, 0);
+        // From the end, so that one file serves for all. Of the header some lengths, of the frames all.
+        for cut in (4096..=used + 8).rev().chain((0..4096).rev().step_by(89)) {
+            let name = format!("cut at {cut} of {used}, closed {close}");
+            file.set_len(cut as u64).unwrap();
+            if cut < 4096 {
+                let error = case.read(&all, &name).unwrap_err();
+                assert!(error.kind() == ErrorKind::Corrupt && error.at_offset() == Some(0), "{name}: {error}");
+                continue;
+            }
+            let found = case.read(&all, &name).unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert!(found <= last && last <= found + 1, "{name}: {found} after {last}");
+            // Where a record more is gone, and at the ends: the log goes on behind what is left.
+            if found < last || cut == 4096 || cut % 64 == 0 || cut > used {
+                goes_on.put(&bytes[..cut]);
+                let options = Options { segment_bytes: 12 << 10, batch_bytes: 4096 };
+                let log = open(&goes_on.machine, &goes_on.dir, options).unwrap_or_else(|e| panic!("{name}: {e}"));
+                let more = Record { number: found as u64 + 1, payload: format!("after {cut}").into_bytes() };
+                assert_eq!(log.append_durable(&more.payload).unwrap(), more.number, "{name}");
+                log.close().unwrap();
+                let mut wanted = all[..found].to_vec();
+                wanted.push(more);
+                assert_eq!(read(&goes_on.machine, &goes_on.dir).unwrap(), wanted, "{name}");
+                opened += 1;
+            }
+            last = found;
+        }
+        assert_eq!(last, 0, "cut behind the header, nothing is left");
+        assert!(opened > 10);
+    }
+}
+
+#[test]
+fn damage_to_a_file_is_an_error_and_changes_nothing() {
+    let (scratch, machine) = (Scratch::new(), machine());
+    let (bytes, used, n) = small_log(&machine, &scratch.path("log"), true);
+    let all = expected(n, 30);
+    let case = Case { machine, dir: scratch.path("case") };
+    fs::create_dir(&case.dir).unwrap();
+    // Every bit of a log is flipped in log_crash.rs; here files, some of them.
+    for byte in (0..used).step_by(97) {
+        let mut bad = bytes.clone();
+        bad[byte] ^= 0x10;
+        case.put(&bad);
+        for error in [
+            case.read(&all, &format!("byte {byte}")).unwrap_err(),
+            open(&case.machine, &case.dir, Options { segment_bytes: 12 << 10, batch_bytes: 4096 }).err().unwrap(),
+        ] {
+            assert!(error.kind() == ErrorKind::Corrupt && error.at_offset().unwrap() <= byte as u64, "{byte}: {error}");
+        }
+        assert!(fs::read(segment(&case.dir, 1)).unwrap() == bad, "byte {byte}: the file was changed");
+    }
+}

@@ -1,0 +1,90 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use datapipes::{Machine, parse_size};
+use datapipes_service::server::Limits;
+
+const AFTER: &str = "\
+Sizes are numbers with K, M, G, T (1024) or KB, MB, GB, TB (1000).
+Started by systemd with a socket (LISTEN_FDS), it serves that one. SIGTERM stops it: what is under way is carried out.";
+
+/// Carries out the pipes of other processes, which pass memory and files as descriptors.
+#[derive(Debug, Parser)]
+#[command(name = "dpiped", version, about, after_help = AFTER)]
+pub(crate) struct Flags {
+    /// Where to listen [default: $XDG_RUNTIME_DIR/dpiped.sock, or /run/dpiped.sock]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+    /// Permissions of the socket, octal
+    #[arg(long, default_value = "600", value_parser = octal)]
+    pub(crate) mode: u32,
+    /// Only this user (repeat for more); otherwise all that can open the socket
+    #[arg(long, value_name = "UID")]
+    pub(crate) allow_uid: Vec<u32>,
+    /// Files of any file system, also of those that other programs serve (FUSE) and of the kernel's own
+    #[arg(long)]
+    pub(crate) any_filesystem: bool,
+    /// Clients at a time
+    #[arg(long, value_name = "N")]
+    clients: Option<usize>,
+    /// Clients of one user at a time
+    #[arg(long, value_name = "N")]
+    clients_per_uid: Option<usize>,
+    /// Pipes of a client
+    #[arg(long, value_name = "N")]
+    pipes: Option<usize>,
+    /// Transfers that a client can have under way
+    #[arg(long, value_name = "N")]
+    transfers: Option<usize>,
+    /// Descriptors kept open for a client
+    #[arg(long, value_name = "N")]
+    descriptors: Option<usize>,
+    /// Memory of a client that is mapped at a time [default: a quarter of the machine's]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    mapped_bytes: Option<u64>,
+    /// The same, of all clients together [default: half of the machine's]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    all_mapped_bytes: Option<u64>,
+    /// Bytes/s that a client's pipes may be promised [default: what the devices have]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    promised: Option<u64>,
+    /// Milliseconds that a client may take to say hello
+    #[arg(long, value_name = "MS")]
+    hello_ms: Option<u64>,
+    /// Seconds that it may take to stop
+    #[arg(long, value_name = "S", default_value_t = 60)]
+    pub(crate) patience: u64,
+    /// Ask the service that runs what it does, as JSON
+    #[arg(long)]
+    pub(crate) status: bool,
+}
+
+impl Flags {
+    /// What was said, and for the rest what suits the machine.
+    pub(crate) fn limits(&self, machine: &Machine) -> Limits {
+        let memory = &machine.topology().memory;
+        let bytes = [memory.total_bytes, memory.limit_bytes].into_iter().flatten().min();
+        let suits = bytes.map_or_else(Limits::default, Limits::of);
+        Limits {
+            clients: self.clients.unwrap_or(suits.clients),
+            clients_per_uid: self.clients_per_uid.unwrap_or(suits.clients_per_uid),
+            pipes: self.pipes.unwrap_or(suits.pipes),
+            transfers: self.transfers.unwrap_or(suits.transfers),
+            descriptors: self.descriptors.unwrap_or(suits.descriptors),
+            mapped_bytes: self.mapped_bytes.unwrap_or(suits.mapped_bytes),
+            all_mapped_bytes: self.all_mapped_bytes.unwrap_or(suits.all_mapped_bytes),
+            promised_bytes_per_s: self.promised.or(suits.promised_bytes_per_s),
+            hello_ms: self.hello_ms.unwrap_or(suits.hello_ms),
+        }
+    }
+}
+
+fn octal(text: &str) -> Result<u32, String> {
+    u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777).ok_or_else(|| "say it as 600 or 666".into())
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    parse_size(text).map_err(|e| e.to_string())
+}

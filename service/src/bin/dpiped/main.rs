@@ -1,0 +1,79 @@
+//! `dpiped`: the one coordinator of a machine, for other processes.
+//!
+//! Exit codes: 0 it was asked to stop and everything was carried out; 1 something was still under way when its time to stop
+//! was over; 2 it could not start, or a command line that makes no sense.
+#![deny(unsafe_code)]
+
+mod flags;
+mod notify;
+mod signals;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use datapipes::{Machine, Result};
+use datapipes_service::server::{Config, Listener, Log, Server};
+use datapipes_service::{Client, default_paths};
+
+use flags::Flags;
+
+fn main() -> ExitCode {
+    let flags = Flags::parse();
+    let outcome = if flags.status { status(&flags) } else { serve(&flags) };
+    outcome.unwrap_or_else(|e| {
+        Log::default().line(format_args!("{e}"));
+        ExitCode::from(2)
+    })
+}
+
+fn serve(flags: &Flags) -> Result<ExitCode> {
+    // Before any descriptor is made, and any thread: each inherits what is blocked here.
+    let inherited = Listener::inherited()?;
+    signals::block()?;
+    raise_descriptors();
+    let listener = match (inherited, &flags.socket) {
+        (Some(listener), _) => listener,
+        (None, Some(path)) => Listener::bind(path, flags.mode)?,
+        (None, None) => Listener::bind(&default_paths()[0], flags.mode)?,
+    };
+    let machine = Machine::discover();
+    let config = Config {
+        limits: flags.limits(&machine),
+        allow_uids: flags.allow_uid.clone(),
+        any_filesystem: flags.any_filesystem,
+        ..Config::default()
+    };
+    let log = config.log.clone();
+    let place = listener.path().map_or("the socket that was passed".into(), |path| path.display().to_string());
+    let server = Server::start(&machine, listener, config)?;
+    log.line(format_args!("serves at {place}, process {}", std::process::id()));
+    notify::tell("READY=1");
+    let signal = signals::wait()?;
+    notify::tell("STOPPING=1");
+    log.line(format_args!("{signal}: stops"));
+    if server.stop(Duration::from_secs(flags.patience)) {
+        log.line(format_args!("stopped; everything under way was carried out"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    log.line(format_args!("stopped; something was still under way after {} s", flags.patience));
+    Ok(ExitCode::FAILURE)
+}
+
+fn status(flags: &Flags) -> Result<ExitCode> {
+    let client = match &flags.socket {
+        Some(path) => Client::connect(path)?,
+        None => Client::connect_default()?,
+    };
+    let text = serde_json::to_string_pretty(&client.status()?).unwrap_or_default();
+    println!("{text}");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// As many descriptors as the system lets us have: clients bring theirs.
+fn raise_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // Refused: then it is as many as there are, and clients are turned away sooner.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}

@@ -1,0 +1,276 @@
+//! The client's side.
+
+mod pipe;
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use datapipes::memory::MemoryRange;
+use datapipes::{ConnectFd, Error, ErrorKind, Result, Ssd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+use crate::packet::{self, Packet};
+use crate::protocol::{ANSWER_BYTES, Answer, Ask, PlaceSpec, REQUEST_BYTES, Request, VERSION};
+use crate::server::Limits;
+use crate::shared::SharedMemory;
+use crate::status::Status;
+
+pub use pipe::ClientPipe;
+
+const START_IT: &str = "start dpiped (`systemctl start dpiped.socket`, or `dpiped`), or say where it listens";
+/// A status longer than this is none.
+const STATUS_MOST: u64 = 64 << 20;
+
+/// Where a service listens if nobody said: `$XDG_RUNTIME_DIR/dpiped.sock`, then `/run/dpiped.sock`.
+pub fn default_paths() -> Vec<PathBuf> {
+    let own = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
+    let own = own.map(|dir| Path::new(&dir).join("dpiped.sock"));
+    own.into_iter().chain([PathBuf::from("/run/dpiped.sock")]).collect()
+}
+
+/// A connection to a service. Several threads may use it; they take turns. It lives until its last pipe is gone.
+///
+/// ```no_run
+/// use datapipes::{ConnectFd, Span, Ssd};
+/// use datapipes_service::{Client, Place, SharedMemory};
+/// let client = Client::connect("/run/dpiped.sock")?;
+/// let (file, memory) = (Ssd::open("/data/input")?, SharedMemory::create(1 << 20)?);
+/// let mut pipe = client.connect_pipe(&Place::file(&file), &Place::memory(&memory), &ConnectFd::default())?;
+/// pipe.transfer(Span { source: 0, target: 0, len: 1 << 20 })?;
+/// println!("{}", memory.lease()?[0]);
+/// # Ok::<(), datapipes::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Client(Arc<Session>);
+
+struct Session {
+    socket: OwnedFd,
+    path: PathBuf,
+    limits: Limits,
+    /// One request at a time.
+    turn: Mutex<()>,
+}
+
+/// A place that is passed to the service.
+#[derive(Debug)]
+pub struct Place<'a> {
+    kind: Kind<'a>,
+}
+
+#[derive(Debug)]
+enum Kind<'a> {
+    Memory { memory: &'a SharedMemory, at: u64, len: u64 },
+    File(&'a Ssd),
+}
+
+impl<'a> Place<'a> {
+    /// All of a shared memory.
+    pub fn memory(memory: &'a SharedMemory) -> Place<'a> {
+        Place { kind: Kind::Memory { memory, at: 0, len: memory.len() as u64 } }
+    }
+
+    /// `len` bytes at `at` of a shared memory. The service maps all of it nevertheless.
+    ///
+    /// # Errors
+    /// `OutOfRange` where they do not lie within.
+    pub fn memory_range(memory: &'a SharedMemory, at: usize, len: usize) -> Result<Place<'a>> {
+        memory.as_dram().range(at, len)?;
+        Ok(Place { kind: Kind::Memory { memory, at: at as u64, len: len as u64 } })
+    }
+
+    /// An open file or block device, with the rights that its descriptor has.
+    pub fn file(file: &'a Ssd) -> Place<'a> {
+        Place { kind: Kind::File(file) }
+    }
+
+    /// How the request names it; its descriptors are appended.
+    fn spec(&self, fds: &mut Vec<BorrowedFd<'a>>) -> PlaceSpec {
+        let mut add = |fd| {
+            fds.push(fd);
+            fds.len() - 1
+        };
+        match self.kind {
+            Kind::Memory { memory, at, len } => {
+                PlaceSpec::Memory { fd: add(memory.as_fd()), offset: at, len: Some(len) }
+            }
+            Kind::File(ssd) => {
+                let file = ssd.file();
+                let fd = add(file.cached_fd());
+                PlaceSpec::File { fd, direct: file.direct_fd().ok().map(add), access: file.access() }
+            }
+        }
+    }
+
+    /// The bytes that transfers lease here.
+    fn range(&self) -> Result<Option<MemoryRange>> {
+        match self.kind {
+            Kind::Memory { memory, at, len } => Ok(Some(memory.as_dram().memory().range(at as usize, len as usize)?)),
+            Kind::File(_) => Ok(None),
+        }
+    }
+}
+
+impl Client {
+    /// Connects to the service at a path.
+    ///
+    /// # Errors
+    /// `Unavailable` where none runs there, with what to start; `PermissionDenied`; `Busy` where it has too many clients;
+    /// `Unsupported` where it speaks another version.
+    pub fn connect(path: impl AsRef<Path>) -> Result<Client> {
+        let path = path.as_ref();
+        let fail = |e: Errno| {
+            let context = format!("the service at {}", path.display());
+            match e {
+                Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR => {
+                    Error::new(ErrorKind::Unavailable, "connect to", format!("{context}: none is running"))
+                        .errno(e.raw_os_error())
+                        .advice(START_IT)
+                }
+                e => Error::os("connect to", e.raw_os_error(), context),
+            }
+        };
+        let address = SocketAddrUnix::new(path).map_err(fail)?;
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(fail)?;
+        connect(&socket, &address).map_err(fail)?;
+        let hello = Request::Hello { version: VERSION, name: own_name() };
+        let mut session = Session { socket, path: path.to_path_buf(), limits: Limits::default(), turn: Mutex::new(()) };
+        match session.ask(&hello, &[])? {
+            (Answer::Hello { limits, .. }, _) => session.limits = limits,
+            (other, _) => return Err(session.strange(&other)),
+        }
+        Ok(Client(Arc::new(session)))
+    }
+
+    /// Connects to the first service that runs at one of the [default paths](default_paths).
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn connect_default() -> Result<Client> {
+        let mut missing = Vec::new();
+        for path in default_paths() {
+            match Client::connect(&path) {
+                Err(e) if e.kind() == ErrorKind::Unavailable => missing.push(path.display().to_string()),
+                other => return other,
+            }
+        }
+        let context = format!("the service: none is running at {}", missing.join(" or "));
+        Err(Error::new(ErrorKind::Unavailable, "connect to", context).advice(START_IT))
+    }
+
+    /// Connects two places by a pipe that the service carries out.
+    ///
+    /// # Errors
+    /// As [`datapipes::Runtime::connect_fd_with`]; what the service refuses: `PermissionDenied` where a descriptor does not
+    /// have the rights that its role needs, `InvalidInput` for what is neither a file nor sealed memory, `Busy` where a limit is
+    /// reached, `Unavailable` where the service has gone or stops.
+    pub fn connect_pipe(&self, source: &Place<'_>, target: &Place<'_>, ask: &ConnectFd) -> Result<ClientPipe> {
+        let mut fds = Vec::new();
+        let (from, to) = (source.spec(&mut fds), target.spec(&mut fds));
+        let request = Request::Connect(Box::new(Ask {
+            source: from,
+            target: to,
+            constraints: ask.connect.constraints.clone(),
+            service: ask.connect.service.clone(),
+            depth: ask.depth,
+            place: ask.place,
+        }));
+        match self.0.ask(&request, &fds)? {
+            (Answer::Pipe { route }, Some(socket)) => {
+                Ok(ClientPipe::new(socket, self.clone(), route, (source.range()?, target.range()?)))
+            }
+            (other, _) => Err(self.0.strange(&other)),
+        }
+    }
+
+    /// What the service is doing.
+    ///
+    /// # Errors
+    /// `Unavailable` where it has gone.
+    pub fn status(&self) -> Result<Status> {
+        let (len, memory) = match self.0.ask(&Request::Status, &[])? {
+            (Answer::Status { len }, Some(memory)) if len <= STATUS_MOST => (len, memory),
+            (other, _) => return Err(self.0.strange(&other)),
+        };
+        let mut text = vec![0; usize::try_from(len).unwrap_or(0)];
+        let file = std::fs::File::from(memory);
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut text, 0)
+            .map_err(|e| Error::io("read", &e, "the status of the service"))?;
+        serde_json::from_slice(&text).map_err(|e| Error::new(ErrorKind::Corrupt, "read", format!("the status: {e}")))
+    }
+
+    /// What this client may have.
+    pub fn limits(&self) -> &Limits {
+        &self.0.limits
+    }
+}
+
+impl Session {
+    fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Answer, Option<OwnedFd>)> {
+        let bytes = serde_json::to_vec(request)
+            .map_err(|e| Error::new(ErrorKind::InvalidInput, "ask", format!("{}: {e}", self.path.display())))?;
+        if bytes.len() > REQUEST_BYTES {
+            let context = format!("{} bytes of a request, of {REQUEST_BYTES} at most", bytes.len());
+            return Err(Error::new(ErrorKind::InvalidInput, "ask", context));
+        }
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        // A service that refused has said why before it hung up: that is still to be read.
+        let sent = packet::send(self.socket.as_fd(), &bytes, fds, SendFlags::empty());
+        if let Err(e) = sent
+            && !matches!(e, Errno::PIPE | Errno::CONNRESET)
+        {
+            return Err(self.failed(e));
+        }
+        let mut buffer = vec![0; ANSWER_BYTES];
+        let Packet { bytes, mut fds, .. } = self.receive(&mut buffer)?;
+        let answer: Answer = serde_json::from_slice(&buffer[..bytes]).map_err(|e| {
+            Error::new(ErrorKind::Corrupt, "ask", format!("the service at {}: {e}", self.path.display()))
+        })?;
+        Ok((answer.into_result()?, fds.pop()))
+    }
+
+    fn receive(&self, buffer: &mut [u8]) -> Result<Packet> {
+        // The first read after the service hung up says so (ECONNRESET); what it sent before comes after.
+        let packet = match packet::receive(self.socket.as_fd(), buffer, RecvFlags::empty()) {
+            Err(Errno::CONNRESET) => packet::receive(self.socket.as_fd(), buffer, RecvFlags::empty()),
+            other => other,
+        };
+        match packet {
+            Ok(packet) if packet.bytes == 0 => Err(self.gone()),
+            Ok(packet) => Ok(packet),
+            Err(e) => Err(self.failed(e)),
+        }
+    }
+
+    fn failed(&self, e: Errno) -> Error {
+        match e {
+            Errno::PIPE | Errno::CONNRESET => self.gone(),
+            e => Error::os("ask", e.raw_os_error(), format!("the service at {}", self.path.display())),
+        }
+    }
+
+    fn gone(&self) -> Error {
+        let context = format!("the service at {} ended the connection", self.path.display());
+        Error::new(ErrorKind::Unavailable, "ask", context).advice("see its log, and connect again")
+    }
+
+    fn strange(&self, answer: &Answer) -> Error {
+        let context = format!("the service at {} answered {answer:?}", self.path.display());
+        Error::new(ErrorKind::Corrupt, "ask", context)
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Client({})", self.0.path.display())
+    }
+}
+
+/// What the service's log calls this program.
+fn own_name() -> String {
+    let name = std::env::args_os().next().unwrap_or_default();
+    Path::new(&name).file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
+}

@@ -1,0 +1,216 @@
+//! A pipe of the service, in the client's hand.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use datapipes::descriptor::wire::{Completion, MESSAGE_BYTES, Request};
+use datapipes::memory::{Access, MemoryRange, RawLease};
+use datapipes::{Error, ErrorKind, Result, Span};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+use super::Client;
+
+type Leases = (Option<RawLease>, Option<RawLease>);
+
+/// A pipe that the service carries out: a file descriptor, writable when it can take a transfer and readable when one is
+/// done, as [`datapipes::PipeFd`] is. Several threads may use it at once.
+///
+/// A transfer leases its bytes in this process until its completion was taken. Dropping the pipe waits for what is under
+/// way. Where the service dies, the bytes of transfers under way stay leased for ever: nobody can say any more when they are
+/// quiet.
+pub struct ClientPipe {
+    socket: OwnedFd,
+    /// The service ends the pipes of a connection that is closed.
+    _client: Client,
+    route: String,
+    /// Where transfers lease.
+    ranges: (Option<MemoryRange>, Option<MemoryRange>),
+    next: AtomicU64,
+    /// By token.
+    held: Mutex<HashMap<u64, Leases>>,
+    /// Taken while `transfer` waited for another.
+    early: Mutex<VecDeque<Completion>>,
+}
+
+impl ClientPipe {
+    pub(super) fn new(
+        socket: OwnedFd,
+        client: Client,
+        route: String,
+        ranges: (Option<MemoryRange>, Option<MemoryRange>),
+    ) -> ClientPipe {
+        let (held, early) = (Mutex::default(), Mutex::default());
+        ClientPipe { socket, _client: client, route, ranges, next: AtomicU64::new(0), held, early }
+    }
+
+    fn held(&self) -> MutexGuard<'_, HashMap<u64, Leases>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn early(&self) -> MutexGuard<'_, VecDeque<Completion>> {
+        self.early.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a transfer; the number comes back with its completion.
+    ///
+    /// # Errors
+    /// `Busy` while the descriptor is not writable, or where the bytes are held by somebody else of this process; `OutOfRange`;
+    /// `Unavailable` where the service is gone. What starting the transfer meets there comes as its completion.
+    pub fn submit(&self, span: Span) -> Result<u64> {
+        let source = lease(self.ranges.0.as_ref(), span.source, span.len, Access::Read)?;
+        let target = lease(self.ranges.1.as_ref(), span.target, span.len, Access::Write)?;
+        let token = self.next.fetch_add(1, Ordering::Relaxed);
+        // Before it is sent: another thread may take the completion at once.
+        self.held().insert(token, (source, target));
+        let sent = loop {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match rustix::net::send(&self.socket, &Request { token, span }.to_bytes(), flags) {
+                Err(Errno::INTR) => {}
+                other => break other,
+            }
+        };
+        let Err(e) = sent else { return Ok(token) };
+        self.held().remove(&token);
+        Err(match e {
+            Errno::AGAIN => Error::new(ErrorKind::Busy, "submit", "the pipe takes no transfer now")
+                .advice("wait until its descriptor is writable"),
+            e => gone("submit", e),
+        })
+    }
+
+    /// A transfer that is done, if there is one; it does not block.
+    ///
+    /// # Errors
+    /// `Unavailable` where the service is gone.
+    pub fn complete(&self) -> Result<Option<Completion>> {
+        let early = self.early().pop_front();
+        match early {
+            Some(completion) => Ok(Some(completion)),
+            None => self.receive(),
+        }
+    }
+
+    fn receive(&self) -> Result<Option<Completion>> {
+        let mut message = [0; MESSAGE_BYTES];
+        loop {
+            return match rustix::net::recv(&self.socket, &mut message, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => Err(gone("complete", Errno::PIPE)),
+                Ok((len, _)) => match Completion::from_bytes(&message[..len]) {
+                    Some(completion) => {
+                        let leases = self.held().remove(&completion.token);
+                        drop(leases);
+                        Ok(Some(completion))
+                    }
+                    None => Err(Error::new(ErrorKind::Corrupt, "complete", format!("a message of {len} bytes"))),
+                },
+                Err(Errno::AGAIN) => Ok(None),
+                Err(Errno::INTR) => continue,
+                Err(e) => Err(gone("complete", e)),
+            };
+        }
+    }
+
+    /// Sleeps until a transfer is done.
+    ///
+    /// # Errors
+    /// As [`complete`](Self::complete).
+    pub fn complete_wait(&self) -> Result<Completion> {
+        loop {
+            if let Some(completion) = self.complete()? {
+                return Ok(completion);
+            }
+            self.sleep(PollFlags::IN)?;
+        }
+    }
+
+    /// Carries out one transfer, and returns when it is done. Completions of others that come first are kept for
+    /// [`complete`](Self::complete), though the descriptor is not readable for them: use one way at a time.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit), but it waits for room; the transfer's own error.
+    pub fn transfer(&mut self, span: Span) -> Result<()> {
+        // Nobody else submits: what is writable now still is below.
+        self.sleep(PollFlags::OUT)?;
+        let token = self.submit(span)?;
+        loop {
+            match self.receive()? {
+                Some(completion) if completion.token == token => return completion.result,
+                Some(other) => self.early().push_back(other),
+                None => self.sleep(PollFlags::IN)?,
+            }
+        }
+    }
+
+    fn sleep(&self, flags: PollFlags) -> Result<()> {
+        match poll(&mut [PollFd::new(&self.socket, flags)], None) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(e) => Err(Error::os("wait", e.raw_os_error(), "poll of a pipe's descriptor")),
+        }
+    }
+
+    /// The way it takes, with reasons, as the service tells it.
+    pub fn route(&self) -> &str {
+        &self.route
+    }
+
+    /// Transfers that were submitted and whose completion was not taken.
+    pub fn under_way(&self) -> usize {
+        self.held().len()
+    }
+}
+
+impl Drop for ClientPipe {
+    fn drop(&mut self) {
+        while self.under_way() > 0 {
+            if !matches!(self.receive(), Ok(Some(_)))
+                && self.sleep(PollFlags::IN).and_then(|()| self.receive()).is_err()
+            {
+                // The service is gone without a word: its kernel side may still write these bytes.
+                std::mem::forget(std::mem::take(&mut *self.held()));
+            }
+        }
+    }
+}
+
+impl AsFd for ClientPipe {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl AsRawFd for ClientPipe {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
+impl fmt::Debug for ClientPipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let route = self.route.lines().next().unwrap_or("");
+        write!(f, "ClientPipe({}, {route})", self.socket.as_raw_fd())
+    }
+}
+
+fn lease(range: Option<&MemoryRange>, at: u64, len: u64, access: Access) -> Result<Option<RawLease>> {
+    let Some(range) = range else { return Ok(None) };
+    let beyond = || {
+        let context = format!("{len} bytes at {at} of a place of {} bytes", range.len());
+        Error::new(ErrorKind::OutOfRange, "transfer", context)
+    };
+    let (at, len) = (usize::try_from(at).map_err(|_| beyond())?, usize::try_from(len).map_err(|_| beyond())?);
+    range.range(at, len).map_err(|_| beyond())?.raw_lease(access).map(Some)
+}
+
+fn gone(operation: &'static str, e: Errno) -> Error {
+    match e {
+        Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => {
+            Error::new(ErrorKind::Unavailable, operation, "the service ended the pipe").advice("connect again")
+        }
+        e => Error::os(operation, e.raw_os_error(), "a pipe's descriptor"),
+    }
+}

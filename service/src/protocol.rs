@@ -1,0 +1,232 @@
+//! What a client and the service say to each other, over a Unix socket of the type `SOCK_SEQPACKET`.
+//!
+//! Each packet is one JSON value; descriptors travel beside it (`SCM_RIGHTS`) and are named by their position. The client
+//! speaks first, and gets one answer to each request:
+//!
+//! ```text
+//! {"ask":"hello","version":1,"name":"backup"}          {"answer":"hello","version":1,"limits":{...}}
+//! {"ask":"connect",                                    {"answer":"pipe","route":"..."}      and a descriptor
+//!  "source":{"kind":"file","fd":0,"direct":1},
+//!  "target":{"kind":"memory","fd":2,"offset":0,"len":1048576},
+//!  "service":{"class":"bulk"},"depth":8,"place":7}
+//! {"ask":"status"}                                     {"answer":"status","len":1234}       and a memfd with the JSON
+//! anything else                                        {"answer":"error","kind":1,"errno":null,"text":"..."}
+//! ```
+//!
+//! The kinds of errors are numbered as in [`datapipes::descriptor::wire`], by which the pipe's descriptor speaks, too.
+
+use datapipes::descriptor::wire;
+use datapipes::{Constraints, Error, FileAccess, Service};
+use serde::{Deserialize, Serialize};
+
+use crate::server::Limits;
+
+/// The version of the protocol. Another one is refused.
+pub const VERSION: u32 = 1;
+/// Bytes of the longest request.
+pub const REQUEST_BYTES: usize = 16 << 10;
+/// Bytes of the longest answer.
+pub const ANSWER_BYTES: usize = 64 << 10;
+/// Descriptors of one request, at most.
+pub const MOST_DESCRIPTORS: usize = 4;
+/// Bytes of the longest text within an answer: longer ones are cut.
+const TEXT_BYTES: usize = 24 << 10;
+
+/// What a client asks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// Comes first.
+    Hello {
+        /// [`VERSION`].
+        version: u32,
+        /// What the service's log calls the client.
+        #[serde(default)]
+        name: String,
+    },
+    /// A pipe, please.
+    Connect(Box<Ask>),
+    /// What the service is doing.
+    Status,
+}
+
+/// A pipe that is asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ask {
+    /// Where the bytes are.
+    pub source: PlaceSpec,
+    /// Where they are to go.
+    pub target: PlaceSpec,
+    /// Of the route.
+    #[serde(default)]
+    pub constraints: Constraints,
+    /// Class and rates.
+    #[serde(default)]
+    pub service: Service,
+    /// Transfers that the pipe takes at a time; 64 if not given.
+    #[serde(default)]
+    pub depth: Option<usize>,
+    /// What completions call it.
+    #[serde(default)]
+    pub place: u64,
+}
+
+/// A place, by the descriptors that came with the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum PlaceSpec {
+    /// A memfd, sealed against shrinking. Offsets of transfers begin at `offset`.
+    Memory {
+        /// Which descriptor.
+        fd: usize,
+        /// The first byte of the place in it.
+        #[serde(default)]
+        offset: u64,
+        /// Bytes of the place; all to the end if not given.
+        #[serde(default)]
+        len: Option<u64>,
+    },
+    /// A file or a block device, with the offsets that it has.
+    File {
+        /// Which descriptor: one that goes through the page cache.
+        fd: usize,
+        /// Which descriptor of the same file goes past it (`O_DIRECT`). Without one, all bytes go through the page cache.
+        #[serde(default)]
+        direct: Option<usize>,
+        /// Whether transfers go past the page cache.
+        #[serde(default)]
+        access: FileAccess,
+    },
+}
+
+/// What the service answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "kebab-case")]
+pub enum Answer {
+    /// To a hello.
+    Hello {
+        /// [`VERSION`].
+        version: u32,
+        /// What a client may have.
+        limits: Limits,
+    },
+    /// The pipe's descriptor comes with this.
+    Pipe {
+        /// The way it takes, with reasons, for people.
+        route: String,
+    },
+    /// A memfd with so many bytes of JSON, a [`Status`](crate::Status), comes with this.
+    Status {
+        /// Bytes.
+        len: u64,
+    },
+    /// It was refused.
+    Error {
+        /// The kind's number.
+        kind: u32,
+        /// The operating system's number, if it came from there.
+        errno: Option<i32>,
+        /// All that is to be said.
+        text: String,
+    },
+}
+
+impl Answer {
+    /// The answer that tells an error.
+    pub fn error(error: &Error) -> Answer {
+        let (kind, errno) = (wire::code_of(error.kind()), error.raw_os_error());
+        Answer::Error { kind, errno, text: cut(error.to_string()) }
+    }
+
+    /// The answer with a pipe.
+    pub(crate) fn pipe(route: String) -> Answer {
+        Answer::Pipe { route: cut(route) }
+    }
+
+    /// The error that an answer tells, or the answer.
+    ///
+    /// # Errors
+    /// What the service said.
+    pub fn into_result(self) -> datapipes::Result<Answer> {
+        match self {
+            Answer::Error { kind, errno, text } => {
+                let error = Error::relayed(wire::kind_of(kind), text);
+                Err(match errno {
+                    Some(errno) => error.errno(errno),
+                    None => error,
+                })
+            }
+            answer => Ok(answer),
+        }
+    }
+}
+
+/// Quotes and control characters take more bytes in JSON than in the text, six at most; few texts have any.
+fn cut(mut text: String) -> String {
+    let escaped = |c: char| if c == '"' || c == '\\' || c.is_control() { 6 } else { c.len_utf8() };
+    let mut bytes = 0;
+    let end = text.char_indices().find(|(_, c)| {
+        bytes += escaped(*c);
+        bytes > TEXT_BYTES
+    });
+    if let Some((end, _)) = end {
+        text.truncate(end);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use datapipes::{Class, ErrorKind};
+
+    use super::*;
+
+    #[test]
+    fn the_example_of_the_module_is_understood() {
+        let text = r#"{"ask":"connect","source":{"kind":"file","fd":0,"direct":1},
+            "target":{"kind":"memory","fd":2,"offset":0,"len":1048576},"service":{"class":"bulk"},"depth":8,"place":7}"#;
+        let Request::Connect(ask) = serde_json::from_str(text).unwrap() else { panic!("no connect") };
+        assert_eq!(ask.source, PlaceSpec::File { fd: 0, direct: Some(1), access: FileAccess::Auto });
+        assert_eq!(ask.target, PlaceSpec::Memory { fd: 2, offset: 0, len: Some(1 << 20) });
+        assert_eq!((ask.service.class, ask.depth, ask.place), (Class::Bulk, Some(8), 7));
+        assert_eq!(
+            serde_json::from_str::<Request>(&serde_json::to_string(&Request::Connect(ask.clone())).unwrap()).unwrap(),
+            Request::Connect(ask)
+        );
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_guessed() {
+        let good = r#"{"ask":"hello","version":1}"#;
+        assert!(serde_json::from_str::<Request>(good).is_ok());
+        for bad in [
+            r#"{"ask":"hello"}"#,
+            r#"{"ask":"hello","version":1,"colour":"red"}"#,
+            r#"{"ask":"open","path":"/etc/shadow"}"#,
+            r#"{"ask":"connect","source":{"kind":"path","fd":0},"target":{"kind":"memory","fd":0}}"#,
+            r#"{"ask":"connect","source":{"kind":"memory","fd":-1},"target":{"kind":"memory","fd":0}}"#,
+            r#"{"ask":"connect","source":{"kind":"memory","fd":0}}"#,
+            "{",
+            "",
+            "null",
+            "[]",
+        ] {
+            assert!(serde_json::from_str::<Request>(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_error_comes_back_as_it_was_and_always_fits() {
+        let error = Error::new(ErrorKind::NoSpace, "write", "a \"place\"").errno(28);
+        let answer = Answer::error(&error);
+        let text = serde_json::to_string(&answer).unwrap();
+        let back = serde_json::from_str::<Answer>(&text).unwrap().into_result().unwrap_err();
+        assert_eq!(
+            (back.kind(), back.raw_os_error(), back.to_string()),
+            (ErrorKind::NoSpace, Some(28), error.to_string())
+        );
+        let long = Error::new(ErrorKind::System, "read", "\u{1}".repeat(1 << 20));
+        assert!(serde_json::to_string(&Answer::error(&long)).unwrap().len() < ANSWER_BYTES);
+    }
+}

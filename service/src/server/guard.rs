@@ -1,0 +1,216 @@
+//! A page of a client's memory that cannot be had must not end the service.
+//!
+//! The seal against shrinking keeps pages where they are, but the kernel may still have none to give where one was never
+//! touched, or was punched out: of huge pages when the reserve is empty, of others when memory is not overcommitted. Then it
+//! raises `SIGBUS` in whoever touches the page, and that is the service. The handler puts a page of zeros there, for this
+//! process alone, tells the session whose memory it is, and the session cuts the client off.
+//!
+//! This module's unsafe code promises: the handler reads atomics, and replaces pages only in ranges that are watched, which
+//! are mappings of clients' memory until [`Watch`] is cleared; every other `SIGBUS` takes the course it would have taken.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use datapipes::memory::Region;
+use datapipes::{Error, ErrorKind, Result};
+
+/// Mappings watched at a time.
+const MOST: usize = 4096;
+
+struct Slot {
+    /// 0 while nothing is watched. Written last, cleared first.
+    start: AtomicUsize,
+    len: AtomicUsize,
+    page: AtomicUsize,
+    /// The session's event.
+    bell: AtomicI32,
+    hit: AtomicBool,
+}
+
+static SLOTS: [Slot; MOST] = [const {
+    Slot {
+        start: AtomicUsize::new(0),
+        len: AtomicUsize::new(0),
+        page: AtomicUsize::new(0),
+        bell: AtomicI32::new(-1),
+        hit: AtomicBool::new(false),
+    }
+}; MOST];
+
+/// Which slots are taken.
+static TAKEN: Mutex<[bool; MOST]> = Mutex::new([false; MOST]);
+
+/// The action before ours. Leaked, because a handler may read it at any time.
+static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
+
+/// A place in the table: what is set in it is watched until it is cleared, which must be before the memory is unmapped.
+pub(super) struct Watch {
+    at: usize,
+    _bell: Arc<OwnedFd>,
+}
+
+impl Watch {
+    /// Takes a place; `bell` is rung when a page is missed.
+    ///
+    /// # Errors
+    /// `Busy` where there is none left.
+    pub(super) fn new(bell: Arc<OwnedFd>) -> Result<Watch> {
+        let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(at) = taken.iter().position(|taken| !taken) else {
+            return Err(Error::new(ErrorKind::Busy, "connect", format!("{MOST} pieces of memory are mapped")));
+        };
+        taken[at] = true;
+        SLOTS[at].hit.store(false, Ordering::SeqCst);
+        SLOTS[at].bell.store(bell.as_raw_fd(), Ordering::SeqCst);
+        Ok(Watch { at, _bell: bell })
+    }
+
+    /// Watches a region of pages of so many bytes.
+    pub(super) fn set(&self, region: &Region, page: usize) {
+        let slot = &SLOTS[self.at];
+        slot.len.store(region.len(), Ordering::SeqCst);
+        slot.page.store(page, Ordering::SeqCst);
+        slot.start.store(region.address().expose_provenance(), Ordering::SeqCst);
+    }
+
+    /// Watches nothing any more.
+    pub(super) fn clear(&self) {
+        SLOTS[self.at].start.store(0, Ordering::SeqCst);
+    }
+
+    /// Whether a page was missed.
+    pub(super) fn was_hit(&self) -> bool {
+        SLOTS[self.at].hit.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.clear();
+        TAKEN.lock().unwrap_or_else(PoisonError::into_inner)[self.at] = false;
+    }
+}
+
+/// Installs the handler, once in a process.
+pub(super) fn install() -> Result<()> {
+    static INSTALLING: Mutex<()> = Mutex::new(());
+    let _one = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+    if !PREVIOUS.load(Ordering::Acquire).is_null() {
+        return Ok(());
+    }
+    let failed = || Error::io("install", &std::io::Error::last_os_error(), "a handler of SIGBUS");
+    // SAFETY: all zeros is a value of the structure: the default action.
+    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: asks only; the structure outlives the call.
+    if unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before) } != 0 {
+        return Err(failed());
+    }
+    // Before ours is in place, so that it never finds nothing.
+    PREVIOUS.store(Box::leak(Box::new(before)), Ordering::Release);
+    let mut ours = before;
+    ours.sa_sigaction = on_sigbus as *const () as usize;
+    let kept = libc::SA_NODEFER | libc::SA_RESTART | libc::SA_NOCLDSTOP;
+    ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | (before.sa_flags & kept);
+    // SAFETY: `on_sigbus` has the form that SA_SIGINFO asks for and is a function of this program for ever.
+    if unsafe { libc::sigaction(libc::SIGBUS, &raw const ours, std::ptr::null_mut()) } != 0 {
+        let e = failed();
+        PREVIOUS.store(std::ptr::null_mut(), Ordering::Release);
+        return Err(e);
+    }
+    Ok(())
+}
+
+extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel calls this with a valid `siginfo_t`; for SIGBUS the address is set where the code is positive.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
+    // A code of 0 or less: sent by a program. BUS_MCEERR_AO: a bad block that this thread did not touch.
+    if code > 0 && code != libc::BUS_MCEERR_AO && SLOTS.iter().any(|slot| fill(slot, address)) {
+        return;
+    }
+    let previous = PREVIOUS.load(Ordering::Acquire);
+    // SAFETY: not null, since `install` stores it before this handler can run; leaked, so valid for ever.
+    let previous = unsafe { &*previous };
+    if previous.sa_sigaction == libc::SIG_DFL || previous.sa_sigaction == libc::SIG_IGN {
+        // SAFETY: the default action takes no handler; the instruction is executed again and ends the process, and a signal
+        // that was sent is sent again.
+        unsafe {
+            libc::signal(signal, libc::SIG_DFL);
+            if code <= 0 {
+                libc::raise(signal);
+            }
+        }
+    } else if previous.sa_flags & libc::SA_SIGINFO != 0 {
+        type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+        // SAFETY: SA_SIGINFO says that the previous handler has this form.
+        let handler: Handler = unsafe { std::mem::transmute(previous.sa_sigaction) };
+        handler(signal, info, context);
+    } else {
+        // SAFETY: without SA_SIGINFO a handler takes the number alone.
+        let handler: extern "C" fn(libc::c_int) = unsafe { std::mem::transmute(previous.sa_sigaction) };
+        handler(signal);
+    }
+}
+
+/// Puts zeros where the page is missing, if it is one of this slot's.
+fn fill(slot: &Slot, address: usize) -> bool {
+    let start = slot.start.load(Ordering::SeqCst);
+    let (len, page) = (slot.len.load(Ordering::SeqCst), slot.page.load(Ordering::SeqCst));
+    if start == 0 || address < start || address - start >= len {
+        return false;
+    }
+    let at = address - (address - start) % page;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
+    // SAFETY: the page lies in a mapping of a client's memory that stays mapped while it is watched, and a thread is just
+    // touching it. Its bytes are the client's to change at any time, to zeros as well.
+    let filled = unsafe { libc::mmap(std::ptr::with_exposed_provenance_mut(at), page, access, flags, -1, 0) };
+    slot.hit.store(true, Ordering::SeqCst);
+    let one = 1u64.to_ne_bytes();
+    // SAFETY: the buffer outlives the call, which may be made in a handler; the event is open while the slot is watched.
+    unsafe {
+        libc::write(slot.bell.load(Ordering::SeqCst), one.as_ptr().cast(), one.len());
+        *libc::__errno_location() = errno;
+    }
+    filled != libc::MAP_FAILED
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use datapipes::memory::Access;
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+
+    use super::*;
+
+    #[test]
+    fn a_page_that_is_gone_reads_as_zeros_and_rings_the_bell() {
+        install().unwrap();
+        let fd = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&fd, 4 * 4096).unwrap();
+        fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
+        let region = Region::map_sealed(fd.as_fd(), 4 * 4096, Access::Write, Box::new(())).unwrap();
+        region.range(0, 4 * 4096).unwrap().lease_mut().unwrap().fill(7);
+        let bell = Arc::new(super::super::event().unwrap());
+        let watch = Watch::new(bell.clone()).unwrap();
+        watch.set(&region, 4096);
+        // The seal forbids to truncate it, so its second page is made one of a file that has no such page.
+        let short = memfd_create("short", MemfdFlags::CLOEXEC).unwrap();
+        let at = region.address().wrapping_add(4096);
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        // SAFETY: a page of this test's own mapping, of which no lease is held.
+        let gone = unsafe { libc::mmap(at.cast(), 4096, libc::PROT_READ, flags, short.as_raw_fd(), 0) };
+        assert_ne!(gone, libc::MAP_FAILED);
+        assert!(!watch.was_hit());
+        let bytes = region.range(0, 4 * 4096).unwrap().lease().unwrap();
+        // A read that the compiler cannot have done before.
+        let seen = std::hint::black_box(&bytes[..]).to_vec();
+        assert!(seen[..4096].iter().chain(&seen[8192..]).all(|b| *b == 7) && seen[4096..8192].iter().all(|b| *b == 0));
+        assert!(watch.was_hit());
+        let mut counter = [0; 8];
+        assert_eq!(rustix::io::read(&*bell, &mut counter), Ok(8), "the session is woken");
+    }
+}

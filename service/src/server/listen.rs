@@ -1,0 +1,142 @@
+//! The socket that clients come to.
+//!
+//! Unsafe code: taking over descriptor 3, which systemd passes when it starts the service for the first client.
+#![allow(unsafe_code)]
+
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use datapipes::{Error, ErrorKind, Result};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
+use rustix::io::{Errno, FdFlags};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with, sockopt,
+};
+
+/// Clients that may wait to be accepted.
+const BACKLOG: i32 = 128;
+/// The first descriptor that systemd passes.
+const FIRST_PASSED: i32 = 3;
+
+/// A socket that listens. Its name is removed when it is dropped, where it was made here.
+#[derive(Debug)]
+pub struct Listener {
+    pub(super) socket: OwnedFd,
+    path: Option<PathBuf>,
+    /// Held while we serve the path.
+    _lock: Option<OwnedFd>,
+}
+
+impl Listener {
+    /// Listens at a path, with these permissions. A socket that nobody serves any more is replaced. Beside it stays a file
+    /// with `.lock` at its end, by which only one service is there at a time.
+    ///
+    /// # Errors
+    /// `Busy` where another one serves it; `InvalidInput` where something else than a socket is there; what the kernel says.
+    pub fn bind(path: impl AsRef<Path>, mode: u32) -> Result<Listener> {
+        let path = path.as_ref();
+        let fail = |e: Errno| Error::os("listen", e.raw_os_error(), path.display().to_string());
+        let address = SocketAddrUnix::new(path).map_err(fail)?;
+        let lock = lock(path)?;
+        match rustix::fs::lstat(path) {
+            Err(Errno::NOENT) => {}
+            Err(e) => return Err(fail(e)),
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) != FileType::Socket => {
+                let context = format!("{}: something is there that is no socket", path.display());
+                return Err(
+                    Error::new(ErrorKind::InvalidInput, "listen", context).advice("remove it, or choose another path")
+                );
+            }
+            Ok(_) => {
+                // We have the lock, so no other dpiped serves it; another program may.
+                let probe = socket()?;
+                match connect(&probe, &address) {
+                    Err(Errno::CONNREFUSED) => rustix::fs::unlink(path).map_err(fail)?,
+                    _ => return Err(served(path)),
+                }
+            }
+        }
+        let socket = socket()?;
+        // So that nobody connects before the permissions are set.
+        let before = rustix::process::umask(Mode::from_raw_mode(0o777 & !mode));
+        let bound = bind(&socket, &address);
+        rustix::process::umask(before);
+        bound.map_err(fail)?;
+        listen(&socket, BACKLOG).map_err(fail)?;
+        Ok(Listener { socket, path: Some(path.to_path_buf()), _lock: Some(lock) })
+    }
+
+    /// The socket that systemd (or who does as it does) passed to this process: `LISTEN_PID`, `LISTEN_FDS`. None where it
+    /// passed none. To be called once, before threads and descriptors are made.
+    ///
+    /// # Errors
+    /// `InvalidInput` where what was passed is not one listening Unix socket of the type `SOCK_SEQPACKET`.
+    pub fn inherited() -> Result<Option<Listener>> {
+        let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
+        if number("LISTEN_PID") != Some(std::process::id()) {
+            return Ok(None);
+        }
+        let count = number("LISTEN_FDS").unwrap_or(0);
+        let bad = |why: &str| Error::new(ErrorKind::InvalidInput, "listen", format!("LISTEN_FDS: {why}"));
+        match count {
+            0 => return Ok(None),
+            1 => {}
+            _ => return Err(bad("more than one socket was passed")),
+        }
+        // SAFETY: LISTEN_PID names this process, so whoever started it put a descriptor there for it to own; nothing was
+        // opened before. Were it closed all the same, the checks below would fail and its drop would close nothing.
+        let socket = unsafe { OwnedFd::from_raw_fd(FIRST_PASSED) };
+        let checks = || -> rustix::io::Result<bool> {
+            rustix::io::fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
+            Ok(sockopt::socket_domain(&socket)? == AddressFamily::UNIX
+                && sockopt::socket_type(&socket)? == SocketType::SEQPACKET
+                && sockopt::socket_acceptconn(&socket)?)
+        };
+        match checks() {
+            Ok(true) => Ok(Some(Listener { socket, path: None, _lock: None })),
+            Ok(false) => Err(bad("the descriptor is not a listening Unix socket of the type SEQPACKET")),
+            Err(e) => {
+                std::mem::forget(socket);
+                Err(bad("the descriptor is no socket").errno(e.raw_os_error()))
+            }
+        }
+    }
+
+    /// Where it listens, if that was chosen here.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            // Whoever removed it before us did our work.
+            let _ = rustix::fs::unlink(path);
+        }
+    }
+}
+
+fn socket() -> Result<OwnedFd> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+        .map_err(|e| Error::os("listen", e.raw_os_error(), "a socket"))
+}
+
+fn served(path: &Path) -> Error {
+    Error::new(ErrorKind::Busy, "listen", format!("{}: another service is there", path.display()))
+        .advice("one coordinator serves a machine: use it, or stop it first")
+}
+
+/// The right to serve a path, until the descriptor is closed.
+fn lock(path: &Path) -> Result<OwnedFd> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let fail = |e: Errno| Error::os("listen", e.raw_os_error(), Path::new(&name).display().to_string());
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = rustix::fs::open(&name, flags, Mode::RUSR | Mode::WUSR).map_err(fail)?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(Errno::WOULDBLOCK) => Err(served(path)),
+        Err(e) => Err(fail(e)),
+    }
+}

@@ -1,0 +1,185 @@
+//! The service's side.
+//!
+//! ```text
+//! accept     one thread                    whose user is it, is there room?  -> a session
+//! session    a thread for each client      hello, connect, status; sleeps otherwise
+//! transfers  the runtime                   its coordinator and crews, for all clients
+//! ```
+//!
+//! A thread for each client, because what a client passes may make the kernel wait (a file whose file system answers slowly,
+//! say), and then its own thread waits and no other. Transfers never pass through these threads.
+//!
+//! What is unsafe here: the handler of `SIGBUS` (`guard`), and asking the kernel who a client is (`peer`), and taking over the
+//! socket that systemd opened (`listen`).
+
+mod accept;
+mod account;
+mod guard;
+mod limits;
+mod listen;
+mod log;
+mod peer;
+mod places;
+mod session;
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use datapipes::runtime::Config as RuntimeConfig;
+use datapipes::{Error, ErrorKind, Machine, Result, Runtime};
+use rustix::event::{EventfdFlags, eventfd};
+
+pub use limits::Limits;
+pub use listen::Listener;
+pub use log::Log;
+
+use account::{Ledger, SessionFacts};
+
+/// How a service works.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    /// What each client may have, and all together.
+    pub limits: Limits,
+    /// Only these users; all that can open the socket, if empty.
+    pub allow_uids: Vec<u32>,
+    /// Also files of file systems that it does not know to be served by the kernel alone.
+    pub any_filesystem: bool,
+    /// Where its lines go.
+    pub log: Log,
+    /// How the runtime works; by the machine if not given.
+    pub runtime: Option<RuntimeConfig>,
+}
+
+/// A service that runs.
+pub struct Server {
+    shared: Arc<Shared>,
+    accepts: Option<JoinHandle<()>>,
+}
+
+/// What the sessions have in common.
+struct Shared {
+    config: Config,
+    /// None when it stops.
+    runtime: RwLock<Option<Runtime>>,
+    ledger: Arc<Ledger>,
+    sessions: Mutex<BTreeMap<u64, Arc<SessionFacts>>>,
+    /// Told when a session is gone.
+    left: Condvar,
+    stopping: AtomicBool,
+    /// No more clients are accepted.
+    closing: OwnedFd,
+    /// Readable for ever once the sessions are to end.
+    ending: OwnedFd,
+    turned_away: AtomicU64,
+    began: Instant,
+}
+
+impl Server {
+    /// Starts to serve. The listener's socket is its own from here on.
+    ///
+    /// # Errors
+    /// `System` where the kernel gives no thread or descriptor.
+    pub fn start(machine: &Machine, listener: Listener, config: Config) -> Result<Server> {
+        guard::install()?;
+        let runtime_config = config.runtime.clone().unwrap_or_else(|| RuntimeConfig::of(machine));
+        let runtime = Runtime::start_with(machine, runtime_config)?;
+        let shared = Arc::new(Shared {
+            ledger: Ledger::new(config.limits.all_mapped_bytes),
+            config,
+            runtime: RwLock::new(Some(runtime)),
+            sessions: Mutex::default(),
+            left: Condvar::new(),
+            stopping: AtomicBool::new(false),
+            closing: event()?,
+            ending: event()?,
+            turned_away: AtomicU64::new(0),
+            began: Instant::now(),
+        });
+        let ours = shared.clone();
+        let accepts = std::thread::Builder::new()
+            .name("dpiped-accept".into())
+            .spawn(move || accept::run(&ours, listener))
+            .map_err(|e| Error::io("start the service", &e, "a thread"))?;
+        Ok(Server { shared, accepts: Some(accepts) })
+    }
+
+    /// Stops: accepts no more clients and starts no more transfers, carries out what is under way and tells of it, and ends
+    /// the connections. Waits so long at most for transfers and clients; false where something was still under way then, and
+    /// the process should end.
+    pub fn stop(mut self, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
+        let shared = self.shared.clone();
+        shared.stopping.store(true, Ordering::SeqCst);
+        ring(&shared.closing);
+        let accepts = self.accepts.take();
+        // On a thread of its own: a transfer whose device does not answer would keep us from ending.
+        let done = Arc::new((Mutex::new(false), Condvar::new()));
+        let (ours, told) = (shared.clone(), done.clone());
+        let drains = move || {
+            if let Some(accepts) = accepts {
+                // It ends by a panic only through a bug of ours; there is nothing to add to what was printed.
+                let _ = accepts.join();
+            }
+            // In a statement of its own, so that the lock is not held while the runtime drains.
+            let runtime = ours.runtime.write().unwrap_or_else(PoisonError::into_inner).take();
+            drop(runtime);
+            *told.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+            told.1.notify_all();
+        };
+        if std::thread::Builder::new().name("dpiped-drain".into()).spawn(drains).is_err() {
+            return false;
+        }
+        let left = |until: Instant| until.saturating_duration_since(Instant::now());
+        let drained = done.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (drained, _) = done
+            .1
+            .wait_timeout_while(drained, left(until), |drained| !*drained)
+            .unwrap_or_else(PoisonError::into_inner);
+        let drained = *drained;
+        // Only now: the end of a session ends its pipes, which would keep completions from their clients.
+        ring(&shared.ending);
+        let sessions = shared.sessions();
+        let (sessions, _) = shared
+            .left
+            .wait_timeout_while(sessions, left(until), |s| !s.is_empty())
+            .unwrap_or_else(PoisonError::into_inner);
+        drained && sessions.is_empty()
+    }
+}
+
+impl Shared {
+    fn sessions(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<SessionFacts>>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something with the runtime.
+    ///
+    /// # Errors
+    /// `Unavailable` when the service stops.
+    fn with_runtime<R>(&self, what: impl FnOnce(&Runtime) -> Result<R>) -> Result<R> {
+        let runtime = self.runtime.read().unwrap_or_else(PoisonError::into_inner);
+        match &*runtime {
+            Some(runtime) if !self.stopping.load(Ordering::SeqCst) => what(runtime),
+            _ => {
+                Err(Error::new(ErrorKind::Unavailable, "ask", "the service stops")
+                    .advice("connect again when it is back"))
+            }
+        }
+    }
+}
+
+/// An event that others can wait for.
+fn event() -> Result<OwnedFd> {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        .map_err(|e| Error::os("start the service", e.raw_os_error(), "an event"))
+}
+
+/// Makes an event readable.
+fn ring(event: &OwnedFd) {
+    // It fails only where the counter would overflow, and then it is readable.
+    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+}

@@ -1,0 +1,261 @@
+//! From descriptors that a client passed to places, and every reason why not.
+
+use std::cell::Cell;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use datapipes::memory::{Access, Region};
+use datapipes::{Dram, Error, ErrorKind, Locator, Result, Ssd};
+use rustix::fs::{OFlags, fstat, fstatfs};
+
+use super::account::{Charge, Ledger, SessionFacts};
+use super::guard::Watch;
+use crate::protocol::PlaceSpec;
+
+/// File systems whose files are served by the kernel alone, or by machines that the administrator chose when mounting. Not
+/// here: FUSE, which a client may serve itself and never answer; and the kernel's own (proc, sysfs, tracefs), where reading and
+/// writing means something else for each process. By the magic numbers of statfs(2).
+const FILE_SYSTEMS: [u64; 24] = [
+    0xEF53,      // ext2, ext3, ext4
+    0x5846_5342, // XFS
+    0x9123_683E, // Btrfs
+    0xF2F5_2010, // F2FS
+    0x2FC1_2FC1, // ZFS
+    0xCA45_1A4E, // bcachefs
+    0x0102_1994, // tmpfs, memfd, devtmpfs
+    0x8584_58F6, // ramfs
+    0x9584_58F6, // hugetlbfs
+    0x794C_7630, // overlayfs
+    0x3153_464A, // JFS
+    0x5265_4973, // ReiserFS
+    0x4D44,      // FAT
+    0x2011_BAB0, // exFAT
+    0x7366_746E, // NTFS
+    0x9660,      // ISO 9660
+    0x7371_7368, // SquashFS
+    0xE0F5_E1E2, // EROFS
+    0x6969,      // NFS
+    0xFE53_4D42, // SMB2
+    0xFF53_4D42, // CIFS
+    0x00C3_6400, // Ceph
+    0x0BD0_0BD0, // Lustre
+    0x4750_4653, // GPFS
+];
+
+/// What a place is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Source,
+    Target,
+}
+
+/// A place of a client, as long as a pipe uses it.
+pub(super) enum Place {
+    Memory { memory: Memory, dram: Dram },
+    File(Ssd),
+}
+
+/// A client's memory, mapped.
+#[derive(Clone)]
+pub(super) struct Memory {
+    /// Which memfd.
+    identity: (u64, u64),
+    access: Access,
+    region: Region,
+    watch: Arc<Watch>,
+}
+
+impl Memory {
+    /// Whether a page of it could not be had.
+    pub(super) fn failed(&self) -> bool {
+        self.watch.was_hit()
+    }
+}
+
+impl Place {
+    pub(super) fn locator(&self) -> &dyn Locator {
+        match self {
+            Place::Memory { dram, .. } => dram,
+            Place::File(ssd) => ssd,
+        }
+    }
+
+    /// Descriptors that are kept open for it.
+    pub(super) fn descriptors(&self) -> usize {
+        match self {
+            Place::Memory { .. } => 0,
+            Place::File(ssd) => 1 + usize::from(ssd.file().direct_fd().is_ok()),
+        }
+    }
+
+    pub(super) fn memory(&self) -> Option<&Memory> {
+        match self {
+            Place::Memory { memory, .. } => Some(memory),
+            Place::File(_) => None,
+        }
+    }
+}
+
+/// The descriptors of a request, and which of them were used.
+pub(super) struct Passed {
+    fds: Vec<(OwnedFd, Cell<bool>)>,
+}
+
+impl Passed {
+    pub(super) fn new(fds: Vec<OwnedFd>) -> Passed {
+        Passed { fds: fds.into_iter().map(|fd| (fd, Cell::new(false))).collect() }
+    }
+
+    fn get(&self, at: usize) -> Result<&OwnedFd> {
+        let Some((fd, used)) = self.fds.get(at) else {
+            return Err(bad(format!("descriptor {at} is named, and {} came with the request", self.fds.len())));
+        };
+        used.set(true);
+        Ok(fd)
+    }
+
+    /// One of its own, for keeping.
+    fn own(&self, at: usize) -> Result<OwnedFd> {
+        self.get(at)?.try_clone().map_err(|e| Error::io("connect", &e, "a descriptor"))
+    }
+
+    /// Nothing may be left over: whoever passes more than it names means something else.
+    pub(super) fn all_used(&self) -> Result<()> {
+        match self.fds.iter().position(|(_, used)| !used.get()) {
+            None => Ok(()),
+            Some(at) => Err(bad(format!("descriptor {at} came with the request and is not named in it"))),
+        }
+    }
+}
+
+/// What opening a place needs to know.
+pub(super) struct Opener<'a> {
+    pub(super) passed: &'a Passed,
+    /// What this client has mapped already.
+    pub(super) mapped: Vec<Memory>,
+    pub(super) ledger: &'a Arc<Ledger>,
+    pub(super) facts: &'a Arc<SessionFacts>,
+    pub(super) mapped_most: u64,
+    pub(super) bell: &'a Arc<OwnedFd>,
+    pub(super) any_filesystem: bool,
+}
+
+impl Opener<'_> {
+    /// Makes a place of what was passed.
+    ///
+    /// # Errors
+    /// `InvalidInput`, `PermissionDenied`, `OutOfRange`, and `Busy` for a limit: each says what was expected.
+    pub(super) fn open(&mut self, spec: &PlaceSpec, role: Role) -> Result<Place> {
+        self.open_as(spec, role).map_err(|e| e.within(if role == Role::Source { "the source" } else { "the target" }))
+    }
+
+    fn open_as(&mut self, spec: &PlaceSpec, role: Role) -> Result<Place> {
+        match *spec {
+            PlaceSpec::Memory { fd, offset, len } => self.memory(fd, offset, len, role),
+            PlaceSpec::File { fd, direct, access } => {
+                let cached = self.passed.own(fd)?;
+                let direct = direct.map(|at| self.passed.own(at)).transpose()?;
+                self.check_file(&cached, role)?;
+                let name = format!("file {fd} of client {}", self.facts.number);
+                Ssd::from_fds(cached, direct, name)?.with_access(access).map(Place::File)
+            }
+        }
+    }
+
+    fn memory(&mut self, fd: usize, offset: u64, len: Option<u64>, role: Role) -> Result<Place> {
+        let fd = self.passed.get(fd)?;
+        let stat = fstat(fd).map_err(|e| Error::os("map", e.raw_os_error(), "the length of a descriptor"))?;
+        let has = u64::try_from(stat.st_size).unwrap_or(0);
+        let identity = (stat.st_dev, stat.st_ino);
+        let serves = |memory: &&Memory| {
+            memory.identity == identity
+                && memory.region.len() as u64 >= has
+                && (role == Role::Source || memory.access == Access::Write)
+        };
+        let memory = match self.mapped.iter().find(serves) {
+            // The rights are the descriptor's: another one of the same memory may have more than this one has.
+            Some(known) if role == Role::Source || mode(fd)? == OFlags::RDWR => known.clone(),
+            _ => {
+                let page = usize::try_from(stat.st_blksize).unwrap_or(4096).max(4096);
+                let memory = self.map(fd, has, role, identity, page)?;
+                self.mapped.push(memory.clone());
+                memory
+            }
+        };
+        let mapped = memory.region.len() as u64;
+        let len = len.unwrap_or(mapped.saturating_sub(offset));
+        if len == 0 || offset.checked_add(len).is_none_or(|end| end > mapped) {
+            let context = format!("{len} bytes at {offset} of memory of {mapped}");
+            return Err(Error::new(ErrorKind::OutOfRange, "map", context));
+        }
+        let range = memory.region.range(offset as usize, len as usize)?;
+        Ok(Place::Memory { memory, dram: Dram::over(range) })
+    }
+
+    fn map(&self, fd: &OwnedFd, len: u64, role: Role, identity: (u64, u64), page: usize) -> Result<Memory> {
+        let charge = Charge::take(self.ledger, self.facts, self.mapped_most, len)?;
+        let watch = Arc::new(Watch::new(self.bell.clone())?);
+        let keeper = Arc::new((Unwatch(watch.clone()), charge));
+        let map = |access| Region::map_sealed(fd.as_fd(), len, access, Box::new(keeper.clone()));
+        // A source, too, is mapped for writing where the client may write it: only such pages can be registered with the
+        // kernel, so that a device need not look them up each time.
+        let (region, access) = match map(Access::Write) {
+            Err(e) if role == Role::Source && e.kind() == ErrorKind::PermissionDenied => {
+                (map(Access::Read)?, Access::Read)
+            }
+            other => (other?, Access::Write),
+        };
+        watch.set(&region, page);
+        Ok(Memory { identity, access, region, watch })
+    }
+
+    fn check_file(&self, fd: &OwnedFd, role: Role) -> Result<()> {
+        let flags = flags(fd)?;
+        let denied = |why: &str| Error::new(ErrorKind::PermissionDenied, "open", format!("the descriptor {why}"));
+        if flags.contains(OFlags::PATH) {
+            return Err(bad("the descriptor names a file and does not open it (O_PATH)".into()));
+        }
+        let mode = flags & OFlags::RWMODE;
+        match role {
+            Role::Source if mode != OFlags::RDONLY && mode != OFlags::RDWR => return Err(denied("may not be read")),
+            Role::Target if mode != OFlags::WRONLY && mode != OFlags::RDWR => return Err(denied("may not be written")),
+            Role::Target if flags.contains(OFlags::APPEND) => {
+                return Err(denied("appends (O_APPEND), so that bytes would not go where a transfer says"));
+            }
+            _ => {}
+        }
+        if self.any_filesystem {
+            return Ok(());
+        }
+        let system = fstatfs(fd).map_err(|e| Error::os("open", e.raw_os_error(), "the file system of a descriptor"))?;
+        let magic = system.f_type as u64 & 0xFFFF_FFFF;
+        if !FILE_SYSTEMS.contains(&magic) {
+            let context = format!("descriptor {} is of a file system of the type {magic:#x}", fd.as_raw_fd());
+            return Err(Error::new(ErrorKind::Unsupported, "open", context).advice(
+                "the service takes files of those that the kernel serves alone, unless run with --any-filesystem",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Stops watching, just before the memory is unmapped; the session may still have the watch, to see what happened.
+struct Unwatch(Arc<Watch>);
+
+impl Drop for Unwatch {
+    fn drop(&mut self) {
+        self.0.clear();
+    }
+}
+
+fn flags(fd: &OwnedFd) -> Result<OFlags> {
+    rustix::fs::fcntl_getfl(fd).map_err(|e| Error::os("open", e.raw_os_error(), "the mode of a descriptor"))
+}
+
+fn mode(fd: &OwnedFd) -> Result<OFlags> {
+    Ok(flags(fd)? & OFlags::RWMODE)
+}
+
+fn bad(what: String) -> Error {
+    Error::new(ErrorKind::InvalidInput, "connect", what)
+}

@@ -1,0 +1,106 @@
+//! Memory that a client and the service both have.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use datapipes::memory::{Access, Region};
+use datapipes::{Dram, Endpoint, Error, Lease, LeaseMut, Locator, Pages, Result};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
+use rustix::io::Errno;
+
+/// Memory that can be passed to the service: a memfd, sealed so that its length stays. Here it is a place like any other.
+///
+/// While a [`ClientPipe`](crate::ClientPipe) moves bytes from or to it, it holds leases on them, as a pipe of this process
+/// does. Who has the descriptor can reach the bytes past any lease: give it to those only that keep to what was agreed.
+///
+/// ```
+/// use datapipes_service::SharedMemory;
+/// let memory = SharedMemory::create(1 << 20)?;
+/// memory.lease_mut()?[0] = 7;
+/// assert_eq!(memory.lease()?[0], 7);
+/// # Ok::<(), datapipes::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct SharedMemory {
+    fd: OwnedFd,
+    dram: Dram,
+}
+
+impl SharedMemory {
+    /// Makes `len` bytes, zeroed, of ordinary pages.
+    ///
+    /// # Errors
+    /// `InvalidInput` for 0 bytes; `OutOfMemory`.
+    pub fn create(len: usize) -> Result<SharedMemory> {
+        SharedMemory::create_on(Pages::Small, len)
+    }
+
+    /// Makes `len` bytes, zeroed. Huge pages are taken from the system's reserve (hugetlb), and `len` must be a multiple of one.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create); `OutOfMemory` where there are not as many huge pages free; `InvalidInput` for another length.
+    pub fn create_on(pages: Pages, len: usize) -> Result<SharedMemory> {
+        let os = |e: Errno| Error::os("create", e.raw_os_error(), format!("{len} bytes of shared memory"));
+        let huge = if pages == Pages::Huge { MemfdFlags::HUGETLB } else { MemfdFlags::empty() };
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | huge;
+        let fd = match memfd_create("datapipes", flags | MemfdFlags::NOEXEC_SEAL) {
+            // Kernels before 6.3 do not know the flag.
+            Err(Errno::INVAL) => memfd_create("datapipes", flags),
+            other => other,
+        };
+        let fd = fd.map_err(os)?;
+        ftruncate(&fd, len as u64).map_err(os)?;
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).map_err(os)?;
+        SharedMemory::from_fd(fd)
+    }
+
+    /// Takes a memfd that was made elsewhere, all of it, for reading and writing.
+    ///
+    /// # Errors
+    /// As [`Region::map_sealed`].
+    pub fn from_fd(fd: OwnedFd) -> Result<SharedMemory> {
+        let stat = fstat(&fd).map_err(|e| Error::os("map", e.raw_os_error(), "the length of a descriptor"))?;
+        let len = u64::try_from(stat.st_size).unwrap_or(0);
+        let region = Region::map_sealed(fd.as_fd(), len, Access::Write, Box::new(()))?;
+        let dram = Dram::over(region.range(0, region.len())?);
+        Ok(SharedMemory { fd, dram })
+    }
+
+    /// The same bytes as a place of this process.
+    pub fn as_dram(&self) -> &Dram {
+        &self.dram
+    }
+
+    /// The length in bytes.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.dram.len()
+    }
+
+    /// Leases the bytes for reading.
+    ///
+    /// # Errors
+    /// `Busy` while a transfer or somebody else of this process may write them.
+    pub fn lease(&self) -> Result<Lease> {
+        self.dram.lease()
+    }
+
+    /// Leases the bytes for writing.
+    ///
+    /// # Errors
+    /// `Busy` while a transfer or anybody else of this process holds them.
+    pub fn lease_mut(&self) -> Result<LeaseMut> {
+        self.dram.lease_mut()
+    }
+}
+
+impl AsFd for SharedMemory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Locator for SharedMemory {
+    fn endpoint(&self) -> Endpoint {
+        self.dram.endpoint()
+    }
+}

@@ -1,0 +1,415 @@
+//! Clients that die, lie, flood, or keep silent; and another one beside them, which must not notice.
+#![allow(clippy::unwrap_used)]
+
+mod scene;
+
+use std::io::{BufRead, BufReader};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::Child;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use datapipes::descriptor::wire::Request;
+use datapipes::{ConnectFd, ErrorKind, Pages, Span, Ssd};
+use datapipes_service::{Client, Place, SharedMemory};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create, open};
+use rustix::net::{RecvFlags, SendFlags};
+use scene::{MIB, Raw, Service, file_of, memory_of, pattern};
+
+/// A client that goes on and checks every byte until it is told to stop.
+struct Good {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<u64>,
+}
+
+impl Good {
+    fn start(service: &Service) -> Good {
+        let (client, stop) = (service.client(), Arc::new(AtomicBool::new(false)));
+        let told = stop.clone();
+        let (said, ready) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let bytes = pattern(MIB as usize, 11);
+            let (memory, file) = (memory_of(&bytes), file_of(&bytes));
+            let target = SharedMemory::create(bytes.len()).unwrap();
+            let to = Place::memory(&target);
+            let mut pipes = [Place::memory(&memory), Place::file(&file)]
+                .map(|from| client.connect_pipe(&from, &to, &ConnectFd::default()).unwrap());
+            let mut rounds = 0;
+            while !told.load(Ordering::SeqCst) || rounds < 4 {
+                target.lease_mut().unwrap().fill(0);
+                pipes[rounds as usize % 2].transfer(Span { source: 0, target: 0, len: MIB }).unwrap();
+                assert!(target.lease().unwrap()[..] == bytes[..], "round {rounds}");
+                rounds += 1;
+                let _ = said.send(());
+            }
+            rounds
+        });
+        ready.recv().unwrap();
+        ready.recv().unwrap();
+        Good { stop, thread }
+    }
+
+    fn stop(self) -> u64 {
+        self.stop.store(true, Ordering::SeqCst);
+        self.thread.join().unwrap()
+    }
+}
+
+fn memfd(len: u64, seals: SealFlags) -> OwnedFd {
+    let fd = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&fd, len).unwrap();
+    fcntl_add_seals(&fd, seals).unwrap();
+    fd
+}
+
+fn opened(path: &std::path::Path, flags: OFlags) -> OwnedFd {
+    open(path, flags | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR).unwrap()
+}
+
+const MEMORY_TO_MEMORY: &[u8] =
+    br#"{"ask":"connect","source":{"kind":"memory","fd":0},"target":{"kind":"memory","fd":1}}"#;
+const FILE_TO_MEMORY: &[u8] = br#"{"ask":"connect","source":{"kind":"file","fd":0},"target":{"kind":"memory","fd":1}}"#;
+const MEMORY_TO_FILE: &[u8] = br#"{"ask":"connect","source":{"kind":"memory","fd":0},"target":{"kind":"file","fd":1}}"#;
+
+#[test]
+fn descriptors_that_do_not_fit_their_role_are_refused_and_closed() {
+    let service = Service::start(&[]);
+    let good = Good::start(&service);
+    let raw = Raw::hello(&service.socket);
+    let before = service.status();
+    let sealed = memfd(MIB, SealFlags::SHRINK);
+    let dir = scene::Dir::new();
+    let path = dir.0.join("f");
+    std::fs::write(&path, b"bytes").unwrap();
+    let say = |request: &[u8], fds: &[&OwnedFd]| {
+        let fds: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
+        raw.refused(request, &fds)
+    };
+    use ErrorKind::{InvalidInput, OutOfRange, PermissionDenied, Unsupported};
+    let file = |flags| opened(&path, flags);
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    let folder = opened(&dir.0, OFlags::RDONLY);
+    let null = opened("/dev/null".as_ref(), OFlags::RDWR);
+    let cases: Vec<(&str, (ErrorKind, String), ErrorKind, &str)> = vec![
+        ("unsealed", say(MEMORY_TO_MEMORY, &[&memfd(MIB, SealFlags::empty()), &sealed]), InvalidInput, "F_SEAL_SHRINK"),
+        ("file as memory", say(MEMORY_TO_MEMORY, &[&file(OFlags::RDWR), &sealed]), InvalidInput, "memfd"),
+        ("sealed target", say(MEMORY_TO_MEMORY, &[&sealed, &memfd(MIB, SealFlags::SHRINK | SealFlags::WRITE)]), PermissionDenied, "sealed against writing"),
+        ("memory of no length", say(MEMORY_TO_MEMORY, &[&sealed, &memfd(0, SealFlags::SHRINK)]), InvalidInput, "0 bytes"),
+        ("a pipe", say(FILE_TO_MEMORY, &[&reader, &sealed]), Unsupported, "file system"),
+        ("a pipe to write", say(MEMORY_TO_FILE, &[&sealed, &writer]), Unsupported, "file system"),
+        ("a folder", say(FILE_TO_MEMORY, &[&folder, &sealed]), InvalidInput, "Directory"),
+        ("a device", say(FILE_TO_MEMORY, &[&null, &sealed]), InvalidInput, "CharacterDevice"),
+        ("a name", say(FILE_TO_MEMORY, &[&file(OFlags::PATH), &sealed]), InvalidInput, "O_PATH"),
+        ("only to write", say(FILE_TO_MEMORY, &[&file(OFlags::WRONLY), &sealed]), PermissionDenied, "may not be read"),
+        ("only to read", say(MEMORY_TO_FILE, &[&sealed, &file(OFlags::RDONLY)]), PermissionDenied, "may not be written"),
+        ("appending", say(MEMORY_TO_FILE, &[&sealed, &file(OFlags::WRONLY | OFlags::APPEND)]), PermissionDenied, "O_APPEND"),
+        ("of the kernel", say(FILE_TO_MEMORY, &[&opened("/proc/self/maps".as_ref(), OFlags::RDONLY), &sealed]), Unsupported, "--any-filesystem"),
+        ("a socket as memory", say(MEMORY_TO_MEMORY, &[&raw.0, &sealed]), InvalidInput, "memfd"),
+        ("one missing", say(MEMORY_TO_MEMORY, &[&sealed]), InvalidInput, "descriptor 1 is named"),
+        ("one too many", say(MEMORY_TO_MEMORY, &[&sealed, &sealed, &null]), InvalidInput, "descriptor 2 came"),
+        ("nine", say(MEMORY_TO_MEMORY, &[&sealed, &sealed, &null, &null, &null, &null, &null, &null, &null]), InvalidInput, "more than 4 descriptors"),
+        ("with garbage", say(b"garbage", &[&sealed, &null]), InvalidInput, "no request"),
+        ("with a status", say(br#"{"ask":"status"}"#, &[&sealed]), InvalidInput, "no descriptors"),
+        ("beyond", say(br#"{"ask":"connect","source":{"kind":"memory","fd":0,"offset":1048576,"len":1},"target":{"kind":"memory","fd":1}}"#, &[&sealed, &sealed]), OutOfRange, "1 bytes at 1048576"),
+        ("beyond numbers", say(br#"{"ask":"connect","source":{"kind":"memory","fd":0,"offset":18446744073709551615,"len":2},"target":{"kind":"memory","fd":1}}"#, &[&sealed, &sealed]), OutOfRange, "memory of"),
+        ("two files as one", say(br#"{"ask":"connect","source":{"kind":"file","fd":0,"direct":1},"target":{"kind":"memory","fd":2}}"#, &[&file(OFlags::RDONLY), &file(OFlags::RDONLY), &sealed]), InvalidInput, "O_DIRECT"),
+        ("no rate", say(br#"{"ask":"connect","source":{"kind":"memory","fd":0},"target":{"kind":"memory","fd":1},"service":{"class":"bulk","at_most":-5.0}}"#, &[&sealed, &sealed]), InvalidInput, "bytes per second"),
+        ("no depth", say(br#"{"ask":"connect","source":{"kind":"memory","fd":0},"target":{"kind":"memory","fd":1},"depth":0}"#, &[&sealed, &sealed]), InvalidInput, "depth"),
+        ("a huge queue", say(br#"{"ask":"connect","source":{"kind":"memory","fd":0},"target":{"kind":"memory","fd":1},"constraints":{"queue_depth":4000000000}}"#, &[&sealed, &sealed]), InvalidInput, "queue_depth"),
+    ];
+    for (what, (kind, text), wanted, said) in cases {
+        assert_eq!(kind, wanted, "{what}: {text}");
+        assert!(text.contains(said), "{what}: {text}");
+    }
+    // The session was not cut off for it, and nothing that was passed stayed open.
+    service.until("descriptors leak", |now| {
+        now.descriptors == before.descriptors && now.mapped_bytes == before.mapped_bytes
+    });
+    raw.send(MEMORY_TO_MEMORY, &[sealed.as_fd(), sealed.as_fd()]).unwrap();
+    assert!(raw.answer().unwrap().into_result().is_ok());
+    good.stop();
+}
+
+#[test]
+fn who_does_not_speak_the_protocol_is_told_and_cut_off() {
+    let service = Service::start(&["--hello-ms", "50"]);
+    let good = Good::start(&service);
+    let before = service.status();
+    for first in
+        [&b"GET / HTTP/1.1\r\n\r\n"[..], br#"{"ask":"status"}"#, br#"{"ask":"hello","version":2}"#, br#"{"ask":"hel"#]
+    {
+        let raw = Raw::connect(&service.socket);
+        raw.send(first, &[]).unwrap();
+        assert!(raw.answer().unwrap().into_result().is_err());
+        assert!(raw.answer().is_none(), "it hangs up after {:?}", String::from_utf8_lossy(first));
+    }
+    let silent = Raw::connect(&service.socket);
+    assert!(silent.answer().is_none(), "who says nothing is cut off");
+    // Later, half a message and one that is too long are errors of that request alone.
+    let raw = Raw::hello(&service.socket);
+    assert_eq!(raw.refused(&MEMORY_TO_MEMORY[..40], &[]).0, ErrorKind::InvalidInput);
+    assert!(raw.refused(&[b' '; 20 << 10], &[]).1.contains("more than"));
+    assert_eq!(raw.refused(br#"{"ask":"hello","version":1}"#, &[]).0, ErrorKind::InvalidInput);
+    raw.send(br#"{"ask":"status"}"#, &[]).unwrap();
+    assert!(raw.answer().unwrap().into_result().is_ok());
+    drop(raw);
+    good.stop();
+    let after = service.until("they are counted", |now| now.turned_away == before.turned_away + 5);
+    assert!(after.descriptors <= before.descriptors);
+    assert!(service.log().contains("said nothing for 50 ms"), "{}", service.log());
+}
+
+#[test]
+fn who_asks_without_end_and_reads_no_answer_is_cut_off() {
+    let service = Service::start(&[]);
+    let good = Good::start(&service);
+    let before = service.status();
+    let raw = Raw::hello(&service.socket);
+    let mut asked = 0u64;
+    while raw.send(br#"{"ask":"status"}"#, &[]).is_ok() {
+        asked += 1;
+    }
+    assert!(asked > 1);
+    assert!(service.until("it is cut off", |now| now.turned_away > before.turned_away).connected >= 2);
+    drop(raw);
+    service.until("descriptors leak", |now| now.descriptors == before.descriptors);
+    good.stop();
+}
+
+/// A pipe's descriptor of a client that keeps to nothing.
+fn pipe_of(client: &Client, memory: &SharedMemory, depth: usize) -> datapipes_service::ClientPipe {
+    let ask = ConnectFd { depth: Some(depth), ..ConnectFd::default() };
+    client.connect_pipe(&Place::memory(memory), &Place::memory(memory), &ask).unwrap()
+}
+
+#[test]
+fn floods_and_garbage_on_a_pipe_hold_nobody_up() {
+    let service = Service::start(&[]);
+    let good = Good::start(&service);
+    let before = service.status();
+    let client = service.client();
+    let memory = memory_of(&pattern(MIB as usize, 1));
+    // Never reads a completion; sends until nothing goes any more.
+    let deaf = pipe_of(&client, &memory, 4096 - 64 - 64);
+    // Sends garbage, descriptors, and requests as fast as it can, and throws away what comes.
+    let noisy = pipe_of(&client, &memory, 64);
+    let request = |token| Request { token, span: Span { source: 0, target: MIB / 2, len: 64 } }.to_bytes();
+    let mut refusals = 0;
+    for turn in 0..20_000u64 {
+        let message: &[u8] = match turn % 4 {
+            0 => b"garbage",
+            1 => &[0xff; 600],
+            2 => &[0],
+            _ => &request(turn),
+        };
+        let _ = rustix::net::send(&noisy, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        let mut answer = [0; 1024];
+        while rustix::net::recv(&noisy, &mut answer, RecvFlags::DONTWAIT).is_ok_and(|(len, _)| len > 0) {
+            refusals += 1;
+        }
+        let _ = rustix::net::send(&deaf, &request(turn), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+    assert!(refusals > 0);
+    // Descriptors beside a request are closed by the kernel, since nobody asked for them.
+    let passing = Raw(noisy.as_fd().try_clone_to_owned().unwrap());
+    let mut passed = 0;
+    while passed < 20 {
+        let mut fds = [PollFd::new(&noisy, PollFlags::OUT | PollFlags::IN)];
+        poll(&mut fds, None).unwrap();
+        assert!(!fds[0].revents().contains(PollFlags::HUP), "the pipe was ended");
+        if passing.send(&request(1), &[memory.as_fd(); 3]).is_ok() {
+            passed += 1;
+        }
+        let mut answer = [0; 1024];
+        while rustix::net::recv(&noisy, &mut answer, RecvFlags::DONTWAIT).is_ok_and(|(len, _)| len > 0) {}
+    }
+    // A packet without bytes cannot be told from the end of the connection, and ends the pipe.
+    while rustix::net::send(&noisy, &[], SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_err() {}
+    while rustix::net::recv(&noisy, &mut [0; 1024], RecvFlags::DONTWAIT).map_or(true, |(len, _)| len > 0) {}
+    drop((passing, deaf, noisy, client, memory));
+    service.until("what they had goes", |now| {
+        now.descriptors == before.descriptors
+            && now.mapped_bytes == before.mapped_bytes
+            && now.connected == before.connected
+    });
+    assert!(good.stop() > 4);
+}
+
+#[test]
+fn a_pipe_whose_client_hung_up_ends_though_others_have_its_descriptor() {
+    let service = Service::start(&[]);
+    let before = service.status();
+    let client = service.client();
+    let memory = memory_of(&pattern(MIB as usize, 1));
+    let pipe = pipe_of(&client, &memory, 8);
+    let copy = pipe.as_fd().try_clone_to_owned().unwrap();
+    drop(pipe);
+    drop(client);
+    service.until_as(&before);
+    let request = Request { token: 1, span: Span { source: 0, target: MIB / 2, len: 64 } };
+    assert!(rustix::net::send(&copy, &request.to_bytes(), SendFlags::NOSIGNAL).is_err());
+}
+
+#[test]
+#[ignore = "a process of a_client_killed_in_the_middle_is_cleaned_up_after"]
+fn child_that_is_killed() {
+    let Some((socket, seed)) = scene::told() else { return };
+    let client = Client::connect(socket).unwrap();
+    let bytes = pattern(32 * MIB as usize, seed);
+    let (memory, file) = (memory_of(&bytes), file_of(&bytes));
+    let targets = [SharedMemory::create(bytes.len()).unwrap(), SharedMemory::create(bytes.len()).unwrap()];
+    let to_file = Ssd::unlinked_in(scene::disk()).unwrap();
+    let ask = ConnectFd { depth: Some(16), ..ConnectFd::default() };
+    let pairs = [
+        (Place::memory(&memory), Place::memory(&targets[0])),
+        (Place::file(&file), Place::memory(&targets[1])),
+        (Place::memory(&memory), Place::file(&to_file)),
+    ];
+    let pipes = pairs.map(|(from, to)| client.connect_pipe(&from, &to, &ask).unwrap());
+    println!("begins");
+    for round in 0u64.. {
+        for pipe in &pipes {
+            let at = round % 32 * MIB;
+            while pipe.complete().unwrap().is_some() {}
+            let _ = pipe.submit(Span { source: at, target: at, len: MIB });
+        }
+    }
+}
+
+fn killed_after(mut child: Child, us: u64) {
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("begins")));
+    std::thread::sleep(std::time::Duration::from_micros(us));
+    child.kill().unwrap();
+    let status = child.wait().unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9), "it ended: {status}");
+}
+
+#[test]
+fn a_client_killed_in_the_middle_is_cleaned_up_after() {
+    let service = Service::start(&[]);
+    let good = Good::start(&service);
+    // The first one warms up: threads of the runtime come with the first work of their kind, and stay.
+    killed_after(scene::child("child_that_is_killed", &service.socket, 0), 3000);
+    let before = service.until("it is gone", |now| now.connected == 2);
+    service.until("its memory is gone", |now| now.mapped_bytes == 2 * MIB);
+    let base = service.status();
+    for seed in 1..6 {
+        killed_after(scene::child("child_that_is_killed", &service.socket, seed), seed * 1777);
+        service.until_as(&base);
+    }
+    assert_eq!(before.pid, base.pid, "the service lives");
+    assert!(good.stop() > 4);
+}
+
+#[test]
+fn limits_are_kept_and_named() {
+    let flags = [
+        "--pipes",
+        "2",
+        "--transfers",
+        "100",
+        "--mapped-bytes",
+        "3M",
+        "--all-mapped-bytes",
+        "4M",
+        "--clients",
+        "3",
+        "--clients-per-uid",
+        "2",
+        "--promised",
+        "1M",
+        "--descriptors",
+        "10",
+    ];
+    let service = Service::start(&flags);
+    let client = service.client();
+    assert_eq!((client.limits().pipes, client.limits().mapped_bytes), (2, 3 * MIB));
+    let memories: Vec<_> = (0..4).map(|i| memory_of(&pattern(MIB as usize, i))).collect();
+    let connect = |client: &Client, from: usize, to: usize, ask: ConnectFd| {
+        client.connect_pipe(&Place::memory(&memories[from]), &Place::memory(&memories[to]), &ask)
+    };
+    let deep = |depth| ConnectFd { depth: Some(depth), ..ConnectFd::default() };
+    let busy = |outcome: datapipes::Result<datapipes_service::ClientPipe>, said: &str| {
+        let e = outcome.map(|_| ()).unwrap_err();
+        assert!(e.kind() == ErrorKind::Busy && e.to_string().contains(said), "{e}");
+    };
+    busy(connect(&client, 0, 1, deep(101)), "--transfers");
+    let mut rate = deep(10);
+    rate.connect.service.at_least = Some(2e6);
+    busy(connect(&client, 0, 1, rate), "--promised");
+    let one = connect(&client, 0, 1, deep(60)).unwrap();
+    busy(connect(&client, 2, 3, deep(10)), "--mapped-bytes");
+    busy(connect(&client, 0, 1, deep(60)), "beside 60");
+    let two = connect(&client, 0, 2, deep(10)).unwrap();
+    busy(connect(&client, 0, 1, deep(10)), "--pipes");
+    // Beside the 3 MiB of this one, another client gets 1 MiB, and a third is not let in.
+    let other = service.client();
+    busy(connect(&other, 0, 1, deep(1)), "--all-mapped-bytes");
+    let e = Client::connect(&service.socket).unwrap_err();
+    assert!(e.kind() == ErrorKind::Busy && e.to_string().contains("2 clients of user"), "{e}");
+    drop((one, two));
+    // What was given up can be had again: the pipes' end is known here before it is there, so it is asked again.
+    let again = (0..30_000).find_map(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        connect(&client, 2, 3, deep(10)).ok()
+    });
+    assert!(again.is_some(), "{}", service.log());
+    // Each such pipe keeps 3 + 2 or 3 + 4 descriptors: two files, each with or without O_DIRECT.
+    let files = [file_of(b"1"), file_of(b"2")];
+    let outcomes: Vec<_> =
+        (0..2).map(|_| other.connect_pipe(&Place::file(&files[0]), &Place::file(&files[1]), &deep(1))).collect();
+    let e = outcomes.into_iter().collect::<Result<Vec<_>, _>>().map(drop).map_err(|e| e.to_string());
+    if files[0].file().direct_fd().is_ok() {
+        assert!(e.is_err_and(|e| e.contains("--descriptors")));
+    } else {
+        println!("SKIPPED: limits_are_kept_and_named: descriptors: the file system does no direct I/O");
+    }
+}
+
+#[test]
+fn a_user_who_is_not_allowed_is_turned_away() {
+    let me = rustix::process::getuid().as_raw();
+    let service = Service::start(&["--allow-uid", &me.to_string()]);
+    assert!(Client::connect(&service.socket).is_ok());
+    let closed = Service::start(&["--allow-uid", &(me + 1).to_string()]);
+    let e = Client::connect(&closed.socket).unwrap_err();
+    assert!(e.kind() == ErrorKind::PermissionDenied && e.to_string().contains("--allow-uid"), "{e}");
+}
+
+#[test]
+fn huge_pages_that_are_not_there_end_their_client_and_nobody_else() {
+    let page = 2 << 20;
+    let source = memory_of(&pattern(page, 2));
+    let (Ok(one), Ok(target)) =
+        (SharedMemory::create_on(Pages::Huge, page), SharedMemory::create_on(Pages::Huge, page))
+    else {
+        return println!(
+            "SKIPPED: huge_pages_that_are_not_there_end_their_client_and_nobody_else: fewer than 2 huge pages of 2 MiB are free"
+        );
+    };
+    drop(one);
+    let service = Service::start(&[]);
+    let good = Good::start(&service);
+    let client = service.client();
+    let mut pipe =
+        client.connect_pipe(&Place::memory(&source), &Place::memory(&target), &ConnectFd::default()).unwrap();
+    pipe.transfer(Span { source: 0, target: 0, len: page as u64 }).unwrap();
+    assert!(target.lease().unwrap()[..] == source.lease().unwrap()[..]);
+    // The page is punched out, and every free one taken: there is none for the service when it writes.
+    let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&target, flags, 0, page as u64).unwrap();
+    let mut taken = Vec::new();
+    while let Ok(memory) = SharedMemory::create_on(Pages::Huge, page) {
+        memory.lease_mut().unwrap()[0] = 1;
+        taken.push(memory);
+    }
+    // Whether it is told as done or as cut off depends on who is quicker; the bytes are nowhere.
+    let _ = pipe.transfer(Span { source: 0, target: 0, len: page as u64 });
+    service.until("it is cut off", |now| now.turned_away == 1);
+    assert!(service.log().contains("SIGBUS"), "{}", service.log());
+    assert!(good.stop() > 4);
+    drop((pipe, client, taken));
+}

@@ -1,0 +1,189 @@
+//! Pipes of real processes through a real service.
+#![allow(clippy::unwrap_used)]
+
+mod scene;
+
+use std::io::{BufRead, BufReader};
+
+use datapipes::descriptor::wire::{Completion, Request};
+use datapipes::{Class, Connect, ConnectFd, ErrorKind, Service as Asked, Span, Ssd};
+use datapipes_service::{Client, Place, SharedMemory};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use scene::{MIB, Service, content, file_of, memory_of, pattern};
+
+fn whole(len: u64) -> Span {
+    Span { source: 0, target: 0, len }
+}
+
+/// Moves and looks: memory to memory, file to memory, memory to file, file to file.
+fn every_pair(client: &Client, seed: u64, rounds: u64) {
+    let len = 4 * MIB;
+    for round in 0..rounds {
+        let bytes = pattern(len as usize, seed * 1000 + round);
+        let (memory, file) = (memory_of(&bytes), file_of(&bytes));
+        let (to_memory, from_file) =
+            (SharedMemory::create(len as usize).unwrap(), SharedMemory::create(len as usize).unwrap());
+        let (to_file, copy) = (Ssd::unlinked_in(scene::disk()).unwrap(), Ssd::unlinked_in(scene::disk()).unwrap());
+        let pairs = [
+            (Place::memory(&memory), Place::memory(&to_memory)),
+            (Place::file(&file), Place::memory(&from_file)),
+            (Place::memory(&memory), Place::file(&to_file)),
+            (Place::file(&file), Place::file(&copy)),
+        ];
+        for (source, target) in &pairs {
+            let mut pipe = client.connect_pipe(source, target, &ConnectFd::default()).unwrap();
+            // In pieces that begin anywhere, the last one first.
+            for (at, end) in [(len / 2 + 4097, len), (1234, len / 2 + 4097), (0, 1234)] {
+                pipe.transfer(Span { source: at, target: at, len: end - at }).unwrap();
+            }
+            assert!(!pipe.route().is_empty());
+        }
+        for memory in [&to_memory, &from_file] {
+            assert!(memory.lease().unwrap()[..] == bytes[..], "seed {seed}, round {round}");
+        }
+        for file in [&to_file, &copy] {
+            assert!(content(file, bytes.len()) == bytes, "seed {seed}, round {round}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "a process of two_processes_at_once_move_every_pair"]
+fn child_that_moves_every_pair() {
+    let Some((socket, seed)) = scene::told() else { return };
+    every_pair(&Client::connect(socket).unwrap(), seed, 3);
+    println!("verified");
+}
+
+#[test]
+fn two_processes_at_once_move_every_pair() {
+    let service = Service::start(&[]);
+    let before = service.status();
+    let children = [1, 2].map(|seed| scene::child("child_that_moves_every_pair", &service.socket, seed));
+    for mut child in children {
+        let lines: Vec<String> = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok).collect();
+        assert!(child.wait().unwrap().success(), "{lines:?}");
+        assert!(lines.iter().any(|line| line.contains("verified")), "{lines:?}");
+    }
+    let after = service.until("their memory goes", |now| now.mapped_bytes == 0 && now.connected == 1);
+    let completed = |status: &datapipes_service::Status| status.runtime["completed"].as_u64().unwrap();
+    assert!(completed(&after) >= completed(&before) + 2 * 3 * 4 * 3, "{after:?}");
+}
+
+#[test]
+fn the_descriptor_works_in_an_event_loop() {
+    let service = Service::start(&[]);
+    let client = service.client();
+    let bytes = pattern(8 * MIB as usize, 5);
+    let (file, source) = (file_of(&bytes), memory_of(&bytes));
+    let targets = [SharedMemory::create(bytes.len()).unwrap(), SharedMemory::create(bytes.len()).unwrap()];
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    let places = [Place::file(&file), Place::memory(&source)];
+    let pipes: Vec<_> = (0..2)
+        .map(|i| {
+            let ask = ConnectFd { depth: Some(3), place: 70 + i as u64, ..ConnectFd::default() };
+            let pipe = client.connect_pipe(&places[i], &Place::memory(&targets[i]), &ask).unwrap();
+            epoll::add(&epoll, &pipe, EventData::new_u64(i as u64), EventFlags::IN | EventFlags::OUT).unwrap();
+            pipe
+        })
+        .collect();
+    let (pieces, len) = (16, bytes.len() as u64 / 16);
+    let (mut started, mut done) = ([0; 2], [0; 2]);
+    let mut events = Vec::with_capacity(4);
+    while done != [pieces; 2] {
+        events.clear();
+        epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), None).unwrap();
+        for event in &events {
+            let (i, flags) = (event.data.u64() as usize, event.flags);
+            if flags.contains(EventFlags::IN) {
+                let completion = pipes[i].complete().unwrap().unwrap();
+                assert_eq!((completion.place, completion.bytes), (70 + i as u64, len));
+                completion.result.unwrap();
+                done[i] += 1;
+            }
+            if flags.contains(EventFlags::OUT) && started[i] < pieces {
+                pipes[i].submit(Span { source: started[i] * len, target: started[i] * len, len }).unwrap();
+                started[i] += 1;
+                if started[i] == pieces {
+                    epoll::modify(&epoll, &pipes[i], event.data, EventFlags::IN).unwrap();
+                }
+            }
+        }
+    }
+    for target in &targets {
+        assert!(target.lease().unwrap()[..] == bytes[..]);
+    }
+}
+
+#[test]
+fn plain_packets_do_and_errors_come_with_their_kind() {
+    let service = Service::start(&[]);
+    let client = service.client();
+    let bytes = pattern(MIB as usize, 9);
+    let (source, target) = (memory_of(&bytes), SharedMemory::create(2 * MIB as usize).unwrap());
+    // The target is the second half of the memory.
+    let half = Place::memory_range(&target, MIB as usize, MIB as usize).unwrap();
+    let pipe = client.connect_pipe(&Place::memory(&source), &half, &ConnectFd::default()).unwrap();
+    let ask = |token, span: Span| {
+        rustix::io::write(&pipe, &Request { token, span }.to_bytes()).unwrap();
+        let mut message = [0; 1024];
+        rustix::event::poll(&mut [rustix::event::PollFd::new(&pipe, rustix::event::PollFlags::IN)], None).unwrap();
+        let len = rustix::io::read(&pipe, &mut message).unwrap();
+        let completion = Completion::from_bytes(&message[..len]).unwrap();
+        assert_eq!(completion.token, token);
+        completion.result
+    };
+    ask(77, whole(MIB)).unwrap();
+    assert_eq!(ask(78, Span { source: 1, target: 0, len: MIB }).unwrap_err().kind(), ErrorKind::OutOfRange);
+    assert_eq!(
+        ask(79, Span { source: u64::MAX, target: u64::MAX, len: u64::MAX }).unwrap_err().kind(),
+        ErrorKind::OutOfRange
+    );
+    let lease = target.lease().unwrap();
+    assert!(lease[MIB as usize..] == bytes[..] && lease[..MIB as usize].iter().all(|b| *b == 0));
+    // A file that is shorter than was thought, and one that is cut while it is used: errors, and the service lives.
+    let file = file_of(&bytes[..5000]);
+    drop(lease);
+    let mut pipe = client.connect_pipe(&Place::file(&file), &Place::memory(&target), &ConnectFd::default()).unwrap();
+    assert_eq!(pipe.transfer(whole(MIB)).unwrap_err().kind(), ErrorKind::EndOfFile);
+    pipe.transfer(whole(5000)).unwrap();
+    file.set_len(100).unwrap();
+    assert_eq!(pipe.transfer(whole(5000)).unwrap_err().kind(), ErrorKind::EndOfFile);
+    pipe.transfer(whole(100)).unwrap();
+    assert!(target.lease().unwrap()[..100] == bytes[..100]);
+}
+
+#[test]
+fn bytes_are_leased_here_while_they_move_there() {
+    let service = Service::start(&[]);
+    let client = service.client();
+    let bytes = pattern(32 * MIB as usize, 3);
+    let (source, target) = (memory_of(&bytes), SharedMemory::create(bytes.len()).unwrap());
+    // So slow that it is under way while we look.
+    let asked = Asked { at_most: Some(64e6), ..Asked::of(Class::Bulk) };
+    let ask = ConnectFd { connect: Connect { service: asked, ..Connect::default() }, ..ConnectFd::default() };
+    let pipe = client.connect_pipe(&Place::memory(&source), &Place::memory(&target), &ask).unwrap();
+    pipe.submit(whole(bytes.len() as u64)).unwrap();
+    assert_eq!(target.lease().unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(source.lease_mut().unwrap_err().kind(), ErrorKind::Busy);
+    assert!(source.lease().is_ok(), "others may read what is read");
+    assert_eq!(pipe.submit(whole(1)).unwrap_err().kind(), ErrorKind::Busy);
+    // Dropping waits until the bytes are there.
+    drop(pipe);
+    assert!(target.lease().unwrap()[..] == bytes[..]);
+    drop((client, source));
+}
+
+#[test]
+fn the_same_memory_is_mapped_once_and_overlaps_are_refused() {
+    let service = Service::start(&[]);
+    let client = service.client();
+    let memory = memory_of(&pattern(2 * MIB as usize, 4));
+    let (all, whole_of) = (Place::memory(&memory), ConnectFd::default());
+    let mut one = client.connect_pipe(&all, &all, &whole_of).unwrap();
+    let _two = client.connect_pipe(&all, &all, &whole_of).unwrap();
+    assert_eq!(client.status().unwrap().mapped_bytes, 2 * MIB);
+    one.transfer(Span { source: 0, target: MIB, len: MIB }).unwrap();
+    let bytes = memory.lease().unwrap();
+    assert!(bytes[..MIB as usize] == bytes[MIB as usize..]);
+}

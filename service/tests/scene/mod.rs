@@ -1,0 +1,237 @@
+//! A service that runs as a process of its own, for tests.
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub)] // Helpers of tests may unwrap; not every test uses all of them.
+
+use std::io::{BufRead, BufReader, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use datapipes::{Dram, Ssd};
+use datapipes_service::protocol::{ANSWER_BYTES, Answer};
+use datapipes_service::{Client, SharedMemory, Status};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType, connect, sendmsg, socket_with,
+};
+
+pub const MIB: u64 = 1 << 20;
+
+/// A folder of its own, on a real disk, short enough for the name of a socket; removed at the end.
+pub struct Dir(pub PathBuf);
+
+impl Dir {
+    pub fn new() -> Dir {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("dpiped-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let dir = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&dir).unwrap();
+        Dir(dir)
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+pub struct Service {
+    pub child: Child,
+    pub socket: PathBuf,
+    lines: Arc<Mutex<Vec<String>>>,
+    reader: Option<JoinHandle<()>>,
+    _dir: Dir,
+}
+
+impl Service {
+    pub fn start(flags: &[&str]) -> Service {
+        let dir = Dir::new();
+        let socket = dir.0.join("s");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dpiped"));
+        command.arg("--socket").arg(&socket).args(flags);
+        Service::of(command, socket, dir)
+    }
+
+    /// Runs a command that serves at a path, and waits until it says so.
+    pub fn of(mut command: Command, socket: PathBuf, dir: Dir) -> Service {
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut reader = BufReader::new(child.stderr.take().unwrap());
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let mut line = String::new();
+        while !line.contains("serves at") {
+            line.clear();
+            assert!(reader.read_line(&mut line).unwrap() > 0, "it ended: {:?}", child.wait());
+            lines.lock().unwrap().push(line.trim_end().to_owned());
+        }
+        let theirs = lines.clone();
+        let reader = std::thread::spawn(move || {
+            for line in reader.lines().map_while(Result::ok) {
+                theirs.lock().unwrap().push(line);
+            }
+        });
+        Service { child, socket, lines, reader: Some(reader), _dir: dir }
+    }
+
+    pub fn client(&self) -> Client {
+        Client::connect(&self.socket).unwrap()
+    }
+
+    pub fn status(&self) -> Status {
+        self.client().status().unwrap()
+    }
+
+    pub fn log(&self) -> String {
+        self.lines.lock().unwrap().join("\n")
+    }
+
+    pub fn signal(&self, signal: i32) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let signal = rustix::process::Signal::from_named_raw(signal).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits for its end; all it said, too.
+    pub fn end(mut self) -> (ExitStatus, String) {
+        let status = self.child.wait().unwrap();
+        self.reader.take().unwrap().join().unwrap();
+        (status, self.log())
+    }
+
+    /// Looks until it holds, and fails with what was seen last if it never does.
+    pub fn until(&self, what: &str, holds: impl Fn(&Status) -> bool) -> Status {
+        let client = self.client();
+        let mut status = client.status().unwrap();
+        for _ in 0..30_000 {
+            if holds(&status) {
+                return status;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+            status = client.status().unwrap();
+        }
+        panic!("{what}: {status:?}\n{}", self.log());
+    }
+
+    /// Nothing of a client is left but of the one that asks: descriptors and memory are as they were.
+    pub fn until_as(&self, before: &Status) {
+        self.until("it does not go back to where it was", |now| {
+            now.descriptors == before.descriptors
+                && now.mapped_bytes == before.mapped_bytes
+                && now.connected == before.connected
+        });
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if let Some(reader) = self.reader.take() {
+            let _ = reader.join();
+        }
+        if std::thread::panicking() {
+            eprintln!("what the service said:\n{}", self.log());
+        }
+    }
+}
+
+pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    (0..len as u64).map(|i| ((i ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+}
+
+pub fn file_of(bytes: &[u8]) -> Ssd {
+    let ssd = Ssd::unlinked_in(disk()).unwrap();
+    std::fs::File::from(ssd.file().cached_fd().try_clone_to_owned().unwrap()).write_all_at(bytes, 0).unwrap();
+    ssd
+}
+
+pub fn content(file: &Ssd, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    std::fs::File::from(file.file().cached_fd().try_clone_to_owned().unwrap()).read_exact_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+pub fn memory_of(bytes: &[u8]) -> SharedMemory {
+    let memory = SharedMemory::create(bytes.len()).unwrap();
+    memory.lease_mut().unwrap().copy_from_slice(bytes);
+    memory
+}
+
+pub fn disk() -> &'static Path {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    std::fs::create_dir_all(dir).unwrap();
+    dir
+}
+
+/// A client that says what it likes.
+pub struct Raw(pub OwnedFd);
+
+impl Raw {
+    pub fn connect(path: &Path) -> Raw {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        Raw(socket)
+    }
+
+    pub fn hello(path: &Path) -> Raw {
+        let raw = Raw::connect(path);
+        raw.send(br#"{"ask":"hello","version":1,"name":"raw"}"#, &[]).unwrap();
+        assert!(matches!(raw.answer(), Some(Answer::Hello { .. })));
+        raw
+    }
+
+    pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)));
+        sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).map(drop)
+    }
+
+    /// The next answer; None where the service hung up. Descriptors that come with it are closed.
+    pub fn answer(&self) -> Option<Answer> {
+        let mut buffer = vec![0; ANSWER_BYTES];
+        loop {
+            match rustix::net::recv(&self.0, &mut buffer, RecvFlags::empty()) {
+                Ok((0, _)) => return None,
+                Ok((len, _)) => return Some(serde_json::from_slice(&buffer[..len]).unwrap()),
+                Err(rustix::io::Errno::CONNRESET | rustix::io::Errno::INTR) => {}
+                Err(e) => panic!("{e}"),
+            }
+        }
+    }
+
+    /// Sends, and gives the kind and text of the refusal.
+    pub fn refused(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> (datapipes::ErrorKind, String) {
+        self.send(bytes, fds).unwrap();
+        let answer = self.answer().expect("an answer");
+        let e = answer.into_result().expect_err(&String::from_utf8_lossy(bytes));
+        (e.kind(), e.to_string())
+    }
+}
+
+/// A process that runs an ignored test of this program.
+pub fn child(test: &str, socket: &Path, seed: u64) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--ignored", "--exact", test, "--nocapture"]);
+    command.env("DPIPED_CHILD", socket).env("DPIPED_SEED", seed.to_string()).stdout(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+/// What such a process was told; None where somebody runs the ignored tests by hand.
+pub fn told() -> Option<(PathBuf, u64)> {
+    let socket = std::env::var_os("DPIPED_CHILD")?;
+    Some((socket.into(), std::env::var("DPIPED_SEED").unwrap().parse().unwrap()))
+}
+
+pub fn as_fd(fd: &impl AsFd) -> BorrowedFd<'_> {
+    fd.as_fd()
+}
+
+pub fn dram_of(memory: &SharedMemory) -> &Dram {
+    memory.as_dram()
+}

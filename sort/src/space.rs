@@ -1,0 +1,86 @@
+//! Whether what a sort needs can fit at all, asked before anything is written.
+
+use std::path::{Path, PathBuf};
+
+use datapipes_core::locator::folder_of;
+use datapipes_core::topology::BlockDevice;
+use datapipes_core::{Error, Result, StagePlace};
+
+use crate::output::Output;
+
+/// Bytes that must find room, as far as they are known.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Space {
+    pub(crate) output_bytes: Option<u64>,
+    pub(crate) spill_bytes: Option<u64>,
+}
+
+/// Refuses what certainly will not fit.
+pub(crate) fn check_space(places: &[StagePlace], output: &Output, space: Space) -> Result<()> {
+    let mut needs: Vec<(PathBuf, u64)> = Vec::new();
+    if let (Output::File(path), Some(bytes)) = (output, space.output_bytes) {
+        needs.push((folder_of(path), bytes));
+    }
+    if let Some(bytes) = space.spill_bytes {
+        match places {
+            // One folder may be where the output goes too, and must then hold both.
+            [only] if only.as_folder().is_some() && only.most_bytes().is_none_or(|most| most >= bytes) => {
+                needs.extend(only.as_folder().map(|dir| (dir.to_path_buf(), bytes)));
+            }
+            _ => check_together(places, bytes)?,
+        }
+    }
+    let mut by_device: Vec<(String, u64, u64, PathBuf)> = Vec::new();
+    for (dir, need) in needs {
+        let Some((device, free)) = device_of(&dir)? else { continue };
+        match by_device.iter_mut().find(|d| d.0 == device) {
+            Some(known) => known.1 += need,
+            None => by_device.push((device, need, free, dir)),
+        }
+    }
+    for (_, need, free, dir) in by_device {
+        if need > free {
+            return Err(refusal(format!("{} has {free} bytes free, and {need} are needed there", dir.display())));
+        }
+    }
+    Ok(())
+}
+
+/// Several places must hold the runs together: the free space of each device counts once.
+fn check_together(places: &[StagePlace], need: u64) -> Result<()> {
+    let mut devices: Vec<(String, u64, u64)> = Vec::new();
+    let mut room = 0_u64;
+    for place in places {
+        let most = place.most_bytes();
+        match (place.as_folder(), most) {
+            (Some(dir), most) => {
+                let Some((device, free)) = device_of(dir)? else { return Ok(()) };
+                let limit = most.unwrap_or(u64::MAX);
+                match devices.iter_mut().find(|d| d.0 == device) {
+                    Some(known) => known.2 = known.2.saturating_add(limit),
+                    None => devices.push((device, free, limit)),
+                }
+            }
+            (None, Some(most)) => room = room.saturating_add(most),
+            // It says how much it holds when it is opened.
+            (None, None) => return Ok(()),
+        }
+    }
+    let room = devices.iter().fold(room, |room, (_, free, limit)| room.saturating_add(*free.min(limit)));
+    if need > room {
+        let names: Vec<&str> = places.iter().map(StagePlace::name).collect();
+        return Err(refusal(format!("{} have room for {room} bytes, and {need} are needed", names.join(", "))));
+    }
+    Ok(())
+}
+
+/// The device behind a folder, and the bytes free there; `None` where that is not known.
+fn device_of(dir: &Path) -> Result<Option<(String, u64)>> {
+    let storage = BlockDevice::behind(dir)?;
+    Ok(storage.available_bytes.map(|free| (storage.number.to_string(), free)))
+}
+
+fn refusal(context: String) -> Error {
+    Error::os("sort", libc::ENOSPC, context)
+        .advice("nothing was written; name places with more room by -T or -o, or give more memory by -S")
+}

@@ -1,0 +1,74 @@
+//! Definitions whose turns an example program takes inside one process: it prints one JSON object a row.
+
+use super::context::Context;
+use super::measure::measure;
+use super::record::{Entry, Figures, Record, Run};
+use crate::Outcome;
+use serde_json::{Map, Value};
+use std::process::Command;
+
+/// An example program that prints rows.
+pub(super) struct Rows {
+    /// Package and folder.
+    pub(super) package: (&'static str, &'static str),
+    pub(super) example: &'static str,
+    /// Give it the data folder as an argument.
+    pub(super) on_disk: bool,
+    /// What a row is called, from its fields.
+    pub(super) name: fn(&Map<String, Value>) -> String,
+    /// The figures of a row.
+    pub(super) figures: fn(&Map<String, Value>) -> Figures,
+    /// How the work was found right.
+    pub(super) verified: &'static str,
+}
+
+/// Runs the example as often as asked, and files its rows.
+pub(super) fn run(context: &Context, rows: &Rows) -> Outcome<Record> {
+    let mut record = context.record();
+    record.notes.push("one entry a row; the figures are the example's own (in turns inside one process)".into());
+    let program = match context.example(rows.package, rows.example) {
+        Ok(program) => program,
+        Err(why) => {
+            let not_measured = Some(why);
+            record.contestants = vec![Entry { name: rows.example.into(), not_measured, ..Entry::default() }];
+            return Ok(record);
+        }
+    };
+    for turn in 1..=context.options.runs {
+        let mut command = Command::new(&program);
+        // The example decides what small means; it must end in seconds then.
+        command.args(context.options.small.then_some("--small"));
+        if rows.on_disk {
+            command.arg(&context.options.dir);
+        }
+        let stdout = measure(&mut command)?.stdout;
+        print!("{stdout}");
+        for line in stdout.lines().filter(|line| line.starts_with('{')) {
+            let row: Map<String, Value> = serde_json::from_str(line)?;
+            let name = (rows.name)(&row);
+            let at = record.contestants.iter().position(|e| e.name == name).unwrap_or_else(|| {
+                let version = "this commit".to_string();
+                // The folder is a temporary one of this machine.
+                let command = format!("{} {}", rows.example, if context.options.small { "--small" } else { "" });
+                record.contestants.push(Entry { name, version, command, ..Entry::default() });
+                record.contestants.len() - 1
+            });
+            let (figures, verified) = ((rows.figures)(&row), rows.verified.to_string());
+            record.contestants[at].runs.push(Run { turn, figures, verified });
+        }
+    }
+    record.contestants.iter_mut().for_each(Entry::take_medians);
+    Ok(record)
+}
+
+/// All words of a row, in the order of their fields' names.
+pub(super) fn words(row: &Map<String, Value>) -> String {
+    let mut words: Vec<&str> = row.values().filter_map(Value::as_str).collect();
+    words.reverse();
+    words.join(": ")
+}
+
+/// All numbers of a row.
+pub(super) fn numbers(row: &Map<String, Value>) -> Figures {
+    row.iter().filter_map(|(key, value)| Some((key.clone(), value.as_f64()?))).collect()
+}

@@ -1,0 +1,227 @@
+//! The guests: their hardware, what is set up in them, and what runs there.
+
+use super::archive::Archive;
+use super::modules;
+use super::parts::Parts;
+use crate::Outcome;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Guest {
+    /// Two NVDIMMs.
+    Pmem,
+    /// A node of memory alone.
+    Numa,
+}
+
+/// A test program, with what it is given.
+pub(crate) struct Run {
+    pub(crate) name: String,
+    program: PathBuf,
+    arguments: &'static str,
+    environment: &'static str,
+}
+
+/// Where a guest may write: memory, mounted over a folder that every system has.
+const SCRATCH: &str = "/mnt";
+const DISK_BYTES: u64 = 256 << 20;
+
+/// What the console says when a program of the guest has ended: its name and its exit status.
+pub(crate) fn ended(line: &str) -> Option<(&str, i32)> {
+    let (name, code) = line.strip_prefix("guest: ended: ")?.split_once(' ')?;
+    Some((name, code.parse().ok()?))
+}
+
+impl Guest {
+    pub(crate) const ALL: [Guest; 2] = [Guest::Pmem, Guest::Numa];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Guest::Pmem => "pmem",
+            Guest::Numa => "numa",
+        }
+    }
+
+    /// The programs of this guest; an error where one was not built.
+    pub(crate) fn runs(self, programs: &BTreeMap<String, PathBuf>) -> Outcome<Vec<Run>> {
+        const PMEM: &str = "DATAPIPES_DAX_DIR=/mnt/pmem DATAPIPES_DAX_DEVICE=/dev/dax1.0 DATAPIPES_POISON_DIR=/mnt";
+        // Enough that every primitive has a pair; software emulation is slow.
+        const PMEM_KINDS: &str =
+            "DATAPIPES_DAX_DIR=/mnt/pmem DATAPIPES_CONFORMANCE_KINDS=dram,disk-auto,pmem,pmem-emulated,numa0";
+        const NUMA_KINDS: &str = "DATAPIPES_CONFORMANCE_KINDS=dram,disk-auto,pmem-modelled,numa0,numa1";
+        let list: &[(&str, &str, &str)] = match self {
+            Guest::Pmem => &[
+                ("datapipes_core", "locator::pmem", ""),
+                ("real", "", PMEM),
+                ("bad_block", "", PMEM),
+                ("sigbus", "", ""),
+                ("transfers", "", ""),
+                ("conformance", "", PMEM_KINDS),
+            ],
+            Guest::Numa => &[("datapipes_core", "locator::numa", ""), ("conformance", "", NUMA_KINDS)],
+        };
+        let run = |(name, arguments, environment): &(&str, &'static str, &'static str)| -> Outcome<Run> {
+            let program = programs.get(*name).ok_or_else(|| format!("the test program {name} was not built"))?;
+            Ok(Run { name: (*name).to_owned(), program: program.clone(), arguments, environment })
+        };
+        list.iter().map(run).collect()
+    }
+
+    fn hardware(self, work: &Path) -> Vec<String> {
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        match self {
+            Guest::Pmem => {
+                let mut all = words("-machine q35,nvdimm=on,nvdimm-persistence=cpu -m 1536M,slots=4,maxmem=8G -smp 2");
+                for (number, mib) in [(0, 256), (1, 128)] {
+                    let file = work.join(format!("nvdimm{number}.img"));
+                    // What a run before left there is no part of this one.
+                    let _ = std::fs::remove_file(&file);
+                    all.push("-object".into());
+                    let file = file.display();
+                    all.push(format!(
+                        "memory-backend-file,id=pm{number},share=on,mem-path={file},size={mib}M,align=2M"
+                    ));
+                    all.extend(["-device".into(), format!("nvdimm,memdev=pm{number}")]);
+                }
+                all
+            }
+            Guest::Numa => words(
+                "-machine q35 -m 1536M -smp 2 \
+                 -object memory-backend-ram,id=near,size=1024M -object memory-backend-ram,id=far,size=512M \
+                 -numa node,nodeid=0,cpus=0-1,memdev=near -numa node,nodeid=1,memdev=far -numa dist,src=0,dst=1,val=30",
+            ),
+        }
+    }
+
+    fn modules(self) -> Vec<&'static str> {
+        // The file system asks for its checksum by an alias, which nobody in the guest could resolve.
+        let mut all = vec!["9pnet_virtio", "9p", "virtio_pci", "virtio_blk", "crc32c_generic?", "ext4"];
+        if self == Guest::Pmem {
+            all.extend(["nfit", "nd_pmem", "dax_pmem", "device_dax"]);
+        }
+        all
+    }
+
+    /// Shell that makes the hardware usable, with what this system has.
+    fn set_up(self, parts: &Parts) -> String {
+        match self {
+            Guest::Numa => "cat /sys/devices/system/node/online".to_owned(),
+            Guest::Pmem => format!(
+                r#"
+nd=/sys/bus/nd
+# A namespace in the raw mode that it comes in is taken from its driver and given to one that has a mode: what ndctl does.
+claim() {{ # REGION SEED DRIVER
+    seed=$(cat $nd/devices/region$1/$2_seed)
+    echo namespace$1.0 > $nd/drivers/nd_pmem/unbind
+    cat /proc/sys/kernel/random/uuid > $nd/devices/$seed/uuid
+    echo ram > $nd/devices/$seed/mode
+    echo 2097152 > $nd/devices/$seed/align
+    echo namespace$1.0 > $nd/devices/$seed/namespace
+    echo $seed > $nd/drivers/$3/bind
+}}
+claim 0 pfn nd_pmem
+claim 1 dax dax_pmem
+ls -l /dev/pmem0 /dev/dax1.0
+{} -q -b 4096 /dev/pmem0
+mkdir -p {SCRATCH}/pmem
+mount -t ext4 -o dax=always /dev/pmem0 {SCRATCH}/pmem
+grep pmem0 /proc/mounts"#,
+                parts.mkfs.display()
+            ),
+        }
+    }
+
+    /// QEMU with this guest in it, and an empty disk, for tests that need one with direct I/O.
+    pub(crate) fn command(self, parts: &Parts, work: &Path, initial: &Path) -> Outcome<Command> {
+        let disk = work.join("disk.img");
+        File::create(&disk)?.set_len(DISK_BYTES)?;
+        let mut qemu = Command::new(&parts.qemu);
+        if let Some(root) = &parts.extracted {
+            let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib64"];
+            let libraries: Vec<PathBuf> = libraries.iter().map(|at| root.join(at)).collect();
+            qemu.env("LD_LIBRARY_PATH", std::env::join_paths(libraries).unwrap_or_default());
+            for firmware in ["usr/share/qemu", "usr/share/seabios"] {
+                qemu.arg("-L").arg(root.join(firmware));
+            }
+        }
+        // Emulation outright: that /dev/kvm exists does not mean that a guest starts on it.
+        qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max"]).args(self.hardware(work));
+        qemu.args(["-nographic", "-no-reboot", "-nodefaults", "-serial", "stdio", "-net", "none"]);
+        qemu.args(["-virtfs", "local,path=/,mount_tag=hostroot,security_model=none,readonly=on,multidevs=remap"]);
+        qemu.arg("-drive").arg(format!("if=virtio,format=raw,cache=unsafe,file={}", disk.display()));
+        qemu.arg("-kernel").arg(&parts.kernel).arg("-initrd").arg(initial);
+        qemu.args(["-append", "console=ttyS0 oops=panic panic=-1 quiet loglevel=2"]);
+        Ok(qemu)
+    }
+}
+
+/// The first file system of a guest: busybox, modules, and two scripts.
+pub(crate) fn initial(parts: &Parts, guest: Guest, runs: &[Run]) -> Outcome<Vec<u8>> {
+    let modules = modules::with_dependencies(&parts.modules, &guest.modules())?;
+    let mut archive = Archive::default();
+    for folder in ["bin", "modules", "proc", "sys", "dev", "root"] {
+        archive.folder(folder);
+    }
+    archive.file("bin/busybox", 0o755, &std::fs::read(&parts.busybox)?);
+    let mut load = String::new();
+    for module in &modules {
+        archive.file(&format!("modules/{}.ko", module.name), 0o644, &module.bytes);
+        load += &format!("insmod /modules/{0}.ko || echo 'guest: module {0} is refused'\n", module.name);
+    }
+    archive.file("init", 0o755, init(&load).as_bytes());
+    archive.file("run.sh", 0o755, script(parts, guest, runs).as_bytes());
+    Ok(archive.finish())
+}
+
+/// Mounts the root of the system that we run on, read-only, goes there and runs the script.
+fn init(load: &str) -> String {
+    format!(
+        r#"#!/bin/busybox sh
+/bin/busybox --install -s /bin
+export PATH=/bin
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+{load}
+mount -t 9p -o trans=virtio,version=9p2000.L,ro,cache=loose,msize=262144 hostroot /root || echo "guest: no 9p"
+mount -t proc proc /root/proc
+mount -t sysfs sysfs /root/sys
+mount -t devtmpfs devtmpfs /root/dev
+mkdir -p /root/dev/shm && mount -t tmpfs tmpfs /root/dev/shm
+mount -t tmpfs tmpfs /root{SCRATCH}
+cp /run.sh /root{SCRATCH}/run.sh
+chroot /root /bin/sh {SCRATCH}/run.sh
+echo "guest: off"
+poweroff -f
+"#
+    )
+}
+
+/// Sets the hardware up and runs the programs, saying how each ended.
+fn script(parts: &Parts, guest: Guest, runs: &[Run]) -> String {
+    let mut text = format!(
+        "export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME={SCRATCH} TMPDIR={SCRATCH} RUST_BACKTRACE=0\n\
+         export DATAPIPES_CALIBRATION={SCRATCH}/calibration.json\nset -e\nuname -r\n{}\nset +e\n",
+        guest.set_up(parts)
+    );
+    // The folder of the build in which tests make files is read-only here.
+    if let Some(target) = runs.first().and_then(|run| run.program.ancestors().nth(3)) {
+        text += &format!(
+            "{} -q /dev/vda && mount -t ext4 /dev/vda '{}'\n",
+            parts.mkfs.display(),
+            target.join("tmp").display()
+        );
+    }
+    for Run { name, program, arguments, environment } in runs {
+        let program = program.display();
+        // A copy, for tests make files beside themselves.
+        text += &format!(
+            "cp '{program}' {SCRATCH}/{name} && cd {SCRATCH} && {environment} {SCRATCH}/{name} {arguments} --show-output\n\
+             echo \"guest: ended: {name} $?\"\nrm -f {SCRATCH}/{name}\n"
+        );
+    }
+    text
+}
