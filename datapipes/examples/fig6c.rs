@@ -85,7 +85,8 @@ fn merge_runs(machine: &Machine, pmem_locator: &Pmem, run_sz: u64) -> Result<()>
             // 21    size_t offset = core_idx*merge_sz;          (ours: the next that nobody took, until all are merged)
             let offset = next.fetch_add(merge_sz, Ordering::Relaxed);
             // The event was for one thread; now the pipe is ready for the next one.
-            let again = |flags| epoll::modify(&epoll_fd, pmem_uppipe_fd, EventData::new_u64(locator), flags).map_err(os);
+            let again =
+                |flags| epoll::modify(&epoll_fd, pmem_uppipe_fd, EventData::new_u64(locator), flags).map_err(os);
             if offset >= sz {
                 again(EventFlags::OUT)?; // so that the others find out, too
                 return Ok(());

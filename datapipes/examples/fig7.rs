@@ -90,10 +90,16 @@ fn sort(machine: &Machine, source: &Ssd, len: u64, staging: &Staging, scratch: &
 
     // (b) What the library made of it.
     for place in staging.uses() {
-        println!("  {}: {} bytes ({}{})", place.place, place.placed, place.reason, match &place.left {
-            Some(why) => format!("; left: {why}"),
-            None => String::new(),
-        });
+        println!(
+            "  {}: {} bytes ({}{})",
+            place.place,
+            place.placed,
+            place.reason,
+            match &place.left {
+                Some(why) => format!("; left: {why}"),
+                None => String::new(),
+            }
+        );
     }
 
     // The merge reads each run by pieces, wherever they are.

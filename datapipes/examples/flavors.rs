@@ -59,7 +59,12 @@ impl Scene {
     }
 
     fn constraints(&self) -> Constraints {
-        Constraints { bypass_page_cache: true, typical_len: Some(BLOCK), queue_depth: Some(32), ..Constraints::default() }
+        Constraints {
+            bypass_page_cache: true,
+            typical_len: Some(BLOCK),
+            queue_depth: Some(32),
+            ..Constraints::default()
+        }
     }
 
     fn pipe(&self) -> Result<Pipe> {
@@ -255,7 +260,9 @@ fn throughput(scene: &Scene, reads: u64, turns: u32) -> Result<()> {
             rates.push((reads as f64 / seconds, (cpu_seconds() - cpu) / reads as f64 * 1e6));
         }
     }
-    for (way, mut rates) in ["ring by hand", "blocking, started", "runtime, wait", "runtime, callbacks"].into_iter().zip(rates) {
+    for (way, mut rates) in
+        ["ring by hand", "blocking, started", "runtime, wait", "runtime, callbacks"].into_iter().zip(rates)
+    {
         rates.sort_by(|a, b| a.0.total_cmp(&b.0));
         let (rate, cpu_us) = rates[rates.len() / 2];
         println!(
@@ -354,7 +361,11 @@ fn memory(times: u64, turns: u32) -> Result<()> {
         for (way, ns) in ns.iter_mut().enumerate() {
             let begun = Instant::now();
             for _ in 0..times {
-                if way == 0 { pipe.transfer(std::hint::black_box(span))? } else { under.transfer(std::hint::black_box(span))?.wait()? }
+                if way == 0 {
+                    pipe.transfer(std::hint::black_box(span))?
+                } else {
+                    under.transfer(std::hint::black_box(span))?.wait()?
+                }
             }
             ns.push(begun.elapsed().as_nanos() as f64 / times as f64);
         }

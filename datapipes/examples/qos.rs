@@ -83,7 +83,12 @@ fn rows(what: &str, names: &[&str], rows: Vec<Row>) {
 }
 
 /// Runs the probe, the bulk, or both, and adds to the row.
-fn turn(row: &mut Row, probe: Option<&mut dyn FnMut() -> Result<Vec<f64>>>, seconds: f64, work: Option<&Work<'_>>) -> Result<()> {
+fn turn(
+    row: &mut Row,
+    probe: Option<&mut dyn FnMut() -> Result<Vec<f64>>>,
+    seconds: f64,
+    work: Option<&Work<'_>>,
+) -> Result<()> {
     let (stop, moved) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let thread = work.map(|work| scope.spawn(|| bulk(work.pipe, work.len, work.places, work.depth, &stop, &moved)));
@@ -185,7 +190,10 @@ fn disk(dir: &str, len: u64, seconds: f64, turns: u32) -> Result<()> {
             queue: None,
         };
         let bulk = if class == Class::Latency { Class::Bulk } else { class };
-        Ok((runtime.connect_with(&ssd, &block, &ask(class, 4096))?, runtime.connect_with(&ssd, &mega, &ask(bulk, 1 << 20))?))
+        Ok((
+            runtime.connect_with(&ssd, &block, &ask(class, 4096))?,
+            runtime.connect_with(&ssd, &mega, &ask(bulk, 1 << 20))?,
+        ))
     };
     let (quick, bulk_with) = connect(&with, Class::Latency)?;
     let (plain, bulk_without) = connect(&without, Class::Normal)?;

@@ -152,7 +152,8 @@ fn level_and_edge_triggered_over_many_pipes_each_event_names_the_place() {
                 let source: &dyn Locator = if i % 2 == 0 { &file } else { &memory };
                 let ask = ConnectFd { depth: Some(4), place: i as u64, ..ConnectFd::default() };
                 let pipe = runtime.connect_fd_with(source, &targets[i], &ask).unwrap();
-                epoll::add(&epoll, &pipe, EventData::new_u64(i as u64), EventFlags::IN | EventFlags::OUT | edge).unwrap();
+                epoll::add(&epoll, &pipe, EventData::new_u64(i as u64), EventFlags::IN | EventFlags::OUT | edge)
+                    .unwrap();
                 pipe
             })
             .collect();
@@ -231,7 +232,9 @@ fn plain_packets_from_another_thread_that_knows_nothing_but_the_descriptor() {
     for token in 100..118 {
         match &completions[&token] {
             Ok(()) => assert!(token < 116),
-            Err((kind, text)) => assert!(token >= 116 && *kind == ErrorKind::OutOfRange && text.contains("bytes at"), "{text}"),
+            Err((kind, text)) => {
+                assert!(token >= 116 && *kind == ErrorKind::OutOfRange && text.contains("bytes at"), "{text}")
+            }
         }
     }
     assert!(target.lease().unwrap()[..] == bytes[..]);

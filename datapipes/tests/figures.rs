@@ -11,7 +11,8 @@ fn run(example: &str) -> String {
     let scratch = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(example);
     std::fs::create_dir_all(&scratch).unwrap();
     let output = Command::new(&program).env("TMPDIR", &scratch).output();
-    let output = output.unwrap_or_else(|e| panic!("{}: {e}: run `cargo test -p datapipes`, which builds it", program.display()));
+    let output =
+        output.unwrap_or_else(|e| panic!("{}: {e}: run `cargo test -p datapipes`, which builds it", program.display()));
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{example}: {}\n{out}{err}", output.status);
     let left: Vec<_> = std::fs::read_dir(&scratch).unwrap().map(|entry| entry.unwrap().file_name()).collect();

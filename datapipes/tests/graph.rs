@@ -64,7 +64,8 @@ fn runs_are_read_sorted_and_written_with_two_buffers() {
     assert_eq!(report.stages.iter().map(|s| s.moved_bytes).collect::<Vec<_>>(), [runs * RUN, 0, runs * RUN]);
     assert!(report.stages.iter().all(|s| s.busy_ns > 0 && s.busy_ns <= report.wall_ns && s.busy_ns <= s.work_ns));
 
-    let (before, after) = (Dram::allocate((runs * RUN) as usize).unwrap(), Dram::allocate((runs * RUN) as usize).unwrap());
+    let (before, after) =
+        (Dram::allocate((runs * RUN) as usize).unwrap(), Dram::allocate((runs * RUN) as usize).unwrap());
     let whole = Span { source: 0, target: 0, len: runs * RUN };
     machine.connect(&input, &before).unwrap().transfer(whole).unwrap();
     machine.connect(&output, &after).unwrap().transfer(whole).unwrap();

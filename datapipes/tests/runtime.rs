@@ -169,7 +169,10 @@ fn bytes_under_way_are_leased_whatever_becomes_of_the_handle() {
     pipe.drain();
     assert!(was_busy || target.lease().is_ok());
     assert!(target.lease().unwrap()[..] == bytes[..], "dropping the handle must not cancel");
-    assert_eq!(pipe.transfer(Span { source: 1, target: 0, len: bytes.len() as u64 }).unwrap_err().kind(), ErrorKind::OutOfRange);
+    assert_eq!(
+        pipe.transfer(Span { source: 1, target: 0, len: bytes.len() as u64 }).unwrap_err().kind(),
+        ErrorKind::OutOfRange
+    );
     assert_eq!(pipe.under_way(), 0);
 }
 

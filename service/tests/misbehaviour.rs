@@ -78,7 +78,7 @@ fn descriptors_that_do_not_fit_their_role_are_refused_and_closed() {
     let service = Service::start(&[]);
     let good = Good::start(&service);
     let raw = Raw::hello(&service.socket);
-    let before = service.status();
+    let before = service.with(2);
     let sealed = memfd(MIB, SealFlags::SHRINK);
     let dir = scene::Dir::new();
     let path = dir.0.join("f");
@@ -136,7 +136,7 @@ fn descriptors_that_do_not_fit_their_role_are_refused_and_closed() {
 fn who_does_not_speak_the_protocol_is_told_and_cut_off() {
     let service = Service::start(&["--hello-ms", "50"]);
     let good = Good::start(&service);
-    let before = service.status();
+    let before = service.with(1);
     for first in
         [&b"GET / HTTP/1.1\r\n\r\n"[..], br#"{"ask":"status"}"#, br#"{"ask":"hello","version":2}"#, br#"{"ask":"hel"#]
     {
@@ -165,7 +165,7 @@ fn who_does_not_speak_the_protocol_is_told_and_cut_off() {
 fn who_asks_without_end_and_reads_no_answer_is_cut_off() {
     let service = Service::start(&[]);
     let good = Good::start(&service);
-    let before = service.status();
+    let before = service.with(1);
     let raw = Raw::hello(&service.socket);
     let mut asked = 0u64;
     while raw.send(br#"{"ask":"status"}"#, &[]).is_ok() {
@@ -188,7 +188,7 @@ fn pipe_of(client: &Client, memory: &SharedMemory, depth: usize) -> datapipes_se
 fn floods_and_garbage_on_a_pipe_hold_nobody_up() {
     let service = Service::start(&[]);
     let good = Good::start(&service);
-    let before = service.status();
+    let before = service.with(1);
     let client = service.client();
     let memory = memory_of(&pattern(MIB as usize, 1));
     // Never reads a completion; sends until nothing goes any more.
@@ -240,7 +240,7 @@ fn floods_and_garbage_on_a_pipe_hold_nobody_up() {
 #[test]
 fn a_pipe_whose_client_hung_up_ends_though_others_have_its_descriptor() {
     let service = Service::start(&[]);
-    let before = service.status();
+    let before = service.with(0);
     let client = service.client();
     let memory = memory_of(&pattern(MIB as usize, 1));
     let pipe = pipe_of(&client, &memory, 8);
@@ -293,14 +293,12 @@ fn a_client_killed_in_the_middle_is_cleaned_up_after() {
     let good = Good::start(&service);
     // The first one warms up: threads of the runtime come with the first work of their kind, and stay.
     killed_after(scene::child("child_that_is_killed", &service.socket, 0), 3000);
-    let before = service.until("it is gone", |now| now.connected == 2);
-    service.until("its memory is gone", |now| now.mapped_bytes == 2 * MIB);
-    let base = service.status();
+    let base = service.until("its memory goes", |now| now.connected == 2 && now.mapped_bytes == 2 * MIB);
     for seed in 1..6 {
         killed_after(scene::child("child_that_is_killed", &service.socket, seed), seed * 1777);
         service.until_as(&base);
     }
-    assert_eq!(before.pid, base.pid, "the service lives");
+    assert_eq!(service.with(1).pid, base.pid, "the service lives");
     assert!(good.stop() > 4);
 }
 

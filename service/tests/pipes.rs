@@ -58,7 +58,7 @@ fn child_that_moves_every_pair() {
 #[test]
 fn two_processes_at_once_move_every_pair() {
     let service = Service::start(&[]);
-    let before = service.status();
+    let before = service.with(0);
     let children = [1, 2].map(|seed| scene::child("child_that_moves_every_pair", &service.socket, seed));
     for mut child in children {
         let lines: Vec<String> = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok).collect();
@@ -186,4 +186,25 @@ fn the_same_memory_is_mapped_once_and_overlaps_are_refused() {
     one.transfer(Span { source: 0, target: MIB, len: MIB }).unwrap();
     let bytes = memory.lease().unwrap();
     assert!(bytes[..MIB as usize] == bytes[MIB as usize..]);
+}
+
+#[test]
+fn past_the_page_cache_by_the_descriptor_that_was_passed_for_it() {
+    let service = Service::start(&[]);
+    let client = service.client();
+    let bytes = pattern(MIB as usize, 8);
+    let (file, target) = (file_of(&bytes), SharedMemory::create(bytes.len()).unwrap());
+    let mut ask = ConnectFd::default();
+    ask.connect.constraints.bypass_page_cache = true;
+    // The service opens nothing: without such a descriptor it has no way.
+    let cached = Ssd::from_fds(file.file().cached_fd().try_clone_to_owned().unwrap(), None, "cached").unwrap();
+    let e = client.connect_pipe(&Place::file(&cached), &Place::memory(&target), &ask).map(|_| ()).unwrap_err();
+    assert!(e.kind() == ErrorKind::Unsupported && e.to_string().contains("no descriptor that goes past"), "{e}");
+    if let Err(why) = file.file().direct_fd() {
+        return println!("SKIPPED: past_the_page_cache_by_the_descriptor_that_was_passed_for_it: {why}");
+    }
+    let mut pipe = client.connect_pipe(&Place::file(&file), &Place::memory(&target), &ask).unwrap();
+    assert!(pipe.route().contains("direct"), "{}", pipe.route());
+    pipe.transfer(whole(MIB)).unwrap();
+    assert!(target.lease().unwrap()[..] == bytes[..]);
 }

@@ -162,7 +162,13 @@ fn parts_under_leases_of_somebody_else_are_moved_and_checked() {
             end.memory().unwrap().range(at, len).unwrap().raw_lease(access).unwrap()
         };
         let (from, to) = (lease(&source, source_at, Access::Read), lease(&target, target_at, access));
-        Job { token: 1, span: span(source_at as u64, target_at as u64, said), source: Some(from), target: Some(to), bell: None }
+        Job {
+            token: 1,
+            span: span(source_at as u64, target_at as u64, said),
+            source: Some(from),
+            target: Some(to),
+            bell: None,
+        }
     };
     parts.transfer_part(&job(10, 500, 100, 100, Access::Write), 1 << 20).unwrap();
     assert_eq!(pmem.lease().unwrap()[500..600], pattern(LEN)[10..110]);

@@ -5,8 +5,8 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
-use super::serving::Serving;
 use super::ConnectFd;
+use super::serving::Serving;
 use crate::error::Result;
 use crate::locator::Locator;
 use crate::runtime::{Runtime, RuntimePipe};

@@ -290,7 +290,8 @@ impl Serving {
             return;
         }
         let mut message = [0; REQUEST_BYTES];
-        while matches!(rustix::net::recv(&self.socket, &mut message, RecvFlags::DONTWAIT | RecvFlags::PEEK), Ok((1, _))) {
+        while matches!(rustix::net::recv(&self.socket, &mut message, RecvFlags::DONTWAIT | RecvFlags::PEEK), Ok((1, _)))
+        {
             let _ = rustix::net::recv(&self.socket, &mut message, RecvFlags::DONTWAIT);
         }
     }

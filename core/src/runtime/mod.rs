@@ -413,12 +413,13 @@ impl RuntimePipe {
         if self.inner.closed.load(Ordering::Relaxed) {
             self.inner.open()?;
         }
-        let result = inline.transfer(span);
-        self.inner.tally.at_once(result.is_ok());
-        match result {
-            // Nothing was moved: as for the others, the caller hears of it at once.
+        match inline.transfer(span) {
+            // Nothing was moved: as for the others, the caller hears of it at once, and it does not count.
             Err(e) if matches!(e.kind(), ErrorKind::OutOfRange | ErrorKind::Busy | ErrorKind::InvalidInput) => Err(e),
-            result => Ok(Handle::finished(result)),
+            result => {
+                self.inner.tally.at_once(result.is_ok());
+                Ok(Handle::finished(result))
+            }
         }
     }
 

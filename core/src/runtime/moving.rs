@@ -50,13 +50,7 @@ struct State {
 }
 
 impl Moving {
-    pub(crate) fn new(
-        line: Arc<Line>,
-        request: u64,
-        span: Span,
-        leases: Leases,
-        bell: Option<Arc<Bell>>,
-    ) -> Arc<Self> {
+    pub(crate) fn new(line: Arc<Line>, request: u64, span: Span, leases: Leases, bell: Option<Arc<Bell>>) -> Arc<Self> {
         let state = State { source: leases.0.map(Arc::new), target: leases.1.map(Arc::new), ..State::default() };
         Arc::new(Moving { line, request, span, bell, state: Mutex::new(state), changed: Condvar::new() })
     }

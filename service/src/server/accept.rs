@@ -72,24 +72,24 @@ fn admit(shared: &Arc<Shared>, socket: OwnedFd, number: u64) {
         pipes: AtomicU64::new(0),
         mapped: AtomicU64::new(0),
     });
-    let session = match enter(shared, &facts).and_then(|()| {
-        let socket = socket.try_clone().map_err(|e| Error::io("accept", &e, "a client"))?;
-        Session::new(shared.clone(), socket, facts.clone())
-    }) {
-        Ok(session) => session,
+    let bell = match enter(shared, &facts).and_then(|()| event()) {
+        Ok(bell) => bell,
         Err(e) => {
             leave(shared, &facts);
             return turn_away(shared, &socket, &whose, &e);
         }
     };
-    let (ours, theirs) = (shared.clone(), facts.clone());
+    let session = Session::new(shared.clone(), socket, facts.clone(), bell);
+    // Whatever happens in there, the others go on, and the client's place is free again.
+    let gone = Gone { shared: shared.clone(), facts };
     let work = move || {
-        // Whatever happens in there, the others go on, and the client's place is free again.
-        let _gone = Gone { shared: ours, facts: theirs };
+        let _gone = gone;
         session.run();
     };
     if let Err(e) = std::thread::Builder::new().name(format!("dpiped-{number}")).spawn(work) {
-        turn_away(shared, &socket, &whose, &Error::io("accept", &e, "a thread for a client"));
+        // Its connection went with the session.
+        shared.turned_away.fetch_add(1, Ordering::Relaxed);
+        shared.config.log.line(format_args!("{whose} turned away: a thread for it: {e}"));
     }
 }
 

@@ -15,16 +15,16 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use datapipes::descriptor::GivenPipe;
-use datapipes::{Connect, ConnectFd, Error, ErrorKind, Result};
+use datapipes::{Class, Connect, ConnectFd, Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
+use super::Shared;
 use super::account::{Over, SessionFacts, reached};
 use super::log::tame;
 use super::places::{Opener, Passed, Place, Role};
-use super::{Shared, event};
 use crate::packet::{self, Packet};
 use crate::protocol::{Answer, Ask, MOST_DESCRIPTORS, REQUEST_BYTES, Request, VERSION};
 use crate::status::{ClientStatus, Status};
@@ -73,9 +73,8 @@ enum Due {
 }
 
 impl Session {
-    pub(super) fn new(shared: Arc<Shared>, socket: OwnedFd, facts: Arc<SessionFacts>) -> Result<Session> {
-        let bell = Arc::new(event()?);
-        Ok(Session { shared, socket, facts, bell, slots: Vec::new(), refused: 0 })
+    pub(super) fn new(shared: Arc<Shared>, socket: OwnedFd, facts: Arc<SessionFacts>, bell: OwnedFd) -> Session {
+        Session { shared, socket, facts, bell: Arc::new(bell), slots: Vec::new(), refused: 0 }
     }
 
     /// Serves the client until it is gone and nothing of it is left.
@@ -373,6 +372,9 @@ fn check_numbers(ask: &Ask, depth: usize) -> Result<()> {
     }
     if depth == 0 {
         return Err(bad("a depth of 0 takes no transfers"));
+    }
+    if constraints.urgent && service.class != Class::Latency {
+        return Err(bad("what is urgent is of the class latency"));
     }
     if constraints.queue_depth.is_some_and(|n| n > QUEUE_DEPTH) {
         return Err(bad(&format!("queue_depth is {QUEUE_DEPTH} at most")));

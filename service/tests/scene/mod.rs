@@ -82,8 +82,9 @@ impl Service {
         Client::connect(&self.socket).unwrap()
     }
 
-    pub fn status(&self) -> Status {
-        self.client().status().unwrap()
+    /// How it is with so many clients beside the one that asks, those of before being gone.
+    pub fn with(&self, clients: u64) -> Status {
+        self.until("others are there", |now| now.connected == clients + 1)
     }
 
     pub fn log(&self) -> String {
@@ -208,9 +209,10 @@ impl Raw {
     /// Sends, and gives the kind and text of the refusal.
     pub fn refused(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> (datapipes::ErrorKind, String) {
         self.send(bytes, fds).unwrap();
-        let answer = self.answer().expect("an answer");
-        let e = answer.into_result().expect_err(&String::from_utf8_lossy(bytes));
-        (e.kind(), e.to_string())
+        match self.answer().map(Answer::into_result) {
+            Some(Err(e)) => (e.kind(), e.to_string()),
+            other => panic!("{other:?} to {}", String::from_utf8_lossy(bytes)),
+        }
     }
 }
 

@@ -5,7 +5,8 @@ use super::record::{Record, Target};
 use super::rows::{self, Rows};
 use crate::Outcome;
 
-pub(super) const ABOUT: &str = "future, descriptor and blocking flavors against a polled ring: latency, CPU, throughput";
+pub(super) const ABOUT: &str =
+    "future, descriptor and blocking flavors against a polled ring: latency, CPU, throughput";
 
 const ROWS: Rows = Rows {
     package: ("datapipes", "datapipes"),

@@ -33,6 +33,8 @@ const GETEVENTS: u32 = 1;
 
 /// Marks the answers to bells.
 const BELL: u64 = 1 << 63;
+/// The name of an entry that does nothing; no bell has this number.
+const NOTICE: u64 = u64::MAX;
 
 struct State {
     jobs: Jobs,
@@ -175,6 +177,21 @@ impl Ring {
         entries.len() as u32
     }
 
+    /// A job that ended without a request (of no bytes, or refused before one was made) makes no answer by which those who
+    /// wait for the ring would hear of it: an entry that does nothing makes one. Returns how many are unseen now.
+    fn announce(&self, state: &State, unseen: u32) -> u32 {
+        if state.jobs.done.is_empty() {
+            return unseen;
+        }
+        // SAFETY: as in `fill`: the caller holds the lock of `state`.
+        let mut entries = unsafe { self.ring.submission_shared() };
+        let nothing = opcode::Nop::new().build().user_data(NOTICE);
+        // SAFETY: it refers to no memory. Where there is no room for it, others are on their way, whose answers will do.
+        let _ = unsafe { entries.push(&nothing) };
+        entries.sync();
+        entries.len() as u32
+    }
+
     fn entry(&self, piece: &Piece, buffer: Option<u16>, urgent: bool) -> squeue::Entry {
         let fd = if self.fixed_files {
             types::Fd(RawFd::from(piece.lane == Lane::Direct))
@@ -185,9 +202,13 @@ impl Ring {
         let priority = if urgent { self.site.queue.io_priority } else { 0 };
         let address = std::ptr::with_exposed_provenance_mut::<u8>(piece.address);
         let entry = match (self.site.rules.direction, buffer) {
-            (Direction::Read, Some(buffer)) => opcode::ReadFixed::new(fd, address, len, buffer).offset(at).ioprio(priority).build(),
+            (Direction::Read, Some(buffer)) => {
+                opcode::ReadFixed::new(fd, address, len, buffer).offset(at).ioprio(priority).build()
+            }
             (Direction::Read, None) => opcode::Read::new(fd, address, len).offset(at).ioprio(priority).build(),
-            (Direction::Write, Some(buffer)) => opcode::WriteFixed::new(fd, address, len, buffer).offset(at).ioprio(priority).build(),
+            (Direction::Write, Some(buffer)) => {
+                opcode::WriteFixed::new(fd, address, len, buffer).offset(at).ioprio(priority).build()
+            }
             (Direction::Write, None) => opcode::Write::new(fd, address, len).offset(at).ioprio(priority).build(),
         };
         entry.flags(self.fixed_file_flag())
@@ -222,6 +243,7 @@ impl Queued for Ring {
         let mut state = self.lock();
         state.jobs.admit(job)?;
         let unseen = self.fill(&mut state);
+        let unseen = self.announce(&state, unseen);
         if unseen > 0 {
             // Under the lock, so that requests stay in order. An error of the ring itself is met again, and told, by
             // `complete`; the job is accepted.
@@ -241,6 +263,7 @@ impl Queued for Ring {
             }
         }
         let unseen = self.fill(&mut state);
+        let unseen = self.announce(&state, unseen);
         if unseen > 0 {
             // As in `submit`.
             let _ = self.enter(unseen, false);

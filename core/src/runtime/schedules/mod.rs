@@ -163,11 +163,17 @@ fn everybody_who_waits_for_room_gets_in() {
                 thread::spawn(move || pipe.transfer(span(i, 1)).unwrap())
             })
             .collect();
+        // It sleeps where those sleep who wait for room.
+        let drains = {
+            let pipe = pipe.clone();
+            thread::spawn(move || pipe.drain())
+        };
         // Nobody waits for any of them before all have got in.
         let first = first.join().unwrap();
         let handles: Vec<_> = others.into_iter().map(|t| t.join().unwrap()).collect();
         first.wait().unwrap();
         handles.into_iter().for_each(|handle| handle.wait().unwrap());
+        drains.join().unwrap();
         drop((pipe, runtime));
         over([(&far, hardware)]);
     });

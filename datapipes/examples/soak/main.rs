@@ -1,0 +1,303 @@
+//! Random pipes, faults and cancellations, in all flavors at once, for as long as one likes: no byte wrong, no completion lost,
+//! nothing leaked. `cargo xtask soak` runs it.
+//!
+//! ```text
+//! soak [--minutes N] [--seconds N] [--seed S] [--dir DIR]      10 minutes, a seed from the clock, the folder for temporary files
+//! ```
+//!
+//! Several threads send bytes of ever new generations through places and back (`work.rs`), over two machines: one whose files
+//! are sound, and one on which requests are cut short, interrupted or fail by chance (`places.rs`). Every few seconds all
+//! pause; then nothing may be under way, every lease must be free, and there must not be more descriptors, threads and memory than
+//! after the start. A thread that does not get on for two minutes is a completion that was lost.
+
+mod flavors;
+mod places;
+mod random;
+mod watch;
+mod work;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use datapipes::Runtime;
+use datapipes::runtime::Config;
+use places::{Bench, Rough, Shared, machine, rough};
+use random::{Random, mix};
+use watch::Held;
+use work::{Counts, Pipes, Side, Worker};
+
+const THREADS: u64 = 4;
+/// From one pause to the next.
+const STRETCH: Duration = Duration::from_secs(10);
+/// Without a round of any thread for so long, something is stuck.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+struct Options {
+    time: Duration,
+    seed: u64,
+    dir: PathBuf,
+}
+
+fn options() -> Result<Options, String> {
+    let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_err(|e| e.to_string())?;
+    let mut options =
+        Options { time: Duration::from_secs(600), seed: mix(clock.as_nanos() as u64), dir: std::env::temp_dir() };
+    let mut args = std::env::args().skip(1);
+    while let Some(name) = args.next() {
+        let value = args.next().ok_or_else(|| format!("{name} needs a value"))?;
+        let number = || value.parse::<f64>().map_err(|_| format!("{name} {value}: not a number"));
+        match name.as_str() {
+            "--minutes" => options.time = Duration::from_secs_f64(number()? * 60.0),
+            "--seconds" => options.time = Duration::from_secs_f64(number()?),
+            "--seed" => options.seed = value.parse().map_err(|_| format!("{name} {value}: not a number"))?,
+            "--dir" => options.dir = value.into(),
+            _ => return Err(format!("unknown option {name}")),
+        }
+    }
+    Ok(options)
+}
+
+fn main() -> ExitCode {
+    let options = match options() {
+        Ok(options) => options,
+        Err(why) => {
+            eprintln!("soak: {why}");
+            return ExitCode::from(2);
+        }
+    };
+    println!("seed {}", options.seed);
+    match soak(&options) {
+        Ok(()) => {
+            println!("ok (seed {})", options.seed);
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            eprintln!("FAILED with seed {}: {why}", options.seed);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What the threads and the one who watches them share.
+struct Stage {
+    /// Held for reading during a round; for writing all have paused.
+    gate: RwLock<()>,
+    over: AtomicBool,
+    failure: Mutex<Option<String>>,
+    counts: Arc<Counts>,
+    sides: Arc<[Side; 2]>,
+    rough: Arc<Rough>,
+    pipes: Vec<Arc<Pipes>>,
+    /// Pauses so far, so that an idle watch is told from a stuck one.
+    pauses: AtomicU64,
+}
+
+impl Stage {
+    fn fail(&self, why: String) {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
+        self.over.store(true, Ordering::SeqCst);
+    }
+}
+
+fn soak(options: &Options) -> Result<(), String> {
+    let text = |e: datapipes::Error| e.to_string();
+    let rough = rough(options.seed);
+    let machines = [machine(None), machine(Some(rough.clone()))];
+    let mut sides = Vec::new();
+    for (machine, is_rough) in machines.into_iter().zip([false, true]) {
+        let config = Config { name: if is_rough { "rough" } else { "sound" }.into(), ..Config::of(&machine) };
+        let runtime = Runtime::start_with(&machine, config).map_err(text)?;
+        sides.push(Side { machine, runtime, is_rough });
+    }
+    let sides: Arc<[Side; 2]> = Arc::new(sides.try_into().map_err(|_| "two sides")?);
+    let shared = Shared::new(&options.dir, &sides[0].machine, THREADS).map_err(text)?;
+    let counts = Arc::new(Counts::default());
+    let pipes: Vec<Arc<Pipes>> = (0..THREADS).map(|_| Arc::new(Mutex::new(HashMap::new()))).collect();
+    let mut workers = Vec::new();
+    for number in 0..THREADS {
+        let bench = shared.bench(&sides[0].machine, &options.dir, number).map_err(text)?;
+        workers.push(Worker {
+            number,
+            bench,
+            sides: sides.clone(),
+            pipes: pipes[number as usize].clone(),
+            counts: counts.clone(),
+            random: Random::new(mix(options.seed ^ number)),
+        });
+    }
+    let stage = Stage {
+        gate: RwLock::new(()),
+        over: AtomicBool::new(false),
+        failure: Mutex::new(None),
+        counts,
+        sides,
+        rough,
+        pipes,
+        pauses: AtomicU64::new(0),
+    };
+    let benches = std::thread::scope(|scope| {
+        let threads: Vec<_> = workers
+            .into_iter()
+            .map(|worker| {
+                let stage = &stage;
+                scope.spawn(move || rounds(stage, worker))
+            })
+            .collect();
+        scope.spawn(|| bark(&stage, options.seed));
+        watch(&stage, options);
+        stage.over.store(true, Ordering::SeqCst);
+        threads.into_iter().filter_map(|thread| thread.join().ok()).collect::<Vec<Bench>>()
+    });
+    if let Some(why) = stage.failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        return Err(why);
+    }
+    if benches.len() as u64 != THREADS {
+        return Err("a thread panicked".into());
+    }
+    quiet(&stage)?;
+    benches.iter().try_for_each(Worker::is_quiet)?;
+    add_up(&stage)
+}
+
+/// Of a thread that panics all hear.
+struct Panicked<'a>(&'a Stage);
+
+impl Drop for Panicked<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail("a thread panicked".into());
+        }
+    }
+}
+
+fn rounds(stage: &Stage, mut worker: Worker) -> Bench {
+    let _panicked = Panicked(stage);
+    while !stage.over.load(Ordering::SeqCst) {
+        let gate = stage.gate.read().unwrap_or_else(PoisonError::into_inner);
+        if let Err(why) = worker.round() {
+            stage.fail(format!("thread {}: {why}", worker.number));
+        }
+        drop(gate);
+        // A lock that many want for reading might never be had for writing.
+        std::thread::yield_now();
+    }
+    worker.bench
+}
+
+/// Ends the process where nobody gets on.
+fn bark(stage: &Stage, seed: u64) {
+    let mut last = (u64::MAX, u64::MAX, Instant::now());
+    while !stage.over.load(Ordering::SeqCst) {
+        std::thread::sleep(Duration::from_millis(500));
+        let (rounds, pauses) = (Counts::of(&stage.counts.rounds), stage.pauses.load(Ordering::SeqCst));
+        if (rounds, pauses) != (last.0, last.1) {
+            last = (rounds, pauses, Instant::now());
+        } else if last.2.elapsed() > PATIENCE {
+            eprintln!("FAILED with seed {seed}: no round for {PATIENCE:?}: a completion was lost");
+            for side in stage.sides.iter() {
+                eprintln!("{:#?}", side.runtime.report());
+            }
+            std::process::abort();
+        }
+    }
+}
+
+fn watch(stage: &Stage, options: &Options) {
+    let begun = Instant::now();
+    let mut first: Option<Held> = None;
+    while begun.elapsed() < options.time && !stage.over.load(Ordering::SeqCst) {
+        let until = Instant::now() + STRETCH.min(options.time.saturating_sub(begun.elapsed()));
+        while Instant::now() < until && !stage.over.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let gate = stage.gate.write().unwrap_or_else(PoisonError::into_inner);
+        stage.pauses.fetch_add(1, Ordering::SeqCst);
+        if let Err(why) = quiet(stage) {
+            return stage.fail(why);
+        }
+        let mut held = Held::now();
+        if let Some(first) = &first {
+            // The coordinator closes its end of a descriptor when it sees that ours is closed: soon.
+            let patient = Instant::now() + Duration::from_secs(20);
+            while held.leaks(first).is_some() && Instant::now() < patient {
+                std::thread::sleep(Duration::from_millis(50));
+                held = Held::now();
+            }
+            if let Some(leak) = held.leaks(first) {
+                return stage.fail(leak);
+            }
+        }
+        print(stage, begun.elapsed(), &held);
+        // The second pause is the first to compare with: by then everything was used once.
+        if stage.pauses.load(Ordering::SeqCst) == 2 {
+            first = Some(held);
+        }
+        drop(gate);
+    }
+}
+
+/// Nobody starts anything: all pipes are closed, and nothing is under way.
+fn quiet(stage: &Stage) -> Result<(), String> {
+    for pipes in &stage.pipes {
+        pipes.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+    for side in stage.sides.iter() {
+        side.runtime.drain();
+        let report = side.runtime.report();
+        if report.under_way != 0 {
+            return Err(format!("{} under way after draining", report.under_way));
+        }
+        let busy = report.stations.iter().find(|station| {
+            let stats = &station.stats;
+            stats.outstanding_bytes != 0 || stats.outstanding_chunks != 0 || stats.requests != 0
+        });
+        if let Some(station) = busy {
+            return Err(format!("the station {} is not empty: {:?}", station.name, station.stats));
+        }
+    }
+    Ok(())
+}
+
+fn print(stage: &Stage, time: Duration, held: &Held) {
+    let counts = &*stage.counts;
+    let of = Counts::of;
+    println!(
+        "{:5.0} s  {} rounds, {} MiB verified, {} pipes; {} started: {} completed, {} failed, {} cancelled, {} unheard; {held}",
+        time.as_secs_f64(),
+        of(&counts.rounds),
+        of(&counts.verified_bytes) >> 20,
+        of(&counts.connects),
+        of(&counts.started),
+        of(&counts.completed),
+        of(&counts.failed),
+        of(&counts.cancelled),
+        of(&counts.unheard),
+    );
+}
+
+/// Everything that was started had one end, and failures are those that were asked for.
+fn add_up(stage: &Stage) -> Result<(), String> {
+    let counts = &*stage.counts;
+    let of = Counts::of;
+    let ended = of(&counts.completed) + of(&counts.failed) + of(&counts.cancelled) + of(&counts.unheard);
+    if of(&counts.started) != ended {
+        return Err(format!("{} were started, and {ended} ended", of(&counts.started)));
+    }
+    let injected = stage.rough.errors.load(Ordering::Relaxed);
+    println!("{injected} errors were injected");
+    if of(&counts.rounds) == 0 {
+        return Err("not one round".into());
+    }
+    let sound = stage.sides[0].runtime.report();
+    println!("sound: {} completed, {} failed or cancelled", sound.completed, sound.failed);
+    if sound.failed != of(&counts.cancelled_sound) {
+        return Err(format!("{} were cancelled on sound files", of(&counts.cancelled_sound)));
+    }
+    let rough = stage.sides[1].runtime.report();
+    println!("rough: {} completed, {} failed or cancelled", rough.completed, rough.failed);
+    Ok(())
+}

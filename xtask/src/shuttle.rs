@@ -1,0 +1,25 @@
+//! `cargo xtask shuttle [SCHEDULES] [NAME]`: the queue and the runtime of the core under schedules chosen at random.
+//!
+//! The core is built with `--cfg shuttle`, which puts a model in the place of locks, atomics, threads and the kernel's
+//! events (`core/src/sync.rs`), in a target folder of its own. A failure prints its seed; with it in
+//! `SHUTTLE_RANDOM_SEED` the same schedule is run again.
+
+use crate::Outcome;
+use crate::steps::{cargo, root};
+use crate::test::stream;
+
+/// Random schedules of each test, and half as many of the other kind, if not said: seconds in all.
+const SCHEDULES: &str = "2000";
+
+pub(crate) fn run(args: &[String]) -> Outcome<()> {
+    let (schedules, name) = match args {
+        [] => (SCHEDULES, "schedules::"),
+        [schedules] => (schedules.as_str(), "schedules::"),
+        [schedules, name] => (schedules.as_str(), name.as_str()),
+        _ => return Err("usage: cargo xtask shuttle [SCHEDULES] [NAME]".into()),
+    };
+    schedules.parse::<u64>().map_err(|_| format!("`{schedules}` is not a number of schedules"))?;
+    let mut command = cargo(&["test", "--package", "datapipes-core", "--lib", name]);
+    command.env("RUSTFLAGS", "--cfg shuttle").env("DATAPIPES_SCHEDULES", schedules);
+    stream(command.env("CARGO_TARGET_DIR", root().join("target/shuttle")))
+}
