@@ -111,7 +111,7 @@ fn sort(machine: &Machine, source: &Ssd, len: u64, staging: &Staging, scratch: &
     let down = runtime.connect(&out_buffer, &output)?;
     let mut heads: Vec<Head> = (0..runs).map(|run| Head { run, next: 0, at: 0, filled: 0 }).collect();
     let mut heap = BinaryHeap::new();
-    let mut fill = |head: &mut Head| -> Result<Option<u64>> {
+    let fill = |head: &mut Head| -> Result<Option<u64>> {
         let (start, run_len) = of_run(head.run);
         if head.at == head.filled {
             let len = piece.min(run_len - head.next);

@@ -13,7 +13,7 @@ use std::thread::Thread;
 
 use datapipes::descriptor::wire::{Completion, MESSAGE_BYTES, Request};
 use datapipes::graph::Graph;
-use datapipes::runtime::Connect;
+use datapipes::runtime::{self, Connect};
 use datapipes::{
     ConnectFd, Constraints, Dram, Error, ErrorKind, Locator, Pipe, PipeFd, Runtime, RuntimePipe, Span, Ssd,
 };
@@ -22,10 +22,11 @@ use datapipes_core::topology::Topology;
 use datapipes_file::{Config, Faults, FileBackend, Operation, Verdict};
 use rustix::event::{PollFd, PollFlags, poll};
 
-const MIB: u64 = 1 << 20;
+/// By what lengths and offsets are counted.
+const UNIT: u64 = 256 << 10;
 /// Bytes of a request, so that it is known how far a transfer gets.
-const REQUEST: u32 = 256 << 10;
-const FILE: u64 = 8 * MIB;
+const REQUEST: u32 = 64 << 10;
+const FILE: u64 = 8 * UNIT;
 
 fn dir() -> PathBuf {
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
@@ -36,9 +37,8 @@ fn dir() -> PathBuf {
 /// Bytes that are others for every seed, at every place.
 fn pattern(seed: u64) -> Vec<u8> {
     static BASE: OnceLock<Vec<u8>> = OnceLock::new();
-    let base = BASE.get_or_init(|| {
-        (0..FILE + 4099).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
-    });
+    let base =
+        BASE.get_or_init(|| (0..FILE + 4099).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect());
     base[seed as usize % 4099..][..FILE as usize].to_vec()
 }
 
@@ -60,7 +60,7 @@ impl Faults for Plan {
     fn verdict(&self, op: &Operation) -> Verdict {
         match *self.0.lock().unwrap() {
             Some(Fault::Short(most)) if op.len > most => Verdict::Short(most),
-            Some(Fault::Interrupted) if op.nth % 2 == 0 => Verdict::Errno(libc::EINTR),
+            Some(Fault::Interrupted) if op.nth.is_multiple_of(2) => Verdict::Errno(libc::EINTR),
             Some(Fault::At(at, errno)) if (op.offset..op.offset + u64::from(op.len)).contains(&at) => {
                 Verdict::Errno(errno)
             }
@@ -203,6 +203,13 @@ fn machine(plan: &Arc<Plan>, config: Config) -> Machine {
     Machine::new(Topology::discover(), vec![Arc::new(FileBackend::with(config))])
 }
 
+/// Long transfers have several parts.
+fn runtime(machine: &Machine) -> Runtime {
+    let mut config = runtime::Config::of(machine);
+    config.device.chunk_bytes = 4 * UNIT;
+    Runtime::start_with(machine, config).unwrap()
+}
+
 struct Case {
     name: &'static str,
     fault: Option<Fault>,
@@ -220,8 +227,8 @@ fn cases(writes: bool) -> Vec<Case> {
         false => Span { source: file_at, target: memory_at, len },
         true => Span { source: memory_at, target: file_at, len },
     };
-    let whole = span(MIB, MIB, 6 * MIB);
-    let bad = 5 * MIB + 5000;
+    let whole = span(UNIT, UNIT, 6 * UNIT);
+    let bad = 5 * UNIT + 5000;
     let mut cases = vec![
         Case { name: "short requests", fault: Some(Fault::Short(40_000)), span: whole, told: None },
         Case {
@@ -235,30 +242,30 @@ fn cases(writes: bool) -> Vec<Case> {
             name: "interrupted for ever",
             fault: Some(Fault::At(bad, libc::EINTR)),
             span: whole,
-            told: told(ErrorKind::Interrupted, Some(libc::EINTR), 4 * MIB, Some(5 * MIB)),
+            told: told(ErrorKind::Interrupted, Some(libc::EINTR), 4 * UNIT, Some(5 * UNIT)),
         },
         Case {
             name: "a bad spot",
             fault: Some(Fault::At(bad, libc::EIO)),
             span: whole,
-            told: told(ErrorKind::Device, Some(libc::EIO), 4 * MIB, Some(5 * MIB)),
+            told: told(ErrorKind::Device, Some(libc::EIO), 4 * UNIT, Some(5 * UNIT)),
         },
         Case {
             name: "a bad spot at once",
-            fault: Some(Fault::At(MIB, libc::EIO)),
+            fault: Some(Fault::At(UNIT, libc::EIO)),
             span: whole,
-            told: told(ErrorKind::Device, Some(libc::EIO), 0, Some(MIB)),
+            told: told(ErrorKind::Device, Some(libc::EIO), 0, Some(UNIT)),
         },
         Case {
             name: "a bad spot elsewhere",
             fault: Some(Fault::At(bad, libc::EIO)),
-            span: span(0, 0, MIB),
+            span: span(0, 0, UNIT),
             told: None,
         },
         Case {
             name: "beyond the memory",
             fault: None,
-            span: span(0, FILE, 5 * MIB),
+            span: span(0, FILE, 5 * UNIT),
             told: told(ErrorKind::OutOfRange, None, 0, None),
         },
         Case { name: "nothing", fault: Some(Fault::At(0, libc::EIO)), span: span(0, 0, 0), told: None },
@@ -268,11 +275,11 @@ fn cases(writes: bool) -> Vec<Case> {
             name: "a full device",
             fault: Some(Fault::At(bad, libc::ENOSPC)),
             span: whole,
-            told: told(ErrorKind::NoSpace, Some(libc::ENOSPC), 4 * MIB, Some(5 * MIB)),
+            told: told(ErrorKind::NoSpace, Some(libc::ENOSPC), 4 * UNIT, Some(5 * UNIT)),
         });
     } else {
-        let end = told(ErrorKind::EndOfFile, None, MIB, Some(FILE));
-        cases.push(Case { name: "the end", fault: None, span: span(FILE - MIB, 0, 2 * MIB), told: end });
+        let end = told(ErrorKind::EndOfFile, None, UNIT, Some(FILE));
+        cases.push(Case { name: "the end", fault: None, span: span(FILE - UNIT, 0, 2 * UNIT), told: end });
     }
     cases
 }
@@ -281,11 +288,11 @@ fn cases(writes: bool) -> Vec<Case> {
 fn every_flavor(primitive: &str, writes: bool, config: Config) {
     let plan = Arc::new(Plan::default());
     let machine = machine(&plan, config);
-    let runtime = Runtime::start(&machine).unwrap();
+    let runtime = runtime(&machine);
     let file = Ssd::unlinked_in(dir()).unwrap();
     file.preallocate(FILE).unwrap();
     file.set_len(FILE).unwrap();
-    let memory = Dram::allocate(12 << 20).unwrap();
+    let memory = Dram::allocate(12 * UNIT as usize).unwrap();
     let ends: (&dyn Locator, &dyn Locator) = if writes { (&memory, &file) } else { (&file, &memory) };
     let flavors = match Flavors::connect(&machine, &runtime, ends, primitive) {
         Ok(flavors) => flavors,
@@ -306,7 +313,7 @@ fn every_flavor(primitive: &str, writes: bool, config: Config) {
             check(&file, &memory, writes, &bytes, Span { len: good, ..case.span }, &what);
             // The pipe serves on, on the same bytes.
             *plan.0.lock().unwrap() = None;
-            let span = Span { source: 2 * MIB, target: 3 * MIB, len: MIB + 4097 };
+            let span = Span { source: 2 * UNIT, target: 3 * UNIT, len: UNIT + 4097 };
             flavors.transfer(flavor, span).unwrap_or_else(|e| panic!("{what}, and afterwards: {e}"));
             check(&file, &memory, writes, &bytes, span, &what);
         }
@@ -323,6 +330,8 @@ fn every_flavor(primitive: &str, writes: bool, config: Config) {
             }
             drop(lease);
         }
+        // Counted until its callback has returned.
+        runtime.drain();
         assert_eq!(runtime.report().under_way, 0, "{primitive}, {}", case.name);
     }
 }
@@ -408,12 +417,13 @@ fn a_file_system_that_is_really_full_is_told_by_every_flavor() {
     };
     let plan = Arc::new(Plan::default());
     let machine = machine(&plan, Config::default());
-    let runtime = Runtime::start(&machine).unwrap();
+    let runtime = runtime(&machine);
     let file = Ssd::create(place.0.join("full")).unwrap();
-    let memory = Dram::allocate(8 << 20).unwrap();
+    let memory = Dram::allocate(FILE as usize).unwrap();
     let bytes = pattern(3);
     memory.lease_mut().unwrap().copy_from_slice(&bytes);
-    let source = Ssd::unlinked_in(dir()).unwrap();
+    // Beside the file, of which 4 units have room then.
+    let source = Ssd::create(place.0.join("source")).unwrap();
     machine.connect(&memory, &source).unwrap().transfer(Span { source: 0, target: 0, len: FILE }).unwrap();
     let pairs: [(&dyn Locator, &str); 3] =
         [(&memory, "uring-cached"), (&memory, "pwrite-cached"), (&source, "kernel-copy")];
@@ -430,17 +440,18 @@ fn a_file_system_that_is_really_full_is_told_by_every_flavor() {
             let error = flavors.transfer(flavor, Span { source: 0, target: 0, len: FILE }).unwrap_err();
             let Told { kind, errno, bytes_done, .. } = Told::of(&error);
             assert_eq!((kind, errno), (ErrorKind::NoSpace, Some(libc::ENOSPC)), "{what}: {error}");
-            assert!(bytes_done <= 3 * MIB, "{what}: {error}");
+            assert!(bytes_done <= 4 * UNIT, "{what}: {error}");
             assert!(memory.lease_mut().is_ok(), "{what}: a lease was left behind");
             check(&file, &memory, true, &bytes, Span { source: 0, target: 0, len: bytes_done }, &what);
             // Room again: the same pipe goes on.
             file.set_len(0).unwrap();
             flavors
-                .transfer(flavor, Span { source: 0, target: 0, len: 2 * MIB })
+                .transfer(flavor, Span { source: 0, target: 0, len: 2 * UNIT })
                 .unwrap_or_else(|e| panic!("{what}: {e}"));
-            check(&file, &memory, true, &bytes, Span { source: 0, target: 0, len: 2 * MIB }, &what);
+            check(&file, &memory, true, &bytes, Span { source: 0, target: 0, len: 2 * UNIT }, &what);
             file.set_len(0).unwrap();
         }
+        runtime.drain();
         assert_eq!(runtime.report().under_way, 0, "{primitive}");
     }
     drop(runtime);
@@ -456,12 +467,12 @@ fn in_a_process_that_may_lock_no_memory() {
     }
     let plan = Arc::new(Plan::default());
     let machine = machine(&plan, Config::default());
-    let (file, memory) = (Ssd::unlinked_in(dir()).unwrap(), Dram::allocate(1 << 20).unwrap());
-    file.set_len(MIB).unwrap();
+    let (file, memory) = (Ssd::unlinked_in(dir()).unwrap(), Dram::allocate(12 * UNIT as usize).unwrap());
+    file.set_len(UNIT).unwrap();
     let only = Constraints { only: vec!["uring-cached".into()], ..Constraints::default() };
     match machine.connect_with(&file, &memory, &only) {
         Ok(pipe) => {
-            pipe.transfer(Span { source: 0, target: 0, len: MIB }).unwrap();
+            pipe.transfer(Span { source: 0, target: 0, len: UNIT }).unwrap();
             let counters = pipe.report().hops[0].counters.clone();
             println!("registered: {} hits, {} misses", counters.fixed_buffer_hits, counters.fixed_buffer_misses);
         }
@@ -476,7 +487,10 @@ fn the_same_faults_where_registration_is_refused_by_a_limit() {
     let test = "the_same_faults_where_registration_is_refused_by_a_limit";
     let this = std::env::current_exe().unwrap();
     let mut child = Command::new("prlimit");
-    child.arg("--memlock=0:0").args(["setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock"]).arg(this);
+    child
+        .arg("--memlock=524288:524288")
+        .args(["setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock"])
+        .arg(this);
     child.args(["--exact", "in_a_process_that_may_lock_no_memory", "--nocapture"]).env(CHILD, "1");
     let output = match child.output() {
         Ok(output) => output,

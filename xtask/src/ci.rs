@@ -1,7 +1,7 @@
 //! `cargo xtask ci`: what must hold before a change goes in. `.ci/run` calls this and nothing else.
 
 use crate::steps::{self, Steps, cargo, finish};
-use crate::{Outcome, test};
+use crate::{Outcome, shuttle, test};
 use std::process::Command;
 
 pub(crate) fn run() -> Outcome<()> {
@@ -11,6 +11,7 @@ pub(crate) fn run() -> Outcome<()> {
     steps.run("clippy", || finish(&mut cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])));
     steps.run("docs", || finish(cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings")));
     steps.run("test", || test::run(&[]));
+    steps.run("shuttle", || shuttle::run(&[]));
     steps.run("demo", || finish(&mut cargo(&["run", "--release", "--", "demo", "--size", "64M", "--memory", "16M"])));
     steps.finish()
 }

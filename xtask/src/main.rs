@@ -5,6 +5,8 @@ mod ci;
 mod fuzz;
 mod guest;
 mod nightly;
+mod shuttle;
+mod soak;
 mod steps;
 mod tally;
 mod test;
@@ -18,10 +20,12 @@ const HELP: &str = "\
 usage: cargo xtask COMMAND
 
   test [--release] [CARGO TEST OPTIONS]   every test, ends with `N passed, N failed, N skipped`
-  ci                                      formatting, clippy, docs, test, a small demo
+  ci                                      formatting, clippy, docs, test, shuttle, a small demo
   miri                                    the memory code of the core under Miri (nightly)
   asan                                    core, cpu and file backends under AddressSanitizer (nightly)
   fuzz [SECONDS]                          each fuzz target for SECONDS (default 30)
+  shuttle [SCHEDULES] [NAME]              queue and runtime under SCHEDULES random schedules a test (default 2000)
+  soak [--minutes N] [--seed S]           random pipes, faults and cancellations for N minutes (default 10)
   guest [NAMES] [--fetch]                 tests on hardware that is absent here, in virtual machines that have it
   bench [NAMES] [OPTIONS]                 side-by-side measurements; `bench --help` lists them
 ";
@@ -36,6 +40,8 @@ fn main() -> ExitCode {
         "miri" => nightly::miri(),
         "asan" => nightly::asan(),
         "fuzz" => fuzz::run(&rest),
+        "shuttle" => shuttle::run(&rest),
+        "soak" => soak::run(&rest),
         "guest" => guest::run(&rest),
         "bench" => bench::run(&rest),
         "" | "help" | "-h" | "--help" => {

@@ -45,6 +45,8 @@ pub(super) struct Serving {
     unsent: Mutex<VecDeque<Vec<u8>>>,
     /// The other end is closed.
     closed: AtomicBool,
+    /// The coordinator left what there is to read in the socket: for lack of room, and so until there is some.
+    left: AtomicBool,
     /// The other end was made unwritable on purpose.
     plugged: AtomicBool,
     /// Held by who makes it so or ends it.
@@ -89,6 +91,7 @@ impl Serving {
             most: most.max(1),
             unsent: Mutex::new(VecDeque::new()),
             closed: AtomicBool::new(false),
+            left: AtomicBool::new(false),
             plugged: AtomicBool::new(false),
             plugs: Mutex::new(()),
             tower,
@@ -247,13 +250,14 @@ impl Serving {
 
     fn close_one(&self) {
         let full = !self.unsent().is_empty();
-        let before = self.open.fetch_sub(1, Ordering::SeqCst);
+        self.open.fetch_sub(1, Ordering::SeqCst);
         if full {
-            self.rearm();
-        } else if self.plugged.load(Ordering::SeqCst) {
+            return self.rearm();
+        }
+        if self.plugged.load(Ordering::SeqCst) {
             self.unplug();
-        } else if before >= self.most {
-            // Requests may have been left in the socket. Of several that end at once, the first sees that it was full.
+        }
+        if self.left.swap(false, Ordering::SeqCst) {
             self.rearm();
         }
     }
@@ -301,7 +305,11 @@ impl Serving {
         let mut message = [0; REQUEST_BYTES + 1];
         for _ in 0..AT_ONCE {
             if !self.has_room() {
-                return;
+                // Said before the second look: either it finds room, or who makes room finds this.
+                self.left.store(true, Ordering::SeqCst);
+                if !self.has_room() || !self.left.swap(false, Ordering::SeqCst) {
+                    return;
+                }
             }
             match rustix::net::recv(&self.socket, &mut message, RecvFlags::DONTWAIT) {
                 Ok((0, _)) => {

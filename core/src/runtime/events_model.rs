@@ -35,6 +35,7 @@ fn change(change: impl FnOnce(&mut Kernel)) {
 }
 
 /// Says whether a descriptor is readable.
+#[cfg(test)]
 pub(super) fn set_readable(fd: RawFd, readable: bool) {
     change(|kernel| {
         if readable {

@@ -84,7 +84,7 @@ impl Handle {
         match std::mem::replace(&mut self.0, State::Taken) {
             State::Finished(result) => callback(result),
             State::Taken => callback(Err(given())),
-            State::Moving(moving) => match moving.call_back(Box::new(callback)) {
+            State::Moving(moving) => match moving.call_back(Box::new(callback), attended) {
                 Some((callback, result)) => callback(result),
                 None if attended => attend(&moving),
                 None => {}

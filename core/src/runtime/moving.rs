@@ -216,14 +216,16 @@ impl Moving {
         None
     }
 
-    /// Keeps the callback, or gives it back with the result.
-    pub(crate) fn call_back(&self, callback: Callback) -> Option<(Callback, Result<()>)> {
+    /// Keeps the callback, or gives it back with the result. `attended` says that the coordinator sees to it from now on.
+    pub(crate) fn call_back(&self, callback: Callback, attended: bool) -> Option<(Callback, Result<()>)> {
         let mut state = self.lock();
         if let Some(result) = state.outcome.take() {
             return Some((callback, result));
         }
         state.callback = Some(callback);
-        self.leave(&mut state);
+        if attended {
+            self.leave(&mut state);
+        }
         None
     }
 }

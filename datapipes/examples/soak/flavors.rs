@@ -39,7 +39,9 @@ impl AnyPipe {
     /// Moves the spans, which do not overlap, each once; fates are in their order.
     pub(crate) fn carry(&self, runtime: &Runtime, spans: &[Span], random: &mut Random) -> Vec<Fate> {
         match self {
-            AnyPipe::Blocking(pipe) if random.one_in(2) => spans.iter().map(|s| Fate::Done(pipe.transfer(*s))).collect(),
+            AnyPipe::Blocking(pipe) if random.one_in(2) => {
+                spans.iter().map(|s| Fate::Done(pipe.transfer(*s))).collect()
+            }
             AnyPipe::Blocking(pipe) => {
                 let started: Vec<_> = spans.iter().map(|span| pipe.start(*span)).collect();
                 in_any_order(started, random, |started| Fate::Done(started.and_then(|transfer| transfer.wait())))
@@ -66,7 +68,9 @@ fn by_runtime(pipe: &RuntimePipe, runtime: &Runtime, spans: &[Span], random: &mu
     let start = |span: &Span| pipe.transfer(*span);
     let way = random.below(WAYS);
     match way {
-        0 => in_any_order(spans.iter().map(start).collect(), random, |h: Result<Handle>| Fate::Done(h.and_then(Handle::wait))),
+        0 => in_any_order(spans.iter().map(start).collect(), random, |h: Result<Handle>| {
+            Fate::Done(h.and_then(Handle::wait))
+        }),
         1 => in_any_order(spans.iter().map(start).collect(), random, |h| Fate::Done(h.and_then(block_on))),
         2 => in_any_order(spans.iter().map(start).collect(), random, |h| {
             Fate::Done(h.and_then(|handle| runtime.block_on(handle)))

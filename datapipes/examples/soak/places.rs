@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use datapipes::{
-    CoreCache, Dram, ErrorKind, FileAccess, Locator, NumaMemory, Pmem, PmemOptions, Result, Ssd, StageOrder, StagePlace,
-    Staging,
+    CoreCache, Dram, ErrorKind, FileAccess, Locator, NumaMemory, Pmem, PmemOptions, Result, Ssd, StageOrder,
+    StagePlace, Staging,
 };
 use datapipes_core::Machine;
 use datapipes_core::topology::Topology;

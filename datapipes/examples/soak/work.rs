@@ -2,6 +2,7 @@
 //! own memory, in spans and flavors of chance; what came back is compared, all of it.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -100,9 +101,8 @@ impl Worker {
         self.bench.target.lease_mut().map_err(|e| format!("a lease was left behind: {e}"))?.fill(!generation as u8);
         for leg in 0..way.len() - 1 {
             let whole = Span { source: at[leg], target: at[leg + 1], len };
-            self.leg(&mut pipes, (way[leg], way[leg + 1]), whole).map_err(|e| {
-                format!("{} -> {}, {whole:?}: {e}", self.name(way[leg]), self.name(way[leg + 1]))
-            })?;
+            self.leg(&mut pipes, (way[leg], way[leg + 1]), whole)
+                .map_err(|e| format!("{} -> {}, {whole:?}: {e}", self.name(way[leg]), self.name(way[leg + 1])))?;
         }
         let names: Vec<_> = way.iter().map(|place| self.name(*place)).collect();
         verify(&self.bench.target, at[at.len() - 1], len, generation).map_err(|e| format!("{names:?}: {e}"))?;
@@ -129,7 +129,12 @@ impl Worker {
     }
 
     /// Moves a span from one place to the next, in pieces that may fail or be stopped and are then tried again.
-    fn leg(&mut self, pipes: &mut HashMap<Key, AnyPipe>, ends: (usize, usize), whole: Span) -> std::result::Result<(), String> {
+    fn leg(
+        &mut self,
+        pipes: &mut HashMap<Key, AnyPipe>,
+        ends: (usize, usize),
+        whole: Span,
+    ) -> std::result::Result<(), String> {
         let mut pieces = cut(whole, &mut self.random);
         for _ in 0..TRIES {
             // A place of a staging that failed once is not used again: there, faults would soon leave nothing to do.
@@ -139,12 +144,13 @@ impl Worker {
                 let victim = pipes.keys().nth(self.random.below(pipes.len().max(1) as u64) as usize).copied();
                 victim.map(|victim| pipes.remove(&victim));
             }
-            if !pipes.contains_key(&key) {
-                let pipe = self.connect(key).map_err(|e| format!("connect: {e}"))?;
-                Counts::add(&self.counts.connects, 1);
-                pipes.insert(key, pipe);
-            }
-            let Some(pipe) = pipes.get(&key) else { return Err("the pipe is gone".into()) };
+            let pipe = match pipes.entry(key) {
+                Entry::Occupied(open) => open.into_mut(),
+                Entry::Vacant(none) => {
+                    Counts::add(&self.counts.connects, 1);
+                    none.insert(self.connect(key).map_err(|e| format!("connect: {e}"))?)
+                }
+            };
             let side = &self.sides[usize::from(key.0)];
             Counts::add(&self.counts.started, pieces.len() as u64);
             let fates = pipe.carry(&side.runtime, &pieces, &mut self.random);
@@ -192,8 +198,8 @@ impl Worker {
         let queue = *random.pick(&[None, Some(1), Some(2), Some(7)]);
         let depth = *random.pick(&[None, Some(1), Some(3)]);
         let constraints = Constraints { queue_depth: random.one_in(4).then_some(2), ..Constraints::default() };
-        let connect = Connect { constraints, service: Service { class, at_least: None, at_most }, queue, ..Connect::default() };
-        let ask = ConnectFd { connect: connect.clone(), depth, place: self.number, ..ConnectFd::default() };
+        let connect = Connect { constraints, service: Service { class, at_least: None, at_most }, queue };
+        let ask = ConnectFd { connect: connect.clone(), depth, place: self.number };
         let side = &self.sides[usize::from(rough)];
         let (from, to) = (self.locator(from), self.locator(to));
         Ok(match kind {

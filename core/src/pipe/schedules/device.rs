@@ -25,11 +25,14 @@ struct State {
     most_waiting: usize,
 }
 
+/// Who is told whether a descriptor is readable.
+type Tell = fn(RawFd, bool);
+
 struct Parts {
     state: Mutex<State>,
     changed: Condvar,
     /// The descriptor by which events are known, and who is told that it is readable.
-    event: Option<(OwnedFd, fn(RawFd, bool))>,
+    event: Option<(OwnedFd, Tell)>,
     /// Jobs that begin here fail.
     bad: Option<u64>,
 }
@@ -43,7 +46,7 @@ impl Device {
         Device::with(None, None)
     }
 
-    pub(crate) fn with(event: Option<fn(RawFd, bool)>, bad: Option<u64>) -> Device {
+    pub(crate) fn with(event: Option<Tell>, bad: Option<u64>) -> Device {
         // Any descriptor will do: it is only a name.
         let event = event.map(|tell| (eventfd(0, EventfdFlags::CLOEXEC).unwrap(), tell));
         Device(Arc::new(Parts { state: Mutex::new(State::default()), changed: Condvar::new(), event, bad }))

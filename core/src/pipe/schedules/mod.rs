@@ -1,4 +1,5 @@
 //! The queue under schedules of which each is chosen at random: no result is lost, and none is given twice.
+#![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 pub(crate) mod device;
 

@@ -1,7 +1,7 @@
 //! Which chunk is next: the whole policy in one function that changes nothing.
 
 use super::Scheduler;
-use super::flow::{Flow, Place};
+use super::flow::Place;
 use super::ring::Head;
 use super::service::Class;
 
@@ -88,7 +88,8 @@ impl Scheduler {
 
     /// Whether a request of this flow, pushed now, would be released at once and in one chunk: no class as urgent has a
     /// request, no other class and no promise comes first, and limits and caps have room. In doubt, no.
-    pub(crate) fn passes(&self, flow: Flow, len: u64, now: u64) -> bool {
+    #[cfg(test)]
+    pub(crate) fn passes(&self, flow: super::Flow, len: u64, now: u64) -> bool {
         let Some(now) = self.reading(now) else { return false };
         let Some(state) = self.flows.get(flow) else { return false };
         let class = state.class();

@@ -128,6 +128,7 @@ impl Scheduler {
     }
 
     /// Sets the cap on outstanding bytes beside latency flows; what is outstanding is not called back.
+    #[cfg(test)]
     pub(crate) fn set_contended_bytes(&mut self, bytes: u64) {
         self.policy.contended_bytes = bytes;
     }
@@ -243,6 +244,7 @@ impl Scheduler {
     }
 
     /// Neither a request waits nor a chunk is outstanding.
+    #[cfg(test)]
     pub(crate) fn is_idle(&self) -> bool {
         self.requests == 0 && self.outstanding.chunks == 0
     }
@@ -253,6 +255,7 @@ impl Scheduler {
     }
 
     /// The one flow with requests, if there is just one and no limit holds it: its next chunk goes whatever the time is.
+    #[cfg(test)]
     pub(crate) fn only_flow(&self) -> Option<Flow> {
         let flows: u32 = self.classes.iter().map(|class| class.backlogged).sum();
         let index = self.classes.iter().find_map(|class| class.ring.front()).filter(|_| flows == 1)?;
