@@ -107,7 +107,10 @@ impl Station {
                 drop(state);
                 crew.call(self);
             }
-            None => self.set_out(state),
+            None => {
+                self.set_out(state);
+                self.coordinator.look_again();
+            }
         }
     }
 
@@ -226,17 +229,20 @@ impl Station {
         }
     }
 
-    /// Asks the coordinator to look after everything that is out here.
-    pub(crate) fn attend_all(&self) {
+    /// Asks the coordinator to look after everything that is out here; true if something is.
+    pub(crate) fn attend_all(&self) -> bool {
         if self.crew.is_some() {
-            return;
+            return false;
         }
         let queues: Vec<Arc<Queue>> = self.lock().queues.iter().filter_map(|(_, queue)| queue.upgrade()).collect();
+        let mut any = false;
         for queue in queues {
             if queue.has_parts() {
+                any = true;
                 self.coordinator.attend(&queue);
             }
         }
+        any
     }
 
     pub(crate) fn report(&self) -> StationReport {
