@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{calibrate, check, checkpoint, copy, demo, explain, generate, log, machine, sort};
+use crate::commands::{calibrate, check, checkpoint, copy, demo, explain, generate, log, machine, model, sort};
 use crate::outcome::exit_code;
 
 const AFTER: &str = "\
@@ -49,6 +49,8 @@ enum Command {
     Machine(machine::Args),
     /// Measure what the processor's primitives cost here, and turn the knobs
     Calibrate(calibrate::Args),
+    /// Show models of hardware in virtual time, beside what the papers published
+    Model(model::Args),
 }
 
 /// Parses and runs.
@@ -76,6 +78,7 @@ pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
         Command::Explain(args) => exit_code("explain", explain::run(&args)),
         Command::Machine(args) => exit_code("machine", machine::run(&args)),
         Command::Calibrate(args) => exit_code("calibrate", calibrate::run(&args)),
+        Command::Model(args) => exit_code("model", model::run(&args)),
     }
 }
 

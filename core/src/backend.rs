@@ -259,6 +259,12 @@ impl Bell {
         self.tower.rings.fetch_add(1, Ordering::SeqCst);
     }
 
+    /// Takes a byte back that was counted and could not be sent.
+    pub fn miss(&self) {
+        self.rings.fetch_sub(1, Ordering::SeqCst);
+        self.tower.rings.fetch_sub(1, Ordering::SeqCst);
+    }
+
     /// How often it was or will be rung.
     pub fn rings(&self) -> u64 {
         self.rings.load(Ordering::SeqCst)

@@ -38,11 +38,11 @@ pub use descriptor::{ConnectFd, PipeFd};
 pub use error::{Error, ErrorKind, Result};
 pub use locator::{
     CoreCache, Draft, Dram, Endpoint, Extent, FileAccess, Identity, Locator, NumaMemory, Persistence, PlaceUse, Pmem,
-    PmemOptions, Reach, Ssd, StageOrder, StagePlace, Staging, Uri, parse_size,
+    PmemOptions, Reach, Reader, Ssd, StageOrder, StagePlace, Staging, Uri, Watch, Watchers, parse_size,
 };
 pub use machine::Machine;
 pub use memory::{Lease, LeaseMut, MapOptions, Pages, Pool};
-pub use pipe::{Pipe, PlaceReport, Report, Transfer};
+pub use pipe::{Batch, Finished, Pipe, PlaceReport, Report, Transfer};
 pub use plan::{Constraints, Route};
 pub use runtime::{Class, Connect, Handle, Handles, Runtime, RuntimePipe, Service};
 pub use span::Span;

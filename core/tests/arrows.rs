@@ -97,6 +97,8 @@ enum Role {
     /// What gives the façade to other processes.
     Service,
     Testkit,
+    /// Hardware in virtual time, under generated loads; it runs what products decide.
+    Models,
     /// The command line and the tasks: they may depend on all.
     Top,
 }
@@ -107,9 +109,10 @@ fn role(package: &str) -> Role {
         "datapipes-cpu" | "datapipes-dax" | "datapipes-file" => Role::Backend,
         "datapipes-bundle" => Role::Bundle,
         "datapipes" => Role::Facade,
-        "datapipes-sort" | "datapipes-durable" => Role::Product,
+        "datapipes-sort" | "datapipes-durable" | "datapipes-fabric" => Role::Product,
         "datapipes-service" => Role::Service,
         "datapipes-testkit" => Role::Testkit,
+        "datapipes-models" => Role::Models,
         "datapipes-cli" | "dpipe" | "xtask" => Role::Top,
         other => panic!("give `{other}` its role in core/tests/arrows.rs"),
     }
@@ -122,6 +125,7 @@ fn may(from: Role, to: Role) -> bool {
         Role::Bundle => matches!(to, Role::Backend | Role::Core),
         Role::Facade => matches!(to, Role::Bundle | Role::Core),
         Role::Service => matches!(to, Role::Facade | Role::Core),
+        Role::Models => matches!(to, Role::Core | Role::Product | Role::Testkit),
         Role::Top => true,
     }
 }

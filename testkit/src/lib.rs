@@ -1,11 +1,13 @@
 //! What Data Pipes is tested with, and what its command generates and checks data with.
 //!
 //! - [`generate`]: records, numbers and lines as pure functions from a byte range to its content.
+//! - [`access`]: which bytes of a file are read, in which order: uniform, zipf, embeddings, a social graph.
 //! - [`validate`]: order and multiset checksum of data fed in pieces.
 //!
-//! Neither does any I/O; the caller moves the bytes, through pipes.
+//! None does any I/O; the caller moves the bytes, through pipes.
 #![deny(unsafe_code)]
 
+pub mod access;
 pub mod conformance;
 pub mod generate;
 pub mod validate;

@@ -1,6 +1,9 @@
 //! The backend: what the processor offers, and the movers it opens.
 
+use std::sync::Arc;
+
 use datapipes_core::backend::{Ask, Backend, Knob, Mover, Offer, Primitive};
+use datapipes_core::locator::Reader;
 use datapipes_core::memory::MemoryRange;
 use datapipes_core::topology::Topology;
 use datapipes_core::{Error, ErrorKind, Result};
@@ -8,8 +11,8 @@ use datapipes_core::{Error, ErrorKind, Result};
 use crate::calibration::Calibration;
 use crate::instructions::Instructions;
 use crate::kernel::{Copier, Kernel, LineOp, Lines};
-use crate::mover::{CopyMover, Ends, PlaceMover, Placement};
-use crate::offers::{self, COPY_BY_SIZE, LEAVE, LOAD, Relation};
+use crate::mover::{CopyMover, Ends, PlaceMover, Placement, ReadMover};
+use crate::offers::{self, COPY_BY_SIZE, LEAVE, LOAD, READ, Relation};
 
 /// The prefetch distance where caches are to be bypassed and the calibration found prefetching no faster.
 const BYPASS_PREFETCH_BYTES: usize = 512;
@@ -64,6 +67,11 @@ fn memories<'a>(ask: &Ask<'a>) -> Option<(&'a MemoryRange, &'a MemoryRange)> {
     Some((ask.source.memory()?, ask.target.memory()?))
 }
 
+/// A source that reads itself, and the memory it is to read into.
+fn reads_itself<'a>(ask: &Ask<'a>) -> Option<(&'a Arc<dyn Reader>, &'a MemoryRange)> {
+    Some((ask.source.reader()?, ask.target.memory()?))
+}
+
 impl Backend for CpuBackend {
     fn name(&self) -> &'static str {
         "cpu"
@@ -78,6 +86,7 @@ impl Backend for CpuBackend {
             Some((source, target)) => {
                 offers::offers(ask, Relation::of(ask, source, target), &self.calibration, &self.instructions)
             }
+            None if reads_itself(ask).is_some() => vec![offers::read(ask)],
             None => Vec::new(),
         }
     }
@@ -87,6 +96,11 @@ impl Backend for CpuBackend {
             let pair = format!("{} from {} to {}: {why}", primitive, ask.source.facts.name, ask.target.facts.name);
             Error::new(ErrorKind::Unavailable, "open", pair)
         };
+        if let Some((source, target)) = reads_itself(ask)
+            && primitive == READ
+        {
+            return Ok(Mover::Inline(Box::new(ReadMover::new(source.clone(), target.clone()))));
+        }
         let (source, target) = memories(ask).ok_or_else(|| refuse("both must be memory"))?;
         let ends = Ends { source: source.clone(), target: target.clone(), target_core: ask.target.facts.core };
         match Relation::of(ask, source, target) {

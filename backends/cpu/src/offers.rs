@@ -20,6 +20,7 @@ use crate::kernel::{Kernel, LineOp};
 pub(crate) const COPY_BY_SIZE: &str = "copy-by-size";
 pub(crate) const LOAD: &str = "load-into-cache";
 pub(crate) const LEAVE: &str = "leave";
+pub(crate) const READ: &str = "read-itself";
 
 const TYPICAL_LEN: u64 = 1 << 20;
 const LINE: f64 = 64.0;
@@ -74,7 +75,8 @@ pub(crate) fn primitives(instructions: &Instructions) -> Vec<Primitive> {
     let composed = always(COPY_BY_SIZE, "copy by the kernel that is fastest for the length and the target");
     let load = always(LOAD, "bring the lines of a range into the core's caches");
     let leave = always(LEAVE, "do nothing: lines leave a cache when others need the room");
-    std::iter::once(composed).chain(copies).chain([load]).chain(lines).chain([leave]).collect()
+    let read = always(READ, "let a place that reads its bytes itself (a cache) read into memory");
+    std::iter::once(composed).chain(copies).chain([load]).chain(lines).chain([leave, read]).collect()
 }
 
 pub(crate) fn offers(
@@ -93,6 +95,24 @@ pub(crate) fn offers(
             offers
         }
     }
+}
+
+/// The source reads into the target on the caller's core.
+pub(crate) fn read(ask: &Ask<'_>) -> Offer {
+    let verdict = match ask.target.facts.persistence {
+        // What a read costs depends on what is cached: assumed, a hit of a few bytes and a copy's rate.
+        Persistence::Volatile => Ok(Quality {
+            latency_ns: 200.0,
+            bytes_per_s: 1e9,
+            cpu_share: 1.0,
+            offload: false,
+            fills_processor_cache: true,
+            fills_page_cache: false,
+            measured: false,
+        }),
+        _ => Err("it does not flush what it stores, and a bad page of the target would end the process".into()),
+    };
+    Offer { primitive: READ, verdict, why: "the source knows best how its bytes are read".into() }
 }
 
 /// A copy would be made, and would not be what the place promises.

@@ -10,4 +10,5 @@ pub(crate) mod explain;
 pub(crate) mod generate;
 pub(crate) mod log;
 pub(crate) mod machine;
+pub(crate) mod model;
 pub(crate) mod sort;

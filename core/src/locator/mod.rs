@@ -11,6 +11,7 @@ mod pmem;
 mod ssd;
 mod staging;
 mod uri;
+mod watch;
 
 pub use cache::CoreCache;
 pub use draft::{Draft, Identity, folder_of};
@@ -21,6 +22,7 @@ pub use ssd::{FileAccess, FilePlace, Ssd};
 pub(crate) use staging::Part as StagePart;
 pub use staging::{Extent, PlaceUse, StageOrder, StagePlace, Staging};
 pub use uri::{Uri, parse_size};
+pub use watch::{Watch, Watchers};
 
 use std::any::Any;
 use std::fmt;
@@ -28,6 +30,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::error::Result;
 use crate::memory::MemoryRange;
 
 /// How bytes of a place are reached.
@@ -41,6 +44,8 @@ pub enum Reach {
     File,
     /// By commands of a device that a backend knows.
     Device,
+    /// By asking it: it reads its bytes itself.
+    Reader,
     /// By different ways: it is made of several places.
     Several,
 }
@@ -91,8 +96,19 @@ pub enum Handle {
     File(Arc<FilePlace>),
     /// Several places as one: pipes connect each of them.
     Staging(Staging),
+    /// A place that gives out its bytes itself, on the caller's core.
+    Reader(Arc<dyn Reader>),
     /// Something that only a particular backend knows; it asks for the type.
     Other(Arc<dyn Any + Send + Sync>),
+}
+
+/// A place that knows best how its bytes are read: a cache in front of another place.
+pub trait Reader: Send + Sync {
+    /// Fills `into` with the bytes at `offset`.
+    ///
+    /// # Errors
+    /// `EndOfFile` where it ends before that, and what the place can meet; then nothing is certain of what is in `into`.
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<()>;
 }
 
 /// One end of a pipe: the facts of a locator and its handle.
@@ -117,6 +133,14 @@ impl Endpoint {
     pub fn staging(&self) -> Option<&Staging> {
         match &self.handle {
             Handle::Staging(staging) => Some(staging),
+            _ => None,
+        }
+    }
+
+    /// What reads its bytes, if the place does that itself.
+    pub fn reader(&self) -> Option<&Arc<dyn Reader>> {
+        match &self.handle {
+            Handle::Reader(reader) => Some(reader),
             _ => None,
         }
     }

@@ -9,6 +9,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::watch::{self, Watchers};
 use super::{Endpoint, Facts, Handle, Locator, Persistence, Reach};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -41,9 +42,15 @@ pub struct FilePlace {
     memory_align: u32,
     offset_align: u32,
     device: u64,
+    watchers: Arc<Watchers>,
 }
 
 impl FilePlace {
+    /// Who must know when its bytes change.
+    pub fn watchers(&self) -> &Arc<Watchers> {
+        &self.watchers
+    }
+
     /// The path it was opened by, for messages.
     pub fn path(&self) -> &Path {
         &self.path
@@ -261,6 +268,11 @@ impl Ssd {
             _ => (4096, 4096),
         };
         let mode = flags & OFlags::RWMODE;
+        let watchers = watch::of(if block_device { (stat.st_rdev, u64::MAX) } else { (stat.st_dev, stat.st_ino) });
+        if flags.contains(OFlags::TRUNC) {
+            // It happened when the file was opened: whoever has bytes of it must let go of them.
+            watchers.around(0..u64::MAX, || {});
+        }
         Ok(Ssd(Arc::new(FilePlace {
             path: path.to_path_buf(),
             cached,
@@ -272,6 +284,7 @@ impl Ssd {
             memory_align,
             offset_align,
             device: if block_device { stat.st_rdev } else { stat.st_dev },
+            watchers,
         })))
     }
 
@@ -296,6 +309,7 @@ impl Ssd {
                 Err(why) => Err(why.clone()),
             },
             access,
+            watchers: old.watchers.clone(),
             ..**old
         })))
     }
@@ -324,7 +338,10 @@ impl Ssd {
     /// # Errors
     /// `NoSpace`, `PermissionDenied`; what the kernel says.
     pub fn set_len(&self, len: u64) -> Result<()> {
-        rustix::fs::ftruncate(&self.0.cached, len).map_err(|e| self.0.error("set length", e).offset(len))
+        let old = self.len()?;
+        self.0.watchers.around(old.min(len)..old.max(len), || {
+            rustix::fs::ftruncate(&self.0.cached, len).map_err(|e| self.0.error("set length", e).offset(len))
+        })
     }
 
     /// Reserves space for `len` bytes and extends to them, so that later writes neither run out of space nor change
@@ -368,7 +385,10 @@ impl Ssd {
     /// What the kernel says, other than that it cannot.
     pub fn punch(&self, offset: u64, len: u64) -> Result<()> {
         use rustix::fs::FallocateFlags as F;
-        match rustix::fs::fallocate(&self.0.cached, F::PUNCH_HOLE | F::KEEP_SIZE, offset, len) {
+        let punched = self.0.watchers.around(offset..offset.saturating_add(len), || {
+            rustix::fs::fallocate(&self.0.cached, F::PUNCH_HOLE | F::KEEP_SIZE, offset, len)
+        });
+        match punched {
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             Err(e) => Err(self.0.error("free space of", e).offset(offset)),
         }

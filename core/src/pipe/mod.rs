@@ -3,11 +3,14 @@
 //! There is one submit path and one completion path (`queue.rs`); the blocking flavor is a thin face on it. A transfer
 //! between two memories has no queue: it is one call to the primitive, on the caller's core.
 
+mod batch;
 mod chain;
 pub(crate) mod queue;
 mod report;
 pub(crate) mod staged;
+mod watched;
 
+pub use batch::{Batch, Finished};
 pub use report::{HopReport, PlaceReport, Report};
 
 use std::fmt;
@@ -98,7 +101,8 @@ impl Pipe {
         let mut movers = Vec::with_capacity(plan.legs.len());
         for leg in &plan.legs {
             let ask = Ask { source: &leg.source, target: &leg.target, constraints, topology };
-            movers.push((leg.backend.open(&ask, leg.offer.primitive)?, leg));
+            let mover = leg.backend.open(&ask, leg.offer.primitive)?;
+            movers.push((watched::watched(mover, &leg.target), leg));
         }
         let (source, target) = plan.ends;
         let body = match (plan.shape, movers.len()) {

@@ -19,7 +19,7 @@
 mod kind;
 mod lines;
 mod numbers;
-mod random;
+pub(crate) mod random;
 mod records;
 #[cfg(test)]
 mod tests;

@@ -49,7 +49,7 @@ const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A bijection that scatters neighbouring integers over all 64-bit numbers (the finalizer of SplitMix64).
 #[inline]
-pub(super) fn mix(value: u64) -> u64 {
+pub(crate) fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     value ^ (value >> 31)
@@ -57,36 +57,36 @@ pub(super) fn mix(value: u64) -> u64 {
 
 /// The random number of one index of one seeded stream (SplitMix64, addressed instead of advanced).
 #[inline]
-pub(super) fn at_index(seed: u64, index: u64) -> u64 {
+pub(crate) fn at_index(seed: u64, index: u64) -> u64 {
     mix(seed.wrapping_add(index.wrapping_add(1).wrapping_mul(GOLDEN)))
 }
 
 /// `random` scaled to `0..bound` without a division.
 #[inline]
-pub(super) fn below(random: u64, bound: u64) -> u64 {
+pub(crate) fn below(random: u64, bound: u64) -> u64 {
     ((u128::from(random) * u128::from(bound)) >> 64) as u64
 }
 
 /// A sequential SplitMix64 stream.
 #[derive(Clone, Debug)]
-pub(super) struct Stream(u64);
+pub(crate) struct Stream(u64);
 
 impl Stream {
     /// The stream of one block: blocks of one seed are unrelated to each other.
-    pub(super) fn of_block(seed: u64, block: u64) -> Self {
+    pub(crate) fn of_block(seed: u64, block: u64) -> Self {
         Self(mix(seed ^ mix(block.wrapping_add(GOLDEN))))
     }
 
     /// The next 64 random bits.
     #[inline]
-    pub(super) fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GOLDEN);
         mix(self.0)
     }
 
     /// A number in `0..bound`.
     #[inline]
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         below(self.next(), bound)
     }
 }

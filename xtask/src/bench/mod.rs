@@ -7,6 +7,9 @@ mod checkpoint;
 mod context;
 mod copy_file;
 mod copy_memory;
+mod fine;
+mod fine_limit;
+mod fine_readers;
 mod fio;
 mod flavors;
 mod floor;
@@ -39,7 +42,7 @@ struct Definition {
     run: fn(&Context) -> Outcome<Record>,
 }
 
-const DEFINITIONS: [Definition; 10] = [
+const DEFINITIONS: [Definition; 11] = [
     Definition { name: "sort-records", about: sort_records::ABOUT, run: sort_records::run },
     Definition { name: "sort-lines", about: sort_lines::ABOUT, run: sort_lines::run },
     Definition { name: "sort-u64", about: sort_u64::ABOUT, run: sort_u64::run },
@@ -49,6 +52,7 @@ const DEFINITIONS: [Definition; 10] = [
     Definition { name: "log", about: log::ABOUT, run: log::run },
     Definition { name: "checkpoint", about: checkpoint::ABOUT, run: checkpoint::run },
     Definition { name: "flavors", about: flavors::ABOUT, run: flavors::run },
+    Definition { name: "fine", about: fine::ABOUT, run: fine::run },
     Definition { name: "qos", about: qos::ABOUT, run: qos::run },
 ];
 

@@ -9,6 +9,8 @@ usage: cargo xtask bench [NAMES] [OPTIONS]
   --runs N       turns, each measuring every contestant once (default 3; medians are taken over them)
   --dir DIR      where the data goes; its disk is what is measured (default target/bench-data)
   --small        1/50 of the size, in seconds, as a test; results go to target/bench-small
+  --quick        the same as --small
+  --file-mib N   how large the file of `fine` is; its memory is an eighth of that (default 1024)
   --only A,B     only contestants whose name contains one of these words
   --keep         leave the input files, and use those that are already there
   --dpipe PATH   measure this binary instead of building one
@@ -26,6 +28,7 @@ pub(super) struct Options {
     pub(super) keep: bool,
     pub(super) dpipe: Option<PathBuf>,
     pub(super) note: Option<String>,
+    pub(super) file_mib: Option<u64>,
 }
 
 impl Options {
@@ -39,6 +42,7 @@ impl Options {
             keep: false,
             dpipe: None,
             note: None,
+            file_mib: None,
         };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
@@ -46,7 +50,8 @@ impl Options {
             match arg.as_str() {
                 "--runs" => options.runs = value()?.parse().map_err(|_| "--runs needs a number")?,
                 "--dir" => options.dir = value()?.into(),
-                "--small" => options.small = true,
+                "--file-mib" => options.file_mib = Some(value()?.parse().map_err(|_| "--file-mib needs a number")?),
+                "--small" | "--quick" => options.small = true,
                 "--only" => options.only = value()?.split(',').map(str::to_lowercase).collect(),
                 "--keep" => options.keep = true,
                 "--dpipe" => options.dpipe = Some(value()?.into()),

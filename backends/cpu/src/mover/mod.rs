@@ -1,11 +1,13 @@
-//! The open primitives: a copy between two ranges, and a placement of lines that stay where they are.
+//! The open primitives: a copy between two ranges, a placement of lines that stay where they are, a read by the source.
 
 mod copy;
 mod place;
+mod read;
 mod tally;
 
 pub(crate) use copy::CopyMover;
 pub(crate) use place::{PlaceMover, Placement};
+pub(crate) use read::ReadMover;
 
 use datapipes_core::memory::MemoryRange;
 use datapipes_core::{Error, ErrorKind, Result, Span};

@@ -47,7 +47,7 @@ pub(crate) struct Piece {
     pub(crate) address: usize,
     /// Offset in the region, where the address is the job's own memory.
     pub(crate) region_at: Option<usize>,
-    /// The job's bell, where nothing of it is left beside this request.
+    /// The job's bell, where nothing of it is left beside this request, or it rang before.
     pub(crate) bell: Option<Arc<Bell>>,
 }
 
@@ -74,6 +74,8 @@ struct Active {
     failure: Option<(u64, Error)>,
     /// To be rung by its last request.
     bell: Option<Arc<Bell>>,
+    /// It was rung, so that nobody but who hears it looks after the job: whatever is left of it rings as well.
+    rung: bool,
 }
 
 /// The jobs of a mover (or of one call, where the engine blocks).
@@ -161,6 +163,7 @@ impl Jobs {
             rests: 0,
             failure: None,
             bell,
+            rung: false,
         };
         let slot = self.free.pop().unwrap_or(self.slots.len());
         if slot == self.slots.len() {
@@ -243,8 +246,9 @@ impl Jobs {
             self.counters.bounced_bytes += cut.useful;
         }
         let job = self.job(rest.slot);
-        if job.in_flight == 0 && job.rests == 0 && rest.len == cut.useful {
+        if job.rung || job.in_flight == 0 && job.rests == 0 && rest.len == cut.useful {
             piece.bell = job.bell.clone();
+            job.rung = piece.bell.is_some();
         }
         job.in_flight += 1;
         self.outstanding += 1;

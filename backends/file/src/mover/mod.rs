@@ -9,6 +9,7 @@
 //! [`Site`] is what the requests of one mover have in common, [`cut`] the rules of alignment, [`Jobs`] who waits for
 //! what, [`Ring`] and [`Blocking`] the engines.
 
+mod anchor;
 mod blocking;
 mod bounce;
 mod cut;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! submit:    [state] job in, requests out to the ring, one io_uring_enter for all of them
-//! complete:  [reaper] loop: [state] results in, requests out;  done? return;  io_uring_enter(submit, wait for 1)
+//! complete:  [reaper] loop: [state] results in, requests out, io_uring_enter;  done? return;  io_uring_enter(wait for 1)
 //! ```
 //!
 //! The wait holds `reaper`, not `state`: others submit meanwhile. Only the reaper takes results, so the one it waits for
@@ -22,11 +22,15 @@ use datapipes_core::backend::{Bell, Counters, Done, Job, Queued};
 use datapipes_core::{Error, ErrorKind, Result};
 use io_uring::{IoUring, opcode, squeue, types};
 
+use super::anchor;
 use super::cut::{Direction, Lane};
 use super::jobs::{Jobs, Piece};
 use super::site::Site;
 use super::slices::Slices;
 use crate::priority::Duty;
+
+/// Before requests are shown again to a kernel that is short of memory for them.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// `IORING_ENTER_GETEVENTS`.
 const GETEVENTS: u32 = 1;
@@ -102,8 +106,11 @@ impl Ring {
         let answers = unsafe { self.ring.completion_shared() };
         for answer in answers {
             if answer.user_data() & BELL != 0 {
-                // Refused (the socket is full, or its other end is closed): who reads it has something to read, or is gone.
-                state.bells.remove(&(answer.user_data() & !BELL));
+                let bell = state.bells.remove(&(answer.user_data() & !BELL));
+                // Full, closed, or the thread that submitted it ended: its byte will not come, and is not waited for.
+                if let Some(bell) = bell.filter(|_| answer.result() != 1) {
+                    bell.miss();
+                }
                 continue;
             }
             let index = answer.user_data() as usize;
@@ -146,7 +153,6 @@ impl Ring {
             let entry = self.entry(&piece, buffer, urgent).user_data(index as u64);
             let pushed = match piece.bell.clone() {
                 Some(bell) => {
-                    bell.count();
                     let number = state.next_bell;
                     state.next_bell = (state.next_bell + 1) & !BELL;
                     let fd = types::Fd(bell.socket().as_raw_fd());
@@ -154,10 +160,15 @@ impl Ring {
                         .flags(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
                         .build()
                         .user_data(BELL | number);
-                    state.bells.insert(number, bell);
                     let first = entry.flags(self.fixed_file_flag() | squeue::Flags::IO_HARDLINK);
                     // SAFETY: as below; the byte is static, and the socket is kept in `bells` until the kernel answers.
-                    unsafe { entries.push_multiple(&[first, send]) }
+                    let pushed = unsafe { entries.push_multiple(&[first, send]) };
+                    if pushed.is_ok() {
+                        // The kernel does not see the entries before `sync`.
+                        bell.count();
+                        state.bells.insert(number, bell);
+                    }
+                    pushed
                 }
                 // SAFETY: the entry's memory is leased to the piece's job or is the piece's bounce buffer, and the piece stays
                 // in `flights` until the kernel answers; the descriptors live as long as the site.
@@ -218,21 +229,29 @@ impl Ring {
         if self.fixed_files { squeue::Flags::FIXED_FILE } else { squeue::Flags::empty() }
     }
 
-    /// One `io_uring_enter`. Requests that the kernel did not take stay in the queue for the next one.
-    fn enter(&self, submit: u32, wait: bool) -> Result<()> {
+    /// Shows the kernel its requests. Under the lock of `state`: with a count from before another thread's requests, a
+    /// request might go without the bell that is linked to it, which would ring too early. False where the kernel did not
+    /// take them all, for want of memory.
+    fn show(&self, _state: &mut State, unseen: u32) -> Result<bool> {
+        if unseen == 0 {
+            return Ok(true);
+        }
+        let taken = self.enter(unseen, false)?;
+        anchor::hold_workers(&self.calls);
+        Ok(taken == unseen)
+    }
+
+    /// One `io_uring_enter`; returns how many requests the kernel took. Others stay in the queue for the next one.
+    fn enter(&self, submit: u32, wait: bool) -> Result<u32> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let (least, flags) = if wait { (1, GETEVENTS) } else { (0, 0) };
         // SAFETY: no argument is passed by address; what the entries refer to is kept as `fill` says.
         let outcome = unsafe { self.ring.submitter().enter::<libc::sigset_t>(submit, least, flags, None) };
         match outcome.map_err(|e| e.raw_os_error().unwrap_or(libc::EIO)) {
-            Ok(_) | Err(libc::EINTR) => Ok(()),
-            Err(libc::EAGAIN | libc::EBUSY | libc::ENOMEM) => {
-                // The kernel is short of memory for requests. Answers that are due make room.
-                if wait {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                Ok(())
-            }
+            // No more than were asked for.
+            Ok(taken) => Ok(taken as u32),
+            // EINTR, or the kernel is short of memory for requests.
+            Err(libc::EINTR | libc::EAGAIN | libc::EBUSY | libc::ENOMEM) => Ok(0),
             Err(errno) => Err(Error::os("enter the ring of", errno, self.site.file.path().display().to_string())),
         }
     }
@@ -244,11 +263,8 @@ impl Queued for Ring {
         state.jobs.admit(job)?;
         let unseen = self.fill(&mut state);
         let unseen = self.announce(&state, unseen);
-        if unseen > 0 {
-            // Under the lock, so that requests stay in order. An error of the ring itself is met again, and told, by
-            // `complete`; the job is accepted.
-            let _ = self.enter(unseen, false);
-        }
+        // An error of the ring itself is met again, and told, by `complete`; the job is accepted.
+        let _ = self.show(&mut state, unseen);
         Ok(())
     }
 
@@ -264,10 +280,8 @@ impl Queued for Ring {
         }
         let unseen = self.fill(&mut state);
         let unseen = self.announce(&state, unseen);
-        if unseen > 0 {
-            // As in `submit`.
-            let _ = self.enter(unseen, false);
-        }
+        // As in `submit`.
+        let _ = self.show(&mut state, unseen);
         outcome
     }
 
@@ -289,15 +303,21 @@ impl Queued for Ring {
             self.reap(&mut state);
             let unseen = self.fill(&mut state);
             done.append(&mut state.jobs.done);
+            let all_seen = self.show(&mut state, unseen)?;
             if !wait || done.len() > before || state.jobs.is_idle() {
-                return if unseen > 0 { self.enter(unseen, false) } else { Ok(()) };
+                return Ok(());
             }
             if state.jobs.outstanding() == 0 {
                 let context = format!("{}: jobs without requests", self.site.file.path().display());
                 return Err(Error::new(ErrorKind::System, "complete", context));
             }
             drop(state);
-            self.enter(unseen, true)?;
+            if all_seen {
+                self.enter(0, true)?;
+            } else {
+                // Perhaps none is at the kernel. Answers that are due make room.
+                std::thread::sleep(PAUSE);
+            }
         }
     }
 

@@ -1,0 +1,50 @@
+//! Keeps the kernel's workers of a thread from being dismissed while the thread still submits.
+//!
+//! What a ring cannot do at once (a write through the page cache, say) is done by worker threads that the kernel keeps for
+//! each thread that submits. When the last ring that the thread submitted to is gone, the workers are told to leave. Linux
+//! 6.18 loses a request that arrives just then: a worker that is about to leave still counts as one that runs, so no other
+//! is started for the request, and the worker leaves without looking again. The request stays where it is until the same
+//! thread submits another one that needs a worker; nobody hears of it, and closing the ring waits for it.
+//!
+//! A program that opens and closes pipes while it writes meets this: a soak lost one completion in some hundred thousand.
+//! So there is one ring more, never closed, to which each thread belongs from its first request on: its workers are never told
+//! to leave. It is the process's, as the workers are, not a mover's: it must outlive them all. Nothing is ever submitted to it.
+//!
+//! Unsafe code: one `io_uring_enter` that passes no address and submits nothing.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use io_uring::IoUring;
+
+/// Entries of the ring that nothing is submitted to.
+const LEAST: u32 = 1;
+
+/// None where the kernel gave none.
+static ANCHOR: OnceLock<Option<IoUring>> = OnceLock::new();
+
+thread_local! {
+    static HELD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Called after a thread's request went to a ring that is open, so that the workers' properties (how many there may be) are that
+/// ring's. Costs a system call once a thread.
+pub(super) fn hold_workers(calls: &AtomicU64) {
+    if HELD.replace(true) {
+        return;
+    }
+    let anchor = ANCHOR.get_or_init(|| {
+        calls.fetch_add(1, Ordering::Relaxed);
+        // Without it (no descriptor is left), all is as it was: rarely a request may be lost.
+        IoUring::new(LEAST).ok()
+    });
+    let Some(anchor) = anchor else { return };
+    calls.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: no argument is passed by address, and the ring's queue is empty and stays so. One is asked for, and none is
+    // there: the kernel only takes note of the thread.
+    let outcome = unsafe { anchor.submitter().enter::<libc::sigset_t>(1, 0, 0, None) };
+    // Refused for want of memory: again with the next request.
+    HELD.set(outcome.is_ok());
+}

@@ -1,0 +1,148 @@
+//! What a cache is told when it is made.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use datapipes_core::Machine;
+use serde::{Deserialize, Serialize};
+
+use crate::reassign::Reassignment;
+
+/// Who is admitted, and who has to go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// S3-FIFO for each size class, and a clock while samples show that the load drifts. The default.
+    #[default]
+    Adaptive,
+    /// S3-FIFO for each size class (SOSP 2023).
+    S3Fifo,
+    /// SIEVE (NSDI 2024); 8 bytes more an item.
+    Sieve,
+    /// W-TinyLFU (ACM TOS 2017).
+    WTinyLfu,
+    /// Pipette's own (DAC 2022): least recently used, an adaptive threshold of references, TempBuf; 8 bytes more an item.
+    Pipette,
+}
+
+impl Policy {
+    /// All of them.
+    pub const ALL: [Policy; 5] = [Policy::Adaptive, Policy::S3Fifo, Policy::Sieve, Policy::WTinyLfu, Policy::Pipette];
+
+    /// Its name, as the command line has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Policy::Adaptive => "adaptive",
+            Policy::S3Fifo => "s3-fifo",
+            Policy::Sieve => "sieve",
+            Policy::WTinyLfu => "w-tiny-lfu",
+            Policy::Pipette => "pipette",
+        }
+    }
+}
+
+impl std::str::FromStr for Policy {
+    type Err = datapipes_core::Error;
+
+    fn from_str(text: &str) -> Result<Policy, Self::Err> {
+        Policy::ALL.into_iter().find(|p| p.name() == text).ok_or_else(|| {
+            let names: Vec<_> = Policy::ALL.iter().map(|p| p.name()).collect();
+            datapipes_core::Error::new(datapipes_core::ErrorKind::InvalidInput, "choose a policy", format!("{text:?}"))
+                .advice(format!("give one of {}", names.join(", ")))
+        })
+    }
+}
+
+/// Checks bytes that came from the device: the offset of a read and its bytes; what is wrong with them, if anything is.
+pub type Verify = Arc<dyn Fn(u64, &[u8]) -> Result<(), String> + Send + Sync>;
+
+/// The settings of a cache. All have defaults but the machine.
+#[derive(Clone)]
+pub struct Config {
+    pub(crate) machine: Machine,
+    /// Memory for everything, in bytes: data, index, ghosts, detector, read buffers. At least 2 MiB.
+    pub budget: usize,
+    /// Who is admitted, and who has to go.
+    pub policy: Policy,
+    /// How slabs are divided among size classes.
+    pub reassignment: Reassignment,
+    /// Reads of more bytes than this of one page go by the block path.
+    pub large: usize,
+    /// Whether what comes by the block path is kept as pages, in the same budget. Without, it is given out only.
+    pub keep_blocks: bool,
+    /// Requests that one thread has outstanding at the device.
+    pub depth: usize,
+    /// Threads that read from the device at once; more wait.
+    pub lanes: usize,
+    /// How long an item may be given out after it was read; for ever without.
+    pub ttl: Option<Duration>,
+    /// How often it is looked whether the file was changed by others (length, time of modification); never without. What is
+    /// changed by others is given out as it was for so long.
+    pub look_outside: Option<Duration>,
+    /// How long a read waits for a write into the same bytes before it is refused as `Busy`.
+    pub patience: Duration,
+    /// Run after each read from the device, before the bytes are given out or kept.
+    pub verify: Option<Verify>,
+    /// Touch all memory now. Without, the first use of each page pays for it.
+    pub prefault: bool,
+    /// A thread that looks after slabs, time to live and changes from outside. Without, the caller calls
+    /// [`maintain`](crate::FineGrained::maintain).
+    pub maintenance: bool,
+}
+
+impl Config {
+    /// The defaults: 64 MiB, everything else as the fields say.
+    pub fn new(machine: &Machine) -> Config {
+        Config {
+            machine: machine.clone(),
+            budget: 64 << 20,
+            policy: Policy::default(),
+            reassignment: Reassignment::default(),
+            large: 2048,
+            keep_blocks: true,
+            depth: 64,
+            lanes: 2 * std::thread::available_parallelism().map_or(2, usize::from),
+            ttl: None,
+            look_outside: Some(Duration::from_millis(100)),
+            patience: Duration::from_secs(1),
+            verify: None,
+            prefault: true,
+            maintenance: true,
+        }
+    }
+
+    /// With a budget, in bytes.
+    #[must_use]
+    pub fn budget(mut self, bytes: usize) -> Config {
+        self.budget = bytes;
+        self
+    }
+
+    /// With a policy.
+    #[must_use]
+    pub fn policy(mut self, policy: Policy) -> Config {
+        self.policy = policy;
+        self
+    }
+
+    /// With so many requests of a thread outstanding at the device.
+    #[must_use]
+    pub fn depth(mut self, depth: usize) -> Config {
+        self.depth = depth;
+        self
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("budget", &self.budget)
+            .field("policy", &self.policy)
+            .field("reassignment", &self.reassignment)
+            .field("large", &self.large)
+            .field("depth", &self.depth)
+            .field("ttl", &self.ttl)
+            .finish_non_exhaustive()
+    }
+}

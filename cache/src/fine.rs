@@ -1,0 +1,636 @@
+//! The front: reads of a few bytes, by the caller's offset and length.
+//!
+//! ```text
+//! read -> store: there?  copy, done                                       (lookup table, data area)
+//!      -> detector, dispatcher: by bytes, sectors or blocks?
+//!      -> constructor: aligned, merged requests
+//!      -> info area: is another thread reading it?  wait for that
+//!      -> engine: read;  nothing changed meanwhile?  give out, and offer to the store;  otherwise again
+//! ```
+
+use std::ops::{Deref, Range};
+
+use datapipes_core::locator::{Endpoint, Facts, Handle, Locator, Persistence, Reach, Reader, Watch};
+use datapipes_core::{Error, ErrorKind, Result, Ssd};
+
+use crate::config::{Config, Policy};
+use crate::constructor::{Piece, construct};
+use crate::detector::Detector;
+use crate::dispatcher::{Dispatcher, Path};
+use crate::engine::{Extent, ReadEngine};
+use crate::info::{Claim, InfoArea};
+use crate::lanes::Lanes;
+use crate::maintenance::Maintenance;
+use crate::metrics::{Metrics, Tally};
+use crate::outside::Outside;
+use crate::policy;
+use crate::shadow::{Shadow, is_sampled};
+use crate::store::header::MAX_OFFSET;
+use crate::store::memory::Pinned;
+use crate::store::{LEAST_BUDGET, Missing, PAGE, Sharded, Store};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Arc, Mutex, lock};
+use crate::writes::Writes;
+
+/// The least budget, in bytes.
+pub(crate) const LEAST: usize = 2 << 20;
+/// Bytes of budget for a byte of the detector.
+const DETECTOR_PART: usize = 512;
+
+/// Byte-granular reads of a file, with a cache (Pipette, DAC'22).
+///
+/// Cloning it makes another handle to the same cache; any number of threads may read at once.
+///
+/// ```
+/// use datapipes_cache::{Config, FineGrained};
+/// use datapipes_core::Ssd;
+/// # fn main() -> datapipes_core::Result<()> {
+/// # let path = std::env::temp_dir().join(format!("fine-doc-{}", std::process::id()));
+/// # std::fs::write(&path, (0..100_000u32).flat_map(u32::to_le_bytes).collect::<Vec<u8>>()).unwrap();
+/// let machine = datapipes::Machine::discover();
+/// let ssd = Ssd::open(&path)?;
+/// let fine = FineGrained::over(&ssd, Config::new(&machine).budget(4 << 20))?;
+/// let mut number = [0; 4];
+/// fine.read(4 * 77_777, &mut number)?;
+/// assert_eq!(u32::from_le_bytes(number), 77_777);
+/// fine.read(4 * 77_777, &mut number)?;
+/// assert_eq!(fine.metrics().hits, 1);
+/// # std::fs::remove_file(&path).unwrap();
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct FineGrained(pub(crate) Arc<Inner>);
+
+/// What all handles share.
+pub(crate) struct Inner {
+    pub(crate) store: Box<dyn Store>,
+    pub(crate) engine: Arc<dyn ReadEngine>,
+    pub(crate) writes: Writes,
+    pub(crate) config: Config,
+    pub(crate) tally: Tally,
+    pub(crate) ssd: Option<Ssd>,
+    pub(crate) lanes: Option<Arc<Lanes>>,
+    info: InfoArea,
+    detector: Detector,
+    dispatcher: Dispatcher,
+    shadow: Option<Mutex<Shadow>>,
+    /// Items at the last look, for the samples' proportion.
+    items: AtomicUsize,
+    recency: AtomicBool,
+    file_len: AtomicU64,
+    pub(crate) outside: Outside,
+    name: String,
+    maintenance: Mutex<Option<Maintenance>>,
+}
+
+/// Bytes of a file, as they were at one moment between the call and its return.
+pub struct Bytes(Held);
+
+enum Held {
+    Cached(Pinned),
+    Read(Box<[u8]>),
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Held::Cached(pinned) => pinned,
+            Held::Read(bytes) => bytes,
+        }
+    }
+}
+
+impl Bytes {
+    /// Whether they lie in the cache, rather than in memory of their own.
+    pub fn is_cached(&self) -> bool {
+        matches!(self.0, Held::Cached(_))
+    }
+}
+
+impl std::fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Bytes({}, cached: {})", self.len(), self.is_cached())
+    }
+}
+
+impl FineGrained {
+    /// Opens a cache over a file.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a budget below 2 MiB, a file that is not open for reading or one beyond 16 TiB; what connecting meets.
+    pub fn over(ssd: &Ssd, config: Config) -> Result<FineGrained> {
+        let (depth, lanes) = buffers(&config);
+        let lanes = Arc::new(Lanes::open(&config.machine, ssd, depth, lanes)?);
+        let name = format!("fine:{}", ssd.path().display());
+        FineGrained::build(lanes.clone(), config, name, Some((ssd.clone(), lanes)))
+    }
+
+    /// Opens a cache over whatever an engine reads: a model of a device, or one that fails on purpose. Nothing tells it of
+    /// changes of the bytes but [`invalidate`](Self::invalidate).
+    ///
+    /// # Errors
+    /// As [`over`](Self::over).
+    pub fn with_engine(engine: Arc<dyn ReadEngine>, config: Config, name: &str) -> Result<FineGrained> {
+        FineGrained::build(engine, config, format!("fine:{name}"), None)
+    }
+
+    fn build(
+        engine: Arc<dyn ReadEngine>,
+        config: Config,
+        name: String,
+        file: Option<(Ssd, Arc<Lanes>)>,
+    ) -> Result<FineGrained> {
+        if config.budget < LEAST {
+            return Err(Error::new(ErrorKind::InvalidInput, "make a cache", format!("a budget of {} bytes", config.budget))
+                .advice("give at least 2 MiB"));
+        }
+        let facts = engine.facts();
+        if !facts.granularity.is_power_of_two() || u64::from(facts.granularity) > PAGE || u64::from(facts.longest) < PAGE {
+            return Err(Error::new(ErrorKind::InvalidInput, "make a cache", format!("an engine with {facts:?}"))
+                .advice("granularity: a power of two up to 4096; longest: at least 4096"));
+        }
+        let detector = Detector::new(config.budget / DETECTOR_PART);
+        let (depth, most) = if file.is_some() { buffers(&config) } else { (0, 0) };
+        let adaptive = config.policy == Policy::Adaptive;
+        let samples = if adaptive { config.budget / 256 } else { 0 };
+        let rest = config.budget - depth * most * PAGE as usize - detector.bytes() - samples;
+        let (prefault, lives) = (config.prefault, config.ttl.is_some());
+        let rest = rest.max(LEAST_BUDGET);
+        let store: Box<dyn Store> = match config.policy {
+            Policy::Adaptive | Policy::S3Fifo => Box::new(Sharded::<policy::S3Fifo>::new(rest, prefault, lives)?),
+            Policy::Sieve => Box::new(Sharded::<policy::Sieve>::new(rest, prefault, lives)?),
+            Policy::WTinyLfu => Box::new(Sharded::<policy::TinyLfu>::new(rest, prefault, lives)?),
+            Policy::Pipette => Box::new(Sharded::<policy::Pipette>::new(rest, prefault, lives)?),
+        };
+        let (ssd, lanes) = file.unzip();
+        let file_len = engine.len_bytes()?;
+        check_len(file_len, &name)?;
+        let threaded = config.maintenance;
+        let inner = Arc::new(Inner {
+            store,
+            engine,
+            writes: Writes::default(),
+            tally: Tally::default(),
+            info: InfoArea::default(),
+            detector,
+            dispatcher: Dispatcher::new(config.large),
+            shadow: adaptive.then(Mutex::default),
+            items: AtomicUsize::new(0),
+            recency: AtomicBool::new(false),
+            file_len: AtomicU64::new(file_len),
+            outside: Outside::new(ssd.as_ref()),
+            config,
+            ssd,
+            lanes,
+            name,
+            maintenance: Mutex::new(None),
+        });
+        if let Some(ssd) = &inner.ssd {
+            let watch: Arc<dyn Watch> = inner.clone();
+            ssd.watchers().add(&watch);
+        }
+        if threaded {
+            *lock(&inner.maintenance) = Some(Maintenance::start(&inner)?);
+        }
+        Ok(FineGrained(inner))
+    }
+
+    /// Reads `out.len()` bytes at `offset`. They are as they were at one moment between the call and its return.
+    ///
+    /// # Errors
+    /// `EndOfFile` where the file is shorter; `Busy` where a transfer into these bytes was started and does not end; `Device`
+    /// with errno and offset; `Corrupt` where [`Config::verify`](crate::Config) finds them wrong.
+    #[inline]
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        let inner = &*self.0;
+        inner.sample(offset);
+        let in_page = PAGE - offset % PAGE;
+        if !out.is_empty() && out.len() as u64 <= in_page && inner.store.read(offset, out).is_ok() {
+            return Ok(());
+        }
+        // A hit is within the file: what is cached goes when the file is cut. Everything else is looked at closely.
+        inner.read_slowly(offset, out, out.len() as u64 <= in_page)
+    }
+
+    /// The bytes at `offset`, without copying them where one item of the cache has them all. While they are held, a slab of the
+    /// cache stays as it is: for short use.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn get(&self, offset: u64, len: usize) -> Result<Bytes> {
+        let inner = &*self.0;
+        inner.sample(offset);
+        let in_one_page = len > 0 && len as u64 <= PAGE - offset % PAGE;
+        if in_one_page && let Ok(pinned) = inner.store.pin(offset, len) {
+            return Ok(Bytes(Held::Cached(pinned)));
+        }
+        let mut bytes = vec![0; len].into_boxed_slice();
+        inner.read_slowly(offset, &mut bytes, in_one_page)?;
+        Ok(Bytes(Held::Read(bytes)))
+    }
+
+    /// Removes what is cached of a range: the next read of it comes from the device.
+    pub fn invalidate(&self, range: Range<u64>) {
+        self.0.changed_range(range);
+    }
+
+    /// Removes everything.
+    pub fn clear(&self) {
+        self.invalidate(0..u64::MAX);
+    }
+
+    /// Does what the maintenance thread does: moves slabs, ends the time to live, looks for changes from outside. Where
+    /// [`Config::maintenance`](crate::Config) is off, the caller calls it now and then.
+    pub fn maintain(&self) {
+        self.0.maintain();
+    }
+
+    /// Whether others changed the file since the last look; if so, nothing of it is cached any more.
+    ///
+    /// # Errors
+    /// What looking meets.
+    pub fn look_outside(&self) -> Result<bool> {
+        self.0.look_outside()
+    }
+
+    /// What it did, and how it stands.
+    pub fn metrics(&self) -> Metrics {
+        self.0.metrics()
+    }
+
+    /// The length of the file as it is known, in bytes.
+    pub fn len_bytes(&self) -> u64 {
+        self.0.file_len.load(Ordering::Acquire)
+    }
+
+    /// How bytes are brought from the device, and why so.
+    pub fn explain(&self) -> String {
+        let facts = self.0.engine.facts();
+        let route = self.0.lanes.as_ref().and_then(|l| l.route());
+        let route = route.unwrap_or_else(|| "an engine of the caller's".to_owned());
+        format!("{route}\npieces of {} bytes, {} at a time", facts.granularity, facts.depth)
+    }
+
+    /// Its settings.
+    pub fn config(&self) -> &Config {
+        &self.0.config
+    }
+}
+
+/// Depth and number of lanes, whose buffers take at most a sixteenth of the budget.
+fn buffers(config: &Config) -> (usize, usize) {
+    let pages = (config.budget / 16 / PAGE as usize).max(8);
+    let depth = config.depth.clamp(1, pages.min(4096));
+    (depth, config.lanes.clamp(1, (pages / depth).max(1)))
+}
+
+fn check_len(len: u64, name: &str) -> Result<()> {
+    if len <= MAX_OFFSET {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::InvalidInput, "make a cache", format!("{name} has {len} bytes, more than 16 TiB")))
+}
+
+impl Locator for FineGrained {
+    fn endpoint(&self) -> Endpoint {
+        let facts = Facts {
+            kind: "fine-grained",
+            name: self.0.name.clone(),
+            reach: Reach::Reader,
+            granularity: 1,
+            alignment: 1,
+            persistence: Persistence::AfterSync,
+            len: None,
+            node: None,
+            core: None,
+        };
+        Endpoint { facts: Arc::new(facts), handle: Handle::Reader(Arc::new(self.clone())) }
+    }
+}
+
+impl Reader for FineGrained {
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        self.read(offset, into)
+    }
+}
+
+impl Watch for Inner {
+    fn changing(&self, range: Range<u64>) {
+        Tally::add(&self.tally.changes, 1);
+        self.writes.begin(&range);
+        self.store.invalidate(range);
+    }
+
+    fn changed(&self, range: Range<u64>) {
+        // Before the change is over for readers: the new length, and how the file looks now from outside.
+        if let Ok(len) = self.engine.len_bytes() {
+            self.file_len.store(len, Ordering::Release);
+        }
+        self.outside.forget(self.ssd.as_ref());
+        self.writes.end(&range);
+    }
+}
+
+impl Inner {
+    /// Plays a sampled read on both policies.
+    #[inline]
+    pub(crate) fn sample(&self, offset: u64) {
+        if is_sampled(offset)
+            && let Some(shadow) = &self.shadow
+        {
+            self.play(shadow, offset);
+        }
+    }
+
+    #[cold]
+    fn play(&self, shadow: &Mutex<Shadow>, offset: u64) {
+        // Whoever finds it taken leaves: a sample lost now and then changes nothing.
+        let Ok(mut shadow) = shadow.try_lock() else { return };
+        if let Some(recency) = shadow.read(offset, self.items.load(Ordering::Relaxed)) {
+            self.recency.store(recency, Ordering::Relaxed);
+            self.store.prefer_recency(recency);
+        }
+    }
+
+    /// A change that nobody announced: what is cached goes, and reads under way are repeated.
+    fn changed_range(&self, range: Range<u64>) {
+        self.writes.begin(&range);
+        self.store.invalidate(range.clone());
+        if let Ok(len) = self.engine.len_bytes() {
+            self.file_len.store(len, Ordering::Release);
+        }
+        self.writes.end(&range);
+    }
+
+    pub(crate) fn maintain(&self) {
+        self.store.rebalance(self.config.reassignment);
+        self.items.store(self.store.state().items, Ordering::Relaxed);
+        // An error here is met again by whoever reads.
+        let _ = self.look_outside();
+    }
+
+    pub(crate) fn next_period(&self) {
+        self.store.next_period();
+    }
+
+    fn look_outside(&self) -> Result<bool> {
+        if self.config.look_outside.is_none() || self.writes.any() {
+            return Ok(false);
+        }
+        let changed = self.outside.look(self.ssd.as_ref())?;
+        // What began meanwhile may be what was seen.
+        if changed && !self.writes.any() {
+            Tally::add(&self.tally.changes_outside, 1);
+            self.changed_range(0..u64::MAX);
+        }
+        Ok(changed)
+    }
+
+    fn metrics(&self) -> Metrics {
+        let mut metrics = self.tally.metrics();
+        metrics.memory_bytes = self.detector.bytes() + self.lanes.as_ref().map_or(0, |l| l.buffer_bytes());
+        metrics.memory_bytes += self.shadow.as_ref().map_or(0, |s| lock(s).bytes());
+        metrics.of_store(&self.store.state());
+        metrics.policy = self.config.policy.name().to_owned();
+        metrics.recency = self.recency.load(Ordering::Relaxed);
+        metrics.budget = self.config.budget;
+        metrics.under_way = self.info.under_way();
+        metrics.page_cost = self.dispatcher.page_cost();
+        metrics
+    }
+
+    /// Whether the range lies in the file, whose length is looked up again if it seems not to.
+    pub(crate) fn check_range(&self, offset: u64, len: usize) -> Result<()> {
+        let end = offset.checked_add(len as u64);
+        let within = |file: u64| end.is_some_and(|end| end <= file);
+        if within(self.file_len.load(Ordering::Acquire)) {
+            return Ok(());
+        }
+        let file = self.engine.len_bytes()?;
+        check_len(file, &self.name)?;
+        if !self.writes.any() {
+            self.file_len.store(file, Ordering::Release);
+        }
+        if within(file) {
+            return Ok(());
+        }
+        Tally::add(&self.tally.failed, 1);
+        let context = format!("{}: {len} bytes at {offset} of {file}", self.name);
+        Err(Error::new(ErrorKind::EndOfFile, "read", context)
+            .offset(offset)
+            .bytes_done(0)
+            .advice("read within the file, whose length is the last number"))
+    }
+
+    /// The way for bytes of one page that are missing. While other bytes of the page change, only those that were asked for
+    /// are kept.
+    pub(crate) fn dispatch(&self, offset: u64, len: usize, missing: Missing) -> Path {
+        let demanded = self.detector.demand(offset, len);
+        let page = offset / PAGE * PAGE;
+        match self.dispatcher.path(len, missing, demanded) {
+            Path::Sectors | Path::Blocks if self.writes.is_changing(&(page..page + PAGE)) => Path::Bytes,
+            path => path,
+        }
+    }
+
+    pub(crate) fn file_len(&self) -> u64 {
+        self.file_len.load(Ordering::Acquire)
+    }
+
+    /// Reads what is not there, or not in one piece. `missed` if the store was asked already.
+    #[cold]
+    pub(crate) fn read_slowly(&self, offset: u64, out: &mut [u8], missed: bool) -> Result<()> {
+        if out.is_empty() {
+            return self.check_range(offset, 0);
+        }
+        let mut missed = missed;
+        loop {
+            let range = offset..offset.saturating_add(out.len() as u64);
+            let stamp = self.writes.stamp(&range);
+            self.writes.wait_quiet(&range, self.config.patience).inspect_err(|_| Tally::add(&self.tally.failed, 1))?;
+            self.check_range(offset, out.len())?;
+            let mut pieces = Vec::new();
+            for (at, len) in in_pages(offset, out.len()) {
+                let out_at = (at - offset) as usize;
+                let found = match missed {
+                    true => Err(Missing::default()),
+                    false => self.store.read(at, &mut out[out_at..out_at + len]),
+                };
+                if let Err(missing) = found {
+                    pieces.push(Piece { offset: at, len, out_at, read: 0, path: self.dispatch(at, len, missing) });
+                }
+            }
+            missed = false;
+            let mut failure = None;
+            if !pieces.is_empty() {
+                let whole = pieces.len() == 1 && pieces[0].len == out.len();
+                self.bring(&mut pieces, out, &mut |_| stamp, &mut |piece, bytes| {
+                    // A piece that is the whole read is checked before it is kept.
+                    match &self.config.verify {
+                        Some(verify) if whole => verify(piece.offset, bytes),
+                        _ => Ok(()),
+                    }
+                }, &mut |_, error| {
+                    if failure.is_none() {
+                        failure = Some(error);
+                    }
+                });
+                if let (None, false, Some(verify)) = (&failure, whole, &self.config.verify)
+                    && self.writes.unchanged(&range, stamp)
+                    && let Err(why) = verify(offset, out)
+                {
+                    self.store.invalidate(range.clone());
+                    failure = Some(self.corrupt(offset, out.len(), &why));
+                }
+            }
+            // An error may come of a change as well: a file that was cut.
+            if !self.writes.unchanged(&range, stamp) {
+                Tally::add(&self.tally.repeated, 1);
+                continue;
+            }
+            if failure.is_some() {
+                Tally::add(&self.tally.failed, 1);
+            }
+            return failure.map_or(Ok(()), Err);
+        }
+    }
+
+    fn corrupt(&self, offset: u64, len: usize, why: &str) -> Error {
+        Error::new(ErrorKind::Corrupt, "read", format!("{}: {len} bytes: {why}", self.name)).offset(offset)
+    }
+
+    /// Reads pieces from the device into `out`, and offers what they bring to the store. `stamps` are those of each piece's
+    /// read, from before it was looked up. Errors go to `failed`, with the piece they concern.
+    pub(crate) fn bring(
+        &self,
+        pieces: &mut [Piece],
+        out: &mut [u8],
+        stamps: &mut dyn FnMut(&Piece) -> crate::writes::Stamp,
+        check: &mut dyn FnMut(&Piece, &[u8]) -> std::result::Result<(), String>,
+        failed: &mut dyn FnMut(&Piece, Error),
+    ) {
+        let file_len = self.file_len();
+        let requests = construct(pieces, file_len, self.engine.facts());
+        let pieces = &*pieces;
+        let mut mine = Vec::with_capacity(requests.len());
+        let mut extents = Vec::with_capacity(requests.len());
+        let mut others = Vec::new();
+        for (number, request) in requests.iter().enumerate() {
+            let extent = request.extent;
+            let range = extent.offset..extent.end();
+            let stamp = self.writes.stamp(&range);
+            let whole = !self.writes.is_changing(&range);
+            match self.info.claim(extent, stamp, whole) {
+                Claim::Mine(flight) => {
+                    mine.push((number, flight));
+                    extents.push(extent);
+                }
+                Claim::Others(flight) => others.push((number, flight)),
+            }
+        }
+        let mut settle = |number: usize, extent: Extent, result: std::result::Result<&[u8], &Error>, read_here: bool| {
+            let request = &requests[number];
+            let mut last_kept = None;
+            for piece in &pieces[request.first..request.first + request.count] {
+                match result {
+                    Ok(bytes) => {
+                        let at = (piece.offset - extent.offset) as usize;
+                        let Some(wanted) = bytes.get(at..at + piece.len) else {
+                            failed(piece, self.short(piece, extent, bytes.len()));
+                            continue;
+                        };
+                        out[piece.out_at..piece.out_at + piece.len].copy_from_slice(wanted);
+                        let kept = piece.kept(file_len);
+                        if let Err(why) = check(piece, wanted) {
+                            failed(piece, self.corrupt(piece.offset, piece.len, &why));
+                        } else if read_here && last_kept != Some(kept) {
+                            self.keep(piece, kept, extent, bytes, stamps(piece));
+                            last_kept = Some(kept);
+                        }
+                    }
+                    Err(error) => failed(piece, self.of_piece(piece, error)),
+                }
+            }
+        };
+        if !extents.is_empty() {
+            let started = (extents.len() == 1).then(|| self.engine.now_ns());
+            self.engine.read(&extents, &mut |at, result| {
+                let (number, flight) = &mine[at];
+                let result = result.as_ref();
+                if let Ok(bytes) = result {
+                    Tally::add(&self.tally.device_reads, 1);
+                    Tally::add(&self.tally.device_bytes, bytes.len() as u64);
+                }
+                self.info.landed(flight, result.map(|b| &**b));
+                settle(*number, extents[at], result.map(|b| &**b), true);
+            });
+            if let Some(started) = started {
+                self.dispatcher.took(u64::from(extents[0].len), self.engine.now_ns().saturating_sub(started));
+            }
+        }
+        for (number, flight) in others {
+            Tally::add(&self.tally.joined, 1);
+            let result = flight.wait();
+            let extent = requests[number].extent;
+            settle(number, extent, result.as_deref().map_err(|e| e), false);
+        }
+    }
+
+    /// Offers bytes that were read to the store.
+    fn keep(&self, piece: &Piece, kept: (u64, u64), extent: Extent, bytes: &[u8], stamp: crate::writes::Stamp) {
+        Tally::add(&self.tally.by_path[piece.path as usize], 1);
+        if piece.path == Path::Blocks && !self.config.keep_blocks {
+            return;
+        }
+        let (from, to) = kept;
+        let Some(bytes) = bytes.get((from - extent.offset) as usize..(to - extent.offset) as usize) else { return };
+        // The stamp is of the read's stripes, which have what is kept beside it, too: that lies in the same page.
+        let valid = || self.writes.unchanged(&(piece.offset..piece.end()), stamp);
+        self.store.insert(from, bytes, piece.offset, &valid);
+    }
+
+    /// Checks and keeps what a read of one piece brought.
+    pub(crate) fn settle_read(&self, piece: Piece, extent: Extent, bytes: &[u8], stamp: crate::writes::Stamp) -> Result<()> {
+        let at = (piece.offset - extent.offset) as usize;
+        if let (Some(verify), Some(wanted)) = (&self.config.verify, bytes.get(at..at + piece.len))
+            && let Err(why) = verify(piece.offset, wanted)
+        {
+            return Err(self.corrupt(piece.offset, piece.len, &why));
+        }
+        self.keep(&piece, piece.kept(self.file_len()), extent, bytes, stamp);
+        Ok(())
+    }
+
+    fn short(&self, piece: &Piece, extent: Extent, got: usize) -> Error {
+        let context = format!("{}: the device gave {got} of {} bytes", self.name, extent.len);
+        Error::new(ErrorKind::EndOfFile, "read", context).offset(piece.offset).bytes_done(0)
+    }
+
+    /// The error of an extent as that of a piece of it.
+    fn of_piece(&self, piece: &Piece, error: &Error) -> Error {
+        let told = Error::new(error.kind(), "read", format!("{}: {} bytes: {error}", self.name, piece.len));
+        let told = told.offset(piece.offset).bytes_done(0);
+        match error.raw_os_error() {
+            Some(errno) => told.errno(errno),
+            None => told,
+        }
+    }
+}
+
+/// A range cut at the borders of pages: offset and length of each part.
+pub(crate) fn in_pages(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize)> {
+    let end = offset.saturating_add(len as u64);
+    let mut at = offset;
+    std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let to = (at / PAGE + 1).saturating_mul(PAGE).min(end);
+        let part = (at, (to - at) as usize);
+        at = to;
+        Some(part)
+    })
+}

@@ -1,0 +1,121 @@
+//! The Info Area: which extents are on their way, and for whom (Pipette, section 3.1.2).
+//!
+//! Who finds that an extent is being read by another thread waits for that instead of reading it again.
+
+use std::collections::HashMap;
+
+use datapipes_core::{Error, ErrorKind, Result};
+
+use crate::engine::Extent;
+use crate::store::index::mix;
+use crate::sync::{Arc, Condvar, Mutex, PoisonError, lock};
+use crate::writes::Stamp;
+
+/// Parts of the table, so that threads seldom meet.
+const PARTS: usize = 16;
+
+/// What arrived, or why it did not.
+type Arrival = std::result::Result<Arc<[u8]>, (ErrorKind, String)>;
+
+#[derive(Default)]
+struct Progress {
+    waiting: usize,
+    over: bool,
+    arrival: Option<Arrival>,
+}
+
+/// An extent on its way.
+pub(crate) struct Flight {
+    extent: Extent,
+    /// When it took off, by the versions of its bytes.
+    stamp: Stamp,
+    whole: bool,
+    progress: Mutex<Progress>,
+    landed: Condvar,
+}
+
+/// What becomes of an extent that is wanted.
+pub(crate) enum Claim {
+    /// It is to be read by who asked, and reported by [`InfoArea::landed`].
+    Mine(Arc<Flight>),
+    /// Another thread reads it.
+    Others(Arc<Flight>),
+}
+
+/// The table of flights.
+pub(crate) struct InfoArea {
+    parts: [Mutex<HashMap<u64, Arc<Flight>>>; PARTS],
+}
+
+impl Default for InfoArea {
+    fn default() -> InfoArea {
+        InfoArea { parts: std::array::from_fn(|_| Mutex::new(HashMap::new())) }
+    }
+}
+
+impl InfoArea {
+    fn part(&self, offset: u64) -> &Mutex<HashMap<u64, Arc<Flight>>> {
+        &self.parts[mix(offset) as usize % PARTS]
+    }
+
+    /// Takes the extent, or finds who has it. `stamp` is of now: a flight that took off before a change is of no use to who
+    /// asks after it. `whole` if, after the stamp, no byte of the extent was changing: only then others may use the bytes, of
+    /// which the one who reads may want but a few.
+    pub(crate) fn claim(&self, extent: Extent, stamp: Stamp, whole: bool) -> Claim {
+        let mut part = lock(self.part(extent.offset));
+        if let Some(flight) = part.get(&extent.offset)
+            && flight.extent.len >= extent.len
+            && flight.stamp == stamp
+            && flight.whole
+        {
+            lock(&flight.progress).waiting += 1;
+            return Claim::Others(flight.clone());
+        }
+        let flight = Arc::new(Flight { extent, stamp, whole, progress: Mutex::default(), landed: Condvar::new() });
+        // Where a shorter or older flight is there, both go on; who looks finds the newer one.
+        part.insert(extent.offset, flight.clone());
+        Claim::Mine(flight)
+    }
+
+    /// Reports what came of a flight of one's own; must be called for each.
+    pub(crate) fn landed(&self, flight: &Arc<Flight>, result: Result<&[u8], &Error>) {
+        let mut part = lock(self.part(flight.extent.offset));
+        if part.get(&flight.extent.offset).is_some_and(|f| Arc::ptr_eq(f, flight)) {
+            part.remove(&flight.extent.offset);
+        }
+        drop(part);
+        let mut progress = lock(&flight.progress);
+        progress.over = true;
+        // Copied only if somebody waits: nobody can join any more.
+        if progress.waiting > 0 {
+            progress.arrival = Some(match result {
+                Ok(bytes) => Ok(bytes.into()),
+                Err(error) => Err((error.kind(), error.to_string())),
+            });
+            flight.landed.notify_all();
+        }
+    }
+
+    /// How many are on their way.
+    pub(crate) fn under_way(&self) -> usize {
+        self.parts.iter().map(|p| lock(p).len()).sum()
+    }
+}
+
+impl Flight {
+    /// Waits for another's flight: all of its bytes.
+    ///
+    /// # Errors
+    /// What the other met.
+    pub(crate) fn wait(&self) -> Result<Arc<[u8]>> {
+        let mut progress = lock(&self.progress);
+        while !progress.over {
+            progress = self.landed.wait(progress).unwrap_or_else(PoisonError::into_inner);
+        }
+        match &progress.arrival {
+            Some(Ok(bytes)) => Ok(bytes.clone()),
+            Some(Err((kind, text))) => Err(Error::relayed(*kind, text.clone())),
+            None => Err(Error::new(ErrorKind::System, "read", "an extent landed without a word")),
+        }
+    }
+}

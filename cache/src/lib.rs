@@ -1,0 +1,54 @@
+//! Fine-grained reads: a few bytes from storage without paying for pages.
+//!
+//! The system of *Pipette: Efficient Fine-Grained Reads for SSDs* (Bai et al., DAC 2022) on stock hardware, in user space. For
+//! embedding tables, graph stores, search engines and key-value stores that read 8 bytes to 4 KiB at random from files larger
+//! than memory.
+//!
+//! | the paper's part | here |
+//! |---|---|
+//! | fine-grained access detector | `detector`: which sectors of a page were demanded lately |
+//! | read dispatcher | `dispatcher`: by bytes, by sectors or by blocks, by size and measured cost |
+//! | constructor | `constructor`: aligned requests, merged where they touch |
+//! | requester, read engine | [`engine`], `lanes`: pipes with deep queues, past the page cache |
+//! | info area | `info`: what is on its way, and for whom |
+//! | lookup table, data area, slabs, classes | `store` |
+//! | LRU, threshold, TempBuf | `policy/pipette`; others beside it |
+//! | reassignment, dynamic allocation | [`Reassignment`], `maintenance` |
+//! | consistency | `writes`, `outside` |
+//!
+//! What it does not do: it is no write cache, and no protocol between processes. Other processes' writes are found by the
+//! file's times (see [`Config::look_outside`]); writes through memory that maps the file may not be found. On devices of
+//! blocks the smallest read is a block (512 bytes, or what the device states); a device that moves single bytes needs an
+//! [`engine::ReadEngine`] that says so, and a place in persistent memory needs no cache at all.
+
+pub mod engine;
+
+mod asynchronous;
+mod config;
+mod constructor;
+mod detector;
+mod dispatcher;
+mod fine;
+mod gather;
+mod info;
+mod lanes;
+mod maintenance;
+mod metrics;
+mod outside;
+mod policy;
+mod reassign;
+mod shadow;
+mod snapshot;
+mod store;
+mod sync;
+mod write;
+mod writes;
+
+pub use asynchronous::{Asynchronous, Reading};
+pub use config::{Config, Policy, Verify};
+pub use fine::{Bytes, FineGrained};
+pub use gather::Gathered;
+pub use metrics::{ClassMetrics, Metrics};
+pub use reassign::Reassignment;
+pub use snapshot::Warmed;
+pub use write::Writer;

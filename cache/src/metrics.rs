@@ -1,0 +1,221 @@
+//! What a cache did, and how it stands: visible state (CIDR'23, section 6).
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+use crate::store::StoreState;
+use crate::store::class::{CAPACITIES, SLAB};
+
+/// A size class.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClassMetrics {
+    /// Bytes that an item of it can hold.
+    pub capacity: usize,
+    /// Slabs that it has.
+    pub slabs: usize,
+    /// Items in them.
+    pub items: usize,
+    /// Reads that found their bytes.
+    pub hits: u64,
+    /// Reads that did not.
+    pub misses: u64,
+    /// Items that were kept.
+    pub admitted: u64,
+    /// Items that were given out only.
+    pub bypassed: u64,
+    /// Items that had to go for others.
+    pub evicted: u64,
+    /// Items that went because their bytes changed, or grew too old.
+    pub invalidated: u64,
+    /// Items that moved when their slab changed its class.
+    pub moved: u64,
+    /// Misses of which it is known that more memory would have made them hits.
+    pub regrets: u64,
+}
+
+/// Everything that can be counted. Times in nanoseconds, sizes in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Metrics {
+    /// The policy's name.
+    pub policy: String,
+    /// Reads of pieces that lie in one page; a read across pages counts as several.
+    pub reads: u64,
+    /// Those that were found.
+    pub hits: u64,
+    /// Those that were not.
+    pub misses: u64,
+    /// Bytes that were asked for.
+    pub asked_bytes: u64,
+    /// Bytes that the device moved for them.
+    pub device_bytes: u64,
+    /// Requests to the device.
+    pub device_reads: u64,
+    /// Extents that another thread was reading already.
+    pub joined: u64,
+    /// Reads that were repeated because their bytes changed meanwhile.
+    pub repeated: u64,
+    /// Reads that failed.
+    pub failed: u64,
+    /// Changes of the file by pipes and places of this process.
+    pub changes: u64,
+    /// Changes of the file that came from elsewhere.
+    pub changes_outside: u64,
+    /// Reads by path: bytes, sectors, blocks.
+    pub by_path: [u64; 3],
+    /// The budget.
+    pub budget: usize,
+    /// What of it is in use: the memory of slabs and tables, buffers, detector, samples.
+    pub memory_bytes: usize,
+    /// Bytes of index, ghosts and other tables.
+    pub table_bytes: usize,
+    /// Items.
+    pub items: usize,
+    /// Their bytes.
+    pub item_bytes: usize,
+    /// The threshold, of the policy that has one.
+    pub threshold: Option<f64>,
+    /// Whether recency is preferred to frequency at present.
+    pub recency: bool,
+    /// Slabs that changed their class.
+    pub reassigned: u64,
+    /// Extents on their way now.
+    pub under_way: usize,
+    /// What a page's read costs, in reads of a sector.
+    pub page_cost: f64,
+    /// By class, those that were ever used.
+    pub classes: Vec<ClassMetrics>,
+}
+
+impl Metrics {
+    /// Of a hundred reads, how many were found.
+    pub fn hit_percent(&self) -> f64 {
+        if self.reads == 0 { 0.0 } else { self.hits as f64 * 100.0 / self.reads as f64 }
+    }
+
+    /// Bytes that the device moved for each byte that was asked for.
+    pub fn amplification(&self) -> f64 {
+        if self.asked_bytes == 0 { 0.0 } else { self.device_bytes as f64 / self.asked_bytes as f64 }
+    }
+
+    /// Bytes of the budget for each item.
+    pub fn bytes_per_item(&self) -> f64 {
+        if self.items == 0 { 0.0 } else { self.memory_bytes as f64 / self.items as f64 }
+    }
+
+    /// Adds the store's part.
+    pub(crate) fn of_store(&mut self, state: &StoreState) {
+        for (c, of) in state.classes.iter().enumerate() {
+            let counts = of.counts;
+            self.hits += counts.hits;
+            self.misses += counts.misses;
+            if of.slabs == 0 && counts.misses == 0 && counts.hits == 0 {
+                continue;
+            }
+            self.classes.push(ClassMetrics {
+                capacity: CAPACITIES[c],
+                slabs: of.slabs,
+                items: of.items,
+                hits: counts.hits,
+                misses: counts.misses,
+                admitted: counts.admitted,
+                bypassed: counts.bypassed,
+                evicted: counts.evicted,
+                invalidated: counts.invalidated,
+                moved: counts.moved,
+                regrets: counts.regrets,
+            });
+        }
+        self.reads = self.hits + self.misses;
+        self.asked_bytes = state.classes.iter().map(|c| c.counts.asked_bytes).sum();
+        self.items = state.items;
+        self.item_bytes = state.live_bytes;
+        self.table_bytes = state.table_bytes;
+        self.memory_bytes += state.memory_bytes;
+        self.threshold = state.threshold;
+        self.reassigned = state.reassigned;
+    }
+}
+
+impl fmt::Display for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} reads, {:.1}% hits; {} device reads, {:.2} bytes moved a byte asked",
+            self.reads,
+            self.hit_percent(),
+            self.device_reads,
+            self.amplification()
+        )?;
+        writeln!(
+            f,
+            "{} items of {} bytes in {} of memory ({:.0} bytes an item); policy {}{}",
+            self.items,
+            if self.items == 0 { 0 } else { self.item_bytes / self.items },
+            self.memory_bytes,
+            self.bytes_per_item(),
+            self.policy,
+            if self.recency { ", by recency now" } else { "" }
+        )?;
+        if let Some(threshold) = self.threshold {
+            writeln!(f, "threshold {threshold:.2}")?;
+        }
+        writeln!(
+            f,
+            "paths: {} bytes, {} sectors, {} blocks; joined {}, repeated {}, failed {}; changes {}, from outside {}; slabs reassigned {}",
+            self.by_path[0],
+            self.by_path[1],
+            self.by_path[2],
+            self.joined,
+            self.repeated,
+            self.failed,
+            self.changes,
+            self.changes_outside,
+            self.reassigned
+        )?;
+        writeln!(f, "{:>8} {:>7} {:>9} {:>11} {:>11} {:>10} {:>10}", "class", "slabs", "items", "hits", "misses", "admitted", "evicted")?;
+        for c in &self.classes {
+            writeln!(
+                f,
+                "{:>8} {:>7} {:>9} {:>11} {:>11} {:>10} {:>10}",
+                c.capacity, c.slabs, c.items, c.hits, c.misses, c.admitted, c.evicted
+            )?;
+        }
+        write!(f, "a slab is {} KiB", SLAB >> 10)
+    }
+}
+
+/// What is counted outside of the store.
+#[derive(Default)]
+pub(crate) struct Tally {
+    pub(crate) device_bytes: AtomicU64,
+    pub(crate) device_reads: AtomicU64,
+    pub(crate) joined: AtomicU64,
+    pub(crate) repeated: AtomicU64,
+    pub(crate) failed: AtomicU64,
+    pub(crate) changes: AtomicU64,
+    pub(crate) changes_outside: AtomicU64,
+    pub(crate) by_path: [AtomicU64; 3],
+}
+
+impl Tally {
+    pub(crate) fn add(counter: &AtomicU64, n: u64) {
+        counter.fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub(crate) fn metrics(&self) -> Metrics {
+        let of = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        Metrics {
+            device_bytes: of(&self.device_bytes),
+            device_reads: of(&self.device_reads),
+            joined: of(&self.joined),
+            repeated: of(&self.repeated),
+            failed: of(&self.failed),
+            changes: of(&self.changes),
+            changes_outside: of(&self.changes_outside),
+            by_path: std::array::from_fn(|i| of(&self.by_path[i])),
+            ..Metrics::default()
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! S3-FIFO (Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023), on slots instead of queues.
+//!
+//! ```text
+//! miss: remembered as evicted?  -> main;  else -> probation (a tenth of the class, first in first out)
+//! leaving probation: read twice since?  -> main;  else evicted, and remembered
+//! main: a hand goes round; an item with a count loses one of it, one without is evicted
+//! ```
+//! Two differences to the paper. Main is a clock over slots as they lie, not a queue, so that an item costs no links and no
+//! copy; since an item that is promoted may lie just before the hand, it starts with a count of one. And `prefer_recency`
+//! makes it a clock without probation, for loads whose hot set drifts; who asks for that decides by samples (`shadow.rs`).
+
+use std::collections::VecDeque;
+
+use super::clock::{Hand, Judgement};
+use super::ghosts::Ghosts;
+use super::{Admission, Policy};
+use crate::store::class::CLASSES;
+use crate::store::header::{MAX_FREQ, State};
+use crate::store::memory::Slots;
+
+/// Probation has one part in this many of a class.
+const PROBATION_PART: usize = 10;
+/// Reads in probation by which an item shows that it is worth a place.
+const PROMOTED_AT: u8 = 2;
+
+/// Items that probation has in any case.
+const LEAST_PROBATION: usize = 64;
+
+#[derive(Default)]
+struct ByClass {
+    /// Slots in probation in the order of their arrival; some may have left.
+    ring: VecDeque<u32>,
+    /// How many are.
+    probation: usize,
+    main: usize,
+    hand: Hand,
+    regrets: u64,
+}
+
+/// The state of the policy for a shard.
+pub(crate) struct S3Fifo {
+    classes: [ByClass; CLASSES],
+    ghosts: Ghosts,
+    recency: bool,
+}
+
+impl S3Fifo {
+    /// The next that leaves probation without having been read twice; those that were go to main.
+    fn from_probation(&mut self, slots: &mut Slots, class: u8) -> Option<u32> {
+        let of = &mut self.classes[usize::from(class)];
+        for _ in 0..of.ring.len() {
+            let slot = of.ring.pop_front()?;
+            // What left meanwhile, and whose slot may have been used again.
+            if slots.class_of_slab(Slots::slab_of(slot)) != Some(class) {
+                continue;
+            }
+            let header = slots.header(slot);
+            if header.state() != State::Probation {
+                continue;
+            }
+            if header.freq() >= PROMOTED_AT {
+                slots.set_header(slot, header.with_state(State::Main).with_freq(1));
+                of.probation -= 1;
+                of.main += 1;
+            } else if slots.is_pinned(Slots::slab_of(slot)) {
+                of.ring.push_back(slot);
+            } else {
+                of.probation -= 1;
+                self.ghosts.insert(header.offset());
+                return Some(slot);
+            }
+        }
+        None
+    }
+
+    /// While nothing has to go, probation ends by itself: its queue would hold everything.
+    fn first_to_main(&mut self, slots: &mut Slots, class: u8) {
+        let of = &mut self.classes[usize::from(class)];
+        while let Some(slot) = of.ring.pop_front() {
+            let here = slots.class_of_slab(Slots::slab_of(slot)) == Some(class);
+            let header = if here { slots.header(slot) } else { continue };
+            if header.state() == State::Probation {
+                slots.set_header(slot, header.with_state(State::Main));
+                of.probation -= 1;
+                of.main += 1;
+                return;
+            }
+        }
+    }
+
+    fn from_main(&mut self, slots: &mut Slots, class: u8, slabs: &[u32]) -> Option<u32> {
+        let of = &mut self.classes[usize::from(class)];
+        let slot = of.hand.sweep(slots, class, slabs, |header| match header.freq() {
+            0 => Judgement::Goes,
+            n => Judgement::Stays(header.with_freq(n - 1)),
+        })?;
+        of.main -= 1;
+        if self.recency {
+            self.ghosts.insert(slots.header(slot).offset());
+        }
+        Some(slot)
+    }
+}
+
+impl Policy for S3Fifo {
+    const EXTRA: usize = 0;
+
+    fn new(share: usize, slots: &mut Slots) -> (S3Fifo, usize) {
+        let entries = Ghosts::entries_for(share);
+        let ghosts = Ghosts::over(slots.table(entries, 0));
+        (S3Fifo { classes: std::array::from_fn(|_| ByClass::default()), ghosts, recency: false }, entries * 4)
+    }
+
+    #[inline]
+    fn touched(&mut self, slots: &mut Slots, _class: u8, slot: u32, _key: u64) {
+        let header = slots.header(slot);
+        let most = if self.recency { 1 } else { MAX_FREQ };
+        // Written only where it changes: a line that is only read stays clean.
+        if header.freq() < most {
+            slots.set_header(slot, header.with_freq(header.freq() + 1));
+        }
+    }
+
+    fn admission(&mut self, class: u8, key: u64) -> Admission {
+        let regret = self.ghosts.take(key);
+        self.classes[usize::from(class)].regrets += u64::from(regret);
+        if regret || self.recency { Admission::Main } else { Admission::Probation }
+    }
+
+    fn placed(&mut self, slots: &mut Slots, class: u8, slot: u32) {
+        let of = &mut self.classes[usize::from(class)];
+        if slots.header(slot).state() == State::Main {
+            of.main += 1;
+            return;
+        }
+        of.probation += 1;
+        of.ring.push_back(slot);
+        if of.probation * 8 > of.probation + of.main + 8 * LEAST_PROBATION {
+            self.first_to_main(slots, class);
+        }
+        let of = &mut self.classes[usize::from(class)];
+        if of.ring.len() > 2 * of.probation + 64 {
+            // Many left by writes: their places in the ring would only be skipped.
+            let in_probation = |&s: &u32| {
+                slots.class_of_slab(Slots::slab_of(s)) == Some(class) && slots.header(s).state() == State::Probation
+            };
+            of.ring.retain(in_probation);
+        }
+    }
+
+    fn gone(&mut self, slots: &mut Slots, class: u8, slot: u32) {
+        let of = &mut self.classes[usize::from(class)];
+        match slots.header(slot).state() {
+            State::Probation => of.probation -= 1,
+            State::Main => of.main -= 1,
+            State::Free | State::Dead => {}
+        }
+    }
+
+    fn moved(&mut self, slots: &mut Slots, class: u8, from: u32, to: u32) {
+        if slots.header(to).state() == State::Probation {
+            let of = &mut self.classes[usize::from(class)];
+            if let Some(at) = of.ring.iter_mut().find(|s| **s == from) {
+                *at = to;
+            }
+        }
+    }
+
+    fn victim(&mut self, slots: &mut Slots, class: u8, slabs: &[u32], _key: u64) -> Option<u32> {
+        let of = &self.classes[usize::from(class)];
+        let all = of.probation + of.main;
+        if of.probation * PROBATION_PART > all || of.main == 0 {
+            let slot = self.from_probation(slots, class);
+            slot.or_else(|| self.from_main(slots, class, slabs))
+        } else {
+            let slot = self.from_main(slots, class, slabs);
+            slot.or_else(|| self.from_probation(slots, class))
+        }
+    }
+
+    fn regrets(&mut self, class: u8) -> u64 {
+        std::mem::take(&mut self.classes[usize::from(class)].regrets)
+    }
+
+    fn prefer_recency(&mut self, recency: bool) {
+        self.recency = recency;
+    }
+
+    fn allocated_bytes(&self) -> usize {
+        self.classes.iter().map(|c| c.ring.capacity() * 4).sum()
+    }
+}

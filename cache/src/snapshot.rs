@@ -1,0 +1,250 @@
+//! Warm restart: what was worth keeping, in a file, and back.
+//!
+//! ```text
+//! magic, version | how the file looked | blocks: { items, bytes, CRC | items: offset, length | their bytes } | 0, 0, count, CRC
+//! ```
+//! All numbers are little-endian. The snapshot is written without a name and published whole. If the file looks as it did then,
+//! the bytes are taken as they are; otherwise only the offsets are, and the bytes are read from the file, in order.
+
+use std::fs::File;
+use std::io::{BufReader, Read, Write};
+use std::path::Path;
+
+use datapipes_core::{Draft, Error, ErrorKind, Identity, Result};
+
+use crate::fine::FineGrained;
+use crate::outside::Look;
+
+const MAGIC: &[u8; 8] = b"dpfine\0\x01";
+/// Bytes of a block's items, about.
+const BLOCK: usize = 1 << 20;
+/// The most items and bytes a block may claim: a file that claims more is damaged.
+const MOST: u64 = 16 << 20;
+
+/// What a restart brought back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Warmed {
+    /// Items that are cached again.
+    pub items: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Whether the file had changed, so that the bytes came from it and not from the snapshot.
+    pub read_again: bool,
+}
+
+#[derive(Default)]
+struct Block {
+    items: Vec<(u64, u32)>,
+    bytes: Vec<u8>,
+}
+
+impl Block {
+    fn write(&self, to: &mut dyn Write) -> std::io::Result<()> {
+        let mut head = Vec::with_capacity(self.items.len() * 12);
+        for (offset, len) in &self.items {
+            head.extend_from_slice(&offset.to_le_bytes());
+            head.extend_from_slice(&len.to_le_bytes());
+        }
+        let mut crc = crc32fast::Hasher::new();
+        crc.update(&head);
+        crc.update(&self.bytes);
+        to.write_all(&(self.items.len() as u32).to_le_bytes())?;
+        to.write_all(&(self.bytes.len() as u32).to_le_bytes())?;
+        to.write_all(&crc.finalize().to_le_bytes())?;
+        to.write_all(&head)?;
+        to.write_all(&self.bytes)
+    }
+}
+
+/// A file that knows how much was written to it.
+struct Counted {
+    file: File,
+    written: u64,
+}
+
+impl Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let n = self.file.write(bytes)?;
+        self.written += n as u64;
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.file.flush()
+    }
+}
+
+fn corrupt(path: &Path, why: &str) -> Error {
+    Error::new(ErrorKind::Corrupt, "load", format!("{}: {why}", path.display()))
+        .advice("start without it: it is only a cache")
+}
+
+fn io(path: &Path, what: &'static str) -> impl Fn(std::io::Error) -> Error {
+    move |e| Error::io(what, &e, path.display().to_string())
+}
+
+impl FineGrained {
+    /// Saves what was read more than once to `path`, which is replaced as a whole or not at all. Returns the number of items.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a cache that is not over a file; what writing meets.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<u64> {
+        let path = path.as_ref();
+        let Some(ssd) = &self.0.ssd else {
+            return Err(Error::new(ErrorKind::InvalidInput, "save", "the cache is not over a file"));
+        };
+        // Before the items: if the file changes while they are collected, it looks otherwise than is written here.
+        let look = Look::at(ssd)?;
+        let draft = Draft::beside(path)?;
+        let fail = io(path, "save");
+        let file = File::from(draft.ssd().file().cached_fd().try_clone_to_owned().map_err(&fail)?);
+        let mut out = std::io::BufWriter::with_capacity(BLOCK, Counted { file, written: 0 });
+        out.write_all(MAGIC).map_err(&fail)?;
+        out.write_all(&look.len.to_le_bytes()).map_err(&fail)?;
+        out.write_all(&look.modified_ns.to_le_bytes()).map_err(&fail)?;
+        out.write_all(&look.changed_ns.to_le_bytes()).map_err(&fail)?;
+        let mut count = 0u64;
+        for shard in 0..self.0.store.shards() {
+            // Collected under the shard's lock, written without it.
+            let mut blocks = vec![Block::default()];
+            self.0.store.each(shard, &mut |offset, bytes, worth| {
+                if worth == 0 {
+                    return;
+                }
+                count += 1;
+                if let Some(block) = blocks.last_mut() {
+                    block.items.push((offset, bytes.len() as u32));
+                    block.bytes.extend_from_slice(bytes);
+                    if block.bytes.len() >= BLOCK {
+                        blocks.push(Block::default());
+                    }
+                }
+            });
+            for block in blocks.iter().filter(|b| !b.items.is_empty()) {
+                block.write(&mut out).map_err(&fail)?;
+            }
+        }
+        out.write_all(&[0; 8]).map_err(&fail)?;
+        out.write_all(&count.to_le_bytes()).map_err(&fail)?;
+        out.write_all(&crc32fast::hash(&count.to_le_bytes()).to_le_bytes()).map_err(&fail)?;
+        out.flush().map_err(&fail)?;
+        let written = out.get_ref().written;
+        drop(out);
+        draft.publish(written, Identity::OfReplaced)?;
+        Ok(count)
+    }
+
+    /// Loads what [`save`](Self::save) saved. Items for which there is no room are left out.
+    ///
+    /// # Errors
+    /// `NotFound`; `Corrupt` where it is damaged: what came before the damage is loaded, and was checked.
+    pub fn load(&self, path: impl AsRef<Path>) -> Result<Warmed> {
+        let path = path.as_ref();
+        let Some(ssd) = &self.0.ssd else {
+            return Err(Error::new(ErrorKind::InvalidInput, "load", "the cache is not over a file"));
+        };
+        let all = 0..u64::MAX;
+        let stamp = self.0.writes.stamp(&all);
+        let file = File::open(path).map_err(io(path, "load"))?;
+        let mut from = BufReader::with_capacity(1 << 20, file);
+        let mut exactly = |len: usize| -> Result<Vec<u8>> {
+            let mut bytes = vec![0; len];
+            from.read_exact(&mut bytes).map_err(|e| match e.kind() {
+                std::io::ErrorKind::UnexpectedEof => corrupt(path, "it ends early"),
+                _ => io(path, "load")(e),
+            })?;
+            Ok(bytes)
+        };
+        let head = exactly(8 + 8 + 16 + 16)?;
+        if head[..8] != MAGIC[..] {
+            return Err(corrupt(path, "it is no snapshot of a cache, or of another version"));
+        }
+        let look = Look {
+            len: u64_at(&head, 8),
+            modified_ns: i128::from_le_bytes(array(&head[16..32])),
+            changed_ns: i128::from_le_bytes(array(&head[32..48])),
+        };
+        // A file that changes from here on is found by the stamp, if by this process; by the look outside, if by another.
+        let same = Look::at(ssd)? == look && !self.0.writes.any();
+        let mut warmed = Warmed { read_again: !same, ..Warmed::default() };
+        let mut count = 0;
+        loop {
+            let sizes = exactly(8)?;
+            let (items, len) = (u64::from(u32_at(&sizes, 0)), u64::from(u32_at(&sizes, 4)));
+            if items == 0 {
+                let end = exactly(12)?;
+                if u64_at(&end, 0) != count || u32_at(&end, 8) != crc32fast::hash(&end[..8]) {
+                    return Err(corrupt(path, "its end does not fit the rest"));
+                }
+                return Ok(warmed);
+            }
+            if items > MOST || len > MOST {
+                return Err(corrupt(path, "a block claims more than a block has"));
+            }
+            let crc = u32_at(&exactly(4)?, 0);
+            let heads = exactly(items as usize * 12)?;
+            let bytes = exactly(len as usize)?;
+            let mut hasher = crc32fast::Hasher::new();
+            hasher.update(&heads);
+            hasher.update(&bytes);
+            if hasher.finalize() != crc {
+                return Err(corrupt(path, "a block's checksum is wrong"));
+            }
+            count += items;
+            let items = heads.chunks_exact(12).map(|h| (u64_at(h, 0), u32_at(h, 8) as usize));
+            if same {
+                self.take_in(items, &bytes, &|| self.0.writes.unchanged(&all, stamp), &mut warmed);
+            } else {
+                self.read_in(items.collect(), &mut warmed);
+            }
+        }
+    }
+
+    /// Items with their bytes.
+    fn take_in(
+        &self,
+        items: impl Iterator<Item = (u64, usize)>,
+        bytes: &[u8],
+        valid: &dyn Fn() -> bool,
+        warmed: &mut Warmed,
+    ) {
+        let mut at = 0;
+        for (offset, len) in items {
+            let Some(bytes) = bytes.get(at..at + len) else { return };
+            at += len;
+            let in_page = len > 0 && offset / 4096 == (offset + len as u64 - 1) / 4096;
+            if in_page && self.0.check_range(offset, len).is_ok() && self.0.store.insert(offset, bytes, offset, valid) {
+                warmed.items += 1;
+                warmed.bytes += len as u64;
+            }
+        }
+    }
+
+    /// Items whose bytes must be read again.
+    fn read_in(&self, mut items: Vec<(u64, usize)>, warmed: &mut Warmed) {
+        items.retain(|&(offset, len)| self.0.check_range(offset, len).is_ok());
+        items.sort_unstable();
+        for some in items.chunks(4096) {
+            let mut out = vec![0; some.iter().map(|(_, len)| len).sum()];
+            // What cannot be read is not warm; who reads it hears why.
+            if let Ok(gathered) = self.gather_ranges(some, &mut out) {
+                warmed.items += (some.len() - gathered.failed.len()) as u64;
+                warmed.bytes += out.len() as u64;
+            }
+        }
+    }
+}
+
+fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    let mut array = [0; N];
+    array.copy_from_slice(bytes);
+    array
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(array(&bytes[at..at + 8]))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(array(&bytes[at..at + 4]))
+}

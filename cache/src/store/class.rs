@@ -1,0 +1,96 @@
+//! Size classes: slabs of equal items (Pipette, section 3.2.1).
+
+use super::header::MAX_LEN;
+
+/// Bytes of a slab.
+pub(crate) const SLAB: usize = 64 << 10;
+
+/// What items of each class hold at most, in bytes. At most a third of an item is unused, from 16 bytes on.
+pub(crate) const CAPACITIES: [usize; 21] = [
+    8,
+    16,
+    24,
+    32,
+    48,
+    64,
+    96,
+    128,
+    160,
+    192,
+    256,
+    320,
+    384,
+    512,
+    768,
+    1024,
+    1536,
+    2048,
+    2560,
+    3072,
+    MAX_LEN,
+];
+
+/// The number of classes.
+pub(crate) const CLASSES: usize = CAPACITIES.len();
+
+/// The smallest class that can hold `len` bytes.
+pub(crate) fn class_of(len: usize) -> u8 {
+    CAPACITIES.partition_point(|&c| c < len).min(CLASSES - 1) as u8
+}
+
+/// Where things lie in a slab of a class.
+///
+/// ```text
+/// [ headers: 8 B each ][ what the policy keeps of each item ][ to a line ][ data ]
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Geometry {
+    /// Bytes an item can hold.
+    pub(crate) capacity: usize,
+    /// Items of a slab.
+    pub(crate) items: usize,
+    /// Where the policy's part begins.
+    pub(crate) extra_at: usize,
+    /// Where the data begins.
+    pub(crate) data_at: usize,
+}
+
+impl Geometry {
+    /// Of a class, where the policy keeps `extra` bytes of each item.
+    pub(crate) fn of(class: u8, extra: usize) -> Geometry {
+        let capacity = CAPACITIES[usize::from(class)];
+        let data_at = |items: usize| (items * (8 + extra)).next_multiple_of(64);
+        let mut items = (SLAB / (capacity + 8 + extra)).min(4096);
+        while data_at(items) + items * capacity > SLAB {
+            items -= 1;
+        }
+        Geometry { capacity, items, extra_at: items * 8, data_at: data_at(items) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_length_goes_to_the_smallest_class_that_holds_it() {
+        assert_eq!(CAPACITIES[usize::from(class_of(1))], 8);
+        assert_eq!(CAPACITIES[usize::from(class_of(128))], 128);
+        assert_eq!(CAPACITIES[usize::from(class_of(129))], 160);
+        assert_eq!(usize::from(class_of(MAX_LEN)), CLASSES - 1);
+    }
+
+    #[test]
+    fn slabs_are_full_and_nothing_overlaps() {
+        for class in 0..CLASSES as u8 {
+            for extra in [0, 8] {
+                let g = Geometry::of(class, extra);
+                assert!(g.extra_at + g.items * extra <= g.data_at);
+                assert!(g.data_at + g.items * g.capacity <= SLAB);
+                assert!(g.items * (g.capacity + 8 + extra) * 100 >= SLAB * 93, "class {class} wastes its slab: {g:?}");
+            }
+        }
+        // What an item of 128 bytes costs in a slab; the index and the rest come on top.
+        assert!(SLAB as f64 / Geometry::of(class_of(128), 0).items as f64 <= 136.5);
+    }
+}

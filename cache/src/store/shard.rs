@@ -1,0 +1,643 @@
+//! One shard: slabs, index and policy, under one lock. Items never cross a page, and a page lies in one shard.
+//!
+//! ```text
+//! read:   index by the sector it begins in -> header covers the range?  copy, tell the policy
+//!         otherwise look under the page's other sectors: an item may begin earlier, several may cover it together
+//! insert: what it covers goes; a slot: free one, fresh one, new slab, or the policy's victim; header, bytes, index
+//! ```
+
+use datapipes_core::Result;
+
+use super::class::{CLASSES, SLAB, class_of};
+use super::header::{Header, PERIODS, State};
+use super::index::{Bucket, Index, mix};
+use super::memory::{Memory, NONE, Pinned, Slots};
+use crate::policy::{Admission, Policy};
+use crate::sync::Arc;
+
+/// Bytes of a sector: what the index goes by.
+pub(crate) const SECTOR: u64 = 512;
+/// Bytes of a page.
+pub(crate) const PAGE: u64 = 4096;
+
+/// Periods of its time to live after which an item is not given out any more.
+const LIFE: u8 = 4;
+/// Buckets of the smallest index.
+const LEAST_BUCKETS: usize = 64;
+
+/// The slabs and slots of a class.
+#[derive(Default)]
+struct Class {
+    slabs: Vec<u32>,
+    /// First of the free slots.
+    free: Option<u32>,
+    /// Slots of the last slab that were never used: from this place on.
+    fresh: Option<(u32, usize)>,
+    live: usize,
+    counts: Counts,
+}
+
+/// What happened in a class.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+    pub(crate) asked_bytes: u64,
+    pub(crate) admitted: u64,
+    pub(crate) bypassed: u64,
+    pub(crate) evicted: u64,
+    pub(crate) invalidated: u64,
+    pub(crate) moved: u64,
+    /// Misses that a larger class would have had as hits.
+    pub(crate) regrets: u64,
+}
+
+/// A class as metrics show it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ClassState {
+    pub(crate) slabs: usize,
+    pub(crate) items: usize,
+    pub(crate) counts: Counts,
+}
+
+/// What was found of bytes that are not all there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Missing {
+    /// Items that begin in the same sector.
+    pub(crate) neighbours: u32,
+}
+
+pub(crate) struct Shard<P> {
+    slots: Slots,
+    index: Index,
+    policy: P,
+    classes: [Class; CLASSES],
+    /// Slabs that belong to nobody.
+    free_slabs: Vec<u32>,
+    /// Slots that died while somebody read from their slab.
+    dead: Vec<u32>,
+    /// Bytes of tables at the end that do not grow.
+    fixed: usize,
+    /// Slabs below the index.
+    usable: usize,
+    /// Items by the number of sectors before their last one in which they begin: how far back a search must look.
+    reach: [usize; 8],
+    live_bytes: usize,
+}
+
+impl<P: Policy> Shard<P> {
+    pub(crate) fn new(memory: &Arc<Memory>, at: usize, share: usize) -> Result<Shard<P>> {
+        let mut slots = Slots::over(memory, at, share, P::EXTRA)?;
+        let (policy, fixed) = P::new(share, &mut slots);
+        let fixed = fixed.next_multiple_of(64);
+        let index = Index::over(slots.table::<Bucket>(LEAST_BUCKETS, fixed));
+        let mut shard = Shard {
+            slots,
+            index,
+            policy,
+            classes: Default::default(),
+            free_slabs: Vec::new(),
+            dead: Vec::new(),
+            fixed,
+            usable: 0,
+            reach: [0; 8],
+            live_bytes: 0,
+        };
+        shard.usable = shard.usable_with(LEAST_BUCKETS);
+        shard.free_slabs = (0..shard.usable as u32).rev().collect();
+        Ok(shard)
+    }
+
+    /// Slabs below an index of so many buckets.
+    fn usable_with(&self, buckets: usize) -> usize {
+        self.slots.len_bytes().saturating_sub(self.fixed + buckets * size_of::<Bucket>()) / SLAB
+    }
+
+    #[inline]
+    pub(crate) fn hash(offset: u64) -> u64 {
+        mix(offset / SECTOR)
+    }
+
+    /// Where the index lies, for those who bring its lines nearer without the lock.
+    pub(crate) fn index_place(&self) -> (usize, usize) {
+        self.index.place()
+    }
+
+    /// The item that covers the range and begins in the sector of `from`.
+    #[inline]
+    fn covering(&self, from: u64, offset: u64, len: usize) -> Option<u32> {
+        self.index.find(Self::hash(from), |slot| self.slots.header_and_data_soon(slot).covers(offset, len))
+    }
+
+    /// An item that holds the byte at `offset`, wherever in the page it begins.
+    fn holding(&self, offset: u64) -> Option<u32> {
+        let first = offset / SECTOR;
+        let in_page = (first % (PAGE / SECTOR)) as usize;
+        (0..=in_page)
+            .take_while(|&back| back == 0 || self.reach[back..].iter().any(|&n| n > 0))
+            .find_map(|back| self.covering((first - back as u64) * SECTOR, offset, 1))
+    }
+
+    fn is_old(header: Header, period: Option<u8>) -> bool {
+        period.is_some_and(|now| now.wrapping_sub(header.period()) % PERIODS >= LIFE)
+    }
+
+    #[inline]
+    fn hit(&mut self, slot: u32) {
+        let class = self.slots.class_of_slot(slot);
+        let key = self.slots.header(slot).offset();
+        self.policy.touched(&mut self.slots, class, slot, key);
+    }
+
+    /// The slot of an item that covers the whole range.
+    #[inline]
+    fn whole(&mut self, offset: u64, len: usize, period: Option<u8>) -> Option<u32> {
+        let mut found = self.covering(offset, offset, len);
+        if found.is_none() {
+            let first = offset / SECTOR;
+            let in_page = (first % (PAGE / SECTOR)) as usize;
+            for back in 1..=in_page {
+                if self.reach[back..].iter().all(|&n| n == 0) {
+                    break;
+                }
+                found = self.covering((first - back as u64) * SECTOR, offset, len);
+                if found.is_some() {
+                    break;
+                }
+            }
+        }
+        let slot = found?;
+        if Self::is_old(self.slots.header(slot), period) {
+            self.remove(slot);
+            return None;
+        }
+        Some(slot)
+    }
+
+    /// Copies the bytes at `offset`, all of one page, if they are there.
+    #[inline]
+    pub(crate) fn read(&mut self, offset: u64, out: &mut [u8], period: Option<u8>) -> std::result::Result<(), Missing> {
+        let class = class_of(out.len());
+        self.classes[usize::from(class)].counts.asked_bytes += out.len() as u64;
+        if let Some(slot) = self.whole(offset, out.len(), period) {
+            let at = (offset - self.slots.header(slot).offset()) as usize;
+            self.slots.copy_out(slot, at, out);
+            self.hit(slot);
+            self.classes[usize::from(class)].counts.hits += 1;
+            return Ok(());
+        }
+        if self.assemble(offset, out, period) {
+            self.classes[usize::from(class)].counts.hits += 1;
+            return Ok(());
+        }
+        self.classes[usize::from(class)].counts.misses += 1;
+        Err(self.missing(offset))
+    }
+
+    /// Puts the bytes together from several items.
+    fn assemble(&mut self, offset: u64, out: &mut [u8], period: Option<u8>) -> bool {
+        let mut done = 0;
+        // The first piece decides in nearly all cases, so nothing is written before it is there.
+        while done < out.len() {
+            let at = offset + done as u64;
+            let Some(slot) = self.holding(at) else { return false };
+            let header = self.slots.header(slot);
+            if Self::is_old(header, period) {
+                self.remove(slot);
+                return false;
+            }
+            let len = (out.len() - done).min((header.end() - at) as usize);
+            self.slots.copy_out(slot, (at - header.offset()) as usize, &mut out[done..done + len]);
+            self.hit(slot);
+            done += len;
+        }
+        true
+    }
+
+    fn missing(&self, offset: u64) -> Missing {
+        let mut neighbours = 0;
+        let sector = offset / SECTOR;
+        self.index.find(Self::hash(offset), |slot| {
+            neighbours += u32::from(self.slots.header(slot).offset() / SECTOR == sector);
+            false
+        });
+        Missing { neighbours }
+    }
+
+    pub(crate) fn holds(&self, offset: u64, len: usize) -> bool {
+        self.covering(offset, offset, len).is_some()
+    }
+
+    /// Keeps the bytes readable without the lock, if one item has them all.
+    pub(crate) fn pin(&mut self, offset: u64, len: usize, period: Option<u8>) -> std::result::Result<Pinned, Missing> {
+        let class = usize::from(class_of(len));
+        self.classes[class].counts.asked_bytes += len as u64;
+        let Some(slot) = self.whole(offset, len, period) else {
+            self.classes[class].counts.misses += 1;
+            return Err(self.missing(offset));
+        };
+        let at = (offset - self.slots.header(slot).offset()) as usize;
+        let pinned = self.slots.pin(slot, at, len);
+        self.hit(slot);
+        self.classes[class].counts.hits += 1;
+        Ok(pinned)
+    }
+
+    /// Puts bytes that were read from the device where the policy wants them. `asked` is where the read began that
+    /// brought them. False if they are not kept.
+    pub(crate) fn insert(&mut self, offset: u64, bytes: &[u8], period: u8, asked: u64) -> bool {
+        let class = class_of(bytes.len());
+        if self.covering(offset, offset, bytes.len()).is_some() {
+            return true;
+        }
+        let state = match self.policy.admission(class, asked) {
+            Admission::Main => State::Main,
+            Admission::Probation => State::Probation,
+        };
+        self.replace_within(offset, bytes.len());
+        self.grow_index();
+        let Some(slot) = self.take_slot(class, offset) else {
+            self.classes[usize::from(class)].counts.bypassed += 1;
+            return false;
+        };
+        self.slots.copy_in(slot, bytes);
+        self.slots.set_header(slot, Header::item(offset, bytes.len(), period, state));
+        if !self.index.insert(Self::hash(offset), slot) {
+            // The index could not grow, because what lies in its way is being read.
+            self.slots.set_header(slot, Header::free(NONE));
+            self.give_slot(class, slot);
+            self.classes[usize::from(class)].counts.bypassed += 1;
+            return false;
+        }
+        self.count_in(slot);
+        self.policy.placed(&mut self.slots, class, slot);
+        self.classes[usize::from(class)].counts.admitted += 1;
+        true
+    }
+
+    /// Removes items of which nothing is left beside the new one's bytes.
+    fn replace_within(&mut self, offset: u64, len: usize) {
+        let end = offset + len as u64;
+        for sector in offset / SECTOR..end.div_ceil(SECTOR) {
+            let within = |h: Header| offset <= h.offset() && h.end() <= end;
+            while let Some(slot) = self.index.find(mix(sector), |s| within(self.slots.header(s))) {
+                self.remove(slot);
+            }
+        }
+    }
+
+    fn reach_of(header: Header) -> usize {
+        ((header.end() - 1) / SECTOR - header.offset() / SECTOR) as usize
+    }
+
+    fn count_in(&mut self, slot: u32) {
+        let header = self.slots.header(slot);
+        self.reach[Self::reach_of(header)] += 1;
+        self.live_bytes += header.len();
+        let class = usize::from(self.slots.class_of_slot(slot));
+        self.classes[class].live += 1;
+    }
+
+    fn count_out(&mut self, slot: u32) {
+        let header = self.slots.header(slot);
+        self.reach[Self::reach_of(header)] -= 1;
+        self.live_bytes -= header.len();
+        let class = usize::from(self.slots.class_of_slot(slot));
+        self.classes[class].live -= 1;
+    }
+
+    /// Takes an item out and frees its slot.
+    fn remove(&mut self, slot: u32) {
+        let class = self.slots.class_of_slot(slot);
+        let header = self.slots.header(slot);
+        self.policy.gone(&mut self.slots, class, slot);
+        self.index.remove(Self::hash(header.offset()), slot);
+        self.count_out(slot);
+        self.classes[usize::from(class)].counts.invalidated += 1;
+        self.give_slot(class, slot);
+    }
+
+    /// Puts a slot that holds nothing any more on its class's list, unless somebody may still read it.
+    fn give_slot(&mut self, class: u8, slot: u32) {
+        if self.slots.is_pinned(Slots::slab_of(slot)) {
+            let header = self.slots.header(slot);
+            self.slots.set_header(slot, header.with_state(State::Dead));
+            self.dead.push(slot);
+            return;
+        }
+        let of = &mut self.classes[usize::from(class)];
+        self.slots.set_header(slot, Header::free(of.free.unwrap_or(NONE)));
+        of.free = Some(slot);
+    }
+
+    /// Frees slots that nobody reads any more.
+    fn bury(&mut self) {
+        let mut at = 0;
+        while at < self.dead.len() {
+            let slot = self.dead[at];
+            if self.slots.is_pinned(Slots::slab_of(slot)) {
+                at += 1;
+            } else {
+                self.dead.swap_remove(at);
+                self.give_slot(self.slots.class_of_slot(slot), slot);
+            }
+        }
+    }
+
+    /// A slot for a new item of the class.
+    fn take_slot(&mut self, class: u8, key: u64) -> Option<u32> {
+        if !self.dead.is_empty() {
+            self.bury();
+        }
+        if let Some(slot) = self.take_unused(class) {
+            return Some(slot);
+        }
+        if let Some(slab) = self.free_slabs.pop() {
+            self.give_slab(class, slab);
+            return self.take_unused(class);
+        }
+        let of = usize::from(class);
+        if self.classes[of].slabs.is_empty() {
+            // A class without any memory takes a slab from the one that has most.
+            let richest = (0..CLASSES).max_by_key(|&c| self.classes[c].slabs.len())? as u8;
+            let slab = self.take_slab(richest)?;
+            self.give_slab(class, slab);
+            return self.take_unused(class);
+        }
+        let slot = self.policy.victim(&mut self.slots, class, &self.classes[of].slabs, key)?;
+        self.index.remove(Self::hash(self.slots.header(slot).offset()), slot);
+        self.count_out(slot);
+        self.classes[of].counts.evicted += 1;
+        // The index may have taken the slab since: it did not, the policy names only slots of the class.
+        self.slots.set_header(slot, Header::free(NONE));
+        Some(slot)
+    }
+
+    /// A slot that is free, or was never used.
+    fn take_unused(&mut self, class: u8) -> Option<u32> {
+        let of = &mut self.classes[usize::from(class)];
+        if let Some(slot) = of.free {
+            let next = self.slots.header(slot).next_free();
+            of.free = Some(next).filter(|&n| n != NONE);
+            return Some(slot);
+        }
+        let (slab, place) = of.fresh?;
+        of.fresh = Some((slab, place + 1)).filter(|_| place + 1 < self.slots.geometry(class).items);
+        Some(Slots::slot(slab, place))
+    }
+
+    fn give_slab(&mut self, class: u8, slab: u32) {
+        self.slots.assign(slab, Some(class));
+        let items = self.slots.geometry(class).items;
+        for place in 0..items {
+            self.slots.set_header(Slots::slot(slab, place), Header::free(NONE));
+        }
+        let of = &mut self.classes[usize::from(class)];
+        of.slabs.push(slab);
+        debug_assert!(of.fresh.is_none() && of.free.is_none(), "a class that has free slots needs no slab");
+        of.fresh = Some((slab, 0));
+    }
+
+    /// Takes a slab that nobody reads from a class; what is read often moves to free slots of its class, the rest goes.
+    pub(crate) fn take_slab(&mut self, class: u8) -> Option<u32> {
+        let slabs = &self.classes[usize::from(class)].slabs;
+        // The last ones: they lie highest, and the index grows from above.
+        let slab = *slabs.iter().rev().find(|&&s| !self.slots.is_pinned(s))?;
+        self.empty_slab(slab).then_some(slab)
+    }
+
+    /// Takes everything out of a slab and takes it from its class; false while somebody reads from it.
+    fn empty_slab(&mut self, slab: u32) -> bool {
+        let Some(class) = self.slots.class_of_slab(slab) else { return true };
+        if self.slots.is_pinned(slab) {
+            return false;
+        }
+        self.bury();
+        let items = self.slots.geometry(class).items;
+        let of = &mut self.classes[usize::from(class)];
+        of.slabs.retain(|&s| s != slab);
+        of.fresh = of.fresh.filter(|&(s, _)| s != slab);
+        self.drop_free_slots_of(class, slab);
+        for place in 0..items {
+            let slot = Slots::slot(slab, place);
+            let header = self.slots.header(slot);
+            if !header.is_live() {
+                continue;
+            }
+            let spare = if header.freq() > 0 { self.take_unused(class) } else { None };
+            let hash = Self::hash(header.offset());
+            if let Some(to) = spare {
+                self.slots.copy_within(slot, to, header.len());
+                self.slots.set_header(to, header);
+                self.policy.moved(&mut self.slots, class, slot, to);
+                self.index.replace(hash, slot, to);
+                self.classes[usize::from(class)].counts.moved += 1;
+            } else {
+                self.policy.gone(&mut self.slots, class, slot);
+                self.index.remove(hash, slot);
+                self.count_out(slot);
+                self.classes[usize::from(class)].counts.evicted += 1;
+            }
+            self.slots.set_header(slot, Header::free(NONE));
+        }
+        self.slots.assign(slab, None);
+        true
+    }
+
+    /// Unlinks the free slots of a slab from their class's list.
+    fn drop_free_slots_of(&mut self, class: u8, slab: u32) {
+        let mut kept: Option<u32> = None;
+        let mut next = self.classes[usize::from(class)].free;
+        while let Some(slot) = next {
+            next = Some(self.slots.header(slot).next_free()).filter(|&n| n != NONE);
+            if Slots::slab_of(slot) != slab {
+                self.slots.set_header(slot, Header::free(kept.unwrap_or(NONE)));
+                kept = Some(slot);
+            }
+        }
+        self.classes[usize::from(class)].free = kept;
+    }
+
+    /// Makes the index larger when it is nearly full: it takes slabs from the top.
+    fn grow_index(&mut self) {
+        if self.index.entries() < self.index.comfortable() {
+            return;
+        }
+        let buckets = self.index.buckets() + (self.index.buckets() / 16).max(16);
+        let usable = self.usable_with(buckets);
+        if usable == 0 {
+            return;
+        }
+        for slab in usable as u32..self.usable as u32 {
+            let had_owner = self.slots.class_of_slab(slab).is_some();
+            if !self.empty_slab(slab) {
+                // Somebody reads there; the index grows with a later insertion.
+                return;
+            }
+            if had_owner {
+                self.free_slabs.push(slab);
+            }
+        }
+        self.free_slabs.retain(|&s| (s as usize) < usable);
+        self.usable = usable;
+        self.index = Index::over(self.slots.table::<Bucket>(buckets, self.fixed));
+        for class in 0..CLASSES {
+            for slab in 0..self.classes[class].slabs.len() {
+                let slab = self.classes[class].slabs[slab];
+                for place in 0..self.slots.geometry(class as u8).items {
+                    let slot = Slots::slot(slab, place);
+                    let header = self.slots.header(slot);
+                    if header.is_live() {
+                        self.index.insert(Self::hash(header.offset()), slot);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Removes everything that holds a byte of the range, which lies in one page.
+    pub(crate) fn invalidate(&mut self, from: u64, to: u64) {
+        let page = from / PAGE * PAGE;
+        for sector in page / SECTOR..to.div_ceil(SECTOR) {
+            let hash = mix(sector);
+            while let Some(slot) = self.index.find(hash, |s| self.slots.header(s).overlaps(from, to)) {
+                self.remove(slot);
+            }
+        }
+    }
+
+    /// Removes everything of a range of any length, by looking at every item.
+    pub(crate) fn sweep(&mut self, goes: impl Fn(Header) -> bool) {
+        for class in 0..CLASSES {
+            for at in 0..self.classes[class].slabs.len() {
+                let slab = self.classes[class].slabs[at];
+                for place in 0..self.slots.geometry(class as u8).items {
+                    let slot = Slots::slot(slab, place);
+                    let header = self.slots.header(slot);
+                    if header.is_live() && goes(header) {
+                        self.remove(slot);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Removes what has lived too long.
+    pub(crate) fn expire(&mut self, period: u8) {
+        self.sweep(|header| Self::is_old(header, Some(period)));
+    }
+
+    /// Calls with each item that was read again, and its bytes.
+    pub(crate) fn each(&self, mut call: impl FnMut(u64, &[u8], u8)) {
+        let mut bytes = [0u8; PAGE as usize];
+        for class in 0..CLASSES {
+            for &slab in &self.classes[class].slabs {
+                for place in 0..self.slots.geometry(class as u8).items {
+                    let slot = Slots::slot(slab, place);
+                    let header = self.slots.header(slot);
+                    if header.is_live() {
+                        self.slots.copy_out(slot, 0, &mut bytes[..header.len()]);
+                        let worth = header.freq() + u8::from(header.state() == State::Main);
+                        call(header.offset(), &bytes[..header.len()], worth);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(crate) fn items(&self) -> usize {
+        self.index.entries()
+    }
+
+    pub(crate) fn live_bytes(&self) -> usize {
+        self.live_bytes
+    }
+
+    /// Bytes of tables: index, ghosts, and what the policy allocated.
+    pub(crate) fn table_bytes(&self) -> usize {
+        self.fixed + self.index.buckets() * size_of::<Bucket>() + self.policy.allocated_bytes()
+    }
+
+    pub(crate) fn threshold(&self) -> Option<f64> {
+        self.policy.threshold()
+    }
+
+    pub(crate) fn prefer_recency(&mut self, recency: bool) {
+        self.policy.prefer_recency(recency);
+    }
+
+    pub(crate) fn classes(&self) -> [ClassState; CLASSES] {
+        std::array::from_fn(|c| ClassState {
+            slabs: self.classes[c].slabs.len(),
+            items: self.classes[c].live,
+            counts: self.classes[c].counts,
+        })
+    }
+
+    pub(crate) fn slabs(&self) -> usize {
+        self.usable
+    }
+
+    pub(crate) fn has_free_slabs(&self) -> bool {
+        !self.free_slabs.is_empty()
+    }
+
+    /// Misses since the last call that more memory would have made hits, by class.
+    pub(crate) fn regrets(&mut self) -> [u64; CLASSES] {
+        std::array::from_fn(|c| {
+            let regrets = self.policy.regrets(c as u8);
+            self.classes[c].counts.regrets += regrets;
+            regrets
+        })
+    }
+
+    /// Moves a slab from one class to another; false where it could not be had.
+    pub(crate) fn reassign(&mut self, from: u8, to: u8) -> bool {
+        if self.classes[usize::from(from)].slabs.len() < 2 {
+            return false;
+        }
+        let Some(slab) = self.take_slab(from) else { return false };
+        let of = &self.classes[usize::from(to)];
+        if of.free.is_some() || of.fresh.is_some() {
+            self.free_slabs.push(slab);
+        } else {
+            self.give_slab(to, slab);
+        }
+        true
+    }
+
+    /// Checks what must hold between operations; for tests.
+    #[cfg(test)]
+    pub(crate) fn check(&mut self) {
+        let (mut live, mut bytes, mut reach) = (0, 0, [0; 8]);
+        for class in 0..CLASSES {
+            let mut of_class = 0;
+            for &slab in &self.classes[class].slabs {
+                assert_eq!(self.slots.class_of_slab(slab), Some(class as u8));
+                assert!((slab as usize) < self.usable);
+                for place in 0..self.slots.geometry(class as u8).items {
+                    let slot = Slots::slot(slab, place);
+                    let header = self.slots.header(slot);
+                    if header.is_live() {
+                        of_class += 1;
+                        bytes += header.len();
+                        reach[Self::reach_of(header)] += 1;
+                        assert!(header.len() <= super::class::CAPACITIES[class]);
+                        assert_eq!(header.offset() / PAGE, (header.end() - 1) / PAGE, "an item crosses a page");
+                        let found = self.index.find(Self::hash(header.offset()), |s| s == slot);
+                        assert_eq!(found, Some(slot), "an item is not in the index");
+                    }
+                }
+            }
+            assert_eq!(self.classes[class].live, of_class);
+            live += of_class;
+        }
+        assert_eq!(
+            (live, bytes, reach),
+            (self.index.entries(), self.live_bytes, self.reach),
+            "counts of items, bytes, reach"
+        );
+        let in_classes: usize = self.classes.iter().map(|c| c.slabs.len()).sum();
+        assert_eq!(in_classes + self.free_slabs.len(), self.usable, "slabs");
+    }
+}

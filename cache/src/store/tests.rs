@@ -1,0 +1,160 @@
+//! The store against a plain map, under random operations.
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::policy::{Pipette, S3Fifo, Sieve, TinyLfu};
+
+/// A generator whose seed is printed by whoever fails.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0) % n
+    }
+}
+
+/// What the file holds at an offset in a version of it.
+fn byte(offset: u64, version: u64) -> u8 {
+    mix(offset ^ version << 48) as u8
+}
+
+fn fill(offset: u64, len: usize, version: impl Fn(u64) -> u64) -> Vec<u8> {
+    (offset..offset + len as u64).map(|o| byte(o, version(o))).collect()
+}
+
+fn random_range(r: &mut Random, file: u64) -> (u64, usize) {
+    let page = r.below(file / PAGE) * PAGE;
+    let most = [8, 16, 100, 128, 600, 4096][r.below(6) as usize];
+    let len = 1 + r.below(most);
+    // Many begin at the same places, so that there are hits.
+    let at = if r.below(4) == 0 { r.below(PAGE - len + 1) } else { (r.below(PAGE - len + 1) / 128) * 128 };
+    (page + at, len as usize)
+}
+
+fn against_a_plain_file<P: Policy>(seed: u64, steps: usize) {
+    const FILE: u64 = 16 << 20;
+    let store = Sharded::<P>::new(1 << 20, false, false).unwrap();
+    let mut r = Random(seed);
+    let mut versions = vec![0u64; (FILE / 64) as usize];
+    let mut pins: Vec<(Pinned, Vec<u8>)> = Vec::new();
+    let (mut hits, mut kept) = (0, 0);
+    for step in 0..steps {
+        // A hot part and the whole file.
+        let span = if r.below(3) == 0 { FILE } else { 1 << 19 };
+        let (offset, len) = random_range(&mut r, span);
+        let expected = fill(offset, len, |o| versions[(o / 64) as usize]);
+        match r.below(100) {
+            0..=79 => {
+                let mut out = vec![0; len];
+                if store.read(offset, &mut out).is_ok() {
+                    hits += 1;
+                    assert_eq!(out, expected, "seed {seed}, step {step}: {len} bytes at {offset}");
+                } else {
+                    kept += u64::from(store.insert(offset, &expected, offset, &|| true));
+                }
+            }
+            80..=87 => {
+                // A write of whole granules of the model.
+                let from = offset / 64 * 64;
+                let to = (offset + len as u64).next_multiple_of(64);
+                let to = if r.below(30) == 0 { (to + r.below(64) * PAGE).min(FILE) / 64 * 64 } else { to };
+                store.invalidate(from..to);
+                versions[(from / 64) as usize..(to / 64) as usize].iter_mut().for_each(|v| *v += 1);
+            }
+            88..=92 => {
+                if let Ok(pinned) = store.pin(offset, len) {
+                    assert_eq!(*pinned, *expected, "seed {seed}, step {step}: pinned");
+                    pins.push((pinned, expected));
+                }
+            }
+            93..=96 => {
+                if !pins.is_empty() {
+                    let (pinned, then) = pins.swap_remove(r.below(pins.len() as u64) as usize);
+                    assert_eq!(*pinned, *then, "seed {seed}, step {step}: bytes changed while they were pinned");
+                }
+            }
+            97 => store.rebalance([Reassignment::Marginal, Reassignment::EvictionCounts][r.below(2) as usize]),
+            98 => store.prefer_recency(r.below(2) == 0),
+            _ => assert!(!store.insert(offset, &expected, offset, &|| false) || store.holds(offset, len)),
+        }
+        if pins.len() > 8 {
+            pins.remove(0);
+        }
+        if step % 5000 == 0 {
+            store.check();
+        }
+    }
+    pins.clear();
+    store.check();
+    assert!(hits > steps / 50 && kept > steps as u64 / 50, "seed {seed}: {hits} hits, {kept} kept: nothing was tested");
+    store.invalidate(0..u64::MAX);
+    store.check();
+    assert_eq!(store.state().items, 0);
+}
+
+fn seed() -> u64 {
+    let given = std::env::var("DATAPIPES_SEED").ok().and_then(|s| s.parse().ok());
+    given.unwrap_or_else(|| std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64)
+}
+
+#[test]
+fn every_policy_gives_out_what_the_file_holds() {
+    let steps = std::env::var("DATAPIPES_STEPS").ok().and_then(|s| s.parse().ok()).unwrap_or(150_000);
+    against_a_plain_file::<S3Fifo>(seed(), steps);
+    against_a_plain_file::<Sieve>(seed(), steps);
+    against_a_plain_file::<TinyLfu>(seed(), steps);
+    against_a_plain_file::<Pipette>(seed(), steps);
+}
+
+#[test]
+fn an_item_of_128_bytes_costs_at_most_150() {
+    let budget = 16 << 20;
+    let store = Sharded::<S3Fifo>::new(budget, false, false).unwrap();
+    let mut r = Random(1);
+    for _ in 0..400_000 {
+        let offset = r.below(1 << 23) * 128;
+        if store.read(offset, &mut [0; 128]).is_err() {
+            store.insert(offset, &[1; 128], offset, &|| true);
+        }
+    }
+    let state = store.state();
+    let cost = budget as f64 / state.items as f64;
+    println!("{} items of 128 bytes in {budget}: {cost:.1} bytes each; tables {}", state.items, state.table_bytes);
+    assert!(cost <= 149.0, "{cost:.1}");
+}
+
+#[test]
+fn items_of_all_sizes_share_the_memory() {
+    let store = Sharded::<S3Fifo>::new(4 << 20, false, false).unwrap();
+    let mut r = Random(3);
+    for len in [8, 128, 4096] {
+        for step in 0..200_000 {
+            if step % 1000 == 0 {
+                store.rebalance(Reassignment::Marginal);
+            }
+            // Four times what fits of the largest.
+            let offset = r.below(1 << 12) * 4096;
+            if store.read(offset, &mut vec![0; len]).is_err() {
+                store.insert(offset, &vec![7; len], offset, &|| true);
+            }
+        }
+        store.check();
+        let state = store.state();
+        let of = &state.classes[usize::from(class::class_of(len))];
+        assert!(of.items > 100, "items of {len}: {of:?}");
+    }
+}
+
+#[test]
+fn time_ends_items() {
+    let store = Sharded::<S3Fifo>::new(1 << 20, false, true).unwrap();
+    store.insert(4096, &[5; 64], 4096, &|| true);
+    for _ in 0..3 {
+        store.next_period();
+        assert!(store.read(4096, &mut [0; 64]).is_ok());
+    }
+    store.next_period();
+    assert!(store.read(4096, &mut [0; 64]).is_err());
+    assert_eq!(store.state().items, 0);
+}

@@ -1,0 +1,78 @@
+//! Writes through the cache: to the file first, by a pipe, then to what was cached of it.
+
+use datapipes_core::{Constraints, Dram, Error, ErrorKind, MapOptions, Pages, Pipe, Result, Span};
+
+use crate::fine::{FineGrained, in_pages};
+use crate::sync::{Mutex, lock};
+
+/// Bytes of a piece of a write.
+const PIECE: usize = 256 << 10;
+/// The longest write whose bytes are cached anew.
+const MOST_KEPT: usize = 4096;
+
+/// A pipe from memory to the cache's file.
+pub struct Writer {
+    fine: FineGrained,
+    pipe: Pipe,
+    buffer: Mutex<Dram>,
+}
+
+impl FineGrained {
+    /// Opens a way to write. Any pipe to the same file does as well; this one keeps cached what was cached, with the new bytes.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a cache that is not over a file; what connecting meets.
+    pub fn writer(&self) -> Result<Writer> {
+        let Some(ssd) = &self.0.ssd else {
+            return Err(Error::new(ErrorKind::InvalidInput, "write", "the cache is not over a file"));
+        };
+        let options = MapOptions { pages: Pages::Small, ..MapOptions::default() };
+        let buffer = Dram::allocate_with(PIECE, options)?;
+        let pipe = self.config().machine.connect_with(&buffer, ssd, &Constraints::default())?;
+        Ok(Writer { fine: self.clone(), pipe, buffer: Mutex::new(buffer) })
+    }
+}
+
+impl Writer {
+    /// Writes the bytes at `offset`, beyond the end too. When it returns, every read sees them; they survive a power failure
+    /// after [`Ssd::sync`](datapipes_core::Ssd::sync). Of more than 256 KiB, readers may see a part before the rest.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Device`, with the bytes done; of the rest nothing is certain.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let buffer = lock(&self.buffer);
+        let mut done = 0;
+        for piece in bytes.chunks(PIECE) {
+            buffer.range(0, piece.len())?.lease_mut()?.copy_from_slice(piece);
+            let at = offset + done;
+            self.one(at, piece).map_err(|e| {
+                let before = e.done();
+                e.bytes_done(done + before)
+            })?;
+            done += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn one(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let inner = &*self.fine.0;
+        let range = offset..offset.saturating_add(bytes.len() as u64);
+        // What is worth keeping is what is kept now.
+        let short = bytes.len() <= MOST_KEPT;
+        let kept: Vec<_> = in_pages(offset, bytes.len()).filter(|&(at, len)| short && inner.store.holds(at, len)).collect();
+        // Around the pipe's own announcement, so that readers wait until the new bytes are cached, too.
+        inner.writes.begin(&range);
+        let before = inner.writes.stamp(&range);
+        let result = self.pipe.transfer(Span { source: 0, target: offset, len: bytes.len() as u64 });
+        if result.is_ok() {
+            // Nobody else wrote there if only the pipe's announcement was made since.
+            let valid = || inner.writes.unchanged_but_once(&range, before);
+            for (at, len) in kept {
+                let from = (at - offset) as usize;
+                inner.store.insert(at, &bytes[from..from + len], at, &valid);
+            }
+        }
+        inner.writes.end(&range);
+        result
+    }
+}

@@ -1,0 +1,138 @@
+//! Which bytes change when: the consistency of cache and file (Pipette, section 3.1.3, and beyond it).
+//!
+//! ```text
+//! writer: begin(range): version + 1 for its stripes, the range is active;  cached items of the range go
+//!         ... the bytes change ...
+//!         end(range)
+//! reader: stamp = versions of its stripes;  wait while an active range overlaps;  read the device
+//!         stamp still the same?  the bytes are of one moment: give them out, keep them;  otherwise again
+//! ```
+//! Cached items are removed when a change begins and none is added while it lasts, so a hit is never of the past. A read of
+//! the device is valid only if nothing changed from before it began until after it ended, so it is never of two moments.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use datapipes_core::{Error, ErrorKind, Result};
+
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Condvar, Mutex, PoisonError, lock};
+
+/// Versions; a stripe of 64 KiB has one of them.
+const STRIPES: usize = 256;
+const STRIPE: u64 = 64 << 10;
+
+/// The versions of a range at some moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp(u64);
+
+/// The changes of one file.
+pub(crate) struct Writes {
+    versions: Box<[AtomicU64]>,
+    active: Mutex<Vec<Range<u64>>>,
+    count: AtomicUsize,
+    over: Condvar,
+}
+
+impl Default for Writes {
+    fn default() -> Writes {
+        Writes {
+            versions: (0..STRIPES).map(|_| AtomicU64::new(0)).collect(),
+            active: Mutex::new(Vec::new()),
+            count: AtomicUsize::new(0),
+            over: Condvar::new(),
+        }
+    }
+}
+
+fn stripes(range: &Range<u64>) -> impl Iterator<Item = usize> {
+    let (first, last) = (range.start / STRIPE, range.end.saturating_sub(1).max(range.start) / STRIPE);
+    let count = (last - first).saturating_add(1).min(STRIPES as u64);
+    (0..count).map(move |i| ((first + i) % STRIPES as u64) as usize)
+}
+
+fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+impl Writes {
+    /// A range is about to change. The caller removes what is cached of it after this.
+    pub(crate) fn begin(&self, range: &Range<u64>) {
+        let mut active = lock(&self.active);
+        active.push(range.clone());
+        // Before the versions: who reads them unchanged and finds nobody active came before this.
+        self.count.fetch_add(1, Ordering::SeqCst);
+        for stripe in stripes(range) {
+            self.versions[stripe].fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// The change is over.
+    pub(crate) fn end(&self, range: &Range<u64>) {
+        let mut active = lock(&self.active);
+        if let Some(at) = active.iter().position(|r| r == range) {
+            active.swap_remove(at);
+            self.count.fetch_sub(1, Ordering::SeqCst);
+            self.over.notify_all();
+        }
+    }
+
+    /// The versions now.
+    #[inline]
+    pub(crate) fn stamp(&self, range: &Range<u64>) -> Stamp {
+        // Versions only grow, so their sum is the same only if all of them are.
+        Stamp(stripes(range).map(|s| self.versions[s].load(Ordering::SeqCst)).fold(0, u64::wrapping_add))
+    }
+
+    /// Whether nothing of the range began to change since the stamp was taken.
+    #[inline]
+    pub(crate) fn unchanged(&self, range: &Range<u64>, since: Stamp) -> bool {
+        self.stamp(range) == since
+    }
+
+    /// The same, where the range itself was announced once more since.
+    pub(crate) fn unchanged_but_once(&self, range: &Range<u64>, since: Stamp) -> bool {
+        self.stamp(range) == Stamp(since.0.wrapping_add(stripes(range).count() as u64))
+    }
+
+    /// Whether a byte of the range is changing.
+    pub(crate) fn is_changing(&self, range: &Range<u64>) -> bool {
+        self.count.load(Ordering::SeqCst) != 0 && lock(&self.active).iter().any(|r| overlap(r, range))
+    }
+
+    /// Whether anything is changing.
+    pub(crate) fn any(&self) -> bool {
+        self.count.load(Ordering::SeqCst) != 0
+    }
+
+    /// Waits until nothing of the range is changing.
+    ///
+    /// # Errors
+    /// `Busy` after `patience`: a transfer into the range was started, and nobody saw to its end.
+    pub(crate) fn wait_quiet(&self, range: &Range<u64>, patience: Duration) -> Result<()> {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return Ok(());
+        }
+        let started = Instant::now();
+        let mut active = lock(&self.active);
+        while active.iter().any(|r| overlap(r, range)) {
+            #[cfg(not(shuttle))]
+            {
+                let left = patience.saturating_sub(started.elapsed());
+                if left.is_zero() {
+                    let len = range.end - range.start;
+                    return Err(Error::new(ErrorKind::Busy, "read", format!("{len} bytes that are being written"))
+                        .offset(range.start)
+                        .advice("wait for the transfer that writes there"));
+                }
+                active = self.over.wait_timeout(active, left).unwrap_or_else(PoisonError::into_inner).0;
+            }
+            #[cfg(shuttle)]
+            {
+                let _ = (patience, started);
+                active = self.over.wait(active).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+        Ok(())
+    }
+}

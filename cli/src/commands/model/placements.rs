@@ -1,0 +1,266 @@
+//! `dpipe model placements`: figure 3 of *Towards Disaggregation-Native Data Streaming between Devices*, and beyond.
+
+use std::path::PathBuf;
+
+use datapipes::{Error, ErrorKind, Result};
+use datapipes_models::placements::{
+    Figure3, Parameters, Placement, Published, Set, Shape, Steps, WhatIf, figure_3, published, sets, what_ifs,
+};
+use datapipes_models::time::Time;
+use serde::Serialize;
+
+use super::chart::{Form, Panel, Series, svg};
+use super::{Table, save};
+use crate::amount;
+use crate::command_line::size;
+use crate::outcome::{Verdict, print, print_json};
+
+/// Latency of a block through a chain of devices and back, where the protocol runs on the application's machine, on a
+/// CPU of the resource pool, or on the devices. The paper publishes ranges, not the bars; what is calibrated is said.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Costs: closed-form, free-steps, calibrated-2 or calibrated
+    #[arg(long, default_value = "calibrated", value_name = "NAME")]
+    set: String,
+    /// Round trip of a command between machines, in ns
+    #[arg(long, value_name = "NS")]
+    across: Option<u64>,
+    /// Round trip of a command within a pool, in ns
+    #[arg(long, value_name = "NS")]
+    within: Option<u64>,
+    /// Largest write
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    packet: Option<u64>,
+    /// Devices in a row
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    devices: u16,
+    /// Machines that the devices are spread over
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pools: u16,
+    /// Blocks that a channel takes before a reply, and that are under way
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    credits: u32,
+    /// Print JSON: set, shape, published, figure_3 (rows, ranges), sets, what_ifs; times in us
+    #[arg(long)]
+    json: bool,
+    /// Draw the charts as one SVG file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// Everything that is shown.
+#[derive(Debug, Serialize)]
+struct Report {
+    set: Set,
+    shape: Shape,
+    published: Published,
+    figure_3: Figure3,
+    /// The ranges that every set gives for the paper's shape.
+    sets: Vec<(Set, Published)>,
+    what_ifs: Vec<WhatIf>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Verdict> {
+    let report = report(args)?;
+    if let Some(path) = &args.svg {
+        save(path, &picture(&report))?;
+    }
+    if args.json {
+        print_json(&report)?;
+    } else {
+        show(&report)?;
+    }
+    Ok(Verdict::Good)
+}
+
+fn report(args: &Args) -> Result<Report> {
+    let Some(mut set) = sets().into_iter().find(|s| s.name == args.set) else {
+        let names: Vec<_> = sets().iter().map(|s| s.name).collect();
+        let error = Error::new(ErrorKind::InvalidInput, "model", format!("there is no set `{}`", args.set));
+        return Err(error.advice(format!("take one of {}", names.join(", "))));
+    };
+    if args.packet == Some(0) {
+        return Err(Error::new(ErrorKind::InvalidInput, "model", "packets of no bytes carry nothing"));
+    }
+    let parameters = &mut set.parameters;
+    args.across.into_iter().for_each(|ns| parameters.across.round_trip = Time::ns(ns));
+    args.within.into_iter().for_each(|ns| parameters.within.round_trip = Time::ns(ns));
+    args.packet.into_iter().for_each(|bytes| parameters.packet_bytes = bytes);
+    let shape = Shape {
+        devices: usize::from(args.devices),
+        pools: usize::from(args.pools),
+        credits: args.credits,
+        in_flight: args.credits,
+        ..Shape::paper(0)
+    };
+    let ranges = |set: Set| (set, figure_3(&set.parameters, &Shape::paper(0)).ranges);
+    Ok(Report {
+        set,
+        shape,
+        published: published(),
+        figure_3: figure_3(&set.parameters, &shape),
+        sets: sets().map(ranges).into(),
+        what_ifs: what_ifs(&set.parameters, &shape),
+    })
+}
+
+fn show(report: &Report) -> Result<()> {
+    let Set { name, parameters, origin } = &report.set;
+    let Shape { devices, pools, credits, .. } = report.shape;
+    print(&format!(
+        "A MODEL, in virtual time: {devices} devices in {pools} pool(s), {credits} credit(s), costs `{name}`\n  {origin}\n"
+    ))?;
+    print(&costs(parameters))?;
+    print("\nFigure 3: latency of a block in us (sizes with * are not in the paper)\n")?;
+    let mut table = Table::default();
+    table.row(["block", "application", "central", "distributed", "vs application", "vs central"]);
+    for row in &report.figure_3.rows {
+        let star = if row.is_published { "" } else { "*" };
+        let [a, c, d] = row.outcomes.map(|o| format!("{:.2}", o.latency.as_us()));
+        let block = format!("{}{star}", amount::memory(row.block_bytes));
+        table.row([block, a, c, d, percent(row.than_application), percent(row.than_central)]);
+    }
+    table.print(2)?;
+    print("\nHow much faster the distributed placement is, over 1 to 32 KiB\n")?;
+    let mut table = Table::default();
+    table.row(["", "than application-side", "than central"]);
+    let range = |r: &Published| {
+        let text = |low, high| format!("{} .. {}", percent(low), percent(high));
+        let (a, c) = (r.than_application, r.than_central);
+        [text(a.low, a.high), text(c.low, c.high)]
+    };
+    let [a, c] = range(&report.published);
+    table.row(["the paper".to_owned(), a, c]);
+    let [a, c] = range(&report.figure_3.ranges);
+    table.row(["as chosen here".to_owned(), a, c]);
+    for (set, ranges) in &report.sets {
+        let [a, c] = range(ranges);
+        table.row([format!("set {}", set.name), a, c]);
+    }
+    table.print(2)?;
+    for what_if in &report.what_ifs {
+        show_what_if(what_if)?;
+    }
+    print(KNOWN)
+}
+
+const KNOWN: &str = "
+From the paper: 4 KiB packets, two devices, one block under way, the two ranges. Calibrated: all step costs and rates of
+the sets named so. Unknown: every absolute latency, for the paper prints no bar; several sets fit equally well.
+";
+
+fn costs(parameters: &Parameters) -> String {
+    let Steps { receive, fetch_reply, write, send, reply } = parameters.device;
+    let rate = |bytes_per_s: f64| match bytes_per_s.is_finite() {
+        true => format!("{:.0} GB/s", bytes_per_s / 1e9),
+        false => "no limit of rate".to_owned(),
+    };
+    let ns = |t: Time| t.as_ps() / 1000;
+    format!(
+        "  round trip across {} ns ({}), within {} ns ({}); packets of {}\n  device: receive {}, fetch reply {}, \
+         write {}, send {}, reply {} ns\n",
+        ns(parameters.across.round_trip),
+        rate(parameters.across.bytes_per_s),
+        ns(parameters.within.round_trip),
+        rate(parameters.within.bytes_per_s),
+        amount::memory(parameters.packet_bytes),
+        ns(receive),
+        ns(fetch_reply),
+        ns(write),
+        ns(send),
+        ns(reply)
+    )
+}
+
+fn show_what_if(what_if: &WhatIf) -> Result<()> {
+    let unit = if what_if.is_about_rate { "GB/s" } else { "latency in us" };
+    print(&format!("\nWhat if: {} ({unit})\n", what_if.question))?;
+    let mut table = Table::default();
+    let cells = |name: String, cell: &dyn Fn(usize) -> String| {
+        std::iter::once(name).chain((0..what_if.points.len()).map(cell)).collect::<Vec<_>>()
+    };
+    table.row(cells(what_if.axis.to_owned(), &|at| what_if.points[at].choice.clone()));
+    for (nth, placement) in Placement::ALL.into_iter().enumerate() {
+        table.row(cells(placement.name().to_owned(), &|at| format!("{:.2}", value(what_if, at, nth))));
+    }
+    table.print(2)
+}
+
+fn value(what_if: &WhatIf, at: usize, placement: usize) -> f64 {
+    let outcome = what_if.points[at].outcomes[placement];
+    if what_if.is_about_rate { outcome.bytes_per_s / 1e9 } else { outcome.latency.as_us() }
+}
+
+fn percent(part: f64) -> String {
+    format!("{:.1} %", part * 100.0)
+}
+
+fn picture(report: &Report) -> String {
+    let rows = &report.figure_3.rows;
+    let published: Vec<_> = rows.iter().filter(|r| r.is_published).collect();
+    let series = |nth: usize, values: Vec<f64>| Series {
+        name: Placement::ALL[nth].name().to_owned(),
+        color: nth,
+        is_published: false,
+        values: values.into_iter().map(Some).collect(),
+    };
+    let latency = |nth: usize| published.iter().map(|r| r.outcomes[nth].latency.as_us()).collect();
+    let mut panels = vec![
+        Panel {
+            title: "Figure 3: latency of a block".into(),
+            unit: "us (the paper prints no heights)".into(),
+            form: Form::Bars,
+            is_logarithmic: false,
+            labels: published.iter().map(|r| amount::memory(r.block_bytes)).collect(),
+            series: (0..3).map(|nth| series(nth, latency(nth))).collect(),
+        },
+        faster(report),
+    ];
+    panels.extend(report.what_ifs.iter().map(|what_if| {
+        Panel {
+            title: format!("What if: {}", what_if.question),
+            unit: if what_if.is_about_rate { "GB/s".into() } else { format!("us, over {}", what_if.axis) },
+            form: Form::Lines,
+            is_logarithmic: false,
+            labels: what_if.points.iter().map(|p| p.choice.clone()).collect(),
+            series: (0..3)
+                .map(|nth| series(nth, (0..what_if.points.len()).map(|at| value(what_if, at, nth)).collect()))
+                .collect(),
+        }
+    }));
+    let title = "Three placements of the data channel protocol: a model in virtual time";
+    svg(title, &format!("costs `{}`: {}", report.set.name, report.set.origin), &panels)
+}
+
+/// How much faster, with the published ranges as dashed lines.
+fn faster(report: &Report) -> Panel {
+    let rows = &report.figure_3.rows;
+    let ours = |name: &str, color, value: fn(&datapipes_models::placements::Row) -> f64| Series {
+        name: name.to_owned(),
+        color,
+        is_published: false,
+        values: rows.iter().map(|r| Some(value(r) * 100.0)).collect(),
+    };
+    let bound = |name: &str, color, value: f64| Series {
+        name: name.to_owned(),
+        color,
+        is_published: true,
+        values: rows.iter().map(|r| r.is_published.then_some(value * 100.0)).collect(),
+    };
+    let Published { than_application: a, than_central: c } = report.published;
+    Panel {
+        title: "How much faster the distributed placement is".into(),
+        unit: "%".into(),
+        form: Form::Lines,
+        is_logarithmic: false,
+        labels: rows.iter().map(|r| amount::memory(r.block_bytes)).collect(),
+        series: vec![
+            ours("than application", 0, |r| r.than_application),
+            ours("than central", 1, |r| r.than_central),
+            bound("paper 45", 0, a.low),
+            bound("67", 0, a.high),
+            bound("21", 1, c.low),
+            bound("28 %", 1, c.high),
+        ],
+    }
+}

@@ -1,0 +1,169 @@
+//! Who must know when a file's bytes change: caches in front of it.
+//!
+//! Every [`Ssd`](super::Ssd) of one file, however often it was opened, shares one [`Watchers`]. Pipes tell it before they
+//! write and after; so does what changes a file's length or punches holes. What other processes do, and writes through
+//! memory that maps the file, nobody tells.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::Ssd;
+
+/// Wants to know of changes of a file.
+pub trait Watch: Send + Sync {
+    /// Bytes of the range are about to change. Until [`changed`](Self::changed) with the same range, reads may return the
+    /// old bytes, the new ones, or some of both.
+    fn changing(&self, range: Range<u64>);
+
+    /// The change of a range is over, whether it succeeded or not.
+    fn changed(&self, range: Range<u64>);
+}
+
+#[derive(Default)]
+struct Known {
+    watches: Vec<Weak<dyn Watch>>,
+    /// Changes under way, by number: who begins to watch hears of them.
+    under_way: BTreeMap<u64, Range<u64>>,
+}
+
+/// The watches of one file.
+#[derive(Default)]
+pub struct Watchers {
+    known: Mutex<Known>,
+    next: AtomicU64,
+}
+
+impl Watchers {
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        // No foreign code runs under the lock but watches, which must not panic; what is guarded is whole in any case.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a watch; it hears at once of changes that are under way. It ends with the last reference to it.
+    pub fn add(&self, watch: &Arc<dyn Watch>) {
+        let mut known = self.lock();
+        known.under_way.values().for_each(|range| watch.changing(range.clone()));
+        known.watches.retain(|w| w.strong_count() > 0);
+        known.watches.push(Arc::downgrade(watch));
+    }
+
+    /// Tells that a range is about to change; the number is for [`end`](Self::end).
+    pub fn begin(&self, range: Range<u64>) -> u64 {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut known = self.lock();
+        // Under the lock: a watch that is added meanwhile hears of the change either here or there, and never of its end
+        // before its beginning.
+        each(&known, |w| w.changing(range.clone()));
+        known.under_way.insert(number, range);
+        number
+    }
+
+    /// Tells that the change is over.
+    pub fn end(&self, number: u64) {
+        let mut known = self.lock();
+        if let Some(range) = known.under_way.remove(&number) {
+            each(&known, |w| w.changed(range.clone()));
+        }
+    }
+
+    /// Runs what changes a range.
+    pub(crate) fn around<R>(&self, range: Range<u64>, change: impl FnOnce() -> R) -> R {
+        let number = self.begin(range);
+        let result = change();
+        self.end(number);
+        result
+    }
+}
+
+fn each(known: &Known, tell: impl Fn(&dyn Watch)) {
+    known.watches.iter().filter_map(Weak::upgrade).for_each(|watch| tell(&*watch));
+}
+
+impl fmt::Debug for Watchers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = self.lock();
+        write!(f, "Watchers({}, {} changes under way)", known.watches.len(), known.under_way.len())
+    }
+}
+
+/// A file by what the kernel calls it.
+type Identity = (u64, u64);
+
+/// Which files are open as places. This is the library's only state that belongs to the process: that two descriptors are
+/// of the same file is known to nobody else, and a cache that misses a write because the writer opened the file by itself
+/// would give out wrong bytes.
+static FILES: Mutex<BTreeMap<Identity, Weak<Watchers>>> = Mutex::new(BTreeMap::new());
+
+/// The watchers of the file with this device and inode.
+pub(super) fn of(identity: Identity) -> Arc<Watchers> {
+    let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(watchers) = files.get(&identity).and_then(Weak::upgrade) {
+        return watchers;
+    }
+    files.retain(|_, w| w.strong_count() > 0);
+    let watchers = Arc::new(Watchers::default());
+    files.insert(identity, Arc::downgrade(&watchers));
+    watchers
+}
+
+impl Ssd {
+    /// The watches of this file, shared by all places of this process that opened it.
+    pub fn watchers(&self) -> &Arc<Watchers> {
+        self.file().watchers()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[derive(Default)]
+    struct Heard(Mutex<Vec<(bool, Range<u64>)>>);
+
+    impl Watch for Heard {
+        fn changing(&self, range: Range<u64>) {
+            self.0.lock().unwrap().push((true, range));
+        }
+
+        fn changed(&self, range: Range<u64>) {
+            self.0.lock().unwrap().push((false, range));
+        }
+    }
+
+    #[test]
+    fn a_watch_hears_of_what_began_before_it_came() {
+        let watchers = Watchers::default();
+        let early = watchers.begin(0..10);
+        let heard = Arc::new(Heard::default());
+        let watch: Arc<dyn Watch> = heard.clone();
+        watchers.add(&watch);
+        let late = watchers.begin(5..7);
+        watchers.end(early);
+        watchers.end(late);
+        assert_eq!(*heard.0.lock().unwrap(), [(true, 0..10), (true, 5..7), (false, 0..10), (false, 5..7)]);
+        drop((watch, heard));
+        watchers.around(1..2, || {});
+    }
+
+    #[test]
+    fn two_places_of_one_file_share_their_watches() {
+        let dir = std::env::temp_dir().join(format!("datapipes-watch-{}", std::process::id()));
+        let a = Ssd::create(&dir).unwrap();
+        let b = Ssd::open(&dir).unwrap();
+        let heard = Arc::new(Heard::default());
+        let watch: Arc<dyn Watch> = heard.clone();
+        b.watchers().add(&watch);
+        a.set_len(100).unwrap();
+        a.set_len(40).unwrap();
+        a.punch(0, 10).unwrap();
+        let c = Ssd::create(&dir).unwrap();
+        std::fs::remove_file(&dir).unwrap();
+        assert!(Arc::ptr_eq(a.watchers(), c.watchers()));
+        let begun: Vec<_> = heard.0.lock().unwrap().iter().filter(|(begins, _)| *begins).map(|h| h.1.clone()).collect();
+        assert_eq!(begun, [0..100, 40..100, 0..10, 0..u64::MAX]);
+    }
+}

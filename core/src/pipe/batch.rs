@@ -1,0 +1,135 @@
+//! Many short transfers of one pipe, submitted together and taken as they come.
+
+use std::collections::VecDeque;
+
+use super::queue::{Part, Queue, Sink};
+use super::{Body, Pipe};
+use crate::error::{Error, Result};
+use crate::span::Span;
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A transfer of a batch that is done: its tag, and how it went.
+#[derive(Debug)]
+pub struct Finished {
+    /// What the caller called it.
+    pub tag: u64,
+    /// Success means all bytes.
+    pub result: Result<()>,
+}
+
+/// What came back and was not taken yet.
+#[derive(Default)]
+struct Arrivals(Mutex<VecDeque<Finished>>);
+
+impl Arrivals {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Finished>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sink for Arrivals {
+    fn part_done(&self, at: u64, _len: u64, result: Result<()>) {
+        self.lock().push_back(Finished { tag: at, result });
+    }
+
+    fn all_told(&self) {}
+}
+
+/// Transfers of one pipe that are submitted in groups, each group with one call to the device, and completed in any order.
+///
+/// ```no_run
+/// # fn main() -> datapipes_core::Result<()> {
+/// # let pipe: datapipes_core::Pipe = todo!();
+/// use datapipes_core::Span;
+/// let mut batch = pipe.batch();
+/// batch.submit((0..64).map(|i| (i, Span { source: i * 8192, target: i * 512, len: 512 })));
+/// while let Some(finished) = batch.next()? {
+///     finished.result?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A batch that is dropped waits for what it started.
+pub struct Batch<'a> {
+    pipe: &'a Pipe,
+    arrivals: Arc<Arrivals>,
+    under_way: usize,
+}
+
+impl Pipe {
+    /// An empty batch.
+    pub fn batch(&self) -> Batch<'_> {
+        Batch { pipe: self, arrivals: Arc::new(Arrivals::default()), under_way: 0 }
+    }
+}
+
+impl Batch<'_> {
+    /// Starts transfers, each with a tag by which it comes back. One that cannot be started comes back with its error. Where
+    /// the route has no queue, they are carried out here, one after the other.
+    pub fn submit(&mut self, transfers: impl IntoIterator<Item = (u64, Span)>) {
+        let Body::Queued(queue) = &self.pipe.body else {
+            for (tag, span) in transfers {
+                self.under_way += 1;
+                let result = self.pipe.transfer(span);
+                self.arrivals.lock().push_back(Finished { tag, result });
+            }
+            return;
+        };
+        let mut parts = Vec::new();
+        for (tag, span) in transfers {
+            self.under_way += 1;
+            match queue.leases(span) {
+                Ok((source, target)) => {
+                    let sink = self.arrivals.clone();
+                    parts.push(Part { at: tag, span, source, target, sink, bell: None });
+                }
+                Err(error) => self.arrivals.lock().push_back(Finished { tag, result: Err(error) }),
+            }
+        }
+        if !parts.is_empty() {
+            queue.submit_parts(parts);
+        }
+    }
+
+    /// Transfers that have not been taken yet.
+    pub fn under_way(&self) -> usize {
+        self.under_way
+    }
+
+    /// The next that is done; waits for one. None when all have been taken.
+    ///
+    /// # Errors
+    /// Only where the queue itself is broken; what is under way is then lost, and counted as taken.
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> Result<Option<Finished>> {
+        if self.under_way == 0 {
+            return Ok(None);
+        }
+        loop {
+            if let Some(finished) = self.try_next() {
+                return Ok(Some(finished));
+            }
+            if let Body::Queued(queue) = &self.pipe.body {
+                self.lead(queue).inspect_err(|_| self.under_way = 0)?;
+            }
+        }
+    }
+
+    /// One that is known to be done, without asking the device.
+    pub fn try_next(&mut self) -> Option<Finished> {
+        let finished = self.arrivals.lock().pop_front()?;
+        self.under_way = self.under_way.saturating_sub(1);
+        Some(finished)
+    }
+
+    fn lead(&self, queue: &Queue) -> Result<(), Error> {
+        queue.lead(|| !self.arrivals.lock().is_empty()).map(|_| ())
+    }
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        while let Ok(Some(_)) = self.next() {}
+    }
+}

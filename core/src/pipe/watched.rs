@@ -1,0 +1,117 @@
+//! Movers into files that tell the file's watches what they are about to write, and when it is over.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::BorrowedFd;
+
+use crate::backend::{Counters, Done, InParts, Inline, Job, Mover, Queued};
+use crate::error::{Error, Result};
+use crate::locator::{Endpoint, Watchers};
+use crate::span::Span;
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The mover, with the file's watches told of what it does, if the target is a file.
+pub(super) fn watched(mover: Mover, target: &Endpoint) -> Mover {
+    let Some(file) = target.file() else { return mover };
+    let watchers = file.watchers().clone();
+    match mover {
+        Mover::Inline(inner) => Mover::Inline(Box::new(WatchedInline { inner, watchers })),
+        Mover::Queued(inner) => {
+            Mover::Queued(Box::new(WatchedQueue { inner, watchers, changes: Mutex::new(HashMap::new()) }))
+        }
+    }
+}
+
+fn target_of(span: Span) -> std::ops::Range<u64> {
+    span.target..span.target.saturating_add(span.len)
+}
+
+struct WatchedInline {
+    inner: Box<dyn Inline>,
+    watchers: Arc<Watchers>,
+}
+
+impl Inline for WatchedInline {
+    fn transfer(&self, span: Span) -> Result<()> {
+        self.watchers.around(target_of(span), || self.inner.transfer(span))
+    }
+
+    fn parts(&self) -> Option<&dyn InParts> {
+        self.inner.parts().map(|_| self as &dyn InParts)
+    }
+
+    fn counters(&self) -> Counters {
+        self.inner.counters()
+    }
+}
+
+impl InParts for WatchedInline {
+    fn transfer_part(&self, part: &Job, whole: u64) -> Result<()> {
+        match self.inner.parts() {
+            Some(parts) => self.watchers.around(target_of(part.span), || parts.transfer_part(part, whole)),
+            None => self.transfer(part.span),
+        }
+    }
+}
+
+struct WatchedQueue {
+    inner: Box<dyn Queued>,
+    watchers: Arc<Watchers>,
+    /// The changes of the jobs under way, by token.
+    changes: Mutex<HashMap<u64, u64>>,
+}
+
+impl WatchedQueue {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, u64>> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, job: &Job) {
+        let number = self.watchers.begin(target_of(job.span));
+        self.lock().insert(job.token, number);
+    }
+
+    fn end(&self, token: u64) {
+        let number = self.lock().remove(&token);
+        if let Some(number) = number {
+            self.watchers.end(number);
+        }
+    }
+}
+
+impl Queued for WatchedQueue {
+    fn submit(&self, job: Job) -> std::result::Result<(), (Job, Error)> {
+        self.begin(&job);
+        self.inner.submit(job).inspect_err(|(job, _)| self.end(job.token))
+    }
+
+    fn submit_all(&self, jobs: &mut VecDeque<Job>) -> Result<()> {
+        jobs.iter().for_each(|job| self.begin(job));
+        let outcome = self.inner.submit_all(jobs);
+        // What was not taken is not under way: it comes again, or is given up.
+        jobs.iter().for_each(|job| self.end(job.token));
+        outcome
+    }
+
+    fn event(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.event()
+    }
+
+    fn complete(&self, wait: bool, done: &mut Vec<Done>) -> Result<()> {
+        let before = done.len();
+        let outcome = self.inner.complete(wait, done);
+        done.iter().skip(before).for_each(|d| self.end(d.token));
+        outcome
+    }
+
+    fn counters(&self) -> Counters {
+        self.inner.counters()
+    }
+}
+
+impl Drop for WatchedQueue {
+    fn drop(&mut self) {
+        // Of a queue that broke, jobs never came back: what they may have written is not under way for ever.
+        let left: Vec<u64> = self.lock().drain().map(|(_, number)| number).collect();
+        left.into_iter().for_each(|number| self.watchers.end(number));
+    }
+}

@@ -1,0 +1,467 @@
+//! The ring of a channel: blocks go one way, replies the other, and a reply is what returns the credit.
+//!
+//! ```text
+//! sender                                   receiver
+//! take a free slot (a credit)
+//! fill it; descriptor; sent += 1  ------>  look; copy the descriptor once; check it; hold the slot
+//!                                          process
+//! look; check; slot is free again <------  reply; replied += 1
+//! ```
+//!
+//! A sleeper says so in its own page before it looks for the last time; who counts looks there afterwards. Both orders are
+//! sequentially consistent, so one of the two sees the other. The other side's page is not believed: a counter that runs
+//! ahead, a slot that is not under way, another epoch: any of them ends the channel for this side, with `Corrupt`.
+
+use datapipes_core::{Error, ErrorKind, Result};
+
+use super::bell::{Watch, wait, wake};
+use super::layout::{Descriptor, END, ReceiverPage, ReplyRecord, SenderPage, State, StatePage, WORDS};
+use super::memory::View;
+use super::patience::{Glances, Patience, Waiting};
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{Arc, Mutex, lock};
+
+/// What both sides have.
+pub(crate) struct Common {
+    pub(crate) credits: u32,
+    pub(crate) block_bytes: usize,
+    pub(crate) epoch: u64,
+    pub(crate) state: View<StatePage>,
+    /// Whether the controller still lives; asked while waiting, ten times a second.
+    pub(crate) alive: Alive,
+}
+
+/// Whether the controller still lives.
+pub(crate) type Alive = std::sync::Arc<dyn Fn() -> bool + Send + Sync>;
+
+impl Common {
+    fn check(&self, operation: &'static str, mine: Side) -> Result<()> {
+        match (self.state.get(), mine) {
+            (State::Active, _) | (State::SenderGone, Side::Sender) | (State::ReceiverGone, Side::Receiver) => Ok(()),
+            (State::Configured, _) => Err(Error::new(ErrorKind::Busy, operation, "the channel is not active yet")),
+            (State::Revoked, _) => Err(revoked(operation)),
+            (State::SenderGone, Side::Receiver) => {
+                Err(Error::new(ErrorKind::Device, operation, "the sender of the channel has died"))
+            }
+            (State::ReceiverGone, Side::Sender) => {
+                Err(Error::new(ErrorKind::Device, operation, "the receiver of the channel has died"))
+            }
+            (State::ControllerGone, _) => Err(controller_gone(operation)),
+        }
+    }
+
+    fn watch(&self) -> Watch<'_> {
+        let word = &self.state.state.0;
+        Watch { word, seen: word.load(Ordering::SeqCst) }
+    }
+
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.state.get() == State::Revoked
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Side {
+    Sender,
+    Receiver,
+}
+
+pub(crate) fn revoked(operation: &'static str) -> Error {
+    Error::new(ErrorKind::PermissionDenied, operation, "the channel was revoked")
+}
+
+pub(crate) fn controller_gone(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Unavailable, operation, "the controller has ended")
+}
+
+pub(crate) fn broken(operation: &'static str, side: &str, what: String) -> Error {
+    Error::new(ErrorKind::Corrupt, operation, format!("the {side} breaks the protocol: {what}"))
+        .advice("revoke the channel: nothing it said is to be believed")
+}
+
+/// One side that waits for the other.
+trait Waits {
+    type Found;
+    const OPERATION: &'static str;
+    /// What did not come.
+    const WHAT: &'static str;
+    fn look(&mut self) -> Result<Option<Self::Found>>;
+    /// Whether it makes sense to wait.
+    fn check(&self) -> Result<()>;
+    fn common(&self) -> &Common;
+    fn watches(&self) -> [Watch<'_>; 3];
+    /// Told to the other side before sleeping.
+    fn sleeping(&self) -> &AtomicU32;
+}
+
+/// Looks, glances, sleeps until there is something, the state forbids it, or patience is at its end.
+fn await_change<R: Waits>(ring: &mut R, glances: &mut Glances, patience: Patience) -> Result<R::Found> {
+    if let Some(found) = glances.look(|| ring.look().transpose()) {
+        return found;
+    }
+    let mut waiting = Waiting::new(patience);
+    loop {
+        ring.sleeping().store(1, Ordering::SeqCst);
+        let found = sleep(ring, &mut waiting);
+        ring.sleeping().store(0, Ordering::SeqCst);
+        if let Some(found) = found? {
+            return Ok(found);
+        }
+        if !(ring.common().alive)() {
+            return Err(controller_gone(R::OPERATION));
+        }
+    }
+}
+
+/// One sleep, and a look before and after it.
+fn sleep<R: Waits>(ring: &mut R, waiting: &mut Waiting) -> Result<Option<R::Found>> {
+    let state_seen = ring.common().state.state.0.load(Ordering::SeqCst);
+    if let Some(found) = ring.look()? {
+        return Ok(Some(found));
+    }
+    ring.check()?;
+    let Some(slice) = waiting.slice() else { return Err(waiting.over(R::OPERATION, R::WHAT)) };
+    if waiting.own_core() {
+        std::hint::spin_loop();
+    } else {
+        let mut watches = ring.watches();
+        // As it was before the state was checked.
+        watches[2].seen = state_seen;
+        wait(&watches, &ring.common().state, slice);
+    }
+    ring.look()
+}
+
+/// What a sender remembers of a block under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sent {
+    pub(crate) sequence: u64,
+    pub(crate) end: bool,
+}
+
+/// The sender's side.
+pub(crate) struct SendRing {
+    pub(crate) common: Common,
+    own: View<SenderPage>,
+    peer: View<ReceiverPage>,
+    sent: u32,
+    /// Blocks of all time.
+    sequence: u64,
+    replied: u32,
+    free: Vec<u32>,
+    /// By slot.
+    under_way: Vec<Option<Sent>>,
+    glances: Option<Glances>,
+    failed: bool,
+}
+
+impl SendRing {
+    pub(crate) fn new(common: Common, own: View<SenderPage>, peer: View<ReceiverPage>) -> SendRing {
+        let credits = common.credits;
+        // The lowest slot first: with few blocks under way few pages are touched.
+        let free = (0..credits).rev().collect();
+        let under_way = vec![None; credits as usize];
+        let glances = Some(Glances::new());
+        SendRing { common, own, peer, sent: 0, sequence: 0, replied: 0, free, under_way, glances, failed: false }
+    }
+
+    /// A free slot, if there is one now.
+    pub(crate) fn take(&mut self) -> Option<u32> {
+        self.free.pop()
+    }
+
+    /// A slot that was taken and is not sent after all.
+    pub(crate) fn put_back(&mut self, slot: u32) {
+        self.free.push(slot);
+    }
+
+    /// Blocks sent whose replies were not taken.
+    pub(crate) fn outstanding(&self) -> u32 {
+        self.sent.wrapping_sub(self.replied)
+    }
+
+    /// Whether blocks may be sent now.
+    pub(crate) fn check(&self, operation: &'static str) -> Result<()> {
+        if self.failed {
+            return Err(broken(operation, "receiver", "as was told before".into()));
+        }
+        self.common.check(operation, Side::Sender)?;
+        if self.peer.closed.0.load(Ordering::SeqCst) != 0 {
+            return Err(Error::new(ErrorKind::Device, operation, "the receiver has closed the channel"));
+        }
+        Ok(())
+    }
+
+    /// Publishes what was filled into a slot, and wakes the receiver if it sleeps.
+    pub(crate) fn publish(&mut self, slot: u32, len: usize, check: u32, end: bool, words: [u64; WORDS]) -> Result<()> {
+        if let Err(e) = self.check("send") {
+            self.put_back(slot);
+            return Err(e);
+        }
+        let descriptor = Descriptor {
+            slot,
+            len: len as u32,
+            sequence: self.sequence,
+            flags: if end { END } else { 0 },
+            check,
+            epoch: self.common.epoch,
+            words,
+        };
+        self.own.ring[(self.sent % self.common.credits) as usize].store(&descriptor);
+        self.under_way[slot as usize] = Some(Sent { sequence: self.sequence, end });
+        self.sequence += 1;
+        self.sent = self.sent.wrapping_add(1);
+        self.own.sent.0.store(self.sent, Ordering::SeqCst);
+        if self.peer.waiting.0.load(Ordering::SeqCst) != 0 {
+            wake(&self.own.sent.0, &self.common.state);
+        }
+        Ok(())
+    }
+
+    /// A reply, if there is one. Its slot is free again.
+    pub(crate) fn look(&mut self) -> Result<Option<(Sent, ReplyRecord)>> {
+        if self.failed {
+            return Err(broken("send", "receiver", "as was told before".into()));
+        }
+        let counted = self.peer.replied.0.load(Ordering::SeqCst);
+        let ready = counted.wrapping_sub(self.replied);
+        if ready == 0 {
+            return Ok(None);
+        }
+        let fail = |ring: &mut SendRing, what: String| {
+            ring.failed = true;
+            Err(broken("send", "receiver", what))
+        };
+        if ready > self.outstanding() {
+            let outstanding = self.outstanding();
+            return fail(self, format!("{ready} replies to {outstanding} blocks"));
+        }
+        let reply = self.peer.ring[(self.replied % self.common.credits) as usize].load();
+        if reply.epoch != self.common.epoch {
+            return fail(self, format!("a reply of epoch {}, not {}", reply.epoch, self.common.epoch));
+        }
+        let Some(sent) = self.under_way.get_mut(reply.slot as usize).and_then(Option::take) else {
+            return fail(self, format!("a reply to slot {}, which is not under way", reply.slot));
+        };
+        self.replied = self.replied.wrapping_add(1);
+        self.free.push(reply.slot);
+        Ok(Some((sent, reply)))
+    }
+
+    /// Waits for a reply.
+    ///
+    /// # Errors
+    /// `Busy` when patience ends; what ended the channel.
+    pub(crate) fn await_reply(&mut self, patience: Patience) -> Result<(Sent, ReplyRecord)> {
+        let mut glances = self.glances.take().unwrap_or_else(Glances::new);
+        let answer = await_change(self, &mut glances, patience);
+        self.glances = Some(glances);
+        answer
+    }
+
+    /// Says that nothing will follow.
+    pub(crate) fn close(&self) {
+        self.own.closed.0.store(1, Ordering::SeqCst);
+        wake(&self.own.closed.0, &self.common.state);
+    }
+}
+
+impl Waits for SendRing {
+    type Found = (Sent, ReplyRecord);
+    const OPERATION: &'static str = "send";
+    const WHAT: &'static str = "no credit came back";
+
+    fn look(&mut self) -> Result<Option<(Sent, ReplyRecord)>> {
+        SendRing::look(self)
+    }
+    fn check(&self) -> Result<()> {
+        SendRing::check(self, "send")
+    }
+    fn common(&self) -> &Common {
+        &self.common
+    }
+    fn watches(&self) -> [Watch<'_>; 3] {
+        [
+            Watch { word: &self.peer.replied.0, seen: self.replied },
+            Watch { word: &self.peer.closed.0, seen: 0 },
+            self.common.watch(),
+        ]
+    }
+    fn sleeping(&self) -> &AtomicU32 {
+        &self.own.waiting.0
+    }
+}
+
+/// The receiver's side: what arrives. Replies have their own half, because blocks are replied to in any order and from
+/// wherever they were taken to.
+pub(crate) struct ReceiveRing {
+    pub(crate) common: Common,
+    own: View<ReceiverPage>,
+    peer: View<SenderPage>,
+    replies: Arc<Mutex<ReplyRing>>,
+    taken: u32,
+    sequence: u64,
+    glances: Option<Glances>,
+    failed: bool,
+}
+
+/// The half that replies.
+pub(crate) struct ReplyRing {
+    own: View<ReceiverPage>,
+    peer: View<SenderPage>,
+    state: View<StatePage>,
+    credits: u32,
+    epoch: u64,
+    replied: u32,
+    /// Slots that this side holds.
+    pub(crate) held: Vec<bool>,
+}
+
+impl ReceiveRing {
+    pub(crate) fn new(common: Common, own: View<ReceiverPage>, peer: View<SenderPage>) -> ReceiveRing {
+        let replies = ReplyRing {
+            own: own.clone(),
+            peer: peer.clone(),
+            state: common.state.clone(),
+            credits: common.credits,
+            epoch: common.epoch,
+            replied: 0,
+            held: vec![false; common.credits as usize],
+        };
+        let (replies, glances) = (Arc::new(Mutex::new(replies)), Some(Glances::new()));
+        ReceiveRing { common, own, peer, replies, taken: 0, sequence: 0, glances, failed: false }
+    }
+
+    /// The half that replies.
+    pub(crate) fn replies(&self) -> &Arc<Mutex<ReplyRing>> {
+        &self.replies
+    }
+
+    /// The next block's descriptor, if there is one: copied once, and checked against all that is known.
+    pub(crate) fn look(&mut self) -> Result<Option<Descriptor>> {
+        if self.failed {
+            return Err(broken("receive", "sender", "as was told before".into()));
+        }
+        if self.common.is_revoked() {
+            return Err(revoked("receive"));
+        }
+        let ready = self.peer.sent.0.load(Ordering::SeqCst).wrapping_sub(self.taken);
+        if ready == 0 {
+            return Ok(None);
+        }
+        let replies = self.replies.clone();
+        let answer = self.admit(ready, &mut lock(&replies));
+        self.failed = answer.is_err();
+        answer.map(Some)
+    }
+
+    fn admit(&mut self, ready: u32, replies: &mut ReplyRing) -> Result<Descriptor> {
+        let wrong = |what: String| Err(broken("receive", "sender", what));
+        let (credits, epoch) = (self.common.credits, self.common.epoch);
+        let unanswered = self.taken.wrapping_sub(replies.replied);
+        if ready > credits - unanswered.min(credits) {
+            return wrong(format!("{ready} more blocks with {unanswered} of {credits} credits in use"));
+        }
+        let d = self.peer.ring[(self.taken % credits) as usize].load();
+        if d.epoch != epoch {
+            return wrong(format!("a block of epoch {}, not {epoch}", d.epoch));
+        }
+        if d.sequence != self.sequence {
+            return wrong(format!("block {} where {} comes next", d.sequence, self.sequence));
+        }
+        if d.len as usize > self.common.block_bytes {
+            return wrong(format!("a block of {} bytes, where {} fit", d.len, self.common.block_bytes));
+        }
+        if d.flags & !END != 0 {
+            return wrong(format!("flags {:#x}", d.flags));
+        }
+        match replies.held.get_mut(d.slot as usize) {
+            Some(held) if !*held => *held = true,
+            Some(_) => return wrong(format!("a block in slot {}, which is still being processed", d.slot)),
+            None => return wrong(format!("a block in slot {} of {credits}", d.slot)),
+        }
+        self.taken = self.taken.wrapping_add(1);
+        self.sequence += 1;
+        Ok(d)
+    }
+
+    /// Whether blocks may still come.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.peer.closed.0.load(Ordering::SeqCst) != 0 && self.peer.sent.0.load(Ordering::SeqCst) == self.taken {
+            return Err(Error::new(ErrorKind::EndOfFile, "receive", "the sender has closed the channel"));
+        }
+        // What a sender sent before it died is there, and is given out first.
+        if self.peer.sent.0.load(Ordering::SeqCst) != self.taken && !self.common.is_revoked() {
+            return Ok(());
+        }
+        self.common.check("receive", Side::Receiver)
+    }
+
+    /// Waits for the next block.
+    ///
+    /// # Errors
+    /// `Busy` when patience ends; `EndOfFile` where the sender closed; what ended the channel.
+    pub(crate) fn await_block(&mut self, patience: Patience) -> Result<Descriptor> {
+        let mut glances = self.glances.take().unwrap_or_else(Glances::new);
+        let answer = await_change(self, &mut glances, patience);
+        self.glances = Some(glances);
+        answer
+    }
+
+    /// The words to sleep on, for who waits for several channels.
+    pub(crate) fn all_watches(&self) -> [Watch<'_>; 3] {
+        Waits::watches(self)
+    }
+
+    /// Tells the sender whether to wake.
+    pub(crate) fn say_sleeping(&self, sleeping: bool) {
+        self.own.waiting.0.store(sleeping.into(), Ordering::SeqCst);
+    }
+
+    /// Says that nothing more is taken.
+    pub(crate) fn close(&self) {
+        self.own.closed.0.store(1, Ordering::SeqCst);
+        wake(&self.own.closed.0, &self.common.state);
+    }
+}
+
+impl Waits for ReceiveRing {
+    type Found = Descriptor;
+    const OPERATION: &'static str = "receive";
+    const WHAT: &'static str = "no block came";
+
+    fn look(&mut self) -> Result<Option<Descriptor>> {
+        ReceiveRing::look(self)
+    }
+    fn check(&self) -> Result<()> {
+        ReceiveRing::check(self)
+    }
+    fn common(&self) -> &Common {
+        &self.common
+    }
+    fn watches(&self) -> [Watch<'_>; 3] {
+        [
+            Watch { word: &self.peer.sent.0, seen: self.taken },
+            Watch { word: &self.peer.closed.0, seen: 0 },
+            self.common.watch(),
+        ]
+    }
+    fn sleeping(&self) -> &AtomicU32 {
+        &self.own.waiting.0
+    }
+}
+
+impl ReplyRing {
+    /// Returns a slot, and wakes the sender if it sleeps. On a channel that has ended nobody reads it, which is no error.
+    pub(crate) fn reply(&mut self, slot: u32, status: u32, word: u64) {
+        debug_assert!(self.held[slot as usize], "a block is replied to once");
+        self.held[slot as usize] = false;
+        let record = ReplyRecord { slot, status, word, epoch: self.epoch };
+        self.own.ring[(self.replied % self.credits) as usize].store(&record);
+        self.replied = self.replied.wrapping_add(1);
+        self.own.replied.0.store(self.replied, Ordering::SeqCst);
+        if self.peer.waiting.0.load(Ordering::SeqCst) != 0 {
+            wake(&self.own.replied.0, &self.state);
+        }
+    }
+}

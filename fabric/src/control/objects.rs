@@ -1,0 +1,220 @@
+//! Channels and memories as the controller has them, and which half of which endpoint is where.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use datapipes_core::{Error, ErrorKind, Result};
+
+use super::protocol::{EndpointId, EndpointKind};
+use crate::capability::{Cap, Party, Rights};
+use crate::channel::layout::{ReceiverPage, SenderPage, State, StatePage};
+use crate::channel::memory::{Mapping, Object, View, page_bytes};
+use crate::channel::{Shape, Trust, bell};
+use crate::sync::atomic::Ordering;
+
+/// An endpoint at a party.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    pub(super) id: EndpointId,
+    pub(super) party: Party,
+    pub(super) cap: Cap,
+    pub(super) rights: Rights,
+    trust: Trust,
+    /// Its first half is mapped.
+    mapped: bool,
+    /// Nothing of it is mapped, as far as can be known.
+    pub(super) gone: bool,
+}
+
+impl Endpoint {
+    pub(super) fn new(id: EndpointId, party: Party, (cap, rights): (Cap, Rights), trust: Trust) -> Endpoint {
+        Endpoint { id, party, cap, rights, trust, mapped: false, gone: false }
+    }
+}
+
+/// What capabilities are about.
+pub(super) struct Thing {
+    pub(super) kind: Kind,
+    pub(super) endpoints: Vec<Endpoint>,
+    /// Nobody gets an endpoint of it any more.
+    pub(super) ended: bool,
+    /// By which mappings of it are found.
+    pub(super) inodes: Vec<u64>,
+    pub(super) bytes: usize,
+}
+
+pub(super) enum Kind {
+    Channel(Box<Channel>),
+    Memory { object: Object, sealed: bool },
+}
+
+pub(super) struct Channel {
+    shape: Shape,
+    epoch: u64,
+    state: View<StatePage>,
+    /// Until both halves are given out.
+    pages: Option<Pages>,
+}
+
+struct Pages {
+    sender: Object,
+    receiver: Object,
+    payload: Object,
+    state: Object,
+}
+
+/// Descriptors to be sent to a party.
+pub(super) type Halves = Vec<(Party, EndpointId, Vec<OwnedFd>)>;
+
+impl Thing {
+    pub(super) fn channel(shape: Shape, epoch: u64) -> Result<Thing> {
+        shape.check()?;
+        let pages = Pages {
+            sender: Object::create(page_bytes::<SenderPage>())?,
+            receiver: Object::create(page_bytes::<ReceiverPage>())?,
+            payload: Object::create(shape.payload_bytes().next_multiple_of(4096))?,
+            state: Object::create(page_bytes::<StatePage>())?,
+        };
+        let state = View::of(Mapping::new(pages.state.as_fd(), pages.state.len(), true)?)?;
+        // From here on the controller alone can write it.
+        pages.state.seal_for_good()?;
+        let all = [&pages.sender, &pages.receiver, &pages.payload, &pages.state];
+        let inodes = all.iter().map(|o| o.inode()).collect::<Result<_>>()?;
+        let bytes = all.iter().map(|o| o.len()).sum();
+        let kind = Kind::Channel(Box::new(Channel { shape, epoch, state, pages: Some(pages) }));
+        Ok(Thing { kind, endpoints: Vec::new(), ended: false, inodes, bytes })
+    }
+
+    pub(super) fn memory(len: usize) -> Result<Thing> {
+        if len == 0 {
+            return Err(Error::new(ErrorKind::InvalidInput, "create", "0 bytes of shared memory"));
+        }
+        let object = Object::create(len)?;
+        let inodes = vec![object.inode()?];
+        let kind = Kind::Memory { object, sealed: false };
+        Ok(Thing { kind, endpoints: Vec::new(), ended: false, inodes, bytes: len })
+    }
+
+    /// Rights of the first capability.
+    pub(super) fn all_rights(&self) -> Rights {
+        let own = match &self.kind {
+            Kind::Channel(_) => Rights::SEND.and(Rights::RECEIVE),
+            Kind::Memory { .. } => Rights::READ.and(Rights::WRITE),
+        };
+        own.and(Rights::DELEGATE)
+    }
+
+    /// Takes an endpoint in, and says what its first half is.
+    ///
+    /// # Errors
+    /// `Busy` where its place is taken, or writers of a memory are not done mapping; `PermissionDenied` where it has ended or
+    /// is sealed; `InvalidInput` for rights that are no endpoint.
+    pub(super) fn activate(&mut self, endpoint: Endpoint) -> Result<(EndpointKind, Vec<OwnedFd>)> {
+        let refuse = |kind, what: &str| Err(Error::new(kind, "activate", what));
+        if self.ended {
+            return refuse(ErrorKind::PermissionDenied, "the channel or memory was revoked");
+        }
+        let half = match &mut self.kind {
+            Kind::Channel(channel) => {
+                let side = endpoint.rights;
+                if side != Rights::SEND && side != Rights::RECEIVE {
+                    return refuse(ErrorKind::InvalidInput, "an end of a channel either sends or receives");
+                }
+                if self.endpoints.iter().any(|e| e.rights == side) {
+                    return refuse(ErrorKind::Busy, "this end of the channel is active: for several use several channels");
+                }
+                channel.first_half(&endpoint)?
+            }
+            Kind::Memory { object, sealed } => {
+                let writable = endpoint.rights.include(Rights::WRITE);
+                if !writable && endpoint.rights != Rights::READ {
+                    return refuse(ErrorKind::InvalidInput, "an end of a memory reads, or reads and writes");
+                }
+                if writable && *sealed {
+                    return refuse(ErrorKind::PermissionDenied, "the memory has readers: writers come before them");
+                }
+                if !writable && !*sealed {
+                    if self.endpoints.iter().any(|e| !e.mapped && !e.gone) {
+                        return refuse(ErrorKind::Busy, "a writer of the memory has not mapped it yet");
+                    }
+                    object.seal_for_good()?;
+                    *sealed = true;
+                }
+                let fds = if writable { vec![dup(object)?] } else { Vec::new() };
+                (EndpointKind::Memory { len: object.len(), writable }, fds)
+            }
+        };
+        self.endpoints.push(endpoint);
+        Ok(half)
+    }
+
+    /// An endpoint has mapped its first half: what is to be sent now, and to whom.
+    ///
+    /// # Errors
+    /// What sealing meets.
+    pub(super) fn mapped(&mut self, endpoint: EndpointId) -> Result<Halves> {
+        let Some(own) = self.endpoints.iter_mut().find(|e| e.id == endpoint && !e.mapped) else { return Ok(Vec::new()) };
+        own.mapped = true;
+        let (party, reads) = (own.party, !own.rights.include(Rights::WRITE));
+        match &mut self.kind {
+            Kind::Memory { object, .. } => {
+                let fds = if reads { vec![object.read_only()?] } else { Vec::new() };
+                Ok(vec![(party, endpoint, fds)])
+            }
+            Kind::Channel(channel) => {
+                let both = self.endpoints.len() == 2 && self.endpoints.iter().all(|e| e.mapped);
+                if both && !self.ended { channel.complete(&self.endpoints) } else { Ok(Vec::new()) }
+            }
+        }
+    }
+
+    /// Tells both ends of a channel that it has ended, and how. The first word stands.
+    pub(super) fn end(&mut self, how: State) {
+        if let Kind::Channel(channel) = &self.kind
+            && (channel.state.get() == State::Active || channel.state.get() == State::Configured || how == State::Revoked)
+        {
+            channel.state.state.0.store(how as u32, Ordering::SeqCst);
+            bell::wake(&channel.state.state.0, &channel.state);
+        }
+        self.ended |= how == State::Revoked;
+    }
+
+    /// Whether nobody has any of it.
+    pub(super) fn is_free(&self) -> bool {
+        self.endpoints.iter().all(|e| e.gone)
+    }
+}
+
+impl Channel {
+    fn first_half(&self, endpoint: &Endpoint) -> Result<(EndpointKind, Vec<OwnedFd>)> {
+        let (shape, epoch, trust) = (self.shape, self.epoch, endpoint.trust);
+        let Some(pages) = &self.pages else {
+            return Err(Error::new(ErrorKind::Busy, "activate", "the channel is complete"));
+        };
+        if endpoint.rights == Rights::SEND {
+            let fds = vec![dup(&pages.sender)?, dup(&pages.payload)?, pages.state.read_only()?];
+            return Ok((EndpointKind::Send { shape, epoch }, fds));
+        }
+        Ok((EndpointKind::Receive { shape, epoch, trust }, vec![dup(&pages.receiver)?, pages.state.read_only()?]))
+    }
+
+    /// Everybody who writes has mapped: nobody else will. Then, and only then, others get to see it.
+    fn complete(&mut self, endpoints: &[Endpoint]) -> Result<Halves> {
+        let Some(pages) = self.pages.take() else { return Ok(Vec::new()) };
+        for object in [&pages.sender, &pages.receiver, &pages.payload] {
+            object.seal_for_good()?;
+        }
+        self.state.state.0.store(State::Active as u32, Ordering::SeqCst);
+        let halves = endpoints.iter().map(|e| {
+            let fds = match e.rights {
+                Rights::SEND => vec![pages.receiver.read_only()?],
+                _ => vec![pages.sender.read_only()?, pages.payload.read_only()?],
+            };
+            Ok((e.party, e.id, fds))
+        });
+        halves.collect()
+    }
+}
+
+fn dup(object: &Object) -> Result<OwnedFd> {
+    object.as_fd().try_clone_to_owned().map_err(|e| Error::io("duplicate", &e, "a shared memory"))
+}

@@ -1,0 +1,155 @@
+//! What the controller configured at this party: the halves of endpoints, until they are whole, and then until they are taken.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Weak};
+
+use datapipes_core::{Error, ErrorKind, Result};
+
+use super::protocol::{EndpointId, EndpointKind, EndpointSpec};
+use crate::channel::layout::{ReceiverPage, SenderPage, StatePage};
+use crate::channel::memory::{Mapping, Payload, View, page_bytes};
+use crate::channel::ring::{Alive, Common, ReceiveRing, SendRing};
+use crate::channel::Shape;
+use crate::memory::SharedMemory;
+use crate::transport::{Receiver, Sender, SharedInlet, SharedOutlet};
+
+/// The endpoints of a party, by port.
+pub(crate) struct Ports {
+    alive: Alive,
+    halves: BTreeMap<EndpointId, Half>,
+    whole: BTreeMap<String, (EndpointId, End)>,
+    /// What is mapped for each endpoint, also when its end was taken.
+    mapped: BTreeMap<EndpointId, Vec<Weak<Mapping>>>,
+    /// Revoked, and to be told of when nothing is mapped any more.
+    releasing: Vec<EndpointId>,
+}
+
+struct Half {
+    spec: EndpointSpec,
+    own: Own,
+}
+
+enum Own {
+    Sender { page: View<SenderPage>, payload: Payload, state: View<StatePage> },
+    Receiver { page: View<ReceiverPage>, state: View<StatePage> },
+    Memory(Option<Arc<Mapping>>),
+}
+
+pub(crate) enum End {
+    Sender(Sender),
+    Receiver(Receiver),
+    Memory(SharedMemory),
+}
+
+impl Ports {
+    pub(crate) fn new(alive: Alive) -> Ports {
+        let (halves, whole, mapped) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Ports { alive, halves, whole, mapped, releasing: Vec::new() }
+    }
+
+    /// Maps what this party alone may write.
+    pub(crate) fn first_half(&mut self, spec: EndpointSpec, fds: Vec<OwnedFd>) -> Result<()> {
+        let mut fds = Fds { fds: fds.into_iter(), mapped: Vec::new() };
+        let own = match &spec.kind {
+            EndpointKind::Send { shape, .. } => {
+                shape.check()?;
+                let page = View::of(fds.map(page_bytes::<SenderPage>(), true)?)?;
+                let payload = Payload::of(fds.map(shape.payload_bytes(), true)?, *shape)?;
+                Own::Sender { page, payload, state: View::of(fds.map(page_bytes::<StatePage>(), false)?)? }
+            }
+            EndpointKind::Receive { shape, .. } => {
+                shape.check()?;
+                let page = View::of(fds.map(page_bytes::<ReceiverPage>(), true)?)?;
+                Own::Receiver { page, state: View::of(fds.map(page_bytes::<StatePage>(), false)?)? }
+            }
+            EndpointKind::Memory { len, writable: true } => Own::Memory(Some(fds.map(*len, true)?)),
+            EndpointKind::Memory { .. } => Own::Memory(None),
+        };
+        self.mapped.insert(spec.endpoint, fds.mapped);
+        self.halves.insert(spec.endpoint, Half { spec, own });
+        Ok(())
+    }
+
+    /// Maps what others write, and makes the end.
+    pub(crate) fn second_half(&mut self, endpoint: EndpointId, fds: Vec<OwnedFd>) -> Result<()> {
+        let unknown = || Error::new(ErrorKind::Corrupt, "map", format!("endpoint {endpoint}, which was not announced"));
+        let half = self.halves.remove(&endpoint).ok_or_else(unknown)?;
+        let mut fds = Fds { fds: fds.into_iter(), mapped: Vec::new() };
+        let end = match (half.own, half.spec.kind) {
+            (Own::Sender { page, payload, state }, EndpointKind::Send { shape, epoch }) => {
+                let peer = View::of(fds.map(page_bytes::<ReceiverPage>(), false)?)?;
+                let ring = SendRing::new(self.common(shape, epoch, state), page, peer);
+                End::Sender(Sender::new(Box::new(SharedOutlet::new(ring, payload, shape))))
+            }
+            (Own::Receiver { page, state }, EndpointKind::Receive { shape, epoch, trust }) => {
+                let peer = View::of(fds.map(page_bytes::<SenderPage>(), false)?)?;
+                let payload = Payload::of(fds.map(shape.payload_bytes(), false)?, shape)?;
+                let ring = ReceiveRing::new(self.common(shape, epoch, state), page, peer);
+                End::Receiver(Receiver::new(Box::new(SharedInlet::new(ring, payload, shape, trust)?)))
+            }
+            (Own::Memory(own), EndpointKind::Memory { len, writable }) => {
+                let mapping = match own {
+                    Some(mapping) => mapping,
+                    None => fds.map(len, false)?,
+                };
+                End::Memory(SharedMemory::new(mapping, writable))
+            }
+            _ => return Err(unknown()),
+        };
+        self.mapped.entry(endpoint).or_default().extend(fds.mapped);
+        self.whole.insert(half.spec.port, (endpoint, end));
+        Ok(())
+    }
+
+    /// An endpoint was revoked: what was not taken goes now.
+    pub(crate) fn release(&mut self, endpoint: EndpointId) {
+        self.halves.remove(&endpoint);
+        self.whole.retain(|_, (id, _)| *id != endpoint);
+        self.releasing.push(endpoint);
+    }
+
+    /// Revoked endpoints of which nothing is mapped any more; each is told once.
+    pub(crate) fn unmapped(&mut self) -> Vec<EndpointId> {
+        let mapped = &mut self.mapped;
+        let in_use = |id: &EndpointId| mapped.get(id).is_some_and(|m| m.iter().any(|m| m.strong_count() > 0));
+        let (keep, gone): (Vec<_>, Vec<_>) = self.releasing.drain(..).partition(in_use);
+        self.releasing = keep;
+        gone.iter().for_each(|id| drop(mapped.remove(id)));
+        gone
+    }
+
+    /// The end at a port, if it is whole.
+    pub(crate) fn take(&mut self, port: &str) -> Option<End> {
+        Some(self.whole.remove(port)?.1)
+    }
+
+    pub(crate) fn has(&self, port: &str) -> bool {
+        self.whole.contains_key(port)
+    }
+
+    fn common(&self, shape: Shape, epoch: u64, state: View<StatePage>) -> Common {
+        let (credits, block_bytes) = (shape.credits, shape.block_bytes);
+        Common { credits, block_bytes, epoch, state, alive: self.alive.clone() }
+    }
+}
+
+/// The descriptors of a packet; each is mapped and closed.
+struct Fds {
+    fds: std::vec::IntoIter<OwnedFd>,
+    mapped: Vec<Weak<Mapping>>,
+}
+
+impl Fds {
+    fn map(&mut self, len: usize, writable: bool) -> Result<Arc<Mapping>> {
+        let fd = self.fds.next();
+        let fd = fd.ok_or_else(|| Error::new(ErrorKind::Corrupt, "map", "a descriptor is missing"))?;
+        let mapping = Mapping::new(fd.as_fd(), len, writable)?;
+        self.mapped.push(Arc::downgrade(&mapping));
+        Ok(mapping)
+    }
+}
+
+pub(crate) fn no_such(port: &str) -> Error {
+    Error::new(ErrorKind::NotFound, "take", format!("port {port}"))
+}

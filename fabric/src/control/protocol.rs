@@ -1,0 +1,165 @@
+//! What a party and the controller say to each other.
+
+use datapipes_core::{Error, ErrorKind};
+use serde::{Deserialize, Serialize};
+
+use crate::capability::{Cap, Party, Rights};
+use crate::channel::{Shape, Trust};
+use crate::device::{Report, Role};
+
+/// A number that the controller gives to what it configured at a party.
+pub(crate) type EndpointId = u64;
+
+/// From a party to the controller. Descriptors beside a packet are taken from the application only.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) enum Ask {
+    /// A device, please; the descriptors of the packet are what it is given.
+    Launch { name: String, role: Role },
+    /// A channel, held by who asks.
+    Channel { shape: Shape },
+    /// A memory, held by who asks.
+    Memory { len: usize },
+    Delegate { cap: Cap, to: Party, rights: Rights },
+    /// Configures the endpoint at the holder of the capability.
+    Activate { cap: Cap, port: String, rights: Rights, trust: Trust },
+    Revoke { cap: Cap },
+    /// The device works, from these ports to those.
+    Run { device: Party, ins: Vec<String>, outs: Vec<String> },
+    Stop { device: Party },
+    Status,
+    /// Not answered: an endpoint's first half is mapped.
+    Mapped { endpoint: EndpointId },
+    /// Not answered: nothing of the endpoint is mapped any more.
+    Unmapped { endpoint: EndpointId },
+    /// Not answered: a device has locked itself down and awaits its ports.
+    Ready { confined: Confined },
+    /// Not answered: how a stream went.
+    Report(Report),
+}
+
+/// From the controller to a party.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Tell {
+    Answer(Answer),
+    /// To a device, first of all.
+    Boot { party: Party, name: String, role: Role },
+    /// The part of an endpoint that its holder alone may write, to be mapped.
+    Endpoint(EndpointSpec),
+    /// The part that others write, and this party may read.
+    Complete { endpoint: EndpointId },
+    /// Revoked: to be unmapped.
+    Release { endpoint: EndpointId },
+    Run { ins: Vec<String>, outs: Vec<String> },
+    Event(Event),
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct EndpointSpec {
+    pub(crate) endpoint: EndpointId,
+    pub(crate) port: String,
+    pub(crate) kind: EndpointKind,
+}
+
+/// Which descriptors come with it, in both halves.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum EndpointKind {
+    /// Its page, the payload, the state; then the receiver's page.
+    Send { shape: Shape, epoch: u64 },
+    /// Its page, the state; then the sender's page, the payload.
+    Receive { shape: Shape, epoch: u64, trust: Trust },
+    /// The memory, in the first half to write it, in the second to read it.
+    Memory { len: usize, writable: bool },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Answer {
+    Done,
+    Device { party: Party },
+    Created { cap: Cap },
+    Revoked { count: usize },
+    Status(Status),
+    Refused { kind: String, errno: Option<i32>, text: String },
+}
+
+/// What happens to devices, as the application is told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Event {
+    /// It has locked itself down and can be given endpoints.
+    Ready {
+        /// Which.
+        device: Party,
+        /// How far.
+        confined: Confined,
+    },
+    /// A stream through it ended, well or not.
+    Report {
+        /// Which.
+        device: Party,
+        /// How it went.
+        report: Report,
+    },
+    /// Its process has ended.
+    Ended {
+        /// Which.
+        device: Party,
+        /// How: an exit status or a signal, for people.
+        how: String,
+    },
+}
+
+/// How far a device has locked itself down.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Confined {
+    /// What Landlock denies: "fully", "partially", or why nothing.
+    pub landlock: String,
+    /// Whether the filter of system calls is in force.
+    pub seccomp: bool,
+    /// Whether it runs as a user without rights.
+    pub unprivileged: bool,
+}
+
+/// What a controller has, so that leaks can be seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// The controller's process.
+    pub pid: u32,
+    /// Devices that run, with their processes.
+    pub devices: Vec<(Party, String, u32)>,
+    /// Channels and memories that exist.
+    pub objects: usize,
+    /// Their bytes.
+    pub bytes: usize,
+    /// Capabilities.
+    pub capabilities: usize,
+    /// Descriptors that the controller has open.
+    pub descriptors: usize,
+    /// Endpoints that were revoked and are not yet known to be unmapped.
+    pub releasing: usize,
+}
+
+impl Answer {
+    pub(crate) fn refused(error: &Error) -> Answer {
+        let mut text = error.to_string();
+        text.truncate(text.floor_char_boundary(2000));
+        Answer::Refused { kind: format!("{:?}", error.kind()), errno: error.raw_os_error(), text }
+    }
+}
+
+/// The error that was told by its kind's name and its text.
+pub(crate) fn relayed(kind: &str, errno: Option<i32>, text: String) -> Error {
+    use ErrorKind::*;
+    let kinds = [InvalidInput, OutOfRange, Misaligned, Busy, Unsupported, Unavailable, NotFound, PermissionDenied];
+    let kinds = kinds.into_iter().chain([NoSpace, OutOfMemory, EndOfFile, Device, Interrupted, Corrupt]);
+    let kind = kinds.into_iter().find(|k| format!("{k:?}") == kind).unwrap_or(System);
+    let error = Error::relayed(kind, text);
+    match errno {
+        Some(errno) => error.errno(errno),
+        None => error,
+    }
+}

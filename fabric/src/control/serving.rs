@@ -1,0 +1,87 @@
+//! The controller's loop: packets, deaths, deadlines.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use datapipes_core::{Error, Result};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::time::Timespec;
+
+use super::controller::Controller;
+use super::packet::{self, Arrived, PACKET_BYTES};
+use super::protocol::Ask;
+use crate::capability::Party;
+
+/// Packets of one party that are served before the others have their turn.
+const TURN: usize = 16;
+
+/// Serves an application until it has gone.
+///
+/// # Errors
+/// What waiting for packets meets.
+pub(crate) fn serve(application: OwnedFd) -> Result<()> {
+    let mut controller = Controller::new(application);
+    let mut buffer = vec![0; PACKET_BYTES + 1];
+    loop {
+        let (spoke, died) = listen(&controller)?;
+        for party in spoke {
+            if !attend(&mut controller, party, &mut buffer) && party == Party::APPLICATION {
+                controller.end();
+                return Ok(());
+            }
+        }
+        died.into_iter().for_each(|party| controller.buried(party));
+        let now = Instant::now();
+        let late: Vec<Party> = controller.peers.iter().filter(|(_, p)| p.deadline.is_some_and(|d| d <= now)).map(|p| *p.0).collect();
+        late.into_iter().for_each(|party| controller.kill(party, "it did not give back in time what was revoked"));
+    }
+}
+
+/// Waits for the next packets, deaths or deadline.
+fn listen(controller: &Controller) -> Result<(Vec<Party>, Vec<Party>)> {
+    let (mut fds, mut who) = (Vec::new(), Vec::new());
+    for (party, peer) in &controller.peers {
+        let out = if peer.is_blocked() { PollFlags::OUT } else { PollFlags::empty() };
+        fds.push(PollFd::new(&peer.socket, PollFlags::IN | out));
+        who.push((*party, false));
+        if let Some(pidfd) = peer.pidfd() {
+            fds.push(PollFd::from_borrowed_fd(pidfd, PollFlags::IN));
+            who.push((*party, true));
+        }
+    }
+    let next = controller.peers.values().filter_map(|p| p.deadline).min();
+    let limit = next.map(|d| d.saturating_duration_since(Instant::now()));
+    let limit = limit.map(|d| Timespec { tv_sec: d.as_secs() as i64, tv_nsec: d.subsec_nanos().into() });
+    match poll(&mut fds, limit.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(e) => return Err(Error::os("wait", e.raw_os_error(), "for packets")),
+    }
+    let ready = fds.iter().zip(who).filter(|(fd, _)| !fd.revents().is_empty());
+    let (died, spoke): (Vec<_>, Vec<_>) = ready.map(|(_, who)| who).partition(|(_, death)| *death);
+    let parties = |list: Vec<(Party, bool)>| list.into_iter().map(|(party, _)| party).collect();
+    Ok((parties(spoke), parties(died)))
+}
+
+/// Serves a party for a turn; false when it has gone. Descriptors are taken from the application only.
+fn attend(controller: &mut Controller, party: Party, buffer: &mut [u8]) -> bool {
+    for _ in 0..TURN {
+        let Some(peer) = controller.peers.get_mut(&party) else { return false };
+        peer.flush();
+        let arrived = packet::receive::<Ask>(peer.socket.as_fd(), buffer, party == Party::APPLICATION);
+        match arrived {
+            Ok(Arrived::Packet(ask, fds)) => controller.serve(party, ask, fds),
+            Ok(Arrived::Nothing) => return true,
+            Ok(Arrived::End) => {
+                // A device without its control socket cannot be told anything.
+                controller.kill(party, "it closed its control socket");
+                return false;
+            }
+            Err(e) => {
+                controller.kill(party, &format!("it broke the control protocol: {e}"));
+                return party != Party::APPLICATION;
+            }
+        }
+    }
+    true
+}

@@ -1,0 +1,389 @@
+//! The application's side of the controller.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use datapipes_core::{Error, ErrorKind, Result};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::time::Timespec;
+
+use super::packet::{self, Arrived, PACKET_BYTES};
+use super::ports::{End, Ports, no_such};
+use super::protocol::{Answer, Ask, Event, Status, Tell, relayed};
+use crate::capability::{Cap, Party, Rights};
+use crate::channel::{Patience, Shape, Trust};
+use crate::device::Role;
+use crate::memory::SharedMemory;
+use crate::process::CONTROLLER;
+use crate::transport::{Receiver, Sender};
+
+/// How long the controller may take for an answer.
+const ANSWER: Duration = Duration::from_secs(10);
+/// Events that are kept for who asks late.
+const MOST_EVENTS: usize = 4096;
+
+/// Which program runs as controller and devices: one whose `main` begins with [`process::enter`](crate::process::enter).
+#[derive(Clone, Debug, Default)]
+pub enum Program {
+    /// This one.
+    #[default]
+    This,
+    /// The one at a path, such as the crate's own `fabric-device`.
+    At(PathBuf),
+}
+
+/// A device that was launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Device(pub Party);
+
+/// A controller of one's own, as a process, and what it is asked for. When the session ends, so do its devices.
+pub struct Session {
+    socket: Arc<OwnedFd>,
+    controller: Child,
+    ports: Ports,
+    events: VecDeque<Event>,
+    buffer: Vec<u8>,
+}
+
+impl Session {
+    /// Starts a controller.
+    ///
+    /// # Errors
+    /// `NotFound` where the program is not there; `Unavailable` where it is none that can be a controller.
+    pub fn start(program: &Program) -> Result<Session> {
+        let os = |e: Errno| Error::os("start", e.raw_os_error(), "a controller");
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let (ours, theirs) = pair.map_err(os)?;
+        let path = match program {
+            Program::This => PathBuf::from("/proc/self/exe"),
+            Program::At(path) => path.clone(),
+        };
+        let mut command = Command::new(&path);
+        command.arg(CONTROLLER).stdin(Stdio::from(theirs)).stdout(Stdio::null());
+        let controller = command.spawn().map_err(|e| Error::io("start", &e, path.display().to_string()))?;
+        // The command holds the other end until it goes: with it open, a controller's death would not be seen.
+        drop(command);
+        let socket = Arc::new(ours);
+        let watched = socket.clone();
+        let ports = Ports::new(Arc::new(move || lives(watched.as_fd())));
+        let (events, buffer) = (VecDeque::new(), vec![0; PACKET_BYTES + 1]);
+        let mut session = Session { socket, controller, ports, events, buffer };
+        let missing = "begin its `main` with `datapipes_fabric::process::enter`";
+        session.status().map_err(|e| e.within(format!("{} as controller", path.display())).advice(missing))?;
+        Ok(session)
+    }
+
+    /// Launches a device, which gets the descriptors beforehand and can open nothing by itself. It is ready when an
+    /// [`Event::Ready`] tells so.
+    ///
+    /// # Errors
+    /// `OutOfRange` for more than 8 descriptors; what starting a process meets.
+    pub fn launch(&mut self, name: &str, role: Role, given: &[BorrowedFd<'_>]) -> Result<Device> {
+        match self.ask(&Ask::Launch { name: name.into(), role }, given)? {
+            Answer::Device { party } => Ok(Device(party)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Creates a channel; the capability has all rights to it.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a bad shape; `OutOfMemory`.
+    pub fn channel(&mut self, shape: Shape) -> Result<Cap> {
+        self.created(&Ask::Channel { shape })
+    }
+
+    /// Creates a memory, zeroed; the capability has all rights to it.
+    ///
+    /// # Errors
+    /// `InvalidInput` for 0 bytes; `OutOfMemory`.
+    pub fn memory(&mut self, len: usize) -> Result<Cap> {
+        self.created(&Ask::Memory { len })
+    }
+
+    /// Gives a party a capability with the same rights or fewer.
+    ///
+    /// # Errors
+    /// `PermissionDenied`, `NotFound`: see [`Tree::delegate`](crate::capability::Tree::delegate).
+    pub fn delegate(&mut self, cap: Cap, to: Party, rights: Rights) -> Result<Cap> {
+        self.created(&Ask::Delegate { cap, to, rights })
+    }
+
+    /// Configures an endpoint at the holder of a capability, under a name that the holder knows it by. A channel works when
+    /// both of its ends are there. `trust` matters where the holder receives.
+    ///
+    /// # Errors
+    /// `PermissionDenied` where the capability has fewer rights or is not commanded by this party; `Busy` where that end of the
+    /// channel is somewhere already.
+    pub fn activate(&mut self, cap: Cap, port: &str, rights: Rights, trust: Trust) -> Result<()> {
+        self.done(&Ask::Activate { cap, port: port.into(), rights, trust })
+    }
+
+    /// Takes a capability away with all that was delegated from it, also while blocks are under way; the number of capabilities
+    /// that went.
+    ///
+    /// # Errors
+    /// `NotFound`; `PermissionDenied` where it is not commanded by this party.
+    pub fn revoke(&mut self, cap: Cap) -> Result<usize> {
+        match self.ask(&Ask::Revoke { cap }, &[])? {
+            Answer::Revoked { count } => Ok(count),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Lets a device work, from these of its ports to those. It takes up work when all of them are there.
+    ///
+    /// # Errors
+    /// `NotFound` for a device that has ended.
+    pub fn run(&mut self, device: Device, ins: &[String], outs: &[String]) -> Result<()> {
+        self.done(&Ask::Run { device: device.0, ins: ins.to_vec(), outs: outs.to_vec() })
+    }
+
+    /// Ends a device's process.
+    ///
+    /// # Errors
+    /// `NotFound` for one that has ended.
+    pub fn stop(&mut self, device: Device) -> Result<()> {
+        self.done(&Ask::Stop { device: device.0 })
+    }
+
+    /// What the controller has now.
+    ///
+    /// # Errors
+    /// `Unavailable` where the controller has ended.
+    pub fn status(&mut self) -> Result<Status> {
+        match self.ask(&Ask::Status, &[])? {
+            Answer::Status(status) => Ok(status),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// This party's sending end at a port, once the channel works.
+    ///
+    /// # Errors
+    /// `Busy` when patience ends; `NotFound` for a port that receives; `Unavailable` where the controller has ended.
+    pub fn sender(&mut self, port: &str, patience: Patience) -> Result<Sender> {
+        match self.end(port, patience)? {
+            End::Sender(sender) => Ok(sender),
+            _ => Err(no_such(port)),
+        }
+    }
+
+    /// This party's receiving end at a port, once the channel works.
+    ///
+    /// # Errors
+    /// As [`sender`](Self::sender).
+    pub fn receiver(&mut self, port: &str, patience: Patience) -> Result<Receiver> {
+        match self.end(port, patience)? {
+            End::Receiver(receiver) => Ok(receiver),
+            _ => Err(no_such(port)),
+        }
+    }
+
+    /// This party's memory at a port.
+    ///
+    /// # Errors
+    /// As [`sender`](Self::sender).
+    pub fn shared_memory(&mut self, port: &str, patience: Patience) -> Result<SharedMemory> {
+        match self.end(port, patience)? {
+            End::Memory(memory) => Ok(memory),
+            _ => Err(no_such(port)),
+        }
+    }
+
+    /// The next event of a device.
+    ///
+    /// # Errors
+    /// `Busy` when patience ends; `Unavailable` where the controller has ended.
+    pub fn event(&mut self, patience: Patience) -> Result<Event> {
+        self.event_where(patience, |_| true)
+    }
+
+    /// The next event that `wanted` wants; others are kept.
+    ///
+    /// # Errors
+    /// As [`event`](Self::event).
+    pub fn event_where(&mut self, patience: Patience, wanted: impl Fn(&Event) -> bool) -> Result<Event> {
+        self.until(patience, "an event", |session| {
+            let at = session.events.iter().position(&wanted)?;
+            session.events.remove(at)
+        })
+    }
+
+    /// Waits until a device has locked itself down.
+    ///
+    /// # Errors
+    /// `Busy` when patience ends; `Device` where it ended instead.
+    pub fn ready(&mut self, device: Device, patience: Patience) -> Result<super::Confined> {
+        let of_it = |e: &Event| match e {
+            Event::Ready { device: d, .. } | Event::Ended { device: d, .. } => *d == device.0,
+            Event::Report { .. } => false,
+        };
+        match self.event_where(patience, of_it)? {
+            Event::Ready { confined, .. } => Ok(confined),
+            other => Err(Error::new(ErrorKind::Device, "launch", format!("the device is not there: {other:?}"))),
+        }
+    }
+
+    /// Readable when the controller has something to say: call [`attend`](Self::attend) then.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// The controller's process.
+    pub fn controller_pid(&self) -> u32 {
+        self.controller.id()
+    }
+
+    /// Does what the controller told meanwhile, without waiting.
+    ///
+    /// # Errors
+    /// `Unavailable` where the controller has ended.
+    pub fn attend(&mut self) -> Result<()> {
+        while let Some(answer) = self.take_one()? {
+            if answer.is_some() {
+                return Err(Error::new(ErrorKind::Corrupt, "receive", "an answer to nothing"));
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, port: &str, patience: Patience) -> Result<End> {
+        self.until(patience, port, |session| session.ports.take(port))
+    }
+
+    fn created(&mut self, ask: &Ask) -> Result<Cap> {
+        match self.ask(ask, &[])? {
+            Answer::Created { cap } => Ok(cap),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn done(&mut self, ask: &Ask) -> Result<()> {
+        match self.ask(ask, &[])? {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Asks, and waits for the answer; what else comes meanwhile is done.
+    fn ask(&mut self, ask: &Ask, fds: &[BorrowedFd<'_>]) -> Result<Answer> {
+        let until = Instant::now() + ANSWER;
+        self.send(ask, fds, until)?;
+        loop {
+            match self.take_one()? {
+                Some(Some(Answer::Refused { kind, errno, text })) => return Err(relayed(&kind, errno, text)),
+                Some(Some(answer)) => return Ok(answer),
+                Some(None) => {}
+                None => self.pause(until, PollFlags::IN, "the controller's answer")?,
+            }
+        }
+    }
+
+    fn send(&mut self, ask: &Ask, fds: &[BorrowedFd<'_>], until: Instant) -> Result<()> {
+        loop {
+            match packet::send(self.socket.as_fd(), ask, fds) {
+                Err(e) if e.kind() == ErrorKind::Busy => self.pause(until, PollFlags::OUT, "room for a packet")?,
+                Err(e) if e.kind() == ErrorKind::Device => return Err(ended()),
+                other => return other,
+            }
+        }
+    }
+
+    fn until<T>(&mut self, patience: Patience, what: &str, mut found: impl FnMut(&mut Self) -> Option<T>) -> Result<T> {
+        let until = Instant::now() + patience.limit;
+        loop {
+            while self.take_one()?.is_some() {}
+            if let Some(found) = found(self) {
+                return Ok(found);
+            }
+            self.pause(until, PollFlags::IN, what)?;
+        }
+    }
+
+    fn pause(&self, until: Instant, flags: PollFlags, what: &str) -> Result<()> {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Error::new(ErrorKind::Busy, "wait", format!("for {what}: nothing came in time")));
+        }
+        let limit = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&self.socket, flags)], Some(&limit)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(e) => Err(Error::os("wait", e.raw_os_error(), "for the controller")),
+        }
+    }
+
+    /// One packet, if one is there: an answer, or something that was done.
+    fn take_one(&mut self) -> Result<Option<Option<Answer>>> {
+        self.confirm();
+        let arrived = packet::receive::<Tell>(self.socket.as_fd(), &mut self.buffer, true)?;
+        let (tell, fds) = match arrived {
+            Arrived::Packet(tell, fds) => (tell, fds),
+            Arrived::Nothing => return Ok(None),
+            Arrived::End => return Err(ended()),
+        };
+        match tell {
+            Tell::Answer(answer) => return Ok(Some(Some(answer))),
+            Tell::Endpoint(spec) => {
+                let endpoint = spec.endpoint;
+                self.ports.first_half(spec, fds)?;
+                self.send(&Ask::Mapped { endpoint }, &[], Instant::now() + ANSWER)?;
+            }
+            Tell::Complete { endpoint } => self.ports.second_half(endpoint, fds)?,
+            Tell::Release { endpoint } => {
+                self.ports.release(endpoint);
+                self.confirm();
+            }
+            Tell::Event(event) => {
+                if self.events.len() >= MOST_EVENTS {
+                    self.events.pop_front();
+                }
+                self.events.push_back(event);
+            }
+            Tell::Boot { .. } | Tell::Run { .. } => {}
+        }
+        Ok(Some(None))
+    }
+
+    /// Tells of what is no longer mapped here.
+    fn confirm(&mut self) {
+        for endpoint in self.ports.unmapped() {
+            // Only bookkeeping of the controller waits for it.
+            let _ = packet::send(self.socket.as_fd(), &Ask::Unmapped { endpoint }, &[]);
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // The controller ends when nobody can speak to it any more; its devices are ended by it before.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        let _ = self.controller.wait();
+    }
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Session(controller {})", self.controller.id())
+    }
+}
+
+fn lives(socket: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::empty())];
+    let asked = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    asked.is_err() || !fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+}
+
+fn ended() -> Error {
+    Error::new(ErrorKind::Unavailable, "ask", "the controller has ended").advice("start a new session")
+}
+
+fn unexpected(answer: &Answer) -> Error {
+    Error::new(ErrorKind::Corrupt, "ask", format!("an answer to something else: {answer:?}"))
+}

@@ -1,0 +1,64 @@
+//! Carrying blocks from one channel to another: what the application does for devices that do not speak to each other, and what
+//! the resource-side CPU does for the application.
+
+use datapipes_core::{Error, ErrorKind, Result};
+
+use super::{Body, Stage};
+use crate::channel::{Outcome, Patience, Reply};
+use crate::transport::{Receiver, Sender};
+
+/// How long a relay waits at a time; it then waits again, until a channel ends.
+const LONG: Patience = Patience::seconds(3600);
+
+/// Carries blocks until the sender closes; what was carried. A block is replied to when it was sent on, an end of stream when
+/// everything downstream is done. Bytes are copied once, out of the one memory into the other, and not looked at.
+///
+/// # Errors
+/// What ended a channel; the failure that a reply told, after it was told upstream.
+pub fn relay(receiver: &mut Receiver, sender: &mut Sender) -> Result<(u64, u64)> {
+    receiver.set_patience(LONG);
+    let (mut blocks, mut bytes) = (0, 0);
+    loop {
+        let block = match receiver.receive() {
+            Ok(block) => block,
+            Err(e) if e.kind() == ErrorKind::Busy => continue,
+            Err(e) if e.kind() == ErrorKind::EndOfFile => return Ok((blocks, bytes)),
+            Err(e) => return Err(e),
+        };
+        let (head, len) = (block.head(), block.len() as u64);
+        let sent = sender.send(&block, head).and_then(|()| if head.end { sender.drain() } else { Ok(Reply::DONE) });
+        match sent {
+            Ok(reply) => block.reply(reply)?,
+            Err(e) => {
+                block.reply(Reply { outcome: Outcome::of_error(&e), word: 0 })?;
+                return Err(e);
+            }
+        }
+        blocks += 1;
+        bytes += len;
+    }
+}
+
+/// The resource-side CPU: the n-th inlet goes to the n-th outlet, each pair on a thread of its own.
+pub(super) struct Hub;
+
+impl Body for Hub {
+    fn run(&mut self, stage: &mut Stage<'_>) -> Result<()> {
+        if stage.inlets.len() != stage.outlets.len() {
+            let context = format!("{} inlets to {} outlets", stage.inlets.len(), stage.outlets.len());
+            return Err(Error::new(ErrorKind::InvalidInput, "relay", context));
+        }
+        let pairs = stage.inlets.drain(..).flatten().zip(stage.outlets.drain(..));
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = pairs
+                .map(|(mut receiver, mut sender)| scope.spawn(move || relay(&mut receiver, &mut sender)))
+                .collect();
+            let mut outcome = Ok(());
+            for thread in threads {
+                let done = thread.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::System, "relay", "a thread panicked")));
+                outcome = outcome.and(done.map(|_| ()));
+            }
+            outcome
+        })
+    }
+}

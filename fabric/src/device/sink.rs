@@ -1,0 +1,132 @@
+//! A device that writes what it receives to a place.
+
+use std::os::fd::OwnedFd;
+
+use datapipes_core::{Error, ErrorKind, Result};
+use rustix::io::Errno;
+
+use super::{Body, Place, Stage, descriptor};
+use crate::channel::{Outcome, Reply};
+
+pub(super) struct Sink {
+    to: To,
+    sum: crc32fast::Hasher,
+    written: u64,
+}
+
+enum To {
+    File { file: OwnedFd, direct: Option<OwnedFd>, offset: u64 },
+    Socket(OwnedFd),
+    Nowhere,
+}
+
+impl Sink {
+    pub(super) fn new(place: Place, given: &mut [Option<OwnedFd>]) -> Result<Sink> {
+        let to = match place {
+            Place::File { descriptor: at, direct, offset, .. } => {
+                let direct = direct.map(|at| descriptor(given, at)).transpose()?;
+                To::File { file: descriptor(given, at)?, direct, offset }
+            }
+            Place::Socket { descriptor: at } => To::Socket(descriptor(given, at)?),
+            Place::Nothing { .. } => To::Nowhere,
+        };
+        Ok(Sink { to, sum: crc32fast::Hasher::new(), written: 0 })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        match &self.to {
+            To::File { file, direct, offset } => {
+                let at = offset + self.written;
+                match direct {
+                    // Aligned are only blocks that are processed in place; a private copy goes through the page cache.
+                    Some(direct) if bytes.len().is_multiple_of(4096) && at.is_multiple_of(4096) => {
+                        match write_at(direct, bytes, at) {
+                            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => write_at(file, bytes, at),
+                            other => other,
+                        }?;
+                    }
+                    _ => write_at(file, bytes, at)?,
+                }
+            }
+            To::Socket(socket) => send_all(socket, bytes)?,
+            To::Nowhere => {}
+        }
+        if !matches!(self.to, To::Nowhere) {
+            self.sum.update(bytes);
+        }
+        self.written += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Makes durable what was written.
+    fn commit(&mut self) -> Result<()> {
+        match &self.to {
+            To::File { file, .. } => sync(file),
+            To::Socket(_) | To::Nowhere => Ok(()),
+        }
+    }
+}
+
+impl Body for Sink {
+    /// The reply to the end of a stream says how many bytes are there, all streams together, and durable.
+    fn run(&mut self, stage: &mut Stage<'_>) -> Result<()> {
+        while let Some(block) = stage.next()? {
+            let end = block.head().end;
+            let mut done = self.write(&block);
+            if end && done.is_ok() {
+                done = self.commit();
+            }
+            if let Err(e) = done {
+                block.reply(Reply { outcome: Outcome::of_error(&e), word: self.written })?;
+                return Err(e);
+            }
+            if end {
+                let sum = (!matches!(self.to, To::Nowhere)).then(|| self.sum.clone().finalize());
+                if stage.end(block, Some(self.written), sum)? {
+                    self.sum = crc32fast::Hasher::new();
+                }
+            } else {
+                block.done()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes all of it.
+pub(super) fn write_at(file: &OwnedFd, bytes: &[u8], at: u64) -> Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        let here = at + done as u64;
+        match rustix::io::pwrite(file, &bytes[done..], here) {
+            Ok(0) => return Err(Error::new(ErrorKind::Device, "write", "the file takes no more bytes").offset(here)),
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(e) => {
+                let error = Error::os("write", e.raw_os_error(), "the sink's file").offset(here);
+                return Err(error.bytes_done(done as u64));
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn sync(file: &OwnedFd) -> Result<()> {
+    match rustix::fs::fdatasync(file) {
+        Ok(()) => Ok(()),
+        // What is no file on a disk has nothing to make durable.
+        Err(Errno::INVAL | Errno::ROFS) => Ok(()),
+        Err(e) => Err(Error::os("sync", e.raw_os_error(), "the sink's file")),
+    }
+}
+
+fn send_all(socket: &OwnedFd, mut bytes: &[u8]) -> Result<()> {
+    while !bytes.is_empty() {
+        match rustix::net::send(socket, bytes, rustix::net::SendFlags::NOSIGNAL) {
+            Ok(n) => bytes = &bytes[n..],
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(Error::os("write", e.raw_os_error(), "the sink's socket")),
+        }
+    }
+    Ok(())
+}

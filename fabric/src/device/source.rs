@@ -1,0 +1,140 @@
+//! A device that reads a place and sends it as a stream: storage, network ingest.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use datapipes_core::{Error, ErrorKind, Result};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+use rustix::time::Timespec;
+
+use super::{Body, Place, Spread, Stage, descriptor};
+use crate::channel::Head;
+
+pub(super) struct Source(From);
+
+enum From {
+    File { file: OwnedFd, direct: Option<OwnedFd>, offset: u64, len: Option<u64> },
+    Socket(OwnedFd),
+    Zeros(u64),
+}
+
+impl Source {
+    pub(super) fn new(place: Place, given: &mut [Option<OwnedFd>]) -> Result<Source> {
+        Ok(Source(match place {
+            Place::File { descriptor: at, direct, offset, len } => {
+                let direct = direct.map(|at| descriptor(given, at)).transpose()?;
+                From::File { file: descriptor(given, at)?, direct, offset, len }
+            }
+            Place::Socket { descriptor: at } => From::Socket(descriptor(given, at)?),
+            Place::Nothing { len } => From::Zeros(len),
+        }))
+    }
+}
+
+impl Body for Source {
+    /// One stream for each time it is run.
+    fn run(&mut self, stage: &mut Stage<'_>) -> Result<()> {
+        let mut read = 0u64;
+        loop {
+            if let From::Socket(socket) = &self.0 {
+                await_bytes(socket, stage)?;
+            }
+            let place = &self.0;
+            let mut got = 0;
+            stage.send(Spread::Turns, Head { words: [read, 0, 0, 0], end: false }, |target| {
+                got = fill(place, read, target)?;
+                Ok(got)
+            })?;
+            if got == 0 {
+                break;
+            }
+            read += got as u64;
+            stage.so_far.blocks_in += 1;
+        }
+        stage.finish([read, 0, 0, 0])?;
+        // The empty block that told that there is no more.
+        stage.so_far.blocks_out -= 1;
+        stage.so_far.bytes_in = read;
+        let report = std::mem::take(&mut stage.so_far);
+        stage.attendant.report(report)
+    }
+}
+
+/// Reads the next bytes into the receiver's memory; 0 at the end.
+fn fill(place: &From, read: u64, target: &mut [u8]) -> Result<usize> {
+    match place {
+        From::Zeros(len) => {
+            let now = target.len().min(usize::try_from(len - read).unwrap_or(usize::MAX));
+            target[..now].fill(0);
+            Ok(now)
+        }
+        From::Socket(socket) => fill_from_socket(socket, target),
+        From::File { file, direct, offset, len } => {
+            let left = len.map_or(u64::MAX, |len| len.saturating_sub(read));
+            let now = target.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            let (target, at) = (&mut target[..now], offset + read);
+            // Whole blocks go past the page cache; the end of the file, and what the device refuses, through it.
+            match direct {
+                Some(direct) if now.is_multiple_of(4096) => match read_at(direct, target, at) {
+                    Err(e) if e.raw_os_error() == Some(libc::EINVAL) => read_at(file, target, at),
+                    other => other,
+                },
+                _ => read_at(file, target, at),
+            }
+        }
+    }
+}
+
+/// Reads until the target is full or the file ends.
+pub(super) fn read_at(file: &OwnedFd, target: &mut [u8], at: u64) -> Result<usize> {
+    let mut done = 0;
+    while done < target.len() {
+        match rustix::io::pread(file, &mut target[done..], at + done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(e) => {
+                let error = Error::os("read", e.raw_os_error(), "the source's file").offset(at + done as u64);
+                return Err(error.bytes_done(done as u64));
+            }
+        }
+    }
+    Ok(done)
+}
+
+/// Waits for bytes, looking after the channels meanwhile: no credit is held before there is something to send.
+fn await_bytes(socket: &OwnedFd, stage: &mut Stage<'_>) -> Result<()> {
+    loop {
+        let slice = Duration::from_millis(100);
+        let limit = Timespec { tv_sec: 0, tv_nsec: slice.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&socket.as_fd(), PollFlags::IN)], Some(&limit)) {
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => return Ok(()),
+            Err(e) => return Err(Error::os("read", e.raw_os_error(), "waiting for the source's socket")),
+        }
+        for outlet in &mut stage.outlets {
+            outlet.poll()?;
+        }
+    }
+}
+
+/// Takes what is there, up to a block; waits only for the first byte.
+fn fill_from_socket(socket: &OwnedFd, target: &mut [u8]) -> Result<usize> {
+    let mut done = 0;
+    while done < target.len() {
+        let flags = if done == 0 { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+        match recv(socket, &mut target[done..], flags) {
+            Ok((0, _)) => break,
+            Ok((n, _)) => done += n,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => break,
+            Err(Errno::CONNRESET) => {
+                return Err(Error::new(ErrorKind::Device, "read", "the network peer broke the connection"));
+            }
+            Err(e) => return Err(Error::os("read", e.raw_os_error(), "the source's socket")),
+        }
+    }
+    Ok(done)
+}

@@ -1,0 +1,133 @@
+//! What a body works with: inlets, outlets, the controller.
+
+use datapipes_core::{Error, ErrorKind, Result};
+
+use super::{Report, Spread};
+use crate::channel::{Head, Patience, Reply};
+use crate::process::Attendant;
+use crate::transport::{Block, Receiver, Sender, receive_any};
+
+/// How long a device waits at a time; it then waits again, for its controller ends it if it must.
+const LONG: Patience = Patience::seconds(3600);
+/// How long a device waits for a receiver that does not reply, before it gives the stream up.
+const STUCK: Patience = Patience::seconds(30);
+
+/// The channels of a device while it works.
+pub struct Stage<'a> {
+    /// Where blocks come from; None where the sender has closed.
+    pub inlets: Vec<Option<Receiver>>,
+    /// Where they go.
+    pub outlets: Vec<Sender>,
+    /// The way to the controller.
+    pub attendant: &'a mut Attendant,
+    last: usize,
+    next_out: usize,
+    /// Of the stream under way.
+    pub so_far: Report,
+    /// Ends of streams, not replied to.
+    ends: Vec<Block>,
+}
+
+impl<'a> Stage<'a> {
+    pub(crate) fn new(inlets: Vec<Option<Receiver>>, outlets: Vec<Sender>, attendant: &'a mut Attendant) -> Stage<'a> {
+        let outlets = outlets.into_iter().map(|o| o.with_patience(STUCK)).collect();
+        let so_far = Report::default();
+        Stage { inlets, outlets, attendant, last: 0, next_out: 0, so_far, ends: Vec::new() }
+    }
+
+    /// The next block of any inlet, however long it takes; None when all senders have closed.
+    ///
+    /// # Errors
+    /// What ended a channel otherwise.
+    pub fn next(&mut self) -> Result<Option<Block>> {
+        loop {
+            if self.inlets.iter().all(Option::is_none) {
+                return Ok(None);
+            }
+            match receive_any(&mut self.inlets, self.last, LONG) {
+                Ok((at, Ok(block))) => {
+                    self.last = at;
+                    self.so_far.blocks_in += u64::from(!block.is_empty());
+                    self.so_far.bytes_in += block.len() as u64;
+                    return Ok(Some(block));
+                }
+                Ok((at, Err(e))) if e.kind() == ErrorKind::EndOfFile => self.inlets[at] = None,
+                Ok((_, Err(e))) => return Err(e),
+                Err(e) if e.kind() == ErrorKind::Busy => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Sends what `fill` puts into the memory of the next receiver; it returns how many bytes.
+    ///
+    /// # Errors
+    /// `InvalidInput` where there is no outlet; the error of `fill`; what ended a channel.
+    pub fn send(&mut self, spread: Spread, head: Head, mut fill: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<()> {
+        if self.outlets.is_empty() {
+            return Err(Error::new(ErrorKind::InvalidInput, "send", "the device has no outlet"));
+        }
+        let count = if spread == Spread::All { self.outlets.len() } else { 1 };
+        let mut first: Option<Vec<u8>> = None;
+        for _ in 0..count {
+            let at = self.next_out % self.outlets.len();
+            self.next_out = at + 1;
+            let mut grant = self.outlets[at].grant()?;
+            // A function is asked once, and what it made goes to all.
+            let len = match &first {
+                None => fill(grant.bytes())?,
+                Some(bytes) if bytes.len() <= grant.bytes().len() => {
+                    grant.bytes()[..bytes.len()].copy_from_slice(bytes);
+                    bytes.len()
+                }
+                Some(bytes) => {
+                    let context = format!("{} bytes to all of several receivers, of which one takes less", bytes.len());
+                    return Err(Error::new(ErrorKind::OutOfRange, "send", context));
+                }
+            };
+            if count > 1 && first.is_none() {
+                first = Some(grant.bytes()[..len].to_vec());
+            }
+            grant.send(len, head)?;
+            self.so_far.blocks_out += 1;
+            self.so_far.bytes_out += len as u64;
+        }
+        Ok(())
+    }
+
+    /// Takes note of the end of a stream on one inlet. When all inlets' streams have ended: ends those downstream, waits until
+    /// everything there is done, replies upstream and reports.
+    ///
+    /// # Errors
+    /// What ended a channel; the first failure that a reply told.
+    pub fn end(&mut self, block: Block, word: Option<u64>, crc: Option<u32>) -> Result<bool> {
+        let words = block.head().words;
+        self.ends.push(block);
+        if self.ends.len() < self.inlets.iter().flatten().count() {
+            return Ok(false);
+        }
+        let downstream = self.finish(words)?;
+        let reply = Reply { word: word.unwrap_or(downstream.word), ..downstream };
+        for end in self.ends.drain(..) {
+            end.reply(reply)?;
+        }
+        let report = Report { crc, ..std::mem::take(&mut self.so_far) };
+        self.attendant.report(report)?;
+        Ok(true)
+    }
+
+    /// Ends the streams downstream, and waits until everything there is done.
+    ///
+    /// # Errors
+    /// What ended a channel; the first failure that a reply told.
+    pub fn finish(&mut self, words: [u64; 4]) -> Result<Reply> {
+        for outlet in &mut self.outlets {
+            outlet.send(&[], Head { words, end: true })?;
+        }
+        let mut last = Reply::DONE;
+        for outlet in &mut self.outlets {
+            last = outlet.drain()?;
+        }
+        Ok(last)
+    }
+}

@@ -1,0 +1,44 @@
+//! A device that applies a function to each block.
+
+use datapipes_core::Result;
+
+use super::{Body, Function, Spread, Stage};
+use crate::channel::{Head, Outcome, Reply};
+
+pub(super) struct Transform {
+    function: Box<dyn Function>,
+    spread: Spread,
+}
+
+impl Transform {
+    pub(super) fn new(function: Box<dyn Function>, spread: Spread) -> Transform {
+        Transform { function, spread }
+    }
+}
+
+impl Body for Transform {
+    fn run(&mut self, stage: &mut Stage<'_>) -> Result<()> {
+        while let Some(block) = stage.next()? {
+            let head = block.head();
+            let (function, spread) = (&mut self.function, self.spread);
+            // The block is processed where it lies, into the memory of the next device.
+            let done = if block.is_empty() {
+                Ok(())
+            } else {
+                stage.send(spread, Head { end: false, ..head }, |target| function.apply(&block, target))
+            };
+            if let Err(e) = done {
+                block.reply(Reply { outcome: Outcome::of_error(&e), word: 0 })?;
+                return Err(e);
+            }
+            if head.end {
+                let crc = self.function.finish();
+                stage.end(block, None, crc)?;
+            } else {
+                // Only now that it was sent on: the credit bounds what is in the whole chain.
+                block.done()?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,214 @@
+//! Which placement: estimated from what a channel costs on this machine, and explained.
+
+use std::fmt;
+use std::time::Instant;
+
+use datapipes_core::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+
+use super::{Graph, Node, Placement, Wiring};
+use crate::channel::{Head, Shape, Trust};
+use crate::transport::pair;
+
+/// What a channel costs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Costs {
+    /// From one thread's push to the other's receive, for a block of a few bytes, in nanoseconds: mostly a wake-up.
+    pub wake_ns: f64,
+    /// What a block of this length takes beyond that to be pushed, in nanoseconds.
+    pub push_ns: f64,
+    /// The length that was measured, in bytes.
+    pub block_bytes: usize,
+    /// Cores that devices and application share.
+    pub cores: usize,
+    /// Credits of a channel.
+    pub credits: u32,
+}
+
+impl Costs {
+    /// Measures a channel of this shape between two threads: a few milliseconds.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a bad shape; `OutOfMemory`.
+    pub fn measure(shape: Shape) -> Result<Costs> {
+        let shape = Shape { checked: false, ..shape };
+        let small = hop_ns(shape, shape.block_bytes.min(8))?;
+        let large = hop_ns(shape, shape.block_bytes)?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let push_ns = (large - small).max(0.0);
+        Ok(Costs { wake_ns: small, push_ns, block_bytes: shape.block_bytes, cores, credits: shape.credits })
+    }
+}
+
+/// Half of the median round trip of a block there, and an empty one back.
+fn hop_ns(shape: Shape, len: usize) -> Result<f64> {
+    const WARM: usize = 8;
+    const ROUNDS: usize = 48;
+    let (mut there, mut arrivals) = pair(shape, Trust::InPlace)?;
+    let (mut back, mut echoes) = pair(Shape::new(1, 64), Trust::InPlace)?;
+    let bytes = vec![1; len];
+    let echo = std::thread::spawn(move || -> Result<()> {
+        for _ in 0..WARM + ROUNDS {
+            let block = arrivals.receive()?;
+            back.send(&[], Head::default())?;
+            block.done()?;
+        }
+        back.drain().map(|_| ())
+    });
+    let mut times = Vec::with_capacity(ROUNDS);
+    for round in 0..WARM + ROUNDS {
+        let since = Instant::now();
+        there.send(&bytes, Head::default())?;
+        echoes.receive()?.done()?;
+        if round >= WARM {
+            times.push(since.elapsed().as_nanos() as f64);
+        }
+    }
+    echo.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::System, "measure", "a thread panicked")))?;
+    times.sort_unstable_by(f64::total_cmp);
+    Ok(times[ROUNDS / 2] / 2.0)
+}
+
+/// What a placement is estimated to cost a block.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// Which.
+    pub placement: Placement,
+    /// Channels in all.
+    pub wires: usize,
+    /// Channels one after the other, on the longest way.
+    pub longest: usize,
+    /// From the source to the end of the longest way, in nanoseconds; what devices compute is the same everywhere and left out.
+    pub latency_ns: f64,
+    /// Between two blocks of a full stream, in nanoseconds.
+    pub period_ns: f64,
+}
+
+/// A placement that was chosen, and the others.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Choice {
+    /// The best.
+    pub placement: Placement,
+    /// What was measured.
+    pub costs: Costs,
+    /// All, best first.
+    pub estimates: Vec<Estimate>,
+}
+
+impl Choice {
+    /// Chooses by latency, and by the rate where latencies are within 5%.
+    ///
+    /// # Errors
+    /// `InvalidInput` for edges that go round in a circle without passing the application.
+    pub fn make(edges: &[(Node, Node)], costs: &Costs) -> Result<Choice> {
+        let mut estimates = Vec::new();
+        for placement in Placement::ALL {
+            estimates.push(estimate(edges, costs, placement)?);
+        }
+        estimates.sort_by(|a, b| {
+            let close = (a.latency_ns - b.latency_ns).abs() <= 0.05 * a.latency_ns.min(b.latency_ns);
+            if close { a.period_ns.total_cmp(&b.period_ns) } else { a.latency_ns.total_cmp(&b.latency_ns) }
+        });
+        Ok(Choice { placement: estimates[0].placement, costs: *costs, estimates })
+    }
+}
+
+fn estimate(edges: &[(Node, Node)], costs: &Costs, placement: Placement) -> Result<Estimate> {
+    let wiring = Wiring::new(edges, placement);
+    let hops: Vec<usize> =
+        (0..edges.len()).map(|edge| wiring.wires.iter().filter(|w| w.edge == edge).count()).collect();
+    let longest = longest(edges, &hops)?;
+    let wire_ns = costs.wake_ns + costs.push_ns;
+    let wires = wiring.wires.len();
+    // In a full stream nobody sleeps: stages run side by side as far as there are cores for the copies.
+    let period_ns = costs.push_ns * (wires as f64 / costs.cores as f64).max(1.0);
+    // With one credit a channel waits for each block's reply.
+    let period_ns = if costs.credits == 1 { period_ns.max(2.0 * wire_ns) } else { period_ns };
+    Ok(Estimate { placement, wires, longest, latency_ns: longest as f64 * wire_ns, period_ns })
+}
+
+/// The most hops on a way that does not pass the application.
+fn longest(edges: &[(Node, Node)], hops: &[usize]) -> Result<usize> {
+    // Relaxed as often as there are edges; if it still grows then, there is a circle.
+    let mut far: Vec<usize> = hops.to_vec();
+    for round in 0..=edges.len() {
+        let before = far.clone();
+        for (at, (from, _)) in edges.iter().enumerate() {
+            let earlier = edges.iter().zip(&before).filter(|((_, to), _)| to == from && *from != Graph::APPLICATION);
+            far[at] = hops[at] + earlier.map(|(_, far)| *far).max().unwrap_or(0);
+        }
+        if far == before {
+            return Ok(far.into_iter().max().unwrap_or(0));
+        }
+        if round == edges.len() {
+            break;
+        }
+    }
+    Err(Error::new(ErrorKind::InvalidInput, "choose a placement", "devices send to each other in a circle"))
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let c = &self.costs;
+        writeln!(
+            f,
+            "measured here: a hop takes {:.1} us, and {:.1} us more with {} bytes; {} cores, {} credits",
+            c.wake_ns / 1e3,
+            c.push_ns / 1e3,
+            c.block_bytes,
+            c.cores,
+            c.credits
+        )?;
+        for (at, e) in self.estimates.iter().enumerate() {
+            writeln!(
+                f,
+                "{} {:<26} {} hops on the longest way, {} channels: about {:.1} us a block, one every {:.1} us",
+                if at == 0 { "->" } else { "  " },
+                e.placement.name(),
+                e.longest,
+                e.wires,
+                e.latency_ns / 1e3,
+                e.period_ns / 1e3
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests {
+    use super::*;
+
+    const COSTS: Costs = Costs { wake_ns: 10_000.0, push_ns: 40_000.0, block_bytes: 1 << 20, cores: 2, credits: 4 };
+
+    #[test]
+    fn longer_chains_gain_more_and_the_reasons_are_told() {
+        let (app, a, b) = (Node(0), Node(1), Node(2));
+        let choice = Choice::make(&[(app, a), (a, b), (b, app)], &COSTS).unwrap();
+        assert_eq!(choice.placement, Placement::DistributedResourceSide);
+        let hops: Vec<_> = choice.estimates.iter().map(|e| (e.placement, e.longest)).collect();
+        use Placement::{ApplicationSide, CentralResourceSide, DistributedResourceSide};
+        assert_eq!(hops, [(DistributedResourceSide, 3), (ApplicationSide, 4), (CentralResourceSide, 6)]);
+        let text = choice.to_string();
+        assert!(text.contains("-> distributed") && text.contains("50.0 us more") == false && text.contains("2 cores"), "{text}");
+        assert!((choice.estimates[0].latency_ns - 150_000.0).abs() < 1.0);
+        assert!((choice.estimates[0].period_ns - 60_000.0).abs() < 1.0);
+    }
+
+    #[test]
+    fn with_one_device_nobody_relays_for_the_application() {
+        let (app, a) = (Node(0), Node(1));
+        let choice = Choice::make(&[(app, a), (a, app)], &COSTS).unwrap();
+        assert_eq!(choice.estimates[0].latency_ns, choice.estimates[1].latency_ns);
+        assert_eq!(choice.estimates[2].placement, Placement::CentralResourceSide);
+        let circle = [(a, Node(2)), (Node(2), a)];
+        assert_eq!(Choice::make(&circle, &COSTS).unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn costs_are_measured() {
+        let costs = Costs::measure(Shape::new(2, 256 << 10)).unwrap();
+        assert!(costs.wake_ns > 100.0 && costs.push_ns > 0.0, "{costs:?}");
+    }
+}

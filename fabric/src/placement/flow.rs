@@ -1,0 +1,197 @@
+//! A graph that runs.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use datapipes_core::{Error, ErrorKind, Result};
+
+use super::graph::Graph;
+use super::{Choice, Node, Placement, Stop, Wire, Wiring};
+use crate::capability::{Cap, Party, Rights};
+use crate::channel::{Patience, Shape, Trust};
+use crate::control::{Device, Event, Session};
+use crate::device::{Report, Role, relay};
+use crate::transport::{Receiver, Sender};
+
+/// How long a device may take to come up, and a channel to be configured.
+const START: Patience = Patience::seconds(30);
+
+/// Devices at work, and the application's ends of their channels.
+pub struct Flow {
+    /// The placement; of `Auto`, what was chosen.
+    pub placement: Placement,
+    /// Why, where it was left to the optimizer.
+    pub choice: Option<Choice>,
+    wiring: Wiring,
+    devices: Vec<Device>,
+    hub: Option<Device>,
+    /// Of the channels, by wire.
+    caps: Vec<Cap>,
+    senders: Vec<Option<Sender>>,
+    receivers: Vec<Option<Receiver>>,
+    relays: Vec<JoinHandle<Result<(u64, u64)>>>,
+}
+
+impl Flow {
+    pub(super) fn start(graph: Graph, session: &mut Session, placement: Placement, choice: Option<Choice>) -> Result<Flow> {
+        let wiring = Wiring::new(&graph.edges(), placement);
+        let mut devices = Vec::new();
+        for spec in graph.devices {
+            let given: Vec<_> = spec.given.iter().map(std::os::fd::AsFd::as_fd).collect();
+            devices.push(session.launch(&spec.name, spec.role, &given)?);
+        }
+        let hub = match wiring.has_hub() {
+            true => Some(session.launch("resource-side CPU", Role::Hub, &[])?),
+            false => None,
+        };
+        for device in devices.iter().chain(&hub) {
+            session.ready(*device, START)?;
+        }
+        let (caps, senders, receivers, relays) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut flow = Flow { placement, choice, wiring, devices, hub, caps, senders, receivers, relays };
+        let edges: Vec<(Shape, Trust)> = graph.edges.iter().map(|e| (e.shape, e.trust)).collect();
+        let connected = flow.connect(session, &edges);
+        if let Err(e) = connected {
+            // Nothing of it stays.
+            let _ = flow.end(session);
+            return Err(e);
+        }
+        Ok(flow)
+    }
+
+    /// The application's n-th sending end, in the order of the edges that begin at it; None if it was taken.
+    pub fn take_sender(&mut self, n: usize) -> Option<Sender> {
+        self.senders.get_mut(n)?.take()
+    }
+
+    /// The application's n-th receiving end, in the order of the edges that end at it; None if it was taken.
+    pub fn take_receiver(&mut self, n: usize) -> Option<Receiver> {
+        self.receivers.get_mut(n)?.take()
+    }
+
+    /// The device of a node.
+    ///
+    /// # Errors
+    /// `InvalidInput` for the application, or a node of another graph.
+    pub fn device(&self, node: Node) -> Result<Device> {
+        let device = node.0.checked_sub(1).and_then(|at| self.devices.get(at));
+        device.copied().ok_or_else(|| Error::new(ErrorKind::InvalidInput, "find", "a node that is no device of this flow"))
+    }
+
+    /// The wires, for people and for tests.
+    pub fn wiring(&self) -> &Wiring {
+        &self.wiring
+    }
+
+    /// The capabilities of the channels, by wire: to revoke one is to cut that wire.
+    pub fn capabilities(&self) -> &[Cap] {
+        &self.caps
+    }
+
+    /// Waits for a device's next report on a stream.
+    ///
+    /// # Errors
+    /// `Busy` when patience ends; `Device` where the device ended instead, or its stream failed.
+    pub fn report(&self, session: &mut Session, node: Node, patience: Patience) -> Result<Report> {
+        let device = self.device(node)?.0;
+        let of_it = |e: &Event| match e {
+            Event::Report { device: d, .. } | Event::Ended { device: d, .. } => *d == device,
+            Event::Ready { .. } => false,
+        };
+        match session.event_where(patience, of_it)? {
+            Event::Report { report, .. } => match &report.error {
+                None => Ok(report),
+                Some(failure) => Err(Error::new(ErrorKind::Device, "stream", failure.text.clone())),
+            },
+            other => Err(Error::new(ErrorKind::Device, "stream", format!("the device is gone: {other:?}"))),
+        }
+    }
+
+    /// Takes everything down: channels are revoked, devices stopped. Ends that were taken end with `PermissionDenied`.
+    ///
+    /// # Errors
+    /// `Unavailable` where the controller has ended: then its devices have, too.
+    pub fn end(mut self, session: &mut Session) -> Result<()> {
+        self.senders.clear();
+        self.receivers.clear();
+        let mut outcome = Ok(());
+        for cap in self.caps.drain(..) {
+            let revoked = session.revoke(cap).map(|_| ());
+            outcome = outcome.and(revoked);
+        }
+        for relay in self.relays.drain(..) {
+            // What ended it is that its channel ended, which was just done.
+            let _ = relay.join();
+        }
+        for device in self.devices.drain(..).chain(self.hub.take()) {
+            match session.stop(device) {
+                Err(e) if e.kind() == ErrorKind::NotFound => {}
+                Err(e) => outcome = outcome.and(Err(e)),
+                Ok(()) => {
+                    let of_it = |e: &Event| matches!(e, Event::Ended { device: d, .. } if *d == device.0);
+                    outcome = outcome.and(session.event_where(START, of_it).map(|_| ()));
+                }
+            }
+        }
+        // Confirms what was unmapped here.
+        outcome.and(session.attend())
+    }
+
+    fn connect(&mut self, session: &mut Session, edges: &[(Shape, Trust)]) -> Result<()> {
+        static FLOWS: AtomicU64 = AtomicU64::new(0);
+        let number = FLOWS.fetch_add(1, Ordering::Relaxed);
+        let port = |wire: usize, end: &str| format!("{number}.{wire}.{end}");
+        for (at, wire) in self.wiring.wires.clone().into_iter().enumerate() {
+            let (shape, trust) = edges[wire.edge];
+            let cap = session.channel(shape)?;
+            self.caps.push(cap);
+            // Who only carries bytes on does not look at them, and needs no copy to be safe from whoever changes them.
+            let trust = if wire.relayed { Trust::InPlace } else { trust };
+            self.give(session, cap, wire.from, &port(at, "out"), Rights::SEND, trust)?;
+            self.give(session, cap, wire.to, &port(at, "in"), Rights::RECEIVE, trust)?;
+        }
+        for (at, device) in self.devices.iter().enumerate() {
+            self.let_run(session, *device, Stop::Device(at), &port)?;
+        }
+        if let Some(hub) = self.hub {
+            self.let_run(session, hub, Stop::Hub, &port)?;
+        }
+        let own = |at: &usize| !self.wiring.carries_on(*at);
+        for at in self.wiring.from(Stop::Application).into_iter().filter(own).collect::<Vec<_>>() {
+            self.senders.push(Some(session.sender(&port(at, "out"), START)?));
+        }
+        for at in self.wiring.to(Stop::Application) {
+            let receiver = session.receiver(&port(at, "in"), START)?;
+            if self.wiring.wires[at].relayed {
+                let (mut receiver, mut sender) = (receiver, session.sender(&port(at + 1, "out"), START)?);
+                self.relays.push(std::thread::spawn(move || relay(&mut receiver, &mut sender)));
+            } else {
+                self.receivers.push(Some(receiver));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the end of a channel to who is at a stop: delegated with that right alone, and activated.
+    fn give(&self, session: &mut Session, cap: Cap, to: Stop, port: &str, rights: Rights, trust: Trust) -> Result<()> {
+        let party = match to {
+            Stop::Application => Party::APPLICATION,
+            Stop::Device(at) => self.devices[at].0,
+            Stop::Hub => self.hub.map_or(Party::APPLICATION, |hub| hub.0),
+        };
+        let cap = if party == Party::APPLICATION { cap } else { session.delegate(cap, party, rights)? };
+        session.activate(cap, port, rights, trust)
+    }
+
+    fn let_run(&self, session: &mut Session, device: Device, stop: Stop, port: &dyn Fn(usize, &str) -> String) -> Result<()> {
+        let ins: Vec<String> = self.wiring.to(stop).into_iter().map(|at| port(at, "in")).collect();
+        let outs: Vec<String> = self.wiring.from(stop).into_iter().map(|at| port(at, "out")).collect();
+        session.run(device, &ins, &outs)
+    }
+}
+
+impl std::fmt::Display for Wire {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} -> {:?}", self.from, self.to)
+    }
+}

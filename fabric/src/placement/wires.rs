@@ -1,0 +1,138 @@
+//! From edges to wires: what a placement changes.
+
+use super::{Graph, Node, Placement};
+
+/// Where a wire begins or ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stop {
+    /// The application's process.
+    Application,
+    /// The n-th device's process, from 0.
+    Device(usize),
+    /// The process of the resource-side CPU.
+    Hub,
+}
+
+/// A data channel to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wire {
+    /// Its sender.
+    pub from: Stop,
+    /// Its receiver.
+    pub to: Stop,
+    /// The edge of the graph that it carries, or a part of which.
+    pub edge: usize,
+    /// Whether its receiver carries the blocks on, by the next wire.
+    pub relayed: bool,
+}
+
+/// All wires of a graph under a placement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wiring {
+    /// In the order of the edges, parts of one edge after each other.
+    pub wires: Vec<Wire>,
+}
+
+impl Wiring {
+    /// The wires of edges under a placement (`Auto` counts as distributed: it is chosen before).
+    pub fn new(edges: &[(Node, Node)], placement: Placement) -> Wiring {
+        let mut wires = Vec::new();
+        for (edge, (from, to)) in edges.iter().enumerate() {
+            let (from, to) = (stop(*from), stop(*to));
+            let through = match placement {
+                Placement::DistributedResourceSide | Placement::Auto => None,
+                Placement::CentralResourceSide => Some(Stop::Hub),
+                Placement::ApplicationSide => {
+                    Some(Stop::Application).filter(|via| from != *via && to != *via)
+                }
+            };
+            match through {
+                None => wires.push(Wire { from, to, edge, relayed: false }),
+                Some(via) => {
+                    wires.push(Wire { from, to: via, edge, relayed: true });
+                    wires.push(Wire { from: via, to, edge, relayed: false });
+                }
+            }
+        }
+        Wiring { wires }
+    }
+
+    /// The wires that begin at a stop, by position, and are not the second half of a relay there.
+    pub fn from(&self, stop: Stop) -> Vec<usize> {
+        let own = |(at, wire): (usize, &Wire)| (wire.from == stop).then_some(at);
+        self.wires.iter().enumerate().filter_map(own).collect()
+    }
+
+    /// The wires that end at a stop, by position.
+    pub fn to(&self, stop: Stop) -> Vec<usize> {
+        let own = |(at, wire): (usize, &Wire)| (wire.to == stop).then_some(at);
+        self.wires.iter().enumerate().filter_map(own).collect()
+    }
+
+    /// Whether a wire carries on what another brought.
+    pub fn carries_on(&self, wire: usize) -> bool {
+        wire > 0 && self.wires[wire - 1].relayed
+    }
+
+    /// Whether there is a resource-side CPU.
+    pub fn has_hub(&self) -> bool {
+        self.wires.iter().any(|w| w.to == Stop::Hub)
+    }
+}
+
+fn stop(node: Node) -> Stop {
+    if node == Graph::APPLICATION { Stop::Application } else { Stop::Device(node.0 - 1) }
+}
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn figure_1_of_the_paper() {
+        let (app, yellow, pink) = (Node(0), Node(1), Node(2));
+        let edges = [(app, yellow), (yellow, pink), (pink, app)];
+        let hops = |placement| {
+            let wires = Wiring::new(&edges, placement).wires;
+            wires.iter().map(|w| (w.from, w.to)).collect::<Vec<_>>()
+        };
+        use Stop::{Application as A, Device, Hub};
+        let (y, p) = (Device(0), Device(1));
+        assert_eq!(hops(Placement::DistributedResourceSide), [(A, y), (y, p), (p, A)]);
+        // Two data channels to each device, outbound and inbound.
+        assert_eq!(hops(Placement::ApplicationSide), [(A, y), (y, A), (A, p), (p, A)]);
+        assert_eq!(hops(Placement::CentralResourceSide), [(A, Hub), (Hub, y), (y, Hub), (Hub, p), (p, Hub), (Hub, A)]);
+    }
+
+    proptest! {
+        /// Under every placement each edge is a way from its node to its node, and nobody speaks who must not.
+        #[test]
+        fn a_placement_keeps_the_edges(edges in proptest::collection::vec((0usize..5, 0usize..5), 0..12)) {
+            let edges: Vec<_> = edges.into_iter().filter(|(a, b)| a != b).map(|(a, b)| (Node(a), Node(b))).collect();
+            for placement in Placement::ALL {
+                let wiring = Wiring::new(&edges, placement);
+                for (edge, (from, to)) in edges.iter().enumerate() {
+                    let way: Vec<_> = wiring.wires.iter().filter(|w| w.edge == edge).collect();
+                    prop_assert_eq!(way.first().unwrap().from, stop(*from));
+                    prop_assert_eq!(way.last().unwrap().to, stop(*to));
+                    prop_assert!(way.windows(2).all(|w| w[0].to == w[1].from && w[0].relayed && !w[1].relayed));
+                    prop_assert!(!way.last().unwrap().relayed);
+                }
+                for wire in &wiring.wires {
+                    let direct = matches!((wire.from, wire.to), (Stop::Device(_), Stop::Device(_)));
+                    prop_assert!(!direct || placement == Placement::DistributedResourceSide);
+                    let hub = wire.from == Stop::Hub || wire.to == Stop::Hub;
+                    prop_assert_eq!(hub, placement == Placement::CentralResourceSide);
+                }
+                // A hub carries its n-th inlet to its n-th outlet.
+                prop_assert_eq!(wiring.to(Stop::Hub).len(), wiring.from(Stop::Hub).len());
+                for (into, out) in wiring.to(Stop::Hub).into_iter().zip(wiring.from(Stop::Hub)) {
+                    prop_assert_eq!(into + 1, out);
+                }
+            }
+        }
+    }
+}

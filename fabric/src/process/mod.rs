@@ -1,0 +1,48 @@
+//! Programs that are controllers and devices when they are started as such.
+
+mod attendant;
+mod sandbox;
+
+pub use attendant::Attendant;
+
+use std::os::fd::OwnedFd;
+use std::process::ExitCode;
+
+use datapipes_core::{Error, Result};
+
+use crate::device::Functions;
+
+/// The first argument of a controller.
+pub(crate) const CONTROLLER: &str = "--fabric-controller";
+/// The first argument of a device.
+pub(crate) const DEVICE: &str = "--fabric-device";
+
+/// If this process was started as a controller or a device, is that, and returns what `main` shall return when it is over.
+/// To be called first in `main`, before there are threads.
+pub fn enter(functions: &Functions) -> Option<ExitCode> {
+    let role = std::env::args().nth(1)?;
+    let outcome = match role.as_str() {
+        CONTROLLER => control_socket().and_then(|socket| {
+            // It must not outlive whom it serves even where that could not close its socket.
+            crate::control::serve(socket)
+        }),
+        DEVICE => control_socket().and_then(|socket| Attendant::attend(socket, functions)),
+        _ => return None,
+    };
+    Some(match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("{}: {e}", role.trim_start_matches("--"));
+            ExitCode::FAILURE
+        }
+    })
+}
+
+/// The socket to who started this process: its standard input.
+fn control_socket() -> Result<OwnedFd> {
+    let stdin = std::io::stdin();
+    let fd = rustix::io::dup(&stdin).map_err(|e| Error::os("start", e.raw_os_error(), "the control socket"))?;
+    rustix::net::sockopt::socket_domain(&fd)
+        .map_err(|e| Error::os("start", e.raw_os_error(), "standard input is no control socket"))?;
+    Ok(fd)
+}

@@ -1,0 +1,62 @@
+//! A channel between threads of one process, without a controller.
+
+use std::os::fd::AsFd;
+
+use datapipes_core::Result;
+
+use super::{Receiver, Sender, SharedInlet, SharedOutlet};
+use crate::channel::layout::{ReceiverPage, SenderPage, State, StatePage};
+use crate::channel::memory::{Mapping, Object, Payload, View, page_bytes};
+use crate::channel::ring::{Common, ReceiveRing, SendRing};
+use crate::channel::{Shape, Trust};
+use crate::sync::Arc;
+use crate::sync::atomic::Ordering;
+
+/// The two ends of a channel in this process: the same memory objects, mappings, ring and futexes as between processes, and no
+/// isolation. For measuring, and for programs whose stages are threads.
+///
+/// ```
+/// use datapipes_fabric::channel::{Head, Shape, Trust};
+/// use datapipes_fabric::transport::pair;
+/// let (mut sender, mut receiver) = pair(Shape::new(4, 4096), Trust::InPlace)?;
+/// std::thread::scope(|scope| {
+///     scope.spawn(move || {
+///         let block = receiver.receive().unwrap();
+///         assert_eq!(&*block, b"hello");
+///         block.done().unwrap();
+///     });
+///     sender.send(b"hello", Head::default())?;
+///     sender.drain().map(|_| ())
+/// })?;
+/// # Ok::<(), datapipes_fabric::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` for a bad shape; `OutOfMemory`.
+pub fn pair(shape: Shape, trust: Trust) -> Result<(Sender, Receiver)> {
+    shape.check()?;
+    let map = |len: usize| -> Result<(Arc<Mapping>, Arc<Mapping>)> {
+        let object = Object::create(len)?;
+        let own = Mapping::new(object.as_fd(), len, true)?;
+        object.seal_for_good()?;
+        Ok((own, Mapping::new(object.read_only()?.as_fd(), len, false)?))
+    };
+    let (sender_own, sender_seen) = map(page_bytes::<SenderPage>())?;
+    let (receiver_own, receiver_seen) = map(page_bytes::<ReceiverPage>())?;
+    let (payload_own, payload_seen) = map(shape.payload_bytes().next_multiple_of(4096))?;
+    let (state_own, state_seen) = map(page_bytes::<StatePage>())?;
+    View::<StatePage>::of(state_own)?.state.0.store(State::Active as u32, Ordering::SeqCst);
+    let state = View::<StatePage>::of(state_seen)?;
+    let common = || Common {
+        credits: shape.credits,
+        block_bytes: shape.block_bytes,
+        epoch: 1,
+        state: state.clone(),
+        alive: Arc::new(|| true),
+    };
+    let send = SendRing::new(common(), View::of(sender_own)?, View::of(receiver_seen)?);
+    let receive = ReceiveRing::new(common(), View::of(receiver_own)?, View::of(sender_seen)?);
+    let outlet = SharedOutlet::new(send, Payload::of(payload_own, shape)?, shape);
+    let inlet = SharedInlet::new(receive, Payload::of(payload_seen, shape)?, shape, trust)?;
+    Ok((Sender::new(Box::new(outlet)), Receiver::new(Box::new(inlet))))
+}

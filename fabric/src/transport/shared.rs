@@ -1,0 +1,164 @@
+//! The contract over a ring in shared memory.
+
+use datapipes_core::{Error, ErrorKind, Result};
+
+use super::ends::{Block, Data};
+use super::{Back, Credits, Event, Inlet, Outlet, Returned, Source};
+use crate::channel::layout::{Descriptor, END, ReplyRecord};
+use crate::channel::memory::Payload;
+use crate::channel::ring::{ReceiveRing, ReplyRing, SendRing, Sent};
+use crate::channel::{Head, Outcome, Patience, Reply, Shape, Trust};
+use crate::sync::{Arc, Mutex, lock};
+
+/// The sender's end: the slots are the receiver's memory itself.
+pub(crate) struct SharedOutlet {
+    ring: SendRing,
+    payload: Payload,
+    shape: Shape,
+}
+
+impl SharedOutlet {
+    pub(crate) fn new(ring: SendRing, payload: Payload, shape: Shape) -> SharedOutlet {
+        SharedOutlet { ring, payload, shape }
+    }
+}
+
+fn returned((sent, record): (Sent, ReplyRecord)) -> Returned {
+    let reply = Reply { outcome: Outcome::of(record.status), word: record.word };
+    Returned { sequence: sent.sequence, end: sent.end, reply }
+}
+
+impl Outlet for SharedOutlet {
+    fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    fn take(&mut self) -> Option<u32> {
+        self.ring.take()
+    }
+
+    fn give_back(&mut self, slot: u32) {
+        self.ring.put_back(slot);
+    }
+
+    fn memory(&mut self, slot: u32) -> &mut [u8] {
+        &mut self.payload.slot_mut(slot)[..self.shape.block_bytes]
+    }
+
+    fn fill(&mut self, slot: u32, bytes: &[u8]) {
+        self.payload.fill(slot, bytes);
+    }
+
+    fn push(&mut self, slot: u32, len: usize, head: Head) -> Result<()> {
+        let check = if self.shape.checked { crc32fast::hash(&self.payload.slot_mut(slot)[..len]) } else { 0 };
+        self.ring.publish(slot, len, check, head.end, head.words)
+    }
+
+    fn poll_reply(&mut self) -> Result<Option<Returned>> {
+        self.ring.check("send")?;
+        Ok(self.ring.look()?.map(returned))
+    }
+
+    fn await_reply(&mut self, patience: Patience) -> Result<Returned> {
+        self.ring.await_reply(patience).map(returned)
+    }
+
+    fn outstanding(&self) -> u32 {
+        self.ring.outstanding()
+    }
+
+    fn close(&mut self) {
+        self.ring.close();
+    }
+}
+
+/// The receiver's end.
+pub(crate) struct SharedInlet {
+    ring: ReceiveRing,
+    payload: Payload,
+    shape: Shape,
+    trust: Trust,
+    back: Arc<SharedCredits>,
+}
+
+struct SharedCredits {
+    ring: Arc<Mutex<ReplyRing>>,
+    /// Buffers for private copies.
+    copies: Mutex<Vec<Vec<u8>>>,
+}
+
+impl Credits for SharedCredits {
+    fn reply(&self, slot: u32, reply: Reply, copy: Option<Vec<u8>>) {
+        if let Some(copy) = copy {
+            lock(&self.copies).push(copy);
+        }
+        lock(&self.ring).reply(slot, reply.outcome.code(), reply.word);
+    }
+}
+
+impl SharedInlet {
+    /// # Errors
+    /// `InvalidInput` where the trust needs checks that the channel does not have.
+    pub(crate) fn new(ring: ReceiveRing, payload: Payload, shape: Shape, trust: Trust) -> Result<SharedInlet> {
+        if trust == Trust::InPlaceChecked && !shape.checked {
+            let context = "in place and checked, of a channel whose blocks carry no check";
+            return Err(Error::new(ErrorKind::InvalidInput, "receive", context));
+        }
+        let back = SharedCredits { ring: ring.replies().clone(), copies: Mutex::new(Vec::new()) };
+        Ok(SharedInlet { ring, payload, shape, trust, back: Arc::new(back) })
+    }
+
+    fn block(&mut self, d: Descriptor) -> Result<Block> {
+        let (len, head) = (d.len as usize, Head { words: d.words, end: d.flags & END != 0 });
+        let back: Back = self.back.clone();
+        if self.trust != Trust::Copy {
+            // SAFETY: whoever chose this trust vouches for the sender: see `Trust`.
+            #[allow(unsafe_code)]
+            let bytes = unsafe { self.payload.in_place(d.slot, len) };
+            let check = (self.trust == Trust::InPlaceChecked).then_some(d.check);
+            return Ok(Block::new(Data::InPlace(bytes), len, head, d.slot, check, back));
+        }
+        let copy = lock(&self.back.copies).pop();
+        let mut copy = copy.unwrap_or_else(|| vec![0; self.shape.block_bytes]);
+        self.payload.copy_out(d.slot, &mut copy[..len]);
+        let block = Block::new(Data::Private(copy), len, head, d.slot, None, back);
+        if self.shape.checked && crc32fast::hash(&block) != d.check {
+            // Of its own making or not: these are not the bytes that the sender announced.
+            let _ = block.reply(Reply { outcome: Outcome::Damaged, word: 0 });
+            let what = format!("block {} does not have the checksum that came with it", d.sequence);
+            return Err(Error::new(ErrorKind::Corrupt, "receive", what));
+        }
+        Ok(block)
+    }
+}
+
+impl Inlet for SharedInlet {
+    fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    fn poll_block(&mut self) -> Result<Option<Block>> {
+        match self.ring.look()? {
+            Some(descriptor) => self.block(descriptor).map(Some),
+            None => self.ring.check().map(|()| None),
+        }
+    }
+
+    fn await_block(&mut self, patience: Patience) -> Result<Block> {
+        let descriptor = self.ring.await_block(patience)?;
+        self.block(descriptor)
+    }
+
+    fn event(&self) -> Event<'_> {
+        let common = &self.ring.common;
+        Event(Source::Words(self.ring.all_watches(), &common.state, &common.alive))
+    }
+
+    fn say_sleeping(&self, sleeping: bool) {
+        self.ring.say_sleeping(sleeping);
+    }
+
+    fn close(&mut self) {
+        self.ring.close();
+    }
+}

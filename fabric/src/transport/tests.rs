@@ -1,0 +1,369 @@
+//! The contract over both transports, and a sender or receiver that breaks it.
+
+use std::os::fd::OwnedFd;
+use std::thread;
+use std::time::Duration;
+
+use datapipes_core::{ErrorKind, Result};
+use proptest::prelude::*;
+
+use super::bare::Pages;
+use super::*;
+use crate::channel::layout::{Descriptor, ReplyRecord, State};
+use crate::channel::{Outcome, Trust, WORDS};
+use crate::sync::atomic::Ordering;
+
+const SOON: Patience = Patience::up_to(Duration::from_millis(30));
+
+fn shared(shape: Shape, trust: Trust) -> (Sender, Receiver) {
+    Pages::new().ends(shape, trust)
+}
+
+fn sockets() -> (OwnedFd, OwnedFd) {
+    let (a, b) = std::os::unix::net::UnixStream::pair().unwrap();
+    (a.into(), b.into())
+}
+
+fn over_socket(shape: Shape) -> (Sender, Receiver) {
+    let (a, b) = sockets();
+    let outlet = SocketOutlet::new(a, shape, [5; 16]).unwrap();
+    (Sender::new(Box::new(outlet)), Receiver::new(Box::new(SocketInlet::new(b, shape, [5; 16]).unwrap())))
+}
+
+fn each_transport(shape: Shape) -> Vec<(&'static str, Sender, Receiver)> {
+    let mut all = Vec::new();
+    for (name, trust) in [("copy", Trust::Copy), ("in place", Trust::InPlace), ("checked", Trust::InPlaceChecked)] {
+        if trust != Trust::InPlaceChecked || shape.checked {
+            let (s, r) = shared(shape, trust);
+            all.push((name, s, r));
+        }
+    }
+    let (s, r) = over_socket(shape);
+    all.push(("socket", s, r));
+    all
+}
+
+fn bytes(seed: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|i| (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ seed.wrapping_mul(31)).to_le_bytes()[3]).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Whatever the credits, sizes and words: what is received is what was sent, in order, over every transport.
+    #[test]
+    fn blocks_words_and_ends_arrive_as_sent(
+        credits in 1u32..9, block_bytes in 1usize..20_000, checked: bool,
+        blocks in proptest::collection::vec((0usize..20_000, any::<[u64; WORDS]>(), any::<bool>()), 0..30),
+    ) {
+        let shape = Shape { credits, block_bytes, checked };
+        let blocks: Vec<_> = blocks.into_iter().map(|(len, words, end)| (len.min(block_bytes), words, end)).collect();
+        for (name, mut sender, mut receiver) in each_transport(shape) {
+            let sent = blocks.clone();
+            let sending = thread::spawn(move || -> Result<Reply> {
+                for (i, (len, words, end)) in sent.iter().enumerate() {
+                    let head = Head { words: *words, end: *end };
+                    if i % 2 == 0 {
+                        sender.send(&bytes(i as u64, *len), head)?;
+                    } else {
+                        let mut grant = sender.grant()?;
+                        grant.bytes()[..*len].copy_from_slice(&bytes(i as u64, *len));
+                        grant.send(*len, head)?;
+                    }
+                }
+                sender.finish([9; WORDS])
+            });
+            for (i, (len, words, end)) in blocks.iter().enumerate() {
+                let block = receiver.receive().unwrap();
+                prop_assert_eq!(block.head(), Head { words: *words, end: *end }, "{}", name);
+                prop_assert!(*block == bytes(i as u64, *len)[..], "{}", name);
+                block.done().unwrap();
+            }
+            let last = receiver.receive().unwrap();
+            prop_assert!(last.head().end && last.is_empty());
+            last.reply(Reply { outcome: Outcome::Done, word: 77 }).unwrap();
+            prop_assert_eq!(sending.join().unwrap().unwrap(), Reply { outcome: Outcome::Done, word: 77 });
+        }
+    }
+
+    /// Credits gate memory: however replies are delayed and ordered, no slot is written while its block is held.
+    #[test]
+    fn a_block_that_is_held_is_never_overwritten(credits in 1u32..7, order in proptest::collection::vec(any::<u8>(), 1..60)) {
+        let (mut sender, mut receiver) = shared(Shape::new(credits, 64), Trust::InPlace);
+        sender.set_patience(Patience::NONE);
+        let (mut held, mut next) = (Vec::new(), 0u64);
+        for choice in order {
+            match sender.send(&next.to_le_bytes(), Head { words: [next; WORDS], end: false }) {
+                Ok(()) => { held.push(receiver.receive().unwrap()); next += 1; }
+                Err(e) => prop_assert_eq!((e.kind(), held.len() as u32), (ErrorKind::Busy, credits)),
+            }
+            for block in &held {
+                prop_assert_eq!(&**block, &block.head().words[0].to_le_bytes()[..]);
+            }
+            if choice % 3 != 0 {
+                held.swap_remove(usize::from(choice) % held.len()).done().unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn without_a_credit_the_sender_waits_and_no_longer_than_it_said() {
+    for (name, sender, mut receiver) in each_transport(Shape::new(2, 100)) {
+        let mut sender = sender.with_patience(SOON);
+        sender.send(b"one", Head::default()).unwrap();
+        drop(sender.grant().unwrap());
+        sender.send(b"two", Head::default()).unwrap();
+        let e = sender.send(b"three", Head::default()).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Busy, "{name}: {e}");
+        receiver.receive().unwrap().done().unwrap();
+        sender.set_patience(Patience::default());
+        sender.send(b"three", Head::default()).unwrap();
+        for expected in [&b"two"[..], b"three"] {
+            let block = receiver.receive().unwrap();
+            assert_eq!(&*block, expected, "{name}");
+            block.done().unwrap();
+        }
+        assert_eq!(receiver.inlet.await_block(SOON).unwrap_err().kind(), ErrorKind::Busy, "{name}");
+    }
+}
+
+#[test]
+fn what_became_of_a_block_is_told_to_its_sender_once() {
+    for (name, mut sender, mut receiver) in each_transport(Shape::new(4, 100)) {
+        sender.send(b"x", Head::default()).unwrap();
+        drop(receiver.receive().unwrap());
+        assert_eq!(sender.drain().unwrap_err().kind(), ErrorKind::Device, "{name}");
+        sender.send(b"x", Head::default()).unwrap();
+        receiver.receive().unwrap().reply(Reply { outcome: Outcome::NoSpace, word: 3 }).unwrap();
+        assert_eq!(sender.drain().unwrap_err().kind(), ErrorKind::NoSpace, "{name}");
+        sender.send(b"x", Head::default()).unwrap();
+        receiver.receive().unwrap().reply(Reply { outcome: Outcome::Done, word: 9 }).unwrap();
+        let returned = sender.reply().unwrap();
+        assert_eq!((returned.sequence, returned.reply.word), (2, 9), "{name}");
+        assert_eq!(sender.reply().unwrap_err().kind(), ErrorKind::InvalidInput, "{name}");
+        assert_eq!(sender.send(&[0; 101], Head::default()).unwrap_err().kind(), ErrorKind::OutOfRange, "{name}");
+    }
+}
+
+#[test]
+fn an_end_that_goes_is_told_from_one_that_waits() {
+    for (name, mut sender, mut receiver) in each_transport(Shape::new(2, 10)) {
+        sender.send(b"last", Head::default()).unwrap();
+        drop(sender);
+        receiver.receive().unwrap().done().unwrap();
+        assert_eq!(receiver.receive().unwrap_err().kind(), ErrorKind::EndOfFile, "{name}");
+    }
+    for (name, mut sender, receiver) in each_transport(Shape::new(2, 10)) {
+        sender.send(b"unread", Head::default()).unwrap();
+        drop(receiver);
+        let e = sender.drain().unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Device, "{name}: {e}");
+    }
+}
+
+#[test]
+fn the_controller_s_word_ends_a_channel_also_in_the_middle_of_a_wait() {
+    for (state, of_sender, of_receiver) in [
+        (State::Revoked, ErrorKind::PermissionDenied, ErrorKind::PermissionDenied),
+        (State::ControllerGone, ErrorKind::Unavailable, ErrorKind::Unavailable),
+        (State::SenderGone, ErrorKind::Busy, ErrorKind::Device),
+        (State::ReceiverGone, ErrorKind::Device, ErrorKind::Busy),
+    ] {
+        let pages = Pages::new();
+        let (sender, receiver) = pages.ends(Shape::new(1, 10), Trust::Copy);
+        let mut sender = sender.with_patience(Patience::up_to(Duration::from_millis(300)));
+        let mut receiver = receiver.with_patience(Patience::up_to(Duration::from_millis(300)));
+        sender.send(b"held", Head::default()).unwrap();
+        let held = receiver.receive().unwrap();
+        // Neither end is dropped before the other was asked.
+        let waits = thread::spawn(move || (receiver.receive().unwrap_err().kind(), receiver));
+        let sends = thread::spawn(move || (sender.send(b"more", Head::default()).unwrap_err().kind(), sender));
+        pages.set(state);
+        let ((sent, _sender), (received, _receiver)) = (sends.join().unwrap(), waits.join().unwrap());
+        assert_eq!((sent, received), (of_sender, of_receiver), "{state:?}");
+        // What was taken stays readable until it is given back.
+        assert_eq!(&*held, b"held");
+        held.done().unwrap();
+    }
+}
+
+#[test]
+fn blocks_sent_before_the_sender_died_are_given_out_and_not_after_a_revocation() {
+    let pages = Pages::new();
+    let (mut sender, mut receiver) = pages.ends(Shape::new(2, 10), Trust::Copy);
+    sender.send(b"1", Head::default()).unwrap();
+    sender.send(b"2", Head::default()).unwrap();
+    pages.set(State::SenderGone);
+    receiver.receive().unwrap().done().unwrap();
+    pages.set(State::Revoked);
+    assert_eq!(receiver.receive().unwrap_err().kind(), ErrorKind::PermissionDenied);
+}
+
+/// What a sender could write into its own page to hurt the receiver.
+#[test]
+fn no_descriptor_of_a_hostile_sender_is_believed() {
+    let good = Descriptor { epoch: 7, len: 4, ..Descriptor::default() };
+    let bad = [
+        Descriptor { slot: 2, ..good },
+        Descriptor { slot: u32::MAX, ..good },
+        Descriptor { len: 11, ..good },
+        Descriptor { len: u32::MAX, ..good },
+        Descriptor { sequence: 1, ..good },
+        Descriptor { flags: 2, ..good },
+        Descriptor { epoch: 6, ..good },
+    ];
+    for d in bad {
+        let pages = Pages::new();
+        let (_sender, mut receiver) = pages.ends(Shape::new(2, 10), Trust::InPlace);
+        pages.sender.ring[0].store(&d);
+        pages.sender.sent.0.store(1, Ordering::SeqCst);
+        assert_eq!(receiver.receive().unwrap_err().kind(), ErrorKind::Corrupt, "{d:?}");
+        assert_eq!(receiver.try_receive().unwrap_err().kind(), ErrorKind::Corrupt, "once broken it stays broken");
+    }
+    // A counter that runs ahead, or back.
+    for count in [3, u32::MAX, 1 << 31] {
+        let pages = Pages::new();
+        let (_sender, mut receiver) = pages.ends(Shape::new(2, 10), Trust::InPlace);
+        pages.sender.ring[0].store(&good);
+        pages.sender.sent.0.store(count, Ordering::SeqCst);
+        assert_eq!(receiver.receive().unwrap_err().kind(), ErrorKind::Corrupt, "{count}");
+    }
+    // A slot that is still being processed.
+    let pages = Pages::new();
+    let (_sender, mut receiver) = pages.ends(Shape::new(2, 10), Trust::InPlace);
+    pages.sender.ring[0].store(&good);
+    pages.sender.ring[1].store(&Descriptor { sequence: 1, ..good });
+    pages.sender.sent.0.store(2, Ordering::SeqCst);
+    let held = receiver.receive().unwrap();
+    let e = receiver.receive().unwrap_err();
+    assert!(e.kind() == ErrorKind::Corrupt && e.to_string().contains("still being processed"), "{e}");
+    held.done().unwrap();
+}
+
+/// What a receiver could write into its own page to hurt the sender.
+#[test]
+fn no_reply_of_a_hostile_receiver_is_believed() {
+    let good = ReplyRecord { epoch: 7, ..ReplyRecord::default() };
+    for (count, reply) in [
+        (2, good),
+        (u32::MAX, good),
+        (1, ReplyRecord { slot: 1, ..good }),
+        (1, ReplyRecord { slot: 400, ..good }),
+        (1, ReplyRecord { epoch: 8, ..good }),
+    ] {
+        let pages = Pages::new();
+        let (mut sender, _receiver) = pages.ends(Shape::new(2, 10), Trust::InPlace);
+        sender.send(b"x", Head::default()).unwrap();
+        pages.receiver.ring[0].store(&reply);
+        pages.receiver.replied.0.store(count, Ordering::SeqCst);
+        assert_eq!(sender.drain().unwrap_err().kind(), ErrorKind::Corrupt, "{count} {reply:?}");
+        assert_eq!(sender.send(b"x", Head::default()).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+}
+
+/// What each mode of trust says about a sender that writes after it sent.
+#[test]
+fn overwriting_after_send_changes_no_copy_and_is_found_where_it_is_checked() {
+    let shape = Shape { credits: 1, block_bytes: 10, checked: true };
+    for (trust, seen, outcome) in [
+        (Trust::Copy, &b"true"[..], Outcome::Done),
+        (Trust::InPlace, b"fals", Outcome::Done),
+        (Trust::InPlaceChecked, b"fals", Outcome::Damaged),
+    ] {
+        let (mut sender, mut receiver) = shared(shape, trust);
+        sender.send(b"true", Head::default()).unwrap();
+        let block = receiver.receive().unwrap();
+        // The sender's own mapping: nothing stops it.
+        sender.outlet_mut().memory(0)[..4].copy_from_slice(b"fals");
+        assert_eq!(&*block, seen, "{trust:?}");
+        assert_eq!(block.done().is_ok(), outcome == Outcome::Done, "{trust:?}");
+        assert_eq!(sender.reply().unwrap().reply.outcome, outcome, "{trust:?}");
+    }
+}
+
+#[test]
+fn bytes_that_changed_on_the_way_are_not_given_out() {
+    let shape = Shape { credits: 1, block_bytes: 10, checked: true };
+    let pages = Pages::new();
+    let (mut sender, mut receiver) = pages.ends(shape, Trust::Copy);
+    let mut d = Descriptor { epoch: 7, len: 4, check: 1, ..Descriptor::default() };
+    sender.send(b"true", Head::default()).unwrap();
+    d.check ^= 1;
+    pages.sender.ring[0].store(&d);
+    assert_eq!(receiver.receive().unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(sender.reply().unwrap().reply.outcome, Outcome::Damaged);
+}
+
+#[test]
+fn whichever_of_several_channels_has_a_block_is_received_and_none_is_starved() {
+    for socket in [false, true] {
+        let make = || if socket { over_socket(Shape::new(4, 16)) } else { shared(Shape::new(4, 16), Trust::Copy) };
+        let (mut senders, receivers): (Vec<_>, Vec<_>) = (0..3).map(|_| make()).unzip();
+        let mut receivers: Vec<_> = receivers.into_iter().map(Some).collect();
+        for sender in &mut senders {
+            sender.send(b"a", Head::default()).unwrap();
+            sender.send(b"b", Head::default()).unwrap();
+        }
+        let mut last = 0;
+        let mut turns = Vec::new();
+        for _ in 0..6 {
+            let (at, block) = receive_any(&mut receivers, last, Patience::default()).unwrap();
+            block.unwrap().done().unwrap();
+            (last, turns) = (at, [turns, vec![at]].concat());
+        }
+        assert_eq!(turns, [1, 2, 0, 1, 2, 0]);
+        assert_eq!(receive_any(&mut receivers, last, SOON).unwrap_err().kind(), ErrorKind::Busy);
+        let late = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(20));
+            senders[1].send(b"late", Head::default()).unwrap();
+            senders
+        });
+        let (at, block) = receive_any(&mut receivers, last, Patience::default()).unwrap();
+        assert_eq!((at, &*block.unwrap()), (1, &b"late"[..]));
+        drop(late.join().unwrap());
+        let (_, ended) = receive_any(&mut receivers, last, Patience::default()).unwrap();
+        assert_eq!(ended.unwrap_err().kind(), ErrorKind::EndOfFile);
+    }
+}
+
+/// What comes over a socket before and instead of a block.
+#[test]
+fn a_stranger_and_a_sender_without_credit_are_cut_off() {
+    use std::io::Write;
+    let shape = Shape::new(1, 10);
+    let (a, b) = sockets();
+    let _outlet = SocketOutlet::new(a, shape, [6; 16]).unwrap();
+    let mut inlet = SocketInlet::new(b, shape, [5; 16]).unwrap();
+    assert_eq!(inlet.await_block(SOON).unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(inlet.await_block(SOON).unwrap_err().kind(), ErrorKind::Device);
+
+    let garbage: [&[u8]; 3] = [&[0xFF; 64], b"GET / HTTP/1.1\r\n\r\n......................................................", &[0; 64]];
+    for bytes in garbage {
+        let (a, b) = sockets();
+        let mut inlet = SocketInlet::new(b, shape, [5; 16]).unwrap();
+        std::os::unix::net::UnixStream::from(a).write_all(bytes).unwrap();
+        assert_eq!(inlet.await_block(SOON).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+    // Two blocks on one credit; and one that is too long.
+    for (slot, len, twice) in [(0u32, 4u32, true), (0, 11, false), (1, 4, false)] {
+        let (a, b) = sockets();
+        let mut outlet = SocketOutlet::new(a.try_clone().unwrap(), shape, [5; 16]).unwrap();
+        let mut inlet = SocketInlet::new(b, shape, [5; 16]).unwrap();
+        let mut raw = std::os::unix::net::UnixStream::from(a);
+        let mut first = None;
+        if twice {
+            let own = outlet.take().unwrap();
+            outlet.push(own, 4, Head::default()).unwrap();
+            first = Some(inlet.await_block(SOON).unwrap());
+        }
+        let mut header = [0u8; 64];
+        header[..4].copy_from_slice(&0x6461_7402u32.to_le_bytes());
+        header[4..8].copy_from_slice(&slot.to_le_bytes());
+        header[8..12].copy_from_slice(&len.to_le_bytes());
+        header[16] = u8::from(twice);
+        raw.write_all(&header).unwrap();
+        assert_eq!(inlet.await_block(SOON).unwrap_err().kind(), ErrorKind::Corrupt);
+        drop(first);
+    }
+}

@@ -1,0 +1,2 @@
+//! Attacks.
+fn main() {}

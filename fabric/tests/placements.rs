@@ -1,0 +1,253 @@
+//! The same devices and the same application code under all three placements, with real processes.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod scene;
+
+use std::os::fd::OwnedFd;
+
+use datapipes_core::{Draft, ErrorKind, Identity};
+use datapipes_fabric::channel::{Head, Shape, Trust};
+use datapipes_fabric::control::Session;
+use datapipes_fabric::device::{Place, Role, Spread};
+use datapipes_fabric::placement::{Flow, Graph, Placement};
+use scene::*;
+
+/// Application -> xor -> checksum -> application: Figure 1 of the paper.
+fn figure_1(session: &mut Session, shape: Shape, trust: Trust, placement: Placement) -> (Flow, [datapipes_fabric::placement::Node; 2]) {
+    let mut graph = Graph::new(shape, trust);
+    let yellow = graph.device("yellow", transform_with("xor", serde_json::json!({"key": 42})), Vec::new());
+    let pink = graph.device("pink", transform("crc32"), Vec::new());
+    for (from, to) in [(Graph::APPLICATION, yellow), (yellow, pink), (pink, Graph::APPLICATION)] {
+        graph.connect(from, to).unwrap();
+    }
+    (graph.start(session, placement).unwrap(), [yellow, pink])
+}
+
+/// What an application does with it, whatever the placement. Returns what came back.
+fn stream(flow: &mut Flow, data: &[u8], block: usize) -> Vec<u8> {
+    let (mut sender, mut receiver) = (flow.take_sender(0).unwrap(), flow.take_receiver(0).unwrap());
+    sender.set_patience(LONG);
+    receiver.set_patience(LONG);
+    std::thread::scope(|scope| {
+        let sending = scope.spawn(move || {
+            for (n, part) in data.chunks(block).enumerate() {
+                sender.send(part, Head { words: [n as u64, 7, 8, 9], end: false }).unwrap();
+            }
+            sender.finish([1, 2, 3, 4]).unwrap();
+        });
+        let (mut back, mut count) = (Vec::new(), 0);
+        loop {
+            let arrived = receiver.receive().unwrap();
+            if arrived.head().end {
+                assert_eq!(arrived.head().words, [1, 2, 3, 4]);
+                arrived.done().unwrap();
+                break;
+            }
+            assert_eq!(arrived.head().words, [count, 7, 8, 9]);
+            count += 1;
+            back.extend_from_slice(&arrived);
+            arrived.done().unwrap();
+        }
+        sending.join().unwrap();
+        back
+    })
+}
+
+#[test]
+fn bytes_words_and_ends_are_the_same_under_every_placement() {
+    let mut session = session();
+    let before = session.status().unwrap();
+    let data = bytes(1, 3_000_001);
+    let expected: Vec<u8> = data.iter().map(|b| b ^ 42).collect();
+    for (shape, trust) in [
+        (Shape::new(1, 4096), Trust::Copy),
+        (Shape::new(4, 64 << 10), Trust::InPlace),
+        (Shape { checked: true, ..Shape::new(2, 1 << 20) }, Trust::InPlaceChecked),
+        (Shape::new(3, 4 << 20), Trust::Copy),
+    ] {
+        let data = if shape.block_bytes == 4096 { &data[..100_001] } else { &data[..] };
+        for placement in Placement::ALL {
+            let (mut flow, [yellow, pink]) = figure_1(&mut session, shape, trust, placement);
+            let back = stream(&mut flow, data, shape.block_bytes);
+            assert!(back == expected[..data.len()], "{placement:?} {shape:?}");
+            let report = flow.report(&mut session, pink, LONG).unwrap();
+            assert_eq!(report.crc, Some(crc32fast::hash(&expected[..data.len()])), "{placement:?}");
+            assert_eq!(flow.report(&mut session, yellow, LONG).unwrap().bytes_out, data.len() as u64);
+            flow.end(&mut session).unwrap();
+            nothing_is_left(&mut session, &before);
+        }
+    }
+}
+
+#[test]
+fn devices_are_fully_locked_down_here() {
+    let mut session = session();
+    let device = session.launch("idle", transform("forward"), &[]).unwrap();
+    let confined = session.ready(device, LONG).unwrap();
+    assert!(confined.seccomp && confined.unprivileged, "{confined:?}");
+    if confined.landlock != "fully" {
+        println!("SKIPPED: Landlock: this kernel enforces it {}", confined.landlock);
+    }
+    // A device that cannot be made does not come up, and says why.
+    let missing = session.launch("missing", transform("rot13"), &[]).unwrap();
+    assert_eq!(session.ready(missing, LONG).unwrap_err().kind(), ErrorKind::Device);
+}
+
+#[test]
+fn a_file_goes_through_decompression_into_a_file_that_appears_whole() {
+    let dir = scratch("storage");
+    let mut session = session();
+    let data: Vec<u8> = (0..400_000u32).flat_map(|i| (i / 5).to_le_bytes()).collect();
+    std::fs::write(dir.join("in"), &data).unwrap();
+    for placement in Placement::ALL {
+        let out = dir.join(format!("out-{placement:?}"));
+        let draft = Draft::beside(&out).unwrap();
+        let target: OwnedFd = draft.ssd().file().cached_fd().try_clone_to_owned().unwrap();
+        // Blocks of the source leave room for what compression may add.
+        let (small, large) = (Shape::new(3, 64 << 10), Shape::new(3, 80 << 10));
+        let mut graph = Graph::new(large, Trust::Copy);
+        let place = Place::File { descriptor: 0, direct: None, offset: 0, len: None };
+        let source = graph.device("source", Role::Source { place: place.clone() }, vec![reader(&dir.join("in"))]);
+        let pack = graph.device("pack", transform("lz4-compress"), Vec::new());
+        let unpack = graph.device("unpack", transform("lz4-decompress"), Vec::new());
+        let sink = graph.device("sink", Role::Sink { place }, vec![target]);
+        graph.connect_with(source, pack, small, Trust::Copy).unwrap();
+        graph.connect(pack, unpack).unwrap();
+        graph.connect_with(unpack, sink, small, Trust::InPlace).unwrap();
+        let flow = graph.start(&mut session, placement).unwrap();
+        let report = flow.report(&mut session, sink, LONG).unwrap();
+        assert_eq!((report.bytes_in, report.crc), (data.len() as u64, Some(crc32fast::hash(&data))), "{placement:?}");
+        assert!(!out.exists(), "nothing has a name before it is published");
+        draft.publish(report.bytes_in, Identity::New).unwrap();
+        assert!(std::fs::read(&out).unwrap() == data);
+        let packed = flow.report(&mut session, pack, LONG).unwrap();
+        assert!(packed.bytes_out < packed.bytes_in / 2);
+        flow.end(&mut session).unwrap();
+    }
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn network_ingest_sends_what_arrives_until_the_peer_ends() {
+    use std::io::Write;
+    let mut session = session();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let data = bytes(3, 700_000);
+    let sent = data.clone();
+    let peer = std::thread::spawn(move || {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        for part in sent.chunks(10_000) {
+            stream.write_all(part).unwrap();
+        }
+    });
+    let (socket, _) = listener.accept().unwrap();
+    let mut graph = Graph::new(Shape::new(4, 32 << 10), Trust::Copy);
+    let ingest = graph.device("ingest", Role::Source { place: Place::Socket { descriptor: 0 } }, vec![socket.into()]);
+    let sum = graph.device("sum", transform("crc32"), Vec::new());
+    graph.connect(ingest, sum).unwrap();
+    graph.connect(sum, Graph::APPLICATION).unwrap();
+    let mut flow = graph.start(&mut session, Placement::DistributedResourceSide).unwrap();
+    let mut receiver = flow.take_receiver(0).unwrap().with_patience(LONG);
+    let mut back = Vec::new();
+    loop {
+        let block = receiver.receive().unwrap();
+        back.extend_from_slice(&block);
+        let end = block.head().end;
+        block.done().unwrap();
+        if end {
+            break;
+        }
+    }
+    peer.join().unwrap();
+    assert!(back == data);
+    flow.end(&mut session).unwrap();
+}
+
+#[test]
+fn a_graph_fans_out_and_in() {
+    let mut session = session();
+    for placement in Placement::ALL {
+        for spread in [Spread::Turns, Spread::All] {
+            let mut graph = Graph::new(Shape::new(2, 16 << 10), Trust::Copy);
+            let function = |function: &str, spread| Role::Transform { function: function.into(), arguments: serde_json::Value::Null, spread };
+            let split = graph.device("split", function("forward", spread), Vec::new());
+            let workers: Vec<_> = (0..3).map(|_| graph.device("worker", transform("forward"), Vec::new())).collect();
+            let join = graph.device("join", transform("forward"), Vec::new());
+            graph.connect(Graph::APPLICATION, split).unwrap();
+            for worker in &workers {
+                graph.connect(split, *worker).unwrap();
+                graph.connect(*worker, join).unwrap();
+            }
+            graph.connect(join, Graph::APPLICATION).unwrap();
+            let mut flow = graph.start(&mut session, placement).unwrap();
+            let (mut sender, mut receiver) = (flow.take_sender(0).unwrap(), flow.take_receiver(0).unwrap());
+            sender.set_patience(LONG);
+            receiver.set_patience(LONG);
+            const BLOCKS: u64 = 30;
+            let mut seen = std::thread::scope(|scope| {
+                scope.spawn(move || {
+                    for n in 0..BLOCKS {
+                        sender.send(&n.to_le_bytes(), Head { words: [n; 4], end: false }).unwrap();
+                    }
+                    sender.finish([0; 4]).unwrap();
+                });
+                let mut seen = Vec::new();
+                loop {
+                    let block = receiver.receive().unwrap();
+                    if block.head().end {
+                        block.done().unwrap();
+                        break seen;
+                    }
+                    assert_eq!(*block, block.head().words[0].to_le_bytes());
+                    seen.push(block.head().words[0]);
+                    block.done().unwrap();
+                }
+            });
+            seen.sort_unstable();
+            let copies = if spread == Spread::All { 3 } else { 1 };
+            let expected: Vec<u64> = (0..BLOCKS).flat_map(|n| std::iter::repeat_n(n, copies)).collect();
+            assert_eq!(seen, expected, "{placement:?} {spread:?}");
+            flow.end(&mut session).unwrap();
+        }
+    }
+}
+
+#[test]
+fn auto_chooses_and_explains() {
+    let mut session = session();
+    let (mut flow, _) = figure_1(&mut session, Shape::new(2, 64 << 10), Trust::Copy, Placement::Auto);
+    let choice = flow.choice.clone().unwrap();
+    assert_eq!((choice.placement, choice.estimates.len()), (flow.placement, 3));
+    assert!(choice.to_string().contains("measured here"), "{choice}");
+    let data = bytes(5, 200_000);
+    let back = stream(&mut flow, &data, 64 << 10);
+    assert!(back.iter().zip(&data).all(|(a, b)| *a == b ^ 42) && back.len() == data.len());
+    flow.end(&mut session).unwrap();
+}
+
+/// A transform that cannot go on tells upstream at once, under every placement, and the application learns why.
+#[test]
+fn a_failure_in_the_middle_reaches_both_ends_and_the_application() {
+    let mut session = session();
+    for placement in Placement::ALL {
+        let mut graph = Graph::new(Shape::new(2, 4096), Trust::Copy);
+        let first = graph.device("first", transform("forward"), Vec::new());
+        let second = graph.device("unpack", transform("lz4-decompress"), Vec::new());
+        for (from, to) in [(Graph::APPLICATION, first), (first, second), (second, Graph::APPLICATION)] {
+            graph.connect(from, to).unwrap();
+        }
+        let mut flow = graph.start(&mut session, placement).unwrap();
+        let mut sender = flow.take_sender(0).unwrap().with_patience(LONG);
+        let mut receiver = flow.take_receiver(0).unwrap().with_patience(LONG);
+        let garbage = [&100u32.to_le_bytes()[..], &[0xFF; 50]].concat();
+        let failed = (0..100).find_map(|_| sender.send(&garbage, Head::default()).and_then(|()| sender.drain()).err());
+        let kind = failed.unwrap().kind();
+        assert!(matches!(kind, ErrorKind::Corrupt | ErrorKind::Device), "{placement:?}: {kind:?}");
+        assert_eq!(receiver.receive().unwrap_err().kind(), ErrorKind::EndOfFile, "{placement:?}");
+        let e = flow.report(&mut session, second, LONG).unwrap_err();
+        assert!(e.to_string().contains("decompress"), "{e}");
+        drop((sender, receiver));
+        flow.end(&mut session).unwrap();
+    }
+}

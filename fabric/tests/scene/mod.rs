@@ -1,0 +1,69 @@
+//! What the tests with real processes share.
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use datapipes_fabric::channel::Patience;
+use datapipes_fabric::control::{Program, Session, Status};
+use datapipes_fabric::device::Role;
+
+/// Long, for nobody may fail because the machine is slow.
+pub(crate) const LONG: Patience = Patience::seconds(60);
+
+pub(crate) fn program() -> Program {
+    Program::At(PathBuf::from(env!("CARGO_BIN_EXE_fabric-device")))
+}
+
+pub(crate) fn session() -> Session {
+    Session::start(&program()).unwrap()
+}
+
+pub(crate) fn transform(function: &str) -> Role {
+    transform_with(function, serde_json::Value::Null)
+}
+
+pub(crate) fn transform_with(function: &str, arguments: serde_json::Value) -> Role {
+    Role::Transform { function: function.into(), arguments, spread: Default::default() }
+}
+
+/// Bytes that no neighbour has.
+pub(crate) fn bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+pub(crate) fn scratch(name: &str) -> PathBuf {
+    let dir = std::env::temp_dir().join(format!("datapipes-fabric-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+pub(crate) fn reader(path: &std::path::Path) -> OwnedFd {
+    std::fs::File::open(path).unwrap().into()
+}
+
+/// What the controller has when nobody has anything; asked again until it is so, for what a process had goes after its end.
+pub(crate) fn settles(session: &mut Session, wanted: impl Fn(&Status) -> bool) -> Status {
+    let since = Instant::now();
+    loop {
+        let status = session.status().unwrap();
+        if wanted(&status) || since.elapsed() > LONG.limit {
+            return status;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub(crate) fn nothing_is_left(session: &mut Session, before: &Status) {
+    let after = settles(session, |s| s.objects == 0 && s.devices.is_empty() && s.descriptors == before.descriptors);
+    assert_eq!((after.objects, after.bytes, after.capabilities, after.releasing), (0, 0, 0, 0), "{after:?}");
+    assert_eq!((after.devices.len(), after.descriptors), (0, before.descriptors), "{after:?}");
+}

@@ -1,0 +1,226 @@
+//! The paper's experiments (sections 4.2 and 4.3).
+
+use datapipes_cache::Policy;
+use datapipes_core::Result;
+use datapipes_testkit::access::{Items, Layout, Mixed, Popularity, Read, Recommender, Skew, SocialGraph, Workload};
+use serde::Serialize;
+
+use super::library::Library;
+use super::page_cache::{PAGE, PageCache};
+use super::system::{Account, LARGE, System, SystemKind};
+use super::timing::Timing;
+
+/// The parameters of the synthetic workloads that the paper does not print, fitted to its tables 2 and 3. Consistent,
+/// not proven: other sets fit as well.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Fit {
+    /// Places that are read; each is the beginning of a page: 625 MiB.
+    pub places: u64,
+    /// Bytes of a small read (the paper's).
+    pub small_bytes: u32,
+    /// Bytes of a large read (the paper's).
+    pub large_bytes: u32,
+    /// Pages that the page cache holds from the beginning: those that are read most.
+    pub page_cache_pages: u64,
+    /// Items that the fine-grained read cache holds, each from its first read on, least recently used.
+    pub fine_items: usize,
+    /// Costs of the steps.
+    pub timing: Timing,
+}
+
+impl Fit {
+    /// The set of all figures.
+    pub fn fitted() -> Fit {
+        Fit {
+            places: 160_000,
+            small_bytes: 128,
+            large_bytes: 4096,
+            page_cache_pages: 111_280,
+            fine_items: 122_880,
+            timing: Timing::calibrated(),
+        }
+    }
+
+    /// Where the places lie.
+    pub fn layout(&self, item_bytes: u32) -> Layout {
+        Layout { items: self.places, item_bytes, stride_bytes: PAGE }
+    }
+
+    /// The pages that are read most, for a workload.
+    pub fn page_cache(&self, kind: SystemKind, workload: Workload, reads: &Mixed) -> PageCache {
+        // Pipette's page cache is filled by large reads only: in workload E there are none.
+        if kind == SystemKind::Pipette && workload == Workload::E {
+            return PageCache::empty();
+        }
+        PageCache::ideal((0..self.page_cache_pages).map(|rank| reads.ranked(rank)))
+    }
+}
+
+/// How much is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Scale {
+    /// Reads of each synthetic workload and of each application (the paper: 2.5 million; of the applications unknown).
+    pub reads: u64,
+    /// Nodes of the social graph (LinkBench's default is 10 million).
+    pub nodes: u64,
+    /// Of everything that is drawn.
+    pub seed: u64,
+}
+
+impl Default for Scale {
+    fn default() -> Self {
+        Scale { reads: 2_500_000, nodes: 4_000_000, seed: 1 }
+    }
+}
+
+/// The popularities of tables 2 and 3.
+pub const ZIPF: Popularity = Popularity::Zipf { exponent: 0.8 };
+
+/// One workload under each system, in the order of [`SystemKind::ALL`], and under the library with a budget in bytes.
+///
+/// # Errors
+/// As [`Library::read`].
+pub fn synthetic(
+    fit: &Fit,
+    workload: Workload,
+    popularity: Popularity,
+    scale: &Scale,
+    budget: usize,
+) -> Result<[Account; 6]> {
+    let reads = Mixed::new(fit.layout(fit.small_bytes), fit.large_bytes, workload, popularity, scale.seed);
+    let mut systems = SystemKind::ALL
+        .map(|kind| System::new(kind, fit.timing, fit.page_cache(kind, workload, &reads), fit.fine_items));
+    let page_cache = fit.page_cache(SystemKind::Pipette, workload, &reads);
+    let file_bytes = fit.layout(fit.small_bytes).file_bytes();
+    let mut library = Library::new(fit.timing, file_bytes, page_cache, Policy::Pipette, budget)?;
+    for read in reads.take(scale.reads as usize) {
+        systems.iter_mut().for_each(|s| s.read(read));
+        library.read(read)?;
+    }
+    Ok(with(systems.map(|s| s.account()), library.account()))
+}
+
+fn with(systems: [Account; 5], library: Account) -> [Account; 6] {
+    let [block, mmio, dma, uncached, pipette] = systems;
+    [block, mmio, dma, uncached, pipette, library]
+}
+
+/// Sizes of figure 8, in bytes.
+pub const SIZES: [u32; 10] = [8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
+
+/// Workload E, uniform, with reads of one size, after as many that are not counted; all of them are fine-grained, and the
+/// cache holds as many items whatever their size.
+pub fn latencies(fit: &Fit, size: u32, scale: &Scale) -> [Account; 5] {
+    let counted = (scale.reads / 8).max(1) as usize;
+    let reads = Mixed::new(fit.layout(size), size, Workload::E, Popularity::Uniform, scale.seed);
+    let mut systems = SystemKind::ALL.map(|kind| {
+        System::new(kind, fit.timing, fit.page_cache(kind, Workload::E, &reads), fit.fine_items).all_fine()
+    });
+    let mut reads = reads;
+    let mut run = |systems: &mut [System; 5]| {
+        for read in reads.by_ref().take(counted) {
+            systems.iter_mut().for_each(|s| s.read(read));
+        }
+    };
+    run(&mut systems);
+    let before = systems.each_ref().map(System::account);
+    run(&mut systems);
+    let mut after = systems.map(|s| s.account());
+    after.iter_mut().zip(before).for_each(|(after, before)| *after = after.since(&before));
+    after
+}
+
+/// An application's reads, and the memory that its caches may take, in MiB.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Memory {
+    /// The page cache's.
+    pub page_mib: f64,
+    /// The fine-grained read cache's.
+    pub fine_mib: f64,
+}
+
+/// What an application gave.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ApplicationRun {
+    /// In the order of [`SystemKind::ALL`].
+    pub systems: [Account; 5],
+    /// The library.
+    pub library: Account,
+    /// MiB that block I/O's page cache holds at the end.
+    pub page_mib: f64,
+    /// MiB of items that Pipette's fine-grained read cache holds at the end.
+    pub fine_mib: f64,
+    /// And the library's, index and all.
+    pub library_mib: f64,
+}
+
+impl ApplicationRun {
+    /// The five systems and the library.
+    pub fn columns(&self) -> [Account; 6] {
+        with(self.systems, self.library)
+    }
+}
+
+/// Runs an application's reads: page caches are least recently used and begin empty, as everything does. The library's
+/// budget, index and all, is what the paper's cache takes.
+///
+/// # Errors
+/// As [`Library::read`].
+pub fn application(
+    reads: impl Iterator<Item = Read> + Clone,
+    memory: Memory,
+    timing: Timing,
+    scale: &Scale,
+) -> Result<ApplicationRun> {
+    let sample = reads.clone().take(100_000).map(|r| u64::from(r.len)).filter(|&len| len <= LARGE);
+    let (count, sum) = sample.fold((0u64, 0u64), |(count, sum), len| (count + 1, sum + len));
+    let item_bytes = (sum as f64 / count.max(1) as f64).max(1.0);
+    let mib = f64::from(1 << 20);
+    let pages = (memory.page_mib * mib / PAGE as f64) as usize;
+    let items = (memory.fine_mib * mib / item_bytes) as usize;
+    let mut systems = SystemKind::ALL.map(|kind| System::new(kind, timing, PageCache::recent(pages), items));
+    let budget = (memory.fine_mib * mib) as usize;
+    // No application's file is longer; that it is not known here costs nothing, for nothing is stored of it.
+    let file_bytes = 1 << 43;
+    let mut library = Library::new(timing, file_bytes, PageCache::recent(pages), Policy::Pipette, budget)?;
+    for read in reads.take(scale.reads as usize) {
+        systems.iter_mut().for_each(|s| s.read(read));
+        library.read(read)?;
+    }
+    Ok(ApplicationRun {
+        page_mib: systems[0].page_cache().bytes() as f64 / mib,
+        fine_mib: systems[4].fine_items() as f64 * item_bytes / mib,
+        library_mib: library.metrics().memory_bytes as f64 / mib,
+        systems: systems.map(|s| s.account()),
+        library: library.account(),
+    })
+}
+
+/// The recommender: 128-byte embeddings out of 4121 MiB of tables, with the skew of public traces.
+pub fn recommender(scale: &Scale) -> impl Iterator<Item = Read> + Clone {
+    Recommender::new(Skew::Traces { reads: scale.reads }, scale.seed)
+}
+
+/// The same tables, one row of each a sample, zipf 1.05 within each.
+pub fn recommender_by_table(scale: &Scale) -> impl Iterator<Item = Read> + Clone {
+    Recommender::new(Skew::PerTable { exponent: 1.05 }, scale.seed)
+}
+
+/// The social graph.
+pub fn social_graph(scale: &Scale) -> impl Iterator<Item = Read> + Clone {
+    SocialGraph::new(scale.nodes, scale.seed)
+}
+
+/// Block I/O's traffic in MiB with a page cache that learns (least recently used, of as many pages as the ideal one): why
+/// table 3's 748 is out of reach for a real one.
+pub fn realistic_block_io(fit: &Fit, popularity: Popularity, scale: &Scale) -> f64 {
+    let reads = Items::new(fit.layout(fit.small_bytes), popularity, scale.seed);
+    let cache = PageCache::recent(fit.page_cache_pages as usize);
+    let mut system = System::new(SystemKind::BlockIo, fit.timing, cache, 0);
+    // Warm: as many reads again that do not count.
+    let mut reads = reads;
+    reads.by_ref().take(scale.reads as usize).for_each(|r| system.read(r));
+    let before = system.account();
+    reads.take(scale.reads as usize).for_each(|r| system.read(r));
+    system.account().since(&before).traffic_mib()
+}

@@ -1,0 +1,157 @@
+//! The paper's figure 3, its ranges, and what happens if something else is chosen.
+
+use serde::Serialize;
+
+use super::parameters::{Parameters, Placement, Shape};
+use super::simulation::{Outcome, Repetitions, simulate};
+use crate::time::Time;
+
+/// The sizes of figure 3, in bytes.
+const SIZES: [u64; 6] = [1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10];
+/// What lies beyond.
+const BEYOND: [u64; 5] = [64 << 10, 128 << 10, 256 << 10, 1 << 20, 4 << 20];
+
+/// From the lowest to the highest, as fractions: 0.45 is 45 % faster.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Range {
+    /// The lowest.
+    pub low: f64,
+    /// The highest.
+    pub high: f64,
+}
+
+impl Range {
+    fn of(values: impl Iterator<Item = f64>) -> Range {
+        values.fold(Range { low: f64::INFINITY, high: f64::NEG_INFINITY }, |r, v| Range {
+            low: r.low.min(v),
+            high: r.high.max(v),
+        })
+    }
+}
+
+/// The two ranges that the paper publishes (section 4.3), over 1 to 32 KiB.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Published {
+    /// How much faster the distributed placement is than the application-side one.
+    pub than_application: Range,
+    /// And than the central one.
+    pub than_central: Range,
+}
+
+/// What the paper says.
+pub fn published() -> Published {
+    Published { than_application: Range { low: 0.45, high: 0.67 }, than_central: Range { low: 0.21, high: 0.28 } }
+}
+
+/// One block size under the three placements.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// Bytes of a block.
+    pub block_bytes: u64,
+    /// Whether figure 3 has this size.
+    pub is_published: bool,
+    /// The outcomes, in the order of [`Placement::ALL`].
+    pub outcomes: [Outcome; 3],
+    /// `T_application / T_distributed - 1`.
+    pub than_application: f64,
+    /// `T_central / T_distributed - 1`.
+    pub than_central: f64,
+}
+
+/// Figure 3 by the model, and larger blocks.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figure3 {
+    /// By size.
+    pub rows: Vec<Row>,
+    /// The ranges over the published sizes.
+    pub ranges: Published,
+}
+
+/// Latencies over block sizes: 1 to 32 KiB as the paper, 64 KiB to 4 MiB beyond it. `shape.block_bytes` is not used.
+pub fn figure_3(parameters: &Parameters, shape: &Shape) -> Figure3 {
+    let sizes = SIZES.iter().map(|&s| (s, true)).chain(BEYOND.iter().map(|&s| (s, false)));
+    let rows: Vec<Row> = sizes
+        .map(|(block_bytes, is_published)| {
+            let outcomes = three(parameters, &Shape { block_bytes, ..*shape });
+            let faster = |other: Outcome| other.latency.as_us() / outcomes[2].latency.as_us() - 1.0;
+            let (than_application, than_central) = (faster(outcomes[0]), faster(outcomes[1]));
+            Row { block_bytes, is_published, outcomes, than_application, than_central }
+        })
+        .collect();
+    let of = |value: fn(&Row) -> f64| Range::of(rows.iter().filter(|r| r.is_published).map(value));
+    let ranges = Published { than_application: of(|r| r.than_application), than_central: of(|r| r.than_central) };
+    Figure3 { rows, ranges }
+}
+
+fn three(parameters: &Parameters, shape: &Shape) -> [Outcome; 3] {
+    Placement::ALL.map(|placement| simulate(placement, parameters, shape, Repetitions::default()))
+}
+
+/// One choice, and what comes of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Point {
+    /// The choice, for people.
+    pub choice: String,
+    /// The choice, as a number on the axis.
+    pub value: f64,
+    /// The outcomes, in the order of [`Placement::ALL`].
+    pub outcomes: [Outcome; 3],
+}
+
+/// A question, and the answers over one axis.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct WhatIf {
+    /// What is varied.
+    pub question: String,
+    /// The axis with its unit.
+    pub axis: &'static str,
+    /// Whether the rate says more than the latency here.
+    pub is_about_rate: bool,
+    /// The answers.
+    pub points: Vec<Point>,
+}
+
+/// Packet size, round trip across, length of the chain, number of pools, credits.
+pub fn what_ifs(parameters: &Parameters, shape: &Shape) -> Vec<WhatIf> {
+    let kib = |bytes: u64| format!("{} KiB", bytes >> 10);
+    let block = Shape { block_bytes: 32 << 10, ..*shape };
+    let packets = [4 << 10, 8 << 10, 16 << 10, 64 << 10u64].map(|packet_bytes| Point {
+        choice: kib(packet_bytes),
+        value: (packet_bytes >> 10) as f64,
+        outcomes: three(&Parameters { packet_bytes, ..*parameters }, &block),
+    });
+    let trips = [500, 1000, 2000, 4000, 8000, 16000u64].map(|ns| {
+        let mut changed = *parameters;
+        changed.across.round_trip = Time::ns(ns);
+        let choice = format!("{:.1} us", ns as f64 / 1e3);
+        Point { choice, value: ns as f64 / 1e3, outcomes: three(&changed, &block) }
+    });
+    let chains = [1, 2, 3, 4, 6, 8usize].map(|devices| Point {
+        choice: devices.to_string(),
+        value: devices as f64,
+        outcomes: three(parameters, &Shape { devices, ..block }),
+    });
+    let pools = [1, 2, 4, 8usize].map(|pools| Point {
+        choice: pools.to_string(),
+        value: pools as f64,
+        outcomes: three(parameters, &Shape { devices: 8, pools, ..block }),
+    });
+    let credits = |packet_bytes: u64| {
+        [1, 2, 4, 8u32].map(|credits| {
+            // As many blocks as the channels take: the credits are the only limit.
+            let shape = Shape { credits, in_flight: u32::MAX, block_bytes: 64 << 10, ..*shape };
+            let outcomes = three(&Parameters { packet_bytes, ..*parameters }, &shape);
+            Point { choice: credits.to_string(), value: f64::from(credits), outcomes }
+        })
+    };
+    let what_if =
+        |question: String, axis, is_about_rate, points: Vec<Point>| WhatIf { question, axis, is_about_rate, points };
+    vec![
+        what_if("larger packets, blocks of 32 KiB".into(), "packet, KiB", false, packets.into()),
+        what_if("another round trip across, blocks of 32 KiB".into(), "round trip, us", false, trips.into()),
+        what_if("longer chains, blocks of 32 KiB".into(), "devices", false, chains.into()),
+        what_if("8 devices over more pools, blocks of 32 KiB".into(), "pools", false, pools.into()),
+        what_if("more credits, blocks of 64 KiB, packets of 4 KiB".into(), "credits", true, credits(4 << 10).into()),
+        what_if("more credits, blocks of 64 KiB, packets of 64 KiB".into(), "credits", true, credits(64 << 10).into()),
+    ]
+}

@@ -1,0 +1,66 @@
+//! Access patterns: endless iterators of [`Read`], (offset, len) in a file, the same for the same seed everywhere.
+//!
+//! | pattern | who reads like this |
+//! |---|---|
+//! | [`Items`] | equal items, picked uniformly, by zipf, or by a zipf whose hot set drifts |
+//! | [`Mixed`] | large and small reads at the same places: workloads A to E of Pipette (DAC'22, table 1) |
+//! | [`Recommender`] | rows of embedding tables |
+//! | [`SocialGraph`] | nodes, counts and link lists, in the proportions of LinkBench |
+//!
+//! Popular items are scattered over the file by a bijection ([`Scatter`]), so that popularity is no locality.
+//!
+//! ```
+//! use datapipes_testkit::access::{Items, Layout, Popularity};
+//!
+//! let layout = Layout { items: 1 << 20, item_bytes: 128, stride_bytes: 128 };
+//! let mut reads = Items::new(layout, Popularity::Zipf { exponent: 0.8 }, 42);
+//! let first = reads.next().unwrap();
+//! assert!(first.len == 128 && first.offset % 128 == 0 && first.offset < 128 << 20);
+//! ```
+#![forbid(unsafe_code)]
+
+mod items;
+mod recommender;
+mod scatter;
+mod social;
+#[cfg(test)]
+mod tests;
+mod zipf;
+
+pub use items::{Items, Layout, Mixed, Popularity, Workload};
+pub use recommender::{CRITEO_ROWS, Recommender, Skew};
+pub use scatter::Scatter;
+pub use social::{Request, SocialGraph};
+pub use zipf::Zipf;
+
+/// One read of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Read {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// Random numbers of an access pattern.
+#[derive(Clone, Debug)]
+pub(super) struct Random(crate::generate::random::Stream);
+
+impl Random {
+    /// The stream of one purpose: streams of one seed are unrelated to each other.
+    pub(super) fn new(seed: u64, purpose: u64) -> Random {
+        Random(crate::generate::random::Stream::of_block(seed, purpose))
+    }
+
+    /// A number in `0..bound`; 0 for a bound of 0.
+    #[inline]
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
+        self.0.below(bound)
+    }
+
+    /// A number in `0.0..1.0`, of 53 bits.
+    #[inline]
+    pub(super) fn unit(&mut self) -> f64 {
+        (self.0.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}

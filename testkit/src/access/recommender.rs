@@ -1,0 +1,121 @@
+//! Rows of embedding tables.
+
+use super::items::{Picker, Popularity};
+use super::{Random, Read, Scatter, Zipf};
+
+/// Rows of the 26 categorical features of the Criteo Kaggle data set, as the public DLRM code counts them.
+/// Together 33,762,577; at 128 bytes a row 4121 MiB, the 4.1 GB of Pipette (DAC'22, section 4.3).
+pub const CRITEO_ROWS: [u64; 26] = [
+    1460, 583, 10_131_227, 2_202_608, 305, 24, 12_517, 633, 3, 93_145, 5683, 8_351_593, 3194, 27, 14_992, 5_461_306,
+    10, 5652, 2173, 4, 7_046_547, 18, 15, 286_181, 105, 142_572,
+];
+
+const ROW_BYTES: u32 = 128;
+
+/// How unequally rows are read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Skew {
+    /// One row of every table for each sample, by zipf within the table: 19 of the tables are small and always hot.
+    PerTable {
+        /// Of zipf within a table.
+        exponent: f64,
+    },
+    /// What public DLRM traces show over so many reads: of the rows that are read at all, 4.7 % are read more than 32
+    /// times, and these take 62 % of the reads. The hot ones are zipf 0.3 among themselves, the others alike, at three
+    /// reads each; both lie anywhere in the tables.
+    Traces {
+        /// Reads that the proportions hold for.
+        reads: u64,
+    },
+}
+
+/// Reads of 128-byte embeddings. Endless.
+#[derive(Clone, Debug)]
+pub struct Recommender {
+    source: Source,
+}
+
+#[derive(Clone, Debug)]
+enum Source {
+    PerTable {
+        /// First row, and the picker, of each table.
+        tables: Vec<(u64, Picker)>,
+        next: usize,
+    },
+    Traces {
+        hot: Zipf,
+        hot_rows: u64,
+        cold_rows: u64,
+        scatter: Scatter,
+        random: Random,
+    },
+}
+
+/// Of the reads, those of hot rows; and hot rows of all that are read.
+const HOT_READS: f64 = 0.62;
+const HOT_ROWS: f64 = 0.047;
+/// Mean reads of a row that is not hot. With three, a twentieth of them is never read (e^-3), which is made up for.
+const COLD_READS: f64 = 3.0;
+
+impl Recommender {
+    /// Reads of the tables by `skew`.
+    pub fn new(skew: Skew, seed: u64) -> Recommender {
+        let source = match skew {
+            Skew::PerTable { exponent } => {
+                let mut first = 0;
+                let table = |(at, rows): (usize, &u64)| {
+                    let picker = Picker::new(*rows, Popularity::Zipf { exponent }, seed ^ (at as u64 + 1));
+                    first += rows;
+                    (first - rows, picker)
+                };
+                Source::PerTable { tables: CRITEO_ROWS.iter().enumerate().map(table).collect(), next: 0 }
+            }
+            Skew::Traces { reads } => {
+                let rows = Recommender::rows();
+                let cold = (reads as f64 * (1.0 - HOT_READS) / COLD_READS).clamp(1.0, rows as f64 * 0.9);
+                let seen = cold * (1.0 - (-COLD_READS).exp());
+                let hot_rows = (seen * HOT_ROWS / (1.0 - HOT_ROWS)).round().max(1.0) as u64;
+                let hot = Zipf::new(hot_rows, 0.3);
+                let (scatter, random) = (Scatter::new(rows, seed), Random::new(seed, 1));
+                Source::Traces { hot, hot_rows, cold_rows: cold as u64, scatter, random }
+            }
+        };
+        Recommender { source }
+    }
+
+    /// Rows of all tables.
+    pub fn rows() -> u64 {
+        CRITEO_ROWS.iter().sum()
+    }
+
+    /// Bytes of the file that holds all tables, one after the other.
+    pub fn file_bytes() -> u64 {
+        Recommender::rows() * u64::from(ROW_BYTES)
+    }
+
+    fn next_row(&mut self) -> u64 {
+        match &mut self.source {
+            Source::PerTable { tables, next } => {
+                let (first, picker) = &mut tables[*next];
+                *next = (*next + 1) % CRITEO_ROWS.len();
+                *first + picker.next()
+            }
+            Source::Traces { hot, hot_rows, cold_rows, scatter, random } => {
+                let index = match random.unit() < HOT_READS {
+                    true => hot.draw(random),
+                    false => *hot_rows + random.below(*cold_rows),
+                };
+                scatter.place(index)
+            }
+        }
+    }
+}
+
+impl Iterator for Recommender {
+    type Item = Read;
+
+    #[inline]
+    fn next(&mut self) -> Option<Read> {
+        Some(Read { offset: self.next_row() * u64::from(ROW_BYTES), len: ROW_BYTES })
+    }
+}
