@@ -8,8 +8,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use datapipes_cache::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
 use datapipes::Machine;
+use datapipes_cache::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
 use datapipes_cache::{Config, FineGrained, Policy};
 use datapipes_core::Result;
 use datapipes_testkit::access::{Items, Layout, Popularity, Read};
@@ -31,7 +31,7 @@ impl ReadEngine for Made {
     fn read(&self, extents: &[Extent], done: &mut OnExtent<'_>) {
         let mut bytes = [0u8; 4096];
         for (i, e) in extents.iter().enumerate() {
-            bytes[..e.len as usize].iter_mut().zip(e.offset..).for_each(|(b, at)| *b = (at * 31 >> 7) as u8);
+            bytes[..e.len as usize].iter_mut().zip(e.offset..).for_each(|(b, at)| *b = ((at * 31) >> 7) as u8);
             done(i, Ok(&bytes[..e.len as usize]));
         }
     }
@@ -56,7 +56,10 @@ fn main() {
         ("zipf 0.99", Popularity::Zipf { exponent: 0.99 }),
         ("drifting zipf 0.9", Popularity::Drifting { exponent: 0.9, period: requests / 40, step: layout.items / 100 }),
     ];
-    println!("{:20} {:>12} {:>7} {:>9} {:>9} {:>11} {:>9}", "load", "policy", "hits %", "ns/read", "items", "B/item", "recency");
+    println!(
+        "{:20} {:>12} {:>7} {:>9} {:>9} {:>11} {:>9}",
+        "load", "policy", "hits %", "ns/read", "items", "B/item", "recency"
+    );
     for (name, popularity) in loads {
         for policy in Policy::ALL {
             let budget = (file / part) as usize;
@@ -76,7 +79,7 @@ fn main() {
                 }
                 let Read { offset, .. } = reads.next().unwrap();
                 fine.read(offset, &mut out).unwrap();
-                assert_eq!(out[127], ((offset + 127) * 31 >> 7) as u8);
+                assert_eq!(out[127], (((offset + 127) * 31) >> 7) as u8);
             }
             let took = started.elapsed().as_nanos() as u64 / requests;
             let m = fine.metrics();

@@ -54,6 +54,25 @@ impl std::str::FromStr for Policy {
     }
 }
 
+/// How it is found that another process changed the file. Until then its old bytes are given out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outside {
+    /// Not at all: nobody else writes there.
+    Never,
+    /// By the file's length and times, looked at this often.
+    Every(Duration),
+    /// By events of the kernel (fanotify), right after each change; needs the maintenance thread. The file's times are looked
+    /// at only when [`look_outside`](crate::FineGrained::look_outside) is called. Refused where the kernel refuses.
+    Events,
+}
+
+impl Default for Outside {
+    fn default() -> Outside {
+        Outside::Every(Duration::from_millis(100))
+    }
+}
+
 /// Checks bytes that came from the device: the offset of a read and its bytes; what is wrong with them, if anything is.
 pub type Verify = Arc<dyn Fn(u64, &[u8]) -> Result<(), String> + Send + Sync>;
 
@@ -77,9 +96,8 @@ pub struct Config {
     pub lanes: usize,
     /// How long an item may be given out after it was read; for ever without.
     pub ttl: Option<Duration>,
-    /// How often it is looked whether the file was changed by others (length, time of modification); never without. What is
-    /// changed by others is given out as it was for so long.
-    pub look_outside: Option<Duration>,
+    /// How changes of the file by others are found.
+    pub outside: Outside,
     /// How long a read waits for a write into the same bytes before it is refused as `Busy`.
     pub patience: Duration,
     /// Run after each read from the device, before the bytes are given out or kept.
@@ -104,7 +122,7 @@ impl Config {
             depth: 64,
             lanes: 2 * std::thread::available_parallelism().map_or(2, usize::from),
             ttl: None,
-            look_outside: Some(Duration::from_millis(100)),
+            outside: Outside::default(),
             patience: Duration::from_secs(1),
             verify: None,
             prefault: true,

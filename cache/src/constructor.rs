@@ -21,14 +21,14 @@ impl Piece {
         self.offset + self.len as u64
     }
 
-    /// The bytes that are kept in the cache, once they are read.
+    /// The bytes that are kept in the cache, once they are read: never less than the piece, even if the file was cut since.
     pub(crate) fn kept(&self, file_len: u64) -> (u64, u64) {
         let (from, to) = match self.path {
             Path::Bytes => (self.offset, self.end()),
             Path::Sectors => (self.offset / SECTOR * SECTOR, self.end().next_multiple_of(SECTOR)),
             Path::Blocks => (self.offset / PAGE * PAGE, self.end().next_multiple_of(PAGE)),
         };
-        (from, to.min(file_len))
+        (from, to.min(file_len.max(self.end())))
     }
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn construct(pieces: &mut [Piece], file_len: u64, facts: EngineFacts)
     for (at, piece) in pieces.iter().enumerate() {
         let (from, to) = piece.kept(file_len);
         let from = from / grain * grain;
-        let to = to.next_multiple_of(grain).min(file_len);
+        let to = to.next_multiple_of(grain).min(file_len.max(to));
         if let Some(last) = requests.last_mut()
             && from <= last.extent.end()
             && from >= last.extent.offset

@@ -27,7 +27,7 @@ impl Detector {
     /// Notes a demand for bytes of one page; returns how many of its sectors are known to be demanded, this one included.
     pub(crate) fn demand(&self, offset: u64, len: usize) -> u32 {
         let hash = mix(offset / PAGE);
-        let entry = &self.entries[((hash >> 32) * self.entries.len() as u64 >> 32) as usize];
+        let entry = &self.entries[(((hash >> 32) * self.entries.len() as u64) >> 32) as usize];
         let first = offset % PAGE / SECTOR;
         let last = (offset % PAGE + len.max(1) as u64 - 1).min(PAGE - 1) / SECTOR;
         let wanted = (first..=last).fold(0u32, |bits, sector| bits | 1 << sector);

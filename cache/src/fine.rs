@@ -13,13 +13,13 @@ use std::ops::{Deref, Range};
 use datapipes_core::locator::{Endpoint, Facts, Handle, Locator, Persistence, Reach, Reader, Watch};
 use datapipes_core::{Error, ErrorKind, Result, Ssd};
 
-use crate::config::{Config, Policy};
+use crate::config::{self, Config, Policy};
 use crate::constructor::{Piece, construct};
 use crate::detector::Detector;
 use crate::dispatcher::{Dispatcher, Path};
 use crate::engine::{Extent, ReadEngine};
 use crate::info::{Claim, InfoArea};
-use crate::lanes::Lanes;
+use crate::lanes::{self, Lanes};
 use crate::maintenance::Maintenance;
 use crate::metrics::{Metrics, Tally};
 use crate::outside::Outside;
@@ -34,6 +34,8 @@ use crate::writes::Writes;
 
 /// The least budget, in bytes.
 pub(crate) const LEAST: usize = 2 << 20;
+/// Quarters of the time to live are periods.
+const PERIODS_OF_TTL: u64 = 4;
 /// Bytes of budget for a byte of the detector.
 const DETECTOR_PART: usize = 512;
 
@@ -80,6 +82,8 @@ pub(crate) struct Inner {
     recency: AtomicBool,
     file_len: AtomicU64,
     pub(crate) outside: Outside,
+    /// Until when periods of the time to live were ended, in nanoseconds of the engine's clock.
+    turned: AtomicU64,
     name: String,
     maintenance: Mutex<Option<Maintenance>>,
 }
@@ -144,11 +148,18 @@ impl FineGrained {
         file: Option<(Ssd, Arc<Lanes>)>,
     ) -> Result<FineGrained> {
         if config.budget < LEAST {
-            return Err(Error::new(ErrorKind::InvalidInput, "make a cache", format!("a budget of {} bytes", config.budget))
-                .advice("give at least 2 MiB"));
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "make a cache",
+                format!("a budget of {} bytes", config.budget),
+            )
+            .advice("give at least 2 MiB"));
         }
         let facts = engine.facts();
-        if !facts.granularity.is_power_of_two() || u64::from(facts.granularity) > PAGE || u64::from(facts.longest) < PAGE {
+        if !facts.granularity.is_power_of_two()
+            || u64::from(facts.granularity) > PAGE
+            || u64::from(facts.longest) < PAGE
+        {
             return Err(Error::new(ErrorKind::InvalidInput, "make a cache", format!("an engine with {facts:?}"))
                 .advice("granularity: a power of two up to 4096; longest: at least 4096"));
         }
@@ -156,7 +167,7 @@ impl FineGrained {
         let (depth, most) = if file.is_some() { buffers(&config) } else { (0, 0) };
         let adaptive = config.policy == Policy::Adaptive;
         let samples = if adaptive { config.budget / 256 } else { 0 };
-        let rest = config.budget - depth * most * PAGE as usize - detector.bytes() - samples;
+        let rest = config.budget - lanes::lane_bytes(depth) * most - detector.bytes() - samples;
         let (prefault, lives) = (config.prefault, config.ttl.is_some());
         let rest = rest.max(LEAST_BUDGET);
         let store: Box<dyn Store> = match config.policy {
@@ -168,7 +179,7 @@ impl FineGrained {
         let (ssd, lanes) = file.unzip();
         let file_len = engine.len_bytes()?;
         check_len(file_len, &name)?;
-        let threaded = config.maintenance;
+        let (threaded, now_ns) = (config.maintenance, engine.now_ns());
         let inner = Arc::new(Inner {
             store,
             engine,
@@ -182,6 +193,7 @@ impl FineGrained {
             recency: AtomicBool::new(false),
             file_len: AtomicU64::new(file_len),
             outside: Outside::new(ssd.as_ref()),
+            turned: AtomicU64::new(now_ns),
             config,
             ssd,
             lanes,
@@ -282,9 +294,9 @@ impl FineGrained {
 
 /// Depth and number of lanes, whose buffers take at most a sixteenth of the budget.
 fn buffers(config: &Config) -> (usize, usize) {
-    let pages = (config.budget / 16 / PAGE as usize).max(8);
-    let depth = config.depth.clamp(1, pages.min(4096));
-    (depth, config.lanes.clamp(1, (pages / depth).max(1)))
+    let most = (config.budget / 16 / lanes::lane_bytes(1)).max(8);
+    let depth = config.depth.clamp(1, most.min(4096));
+    (depth, config.lanes.clamp(1, (most / depth).max(1)))
 }
 
 fn check_len(len: u64, name: &str) -> Result<()> {
@@ -320,6 +332,7 @@ impl Reader for FineGrained {
 impl Watch for Inner {
     fn changing(&self, range: Range<u64>) {
         Tally::add(&self.tally.changes, 1);
+        self.notice_others();
         self.writes.begin(&range);
         self.store.invalidate(range);
     }
@@ -366,27 +379,61 @@ impl Inner {
     }
 
     pub(crate) fn maintain(&self) {
+        self.turn();
         self.store.rebalance(self.config.reassignment);
         self.items.store(self.store.state().items, Ordering::Relaxed);
-        // An error here is met again by whoever reads.
-        let _ = self.look_outside();
+        if matches!(self.config.outside, config::Outside::Every(_)) {
+            // An error here is met again by whoever reads.
+            let _ = self.look_outside();
+        }
     }
 
-    pub(crate) fn next_period(&self) {
-        self.store.next_period();
+    /// Ends periods of the time to live, by the engine's clock.
+    fn turn(&self) {
+        let Some(ttl) = self.config.ttl else { return };
+        let period = (ttl.as_nanos() as u64 / PERIODS_OF_TTL).max(1);
+        let turned = self.turned.load(Ordering::Acquire);
+        let passed = self.engine.now_ns().saturating_sub(turned) / period;
+        // One of those who come at once does it.
+        if passed > 0
+            && self
+                .turned
+                .compare_exchange(turned, turned + passed * period, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        {
+            // After so many, nothing is left.
+            (0..passed.min(2 * PERIODS_OF_TTL)).for_each(|_| self.store.next_period());
+        }
+    }
+
+    /// Before a change of our own, after which the file looks otherwise in any case: whether others changed it before that.
+    /// What others change while we do is not found.
+    pub(crate) fn notice_others(&self) {
+        if matches!(self.config.outside, config::Outside::Every(_))
+            && !self.writes.any()
+            && self.outside.look(self.ssd.as_ref()).unwrap_or(false)
+        {
+            self.changed_by_others();
+        }
     }
 
     fn look_outside(&self) -> Result<bool> {
-        if self.config.look_outside.is_none() || self.writes.any() {
+        if self.writes.any() {
             return Ok(false);
         }
         let changed = self.outside.look(self.ssd.as_ref())?;
         // What began meanwhile may be what was seen.
-        if changed && !self.writes.any() {
-            Tally::add(&self.tally.changes_outside, 1);
-            self.changed_range(0..u64::MAX);
+        let changed = changed && !self.writes.any();
+        if changed {
+            self.changed_by_others();
         }
         Ok(changed)
+    }
+
+    /// Somebody else changed the file.
+    pub(crate) fn changed_by_others(&self) {
+        Tally::add(&self.tally.changes_outside, 1);
+        self.changed_range(0..u64::MAX);
     }
 
     fn metrics(&self) -> Metrics {
@@ -400,6 +447,11 @@ impl Inner {
         metrics.under_way = self.info.under_way();
         metrics.page_cost = self.dispatcher.page_cost();
         metrics
+    }
+
+    /// Whether the range seems to lie beyond the file, as far as its length is known.
+    pub(crate) fn is_beyond(&self, offset: u64, len: usize) -> bool {
+        offset.checked_add(len as u64).is_none_or(|end| end > self.file_len())
     }
 
     /// Whether the range lies in the file, whose length is looked up again if it seems not to.
@@ -426,11 +478,14 @@ impl Inner {
     }
 
     /// The way for bytes of one page that are missing. While other bytes of the page change, only those that were asked for
-    /// are kept.
+    /// are kept; where bytes are checked, only what was checked is.
     pub(crate) fn dispatch(&self, offset: u64, len: usize, missing: Missing) -> Path {
         let demanded = self.detector.demand(offset, len);
         let page = offset / PAGE * PAGE;
         match self.dispatcher.path(len, missing, demanded) {
+            _ if self.config.verify.is_some() => Path::Bytes,
+            // A block that is not kept would be read again and again for its bytes.
+            Path::Blocks if !self.config.keep_blocks && len <= self.config.large => Path::Bytes,
             Path::Sectors | Path::Blocks if self.writes.is_changing(&(page..page + PAGE)) => Path::Bytes,
             path => path,
         }
@@ -447,8 +502,9 @@ impl Inner {
             return self.check_range(offset, 0);
         }
         let mut missed = missed;
+        let mut careful = false;
+        let range = offset..offset.saturating_add(out.len() as u64);
         loop {
-            let range = offset..offset.saturating_add(out.len() as u64);
             let stamp = self.writes.stamp(&range);
             self.writes.wait_quiet(&range, self.config.patience).inspect_err(|_| Tally::add(&self.tally.failed, 1))?;
             self.check_range(offset, out.len())?;
@@ -460,30 +516,19 @@ impl Inner {
                     false => self.store.read(at, &mut out[out_at..out_at + len]),
                 };
                 if let Err(missing) = found {
-                    pieces.push(Piece { offset: at, len, out_at, read: 0, path: self.dispatch(at, len, missing) });
+                    let path = if careful { Path::Bytes } else { self.dispatch(at, len, missing) };
+                    pieces.push(Piece { offset: at, len, out_at, read: 0, path });
                 }
             }
             missed = false;
             let mut failure = None;
+            let unchanged = |_: &Piece| self.writes.unchanged(&range, stamp);
             if !pieces.is_empty() {
                 let whole = pieces.len() == 1 && pieces[0].len == out.len();
-                self.bring(&mut pieces, out, &mut |_| stamp, &mut |piece, bytes| {
-                    // A piece that is the whole read is checked before it is kept.
-                    match &self.config.verify {
-                        Some(verify) if whole => verify(piece.offset, bytes),
-                        _ => Ok(()),
-                    }
-                }, &mut |_, error| {
-                    if failure.is_none() {
-                        failure = Some(error);
-                    }
-                });
-                if let (None, false, Some(verify)) = (&failure, whole, &self.config.verify)
-                    && self.writes.unchanged(&range, stamp)
-                    && let Err(why) = verify(offset, out)
-                {
-                    self.store.invalidate(range.clone());
-                    failure = Some(self.corrupt(offset, out.len(), &why));
+                let how = Bring { careful, whole, unchanged: &unchanged };
+                self.bring(&mut pieces, out, how, &mut |_, error| _ = failure.get_or_insert(error));
+                if failure.is_none() && !whole {
+                    failure = self.check_together(offset, out, &|| self.writes.unchanged(&range, stamp)).err();
                 }
             }
             // An error may come of a change as well: a file that was cut.
@@ -491,28 +536,54 @@ impl Inner {
                 Tally::add(&self.tally.repeated, 1);
                 continue;
             }
-            if failure.is_some() {
-                Tally::add(&self.tally.failed, 1);
+            let Some(error) = failure else { return Ok(()) };
+            if !careful && error.kind() != ErrorKind::Corrupt {
+                // Of a request that failed, perhaps only bytes beside those that were asked for; or the file is shorter than
+                // it was. Once more, for these bytes alone.
+                careful = true;
+                self.look_at_len()?;
+                continue;
             }
-            return failure.map_or(Ok(()), Err);
+            Tally::add(&self.tally.failed, 1);
+            return Err(error);
         }
+    }
+
+    /// Checks and keeps what came in several pieces, none of which could be checked by itself.
+    pub(crate) fn check_together(&self, offset: u64, out: &[u8], valid: &dyn Fn() -> bool) -> Result<()> {
+        let Some(verify) = &self.config.verify else { return Ok(()) };
+        if !valid() {
+            return Ok(());
+        }
+        verify(offset, out).map_err(|why| self.corrupt(offset, out.len(), &why))?;
+        for (at, len) in in_pages(offset, out.len()) {
+            let from = (at - offset) as usize;
+            self.store.insert(at, &out[from..from + len], at, valid);
+        }
+        Ok(())
+    }
+
+    /// Looks up how long the file is now.
+    pub(crate) fn look_at_len(&self) -> Result<()> {
+        self.file_len.store(self.engine.len_bytes()?, Ordering::Release);
+        Ok(())
     }
 
     fn corrupt(&self, offset: u64, len: usize, why: &str) -> Error {
         Error::new(ErrorKind::Corrupt, "read", format!("{}: {len} bytes: {why}", self.name)).offset(offset)
     }
 
-    /// Reads pieces from the device into `out`, and offers what they bring to the store. `stamps` are those of each piece's
-    /// read, from before it was looked up. Errors go to `failed`, with the piece they concern.
+    /// Reads pieces from the device into `out`, and offers what they bring to the store. Errors go to `failed`, with the piece
+    /// they concern.
     pub(crate) fn bring(
         &self,
         pieces: &mut [Piece],
         out: &mut [u8],
-        stamps: &mut dyn FnMut(&Piece) -> crate::writes::Stamp,
-        check: &mut dyn FnMut(&Piece, &[u8]) -> std::result::Result<(), String>,
+        how: Bring<'_>,
         failed: &mut dyn FnMut(&Piece, Error),
     ) {
         let file_len = self.file_len();
+        let verify = self.config.verify.as_ref();
         let requests = construct(pieces, file_len, self.engine.facts());
         let pieces = &*pieces;
         let mut mine = Vec::with_capacity(requests.len());
@@ -523,38 +594,44 @@ impl Inner {
             let range = extent.offset..extent.end();
             let stamp = self.writes.stamp(&range);
             let whole = !self.writes.is_changing(&range);
+            if how.careful {
+                mine.push((number, None));
+                extents.push(extent);
+                continue;
+            }
             match self.info.claim(extent, stamp, whole) {
                 Claim::Mine(flight) => {
-                    mine.push((number, flight));
+                    mine.push((number, Some(flight)));
                     extents.push(extent);
                 }
                 Claim::Others(flight) => others.push((number, flight)),
             }
         }
-        let mut settle = |number: usize, extent: Extent, result: std::result::Result<&[u8], &Error>, read_here: bool| {
-            let request = &requests[number];
-            let mut last_kept = None;
-            for piece in &pieces[request.first..request.first + request.count] {
-                match result {
-                    Ok(bytes) => {
-                        let at = (piece.offset - extent.offset) as usize;
-                        let Some(wanted) = bytes.get(at..at + piece.len) else {
-                            failed(piece, self.short(piece, extent, bytes.len()));
-                            continue;
-                        };
-                        out[piece.out_at..piece.out_at + piece.len].copy_from_slice(wanted);
-                        let kept = piece.kept(file_len);
-                        if let Err(why) = check(piece, wanted) {
-                            failed(piece, self.corrupt(piece.offset, piece.len, &why));
-                        } else if read_here && last_kept != Some(kept) {
-                            self.keep(piece, kept, extent, bytes, stamps(piece));
-                            last_kept = Some(kept);
+        let mut settle =
+            |number: usize, extent: Extent, result: std::result::Result<&[u8], &Error>, read_here: bool| {
+                let request = &requests[number];
+                let mut last_kept = None;
+                for piece in &pieces[request.first..request.first + request.count] {
+                    match result {
+                        Ok(bytes) => {
+                            let at = (piece.offset - extent.offset) as usize;
+                            let Some(wanted) = bytes.get(at..at + piece.len) else {
+                                failed(piece, self.short(piece, extent, bytes.len()));
+                                continue;
+                            };
+                            out[piece.out_at..piece.out_at + piece.len].copy_from_slice(wanted);
+                            let kept = piece.kept(file_len);
+                            if let Some(Err(why)) = verify.filter(|_| how.whole).map(|v| v(piece.offset, wanted)) {
+                                failed(piece, self.corrupt(piece.offset, piece.len, &why));
+                            } else if read_here && last_kept != Some(kept) && (verify.is_none() || how.whole) {
+                                self.keep(piece, kept, extent, bytes, &|| (how.unchanged)(piece));
+                                last_kept = Some(kept);
+                            }
                         }
+                        Err(error) => failed(piece, self.of_piece(piece, error)),
                     }
-                    Err(error) => failed(piece, self.of_piece(piece, error)),
                 }
-            }
-        };
+            };
         if !extents.is_empty() {
             let started = (extents.len() == 1).then(|| self.engine.now_ns());
             self.engine.read(&extents, &mut |at, result| {
@@ -564,7 +641,9 @@ impl Inner {
                     Tally::add(&self.tally.device_reads, 1);
                     Tally::add(&self.tally.device_bytes, bytes.len() as u64);
                 }
-                self.info.landed(flight, result.map(|b| &**b));
+                if let Some(flight) = flight {
+                    self.info.landed(flight, result.map(|b| &**b));
+                }
                 settle(*number, extents[at], result.map(|b| &**b), true);
             });
             if let Some(started) = started {
@@ -575,32 +654,32 @@ impl Inner {
             Tally::add(&self.tally.joined, 1);
             let result = flight.wait();
             let extent = requests[number].extent;
-            settle(number, extent, result.as_deref().map_err(|e| e), false);
+            settle(number, extent, result.as_deref(), false);
         }
     }
 
-    /// Offers bytes that were read to the store.
-    fn keep(&self, piece: &Piece, kept: (u64, u64), extent: Extent, bytes: &[u8], stamp: crate::writes::Stamp) {
+    /// Offers bytes that were read to the store. `valid` is about the read's stripes, which have what is kept beside it, too:
+    /// that lies in the same page.
+    fn keep(&self, piece: &Piece, kept: (u64, u64), extent: Extent, bytes: &[u8], valid: &dyn Fn() -> bool) {
         Tally::add(&self.tally.by_path[piece.path as usize], 1);
         if piece.path == Path::Blocks && !self.config.keep_blocks {
             return;
         }
         let (from, to) = kept;
         let Some(bytes) = bytes.get((from - extent.offset) as usize..(to - extent.offset) as usize) else { return };
-        // The stamp is of the read's stripes, which have what is kept beside it, too: that lies in the same page.
-        let valid = || self.writes.unchanged(&(piece.offset..piece.end()), stamp);
-        self.store.insert(from, bytes, piece.offset, &valid);
+        self.store.insert(from, bytes, piece.offset, valid);
     }
 
     /// Checks and keeps what a read of one piece brought.
-    pub(crate) fn settle_read(&self, piece: Piece, extent: Extent, bytes: &[u8], stamp: crate::writes::Stamp) -> Result<()> {
+    pub(crate) fn settle_read(&self, piece: Piece, extent: Extent, bytes: &[u8], how: Settle<'_>) -> Result<()> {
         let at = (piece.offset - extent.offset) as usize;
-        if let (Some(verify), Some(wanted)) = (&self.config.verify, bytes.get(at..at + piece.len))
-            && let Err(why) = verify(piece.offset, wanted)
-        {
-            return Err(self.corrupt(piece.offset, piece.len, &why));
+        if let (Some(verify), Some(wanted)) = (&self.config.verify, bytes.get(at..at + piece.len)) {
+            if !how.whole {
+                return Ok(());
+            }
+            verify(piece.offset, wanted).map_err(|why| self.corrupt(piece.offset, piece.len, &why))?;
         }
-        self.keep(&piece, piece.kept(self.file_len()), extent, bytes, stamp);
+        self.keep(&piece, piece.kept(self.file_len()), extent, bytes, how.unchanged);
         Ok(())
     }
 
@@ -618,6 +697,24 @@ impl Inner {
             None => told,
         }
     }
+}
+
+/// How pieces are brought.
+pub(crate) struct Bring<'a> {
+    /// Each request by itself: what others are reading may be more than what was asked for, and fail for that.
+    pub(crate) careful: bool,
+    /// Each piece is a whole read, and may be checked and kept by itself.
+    pub(crate) whole: bool,
+    /// Whether a piece's read has not changed since before it was looked up: by the stripes of the whole read.
+    pub(crate) unchanged: &'a dyn Fn(&Piece) -> bool,
+}
+
+/// How a piece that arrived is settled.
+pub(crate) struct Settle<'a> {
+    /// It is a whole read, and may be checked by itself.
+    pub(crate) whole: bool,
+    /// Whether nothing changed since before the read was looked up: by the stripes of the whole read.
+    pub(crate) unchanged: &'a dyn Fn() -> bool,
 }
 
 /// A range cut at the borders of pages: offset and length of each part.

@@ -1,10 +1,11 @@
 //! Many reads at once: what is cached is copied, the rest is sorted, merged, and read with a deep queue.
 
+use std::ops::Range;
+
 use datapipes_core::{Error, ErrorKind, Result};
 
 use crate::constructor::Piece;
-use crate::fine::{FineGrained, Inner, in_pages};
-use crate::metrics::Tally;
+use crate::fine::{Bring, FineGrained, Inner, in_pages};
 use crate::store::PAGE;
 use crate::writes::Stamp;
 
@@ -44,6 +45,21 @@ struct Read {
     offset: u64,
     len: usize,
     out_at: usize,
+}
+
+impl Read {
+    fn range(self) -> Range<u64> {
+        self.offset..self.offset.saturating_add(self.len as u64)
+    }
+}
+
+/// A read that is not a hit: its number, and the versions of its bytes from before it was looked up.
+#[derive(Clone, Copy)]
+struct Begun {
+    number: usize,
+    stamp: Stamp,
+    /// Nothing of it was looked up: it is to be made by itself.
+    alone: bool,
 }
 
 impl FineGrained {
@@ -87,40 +103,30 @@ impl Inner {
     fn gather(&self, count: usize, reads: &dyn Fn(usize) -> Read, out: &mut [u8]) -> Gathered {
         let mut gathered = Gathered::default();
         let mut pieces = Vec::new();
-        let mut stamps: Vec<(usize, Stamp)> = Vec::new();
+        let mut begun: Vec<Begun> = Vec::new();
         for window in (0..count).step_by(WINDOW) {
             let numbers = window..(window + WINDOW).min(count);
             pieces.clear();
-            stamps.clear();
+            begun.clear();
             for number in numbers.clone() {
                 if number + AHEAD < numbers.end {
                     self.store.prefetch(reads(number + AHEAD).offset);
                 }
-                self.look_up(number, reads(number), out, &mut pieces, &mut stamps, &mut gathered);
+                self.look_up(number, reads(number), out, &mut pieces, &mut begun);
             }
-            gathered.hits += (numbers.len() - stamps.len()) as u64;
-            gathered.misses += stamps.len() as u64;
-            self.fetch(reads, out, &mut pieces, &stamps, &mut gathered);
+            gathered.hits += (numbers.len() - begun.len()) as u64;
+            gathered.misses += begun.len() as u64;
+            self.fetch(reads, out, &mut pieces, &begun, &mut gathered);
         }
-        Tally::add(&self.tally.failed, gathered.failed.len() as u64);
-        // Hits that failed are none.
         gathered
     }
 
     /// Copies what is cached of a read; notes the rest, and the read's stamp, once.
-    fn look_up(
-        &self,
-        number: usize,
-        read: Read,
-        out: &mut [u8],
-        pieces: &mut Vec<Piece>,
-        stamps: &mut Vec<(usize, Stamp)>,
-        gathered: &mut Gathered,
-    ) {
+    fn look_up(&self, number: usize, read: Read, out: &mut [u8], pieces: &mut Vec<Piece>, begun: &mut Vec<Begun>) {
         self.sample(read.offset);
         let Read { offset, len, out_at } = read;
         let whole = len > 0 && len as u64 <= PAGE - offset % PAGE;
-        let range = offset..offset.saturating_add(len as u64);
+        let range = read.range();
         // Before the look at what is there.
         let stamp = self.writes.stamp(&range);
         let first = whole.then(|| self.store.read(offset, &mut out[out_at..out_at + len]));
@@ -130,75 +136,58 @@ impl Inner {
         if len == 0 {
             return;
         }
-        stamps.push((number, stamp));
-        // A read that must wait or be refused is made by itself, later.
-        if self.writes.is_changing(&range) || self.check_range(offset, len).is_err() {
+        begun.push(Begun { number, stamp, alone: true });
+        // A read that must wait or be refused is made by itself, later; so is one whose parts can be checked only together.
+        let parts = first.is_none() && self.config.verify.is_some();
+        if parts || self.writes.is_changing(&range) || self.is_beyond(offset, len) {
             return;
+        }
+        let read = begun.len() as u32 - 1;
+        if let Some(last) = begun.last_mut() {
+            last.alone = false;
         }
         if let Some(Err(missing)) = first {
             let path = self.dispatch(offset, len, missing);
-            pieces.push(Piece { offset, len, out_at, read: stamps.len() as u32 - 1, path });
+            pieces.push(Piece { offset, len, out_at, read, path });
             return;
         }
-        let _ = gathered;
         for (at, part) in in_pages(offset, len) {
             let part_at = out_at + (at - offset) as usize;
             if let Err(missing) = self.store.read(at, &mut out[part_at..part_at + part]) {
                 let path = self.dispatch(at, part, missing);
-                pieces.push(Piece { offset: at, len: part, out_at: part_at, read: stamps.len() as u32 - 1, path });
+                pieces.push(Piece { offset: at, len: part, out_at: part_at, read, path });
             }
         }
     }
 
-    /// Reads what is missing of a window; what changed meanwhile is read again, one by one.
+    /// Reads what is missing of a window. What changed meanwhile is read again, one by one; so is what failed, because the
+    /// request that failed may have been for other reads as well.
     fn fetch(
         &self,
         reads: &dyn Fn(usize) -> Read,
         out: &mut [u8],
         pieces: &mut [Piece],
-        stamps: &[(usize, Stamp)],
+        begun: &[Begun],
         gathered: &mut Gathered,
     ) {
-        if stamps.is_empty() {
-            return;
-        }
-        // Reads that have pieces; the others could not be looked up.
-        let mut begun = vec![false; stamps.len()];
-        pieces.iter().for_each(|p| begun[p.read as usize] = true);
-        let mut errors: Vec<Option<Error>> = Vec::new();
-        errors.resize_with(stamps.len(), || None);
+        let mut failed = vec![false; begun.len()];
         if !pieces.is_empty() {
-            self.bring(
-                pieces,
-                out,
-                &mut |piece| stamps[piece.read as usize].1,
-                &mut |piece, bytes| {
-                    let whole = reads(stamps[piece.read as usize].0).len == piece.len;
-                    match &self.config.verify {
-                        Some(verify) if whole => verify(piece.offset, bytes),
-                        _ => Ok(()),
-                    }
-                },
-                &mut |piece, error| {
-                    errors[piece.read as usize].get_or_insert(error);
-                },
-            );
+            let unchanged = |piece: &Piece| {
+                let Begun { number, stamp, .. } = begun[piece.read as usize];
+                self.writes.unchanged(&reads(number).range(), stamp)
+            };
+            self.bring(pieces, out, Bring { careful: false, whole: true, unchanged: &unchanged }, &mut |piece, _| {
+                failed[piece.read as usize] = true
+            });
         }
-        for (at, (number, stamp)) in stamps.iter().enumerate() {
-            let Read { offset, len, out_at } = reads(*number);
-            let range = offset..offset.saturating_add(len as u64);
-            let crosses = len as u64 > PAGE - offset % PAGE;
-            let verified = !crosses || self.config.verify.is_none();
-            // A read across pages all of whose parts were cached has no piece, and is whole if nothing changed.
-            let begun = begun[at] || crosses && self.check_range(offset, len).is_ok() && !self.writes.is_changing(&range);
-            if begun && verified && self.writes.unchanged(&range, *stamp) {
-                if let Some(error) = errors[at].take() {
-                    gathered.failed.push((*number, error));
-                }
+        for (&Begun { number, stamp, alone }, failed) in begun.iter().zip(failed) {
+            let read = reads(number);
+            if !alone && !failed && self.writes.unchanged(&read.range(), stamp) {
                 continue;
             }
-            if let Err(error) = self.read_slowly(offset, &mut out[out_at..out_at + len], false) {
-                gathered.failed.push((*number, error));
+            let out = &mut out[read.out_at..read.out_at + read.len];
+            if let Err(error) = self.read_slowly(read.offset, out, false) {
+                gathered.failed.push((number, error));
             }
         }
     }

@@ -3,6 +3,7 @@
 //! Who finds that an extent is being read by another thread waits for that instead of reading it again.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use datapipes_core::{Error, ErrorKind, Result};
 
@@ -13,6 +14,26 @@ use crate::writes::Stamp;
 
 /// Parts of the table, so that threads seldom meet.
 const PARTS: usize = 16;
+
+/// Offsets need no hash that withstands an enemy: who chooses them has the table for himself.
+#[derive(Default)]
+struct Mixed(u64);
+
+impl Hasher for Mixed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|b| self.write_u64(u64::from(*b)));
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        self.0 = mix(self.0 ^ n);
+    }
+}
+
+type Flights = HashMap<u64, Arc<Flight>, BuildHasherDefault<Mixed>>;
 
 /// What arrived, or why it did not.
 type Arrival = std::result::Result<Arc<[u8]>, (ErrorKind, String)>;
@@ -44,17 +65,17 @@ pub(crate) enum Claim {
 
 /// The table of flights.
 pub(crate) struct InfoArea {
-    parts: [Mutex<HashMap<u64, Arc<Flight>>>; PARTS],
+    parts: [Mutex<Flights>; PARTS],
 }
 
 impl Default for InfoArea {
     fn default() -> InfoArea {
-        InfoArea { parts: std::array::from_fn(|_| Mutex::new(HashMap::new())) }
+        InfoArea { parts: std::array::from_fn(|_| Mutex::default()) }
     }
 }
 
 impl InfoArea {
-    fn part(&self, offset: u64) -> &Mutex<HashMap<u64, Arc<Flight>>> {
+    fn part(&self, offset: u64) -> &Mutex<Flights> {
         &self.parts[mix(offset) as usize % PARTS]
     }
 

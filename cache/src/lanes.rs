@@ -6,18 +6,27 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use datapipes_core::{Constraints, Dram, Error, ErrorKind, Machine, MapOptions, Pages, Pipe, Result, Span, Ssd};
+use datapipes_core::{
+    Constraints, Dram, Error, ErrorKind, Finished, Machine, MapOptions, Pages, Pipe, Result, Span, Ssd,
+};
 
 use crate::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
 use crate::store::PAGE;
 use crate::sync::{Condvar, Mutex, lock};
 
+/// Buffers for each request outstanding: those of one group are emptied while the next is on its way.
+const SPARE: usize = 2;
 /// The most pages an extent has: what one buffer of a lane holds.
 const BUFFER: usize = PAGE as usize;
 
 struct Lane {
     pipe: Pipe,
     buffers: Dram,
+}
+
+/// Bytes of a lane's buffers, by its depth.
+pub(crate) fn lane_bytes(depth: usize) -> usize {
+    depth * SPARE * BUFFER
 }
 
 /// Reads a file by pipes of the machine.
@@ -35,11 +44,15 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    /// Lanes of `depth` buffers each, at most `most` of them. The first is made now, so that what is wrong is known now.
+    /// Lanes of `depth` requests each, at most `most` of them. The first is made now, so that what is wrong is known now.
     pub(crate) fn open(machine: &Machine, ssd: &Ssd, depth: usize, most: usize) -> Result<Lanes> {
         let file = ssd.file();
         if !file.readable() {
-            return Err(Error::new(ErrorKind::InvalidInput, "read", format!("{} is open for writing only", ssd.path().display())));
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "read",
+                format!("{} is open for writing only", ssd.path().display()),
+            ));
         }
         // Past the page cache, in the device's own blocks: a page cache in front would hold the same bytes again, by pages.
         let direct = file.direct_fd().is_ok() && u64::from(file.offset_align()) <= PAGE;
@@ -74,12 +87,12 @@ impl Lanes {
 
     /// Bytes of buffers.
     pub(crate) fn buffer_bytes(&self) -> usize {
-        self.made.load(Ordering::Relaxed) * self.depth * BUFFER
+        self.made.load(Ordering::Relaxed) * self.depth * SPARE * BUFFER
     }
 
     fn make(&self) -> Result<Lane> {
         let options = MapOptions { pages: Pages::Small, ..MapOptions::default() };
-        let buffers = Dram::allocate_with(self.depth * BUFFER, options)?;
+        let buffers = Dram::allocate_with(self.depth * SPARE * BUFFER, options)?;
         let pipe = self.machine.connect_with(&self.ssd, &buffers, &self.constraints)?;
         Ok(Lane { pipe, buffers })
     }
@@ -113,9 +126,8 @@ impl Lanes {
     /// Hands out the bytes in a buffer.
     fn tell(lane: &Lane, slot: usize, len: u32, number: usize, result: Result<()>, done: &mut OnExtent<'_>) {
         let bytes = result.and_then(|()| lane.buffers.range(slot * BUFFER, len as usize)?.lease());
-        match &bytes {
-            Ok(lease) => done(number, Ok(lease)),
-            Err(_) => {}
+        if let Ok(lease) = &bytes {
+            done(number, Ok(lease))
         }
         if let Err(error) = bytes {
             done(number, Err(error));
@@ -129,15 +141,16 @@ impl Lanes {
 
     fn read_many(&self, lane: &Lane, extents: &[Extent], done: &mut OnExtent<'_>) {
         let mut batch = lane.pipe.batch();
-        let mut free: Vec<usize> = (0..self.depth).rev().collect();
-        let mut next = 0;
+        let mut free: Vec<usize> = (0..self.depth * SPARE).rev().collect();
         let mut told = vec![false; extents.len()];
-        let mut left = extents.len();
-        // Submitted in groups: one call for many, and the device's queue never runs dry.
-        let group = (self.depth / 8).max(1);
-        while left > 0 {
-            if next < extents.len() && (free.len() >= group || batch.under_way() == 0) {
-                let count = free.len().min(extents.len() - next);
+        let mut ready = Vec::with_capacity(self.depth);
+        let mut next = 0;
+        // Submitted in groups, one call for many; and before what has come is handed out, so that the device has work meanwhile.
+        let group = (self.depth / 4).max(1);
+        loop {
+            let room = self.depth.saturating_sub(batch.under_way()).min(free.len());
+            if next < extents.len() && (room >= group || batch.under_way() == 0) {
+                let count = room.min(extents.len() - next);
                 let start = next;
                 let slots = free.split_off(free.len() - count);
                 batch.submit(slots.into_iter().enumerate().map(|(i, slot)| {
@@ -147,23 +160,27 @@ impl Lanes {
                 }));
                 next += count;
             }
-            match batch.next() {
-                Ok(Some(finished)) => {
-                    let (number, slot) = ((finished.tag >> 16) as usize, (finished.tag & 0xffff) as usize);
-                    Self::tell(lane, slot, extents[number].len, number, finished.result, done);
-                    free.push(slot);
-                    told[number] = true;
-                    left -= 1;
+            for Finished { tag, result } in ready.drain(..) {
+                let (number, slot) = ((tag >> 16) as usize, (tag & 0xffff) as usize);
+                Self::tell(lane, slot, extents[number].len, number, result, done);
+                told[number] = true;
+                free.push(slot);
+            }
+            if batch.under_way() == 0 && next == extents.len() {
+                return;
+            }
+            // While more is to be submitted, as soon as there is room for a group; at the end, half of the rest at a time.
+            let least = if next < extents.len() { group } else { batch.under_way().div_ceil(2) };
+            if let Err(error) = batch.wait_for(least) {
+                // The ring itself is broken: nothing of what is left comes.
+                let (kind, text) = (error.kind(), error.to_string());
+                for (number, _) in told.iter().enumerate().filter(|(_, told)| !**told) {
+                    done(number, Err(Error::relayed(kind, text.clone())));
                 }
-                Ok(None) => break,
-                Err(error) => {
-                    // The ring itself is broken: nothing of what is left comes.
-                    let (kind, text) = (error.kind(), error.to_string());
-                    for (number, _) in told.iter().enumerate().filter(|(_, told)| !**told) {
-                        done(number, Err(Error::relayed(kind, text.clone())));
-                    }
-                    return;
-                }
+                return;
+            }
+            while let Some(finished) = batch.try_next() {
+                ready.push(finished);
             }
         }
     }

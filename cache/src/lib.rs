@@ -17,7 +17,7 @@
 //! | consistency | `writes`, `outside` |
 //!
 //! What it does not do: it is no write cache, and no protocol between processes. Other processes' writes are found by the
-//! file's times (see [`Config::look_outside`]); writes through memory that maps the file may not be found. On devices of
+//! file's times (see [`Outside`]); writes through memory that maps the file may not be found. On devices of
 //! blocks the smallest read is a block (512 bytes, or what the device states); a device that moves single bytes needs an
 //! [`engine::ReadEngine`] that says so, and a place in persistent memory needs no cache at all.
 
@@ -28,6 +28,7 @@ mod config;
 mod constructor;
 mod detector;
 mod dispatcher;
+mod events;
 mod fine;
 mod gather;
 mod info;
@@ -37,6 +38,8 @@ mod metrics;
 mod outside;
 mod policy;
 mod reassign;
+#[cfg(all(test, shuttle))]
+mod schedules;
 mod shadow;
 mod snapshot;
 mod store;
@@ -45,7 +48,7 @@ mod write;
 mod writes;
 
 pub use asynchronous::{Asynchronous, Reading};
-pub use config::{Config, Policy, Verify};
+pub use config::{Config, Outside, Policy, Verify};
 pub use fine::{Bytes, FineGrained};
 pub use gather::Gathered;
 pub use metrics::{ClassMetrics, Metrics};

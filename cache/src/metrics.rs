@@ -152,7 +152,7 @@ impl fmt::Display for Metrics {
             f,
             "{} items of {} bytes in {} of memory ({:.0} bytes an item); policy {}{}",
             self.items,
-            if self.items == 0 { 0 } else { self.item_bytes / self.items },
+            self.item_bytes.checked_div(self.items).unwrap_or(0),
             self.memory_bytes,
             self.bytes_per_item(),
             self.policy,
@@ -174,7 +174,11 @@ impl fmt::Display for Metrics {
             self.changes_outside,
             self.reassigned
         )?;
-        writeln!(f, "{:>8} {:>7} {:>9} {:>11} {:>11} {:>10} {:>10}", "class", "slabs", "items", "hits", "misses", "admitted", "evicted")?;
+        writeln!(
+            f,
+            "{:>8} {:>7} {:>9} {:>11} {:>11} {:>10} {:>10}",
+            "class", "slabs", "items", "hits", "misses", "admitted", "evicted"
+        )?;
         for c in &self.classes {
             writeln!(
                 f,

@@ -5,6 +5,8 @@
 //! of the file system's clock (nanoseconds on kernels from 6.13 on, milliseconds before) look like one. So this finds a file that
 //! was edited or replaced in place; it is no protocol between processes.
 
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use datapipes_core::{Error, Result, Ssd};
 
 use crate::sync::{Mutex, lock};
@@ -28,7 +30,24 @@ impl Look {
             changed_ns: ns(stat.st_ctime, i128::from(stat.st_ctime_nsec)),
         })
     }
+
+    /// The same, such that every change from now on is seen: it waits, at most for a tick of the file system's clock, while the
+    /// last change is younger than that.
+    pub(crate) fn at_rest(ssd: &Ssd) -> Result<Look> {
+        let look = Look::at(ssd)?;
+        let last = u64::try_from(look.changed_ns.max(look.modified_ns)).unwrap_or(0);
+        let age = SystemTime::now().duration_since(UNIX_EPOCH + Duration::from_nanos(last)).unwrap_or_default();
+        if age >= TICK {
+            return Ok(look);
+        }
+        std::thread::sleep(TICK - age);
+        Look::at(ssd)
+    }
 }
+
+/// A file that changed within this time may change again without looking otherwise: no clock of a file system that we know
+/// ticks more slowly.
+const TICK: Duration = Duration::from_millis(20);
 
 /// How it looked last; nothing is known until the next look after a change of our own.
 pub(crate) struct Outside(Mutex<Option<Look>>);

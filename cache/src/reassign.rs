@@ -6,8 +6,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::policy::Policy;
-use crate::store::class::{CLASSES, SLAB};
 use crate::store::Shard;
+use crate::store::class::{CLASSES, SLAB};
 
 /// How slabs are divided among size classes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

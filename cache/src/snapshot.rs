@@ -94,7 +94,7 @@ impl FineGrained {
             return Err(Error::new(ErrorKind::InvalidInput, "save", "the cache is not over a file"));
         };
         // Before the items: if the file changes while they are collected, it looks otherwise than is written here.
-        let look = Look::at(ssd)?;
+        let look = Look::at_rest(ssd)?;
         let draft = Draft::beside(path)?;
         let fail = io(path, "save");
         let file = File::from(draft.ssd().file().cached_fd().try_clone_to_owned().map_err(&fail)?);
@@ -173,7 +173,7 @@ impl FineGrained {
             let (items, len) = (u64::from(u32_at(&sizes, 0)), u64::from(u32_at(&sizes, 4)));
             if items == 0 {
                 let end = exactly(12)?;
-                if u64_at(&end, 0) != count || u32_at(&end, 8) != crc32fast::hash(&end[..8]) {
+                if len != 0 || u64_at(&end, 0) != count || u32_at(&end, 8) != crc32fast::hash(&end[..8]) {
                     return Err(corrupt(path, "its end does not fit the rest"));
                 }
                 return Ok(warmed);

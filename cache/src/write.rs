@@ -59,13 +59,14 @@ impl Writer {
         let range = offset..offset.saturating_add(bytes.len() as u64);
         // What is worth keeping is what is kept now.
         let short = bytes.len() <= MOST_KEPT;
-        let kept: Vec<_> = in_pages(offset, bytes.len()).filter(|&(at, len)| short && inner.store.holds(at, len)).collect();
+        let kept: Vec<_> =
+            in_pages(offset, bytes.len()).filter(|&(at, len)| short && inner.store.holds(at, len)).collect();
         // Around the pipe's own announcement, so that readers wait until the new bytes are cached, too.
-        inner.writes.begin(&range);
-        let before = inner.writes.stamp(&range);
+        inner.notice_others();
+        let before = inner.writes.begin(&range);
         let result = self.pipe.transfer(Span { source: 0, target: offset, len: bytes.len() as u64 });
-        if result.is_ok() {
-            // Nobody else wrote there if only the pipe's announcement was made since.
+        if let (Ok(()), Some(before)) = (&result, before) {
+            // Nobody else wrote there if nobody did when this began, and only the pipe's announcement was made since.
             let valid = || inner.writes.unchanged_but_once(&range, before);
             for (at, len) in kept {
                 let from = (at - offset) as usize;

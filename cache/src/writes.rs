@@ -11,9 +11,12 @@
 //! the device is valid only if nothing changed from before it began until after it ended, so it is never of two moments.
 
 use std::ops::Range;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use datapipes_core::{Error, ErrorKind, Result};
+use datapipes_core::Result;
+#[cfg(not(shuttle))]
+use datapipes_core::{Error, ErrorKind};
 
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex, PoisonError, lock};
@@ -32,6 +35,8 @@ pub(crate) struct Writes {
     active: Mutex<Vec<Range<u64>>>,
     count: AtomicUsize,
     over: Condvar,
+    /// Who waits for the end of a change without a thread. Locked only while `active` is.
+    wakers: Mutex<Vec<Waker>>,
 }
 
 impl Default for Writes {
@@ -41,6 +46,7 @@ impl Default for Writes {
             active: Mutex::new(Vec::new()),
             count: AtomicUsize::new(0),
             over: Condvar::new(),
+            wakers: Mutex::default(),
         }
     }
 }
@@ -56,15 +62,18 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
 }
 
 impl Writes {
-    /// A range is about to change. The caller removes what is cached of it after this.
-    pub(crate) fn begin(&self, range: &Range<u64>) {
+    /// A range is about to change. The caller removes what is cached of it after this. Returns the versions from now on, if
+    /// no other change of the range is under way.
+    pub(crate) fn begin(&self, range: &Range<u64>) -> Option<Stamp> {
         let mut active = lock(&self.active);
+        let alone = !active.iter().any(|r| overlap(r, range));
         active.push(range.clone());
         // Before the versions: who reads them unchanged and finds nobody active came before this.
         self.count.fetch_add(1, Ordering::SeqCst);
         for stripe in stripes(range) {
             self.versions[stripe].fetch_add(1, Ordering::SeqCst);
         }
+        alone.then(|| self.stamp(range))
     }
 
     /// The change is over.
@@ -75,6 +84,22 @@ impl Writes {
             self.count.fetch_sub(1, Ordering::SeqCst);
             self.over.notify_all();
         }
+        let wakers = std::mem::take(&mut *lock(&self.wakers));
+        drop(active);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Whether a byte of the range is changing; if so, `waker` is woken when a change is over.
+    pub(crate) fn wake_when_quiet(&self, range: &Range<u64>, waker: &Waker) -> bool {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return false;
+        }
+        let active = lock(&self.active);
+        let changing = active.iter().any(|r| overlap(r, range));
+        if changing {
+            lock(&self.wakers).push(waker.clone());
+        }
+        changing
     }
 
     /// The versions now.
@@ -134,5 +159,45 @@ impl Writes {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_tell_who_was_there() {
+        let writes = Writes::default();
+        let before = writes.stamp(&(0..200_000));
+        // Alone: what changes after it is told from it.
+        let first = writes.begin(&(100..200));
+        assert!(first.is_some_and(|s| writes.unchanged(&(100..200), s)));
+        assert!(writes.begin(&(200..300)).is_some(), "beside each other is not over each other");
+        assert!(writes.begin(&(150..151)).is_none(), "the first one is under way there, and may be the later one");
+        assert!(writes.begin(&(0..u64::MAX)).is_none());
+        assert!(writes.is_changing(&(299..300)) && !writes.unchanged(&(0..200_000), before));
+        for range in [0..u64::MAX, 150..151, 200..300, 100..200] {
+            assert!(writes.any());
+            writes.end(&range);
+        }
+        assert!(!writes.any() && !writes.is_changing(&(0..u64::MAX)));
+        let alone = writes.begin(&(150..151)).unwrap();
+        assert!(!writes.unchanged_but_once(&(150..151), alone));
+        writes.begin(&(150..151));
+        assert!(writes.unchanged_but_once(&(150..151), alone));
+        writes.begin(&(0..1));
+        assert!(!writes.unchanged_but_once(&(150..151), alone), "a neighbour in the same stripe counts as well");
+    }
+
+    #[test]
+    fn every_byte_of_a_range_has_its_version() {
+        for (range, expected) in
+            [(0..1, 1), (0..STRIPE, 1), (STRIPE - 1..STRIPE + 1, 2), (5..5, 1), (0..u64::MAX, STRIPES)]
+        {
+            assert_eq!(stripes(&range).count(), expected, "{range:?}");
+        }
+        let wraps: Vec<_> = stripes(&(STRIPE * 255..STRIPE * 257)).collect();
+        assert_eq!(wraps, [255, 0]);
     }
 }

@@ -5,7 +5,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{calibrate, check, checkpoint, copy, demo, explain, generate, log, machine, model, sort};
+use crate::commands::{
+    calibrate, check, checkpoint, copy, demo, explain, fine, generate, log, machine, model, sort, stream,
+};
 use crate::outcome::exit_code;
 
 const AFTER: &str = "\
@@ -45,10 +47,14 @@ enum Command {
     Checkpoint(checkpoint::Args),
     /// Show which way bytes would take from one place to another, and why not another
     Explain(explain::Args),
+    /// Read a few bytes at random, through a cache that pays for no pages: metrics under a load, two applications
+    Fine(fine::Args),
     /// Show what this machine has: cores, caches, memory, storage, primitives
     Machine(machine::Args),
     /// Measure what the processor's primitives cost here, and turn the knobs
     Calibrate(calibrate::Args),
+    /// Stream from a network source through transforms to a file, by isolated processes, under each placement of the protocol
+    Stream(stream::Args),
     /// Show models of hardware in virtual time, beside what the papers published
     Model(model::Args),
 }
@@ -76,8 +82,10 @@ pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
         Command::Log(args) => exit_code("log", log::run(&args)),
         Command::Checkpoint(args) => exit_code("checkpoint", checkpoint::run(&args)),
         Command::Explain(args) => exit_code("explain", explain::run(&args)),
+        Command::Fine(args) => exit_code("fine", fine::run(&args)),
         Command::Machine(args) => exit_code("machine", machine::run(&args)),
         Command::Calibrate(args) => exit_code("calibrate", calibrate::run(&args)),
+        Command::Stream(args) => exit_code("stream", stream::run(&args)),
         Command::Model(args) => exit_code("model", model::run(&args)),
     }
 }

@@ -37,10 +37,19 @@ impl Usage {
 
 /// Processor time that this process used so far, in seconds.
 pub(crate) fn own_cpu_seconds() -> f64 {
+    cpu_seconds_of(libc::RUSAGE_SELF)
+}
+
+/// Processor time that this process and those of its children that ended (and theirs) used so far, in seconds.
+pub(crate) fn family_cpu_seconds() -> f64 {
+    cpu_seconds_of(libc::RUSAGE_SELF) + cpu_seconds_of(libc::RUSAGE_CHILDREN)
+}
+
+fn cpu_seconds_of(whom: libc::c_int) -> f64 {
     // SAFETY: rusage is a structure of numbers, for which zeros are values; getrusage fills our own variable.
     let rusage = unsafe {
         let mut rusage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_SELF, &mut rusage);
+        libc::getrusage(whom, &mut rusage);
         rusage
     };
     time(rusage.ru_utime) + time(rusage.ru_stime)

@@ -202,6 +202,16 @@ pub trait Queued: Send + Sync {
     /// Only where the queue itself is broken; a job's own error is in its [`Done`].
     fn complete(&self, wait: bool, done: &mut Vec<Done>) -> Result<()>;
 
+    /// As `complete` with `wait`, and better if it returns only when about `least` jobs are done: a mover that can sleep until
+    /// then wakes its caller less often. Not more than are under way.
+    ///
+    /// # Errors
+    /// As [`complete`](Self::complete).
+    fn complete_several(&self, least: usize, done: &mut Vec<Done>) -> Result<()> {
+        let _ = least;
+        self.complete(true, done)
+    }
+
     /// What it did so far.
     fn counters(&self) -> Counters;
 }

@@ -109,7 +109,7 @@ fn role(package: &str) -> Role {
         "datapipes-cpu" | "datapipes-dax" | "datapipes-file" => Role::Backend,
         "datapipes-bundle" => Role::Bundle,
         "datapipes" => Role::Facade,
-        "datapipes-sort" | "datapipes-durable" | "datapipes-fabric" => Role::Product,
+        "datapipes-sort" | "datapipes-durable" | "datapipes-cache" | "datapipes-fabric" => Role::Product,
         "datapipes-service" => Role::Service,
         "datapipes-testkit" => Role::Testkit,
         "datapipes-models" => Role::Models,

@@ -6,8 +6,8 @@
 
 use datapipes_core::{Draft, Error, ErrorKind, Identity, Result};
 
-pub use crate::device::Mode;
 use crate::channel::{Head, Reply};
+pub use crate::device::Mode;
 use crate::device::{COMMIT, OPEN, READ, WRITE};
 use crate::transport::{Block, Grant, Receiver, Sender};
 
@@ -87,12 +87,11 @@ impl FileClient {
         Ok(len)
     }
 
-    /// Sends a request and waits for the reply to it, all others before it included.
+    /// Sends a request and waits for the reply to it, all others before it included. It is the end of a stream to whoever
+    /// relays it, so that the device's own reply comes back.
     fn call(&mut self, words: [u64; 4]) -> Result<Reply> {
         self.requests.drain()?;
-        self.requests.send(&[], Head { words, end: false })?;
-        let returned = self.requests.reply()?;
-        returned.reply.into_result()
+        self.requests.finish(words)
     }
 
     /// Takes what was asked for ahead and is not wanted.

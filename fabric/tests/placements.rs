@@ -13,7 +13,12 @@ use datapipes_fabric::placement::{Flow, Graph, Placement};
 use scene::*;
 
 /// Application -> xor -> checksum -> application: Figure 1 of the paper.
-fn figure_1(session: &mut Session, shape: Shape, trust: Trust, placement: Placement) -> (Flow, [datapipes_fabric::placement::Node; 2]) {
+fn figure_1(
+    session: &mut Session,
+    shape: Shape,
+    trust: Trust,
+    placement: Placement,
+) -> (Flow, [datapipes_fabric::placement::Node; 2]) {
     let mut graph = Graph::new(shape, trust);
     let yellow = graph.device("yellow", transform_with("xor", serde_json::json!({"key": 42})), Vec::new());
     let pink = graph.device("pink", transform("crc32"), Vec::new());
@@ -61,8 +66,8 @@ fn bytes_words_and_ends_are_the_same_under_every_placement() {
     let expected: Vec<u8> = data.iter().map(|b| b ^ 42).collect();
     for (shape, trust) in [
         (Shape::new(1, 4096), Trust::Copy),
-        (Shape::new(4, 64 << 10), Trust::InPlace),
-        (Shape { checked: true, ..Shape::new(2, 1 << 20) }, Trust::InPlaceChecked),
+        (Shape::new(4, 64 << 10), IN_PLACE),
+        (Shape { checked: true, ..Shape::new(2, 1 << 20) }, IN_PLACE_CHECKED),
         (Shape::new(3, 4 << 20), Trust::Copy),
     ] {
         let data = if shape.block_bytes == 4096 { &data[..100_001] } else { &data[..] };
@@ -113,7 +118,7 @@ fn a_file_goes_through_decompression_into_a_file_that_appears_whole() {
         let sink = graph.device("sink", Role::Sink { place }, vec![target]);
         graph.connect_with(source, pack, small, Trust::Copy).unwrap();
         graph.connect(pack, unpack).unwrap();
-        graph.connect_with(unpack, sink, small, Trust::InPlace).unwrap();
+        graph.connect_with(unpack, sink, small, IN_PLACE).unwrap();
         let flow = graph.start(&mut session, placement).unwrap();
         let report = flow.report(&mut session, sink, LONG).unwrap();
         assert_eq!((report.bytes_in, report.crc), (data.len() as u64, Some(crc32fast::hash(&data))), "{placement:?}");
@@ -170,7 +175,11 @@ fn a_graph_fans_out_and_in() {
     for placement in Placement::ALL {
         for spread in [Spread::Turns, Spread::All] {
             let mut graph = Graph::new(Shape::new(2, 16 << 10), Trust::Copy);
-            let function = |function: &str, spread| Role::Transform { function: function.into(), arguments: serde_json::Value::Null, spread };
+            let function = |function: &str, spread| Role::Transform {
+                function: function.into(),
+                arguments: serde_json::Value::Null,
+                spread,
+            };
             let split = graph.device("split", function("forward", spread), Vec::new());
             let workers: Vec<_> = (0..3).map(|_| graph.device("worker", transform("forward"), Vec::new())).collect();
             let join = graph.device("join", transform("forward"), Vec::new());

@@ -1,7 +1,8 @@
-//! `cargo xtask shuttle [SCHEDULES] [NAME]`: the queue and the runtime of the core under schedules chosen at random.
+//! `cargo xtask shuttle [SCHEDULES] [NAME]`: the queue and the runtime of the core, and the ring of a data channel, and
+//! the cache of fine-grained reads, under schedules chosen at random.
 //!
-//! The core is built with `--cfg shuttle`, which puts a model in the place of locks, atomics, threads and the kernel's
-//! events (`core/src/sync.rs`), in a target folder of its own. A failure prints its seed; with it in
+//! The crates are built with `--cfg shuttle`, which puts a model in the place of locks, atomics, threads and the kernel's
+//! events (`src/sync.rs` of each), in a target folder of its own. A failure prints its seed; with it in
 //! `SHUTTLE_RANDOM_SEED` the same schedule is run again.
 
 use crate::Outcome;
@@ -19,7 +20,10 @@ pub(crate) fn run(args: &[String]) -> Outcome<()> {
         _ => return Err("usage: cargo xtask shuttle [SCHEDULES] [NAME]".into()),
     };
     schedules.parse::<u64>().map_err(|_| format!("`{schedules}` is not a number of schedules"))?;
-    let mut command = cargo(&["test", "--package", "datapipes-core", "--lib", name]);
-    command.env("RUSTFLAGS", "--cfg shuttle").env("DATAPIPES_SCHEDULES", schedules);
-    stream(command.env("CARGO_TARGET_DIR", root().join("target/shuttle")))
+    for package in ["datapipes-core", "datapipes-fabric", "datapipes-cache"] {
+        let mut command = cargo(&["test", "--package", package, "--lib", name]);
+        command.env("RUSTFLAGS", "--cfg shuttle").env("DATAPIPES_SCHEDULES", schedules);
+        stream(command.env("CARGO_TARGET_DIR", root().join("target/shuttle")))?;
+    }
+    Ok(())
 }

@@ -38,7 +38,7 @@ impl Ghosts {
     fn place(&self, key: u64) -> (usize, u32) {
         let h = mix(key ^ 0x9e37_79b9_7f4a_7c15);
         let sets = (self.sets.len() / WAYS) as u64;
-        let set = ((h >> 32) * sets >> 32) as usize * WAYS;
+        let set = (((h >> 32) * sets) >> 32) as usize * WAYS;
         // Never zero: that is an empty entry.
         (set, (h as u32 & !TIME_MASK) | 1 << 31)
     }

@@ -55,6 +55,11 @@ pub(crate) trait Policy: Send + Sized {
     /// Chooses an item of the class that goes for the sake of a new one with `key`, and forgets it. None where every one is in use.
     fn victim(&mut self, slots: &mut Slots, class: u8, slabs: &[u32], key: u64) -> Option<u32>;
 
+    /// Slots that will probably go soon, the next one and one some way behind it: what lies there is brought nearer.
+    fn next_victims(&self, _class: u8) -> [Option<u32>; 2] {
+        [None; 2]
+    }
+
     /// Misses of this class since the last call, of which the policy remembers that they were evicted not long ago: what
     /// more memory would have made hits.
     fn regrets(&mut self, class: u8) -> u64;

@@ -63,7 +63,7 @@ impl Pipette {
         (self.accesses, self.reuses) = (0, 0);
     }
 
-    fn from_temp(&mut self, slots: &mut Slots, class: u8) -> Option<u32> {
+    fn oldest_of_temp(&mut self, slots: &mut Slots, class: u8) -> Option<u32> {
         let of = &mut self.classes[usize::from(class)];
         for _ in 0..of.temp.len() {
             let slot = of.temp.pop_front()?;
@@ -152,11 +152,11 @@ impl Policy for Pipette {
         let of = &self.classes[usize::from(class)];
         let temp_first = of.in_temp * TEMP_PART > of.in_temp + of.data.len() || of.data.len() == 0;
         let slot = match temp_first {
-            true => self.from_temp(slots, class),
+            true => self.oldest_of_temp(slots, class),
             false => None,
         };
         let slot = slot.or_else(|| self.classes[usize::from(class)].data.take_oldest(slots));
-        let slot = slot.or_else(|| self.from_temp(slots, class));
+        let slot = slot.or_else(|| self.oldest_of_temp(slots, class));
         self.classes[usize::from(class)].evictions += u64::from(slot.is_some());
         slot
     }

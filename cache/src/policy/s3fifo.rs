@@ -46,7 +46,7 @@ pub(crate) struct S3Fifo {
 
 impl S3Fifo {
     /// The next that leaves probation without having been read twice; those that were go to main.
-    fn from_probation(&mut self, slots: &mut Slots, class: u8) -> Option<u32> {
+    fn next_of_probation(&mut self, slots: &mut Slots, class: u8) -> Option<u32> {
         let of = &mut self.classes[usize::from(class)];
         for _ in 0..of.ring.len() {
             let slot = of.ring.pop_front()?;
@@ -88,7 +88,7 @@ impl S3Fifo {
         }
     }
 
-    fn from_main(&mut self, slots: &mut Slots, class: u8, slabs: &[u32]) -> Option<u32> {
+    fn next_of_main(&mut self, slots: &mut Slots, class: u8, slabs: &[u32]) -> Option<u32> {
         let of = &mut self.classes[usize::from(class)];
         let slot = of.hand.sweep(slots, class, slabs, |header| match header.freq() {
             0 => Judgement::Goes,
@@ -170,12 +170,17 @@ impl Policy for S3Fifo {
         let of = &self.classes[usize::from(class)];
         let all = of.probation + of.main;
         if of.probation * PROBATION_PART > all || of.main == 0 {
-            let slot = self.from_probation(slots, class);
-            slot.or_else(|| self.from_main(slots, class, slabs))
+            let slot = self.next_of_probation(slots, class);
+            slot.or_else(|| self.next_of_main(slots, class, slabs))
         } else {
-            let slot = self.from_main(slots, class, slabs);
-            slot.or_else(|| self.from_probation(slots, class))
+            let slot = self.next_of_main(slots, class, slabs);
+            slot.or_else(|| self.next_of_probation(slots, class))
         }
+    }
+
+    fn next_victims(&self, class: u8) -> [Option<u32>; 2] {
+        let ring = &self.classes[usize::from(class)].ring;
+        [ring.front().copied(), ring.get(3).copied()]
     }
 
     fn regrets(&mut self, class: u8) -> u64 {

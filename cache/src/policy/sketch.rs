@@ -20,7 +20,7 @@ impl Sketch {
     fn places(&self, key: u64) -> ([(usize, u32); 4], usize) {
         let h = mix(key.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d);
         let lines = (self.counters.len() / 64) as u64;
-        let line = ((h >> 32) * lines >> 32) as usize * 64;
+        let line = (((h >> 32) * lines) >> 32) as usize * 64;
         let at = |i: u32| {
             let nibble = (h >> (7 * i)) as usize & 127;
             (line + nibble / 2, (nibble as u32 & 1) * 4)

@@ -60,7 +60,7 @@ impl TinyLfu {
         of.main += 1;
     }
 
-    fn from_main(&mut self, slots: &mut Slots, class: u8, slabs: &[u32]) -> Option<u32> {
+    fn next_of_main(&mut self, slots: &mut Slots, class: u8, slabs: &[u32]) -> Option<u32> {
         let of = &mut self.classes[usize::from(class)];
         of.hand.sweep(slots, class, slabs, |header| match header.freq() {
             0 => Judgement::Goes,
@@ -147,7 +147,7 @@ impl Policy for TinyLfu {
             let Some(slot) = self.candidate(slots, class) else { break };
             self.promote(slots, class, slot);
         }
-        let Some(main) = self.from_main(slots, class, slabs) else {
+        let Some(main) = self.next_of_main(slots, class, slabs) else {
             let slot = self.candidate(slots, class)?;
             self.classes[usize::from(class)].in_window -= 1;
             return Some(slot);

@@ -6,29 +6,8 @@ use super::header::MAX_LEN;
 pub(crate) const SLAB: usize = 64 << 10;
 
 /// What items of each class hold at most, in bytes. At most a third of an item is unused, from 16 bytes on.
-pub(crate) const CAPACITIES: [usize; 21] = [
-    8,
-    16,
-    24,
-    32,
-    48,
-    64,
-    96,
-    128,
-    160,
-    192,
-    256,
-    320,
-    384,
-    512,
-    768,
-    1024,
-    1536,
-    2048,
-    2560,
-    3072,
-    MAX_LEN,
-];
+pub(crate) const CAPACITIES: [usize; 21] =
+    [8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512, 768, 1024, 1536, 2048, 2560, 3072, MAX_LEN];
 
 /// The number of classes.
 pub(crate) const CLASSES: usize = CAPACITIES.len();

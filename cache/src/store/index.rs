@@ -47,7 +47,7 @@ pub(crate) fn mix(x: u64) -> u64 {
 /// The first bucket of a hash: the upper half, scaled. No division, any number of buckets.
 #[inline]
 fn home(hash: u64, buckets: usize) -> usize {
-    ((hash >> 32) * buckets as u64 >> 32) as usize
+    (((hash >> 32) * buckets as u64) >> 32) as usize
 }
 
 /// Brings the first bucket of a hash nearer, in a table of so many buckets at an address, which may be out of date.
@@ -88,6 +88,11 @@ impl Index {
     #[inline]
     fn after(&self, bucket: usize) -> usize {
         if bucket + 1 == self.buckets.len() { 0 } else { bucket + 1 }
+    }
+
+    /// Brings the first bucket of a hash nearer.
+    pub(crate) fn prefetch(&self, hash: u64) {
+        prefetch_bucket(self.place(), hash);
     }
 
     /// Address and number of the buckets, for [`prefetch_bucket`].

@@ -137,7 +137,7 @@ impl<P: Policy> Sharded<P> {
     #[inline]
     fn apart(&self, offset: u64) -> &Apart<Mutex<Shard<P>>> {
         // Other bits than those by which the index places a sector.
-        let at = mix(offset / PAGE ^ 0xa5a5_5a5a_0f0f_f0f0) as usize & (self.shards.len() - 1);
+        let at = mix((offset / PAGE) ^ 0xa5a5_5a5a_0f0f_f0f0) as usize & (self.shards.len() - 1);
         &self.shards[at]
     }
 

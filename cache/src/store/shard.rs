@@ -67,6 +67,15 @@ pub(crate) struct Missing {
     pub(crate) neighbours: u32,
 }
 
+/// What begins in the sector of a range.
+struct Look {
+    /// An item that has all of it.
+    whole: Option<u32>,
+    /// Whether an item has its first byte.
+    first: bool,
+    missing: Missing,
+}
+
 pub(crate) struct Shard<P> {
     slots: Slots,
     index: Index,
@@ -149,29 +158,45 @@ impl<P: Policy> Shard<P> {
         self.policy.touched(&mut self.slots, class, slot, key);
     }
 
-    /// The slot of an item that covers the whole range.
+    /// One walk over what begins in the sector of `offset`.
     #[inline]
-    fn whole(&mut self, offset: u64, len: usize, period: Option<u8>) -> Option<u32> {
-        let mut found = self.covering(offset, offset, len);
-        if found.is_none() {
+    fn look(&self, offset: u64, len: usize) -> Look {
+        let mut look = Look { whole: None, first: false, missing: Missing { neighbours: 0 } };
+        let sector = offset / SECTOR;
+        look.whole = self.index.find(Self::hash(offset), |slot| {
+            let header = self.slots.header_and_data_soon(slot);
+            if header.covers(offset, len) {
+                return true;
+            }
+            if header.offset() / SECTOR == sector {
+                look.missing.neighbours += 1;
+                look.first |= header.overlaps(offset, offset + 1);
+            }
+            false
+        });
+        look
+    }
+
+    /// The slot of an item that covers the whole range. Otherwise whether several could, and what is missing.
+    #[inline]
+    fn whole(&mut self, offset: u64, len: usize, period: Option<u8>) -> std::result::Result<u32, (bool, Missing)> {
+        let look = self.look(offset, len);
+        let mut found = look.whole;
+        // Only where something begins in an earlier sector than the one it ends in.
+        let reaches = found.is_none() && self.reach[1..].iter().any(|&n| n > 0);
+        if reaches {
             let first = offset / SECTOR;
             let in_page = (first % (PAGE / SECTOR)) as usize;
-            for back in 1..=in_page {
-                if self.reach[back..].iter().all(|&n| n == 0) {
-                    break;
-                }
-                found = self.covering((first - back as u64) * SECTOR, offset, len);
-                if found.is_some() {
-                    break;
-                }
-            }
+            found = (1..=in_page)
+                .take_while(|&back| self.reach[back..].iter().any(|&n| n > 0))
+                .find_map(|back| self.covering((first - back as u64) * SECTOR, offset, len));
         }
-        let slot = found?;
+        let Some(slot) = found else { return Err((look.first || reaches, look.missing)) };
         if Self::is_old(self.slots.header(slot), period) {
             self.remove(slot);
-            return None;
+            return Err((false, look.missing));
         }
-        Some(slot)
+        Ok(slot)
     }
 
     /// Copies the bytes at `offset`, all of one page, if they are there.
@@ -179,19 +204,22 @@ impl<P: Policy> Shard<P> {
     pub(crate) fn read(&mut self, offset: u64, out: &mut [u8], period: Option<u8>) -> std::result::Result<(), Missing> {
         let class = class_of(out.len());
         self.classes[usize::from(class)].counts.asked_bytes += out.len() as u64;
-        if let Some(slot) = self.whole(offset, out.len(), period) {
-            let at = (offset - self.slots.header(slot).offset()) as usize;
-            self.slots.copy_out(slot, at, out);
-            self.hit(slot);
-            self.classes[usize::from(class)].counts.hits += 1;
-            return Ok(());
-        }
-        if self.assemble(offset, out, period) {
+        let (partly, missing) = match self.whole(offset, out.len(), period) {
+            Ok(slot) => {
+                let at = (offset - self.slots.header(slot).offset()) as usize;
+                self.slots.copy_out(slot, at, out);
+                self.hit(slot);
+                self.classes[usize::from(class)].counts.hits += 1;
+                return Ok(());
+            }
+            Err(not) => not,
+        };
+        if partly && self.assemble(offset, out, period) {
             self.classes[usize::from(class)].counts.hits += 1;
             return Ok(());
         }
         self.classes[usize::from(class)].counts.misses += 1;
-        Err(self.missing(offset))
+        Err(missing)
     }
 
     /// Puts the bytes together from several items.
@@ -214,16 +242,6 @@ impl<P: Policy> Shard<P> {
         true
     }
 
-    fn missing(&self, offset: u64) -> Missing {
-        let mut neighbours = 0;
-        let sector = offset / SECTOR;
-        self.index.find(Self::hash(offset), |slot| {
-            neighbours += u32::from(self.slots.header(slot).offset() / SECTOR == sector);
-            false
-        });
-        Missing { neighbours }
-    }
-
     pub(crate) fn holds(&self, offset: u64, len: usize) -> bool {
         self.covering(offset, offset, len).is_some()
     }
@@ -232,9 +250,12 @@ impl<P: Policy> Shard<P> {
     pub(crate) fn pin(&mut self, offset: u64, len: usize, period: Option<u8>) -> std::result::Result<Pinned, Missing> {
         let class = usize::from(class_of(len));
         self.classes[class].counts.asked_bytes += len as u64;
-        let Some(slot) = self.whole(offset, len, period) else {
-            self.classes[class].counts.misses += 1;
-            return Err(self.missing(offset));
+        let slot = match self.whole(offset, len, period) {
+            Ok(slot) => slot,
+            Err((_, missing)) => {
+                self.classes[class].counts.misses += 1;
+                return Err(missing);
+            }
         };
         let at = (offset - self.slots.header(slot).offset()) as usize;
         let pinned = self.slots.pin(slot, at, len);
@@ -247,14 +268,18 @@ impl<P: Policy> Shard<P> {
     /// brought them. False if they are not kept.
     pub(crate) fn insert(&mut self, offset: u64, bytes: &[u8], period: u8, asked: u64) -> bool {
         let class = class_of(bytes.len());
-        if self.covering(offset, offset, bytes.len()).is_some() {
+        let look = self.look(offset, bytes.len());
+        if look.whole.is_some() {
             return true;
         }
         let state = match self.policy.admission(class, asked) {
             Admission::Main => State::Main,
             Admission::Probation => State::Probation,
         };
-        self.replace_within(offset, bytes.len());
+        let one_sector = offset / SECTOR == (offset + bytes.len() as u64 - 1) / SECTOR;
+        if !one_sector || look.missing.neighbours > 0 {
+            self.replace_within(offset, bytes.len());
+        }
         self.grow_index();
         let Some(slot) = self.take_slot(class, offset) else {
             self.classes[usize::from(class)].counts.bypassed += 1;
@@ -368,9 +393,22 @@ impl<P: Policy> Shard<P> {
         self.index.remove(Self::hash(self.slots.header(slot).offset()), slot);
         self.count_out(slot);
         self.classes[of].counts.evicted += 1;
-        // The index may have taken the slab since: it did not, the policy names only slots of the class.
+        self.fetch_ahead(class);
         self.slots.set_header(slot, Header::free(NONE));
         Some(slot)
+    }
+
+    /// Brings nearer what the next evictions will touch: an eviction would wait for memory three times otherwise.
+    fn fetch_ahead(&self, class: u8) {
+        let [next, later] = self.policy.next_victims(class);
+        let of_class = |&slot: &u32| self.slots.class_of_slab(Slots::slab_of(slot)) == Some(class);
+        if let Some(slot) = next.filter(of_class) {
+            // Its header came when it was the later one.
+            self.index.prefetch(Self::hash(self.slots.header(slot).offset()));
+        }
+        if let Some(slot) = later.filter(of_class) {
+            self.slots.prefetch(slot);
+        }
     }
 
     /// A slot that is free, or was never used.

@@ -14,6 +14,7 @@
 //! for pipes that are rings, and it cannot be sent to another process.)
 
 mod given;
+mod room;
 mod serving;
 pub mod wire;
 

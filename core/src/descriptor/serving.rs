@@ -13,12 +13,13 @@ use std::any::Any;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 
+use super::room::Room;
 use super::wire::{Completion, MESSAGE_BYTES, REQUEST_BYTES, Request};
 use crate::backend::{Bell, BellTower};
 use crate::error::{Error, ErrorKind, Result};
@@ -39,18 +40,12 @@ pub(super) struct Serving {
     socket: OwnedFd,
     pipe: RuntimePipe,
     place: u64,
-    /// Transfers accepted whose completion was not sent yet.
-    open: AtomicUsize,
-    most: usize,
+    room: Room,
     unsent: Mutex<VecDeque<Vec<u8>>>,
     /// The other end is closed.
     closed: AtomicBool,
     /// The coordinator left what there is to read in the socket: for lack of room, and so until there is some.
     left: AtomicBool,
-    /// The other end was made unwritable on purpose.
-    plugged: AtomicBool,
-    /// Held by who makes it so or ends it.
-    plugs: Mutex<()>,
     tower: Arc<BellTower>,
     /// Completions for this process, each with a bell in the socket, or soon to be.
     heard: Mutex<Heard>,
@@ -87,13 +82,10 @@ impl Serving {
             socket,
             pipe,
             place,
-            open: AtomicUsize::new(0),
-            most: most.max(1),
+            room: Room::new(most),
             unsent: Mutex::new(VecDeque::new()),
             closed: AtomicBool::new(false),
             left: AtomicBool::new(false),
-            plugged: AtomicBool::new(false),
-            plugs: Mutex::new(()),
             tower,
             heard: Mutex::new(Heard::default()),
             _keeper: keeper,
@@ -109,7 +101,7 @@ impl Serving {
     /// # Errors
     /// As [`accept`](Self::accept).
     pub(super) fn accept_here(self: &Arc<Self>, request: Request) -> Result<()> {
-        if self.most > BELLS {
+        if self.room.most() > BELLS {
             return self.accept(request);
         }
         self.open_one()?;
@@ -135,7 +127,9 @@ impl Serving {
         if bell.rings() == 0 || TAKING.get() != Arc::as_ptr(self).addr() {
             bell.count();
             // A socket that is full is readable; one that is closed has nobody who reads.
-            let _ = rustix::net::send(bell.socket(), Bell::BYTE, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            if rustix::net::send(bell.socket(), Bell::BYTE, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_err() {
+                bell.miss();
+            }
         }
         self.close_one();
     }
@@ -208,7 +202,7 @@ impl Serving {
 
     /// Whether a transfer would be accepted.
     pub(super) fn has_room(&self) -> bool {
-        self.open.load(Ordering::SeqCst) < self.most && self.unsent().is_empty()
+        self.room.is_there() && self.unsent().is_empty()
     }
 
     /// Starts a transfer whose completion goes out over the socket.
@@ -240,8 +234,7 @@ impl Serving {
     }
 
     fn open_one(&self) -> Result<()> {
-        if self.open.fetch_add(1, Ordering::SeqCst) >= self.most || !self.unsent().is_empty() {
-            self.open.fetch_sub(1, Ordering::SeqCst);
+        if !self.unsent().is_empty() || !self.room.take() {
             return Err(Error::new(ErrorKind::Busy, "submit", "the pipe takes no transfer now")
                 .advice("wait until its descriptor is writable"));
         }
@@ -250,11 +243,11 @@ impl Serving {
 
     fn close_one(&self) {
         let full = !self.unsent().is_empty();
-        self.open.fetch_sub(1, Ordering::SeqCst);
+        let plugged = self.room.give_back();
         if full {
             return self.rearm();
         }
-        if self.plugged.load(Ordering::SeqCst) {
+        if plugged {
             self.unplug();
         }
         if self.left.swap(false, Ordering::SeqCst) {
@@ -277,27 +270,16 @@ impl Serving {
 
     /// The other end stays unwritable until a transfer is done.
     pub(super) fn plug(&self, other: &OwnedFd) {
-        let _plugs = self.plugs.lock().unwrap_or_else(PoisonError::into_inner);
-        // Before the look for room: either a transfer that ends sees it, or its room is seen here.
-        self.plugged.store(true, Ordering::SeqCst);
-        if self.has_room() {
-            self.plugged.store(false, Ordering::SeqCst);
-            return;
-        }
-        while rustix::net::send(other, &PLUG, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_ok() {}
+        let fill = || while rustix::net::send(other, &PLUG, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_ok() {};
+        self.room.plug(|| self.has_room(), fill);
     }
 
     /// The other end becomes writable, unless the room was taken again meanwhile.
     fn unplug(&self) {
-        let _plugs = self.plugs.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.has_room() || !self.plugged.swap(false, Ordering::SeqCst) {
-            return;
-        }
         let mut message = [0; REQUEST_BYTES];
-        while matches!(rustix::net::recv(&self.socket, &mut message, RecvFlags::DONTWAIT | RecvFlags::PEEK), Ok((1, _)))
-        {
-            let _ = rustix::net::recv(&self.socket, &mut message, RecvFlags::DONTWAIT);
-        }
+        let mut take = |flags| matches!(rustix::net::recv(&self.socket, &mut message, flags), Ok((1, _)));
+        let drain = || while take(RecvFlags::DONTWAIT | RecvFlags::PEEK) && take(RecvFlags::DONTWAIT) {};
+        self.room.unplug(|| self.has_room(), drain);
     }
 
     /// Takes requests while there is room.
@@ -321,7 +303,7 @@ impl Serving {
                     Some(request) => {
                         if let Err(e) = self.accept(request) {
                             // Room was there and is taken: somebody submits beside the socket. Tell, rather than lose it.
-                            self.open.fetch_add(1, Ordering::SeqCst);
+                            self.room.take_anyway();
                             self.done(request.token, request.span, Err(e));
                         }
                     }
@@ -329,7 +311,7 @@ impl Serving {
                         let context = format!("a message of {len} bytes on a pipe's descriptor");
                         let error = Error::new(ErrorKind::InvalidInput, "submit", context)
                             .advice(format!("a request is one packet of {REQUEST_BYTES} bytes"));
-                        self.open.fetch_add(1, Ordering::SeqCst);
+                        self.room.take_anyway();
                         self.done(u64::MAX, Span { source: 0, target: 0, len: 0 }, Err(error));
                     }
                 },

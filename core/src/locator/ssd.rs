@@ -338,8 +338,8 @@ impl Ssd {
     /// # Errors
     /// `NoSpace`, `PermissionDenied`; what the kernel says.
     pub fn set_len(&self, len: u64) -> Result<()> {
-        let old = self.len()?;
-        self.0.watchers.around(old.min(len)..old.max(len), || {
+        // To the end of all files: a write beyond what the length was a moment ago is cut off as well.
+        self.0.watchers.around(self.len()?.min(len)..u64::MAX, || {
             rustix::fs::ftruncate(&self.0.cached, len).map_err(|e| self.0.error("set length", e).offset(len))
         })
     }

@@ -103,17 +103,23 @@ impl Batch<'_> {
     /// Only where the queue itself is broken; what is under way is then lost, and counted as taken.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Option<Finished>> {
-        if self.under_way == 0 {
-            return Ok(None);
+        self.wait_for(1)?;
+        Ok(self.try_next())
+    }
+
+    /// Waits until something is done; where the device can say so, until about `least` are. Returns at once if nothing is
+    /// under way, or something is done already.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub fn wait_for(&mut self, least: usize) -> Result<()> {
+        if let Body::Queued(queue) = &self.pipe.body
+            && self.under_way > 0
+        {
+            let least = least.clamp(1, self.under_way);
+            self.lead(queue, least).inspect_err(|_| self.under_way = 0)?;
         }
-        loop {
-            if let Some(finished) = self.try_next() {
-                return Ok(Some(finished));
-            }
-            if let Body::Queued(queue) = &self.pipe.body {
-                self.lead(queue).inspect_err(|_| self.under_way = 0)?;
-            }
-        }
+        Ok(())
     }
 
     /// One that is known to be done, without asking the device.
@@ -123,8 +129,8 @@ impl Batch<'_> {
         Some(finished)
     }
 
-    fn lead(&self, queue: &Queue) -> Result<(), Error> {
-        queue.lead(|| !self.arrivals.lock().is_empty()).map(|_| ())
+    fn lead(&self, queue: &Queue, least: usize) -> Result<(), Error> {
+        queue.lead_several(least, || !self.arrivals.lock().is_empty()).map(|_| ())
     }
 }
 

@@ -171,7 +171,7 @@ impl Queue {
             if results.completing {
                 results = self.sleep(results);
             } else {
-                results = self.complete(results, true)?;
+                results = self.complete(results, 1)?;
             }
         }
     }
@@ -179,6 +179,11 @@ impl Queue {
     /// Completes, or sleeps while another thread does, until the condition holds. It must be one that the delivery of parts
     /// makes true. True if parts are left behind that the coordinator wanted to look after.
     pub(crate) fn lead(&self, until: impl Fn() -> bool) -> Result<bool> {
+        self.lead_several(1, until)
+    }
+
+    /// As [`lead`](Self::lead), asking the mover for about `least` results at a time.
+    pub(crate) fn lead_several(&self, least: usize, until: impl Fn() -> bool) -> Result<bool> {
         let mut results = self.lock();
         while !until() {
             // Without parts at the mover, somebody is delivering the last ones.
@@ -187,7 +192,7 @@ impl Queue {
                 continue;
             }
             let came = results.came;
-            results = self.complete(results, true)?;
+            results = self.complete(results, least)?;
             // The mover had nothing, because those that are counted are still on their way to it.
             if results.came == came && results.submitting > 0 && !results.completing && !until() {
                 results = self.sleep(results);
@@ -202,7 +207,7 @@ impl Queue {
         if results.completing {
             return Ok(false);
         }
-        let mut results = self.complete(results, false)?;
+        let mut results = self.complete(results, 0)?;
         Ok(std::mem::take(&mut results.wanted) && results.parts > 0)
     }
 
@@ -214,7 +219,7 @@ impl Queue {
             results.wanted = true;
             return Ok(false);
         }
-        let mut results = self.complete(results, false)?;
+        let mut results = self.complete(results, 0)?;
         results.wanted = false;
         Ok(results.parts > 0)
     }
@@ -232,7 +237,7 @@ impl Queue {
     pub(crate) fn is_done(&self, token: u64) -> bool {
         let mut results = self.lock();
         if !results.completing && matches!(results.slots.get(&token), Some(Slot::Pending)) {
-            match self.complete(results, false) {
+            match self.complete(results, 0) {
                 Ok(r) => results = r,
                 // A broken queue: `wait` will say so, at once.
                 Err(_) => return true,
@@ -254,12 +259,16 @@ impl Queue {
         self.mover.counters()
     }
 
-    /// Asks the mover for what is done, files and delivers it. The lock is not held meanwhile.
-    fn complete<'a>(&'a self, mut results: MutexGuard<'a, Results>, wait: bool) -> Result<MutexGuard<'a, Results>> {
+    /// Asks the mover for what is done, files and delivers it; waits for about `least`. The lock is not held meanwhile.
+    fn complete<'a>(&'a self, mut results: MutexGuard<'a, Results>, least: usize) -> Result<MutexGuard<'a, Results>> {
         results.completing = true;
         let mut done = std::mem::take(&mut results.scratch);
         drop(results);
-        let outcome = self.mover.complete(wait, &mut done);
+        let wait = least > 0;
+        let outcome = match least {
+            0 | 1 => self.mover.complete(wait, &mut done),
+            several => self.mover.complete_several(several, &mut done),
+        };
         let mut results = self.lock();
         results.completing = false;
         // Who submits wakes everybody; before that there is nothing to lead.

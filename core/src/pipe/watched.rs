@@ -103,6 +103,13 @@ impl Queued for WatchedQueue {
         outcome
     }
 
+    fn complete_several(&self, least: usize, done: &mut Vec<Done>) -> Result<()> {
+        let before = done.len();
+        let outcome = self.inner.complete_several(least, done);
+        done.iter().skip(before).for_each(|d| self.end(d.token));
+        outcome
+    }
+
     fn counters(&self) -> Counters {
         self.inner.counters()
     }

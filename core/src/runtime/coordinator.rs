@@ -157,7 +157,8 @@ impl Coordinator {
     }
 
     /// Has everything that is at a device looked at within [`LOOK_AGAIN_NS`]. Completions are told by events; this is for one
-    /// whose event was lost (the kernel gives up what a thread submitted that ended meanwhile, a bell among it).
+    /// whose event was lost (the kernel gives up what a thread submitted that ended meanwhile, a bell among it), and for requests
+    /// that the kernel had no memory for when they were submitted.
     pub(crate) fn look_again(&self) {
         // Under schedules chosen at random a completion that nobody hears of must be found, not healed.
         if cfg!(shuttle) || self.second_look.load(Ordering::Relaxed) != u64::MAX {
@@ -237,7 +238,7 @@ impl Coordinator {
             self.second_look.store(u64::MAX, Ordering::SeqCst);
             let mut left = false;
             for station in &stations {
-                left |= station.attend_all();
+                left |= station.look_at_all();
             }
             if left {
                 self.look_again();

@@ -107,10 +107,7 @@ impl Station {
                 drop(state);
                 crew.call(self);
             }
-            None => {
-                self.set_out(state);
-                self.coordinator.look_again();
-            }
+            None => self.set_out(state),
         }
     }
 
@@ -158,6 +155,7 @@ impl Station {
             if held_back {
                 self.attend_all();
             }
+            self.coordinator.look_again();
             if !full {
                 return;
             }
@@ -171,14 +169,15 @@ impl Station {
         match state.scheduler.next(now) {
             Next::Chunk(chunk) => Some(take(state, chunk)),
             Next::At(at) => {
-                self.next_at.store(at, Ordering::Relaxed);
+                // Before the question when the coordinator wakes up, so that it sees this or is woken.
+                self.next_at.store(at, Ordering::SeqCst);
                 if self.crew.is_none() {
                     self.coordinator.be_awake_at(at);
                 }
                 None
             }
             Next::Nothing => {
-                self.next_at.store(u64::MAX, Ordering::Relaxed);
+                self.next_at.store(u64::MAX, Ordering::SeqCst);
                 None
             }
         }
@@ -194,17 +193,17 @@ impl Station {
 
     /// When to ask again, if the scheduler named a time.
     pub(crate) fn next_at(&self) -> Option<u64> {
-        Some(self.next_at.load(Ordering::Relaxed)).filter(|at| *at != u64::MAX)
+        Some(self.next_at.load(Ordering::SeqCst)).filter(|at| *at != u64::MAX)
     }
 
     /// A part is back, with its result.
     pub(crate) fn came_back(&self, moving: &Moving, at: u64, len: u64, result: Result<()>) {
-        let give_up = moving.part_back(at, len, result);
         let mut state = self.lock();
         // Bytes by which the first part was shorter than what the scheduler cut.
         let misfit = if at == 0 { moving.line.misfit(moving.span) } else { 0 };
         state.scheduler.done(moving.line.flow, len + misfit, self.coordinator.now());
-        if give_up {
+        // After that: once its last part is back, another thread may finish the transfer and find the station at rest.
+        if moving.part_back(at, len, result) {
             self.cut_off(&mut state, moving, false);
         }
         drop(state);
@@ -229,20 +228,33 @@ impl Station {
         }
     }
 
-    /// Asks the coordinator to look after everything that is out here; true if something is.
-    pub(crate) fn attend_all(&self) -> bool {
-        if self.crew.is_some() {
-            return false;
-        }
-        let queues: Vec<Arc<Queue>> = self.lock().queues.iter().filter_map(|(_, queue)| queue.upgrade()).collect();
-        let mut any = false;
-        for queue in queues {
+    /// Asks the coordinator to look after everything that is out here.
+    pub(crate) fn attend_all(&self) {
+        for queue in self.queues() {
             if queue.has_parts() {
-                any = true;
                 self.coordinator.attend(&queue);
             }
         }
-        any
+    }
+
+    /// Takes what is done here, whether an event told of it or not; true if something is still out.
+    pub(crate) fn look_at_all(&self) -> bool {
+        // An error is a broken queue, whose parts were told.
+        self.queues().into_iter().filter(|queue| queue.has_parts()).fold(false, |left, queue| {
+            let more = queue.attend().unwrap_or(false);
+            if more {
+                self.coordinator.attend(&queue);
+            }
+            left | queue.has_parts()
+        })
+    }
+
+    /// The queues here that have events.
+    fn queues(&self) -> Vec<Arc<Queue>> {
+        match self.crew {
+            Some(_) => Vec::new(),
+            None => self.lock().queues.iter().filter_map(|(_, queue)| queue.upgrade()).collect(),
+        }
     }
 
     pub(crate) fn report(&self) -> StationReport {

@@ -5,50 +5,81 @@
 //! touches `len` bytes at each address it was given.
 #![allow(unsafe_code)]
 
-/// Blocks from this length on are stored past the caches (non-temporal): another core reads them next, and a block of this
-/// length does not stay in this core's cache. Ordinary stores into lines that another core just read ran at 2.3 GB/s here,
-/// non-temporal ones at 49.
-pub(crate) const STREAM_FROM: usize = 256 << 10;
+/// Blocks from this length on are stored past the caches (non-temporal): another core reads them next. Ordinary stores into
+/// lines that another core has ran at 2.3 GB/s here, and private buffers are no exception, for a process that moves between
+/// cores finds its own lines in the other's cache: copying 1 MiB out by ordinary stores tripled the latency of three devices.
+pub(crate) const STREAM_FROM: usize = 32 << 10;
 
 /// Copies bytes that only this process can write into memory that others read.
 pub(crate) fn into_shared(source: &[u8], target: &mut [u8]) {
     assert_eq!(source.len(), target.len(), "the caller cut the target");
-    #[cfg(target_arch = "x86_64")]
     if source.len() >= STREAM_FROM {
-        // SAFETY: both are of the same length and do not overlap, being borrowed as they are; SSE2 is part of x86-64.
-        unsafe { stream(source, target) };
-        return;
+        // SAFETY: both are of the same length and do not overlap, being borrowed as they are.
+        unsafe { across(source.as_ptr(), target) };
+    } else {
+        target.copy_from_slice(source);
     }
-    target.copy_from_slice(source);
+}
+
+/// Copies `target.len()` bytes from memory that others may write into memory that others read.
+///
+/// # Safety
+/// The bytes at `source` are mapped and outside of `target`.
+pub(crate) unsafe fn across(source: *const u8, target: &mut [u8]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        if target.len() >= STREAM_FROM {
+            return stream(source, target);
+        }
+        move_bytes(source, target.as_mut_ptr(), target.len());
+    }
 }
 
 /// 64 bytes a turn by stores past the caches; what is not aligned before and after by ordinary ones.
+///
+/// # Safety
+/// As [`across`].
 #[cfg(target_arch = "x86_64")]
-unsafe fn stream(source: &[u8], target: &mut [u8]) {
-    use std::arch::x86_64::{
-        __m128i, _MM_HINT_NTA, _mm_loadu_si128, _mm_prefetch, _mm_sfence, _mm_stream_si128,
-    };
+unsafe fn stream(source: *const u8, target: &mut [u8]) {
     let head = target.as_ptr().align_offset(64).min(target.len());
-    let (source_head, source) = source.split_at(head);
-    let (target_head, target) = target.split_at_mut(head);
-    target_head.copy_from_slice(source_head);
-    let whole = target.len() / 64 * 64;
-    for at in (0..whole).step_by(64) {
-        // SAFETY: `at + 64 <= whole`, which is no more than the length of both; the target is aligned to 64 by the head. A
-        // prefetch beyond the end is no access.
-        unsafe {
-            let from = source.as_ptr().add(at);
-            let to = target.as_mut_ptr().add(at);
-            _mm_prefetch::<_MM_HINT_NTA>(from.wrapping_add(512).cast());
-            for part in 0..4 {
-                let value = _mm_loadu_si128(from.cast::<__m128i>().add(part));
-                _mm_stream_si128(to.cast::<__m128i>().add(part), value);
-            }
+    let whole = (target.len() - head) / 64 * 64;
+    let (end, target) = (head + whole, target.as_mut_ptr_range());
+    let rest = target.end.addr() - target.start.addr() - end;
+    // SAFETY: head, whole and rest are together the length that both have (the caller's promise); the target is aligned to 64
+    // after the head; a prefetch beyond the end is no access. SSE2 is part of x86-64. The fence orders the stores before the
+    // counter that publishes the block.
+    unsafe {
+        move_bytes(source, target.start, head);
+        if whole > 0 {
+            std::arch::asm!(
+                "2:",
+                "prefetchnta [{from} + 512]",
+                "movups {a}, [{from}]",
+                "movups {b}, [{from} + 16]",
+                "movups {c}, [{from} + 32]",
+                "movups {d}, [{from} + 48]",
+                "movntps [{to}], {a}",
+                "movntps [{to} + 16], {b}",
+                "movntps [{to} + 32], {c}",
+                "movntps [{to} + 48], {d}",
+                "add {from}, 64",
+                "add {to}, 64",
+                "sub {left}, 64",
+                "jnz 2b",
+                "sfence",
+                from = inout(reg) source.add(head) => _,
+                to = inout(reg) target.start.add(head) => _,
+                left = inout(reg) whole => _,
+                a = out(xmm_reg) _,
+                b = out(xmm_reg) _,
+                c = out(xmm_reg) _,
+                d = out(xmm_reg) _,
+                options(nostack)
+            );
         }
+        move_bytes(source.add(end), target.start.add(end), rest);
     }
-    // SAFETY: a fence has no operands. It orders the stores above before the counter that publishes the block.
-    unsafe { _mm_sfence() };
-    target[whole..].copy_from_slice(&source[whole..]);
 }
 
 /// Copies `target.len()` bytes from memory that another process may write meanwhile.

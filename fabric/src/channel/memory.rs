@@ -19,8 +19,8 @@ use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
-use super::copy;
 use super::Shape;
+use super::copy;
 use super::layout::{ReceiverPage, SenderPage, StatePage};
 use crate::sync::Arc;
 
@@ -51,8 +51,7 @@ impl Object {
     /// descriptor through /proc does not help either, with whatever rights. Nothing unseals it.
     pub(crate) fn seal_for_good(&self) -> Result<()> {
         let seals = SealFlags::FUTURE_WRITE | SealFlags::SEAL;
-        rustix::fs::fcntl_add_seals(&self.fd, seals)
-            .map_err(|e| Error::os("seal", e.raw_os_error(), "a shared memory"))
+        rustix::fs::fcntl_add_seals(&self.fd, seals).map_err(|e| Error::os("seal", e.raw_os_error(), "a shared memory"))
     }
 
     /// Another description of it, which can be read only.
@@ -265,7 +264,13 @@ impl Payload {
     pub(crate) fn copy_out(&self, slot: u32, target: &mut [u8]) {
         assert!(target.len() <= self.shape.block_bytes, "the ring checked the length");
         // SAFETY: in range by `slot` and the assertion; the target is borrowed exclusively and is not in the payload.
-        unsafe { copy::out_of_shared(self.slot(slot).as_ptr(), target) }
+        unsafe { copy::across(self.slot(slot).as_ptr(), target) }
+    }
+
+    /// The first bytes of a slot where they are, to be copied from there.
+    pub(crate) fn there(&self, slot: u32, len: usize) -> There {
+        assert!(len <= self.shape.block_bytes, "the ring checked the length");
+        There { at: self.slot(slot), len, room: self.shape.block_bytes, _keeper: self._keeper.clone() }
     }
 
     /// The first bytes of a slot in place.
@@ -273,29 +278,50 @@ impl Payload {
     /// # Safety
     /// Nobody may write them while the result is in use: the writer is trusted to keep to the protocol.
     pub(crate) unsafe fn in_place(&self, slot: u32, len: usize) -> InPlace {
-        assert!(len <= self.shape.block_bytes, "the ring checked the length");
-        InPlace { at: self.slot(slot), len, _keeper: self._keeper.clone() }
+        InPlace(self.there(slot, len))
     }
 }
 
-/// Bytes of a block where the sender put them.
-pub(crate) struct InPlace {
+/// Bytes of a block where the sender put them, and may be changing them.
+pub(crate) struct There {
     at: NonNull<u8>,
     len: usize,
+    room: usize,
     _keeper: Arc<dyn Any + Send + Sync>,
 }
 
-// SAFETY: it is a shared slice of memory that the keeper holds.
-unsafe impl Send for InPlace {}
+impl There {
+    /// Copies all of it out, past the caches where that was found to be better.
+    ///
+    /// # Panics
+    /// Where the target has another length.
+    pub(crate) fn copy_across(&self, target: &mut [u8]) {
+        assert_eq!(target.len(), self.len, "the caller cut the target");
+        // SAFETY: in range by the checks in `Payload::there`, mapped while the keeper lives; the target is borrowed exclusively
+        // and is another mapping or private memory.
+        unsafe { copy::across(self.at.as_ptr(), target) }
+    }
+
+    /// Bytes of the longest block that can be there.
+    pub(crate) fn room(&self) -> usize {
+        self.room
+    }
+}
+
+// SAFETY: it is read only, by copies that bear with whoever writes.
+unsafe impl Send for There {}
 // SAFETY: as above.
-unsafe impl Sync for InPlace {}
+unsafe impl Sync for There {}
+
+/// Bytes of a block where the sender put them, and lets them be.
+pub(crate) struct InPlace(There);
 
 impl Deref for InPlace {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         // SAFETY: in range by the checks in `Payload::in_place`, mapped while the keeper lives, and not written meanwhile, as
         // the caller of `in_place` promised.
-        unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts(self.0.at.as_ptr(), self.0.len) }
     }
 }
 

@@ -7,9 +7,12 @@
 //!
 //! | [`Trust`] | the sender could write a block again while it is processed | cost |
 //! |---|---|---|
-//! | `Copy` | yes, and it changes nothing: a private copy is what is processed | one copy of the block |
-//! | `InPlace` | yes: the sender is trusted not to | none |
-//! | `InPlaceChecked` | an accident is found: the block's CRC-32 is checked after processing; intent could still hide it | two passes |
+//! | `Copy` | yes, and it changes nothing: a private copy is what is processed | one copy, if anybody looks |
+//! | `InPlace` | yes: the sender is trusted not to, which is an `unsafe` promise (see [`Vouched`]) | none |
+//! | `InPlaceChecked` | as `InPlace`, and an accident is found: the CRC-32 is checked after processing | two passes |
+//!
+//! Who only carries blocks on (a relay, the resource-side CPU) needs neither: it copies from memory to memory by instructions
+//! that do not care who writes meanwhile, and makes no reference to the bytes.
 //!
 //! Everything else holds in all modes: counters, descriptors and bounds do not depend on the sender's goodwill. Two other ways
 //! to take a block away from its sender were measured and not taken: sealing a memory per block (a new memory, mapped and
@@ -77,16 +80,78 @@ impl Shape {
 }
 
 /// How far a receiver trusts the sender of a channel: see the page of this module.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trust {
-    /// Process a private copy.
+    /// Process a private copy, made at the first look at a block (where blocks are checked, when it is received).
     #[default]
     Copy,
     /// Process in place; the sender keeps to the protocol.
-    InPlace,
+    InPlace(Vouched),
     /// Process in place, and check the bytes afterwards. Only on channels that are checked.
+    InPlaceChecked(Vouched),
+}
+
+impl Trust {
+    /// [`Trust::InPlace`].
+    ///
+    /// # Safety
+    /// As [`Vouched::new`].
+    #[allow(unsafe_code)]
+    pub const unsafe fn in_place() -> Trust {
+        Trust::InPlace(Vouched(()))
+    }
+
+    /// [`Trust::InPlaceChecked`].
+    ///
+    /// # Safety
+    /// As [`Vouched::new`]: what the check finds has been seen by then.
+    #[allow(unsafe_code)]
+    pub const unsafe fn in_place_checked() -> Trust {
+        Trust::InPlaceChecked(Vouched(()))
+    }
+}
+
+/// Somebody's word that a sender keeps to the protocol.
+///
+/// A block in place is shown as `&[u8]`, and Rust takes it that such bytes do not change. The sender's process has them mapped
+/// for writing, and no kernel mechanism that is fast enough takes that away block by block; so it is for who chooses this trust
+/// to know who the sender is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vouched(());
+
+impl Vouched {
+    /// The word.
+    ///
+    /// # Safety
+    /// Whoever is the sender of the channels that this is used for does not write a block between sending it and getting the
+    /// reply, until the channel's end. Every sender of this crate keeps to that, also if its program is wrong or dies; a
+    /// process with other code, or one that was taken over, may not.
+    #[allow(unsafe_code)]
+    pub const unsafe fn new() -> Vouched {
+        Vouched(())
+    }
+}
+
+/// How a receiver takes blocks, as it is told between processes. Not public: reading one from text must not make a
+/// [`Vouched`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Taking {
+    Copy,
+    InPlace,
     InPlaceChecked,
+    /// In place and carried on; a private copy is made only if somebody looks.
+    Carried,
+}
+
+impl From<Trust> for Taking {
+    fn from(trust: Trust) -> Taking {
+        match trust {
+            Trust::Copy => Taking::Copy,
+            Trust::InPlace(_) => Taking::InPlace,
+            Trust::InPlaceChecked(_) => Taking::InPlaceChecked,
+        }
+    }
 }
 
 /// What travels with a block.
@@ -115,8 +180,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    const ALL: [Outcome; 5] =
-        [Outcome::Done, Outcome::Dropped, Outcome::Damaged, Outcome::Failed, Outcome::NoSpace];
+    const ALL: [Outcome; 5] = [Outcome::Done, Outcome::Dropped, Outcome::Damaged, Outcome::Failed, Outcome::NoSpace];
 
     pub(crate) fn code(self) -> u32 {
         self as u32
@@ -165,4 +229,3 @@ impl Reply {
         Err(Error::new(kind, "send", what))
     }
 }
-

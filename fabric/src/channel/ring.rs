@@ -35,7 +35,7 @@ pub(crate) struct Common {
 pub(crate) type Alive = std::sync::Arc<dyn Fn() -> bool + Send + Sync>;
 
 impl Common {
-    fn check(&self, operation: &'static str, mine: Side) -> Result<()> {
+    pub(crate) fn check(&self, operation: &'static str, mine: Side) -> Result<()> {
         match (self.state.get(), mine) {
             (State::Active, _) | (State::SenderGone, Side::Sender) | (State::ReceiverGone, Side::Receiver) => Ok(()),
             (State::Configured, _) => Err(Error::new(ErrorKind::Busy, operation, "the channel is not active yet")),
@@ -61,7 +61,7 @@ impl Common {
 }
 
 #[derive(Clone, Copy)]
-enum Side {
+pub(crate) enum Side {
     Sender,
     Receiver,
 }

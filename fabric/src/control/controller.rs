@@ -9,12 +9,14 @@ use datapipes_core::{Error, ErrorKind, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use super::joining::Joining;
+use super::link::Link;
 use super::objects::{Endpoint, Thing};
 use super::packet;
 use super::protocol::{Answer, Ask, EndpointId, EndpointSpec, Event, Status, Tell};
 use crate::capability::{Cap, Capability, ObjectId, Party, Rights, Tree};
 use crate::channel::layout::State;
-use crate::channel::{Shape, Trust};
+use crate::channel::{Shape, Taking};
 use crate::device::Role;
 use crate::process::DEVICE;
 
@@ -50,7 +52,9 @@ impl Peer {
 
 pub(super) struct Controller {
     tree: Tree,
-    things: BTreeMap<ObjectId, Thing>,
+    pub(super) things: BTreeMap<ObjectId, Thing>,
+    /// Links that are not connected yet.
+    pub(super) joins: BTreeMap<ObjectId, Joining>,
     pub(super) peers: BTreeMap<Party, Peer>,
     last_party: u32,
     last_object: u64,
@@ -61,8 +65,8 @@ impl Controller {
     pub(super) fn new(application: OwnedFd) -> Controller {
         let mut peers = BTreeMap::new();
         peers.insert(Party::APPLICATION, Peer::new(application, "application".into(), None));
-        let (tree, things) = (Tree::new(), BTreeMap::new());
-        Controller { tree, things, peers, last_party: 0, last_object: 0, last_endpoint: 0 }
+        let (tree, things, joins) = (Tree::new(), BTreeMap::new(), BTreeMap::new());
+        Controller { tree, things, joins, peers, last_party: 0, last_object: 0, last_endpoint: 0 }
     }
 
     /// Does what a party asks, as far as it may.
@@ -96,7 +100,15 @@ impl Controller {
     fn answer(&mut self, by: Party, ask: Ask, fds: Vec<OwnedFd>) -> Result<Answer> {
         let of_application = matches!(
             ask,
-            Ask::Launch { .. } | Ask::Channel { .. } | Ask::Memory { .. } | Ask::Run { .. } | Ask::Stop { .. } | Ask::Status
+            Ask::Launch { .. }
+                | Ask::Channel { .. }
+                | Ask::Connection { .. }
+                | Ask::Offer { .. }
+                | Ask::Join { .. }
+                | Ask::Memory { .. }
+                | Ask::Run { .. }
+                | Ask::Stop { .. }
+                | Ask::Status
         );
         if of_application && by != Party::APPLICATION {
             let what = "only the application launches devices and creates channels";
@@ -105,7 +117,12 @@ impl Controller {
         match ask {
             Ask::Launch { name, role } => self.launch(name, role, fds),
             Ask::Channel { shape } => self.channel(by, shape),
-            Ask::Memory { len } => self.create(by, |_| Thing::memory(len)),
+            Ask::Connection { shape, carrier } => {
+                self.created(by, |epoch| Thing::link(Link::within(shape, epoch, carrier)?))
+            }
+            Ask::Offer { shape, side, at, key } => self.offer(shape, side, at, key),
+            Ask::Join { shape, side, to, key } => self.join(shape, side, to, key),
+            Ask::Memory { len } => self.created(by, |_| Thing::memory(len)),
             Ask::Delegate { cap, to, rights } => {
                 self.peer(to)?;
                 self.tree.delegate(cap, by, to, rights).map(|cap| Answer::Created { cap })
@@ -158,10 +175,14 @@ impl Controller {
     }
 
     fn channel(&mut self, by: Party, shape: Shape) -> Result<Answer> {
-        self.create(by, |epoch| Thing::channel(shape, epoch))
+        self.created(by, |epoch| Thing::channel(shape, epoch))
     }
 
-    fn create(&mut self, by: Party, make: impl FnOnce(u64) -> Result<Thing>) -> Result<Answer> {
+    fn created(&mut self, by: Party, make: impl FnOnce(u64) -> Result<Thing>) -> Result<Answer> {
+        self.create(by, make).map(|(_, cap)| Answer::Created { cap })
+    }
+
+    pub(super) fn create(&mut self, by: Party, make: impl FnOnce(u64) -> Result<Thing>) -> Result<(ObjectId, Cap)> {
         if self.things.len() >= MOST_OBJECTS {
             return Err(Error::new(ErrorKind::NoSpace, "create", format!("more than {MOST_OBJECTS} objects")));
         }
@@ -171,10 +192,10 @@ impl Controller {
         let object = ObjectId(self.last_object);
         let cap = self.tree.root(object, thing.all_rights(), by);
         self.things.insert(object, thing);
-        Ok(Answer::Created { cap })
+        Ok((object, cap))
     }
 
-    fn activate(&mut self, by: Party, cap: Cap, port: String, rights: Rights, trust: Trust) -> Result<Answer> {
+    fn activate(&mut self, by: Party, cap: Cap, port: String, rights: Rights, trust: Taking) -> Result<Answer> {
         let capability = self.tree.get(cap)?.clone();
         let refuse = |what: &str| Err(Error::new(ErrorKind::PermissionDenied, "activate", what));
         if !self.tree.commands(cap, by) {
@@ -183,13 +204,23 @@ impl Controller {
         if !capability.rights.include(rights) {
             return refuse("the capability has fewer rights");
         }
+        // Else a device could make another believe it blindly.
+        if trust != Taking::Copy && by != Party::APPLICATION && by != capability.holder {
+            return refuse("only the application, or who receives, says that a sender is trusted");
+        }
         self.last_endpoint += 1;
         let (endpoint, party) = (self.last_endpoint, capability.holder);
         let Some(thing) = self.things.get_mut(&capability.object) else {
             return Err(Error::new(ErrorKind::NotFound, "activate", "what the capability is about has gone"));
         };
-        let (kind, fds) = thing.activate(Endpoint::new(endpoint, party, (cap, rights), trust))?;
-        self.tell(party, Tell::Endpoint(EndpointSpec { endpoint, port, kind }), fds);
+        match thing.activate(Endpoint::new(endpoint, party, (cap, rights), trust))? {
+            Some((kind, fds)) => self.tell(party, Tell::Endpoint(EndpointSpec { endpoint, port, kind }), fds),
+            // Told when the link is connected.
+            None => {
+                let joining = self.joins.get_mut(&capability.object);
+                joining.into_iter().for_each(|j| j.waiting.push((endpoint, party, port.clone())));
+            }
+        }
         Ok(Answer::Done)
     }
 
@@ -218,7 +249,7 @@ impl Controller {
         for (cap, capability) in gone {
             let Some(thing) = self.things.get_mut(&capability.object) else { continue };
             // A channel without one of its ends is none; a memory stays for the others.
-            let channel = matches!(thing.kind, super::objects::Kind::Channel(_));
+            let channel = thing.has_two_ends();
             let of_cap = |e: &Endpoint| e.cap == cap && Some(e.party) != dead;
             let mut asked = Vec::new();
             if thing.endpoints.iter().any(of_cap) {
@@ -274,13 +305,21 @@ impl Controller {
             }
             keep
         });
+        let things = &self.things;
+        self.joins.retain(|object, _| things.get(object).is_some_and(|thing| !thing.ended));
     }
 
     pub(super) fn kill(&mut self, party: Party, why: &str) {
+        if let Some(peer) = self.peers.get_mut(&party).filter(|p| p.child.is_some()) {
+            peer.verdict.get_or_insert_with(|| why.to_owned());
+        }
+        self.finish_off(party);
+    }
+
+    pub(super) fn finish_off(&mut self, party: Party) {
         if let Some(peer) = self.peers.get_mut(&party)
             && let Some((_, pidfd)) = &peer.child
         {
-            peer.verdict.get_or_insert_with(|| why.to_owned());
             peer.deadline = None;
             // It may be dead already, which is what is wanted.
             let _ = pidfd_send_signal(pidfd, Signal::KILL);

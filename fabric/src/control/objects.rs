@@ -4,12 +4,14 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use datapipes_core::{Error, ErrorKind, Result};
 
+use super::link::Link;
 use super::protocol::{EndpointId, EndpointKind};
 use crate::capability::{Cap, Party, Rights};
 use crate::channel::layout::{ReceiverPage, SenderPage, State, StatePage};
 use crate::channel::memory::{Mapping, Object, View, page_bytes};
-use crate::channel::{Shape, Trust, bell};
+use crate::channel::{Shape, Taking, bell};
 use crate::sync::atomic::Ordering;
+use crate::transport::Token;
 
 /// An endpoint at a party.
 #[derive(Debug)]
@@ -18,7 +20,7 @@ pub(super) struct Endpoint {
     pub(super) party: Party,
     pub(super) cap: Cap,
     pub(super) rights: Rights,
-    trust: Trust,
+    trust: Taking,
     /// Its first half is mapped.
     mapped: bool,
     /// Nothing of it is mapped, as far as can be known.
@@ -26,7 +28,7 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    pub(super) fn new(id: EndpointId, party: Party, (cap, rights): (Cap, Rights), trust: Trust) -> Endpoint {
+    pub(super) fn new(id: EndpointId, party: Party, (cap, rights): (Cap, Rights), trust: Taking) -> Endpoint {
         Endpoint { id, party, cap, rights, trust, mapped: false, gone: false }
     }
 }
@@ -44,6 +46,7 @@ pub(super) struct Thing {
 
 pub(super) enum Kind {
     Channel(Box<Channel>),
+    Link(Box<Link>),
     Memory { object: Object, sealed: bool },
 }
 
@@ -84,6 +87,30 @@ impl Thing {
         Ok(Thing { kind, endpoints: Vec::new(), ended: false, inodes, bytes })
     }
 
+    pub(super) fn link(link: Link) -> Result<Thing> {
+        let (inodes, bytes) = (vec![link.page().inode()?], link.page().len());
+        Ok(Thing { kind: Kind::Link(Box::new(link)), endpoints: Vec::new(), ended: false, inodes, bytes })
+    }
+
+    /// Whether it has two ends, and is none without one of them.
+    pub(super) fn has_two_ends(&self) -> bool {
+        matches!(self.kind, Kind::Channel(_) | Kind::Link(_))
+    }
+
+    pub(super) fn connected(&mut self, socket: OwnedFd, token: Token) {
+        if let Kind::Link(link) = &mut self.kind {
+            link.connected(socket, token);
+        }
+    }
+
+    /// What is told to an endpoint of a link that was just connected.
+    pub(super) fn half(&self, endpoint: EndpointId) -> Result<Option<(EndpointKind, Vec<OwnedFd>)>> {
+        match (&self.kind, self.endpoints.iter().find(|e| e.id == endpoint && !e.gone)) {
+            (Kind::Link(link), Some(own)) if !self.ended => link.half(own),
+            _ => Ok(None),
+        }
+    }
+
     pub(super) fn memory(len: usize) -> Result<Thing> {
         if len == 0 {
             return Err(Error::new(ErrorKind::InvalidInput, "create", "0 bytes of shared memory"));
@@ -98,32 +125,35 @@ impl Thing {
     pub(super) fn all_rights(&self) -> Rights {
         let own = match &self.kind {
             Kind::Channel(_) => Rights::SEND.and(Rights::RECEIVE),
+            Kind::Link(link) => link.rights(),
             Kind::Memory { .. } => Rights::READ.and(Rights::WRITE),
         };
         own.and(Rights::DELEGATE)
     }
 
-    /// Takes an endpoint in, and says what its first half is.
+    /// Takes an endpoint in, and says what its first half is; None where that is told when a link is connected.
     ///
     /// # Errors
     /// `Busy` where its place is taken, or writers of a memory are not done mapping; `PermissionDenied` where it has ended or
     /// is sealed; `InvalidInput` for rights that are no endpoint.
-    pub(super) fn activate(&mut self, endpoint: Endpoint) -> Result<(EndpointKind, Vec<OwnedFd>)> {
+    pub(super) fn activate(&mut self, endpoint: Endpoint) -> Result<Option<(EndpointKind, Vec<OwnedFd>)>> {
         let refuse = |kind, what: &str| Err(Error::new(kind, "activate", what));
         if self.ended {
             return refuse(ErrorKind::PermissionDenied, "the channel or memory was revoked");
         }
-        let half = match &mut self.kind {
-            Kind::Channel(channel) => {
-                let side = endpoint.rights;
-                if side != Rights::SEND && side != Rights::RECEIVE {
-                    return refuse(ErrorKind::InvalidInput, "an end of a channel either sends or receives");
-                }
-                if self.endpoints.iter().any(|e| e.rights == side) {
-                    return refuse(ErrorKind::Busy, "this end of the channel is active: for several use several channels");
-                }
-                channel.first_half(&endpoint)?
+        let side = endpoint.rights;
+        if self.has_two_ends() {
+            if side != Rights::SEND && side != Rights::RECEIVE {
+                return refuse(ErrorKind::InvalidInput, "an end of a channel either sends or receives");
             }
+            if self.endpoints.iter().any(|e| e.rights == side) {
+                let what = "this end of the channel is active: for several use several channels";
+                return refuse(ErrorKind::Busy, what);
+            }
+        }
+        let half = match &mut self.kind {
+            Kind::Channel(channel) => Some(channel.first_half(&endpoint)?),
+            Kind::Link(link) => link.half(&endpoint)?,
             Kind::Memory { object, sealed } => {
                 let writable = endpoint.rights.include(Rights::WRITE);
                 if !writable && endpoint.rights != Rights::READ {
@@ -140,7 +170,7 @@ impl Thing {
                     *sealed = true;
                 }
                 let fds = if writable { vec![dup(object)?] } else { Vec::new() };
-                (EndpointKind::Memory { len: object.len(), writable }, fds)
+                Some((EndpointKind::Memory { len: object.len(), writable }, fds))
             }
         };
         self.endpoints.push(endpoint);
@@ -152,7 +182,9 @@ impl Thing {
     /// # Errors
     /// What sealing meets.
     pub(super) fn mapped(&mut self, endpoint: EndpointId) -> Result<Halves> {
-        let Some(own) = self.endpoints.iter_mut().find(|e| e.id == endpoint && !e.mapped) else { return Ok(Vec::new()) };
+        let Some(own) = self.endpoints.iter_mut().find(|e| e.id == endpoint && !e.mapped) else {
+            return Ok(Vec::new());
+        };
         own.mapped = true;
         let (party, reads) = (own.party, !own.rights.include(Rights::WRITE));
         match &mut self.kind {
@@ -160,6 +192,7 @@ impl Thing {
                 let fds = if reads { vec![object.read_only()?] } else { Vec::new() };
                 Ok(vec![(party, endpoint, fds)])
             }
+            Kind::Link(_) => Ok(vec![(party, endpoint, Vec::new())]),
             Kind::Channel(channel) => {
                 let both = self.endpoints.len() == 2 && self.endpoints.iter().all(|e| e.mapped);
                 if both && !self.ended { channel.complete(&self.endpoints) } else { Ok(Vec::new()) }
@@ -170,10 +203,15 @@ impl Thing {
     /// Tells both ends of a channel that it has ended, and how. The first word stands.
     pub(super) fn end(&mut self, how: State) {
         if let Kind::Channel(channel) = &self.kind
-            && (channel.state.get() == State::Active || channel.state.get() == State::Configured || how == State::Revoked)
+            && (channel.state.get() == State::Active
+                || channel.state.get() == State::Configured
+                || how == State::Revoked)
         {
             channel.state.state.0.store(how as u32, Ordering::SeqCst);
             bell::wake(&channel.state.state.0, &channel.state);
+        }
+        if let Kind::Link(link) = &self.kind {
+            link.end(how);
         }
         self.ended |= how == State::Revoked;
     }

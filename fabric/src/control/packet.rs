@@ -62,15 +62,10 @@ pub(crate) enum Arrived<T> {
 ///
 /// # Errors
 /// `Corrupt` for what is no such value, is too long or brings too many descriptors.
-pub(crate) fn receive<T: DeserializeOwned>(
-    socket: BorrowedFd<'_>,
-    buffer: &mut [u8],
-    fds: bool,
-) -> Result<Arrived<T>> {
+pub(crate) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>, buffer: &mut [u8], fds: bool) -> Result<Arrived<T>> {
     let wrong = |what: String| Err(Error::new(ErrorKind::Corrupt, "receive", what));
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
-    let mut control =
-        if fds { RecvAncillaryBuffer::new(&mut space) } else { RecvAncillaryBuffer::default() };
+    let mut control = if fds { RecvAncillaryBuffer::new(&mut space) } else { RecvAncillaryBuffer::default() };
     let got = loop {
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         match recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags) {

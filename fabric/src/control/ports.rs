@@ -7,12 +7,12 @@ use std::sync::{Arc, Weak};
 use datapipes_core::{Error, ErrorKind, Result};
 
 use super::protocol::{EndpointId, EndpointKind, EndpointSpec};
+use crate::channel::Shape;
 use crate::channel::layout::{ReceiverPage, SenderPage, StatePage};
 use crate::channel::memory::{Mapping, Payload, View, page_bytes};
 use crate::channel::ring::{Alive, Common, ReceiveRing, SendRing};
-use crate::channel::Shape;
 use crate::memory::SharedMemory;
-use crate::transport::{Receiver, Sender, SharedInlet, SharedOutlet};
+use crate::transport::{Receiver, Sender, SharedInlet, SharedOutlet, SocketInlet, SocketOutlet};
 
 /// The endpoints of a party, by port.
 pub(crate) struct Ports {
@@ -33,6 +33,7 @@ struct Half {
 enum Own {
     Sender { page: View<SenderPage>, payload: Payload, state: View<StatePage> },
     Receiver { page: View<ReceiverPage>, state: View<StatePage> },
+    Link { socket: OwnedFd, state: View<StatePage> },
     Memory(Option<Arc<Mapping>>),
 }
 
@@ -63,6 +64,11 @@ impl Ports {
                 let page = View::of(fds.map(page_bytes::<ReceiverPage>(), true)?)?;
                 Own::Receiver { page, state: View::of(fds.map(page_bytes::<StatePage>(), false)?)? }
             }
+            EndpointKind::SendLink { shape, .. } | EndpointKind::ReceiveLink { shape, .. } => {
+                shape.check()?;
+                let socket = fds.next()?;
+                Own::Link { socket, state: View::of(fds.map(page_bytes::<StatePage>(), false)?)? }
+            }
             EndpointKind::Memory { len, writable: true } => Own::Memory(Some(fds.map(*len, true)?)),
             EndpointKind::Memory { .. } => Own::Memory(None),
         };
@@ -87,6 +93,14 @@ impl Ports {
                 let payload = Payload::of(fds.map(shape.payload_bytes(), false)?, shape)?;
                 let ring = ReceiveRing::new(self.common(shape, epoch, state), page, peer);
                 End::Receiver(Receiver::new(Box::new(SharedInlet::new(ring, payload, shape, trust)?)))
+            }
+            (Own::Link { socket, state }, EndpointKind::SendLink { shape, epoch, token }) => {
+                let outlet = SocketOutlet::new(socket, shape, token)?;
+                End::Sender(Sender::new(Box::new(outlet.watched(self.common(shape, epoch, state)))))
+            }
+            (Own::Link { socket, state }, EndpointKind::ReceiveLink { shape, epoch, token }) => {
+                let inlet = SocketInlet::new(socket, shape, token)?;
+                End::Receiver(Receiver::new(Box::new(inlet.watched(self.common(shape, epoch, state)))))
             }
             (Own::Memory(own), EndpointKind::Memory { len, writable }) => {
                 let mapping = match own {
@@ -141,9 +155,12 @@ struct Fds {
 }
 
 impl Fds {
+    fn next(&mut self) -> Result<OwnedFd> {
+        self.fds.next().ok_or_else(|| Error::new(ErrorKind::Corrupt, "map", "a descriptor is missing"))
+    }
+
     fn map(&mut self, len: usize, writable: bool) -> Result<Arc<Mapping>> {
-        let fd = self.fds.next();
-        let fd = fd.ok_or_else(|| Error::new(ErrorKind::Corrupt, "map", "a descriptor is missing"))?;
+        let fd = self.next()?;
         let mapping = Mapping::new(fd.as_fd(), len, writable)?;
         self.mapped.push(Arc::downgrade(&mapping));
         Ok(mapping)

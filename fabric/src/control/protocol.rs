@@ -1,11 +1,15 @@
 //! What a party and the controller say to each other.
 
+use std::net::SocketAddr;
+
 use datapipes_core::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
+use super::joining::Key;
 use crate::capability::{Cap, Party, Rights};
-use crate::channel::{Shape, Trust};
+use crate::channel::{Shape, Taking};
 use crate::device::{Report, Role};
+use crate::transport::{Carrier, Token};
 
 /// A number that the controller gives to what it configured at a party.
 pub(crate) type EndpointId = u64;
@@ -15,25 +19,74 @@ pub(crate) type EndpointId = u64;
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Ask {
     /// A device, please; the descriptors of the packet are what it is given.
-    Launch { name: String, role: Role },
+    Launch {
+        name: String,
+        role: Role,
+    },
     /// A channel, held by who asks.
-    Channel { shape: Shape },
+    Channel {
+        shape: Shape,
+    },
+    /// A channel over a socket within this machine, held by who asks.
+    Connection {
+        shape: Shape,
+        carrier: Carrier,
+    },
+    /// One end of a channel, whose other end another controller is to have: it joins at the address.
+    Offer {
+        shape: Shape,
+        side: Rights,
+        at: SocketAddr,
+        key: Key,
+    },
+    /// One end of a channel that another controller offers.
+    Join {
+        shape: Shape,
+        side: Rights,
+        to: SocketAddr,
+        key: Key,
+    },
     /// A memory, held by who asks.
-    Memory { len: usize },
-    Delegate { cap: Cap, to: Party, rights: Rights },
+    Memory {
+        len: usize,
+    },
+    Delegate {
+        cap: Cap,
+        to: Party,
+        rights: Rights,
+    },
     /// Configures the endpoint at the holder of the capability.
-    Activate { cap: Cap, port: String, rights: Rights, trust: Trust },
-    Revoke { cap: Cap },
+    Activate {
+        cap: Cap,
+        port: String,
+        rights: Rights,
+        trust: Taking,
+    },
+    Revoke {
+        cap: Cap,
+    },
     /// The device works, from these ports to those.
-    Run { device: Party, ins: Vec<String>, outs: Vec<String> },
-    Stop { device: Party },
+    Run {
+        device: Party,
+        ins: Vec<String>,
+        outs: Vec<String>,
+    },
+    Stop {
+        device: Party,
+    },
     Status,
     /// Not answered: an endpoint's first half is mapped.
-    Mapped { endpoint: EndpointId },
+    Mapped {
+        endpoint: EndpointId,
+    },
     /// Not answered: nothing of the endpoint is mapped any more.
-    Unmapped { endpoint: EndpointId },
+    Unmapped {
+        endpoint: EndpointId,
+    },
     /// Not answered: a device has locked itself down and awaits its ports.
-    Ready { confined: Confined },
+    Ready {
+        confined: Confined,
+    },
     /// Not answered: how a stream went.
     Report(Report),
 }
@@ -44,14 +97,25 @@ pub(crate) enum Ask {
 pub(crate) enum Tell {
     Answer(Answer),
     /// To a device, first of all.
-    Boot { party: Party, name: String, role: Role },
+    Boot {
+        party: Party,
+        name: String,
+        role: Role,
+    },
     /// The part of an endpoint that its holder alone may write, to be mapped.
     Endpoint(EndpointSpec),
     /// The part that others write, and this party may read.
-    Complete { endpoint: EndpointId },
+    Complete {
+        endpoint: EndpointId,
+    },
     /// Revoked: to be unmapped.
-    Release { endpoint: EndpointId },
-    Run { ins: Vec<String>, outs: Vec<String> },
+    Release {
+        endpoint: EndpointId,
+    },
+    Run {
+        ins: Vec<String>,
+        outs: Vec<String>,
+    },
     Event(Event),
 }
 
@@ -69,7 +133,11 @@ pub(crate) enum EndpointKind {
     /// Its page, the payload, the state; then the receiver's page.
     Send { shape: Shape, epoch: u64 },
     /// Its page, the state; then the sender's page, the payload.
-    Receive { shape: Shape, epoch: u64, trust: Trust },
+    Receive { shape: Shape, epoch: u64, trust: Taking },
+    /// The socket, the state; then nothing.
+    SendLink { shape: Shape, epoch: u64, token: Token },
+    /// The same.
+    ReceiveLink { shape: Shape, epoch: u64, token: Token },
     /// The memory, in the first half to write it, in the second to read it.
     Memory { len: usize, writable: bool },
 }
@@ -80,6 +148,7 @@ pub(crate) enum Answer {
     Done,
     Device { party: Party },
     Created { cap: Cap },
+    Offered { cap: Cap, address: SocketAddr },
     Revoked { count: usize },
     Status(Status),
     Refused { kind: String, errno: Option<i32>, text: String },
@@ -103,6 +172,13 @@ pub enum Event {
         device: Party,
         /// How it went.
         report: Report,
+    },
+    /// A link to another controller was connected, or cannot be.
+    Link {
+        /// Which.
+        cap: Cap,
+        /// Why not, for people.
+        error: Option<String>,
     },
     /// Its process has ended.
     Ended {
@@ -145,10 +221,13 @@ pub struct Status {
 
 impl Answer {
     pub(crate) fn refused(error: &Error) -> Answer {
-        let mut text = error.to_string();
-        text.truncate(text.floor_char_boundary(2000));
-        Answer::Refused { kind: format!("{:?}", error.kind()), errno: error.raw_os_error(), text }
+        Answer::Refused { kind: format!("{:?}", error.kind()), errno: error.raw_os_error(), text: text_of(error) }
     }
+}
+
+/// What an error says, as far as it fits a packet.
+pub(crate) fn text_of(error: &Error) -> String {
+    error.to_string().chars().take(2000).collect()
 }
 
 /// The error that was told by its kind's name and its text.

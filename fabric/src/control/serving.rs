@@ -11,7 +11,7 @@ use rustix::time::Timespec;
 use super::controller::Controller;
 use super::packet::{self, Arrived, PACKET_BYTES};
 use super::protocol::Ask;
-use crate::capability::Party;
+use crate::capability::{ObjectId, Party};
 
 /// Packets of one party that are served before the others have their turn.
 const TURN: usize = 16;
@@ -24,43 +24,74 @@ pub(crate) fn serve(application: OwnedFd) -> Result<()> {
     let mut controller = Controller::new(application);
     let mut buffer = vec![0; PACKET_BYTES + 1];
     loop {
-        let (spoke, died) = listen(&controller)?;
+        let Heard { spoke, died, joins } = listen(&controller)?;
         for party in spoke {
             if !attend(&mut controller, party, &mut buffer) && party == Party::APPLICATION {
                 controller.end();
                 return Ok(());
             }
         }
+        joins.into_iter().for_each(|object| controller.progress(object));
         died.into_iter().for_each(|party| controller.buried(party));
         let now = Instant::now();
-        let late: Vec<Party> = controller.peers.iter().filter(|(_, p)| p.deadline.is_some_and(|d| d <= now)).map(|p| *p.0).collect();
+        let late: Vec<Party> =
+            controller.peers.iter().filter(|(_, p)| p.deadline.is_some_and(|d| d <= now)).map(|p| *p.0).collect();
         late.into_iter().for_each(|party| controller.kill(party, "it did not give back in time what was revoked"));
     }
 }
 
-/// Waits for the next packets, deaths or deadline.
-fn listen(controller: &Controller) -> Result<(Vec<Party>, Vec<Party>)> {
+#[derive(Default)]
+struct Heard {
+    spoke: Vec<Party>,
+    died: Vec<Party>,
+    joins: Vec<ObjectId>,
+}
+
+#[derive(Clone, Copy)]
+enum Who {
+    Packet(Party),
+    Death(Party),
+    Join(ObjectId),
+}
+
+/// Waits for the next packets, deaths, connections or deadline.
+fn listen(controller: &Controller) -> Result<Heard> {
     let (mut fds, mut who) = (Vec::new(), Vec::new());
     for (party, peer) in &controller.peers {
         let out = if peer.is_blocked() { PollFlags::OUT } else { PollFlags::empty() };
         fds.push(PollFd::new(&peer.socket, PollFlags::IN | out));
-        who.push((*party, false));
+        who.push(Who::Packet(*party));
         if let Some(pidfd) = peer.pidfd() {
             fds.push(PollFd::from_borrowed_fd(pidfd, PollFlags::IN));
-            who.push((*party, true));
+            who.push(Who::Death(*party));
         }
     }
-    let next = controller.peers.values().filter_map(|p| p.deadline).min();
+    for (object, joining) in &controller.joins {
+        for (fd, flags) in joining.polled() {
+            fds.push(PollFd::from_borrowed_fd(fd, flags));
+            who.push(Who::Join(*object));
+        }
+    }
+    let joins = controller.joins.values().filter_map(|j| j.deadline());
+    let next = controller.peers.values().filter_map(|p| p.deadline).chain(joins).min();
     let limit = next.map(|d| d.saturating_duration_since(Instant::now()));
     let limit = limit.map(|d| Timespec { tv_sec: d.as_secs() as i64, tv_nsec: d.subsec_nanos().into() });
     match poll(&mut fds, limit.as_ref()) {
         Ok(_) | Err(Errno::INTR) => {}
         Err(e) => return Err(Error::os("wait", e.raw_os_error(), "for packets")),
     }
-    let ready = fds.iter().zip(who).filter(|(fd, _)| !fd.revents().is_empty());
-    let (died, spoke): (Vec<_>, Vec<_>) = ready.map(|(_, who)| who).partition(|(_, death)| *death);
-    let parties = |list: Vec<(Party, bool)>| list.into_iter().map(|(party, _)| party).collect();
-    Ok((parties(spoke), parties(died)))
+    let mut heard = Heard::default();
+    for (_, who) in fds.iter().zip(who).filter(|(fd, _)| !fd.revents().is_empty()) {
+        match who {
+            Who::Packet(party) => heard.spoke.push(party),
+            Who::Death(party) => heard.died.push(party),
+            Who::Join(object) => heard.joins.push(object),
+        }
+    }
+    let now = Instant::now();
+    let late = controller.joins.iter().filter(|(_, j)| j.deadline().is_some_and(|d| d <= now));
+    heard.joins.extend(late.map(|(object, _)| *object));
+    Ok(heard)
 }
 
 /// Serves a party for a turn; false when it has gone. Descriptors are taken from the application only.
@@ -73,8 +104,9 @@ fn attend(controller: &mut Controller, party: Party, buffer: &mut [u8]) -> bool 
             Ok(Arrived::Packet(ask, fds)) => controller.serve(party, ask, fds),
             Ok(Arrived::Nothing) => return true,
             Ok(Arrived::End) => {
-                // A device without its control socket cannot be told anything.
-                controller.kill(party, "it closed its control socket");
+                // A device without its control socket cannot be told anything. Most often it is about to be found dead, and
+                // its status says why.
+                controller.finish_off(party);
                 return false;
             }
             Err(e) => {

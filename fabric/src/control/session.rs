@@ -1,6 +1,7 @@
 //! The application's side of the controller.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -13,15 +14,16 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::time::Timespec;
 
+use super::joining::Key;
 use super::packet::{self, Arrived, PACKET_BYTES};
 use super::ports::{End, Ports, no_such};
 use super::protocol::{Answer, Ask, Event, Status, Tell, relayed};
 use crate::capability::{Cap, Party, Rights};
-use crate::channel::{Patience, Shape, Trust};
+use crate::channel::{Patience, Shape, Taking, Trust};
 use crate::device::Role;
 use crate::memory::SharedMemory;
 use crate::process::CONTROLLER;
-use crate::transport::{Receiver, Sender};
+use crate::transport::{Carrier, Receiver, Sender};
 
 /// How long the controller may take for an answer.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -49,6 +51,9 @@ pub struct Session {
     ports: Ports,
     events: VecDeque<Event>,
     buffer: Vec<u8>,
+    patience: Patience,
+    /// Answers that nobody waits for any more.
+    late: usize,
 }
 
 impl Session {
@@ -73,7 +78,8 @@ impl Session {
         let watched = socket.clone();
         let ports = Ports::new(Arc::new(move || lives(watched.as_fd())));
         let (events, buffer) = (VecDeque::new(), vec![0; PACKET_BYTES + 1]);
-        let mut session = Session { socket, controller, ports, events, buffer };
+        let (patience, late) = (Patience::up_to(ANSWER), 0);
+        let mut session = Session { socket, controller, ports, events, buffer, patience, late };
         let missing = "begin its `main` with `datapipes_fabric::process::enter`";
         session.status().map_err(|e| e.within(format!("{} as controller", path.display())).advice(missing))?;
         Ok(session)
@@ -99,6 +105,54 @@ impl Session {
         self.created(&Ask::Channel { shape })
     }
 
+    /// Creates a channel between two parties of this machine over what is said; the capability has all rights to it.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a bad shape; `OutOfMemory`; what making sockets meets.
+    pub fn channel_over(&mut self, shape: Shape, carrier: Carrier) -> Result<Cap> {
+        match carrier {
+            Carrier::SharedMemory => self.channel(shape),
+            _ => self.created(&Ask::Connection { shape, carrier }),
+        }
+    }
+
+    /// Creates one end of a channel to another machine: the controller there has the other end, when it has [joined](Self::join)
+    /// with the same key and shape and the other side. `side` is [`Rights::SEND`] or [`Rights::RECEIVE`], and the capability has
+    /// no other right (but to delegate). Returns the address where the controller listens: that of `at`, with a port where that
+    /// was 0. It listens until somebody with the key has come, or the capability is revoked.
+    ///
+    /// Bytes on the way are **neither encrypted nor signed**, the key included: see the paper's rack, or use a tunnel.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a bad shape or side; what listening meets.
+    pub fn offer(&mut self, shape: Shape, side: Rights, at: SocketAddr, key: &Key) -> Result<(Cap, SocketAddr)> {
+        match self.ask(&Ask::Offer { shape, side, at, key: key.clone() }, &[])? {
+            Answer::Offered { cap, address } => Ok((cap, address)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Creates the end of a channel that another controller [offers](Self::offer) at an address. It can be activated at once;
+    /// the endpoint is there when the link is [`joined`](Self::joined).
+    ///
+    /// # Errors
+    /// `InvalidInput` for a bad shape or side; what making a socket meets. Whether the other is there is told later.
+    pub fn join(&mut self, shape: Shape, side: Rights, to: SocketAddr, key: &Key) -> Result<Cap> {
+        self.created(&Ask::Join { shape, side, to, key: key.clone() })
+    }
+
+    /// Waits until a link that was offered or joined is connected.
+    ///
+    /// # Errors
+    /// `Busy` when patience ends; `Device` where it cannot be connected: the other is not there, or refuses.
+    pub fn joined(&mut self, link: Cap, patience: Patience) -> Result<()> {
+        match self.event_where(patience, |e| matches!(e, Event::Link { cap, .. } if *cap == link))? {
+            Event::Link { error: Some(why), .. } => Err(Error::new(ErrorKind::Device, "join", why)
+                .advice("is it offered there, with the same key and shape, and the other side? then join again")),
+            _ => Ok(()),
+        }
+    }
+
     /// Creates a memory, zeroed; the capability has all rights to it.
     ///
     /// # Errors
@@ -122,6 +176,10 @@ impl Session {
     /// `PermissionDenied` where the capability has fewer rights or is not commanded by this party; `Busy` where that end of the
     /// channel is somewhere already.
     pub fn activate(&mut self, cap: Cap, port: &str, rights: Rights, trust: Trust) -> Result<()> {
+        self.activate_taking(cap, port, rights, trust.into())
+    }
+
+    pub(crate) fn activate_taking(&mut self, cap: Cap, port: &str, rights: Rights, trust: Taking) -> Result<()> {
         self.done(&Ask::Activate { cap, port: port.into(), rights, trust })
     }
 
@@ -223,7 +281,7 @@ impl Session {
     pub fn ready(&mut self, device: Device, patience: Patience) -> Result<super::Confined> {
         let of_it = |e: &Event| match e {
             Event::Ready { device: d, .. } | Event::Ended { device: d, .. } => *d == device.0,
-            Event::Report { .. } => false,
+            Event::Report { .. } | Event::Link { .. } => false,
         };
         match self.event_where(patience, of_it)? {
             Event::Ready { confined, .. } => Ok(confined),
@@ -234,6 +292,12 @@ impl Session {
     /// Readable when the controller has something to say: call [`attend`](Self::attend) then.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    /// How long the controller may take for an answer from now on; ten seconds, if this is not said. What was asked may be
+    /// done nevertheless, later: what it made then goes with the session.
+    pub fn set_patience(&mut self, patience: Patience) {
+        self.patience = patience;
     }
 
     /// The controller's process.
@@ -274,14 +338,19 @@ impl Session {
 
     /// Asks, and waits for the answer; what else comes meanwhile is done.
     fn ask(&mut self, ask: &Ask, fds: &[BorrowedFd<'_>]) -> Result<Answer> {
-        let until = Instant::now() + ANSWER;
+        let until = Instant::now() + self.patience.limit;
         self.send(ask, fds, until)?;
         loop {
             match self.take_one()? {
                 Some(Some(Answer::Refused { kind, errno, text })) => return Err(relayed(&kind, errno, text)),
                 Some(Some(answer)) => return Ok(answer),
                 Some(None) => {}
-                None => self.pause(until, PollFlags::IN, "the controller's answer")?,
+                None => {
+                    let paused = self.pause(until, PollFlags::IN, "the controller's answer");
+                    // It may come yet, and is then not that to what is asked next.
+                    self.late += usize::from(paused.is_err());
+                    paused?;
+                }
             }
         }
     }
@@ -329,6 +398,7 @@ impl Session {
             Arrived::End => return Err(ended()),
         };
         match tell {
+            Tell::Answer(_) if self.late > 0 => self.late -= 1,
             Tell::Answer(answer) => return Ok(Some(Some(answer))),
             Tell::Endpoint(spec) => {
                 let endpoint = spec.endpoint;

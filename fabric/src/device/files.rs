@@ -93,7 +93,7 @@ impl Files {
 impl Body for Files {
     /// A request that fails is answered with its failure, and the next one is served.
     fn run(&mut self, stage: &mut Stage<'_>) -> Result<()> {
-        while let Some(block) = stage.next()? {
+        while let Some(block) = stage.receive()? {
             let reply = match self.serve(&block, stage) {
                 Ok(word) => Reply { outcome: Outcome::Done, word },
                 Err(e) if matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::Unavailable) => return Err(e),

@@ -141,9 +141,8 @@ pub struct Failure {
 
 impl Report {
     pub(crate) fn failed(error: &Error) -> Report {
-        let mut text = error.to_string();
-        text.truncate(text.floor_char_boundary(2000));
-        let failure = Failure { outcome: Outcome::of_error(error), kind: format!("{:?}", error.kind()), text };
+        let (kind, text) = (format!("{:?}", error.kind()), crate::control::protocol::text_of(error));
+        let failure = Failure { outcome: Outcome::of_error(error), kind, text };
         Report { error: Some(failure), ..Report::default() }
     }
 }
@@ -171,9 +170,7 @@ pub(crate) fn body(role: Role, given: Vec<OwnedFd>, functions: &Functions) -> Re
         Role::Sink { place } => Box::new(sink::Sink::new(place, &mut given)?),
         Role::Files => Box::new(files::Files::new(given.into_iter().flatten().collect())),
         Role::Hub => Box::new(relay::Hub),
-        Role::Custom { name, arguments } => {
-            functions.body(&name)?(&arguments, given.into_iter().flatten().collect())?
-        }
+        Role::Custom { name, arguments } => functions.body(&name)?(&arguments, given.into_iter().flatten().collect())?,
     })
 }
 

@@ -11,12 +11,14 @@ use crate::transport::{Receiver, Sender};
 const LONG: Patience = Patience::seconds(3600);
 
 /// Carries blocks until the sender closes; what was carried. A block is replied to when it was sent on, an end of stream when
-/// everything downstream is done. Bytes are copied once, out of the one memory into the other, and not looked at.
+/// everything downstream is done; a failure that is told later goes upstream with the
+/// next reply. Bytes are copied once, out of the one memory into the other, and not looked at.
 ///
 /// # Errors
-/// What ended a channel; the failure that a reply told, after it was told upstream.
+/// What ended a channel, after it was told upstream.
 pub fn relay(receiver: &mut Receiver, sender: &mut Sender) -> Result<(u64, u64)> {
     receiver.set_patience(LONG);
+    sender.relay_failures();
     let (mut blocks, mut bytes) = (0, 0);
     loop {
         let block = match receiver.receive() {
@@ -26,9 +28,9 @@ pub fn relay(receiver: &mut Receiver, sender: &mut Sender) -> Result<(u64, u64)>
             Err(e) => return Err(e),
         };
         let (head, len) = (block.head(), block.len() as u64);
-        let sent = sender.send(&block, head).and_then(|()| if head.end { sender.drain() } else { Ok(Reply::DONE) });
+        let sent = sender.forward(&block, head).and_then(|()| if head.end { sender.drain() } else { Ok(Reply::DONE) });
         match sent {
-            Ok(reply) => block.reply(reply)?,
+            Ok(reply) => block.reply(sender.take_failure().unwrap_or(reply))?,
             Err(e) => {
                 block.reply(Reply { outcome: Outcome::of_error(&e), word: 0 })?;
                 return Err(e);
@@ -55,7 +57,8 @@ impl Body for Hub {
                 .collect();
             let mut outcome = Ok(());
             for thread in threads {
-                let done = thread.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::System, "relay", "a thread panicked")));
+                let done =
+                    thread.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::System, "relay", "a thread panicked")));
                 outcome = outcome.and(done.map(|_| ()));
             }
             outcome

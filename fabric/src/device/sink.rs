@@ -70,7 +70,7 @@ impl Sink {
 impl Body for Sink {
     /// The reply to the end of a stream says how many bytes are there, all streams together, and durable.
     fn run(&mut self, stage: &mut Stage<'_>) -> Result<()> {
-        while let Some(block) = stage.next()? {
+        while let Some(block) = stage.receive()? {
             let end = block.head().end;
             let mut done = self.write(&block);
             if end && done.is_ok() {

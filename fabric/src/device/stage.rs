@@ -39,7 +39,7 @@ impl<'a> Stage<'a> {
     ///
     /// # Errors
     /// What ended a channel otherwise.
-    pub fn next(&mut self) -> Result<Option<Block>> {
+    pub fn receive(&mut self) -> Result<Option<Block>> {
         loop {
             if self.inlets.iter().all(Option::is_none) {
                 return Ok(None);

@@ -18,14 +18,17 @@ impl Transform {
 
 impl Body for Transform {
     fn run(&mut self, stage: &mut Stage<'_>) -> Result<()> {
-        while let Some(block) = stage.next()? {
+        while let Some(block) = stage.receive()? {
             let head = block.head();
             let (function, spread) = (&mut self.function, self.spread);
             // The block is processed where it lies, into the memory of the next device.
             let done = if block.is_empty() {
                 Ok(())
             } else {
-                stage.send(spread, Head { end: false, ..head }, |target| function.apply(&block, target))
+                stage.send(spread, Head { end: false, ..head }, |target| match function.carries() {
+                    true => block.copy_to(target).map(|()| block.len()),
+                    false => function.apply(&block, target),
+                })
             };
             if let Err(e) = done {
                 block.reply(Reply { outcome: Outcome::of_error(&e), word: 0 })?;

@@ -1,14 +1,15 @@
 //! A graph that runs.
 
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use datapipes_core::{Error, ErrorKind, Result};
 
-use super::graph::Graph;
+use super::graph::{DeviceSpec, Edge, Graph};
 use super::{Choice, Node, Placement, Stop, Wire, Wiring};
 use crate::capability::{Cap, Party, Rights};
-use crate::channel::{Patience, Shape, Trust};
+use crate::channel::{Patience, Taking};
 use crate::control::{Device, Event, Session};
 use crate::device::{Report, Role, relay};
 use crate::transport::{Receiver, Sender};
@@ -33,25 +34,18 @@ pub struct Flow {
 }
 
 impl Flow {
-    pub(super) fn start(graph: Graph, session: &mut Session, placement: Placement, choice: Option<Choice>) -> Result<Flow> {
+    pub(super) fn start(
+        graph: Graph,
+        session: &mut Session,
+        placement: Placement,
+        choice: Option<Choice>,
+    ) -> Result<Flow> {
         let wiring = Wiring::new(&graph.edges(), placement);
-        let mut devices = Vec::new();
-        for spec in graph.devices {
-            let given: Vec<_> = spec.given.iter().map(std::os::fd::AsFd::as_fd).collect();
-            devices.push(session.launch(&spec.name, spec.role, &given)?);
-        }
-        let hub = match wiring.has_hub() {
-            true => Some(session.launch("resource-side CPU", Role::Hub, &[])?),
-            false => None,
-        };
-        for device in devices.iter().chain(&hub) {
-            session.ready(*device, START)?;
-        }
-        let (caps, senders, receivers, relays) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut flow = Flow { placement, choice, wiring, devices, hub, caps, senders, receivers, relays };
-        let edges: Vec<(Shape, Trust)> = graph.edges.iter().map(|e| (e.shape, e.trust)).collect();
-        let connected = flow.connect(session, &edges);
-        if let Err(e) = connected {
+        let (devices, caps, senders, receivers, relays) = Default::default();
+        let mut flow = Flow { placement, choice, wiring, devices, hub: None, caps, senders, receivers, relays };
+        let (edges, links) = (graph.edges, graph.links);
+        let started = flow.launch(session, graph.devices).and_then(|()| flow.connect(session, &edges, &links));
+        if let Err(e) = started {
             // Nothing of it stays.
             let _ = flow.end(session);
             return Err(e);
@@ -75,7 +69,9 @@ impl Flow {
     /// `InvalidInput` for the application, or a node of another graph.
     pub fn device(&self, node: Node) -> Result<Device> {
         let device = node.0.checked_sub(1).and_then(|at| self.devices.get(at));
-        device.copied().ok_or_else(|| Error::new(ErrorKind::InvalidInput, "find", "a node that is no device of this flow"))
+        device
+            .copied()
+            .ok_or_else(|| Error::new(ErrorKind::InvalidInput, "find", "a node that is no device of this flow"))
     }
 
     /// The wires, for people and for tests.
@@ -96,7 +92,7 @@ impl Flow {
         let device = self.device(node)?.0;
         let of_it = |e: &Event| match e {
             Event::Report { device: d, .. } | Event::Ended { device: d, .. } => *d == device,
-            Event::Ready { .. } => false,
+            Event::Ready { .. } | Event::Link { .. } => false,
         };
         match session.event_where(patience, of_it)? {
             Event::Report { report, .. } => match &report.error {
@@ -116,8 +112,11 @@ impl Flow {
         self.receivers.clear();
         let mut outcome = Ok(());
         for cap in self.caps.drain(..) {
-            let revoked = session.revoke(cap).map(|_| ());
-            outcome = outcome.and(revoked);
+            match session.revoke(cap) {
+                // Revoked before.
+                Err(e) if e.kind() == ErrorKind::NotFound => {}
+                other => outcome = outcome.and(other.map(|_| ())),
+            }
         }
         for relay in self.relays.drain(..) {
             // What ended it is that its channel ended, which was just done.
@@ -137,16 +136,34 @@ impl Flow {
         outcome.and(session.attend())
     }
 
-    fn connect(&mut self, session: &mut Session, edges: &[(Shape, Trust)]) -> Result<()> {
+    /// Launches all processes, side by side, and waits until they have locked themselves down.
+    fn launch(&mut self, session: &mut Session, devices: Vec<DeviceSpec>) -> Result<()> {
+        for spec in devices {
+            let given: Vec<_> = spec.given.iter().map(AsFd::as_fd).collect();
+            self.devices.push(session.launch(&spec.name, spec.role, &given)?);
+        }
+        if self.wiring.has_hub() {
+            self.hub = Some(session.launch("resource-side CPU", Role::Hub, &[])?);
+        }
+        for device in self.devices.iter().chain(&self.hub) {
+            session.ready(*device, START)?;
+        }
+        Ok(())
+    }
+
+    fn connect(&mut self, session: &mut Session, edges: &[Edge], links: &[Cap]) -> Result<()> {
         static FLOWS: AtomicU64 = AtomicU64::new(0);
         let number = FLOWS.fetch_add(1, Ordering::Relaxed);
         let port = |wire: usize, end: &str| format!("{number}.{wire}.{end}");
         for (at, wire) in self.wiring.wires.clone().into_iter().enumerate() {
-            let (shape, trust) = edges[wire.edge];
-            let cap = session.channel(shape)?;
+            let Edge { shape, trust, carrier, .. } = edges[wire.edge];
+            let cap = match (wire.from, wire.to) {
+                (Stop::Elsewhere(link), _) | (_, Stop::Elsewhere(link)) => links[link],
+                _ => session.channel_over(shape, carrier)?,
+            };
             self.caps.push(cap);
             // Who only carries bytes on does not look at them, and needs no copy to be safe from whoever changes them.
-            let trust = if wire.relayed { Trust::InPlace } else { trust };
+            let trust = if wire.relayed { Taking::Carried } else { trust.into() };
             self.give(session, cap, wire.from, &port(at, "out"), Rights::SEND, trust)?;
             self.give(session, cap, wire.to, &port(at, "in"), Rights::RECEIVE, trust)?;
         }
@@ -173,17 +190,25 @@ impl Flow {
     }
 
     /// Gives the end of a channel to who is at a stop: delegated with that right alone, and activated.
-    fn give(&self, session: &mut Session, cap: Cap, to: Stop, port: &str, rights: Rights, trust: Trust) -> Result<()> {
+    fn give(&self, session: &mut Session, cap: Cap, to: Stop, port: &str, rights: Rights, trust: Taking) -> Result<()> {
         let party = match to {
+            // Another controller's to give.
+            Stop::Elsewhere(_) => return Ok(()),
             Stop::Application => Party::APPLICATION,
             Stop::Device(at) => self.devices[at].0,
             Stop::Hub => self.hub.map_or(Party::APPLICATION, |hub| hub.0),
         };
         let cap = if party == Party::APPLICATION { cap } else { session.delegate(cap, party, rights)? };
-        session.activate(cap, port, rights, trust)
+        session.activate_taking(cap, port, rights, trust)
     }
 
-    fn let_run(&self, session: &mut Session, device: Device, stop: Stop, port: &dyn Fn(usize, &str) -> String) -> Result<()> {
+    fn let_run(
+        &self,
+        session: &mut Session,
+        device: Device,
+        stop: Stop,
+        port: &dyn Fn(usize, &str) -> String,
+    ) -> Result<()> {
         let ins: Vec<String> = self.wiring.to(stop).into_iter().map(|at| port(at, "in")).collect();
         let outs: Vec<String> = self.wiring.from(stop).into_iter().map(|at| port(at, "out")).collect();
         session.run(device, &ins, &outs)

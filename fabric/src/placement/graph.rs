@@ -5,13 +5,20 @@ use std::os::fd::OwnedFd;
 use datapipes_core::{Error, ErrorKind, Result};
 
 use super::{Choice, Flow, Placement};
+use crate::capability::Cap;
 use crate::channel::{Shape, Trust};
 use crate::control::Session;
 use crate::device::Role;
+use crate::transport::Carrier;
 
 /// A node of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Node(pub(super) usize);
+
+impl Node {
+    /// Numbers from here on are those of links.
+    pub(super) const LINKS: usize = usize::MAX / 2;
+}
 
 pub(super) struct DeviceSpec {
     pub(super) name: String,
@@ -24,13 +31,16 @@ pub(super) struct Edge {
     pub(super) to: Node,
     pub(super) shape: Shape,
     pub(super) trust: Trust,
+    pub(super) carrier: Carrier,
 }
 
 /// Devices and the channels between them, before anything of it exists.
 pub struct Graph {
     shape: Shape,
     trust: Trust,
+    carrier: Carrier,
     pub(super) devices: Vec<DeviceSpec>,
+    pub(super) links: Vec<Cap>,
     pub(super) edges: Vec<Edge>,
 }
 
@@ -40,7 +50,30 @@ impl Graph {
 
     /// A graph whose channels have this shape, and whose receivers trust their senders so far, where nothing else is said.
     pub fn new(shape: Shape, trust: Trust) -> Graph {
-        Graph { shape, trust, devices: Vec::new(), edges: Vec::new() }
+        Graph {
+            shape,
+            trust,
+            carrier: Carrier::SharedMemory,
+            devices: Vec::new(),
+            links: Vec::new(),
+            edges: Vec::new(),
+        }
+    }
+
+    /// What the channels of edges that are added from now on go over, within this machine; shared memory, if this is not said.
+    /// Devices and application are the same over all.
+    #[must_use]
+    pub fn over(mut self, carrier: Carrier) -> Graph {
+        self.carrier = carrier;
+        self
+    }
+
+    /// Adds what is at the other end of a link ([`Session::offer`], [`Session::join`]): part of a graph on another machine,
+    /// which connects its nodes to the other half of the link. A link that sends takes one edge to it, one that receives one edge
+    /// from it, of the link's own shape. The flow has the link from its start on: it is revoked at the flow's end.
+    pub fn elsewhere(&mut self, link: Cap) -> Node {
+        self.links.push(link);
+        Node(Node::LINKS + self.links.len() - 1)
     }
 
     /// Adds a device, with the descriptors that it works on.
@@ -64,13 +97,23 @@ impl Graph {
     pub fn connect_with(&mut self, from: Node, to: Node, shape: Shape, trust: Trust) -> Result<()> {
         shape.check()?;
         let wrong = |what: &str| Err(Error::new(ErrorKind::InvalidInput, "connect", what));
-        if from == to || from.0.max(to.0) > self.devices.len() {
+        let known = |node: Node| match node.0.checked_sub(Node::LINKS) {
+            Some(link) => link < self.links.len(),
+            None => node.0 <= self.devices.len(),
+        };
+        if from == to || !known(from) || !known(to) {
             return wrong("a node to itself, or one that is not of this graph");
         }
-        if trust == Trust::InPlaceChecked && !shape.checked {
+        if from.0.min(to.0) >= Node::LINKS {
+            return wrong("one link to another, without a device between them");
+        }
+        if [from, to].iter().any(|n| n.0 >= Node::LINKS && self.edges.iter().any(|e| e.from == *n || e.to == *n)) {
+            return wrong("a link for a second time: one link is one channel");
+        }
+        if matches!(trust, Trust::InPlaceChecked(_)) && !shape.checked {
             return wrong("in place and checked, over a channel whose blocks carry no check");
         }
-        self.edges.push(Edge { from, to, shape, trust });
+        self.edges.push(Edge { from, to, shape, trust, carrier: self.carrier });
         Ok(())
     }
 

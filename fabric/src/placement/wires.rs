@@ -11,6 +11,8 @@ pub enum Stop {
     Device(usize),
     /// The process of the resource-side CPU.
     Hub,
+    /// The n-th link, from 0: a process of another machine.
+    Elsewhere(usize),
 }
 
 /// A data channel to be.
@@ -42,9 +44,7 @@ impl Wiring {
             let through = match placement {
                 Placement::DistributedResourceSide | Placement::Auto => None,
                 Placement::CentralResourceSide => Some(Stop::Hub),
-                Placement::ApplicationSide => {
-                    Some(Stop::Application).filter(|via| from != *via && to != *via)
-                }
+                Placement::ApplicationSide => Some(Stop::Application).filter(|via| from != *via && to != *via),
             };
             match through {
                 None => wires.push(Wire { from, to, edge, relayed: false }),
@@ -81,7 +81,11 @@ impl Wiring {
 }
 
 fn stop(node: Node) -> Stop {
-    if node == Graph::APPLICATION { Stop::Application } else { Stop::Device(node.0 - 1) }
+    match node.0.checked_sub(Node::LINKS) {
+        Some(link) => Stop::Elsewhere(link),
+        None if node == Graph::APPLICATION => Stop::Application,
+        None => Stop::Device(node.0 - 1),
+    }
 }
 
 #[cfg(test)]

@@ -112,7 +112,9 @@ impl Attendant {
         self.say(ask)?;
         loop {
             match self.next()? {
-                Some((Tell::Answer(Answer::Refused { kind, errno, text }), _)) => return Err(relayed(&kind, errno, text)),
+                Some((Tell::Answer(Answer::Refused { kind, errno, text }), _)) => {
+                    return Err(relayed(&kind, errno, text));
+                }
                 Some((Tell::Answer(answer), _)) => return Ok(answer),
                 Some((tell, fds)) => self.obey(tell, fds)?,
                 None => return Err(Error::new(ErrorKind::Unavailable, "ask", "the controller has ended")),

@@ -1,6 +1,7 @@
 //! Programs that are controllers and devices when they are started as such.
 
 mod attendant;
+mod inherited;
 mod sandbox;
 
 pub use attendant::Attendant;
@@ -21,11 +22,11 @@ pub(crate) const DEVICE: &str = "--fabric-device";
 /// To be called first in `main`, before there are threads.
 pub fn enter(functions: &Functions) -> Option<ExitCode> {
     let role = std::env::args().nth(1)?;
+    if role == CONTROLLER || role == DEVICE {
+        inherited::close();
+    }
     let outcome = match role.as_str() {
-        CONTROLLER => control_socket().and_then(|socket| {
-            // It must not outlive whom it serves even where that could not close its socket.
-            crate::control::serve(socket)
-        }),
+        CONTROLLER => control_socket().and_then(crate::control::serve),
         DEVICE => control_socket().and_then(|socket| Attendant::attend(socket, functions)),
         _ => return None,
     };

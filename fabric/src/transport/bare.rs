@@ -42,7 +42,7 @@ impl Pages {
         let (out, into) = Payload::local(shape);
         let send = SendRing::new(common(), self.sender.clone(), self.receiver.clone());
         let receive = ReceiveRing::new(common(), self.receiver.clone(), self.sender.clone());
-        let inlet = SharedInlet::new(receive, into, shape, trust).unwrap();
+        let inlet = SharedInlet::new(receive, into, shape, trust.into()).unwrap();
         (Sender::new(Box::new(SharedOutlet::new(send, out, shape))), Receiver::new(Box::new(inlet)))
     }
 }

@@ -3,12 +3,14 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Deref;
+use std::sync::OnceLock;
 
 use datapipes_core::{Error, ErrorKind, Result};
 
 use super::{Back, Inlet, Outlet, Returned};
-use crate::channel::memory::InPlace;
+use crate::channel::memory::{InPlace, There};
 use crate::channel::{Head, Outcome, Patience, Reply, Shape, WORDS};
+use crate::sync::{Mutex, lock};
 
 /// The end that sends.
 ///
@@ -18,6 +20,8 @@ pub struct Sender {
     patience: Patience,
     replies: VecDeque<Returned>,
     failure: Option<Reply>,
+    /// Failures that replies tell are no errors of calls: who relays passes them on.
+    relaying: bool,
     blocks: u64,
     bytes: u64,
 }
@@ -26,7 +30,7 @@ impl Sender {
     /// An end over a transport.
     pub fn new(outlet: Box<dyn Outlet>) -> Sender {
         let patience = Patience::default();
-        Sender { outlet, patience, replies: VecDeque::new(), failure: None, blocks: 0, bytes: 0 }
+        Sender { outlet, patience, replies: VecDeque::new(), failure: None, relaying: false, blocks: 0, bytes: 0 }
     }
 
     /// How long calls wait for credits and replies.
@@ -72,8 +76,27 @@ impl Sender {
     pub fn send(&mut self, bytes: &[u8], head: Head) -> Result<()> {
         self.fits(bytes.len())?;
         let slot = self.credit()?;
-        self.outlet.fill(slot, bytes);
-        self.push(slot, bytes.len(), head)
+        self.outlet.push_bytes(slot, bytes, head)?;
+        self.count(bytes.len());
+        Ok(())
+    }
+
+    /// Sends a block that was received on, with other words or not; its bytes are copied from memory to memory and not looked at.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn forward(&mut self, block: &Block, head: Head) -> Result<()> {
+        self.fits(block.len())?;
+        let slot = self.credit()?;
+        match &block.data {
+            Data::Carried(there, copy, _) if copy.get().is_none() => {
+                there.copy_across(&mut self.outlet.memory(slot)[..block.len()]);
+                self.outlet.push(slot, block.len(), head)?;
+            }
+            _ => self.outlet.push_bytes(slot, block, head)?,
+        }
+        self.count(block.len());
+        Ok(())
     }
 
     /// Ends the stream by an empty block, and waits until every block was replied to. The reply is the one to the end: over a
@@ -148,9 +171,13 @@ impl Sender {
 
     fn push(&mut self, slot: u32, len: usize, head: Head) -> Result<()> {
         self.outlet.push(slot, len, head)?;
+        self.count(len);
+        Ok(())
+    }
+
+    fn count(&mut self, len: usize) {
         self.blocks += 1;
         self.bytes += len as u64;
-        Ok(())
     }
 
     fn fits(&self, len: usize) -> Result<()> {
@@ -172,10 +199,23 @@ impl Sender {
     }
 
     fn told(&mut self) -> Result<()> {
-        match self.failure.take() {
-            Some(reply) => reply.into_result().map(|_| ()),
-            None => Ok(()),
+        match self.failure {
+            Some(reply) if !self.relaying => {
+                self.failure = None;
+                reply.into_result().map(|_| ())
+            }
+            _ => Ok(()),
         }
+    }
+
+    /// From now on failures that replies tell are taken by [`take_failure`](Self::take_failure) alone.
+    pub(crate) fn relay_failures(&mut self) {
+        self.relaying = true;
+    }
+
+    /// The first failure that a reply told and nobody took.
+    pub(crate) fn take_failure(&mut self) -> Option<Reply> {
+        self.failure.take()
     }
 }
 
@@ -284,8 +324,13 @@ impl fmt::Debug for Receiver {
     }
 }
 
+/// Private memory for copies: touched once, and then used again and again.
+pub(crate) type Buffers = crate::sync::Arc<Mutex<Vec<Vec<u8>>>>;
+
 pub(crate) enum Data {
     InPlace(InPlace),
+    /// Copied at the first look, if there is one, into a buffer that is used again.
+    Carried(There, OnceLock<Vec<u8>>, Buffers),
     /// A buffer of a block's length.
     Private(Vec<u8>),
 }
@@ -311,6 +356,32 @@ impl Block {
     pub fn private(bytes: Vec<u8>, len: usize, head: Head, slot: u32, back: Back) -> Block {
         let len = len.min(bytes.len());
         Block::new(Data::Private(bytes), len, head, slot, None, back)
+    }
+
+    /// Its bytes, without looking at them.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies its bytes to the start of `target`, from memory to memory.
+    ///
+    /// # Errors
+    /// `OutOfRange` where `target` is shorter.
+    pub fn copy_to(&self, target: &mut [u8]) -> Result<()> {
+        let has = target.len();
+        let short = || Error::new(ErrorKind::OutOfRange, "copy", format!("{} bytes into {has}", self.len));
+        let target = target.get_mut(..self.len).ok_or_else(short)?;
+        match &self.data {
+            // What was looked at is what is passed on, whatever its sender has made of it since.
+            Data::Carried(there, copy, _) if copy.get().is_none() => there.copy_across(target),
+            _ => crate::channel::copy(self, target),
+        }
+        Ok(())
     }
 
     /// The user words and whether it is the last of its stream.
@@ -344,6 +415,7 @@ impl Block {
         if let Some(back) = self.back.take() {
             let copy = match &mut self.data {
                 Data::Private(bytes) => Some(std::mem::take(bytes)),
+                Data::Carried(_, copy, _) => copy.take(),
                 Data::InPlace(_) => None,
             };
             back.reply(self.slot, reply, copy);
@@ -356,6 +428,15 @@ impl Deref for Block {
     fn deref(&self) -> &[u8] {
         match &self.data {
             Data::InPlace(bytes) => bytes,
+            Data::Carried(there, copy, buffers) => {
+                let copy = copy.get_or_init(|| {
+                    let used = lock(buffers).pop();
+                    let mut bytes = used.unwrap_or_else(|| vec![0; there.room()]);
+                    there.copy_across(&mut bytes[..self.len]);
+                    bytes
+                });
+                &copy[..self.len]
+            }
             Data::Private(bytes) => &bytes[..self.len],
         }
     }

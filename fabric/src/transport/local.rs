@@ -18,7 +18,7 @@ use crate::sync::atomic::Ordering;
 /// ```
 /// use datapipes_fabric::channel::{Head, Shape, Trust};
 /// use datapipes_fabric::transport::pair;
-/// let (mut sender, mut receiver) = pair(Shape::new(4, 4096), Trust::InPlace)?;
+/// let (mut sender, mut receiver) = pair(Shape::new(4, 4096), Trust::Copy)?;
 /// std::thread::scope(|scope| {
 ///     scope.spawn(move || {
 ///         let block = receiver.receive().unwrap();
@@ -57,6 +57,6 @@ pub fn pair(shape: Shape, trust: Trust) -> Result<(Sender, Receiver)> {
     let send = SendRing::new(common(), View::of(sender_own)?, View::of(receiver_seen)?);
     let receive = ReceiveRing::new(common(), View::of(receiver_own)?, View::of(sender_seen)?);
     let outlet = SharedOutlet::new(send, Payload::of(payload_own, shape)?, shape);
-    let inlet = SharedInlet::new(receive, Payload::of(payload_seen, shape)?, shape, trust)?;
+    let inlet = SharedInlet::new(receive, Payload::of(payload_seen, shape)?, shape, trust.into())?;
     Ok((Sender::new(Box::new(outlet)), Receiver::new(Box::new(inlet))))
 }

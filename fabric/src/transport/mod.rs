@@ -72,6 +72,14 @@ pub trait Outlet: Send {
     fn fill(&mut self, slot: u32, bytes: &[u8]) {
         self.memory(slot)[..bytes.len()].copy_from_slice(bytes);
     }
+    /// Pushes bytes from where they are, filling a slot with them only where the transport needs that.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    fn push_bytes(&mut self, slot: u32, bytes: &[u8], head: Head) -> Result<()> {
+        self.fill(slot, bytes);
+        self.push(slot, bytes.len(), head)
+    }
     /// Pushes the first `len` bytes of a slot and notifies.
     ///
     /// # Errors
@@ -116,18 +124,31 @@ pub trait Inlet: Send {
     fn close(&mut self);
 }
 
+/// What a channel within one machine goes over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Carrier {
+    /// Memory that both ends map.
+    #[default]
+    SharedMemory,
+    /// A Unix socket. The baseline that shared memory is compared with.
+    UnixSocket,
+    /// A TCP connection over the loopback interface: what a channel to another machine does, without the network.
+    TcpLoopback,
+}
+
 /// What an inlet's news can be waited for by.
 pub struct Event<'a>(pub(crate) Source<'a>);
 
 pub(crate) enum Source<'a> {
     Words([Watch<'a>; 3], &'a crate::channel::layout::StatePage, &'a crate::channel::ring::Alive),
-    Descriptor(BorrowedFd<'a>),
+    Descriptor(BorrowedFd<'a>, Option<&'a crate::channel::ring::Alive>),
 }
 
 impl<'a> Event<'a> {
     /// Readable when there is something to look at.
     pub fn descriptor(fd: BorrowedFd<'a>) -> Event<'a> {
-        Event(Source::Descriptor(fd))
+        Event(Source::Descriptor(fd, None))
     }
 }
 

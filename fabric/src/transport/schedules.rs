@@ -7,6 +7,10 @@ use super::bare::Pages;
 use crate::channel::layout::State;
 use crate::channel::{Head, Shape, Trust};
 
+#[allow(unsafe_code)]
+// SAFETY: every sender here is of this crate.
+const IN_PLACE: Trust = unsafe { Trust::in_place() };
+
 fn schedules(test: fn()) {
     let count = std::env::var("DATAPIPES_SCHEDULES").ok().and_then(|n| n.parse().ok()).unwrap_or(2000);
     let config = || {
@@ -49,14 +53,14 @@ fn no_wake_up_is_lost_with_one_credit() {
 
 #[test]
 fn blocks_arrive_in_order_and_whole_with_several_credits() {
-    schedules(|| stream(3, 5, Trust::InPlace));
+    schedules(|| stream(3, 5, IN_PLACE));
 }
 
 #[test]
 fn replies_in_any_order_from_another_thread_return_their_own_slots() {
     schedules(|| {
         let pages = Pages::new();
-        let (mut sender, mut receiver) = pages.ends(Shape::new(2, 8), Trust::InPlace);
+        let (mut sender, mut receiver) = pages.ends(Shape::new(2, 8), IN_PLACE);
         let sending = thread::spawn(move || {
             for block in 0..4u64 {
                 sender.send(&block.to_le_bytes(), Head::default()).unwrap();

@@ -19,7 +19,11 @@ pub const MOST_INLETS: usize = 42;
 /// # Errors
 /// `InvalidInput` for none or more than [`MOST_INLETS`]; `Unsupported` where some are shared memory and some are sockets;
 /// `Busy` when patience ends; `Unavailable` where the controller ended.
-pub fn receive_any(receivers: &mut [Option<Receiver>], last: usize, patience: Patience) -> Result<(usize, Result<Block>)> {
+pub fn receive_any(
+    receivers: &mut [Option<Receiver>],
+    last: usize,
+    patience: Patience,
+) -> Result<(usize, Result<Block>)> {
     let count = receivers.len();
     let open = receivers.iter().flatten().count();
     if open == 0 || open > MOST_INLETS {
@@ -62,7 +66,10 @@ fn sleep(receivers: &[Option<Receiver>], waiting: &mut Waiting) -> Result<()> {
                 words.extend(watches);
                 (state, alive) = (Some(page), Some(lives));
             }
-            Source::Descriptor(fd) => descriptors.push(fd),
+            Source::Descriptor(fd, lives) => {
+                descriptors.push(fd);
+                alive = lives.or(alive);
+            }
         }
     }
     match (state, descriptors.is_empty()) {

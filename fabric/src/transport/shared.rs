@@ -2,12 +2,12 @@
 
 use datapipes_core::{Error, ErrorKind, Result};
 
-use super::ends::{Block, Data};
+use super::ends::{Block, Buffers, Data};
 use super::{Back, Credits, Event, Inlet, Outlet, Returned, Source};
 use crate::channel::layout::{Descriptor, END, ReplyRecord};
 use crate::channel::memory::Payload;
 use crate::channel::ring::{ReceiveRing, ReplyRing, SendRing, Sent};
-use crate::channel::{Head, Outcome, Patience, Reply, Shape, Trust};
+use crate::channel::{Head, Outcome, Patience, Reply, Shape, Taking};
 use crate::sync::{Arc, Mutex, lock};
 
 /// The sender's end: the slots are the receiver's memory itself.
@@ -77,14 +77,14 @@ pub(crate) struct SharedInlet {
     ring: ReceiveRing,
     payload: Payload,
     shape: Shape,
-    trust: Trust,
+    trust: Taking,
     back: Arc<SharedCredits>,
 }
 
 struct SharedCredits {
     ring: Arc<Mutex<ReplyRing>>,
     /// Buffers for private copies.
-    copies: Mutex<Vec<Vec<u8>>>,
+    copies: Buffers,
 }
 
 impl Credits for SharedCredits {
@@ -99,24 +99,34 @@ impl Credits for SharedCredits {
 impl SharedInlet {
     /// # Errors
     /// `InvalidInput` where the trust needs checks that the channel does not have.
-    pub(crate) fn new(ring: ReceiveRing, payload: Payload, shape: Shape, trust: Trust) -> Result<SharedInlet> {
-        if trust == Trust::InPlaceChecked && !shape.checked {
+    pub(crate) fn new(ring: ReceiveRing, payload: Payload, shape: Shape, trust: Taking) -> Result<SharedInlet> {
+        if trust == Taking::InPlaceChecked && !shape.checked {
             let context = "in place and checked, of a channel whose blocks carry no check";
             return Err(Error::new(ErrorKind::InvalidInput, "receive", context));
         }
-        let back = SharedCredits { ring: ring.replies().clone(), copies: Mutex::new(Vec::new()) };
+        let back = SharedCredits { ring: ring.replies().clone(), copies: Arc::new(Mutex::new(Vec::new())) };
         Ok(SharedInlet { ring, payload, shape, trust, back: Arc::new(back) })
     }
 
     fn block(&mut self, d: Descriptor) -> Result<Block> {
         let (len, head) = (d.len as usize, Head { words: d.words, end: d.flags & END != 0 });
         let back: Back = self.back.clone();
-        if self.trust != Trust::Copy {
-            // SAFETY: whoever chose this trust vouches for the sender: see `Trust`.
-            #[allow(unsafe_code)]
-            let bytes = unsafe { self.payload.in_place(d.slot, len) };
-            let check = (self.trust == Trust::InPlaceChecked).then_some(d.check);
-            return Ok(Block::new(Data::InPlace(bytes), len, head, d.slot, check, back));
+        match self.trust {
+            Taking::InPlace | Taking::InPlaceChecked => {
+                // SAFETY: whoever chose this trust vouches for the sender: see `Vouched::new`.
+                #[allow(unsafe_code)]
+                let bytes = unsafe { self.payload.in_place(d.slot, len) };
+                let check = (self.trust == Taking::InPlaceChecked).then_some(d.check);
+                return Ok(Block::new(Data::InPlace(bytes), len, head, d.slot, check, back));
+            }
+            // A check is for who looks: a relay leaves it to them.
+            Taking::Copy if self.shape.checked => {}
+            // Who does not look needs no copy, and who does gets one, at the first look: nothing later changes it.
+            Taking::Copy | Taking::Carried => {
+                let there = self.payload.there(d.slot, len);
+                let bytes = Data::Carried(there, Default::default(), self.back.copies.clone());
+                return Ok(Block::new(bytes, len, head, d.slot, None, back));
+            }
         }
         let copy = lock(&self.back.copies).pop();
         let mut copy = copy.unwrap_or_else(|| vec![0; self.shape.block_bytes]);

@@ -3,6 +3,7 @@
 //! ```text
 //! sender -> receiver   hello: 64 bytes; then for each block 64 bytes of header, and its bytes
 //! receiver -> sender   for each block 32 bytes of reply
+//! sender -> receiver   goodbye: 64 bytes. A connection that ends without it was broken, and no stream ended.
 //! ```
 //!
 //! The kernel copies a block into the receiver's own buffer, so the sender cannot touch it again: a socket needs no trust. A
@@ -24,8 +25,8 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg, shut
 use rustix::time::Timespec;
 
 use super::ends::{Block, Data};
-use super::{Back, Credits, Event, Inlet, Outlet, Returned};
-use crate::channel::ring::broken;
+use super::{Back, Credits, Event, Inlet, Outlet, Returned, Source};
+use crate::channel::ring::{Common, Side, broken, controller_gone};
 use crate::channel::{Head, Outcome, Patience, Reply, Shape, Waiting};
 use crate::sync::{Mutex, lock};
 
@@ -35,6 +36,7 @@ pub type Token = [u8; 16];
 const HELLO: u32 = 0x6461_7401;
 const BLOCK: u32 = 0x6461_7402;
 const REPLY: u32 = 0x6461_7403;
+const GOODBYE: u32 = 0x6461_7404;
 const HEADER_BYTES: usize = 64;
 const REPLY_BYTES: usize = 32;
 /// A reply fits the socket's buffer unless the sender does not read; then the receiver is not held up for longer.
@@ -67,6 +69,7 @@ pub struct SocketOutlet {
     outstanding: u32,
     patience: Patience,
     part: Part<REPLY_BYTES>,
+    common: Option<Common>,
     dead: bool,
 }
 
@@ -80,6 +83,8 @@ pub struct SocketInlet {
     body: Option<Body>,
     sequence: u64,
     back: Arc<SocketCredits>,
+    common: Option<Common>,
+    left: bool,
     dead: bool,
 }
 
@@ -106,6 +111,8 @@ struct SocketCredits {
 struct Held {
     slots: Vec<bool>,
     buffers: Vec<Vec<u8>>,
+    /// Nobody receives any more; what is held is still replied to.
+    closed: bool,
     dead: bool,
 }
 
@@ -138,13 +145,41 @@ impl SocketOutlet {
             outstanding: 0,
             patience,
             part: Part::new(),
+            common: None,
             dead: false,
         })
+    }
+
+    /// An end of a controller's channel, which says how it ended.
+    pub(crate) fn watched(mut self, common: Common) -> SocketOutlet {
+        self.common = Some(common);
+        self
+    }
+
+    fn check(&self) -> Result<()> {
+        self.common.as_ref().map_or(Ok(()), |c| c.check("send", Side::Sender))
+    }
+
+    /// Why, as far as the controller says.
+    fn because(&self, error: Error) -> Error {
+        because(&self.common, "send", Side::Sender, error)
     }
 
     fn wrong<T>(&mut self, what: String) -> Result<T> {
         self.dead = true;
         Err(broken("send", "receiver", what))
+    }
+
+    fn pushed(&mut self, slot: u32, sent: Result<(), (Error, bool)>, head: Head) -> Result<()> {
+        if let Err((error, torn)) = sent {
+            self.dead |= torn;
+            self.give_back(slot);
+            return Err(self.because(error));
+        }
+        self.under_way[slot as usize] = Some((self.sequence, head.end));
+        self.sequence += 1;
+        self.outstanding += 1;
+        Ok(())
     }
 }
 
@@ -168,24 +203,31 @@ impl Outlet for SocketOutlet {
     }
 
     fn push(&mut self, slot: u32, len: usize, head: Head) -> Result<()> {
-        let sent = if self.dead { Err((gone("send"), true)) } else { self.transmit(slot, len, head) };
-        if let Err((error, torn)) = sent {
-            self.dead |= torn;
-            self.give_back(slot);
-            return Err(error);
-        }
-        self.under_way[slot as usize] = Some((self.sequence, head.end));
-        self.sequence += 1;
-        self.outstanding += 1;
-        Ok(())
+        self.memory(slot);
+        let bytes = std::mem::take(&mut self.slots[slot as usize]);
+        let sent = self.transmit(slot, &bytes[..len], head);
+        self.slots[slot as usize] = bytes;
+        self.pushed(slot, sent, head)
+    }
+
+    /// The kernel copies them from there.
+    fn push_bytes(&mut self, slot: u32, bytes: &[u8], head: Head) -> Result<()> {
+        let sent = self.transmit(slot, bytes, head);
+        self.pushed(slot, sent, head)
     }
 
     fn poll_reply(&mut self) -> Result<Option<Returned>> {
+        self.check()?;
         if self.dead {
             return Err(gone("send"));
         }
-        if !self.part.fill(self.socket.as_fd()).map_err(|e| ended("send", e))? {
-            return Ok(None);
+        match self.part.fill(self.socket.as_fd()) {
+            Ok(true) => {}
+            Ok(false) => return Ok(None),
+            Err(e) => {
+                self.dead = true;
+                return Err(self.because(ended("send", e)));
+            }
         }
         let bytes = self.part.take();
         let (slot, status, word) = (u32_at(&bytes, 4), u32_at(&bytes, 8), u64_at(&bytes, 16));
@@ -208,6 +250,7 @@ impl Outlet for SocketOutlet {
             }
             let Some(slice) = waiting.slice() else { return Err(waiting.over("send", "no credit came back")) };
             await_socket(self.socket.as_fd(), PollFlags::IN, slice)?;
+            lives(&self.common, "send")?;
         }
     }
 
@@ -218,21 +261,28 @@ impl Outlet for SocketOutlet {
     fn close(&mut self) {
         // Replies that nobody read would make the kernel reset the connection, and the receiver lose what it did not read yet.
         while let Ok(Some(_)) = self.poll_reply() {}
-        // Who is gone already needs no farewell.
+        // Who is gone already needs no farewell; one that does not fit now would be a torn one.
+        if !self.dead && self.check().is_ok() {
+            let mut header = [0u8; HEADER_BYTES];
+            Words(&mut header).put(0, &GOODBYE.to_le_bytes());
+            let _ = send_all(self.socket.as_fd(), &header, &[], Patience::up_to(REPLY_PATIENCE));
+        }
         let _ = shutdown(&self.socket, rustix::net::Shutdown::Write);
     }
 }
 
 impl SocketOutlet {
     /// Sends header and bytes. An error says whether the stream is torn by it.
-    fn transmit(&mut self, slot: u32, len: usize, head: Head) -> Result<(), (Error, bool)> {
-        self.memory(slot);
-        let bytes = &self.slots[slot as usize][..len];
+    fn transmit(&mut self, slot: u32, bytes: &[u8], head: Head) -> Result<(), (Error, bool)> {
+        self.check().map_err(|e| (e, false))?;
+        if self.dead {
+            return Err((gone("send"), true));
+        }
         let mut header = [0u8; HEADER_BYTES];
         let mut words = Words(&mut header);
         words.put(0, &BLOCK.to_le_bytes());
         words.put(4, &slot.to_le_bytes());
-        words.put(8, &(len as u32).to_le_bytes());
+        words.put(8, &(bytes.len() as u32).to_le_bytes());
         words.put(12, &u32::from(head.end).to_le_bytes());
         words.put(16, &self.sequence.to_le_bytes());
         words.put(24, &if self.shape.checked { crc32fast::hash(bytes) } else { 0 }.to_le_bytes());
@@ -253,10 +303,22 @@ impl SocketInlet {
         shape.check()?;
         let _ = sockopt::set_tcp_nodelay(&socket, true);
         let socket = Arc::new(socket);
-        let held = Held { slots: vec![false; shape.credits as usize], buffers: Vec::new(), dead: false };
+        let held = Held { slots: vec![false; shape.credits as usize], buffers: Vec::new(), closed: false, dead: false };
         let back = Arc::new(SocketCredits { socket: socket.clone(), state: Mutex::new(held) });
         let (header, body) = (Part::new(), None);
-        Ok(SocketInlet { socket, shape, token, greeted: false, header, body, sequence: 0, back, dead: false })
+        let (common, greeted, left, dead) = (None, false, false, false);
+        Ok(SocketInlet { socket, shape, token, greeted, header, body, sequence: 0, back, common, left, dead })
+    }
+
+    /// An end of a controller's channel, which says how it ended.
+    pub(crate) fn watched(mut self, common: Common) -> SocketInlet {
+        self.common = Some(common);
+        self
+    }
+
+    fn because(&mut self, error: Error) -> Error {
+        self.dead = true;
+        because(&self.common, "receive", Side::Receiver, error)
     }
 
     fn wrong<T>(&mut self, what: String) -> Result<T> {
@@ -325,8 +387,14 @@ impl Inlet for SocketInlet {
 
     fn poll_block(&mut self) -> Result<Option<Block>> {
         loop {
+            if let Some(common) = self.common.as_ref().filter(|c| c.is_revoked()) {
+                common.check("receive", Side::Receiver)?;
+            }
+            if self.left {
+                return Err(Error::new(ErrorKind::EndOfFile, "receive", "the sender has closed the channel"));
+            }
             if self.dead {
-                return Err(gone("receive"));
+                return Err(self.because(gone("receive")));
             }
             if let Some(mut body) = self.body.take() {
                 while body.have < body.len {
@@ -336,23 +404,20 @@ impl Inlet for SocketInlet {
                             self.body = Some(body);
                             return Ok(None);
                         }
-                        Err(e) => return Err(ended("receive", e)),
+                        Err(e) => return Err(self.because(ended("receive", e))),
                     }
                 }
                 return self.finish(body).map(Some);
             }
-            let fresh = self.header.have == 0;
             match self.header.fill(self.socket.as_fd()) {
                 Ok(true) => {}
                 Ok(false) => return Ok(None),
-                // The other side has gone between two blocks: in good order.
-                Err(Errno::PIPE) if fresh && self.header.have == 0 => {
-                    return Err(Error::new(ErrorKind::EndOfFile, "receive", "the sender has closed the channel"));
-                }
-                Err(e) => return Err(ended("receive", e)),
+                Err(e) => return Err(self.because(ended("receive", e))),
             }
             let header = self.header.take();
-            if self.greeted {
+            if self.greeted && u32_at(&header, 0) == GOODBYE {
+                self.left = true;
+            } else if self.greeted {
                 self.body = Some(self.admit(&header)?);
             } else {
                 self.greet(&header)?;
@@ -368,17 +433,22 @@ impl Inlet for SocketInlet {
             }
             let Some(slice) = waiting.slice() else { return Err(waiting.over("receive", "no block came")) };
             await_socket(self.socket.as_fd(), PollFlags::IN, slice)?;
+            lives(&self.common, "receive")?;
         }
     }
 
     fn event(&self) -> Event<'_> {
-        Event::descriptor(self.socket.as_fd())
+        Event(Source::Descriptor(self.socket.as_fd(), self.common.as_ref().map(|c| &c.alive)))
     }
 
     fn say_sleeping(&self, _sleeping: bool) {}
 
     fn close(&mut self) {
-        let _ = shutdown(&self.socket, rustix::net::Shutdown::Read);
+        let mut state = lock(&self.back.state);
+        state.closed = true;
+        // A sender that waits is told. Blocks that are still held are replied to first.
+        let held = state.slots.contains(&true);
+        let _ = shutdown(&self.socket, if held { rustix::net::Shutdown::Read } else { rustix::net::Shutdown::Both });
     }
 }
 
@@ -400,6 +470,9 @@ impl Credits for SocketCredits {
         words.put(16, &reply.word.to_le_bytes());
         // Under the lock, so that replies do not mix. A sender that does not take them has lost the channel.
         state.dead = send_all(self.socket.as_fd(), &bytes, &[], Patience::up_to(REPLY_PATIENCE)).is_err();
+        if state.closed && !state.slots.contains(&true) {
+            let _ = shutdown(&self.socket, rustix::net::Shutdown::Both);
+        }
     }
 }
 
@@ -475,6 +548,22 @@ fn ended(operation: &'static str, e: Errno) -> Error {
     match e {
         Errno::PIPE | Errno::CONNRESET => Error::new(ErrorKind::Device, operation, "the other side has gone"),
         e => Error::os(operation, e.raw_os_error(), "over a socket"),
+    }
+}
+
+/// Why a connection ended, as far as the controller says.
+fn because(common: &Option<Common>, operation: &'static str, side: Side, error: Error) -> Error {
+    match common {
+        Some(common) if !(common.alive)() => controller_gone(operation),
+        Some(common) => common.check(operation, side).err().unwrap_or(error),
+        None => error,
+    }
+}
+
+fn lives(common: &Option<Common>, operation: &'static str) -> Result<()> {
+    match common {
+        Some(common) if !(common.alive)() => Err(controller_gone(operation)),
+        _ => Ok(()),
     }
 }
 

@@ -1,4 +1,5 @@
 //! The contract over both transports, and a sender or receiver that breaks it.
+#![allow(clippy::unwrap_used)]
 
 use std::os::fd::OwnedFd;
 use std::thread;
@@ -12,6 +13,14 @@ use super::*;
 use crate::channel::layout::{Descriptor, ReplyRecord, State};
 use crate::channel::{Outcome, Trust, WORDS};
 use crate::sync::atomic::Ordering;
+
+/// Every sender of these tests is of this crate, or a test looks at no bytes of it.
+#[allow(unsafe_code)]
+// SAFETY: see above.
+const IN_PLACE: Trust = unsafe { Trust::in_place() };
+#[allow(unsafe_code)]
+// SAFETY: see above.
+const CHECKED: Trust = unsafe { Trust::in_place_checked() };
 
 const SOON: Patience = Patience::up_to(Duration::from_millis(30));
 
@@ -32,8 +41,8 @@ fn over_socket(shape: Shape) -> (Sender, Receiver) {
 
 fn each_transport(shape: Shape) -> Vec<(&'static str, Sender, Receiver)> {
     let mut all = Vec::new();
-    for (name, trust) in [("copy", Trust::Copy), ("in place", Trust::InPlace), ("checked", Trust::InPlaceChecked)] {
-        if trust != Trust::InPlaceChecked || shape.checked {
+    for (name, trust) in [("copy", Trust::Copy), ("in place", IN_PLACE), ("checked", CHECKED)] {
+        if trust != CHECKED || shape.checked {
             let (s, r) = shared(shape, trust);
             all.push((name, s, r));
         }
@@ -89,7 +98,7 @@ proptest! {
     /// Credits gate memory: however replies are delayed and ordered, no slot is written while its block is held.
     #[test]
     fn a_block_that_is_held_is_never_overwritten(credits in 1u32..7, order in proptest::collection::vec(any::<u8>(), 1..60)) {
-        let (mut sender, mut receiver) = shared(Shape::new(credits, 64), Trust::InPlace);
+        let (mut sender, mut receiver) = shared(Shape::new(credits, 64), IN_PLACE);
         sender.set_patience(Patience::NONE);
         let (mut held, mut next) = (Vec::new(), 0u64);
         for choice in order {
@@ -215,7 +224,7 @@ fn no_descriptor_of_a_hostile_sender_is_believed() {
     ];
     for d in bad {
         let pages = Pages::new();
-        let (_sender, mut receiver) = pages.ends(Shape::new(2, 10), Trust::InPlace);
+        let (_sender, mut receiver) = pages.ends(Shape::new(2, 10), IN_PLACE);
         pages.sender.ring[0].store(&d);
         pages.sender.sent.0.store(1, Ordering::SeqCst);
         assert_eq!(receiver.receive().unwrap_err().kind(), ErrorKind::Corrupt, "{d:?}");
@@ -224,14 +233,14 @@ fn no_descriptor_of_a_hostile_sender_is_believed() {
     // A counter that runs ahead, or back.
     for count in [3, u32::MAX, 1 << 31] {
         let pages = Pages::new();
-        let (_sender, mut receiver) = pages.ends(Shape::new(2, 10), Trust::InPlace);
+        let (_sender, mut receiver) = pages.ends(Shape::new(2, 10), IN_PLACE);
         pages.sender.ring[0].store(&good);
         pages.sender.sent.0.store(count, Ordering::SeqCst);
         assert_eq!(receiver.receive().unwrap_err().kind(), ErrorKind::Corrupt, "{count}");
     }
     // A slot that is still being processed.
     let pages = Pages::new();
-    let (_sender, mut receiver) = pages.ends(Shape::new(2, 10), Trust::InPlace);
+    let (_sender, mut receiver) = pages.ends(Shape::new(2, 10), IN_PLACE);
     pages.sender.ring[0].store(&good);
     pages.sender.ring[1].store(&Descriptor { sequence: 1, ..good });
     pages.sender.sent.0.store(2, Ordering::SeqCst);
@@ -253,7 +262,7 @@ fn no_reply_of_a_hostile_receiver_is_believed() {
         (1, ReplyRecord { epoch: 8, ..good }),
     ] {
         let pages = Pages::new();
-        let (mut sender, _receiver) = pages.ends(Shape::new(2, 10), Trust::InPlace);
+        let (mut sender, _receiver) = pages.ends(Shape::new(2, 10), IN_PLACE);
         sender.send(b"x", Head::default()).unwrap();
         pages.receiver.ring[0].store(&reply);
         pages.receiver.replied.0.store(count, Ordering::SeqCst);
@@ -268,18 +277,47 @@ fn overwriting_after_send_changes_no_copy_and_is_found_where_it_is_checked() {
     let shape = Shape { credits: 1, block_bytes: 10, checked: true };
     for (trust, seen, outcome) in [
         (Trust::Copy, &b"true"[..], Outcome::Done),
-        (Trust::InPlace, b"fals", Outcome::Done),
-        (Trust::InPlaceChecked, b"fals", Outcome::Damaged),
+        (IN_PLACE, b"fals", Outcome::Done),
+        (CHECKED, b"fals", Outcome::Damaged),
     ] {
         let (mut sender, mut receiver) = shared(shape, trust);
         sender.send(b"true", Head::default()).unwrap();
         let block = receiver.receive().unwrap();
+        assert_eq!(&*block, b"true");
         // The sender's own mapping: nothing stops it.
         sender.outlet_mut().memory(0)[..4].copy_from_slice(b"fals");
         assert_eq!(&*block, seen, "{trust:?}");
         assert_eq!(block.done().is_ok(), outcome == Outcome::Done, "{trust:?}");
         assert_eq!(sender.reply().unwrap().reply.outcome, outcome, "{trust:?}");
     }
+}
+
+/// A copy is made at the first look: what is seen then stays, and who does not look at all gets what is there.
+#[test]
+fn what_was_looked_at_once_stays_and_what_was_not_is_carried() {
+    let (mut sender, mut receiver) = shared(Shape::new(2, 10), Trust::Copy);
+    sender.send(b"true", Head::default()).unwrap();
+    sender.send(b"next", Head::default()).unwrap();
+    let (one, two) = (receiver.receive().unwrap(), receiver.receive().unwrap());
+    assert_eq!(&*one, b"true");
+    for slot in 0..2 {
+        sender.outlet_mut().memory(slot)[..4].copy_from_slice(b"fals");
+    }
+    let (mut to, mut short) = ([0; 10], [0; 3]);
+    assert_eq!(&*one, b"true");
+    two.copy_to(&mut to).unwrap();
+    assert_eq!((&to[..5], &*two), (&b"fals\0"[..], &b"fals"[..]));
+    assert_eq!(two.copy_to(&mut short).unwrap_err().kind(), ErrorKind::OutOfRange);
+    // A relay carries without looking, to a channel of either kind.
+    for (mut onward, mut last) in [shared(Shape::new(2, 10), Trust::Copy), over_socket(Shape::new(2, 10))] {
+        onward.forward(&one, Head::default()).unwrap();
+        let block = last.receive().unwrap();
+        assert_eq!((&*block, block.len()), (&b"true"[..], 4));
+        block.done().unwrap();
+        onward.drain().unwrap();
+    }
+    one.done().unwrap();
+    two.done().unwrap();
 }
 
 #[test]
@@ -338,7 +376,8 @@ fn a_stranger_and_a_sender_without_credit_are_cut_off() {
     assert_eq!(inlet.await_block(SOON).unwrap_err().kind(), ErrorKind::Corrupt);
     assert_eq!(inlet.await_block(SOON).unwrap_err().kind(), ErrorKind::Device);
 
-    let garbage: [&[u8]; 3] = [&[0xFF; 64], b"GET / HTTP/1.1\r\n\r\n......................................................", &[0; 64]];
+    let garbage: [&[u8]; 3] =
+        [&[0xFF; 64], b"GET / HTTP/1.1\r\n\r\n......................................................", &[0; 64]];
     for bytes in garbage {
         let (a, b) = sockets();
         let mut inlet = SocketInlet::new(b, shape, [5; 16]).unwrap();

@@ -5,12 +5,20 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use datapipes_fabric::channel::Patience;
+use datapipes_fabric::channel::{Patience, Trust};
 use datapipes_fabric::control::{Program, Session, Status};
 use datapipes_fabric::device::Role;
 
 /// Long, for nobody may fail because the machine is slow.
 pub(crate) const LONG: Patience = Patience::seconds(60);
+
+/// Every sender of the tests that use it is of this crate, or no byte of it is looked at.
+#[allow(unsafe_code)]
+// SAFETY: see above.
+pub(crate) const IN_PLACE: Trust = unsafe { Trust::in_place() };
+#[allow(unsafe_code)]
+// SAFETY: as above.
+pub(crate) const IN_PLACE_CHECKED: Trust = unsafe { Trust::in_place_checked() };
 
 pub(crate) fn program() -> Program {
     Program::At(PathBuf::from(env!("CARGO_BIN_EXE_fabric-device")))

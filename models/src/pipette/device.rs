@@ -8,17 +8,18 @@ pub(super) const CHANNELS: usize = 8;
 
 /// The bytes of a modelled file, as a function of their offset: a reader can check them, and nobody stores them.
 pub fn fill(offset: u64, out: &mut [u8]) {
-    let mut at = offset;
-    let mut rest = out;
-    while !rest.is_empty() {
-        let word = word(at / 8).to_le_bytes();
-        let from = (at % 8) as usize;
-        let len = rest.len().min(8 - from);
-        let (head, tail) = rest.split_at_mut(len);
-        head.copy_from_slice(&word[from..from + len]);
-        rest = tail;
-        at += len as u64;
+    let head = (offset.next_multiple_of(8) - offset).min(out.len() as u64) as usize;
+    let (head, rest) = out.split_at_mut(head);
+    let byte = |at: u64| word(at / 8).to_le_bytes()[(at % 8) as usize];
+    head.iter_mut().zip(offset..).for_each(|(b, at)| *b = byte(at));
+    let first = offset.div_ceil(8);
+    let mut words = rest.chunks_exact_mut(8);
+    let mut number = first;
+    for chunk in &mut words {
+        chunk.copy_from_slice(&word(number).to_le_bytes());
+        number += 1;
     }
+    words.into_remainder().iter_mut().zip(number * 8..).for_each(|(b, at)| *b = byte(at));
 }
 
 /// Whether bytes are those of the file at an offset.
@@ -87,7 +88,7 @@ impl Device {
     /// Reads a block with the window that the kernel reads ahead, the flash pages one after the other. Only the block
     /// itself is counted as traffic.
     pub fn fetch_with_read_ahead(&mut self, now: Time, offset: u64, len: u64) -> Time {
-        let pages = (self.timing.read_ahead_bytes.max(len) - 1 >> self.flash_page_bits) + 1;
+        let pages = ((self.timing.read_ahead_bytes.max(len) - 1) >> self.flash_page_bits) + 1;
         self.flash_reads += pages;
         self.host_bytes += len;
         let channel = self.channel(offset);

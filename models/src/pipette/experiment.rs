@@ -26,6 +26,8 @@ pub struct Fit {
     pub fine_items: usize,
     /// Costs of the steps.
     pub timing: Timing,
+    /// Of the library's cache; the paper's own in all figures.
+    pub policy: Policy,
 }
 
 impl Fit {
@@ -38,6 +40,7 @@ impl Fit {
             page_cache_pages: 111_280,
             fine_items: 122_880,
             timing: Timing::calibrated(),
+            policy: Policy::Pipette,
         }
     }
 
@@ -92,7 +95,7 @@ pub fn synthetic(
         .map(|kind| System::new(kind, fit.timing, fit.page_cache(kind, workload, &reads), fit.fine_items));
     let page_cache = fit.page_cache(SystemKind::Pipette, workload, &reads);
     let file_bytes = fit.layout(fit.small_bytes).file_bytes();
-    let mut library = Library::new(fit.timing, file_bytes, page_cache, Policy::Pipette, budget)?;
+    let mut library = Library::new(fit.timing, file_bytes, page_cache, fit.policy, budget)?;
     for read in reads.take(scale.reads as usize) {
         systems.iter_mut().for_each(|s| s.read(read));
         library.read(read)?;
@@ -169,7 +172,7 @@ impl ApplicationRun {
 pub fn application(
     reads: impl Iterator<Item = Read> + Clone,
     memory: Memory,
-    timing: Timing,
+    fit: &Fit,
     scale: &Scale,
 ) -> Result<ApplicationRun> {
     let sample = reads.clone().take(100_000).map(|r| u64::from(r.len)).filter(|&len| len <= LARGE);
@@ -178,11 +181,11 @@ pub fn application(
     let mib = f64::from(1 << 20);
     let pages = (memory.page_mib * mib / PAGE as f64) as usize;
     let items = (memory.fine_mib * mib / item_bytes) as usize;
-    let mut systems = SystemKind::ALL.map(|kind| System::new(kind, timing, PageCache::recent(pages), items));
+    let mut systems = SystemKind::ALL.map(|kind| System::new(kind, fit.timing, PageCache::recent(pages), items));
     let budget = (memory.fine_mib * mib) as usize;
     // No application's file is longer; that it is not known here costs nothing, for nothing is stored of it.
     let file_bytes = 1 << 43;
-    let mut library = Library::new(timing, file_bytes, PageCache::recent(pages), Policy::Pipette, budget)?;
+    let mut library = Library::new(fit.timing, file_bytes, PageCache::recent(pages), fit.policy, budget)?;
     for read in reads.take(scale.reads as usize) {
         systems.iter_mut().for_each(|s| s.read(read));
         library.read(read)?;

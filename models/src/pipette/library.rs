@@ -149,7 +149,6 @@ impl Library {
         config.reassignment = Reassignment::EvictionCounts;
         // By the reader, at fixed counts of reads: a thread would make every run another.
         config.maintenance = false;
-        config.look_outside = None;
         config.prefault = false;
         let fine = FineGrained::with_engine(engine.clone(), config, "model")?;
         Ok(Library { fine, engine, page_cache, timing, account: Account::default(), buffer: Vec::new() })

@@ -40,3 +40,5 @@ pub mod system;
 #[cfg(test)]
 mod tests;
 pub mod timing;
+
+pub use datapipes_cache::Policy;

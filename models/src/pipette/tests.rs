@@ -59,8 +59,8 @@ fn the_fit_gives_tables_2_and_3_within_its_tolerances() {
         for (nth, workload) in Workload::ALL.into_iter().enumerate().skip(1) {
             let ours = run(SystemKind::Pipette, workload, popularity, FULL).traffic_mib();
             let tolerance = if popularity == ZIPF && workload == Workload::D { 0.26 } else { tolerance };
-            // 3 % with the rounding of a draw: D lies at 3.03 %.
-            near(ours, table.pipette[nth], tolerance + 0.002, &format!("Pipette {workload:?} {popularity:?}"));
+            // A draw of a seed is within 0.2 % of its mean; with this one D uniform lies at 3.03 %.
+            near(ours, table.pipette[nth], tolerance + 0.001, &format!("Pipette {workload:?} {popularity:?}"));
         }
     }
 }
@@ -96,12 +96,8 @@ fn the_library_moves_what_its_twin_moves() {
     }
     // Where large and small reads meet, the dispatcher reads pages that were demanded as a whole by the block path, also
     // for small reads: more traffic than the twin's, and nearer to the paper's under zipf.
-    for (popularity, published, tolerance) in
-        [(Popularity::Uniform, TABLE_2.pipette[2], 0.04), (ZIPF, TABLE_3.pipette[2], 0.06)]
-    {
-        let ours = library(Workload::C, popularity, FULL / 2).account().traffic_mib() * 2.0;
-        near(ours, published, tolerance, "library, C, paper");
-    }
+    let ours = library(Workload::C, ZIPF, FULL).account().traffic_mib();
+    near(ours, TABLE_3.pipette[2], 0.03, "library, C, paper");
 }
 
 /// Reads of any length at any place, across pages and in small budgets, under each policy: right bytes, or the test ends.
@@ -180,9 +176,9 @@ fn an_application_is_run_with_the_memory_that_it_is_given() {
     let scale = Scale { reads: 100_000, nodes: 50_000, seed: 3 };
     let memory = Memory { page_mib: 16.0, fine_mib: 4.0 };
     for run in [
-        application(recommender(&scale), memory, Timing::calibrated(), &scale).unwrap(),
-        application(recommender_by_table(&scale), memory, Timing::calibrated(), &scale).unwrap(),
-        application(social_graph(&scale), memory, Timing::calibrated(), &scale).unwrap(),
+        application(recommender(&scale), memory, &Fit::fitted(), &scale).unwrap(),
+        application(recommender_by_table(&scale), memory, &Fit::fitted(), &scale).unwrap(),
+        application(social_graph(&scale), memory, &Fit::fitted(), &scale).unwrap(),
     ] {
         assert!(run.page_mib <= 16.0 && run.fine_mib <= 4.0 && run.library_mib <= 4.1, "{run:?}");
         let columns = run.columns();

@@ -21,17 +21,24 @@ pub struct Place {
     locator: Box<dyn Locator>,
     /// What must live as long (a pool).
     _keeper: Box<dyn Any>,
+    /// The file that has its bytes, where it gives them out itself.
+    behind: Option<Ssd>,
 }
 
 impl Place {
     /// A place by its locator.
     pub fn new(locator: impl Locator + 'static) -> Place {
-        Place { locator: Box::new(locator), _keeper: Box::new(()) }
+        Place::kept_by(locator, ())
+    }
+
+    /// A place that reads itself what a file has.
+    pub fn in_front_of(locator: impl Locator + 'static, file: Ssd) -> Place {
+        Place { behind: Some(file), ..Place::new(locator) }
     }
 
     /// A place that lives on what `keeper` holds.
     pub fn kept_by(locator: impl Locator + 'static, keeper: impl Any) -> Place {
-        Place { locator: Box::new(locator), _keeper: Box::new(keeper) }
+        Place { locator: Box::new(locator), _keeper: Box::new(keeper), behind: None }
     }
 
     /// The locator.
@@ -43,9 +50,14 @@ impl Place {
         self.locator.endpoint()
     }
 
+    /// What has the bytes.
+    fn holder(&self) -> Endpoint {
+        self.behind.as_ref().map_or_else(|| self.endpoint(), Locator::endpoint)
+    }
+
     /// The bytes, read without a pipe.
     pub(super) fn bytes(&self) -> Result<Vec<u8>> {
-        match &self.endpoint().handle {
+        match &self.holder().handle {
             Handle::Memory(range) => Ok(range.lease()?.to_vec()),
             Handle::File(file) => {
                 let mut bytes = vec![0; usize::try_from(file.len()?).unwrap_or(0)];
@@ -60,10 +72,14 @@ impl Place {
 
     /// Fills it with these bytes, without a pipe.
     pub(super) fn fill(&self, bytes: &[u8]) -> Result<()> {
-        match &self.endpoint().handle {
+        match &self.holder().handle {
             Handle::Memory(range) => range.lease_mut()?.copy_from_slice(bytes),
             Handle::File(file) => {
-                descriptor(file.cached_fd())?.write_all_at(bytes, 0).map_err(|e| Error::io("write", &e, "a twin"))?;
+                // Who gives out bytes of the file hears of it, as of what a pipe writes.
+                let change = file.watchers().begin(0..bytes.len() as u64);
+                let written = descriptor(file.cached_fd())?.write_all_at(bytes, 0);
+                file.watchers().end(change);
+                written.map_err(|e| Error::io("write", &e, "a twin"))?;
             }
             _ => return Err(strange()),
         }
@@ -86,17 +102,24 @@ pub struct Kind {
     /// Its name in outcomes.
     pub name: String,
     make: Result<Make, String>,
+    pub(super) read_only: bool,
 }
 
 impl Kind {
     /// A kind by how one is made.
     pub fn new(name: impl Into<String>, make: impl Fn() -> Result<Place> + 'static) -> Kind {
-        Kind { name: name.into(), make: Ok(Box::new(make)) }
+        Kind { name: name.into(), make: Ok(Box::new(make)), read_only: false }
+    }
+
+    /// That of places that are read and never written: as a target, a pipe to it must be refused.
+    #[must_use]
+    pub fn read_only(self) -> Kind {
+        Kind { read_only: true, ..self }
     }
 
     /// A kind that cannot be had here: all its cases are skipped with this reason.
     pub fn absent(name: impl Into<String>, why: impl Into<String>) -> Kind {
-        Kind { name: name.into(), make: Err(why.into()) }
+        Kind { name: name.into(), make: Err(why.into()), read_only: false }
     }
 
     pub(super) fn make(&self) -> Result<Place, String> {

@@ -50,11 +50,28 @@ pub fn run(machine: &Machine, kinds: &[Kind], seed: u64) -> Vec<Outcome> {
     for source in kinds {
         for target in kinds {
             let fresh = || Ok((source.make()?, target.make()?));
+            if target.read_only {
+                outcomes.push(refused(machine, (&source.name, &target.name), &fresh));
+                continue;
+            }
             pair(machine, (&source.name, &target.name), &fresh, seed, &mut outcomes);
         }
     }
     in_place(machine, seed, &mut outcomes);
     outcomes
+}
+
+/// Into a place that is only read.
+fn refused(machine: &Machine, names: (&str, &str), fresh: Fresh<'_>) -> Outcome {
+    let verdict = match fresh() {
+        Err(why) => Verdict::Skipped(why),
+        Ok((source, target)) => match machine.connect(source.locator(), target.locator()) {
+            Err(e) if e.kind() == ErrorKind::Unsupported => Verdict::Skipped("it is read, and never written".into()),
+            Err(e) => Verdict::Failed(format!("refused as {:?}: {e}", e.kind())),
+            Ok(pipe) => Verdict::Failed(format!("it is only read, yet connected: {pipe:?}")),
+        },
+    };
+    Outcome { source: names.0.to_owned(), target: names.1.to_owned(), way: Vec::new(), verdict }
 }
 
 type Fresh<'a> = &'a dyn Fn() -> Result<(Place, Place), String>;

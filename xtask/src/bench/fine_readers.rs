@@ -66,8 +66,7 @@ impl Readers {
         }
         let program = target_dir(&manifest)?.join("release/fine-peers");
         let file = context.file(&format!("fine-{}.data", sizes.file_mib));
-        let readers =
-            Self { program, has_rocksdb, file, folder: context.file("fine-stores"), limits: Limits::find() };
+        let readers = Self { program, has_rocksdb, file, folder: context.file("fine-stores"), limits: Limits::find() };
         Ok(readers)
     }
 

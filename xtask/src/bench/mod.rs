@@ -7,6 +7,7 @@ mod checkpoint;
 mod context;
 mod copy_file;
 mod copy_memory;
+mod fabric;
 mod fine;
 mod fine_limit;
 mod fine_readers;
@@ -42,7 +43,7 @@ struct Definition {
     run: fn(&Context) -> Outcome<Record>,
 }
 
-const DEFINITIONS: [Definition; 11] = [
+const DEFINITIONS: [Definition; 12] = [
     Definition { name: "sort-records", about: sort_records::ABOUT, run: sort_records::run },
     Definition { name: "sort-lines", about: sort_lines::ABOUT, run: sort_lines::run },
     Definition { name: "sort-u64", about: sort_u64::ABOUT, run: sort_u64::run },
@@ -53,6 +54,7 @@ const DEFINITIONS: [Definition; 11] = [
     Definition { name: "checkpoint", about: checkpoint::ABOUT, run: checkpoint::run },
     Definition { name: "flavors", about: flavors::ABOUT, run: flavors::run },
     Definition { name: "fine", about: fine::ABOUT, run: fine::run },
+    Definition { name: "fabric", about: fabric::ABOUT, run: fabric::run },
     Definition { name: "qos", about: qos::ABOUT, run: qos::run },
 ];
 

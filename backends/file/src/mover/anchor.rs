@@ -1,12 +1,12 @@
 //! Keeps the kernel's workers of a thread from being dismissed while the thread still submits.
 //!
 //! What a ring cannot do at once (a write through the page cache, say) is done by worker threads that the kernel keeps for
-//! each thread that submits. When the last ring that the thread submitted to is gone, the workers are told to leave. Linux
-//! 6.18 loses a request that arrives just then: a worker that is about to leave still counts as one that runs, so no other
-//! is started for the request, and the worker leaves without looking again. The request stays where it is until the same
-//! thread submits another one that needs a worker; nobody hears of it, and closing the ring waits for it.
+//! each thread that submits. When the last ring that the thread submitted to is gone, newer kernels tell the workers to leave.
+//! Linux 6.18 was seen to lose the first write to the thread's next ring: taken from the queue, never answered, and no worker
+//! of that thread was left to do it. (Likely it arrives while a worker leaves, who still counts as one that runs, so that no
+//! other is started; no small program has shown it yet.) Nobody hears of such a request, and looking at the ring again does not
+//! help. A soak that opens and closes pipes met it once for certain, and probably once before, in several million transfers.
 //!
-//! A program that opens and closes pipes while it writes meets this: a soak lost one completion in some hundred thousand.
 //! So there is one ring more, never closed, to which each thread belongs from its first request on: its workers are never told
 //! to leave. It is the process's, as the workers are, not a mover's: it must outlive them all. Nothing is ever submitted to it.
 //!
@@ -37,7 +37,7 @@ pub(super) fn hold_workers(calls: &AtomicU64) {
     }
     let anchor = ANCHOR.get_or_init(|| {
         calls.fetch_add(1, Ordering::Relaxed);
-        // Without it (no descriptor is left), all is as it was: rarely a request may be lost.
+        // Without it (no descriptor is left), all is as the kernel has it.
         IoUring::new(LEAST).ok()
     });
     let Some(anchor) = anchor else { return };

@@ -236,15 +236,51 @@ impl Ring {
         if unseen == 0 {
             return Ok(true);
         }
-        let taken = self.enter(unseen, false)?;
+        let taken = self.enter(unseen, 0)?;
         anchor::hold_workers(&self.calls);
         Ok(taken == unseen)
     }
 
-    /// One `io_uring_enter`; returns how many requests the kernel took. Others stay in the queue for the next one.
-    fn enter(&self, submit: u32, wait: bool) -> Result<u32> {
+    /// Appends what is done. With `least`, sleeps until something is, and about until so many requests are answered.
+    fn take(&self, least: usize, done: &mut Vec<Done>) -> Result<()> {
+        let wait = least > 0;
+        let before = done.len();
+        let _reaper = match self.reaper.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
+            Err(TryLockError::WouldBlock) if !wait => return Ok(()),
+            Err(TryLockError::WouldBlock) => self.reaper.lock().unwrap_or_else(PoisonError::into_inner),
+        };
+        loop {
+            let mut state = self.lock();
+            self.reap(&mut state);
+            let unseen = self.fill(&mut state);
+            done.append(&mut state.jobs.done);
+            let all_seen = self.show(&mut state, unseen)?;
+            if !wait || done.len() > before || state.jobs.is_idle() {
+                return Ok(());
+            }
+            if state.jobs.outstanding() == 0 {
+                let context = format!("{}: jobs without requests", self.site.file.path().display());
+                return Err(Error::new(ErrorKind::System, "complete", context));
+            }
+            // No more than are there to be answered.
+            let answers = (least as u64).min(state.jobs.outstanding()) as u32;
+            drop(state);
+            if all_seen {
+                self.enter(0, answers)?;
+            } else {
+                // Perhaps none is at the kernel. Answers that are due make room.
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    /// One `io_uring_enter` that waits for so many answers; returns how many requests the kernel took. Others stay in the queue
+    /// for the next one.
+    fn enter(&self, submit: u32, least: u32) -> Result<u32> {
         self.calls.fetch_add(1, Ordering::Relaxed);
-        let (least, flags) = if wait { (1, GETEVENTS) } else { (0, 0) };
+        let flags = if least > 0 { GETEVENTS } else { 0 };
         // SAFETY: no argument is passed by address; what the entries refer to is kept as `fill` says.
         let outcome = unsafe { self.ring.submitter().enter::<libc::sigset_t>(submit, least, flags, None) };
         match outcome.map_err(|e| e.raw_os_error().unwrap_or(libc::EIO)) {
@@ -291,34 +327,11 @@ impl Queued for Ring {
     }
 
     fn complete(&self, wait: bool, done: &mut Vec<Done>) -> Result<()> {
-        let before = done.len();
-        let _reaper = match self.reaper.try_lock() {
-            Ok(guard) => guard,
-            Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
-            Err(TryLockError::WouldBlock) if !wait => return Ok(()),
-            Err(TryLockError::WouldBlock) => self.reaper.lock().unwrap_or_else(PoisonError::into_inner),
-        };
-        loop {
-            let mut state = self.lock();
-            self.reap(&mut state);
-            let unseen = self.fill(&mut state);
-            done.append(&mut state.jobs.done);
-            let all_seen = self.show(&mut state, unseen)?;
-            if !wait || done.len() > before || state.jobs.is_idle() {
-                return Ok(());
-            }
-            if state.jobs.outstanding() == 0 {
-                let context = format!("{}: jobs without requests", self.site.file.path().display());
-                return Err(Error::new(ErrorKind::System, "complete", context));
-            }
-            drop(state);
-            if all_seen {
-                self.enter(0, true)?;
-            } else {
-                // Perhaps none is at the kernel. Answers that are due make room.
-                std::thread::sleep(PAUSE);
-            }
-        }
+        self.take(usize::from(wait), done)
+    }
+
+    fn complete_several(&self, least: usize, done: &mut Vec<Done>) -> Result<()> {
+        self.take(least.max(1), done)
     }
 
     fn counters(&self) -> Counters {

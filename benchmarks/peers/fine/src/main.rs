@@ -102,7 +102,8 @@ fn measured(name: &str, options: &Options) -> Outcome<()> {
     for phase in phases {
         println!("{}", measure::phase(&*reader, &load, phase, seconds, &mut stream)?);
     }
-    let mut process = json!({ "hits_by": reader.hits_by(), "anonymous_mib": measure::anonymous_bytes() as f64 / 1048576.0 });
+    let mut process =
+        json!({ "hits_by": reader.hits_by(), "anonymous_mib": measure::anonymous_bytes() as f64 / 1048576.0 });
     for (note, value) in reader.notes() {
         process[note] = json!(value);
     }
@@ -136,9 +137,9 @@ fn open(name: &str, options: &Options, len: u64, depth: usize) -> Outcome<Box<dy
         }
         #[cfg(feature = "rocksdb")]
         "rocksdb" => {
-            // The index of a gigabyte of small blocks, beside the row cache.
-            let index = 12 << 20;
-            Box::new(rocks::Rocks::open(options.text("--folder")?, left()?.saturating_sub(index))?)
+            // Beside the row cache: the index of a gigabyte of small blocks; and what its allocator needs for small values.
+            let row_cache = left()?.saturating_sub(12 << 20) / 10 * 7;
+            Box::new(rocks::Rocks::open(options.text("--folder")?, row_cache)?)
         }
         name => {
             let capacity = NonZeroUsize::new(items()?).ok_or("--capacity 0")?;
@@ -160,7 +161,7 @@ fn front(name: &str, items: usize) -> Outcome<Box<dyn Front>> {
 /// Uses a cache of so many items, without a device, and prints how much memory it takes then.
 fn weigh(name: &str, items: usize) -> Outcome<()> {
     let load = Load::parse("zipf:0.8", 1 << 23, front::ITEM as u32)?;
-    let (mut row, requests) = ([0; front::ITEM], load.requests().take(items * 4));
+    let (mut row, requests) = ([0; front::ITEM], load.requests().take(items * 3));
     let (held, beside) = if name == "foyer" {
         let folder = std::env::temp_dir().join(format!("fine-peers-{}", std::process::id()));
         std::fs::create_dir_all(&folder).map_err(|e| e.to_string())?;
@@ -169,7 +170,8 @@ fn weigh(name: &str, items: usize) -> Outcome<()> {
         let before = measure::anonymous_bytes();
         let reader = hybrid::Foyer::open(any, &folder, items, STORE)?;
         requests.for_each(|r| {
-            reader.admit(r.offset, &|bytes| load::fill(r.offset, bytes));
+            load::fill(r.offset, &mut row);
+            reader.play(r.offset, row);
         });
         let took = measure::anonymous_bytes();
         drop(reader);
@@ -187,7 +189,10 @@ fn weigh(name: &str, items: usize) -> Outcome<()> {
         (cache.len(), (before, measure::anonymous_bytes()))
     };
     let (before, took) = beside;
-    println!("{}", json!({ "items": held, "anonymous_bytes": took, "bytes_per_item": (took - before) as f64 / held as f64 }));
+    println!(
+        "{}",
+        json!({ "items": held, "anonymous_bytes": took, "bytes_per_item": (took - before) as f64 / held as f64 })
+    );
     Ok(())
 }
 
@@ -197,19 +202,23 @@ fn fit(name: &str, limit: u64) -> Outcome<()> {
     let own = std::env::current_exe().map_err(|e| e.to_string())?;
     let mut items = limit / 256;
     let mut best = None;
-    for _ in 0..5 {
-        let output = Command::new(&own).args(["weigh", name, &items.to_string()]).output().map_err(|e| e.to_string())?;
+    for _ in 0..8 {
+        let output =
+            Command::new(&own).args(["weigh", name, &items.to_string()]).output().map_err(|e| e.to_string())?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let weighed: serde_json::Value = serde_json::from_str(&text).map_err(|e| format!("{name}: {e}: {text}"))?;
         let took = weighed["anonymous_bytes"].as_u64().unwrap_or(u64::MAX);
         if took <= limit && best.as_ref().is_none_or(|(most, _)| items > *most) {
-            best = Some((items, weighed));
+            best = Some((items, weighed.clone()));
         }
-        let next = (items as f64 * limit as f64 / took as f64 * 0.995) as u64;
-        if next.abs_diff(items) < items / 100 {
+        // What is there without items stays; a little less than fits, for memory comes in steps.
+        let each = weighed["bytes_per_item"].as_f64().unwrap_or(256.0).max(128.0);
+        let next = ((items as f64 + (limit as f64 - took as f64) / each) * 0.995).max(1000.0) as u64;
+        if took <= limit && next.abs_diff(items) < items / 50 {
             break;
         }
-        items = next;
+        // Above the limit, but by little: a little less, for what it takes is not the same each time.
+        items = if took > limit { next.min(items - items / 100) } else { next };
     }
     let (items, mut weighed) = best.ok_or("no capacity fits")?;
     weighed["capacity"] = json!(items);

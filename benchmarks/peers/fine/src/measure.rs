@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use datapipes_testkit::access::Items;
+use datapipes_testkit::access::{Items, Scatter};
 use serde_json::{Value, json};
 
 use crate::load::{self, Load};
@@ -47,11 +47,12 @@ pub fn warm_up(reader: &dyn Reader, load: &Load, count: usize, depth: usize) -> 
     let work = |thread: usize| -> Outcome<()> {
         let mut session = reader.session()?;
         let mut requests = load::share(&all, thread, threads);
-        let mut offsets = Vec::with_capacity(2048);
-        let mut out = vec![0; 2048 * len];
+        let most = at_once(len);
+        let mut offsets = Vec::with_capacity(most);
+        let mut out = vec![0; most * len];
         let mut left = (count - skipped) / threads;
         while left > 0 {
-            let n = left.min(2048);
+            let n = left.min(most);
             offsets.clear();
             for offset in requests.by_ref().take(n) {
                 if !reader.admit(offset, &|bytes| load::fill(offset, bytes)) {
@@ -68,13 +69,19 @@ pub fn warm_up(reader: &dyn Reader, load: &Load, count: usize, depth: usize) -> 
     Ok(all)
 }
 
-/// Reads every item once, in order.
+/// Items of a call that warms up: a quarter of a megabyte.
+fn at_once(len: usize) -> usize {
+    ((256 << 10) / len).max(1)
+}
+
+/// Reads every item once, neighbours at different times.
 pub fn fill(reader: &dyn Reader, load: &Load, depth: usize) -> Outcome<()> {
     let len = load.layout.item_bytes as usize;
     let mut session = reader.session()?;
-    let mut out = vec![0; 2048 * len];
-    let all: Vec<u64> = (0..load.layout.items).map(|i| i * load.layout.stride_bytes).collect();
-    for offsets in all.chunks(2048) {
+    let mut out = vec![0; at_once(len) * len];
+    let scatter = Scatter::new(load.layout.items, load.seed);
+    let all: Vec<u64> = (0..load.layout.items).map(|i| scatter.place(i) * load.layout.stride_bytes).collect();
+    for offsets in all.chunks(at_once(len)) {
         let bytes = |offset: u64| move |out: &mut [u8]| load::fill(offset, out);
         let offsets: Vec<u64> = offsets.iter().copied().filter(|o| !reader.admit(*o, &bytes(*o))).collect();
         session.batch(&offsets, len, depth, &mut out[..offsets.len() * len])?;
@@ -198,10 +205,14 @@ fn single(session: &mut dyn Session, offsets: &[u64], out: &mut [u8], part: &mut
 
 fn on_threads<T: Send>(threads: usize, work: impl Fn(usize) -> Outcome<T> + Sync) -> Outcome<Vec<T>> {
     std::thread::scope(|scope| {
-        let started: Vec<_> = (0..threads).map(|n| scope.spawn({
-            let work = &work;
-            move || work(n)
-        })).collect();
+        let started: Vec<_> = (0..threads)
+            .map(|n| {
+                scope.spawn({
+                    let work = &work;
+                    move || work(n)
+                })
+            })
+            .collect();
         started.into_iter().map(|t| t.join().map_err(|_| "a thread panicked".to_string())?).collect()
     })
 }

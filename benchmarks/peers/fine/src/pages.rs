@@ -69,7 +69,8 @@ impl Mapped {
         let file = File::open(path).map_err(|e| format!("{path}: {e}"))?;
         let len = file.metadata().map_err(|e| e.to_string())?.len() as usize;
         // SAFETY: a new mapping of an open file; it lives as long as the process.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        let at =
+            unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
         if at == libc::MAP_FAILED {
             return Err(std::io::Error::last_os_error().to_string());
         }

@@ -35,15 +35,11 @@ impl Reader for Direct {
     }
 
     fn hits_by(&self) -> &'static str {
-        "no cache"
+        "unknown"
     }
 
     fn warm_up(&self) -> Option<(usize, usize)> {
         Some((2048, 1))
-    }
-
-    fn counts(&self) -> Option<(u64, u64)> {
-        Some((0, 0))
     }
 }
 

@@ -51,7 +51,15 @@ unsafe extern "C" {
         errors: *mut *mut c_char,
         sorted: c_uchar,
     );
-    fn rocksdb_get_default_column_family_handle(db: *mut c_void) -> *mut c_void;
+    fn rocksdb_open_column_families(
+        options: *const c_void,
+        name: *const c_char,
+        count: c_int,
+        names: *const *const c_char,
+        family_options: *const *const c_void,
+        families: *mut *mut c_void,
+        error: *mut *mut c_char,
+    ) -> *mut c_void;
 }
 
 fn failed(error: *mut c_char) -> Outcome<()> {
@@ -134,10 +142,16 @@ impl Rocks {
             rocksdb_options_set_block_based_table_factory(options, table());
             let cache = rocksdb_cache_create_lru(row_cache);
             rocksdb_options_set_row_cache(options, cache);
-            let db = open_with(folder, options)?;
+            let name = CString::new(folder).map_err(|e| e.to_string())?;
+            let (mut error, mut family) = (std::ptr::null_mut(), std::ptr::null_mut());
+            let (families, of_families) = ([c"default".as_ptr()], [options.cast_const()]);
+            let (names, of_families) = (families.as_ptr(), of_families.as_ptr());
+            let db =
+                rocksdb_open_column_families(options, name.as_ptr(), 1, names, of_families, &mut family, &mut error);
+            failed(error)?;
             let read = rocksdb_readoptions_create();
             rocksdb_readoptions_set_verify_checksums(read, 0);
-            Ok(Rocks { db, read, family: rocksdb_get_default_column_family_handle(db), cache })
+            Ok(Rocks { db, read, family, cache })
         }
     }
 }
@@ -152,7 +166,7 @@ impl Reader for Rocks {
     }
 
     fn warm_up(&self) -> Option<(usize, usize)> {
-        Some((1_000_000, 4))
+        Some((600_000, 8))
     }
 
     fn notes(&self) -> Vec<(&'static str, f64)> {

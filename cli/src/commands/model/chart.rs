@@ -201,8 +201,8 @@ fn legend(out: &mut String, chart: &Panel, (mut x, y): (f64, f64)) {
             y - 9.0
         );
         text(out, (x + 14.0, y), 10.5, INK, "start", &series.name);
-        // An estimate on the wide side: the viewer's font is not known here.
-        x += 26.0 + series.name.chars().count() as f64 * 6.6;
+        // An estimate: the viewer's font is not known here.
+        x += 22.0 + series.name.chars().count() as f64 * 5.8;
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use datapipes::Result;
+use datapipes_models::pipette::Policy;
 use datapipes_models::pipette::experiment::{Fit, Scale};
 use datapipes_models::pipette::figures::report;
 use datapipes_models::pipette::report::{Cell, Grid, Report, Standing};
@@ -25,6 +26,9 @@ pub(crate) struct Args {
     /// Seed of everything that is drawn
     #[arg(long, default_value_t = Scale::default().seed)]
     seed: u64,
+    /// Who is kept in our library's cache: pipette (the paper's), adaptive, s3-fifo, sieve or w-tiny-lfu
+    #[arg(long, default_value = "pipette", value_name = "NAME")]
+    policy: Policy,
     /// Print JSON: scale, fit, grids (title, unit, columns, rows of cells), relations
     #[arg(long)]
     json: bool,
@@ -43,7 +47,7 @@ struct Shown {
 
 pub(crate) fn run(args: &Args) -> Result<Verdict> {
     let scale = Scale { reads: args.reads, nodes: args.nodes, seed: args.seed };
-    let fit = Fit::fitted();
+    let fit = Fit { policy: args.policy, ..Fit::fitted() };
     let shown = Shown { scale, fit, report: report(&fit, &scale)? };
     if let Some(path) = &args.svg {
         save(path, &picture(&shown))?;
@@ -58,8 +62,11 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
 
 fn show(shown: &Shown) -> Result<()> {
     print(&format!(
-        "A MODEL, in virtual time: {} reads, seed {}. Ours (the paper's):\n  = exact   ~ calibrated   ! out of reach of the text\n",
-        shown.scale.reads, shown.scale.seed
+        "A MODEL, in virtual time: {} reads, seed {}, policy {}. Ours (the paper's):\n  = exact   ~ calibrated   \
+         ! out of reach of the text\n",
+        shown.scale.reads,
+        shown.scale.seed,
+        shown.fit.policy.name()
     ))?;
     for grid in &shown.report.grids {
         print(&format!("\n{} ({})\n", grid.title, grid.unit))?;
@@ -142,7 +149,9 @@ fn panel(grid: &Grid) -> Panel {
             continue;
         }
         let published: Vec<Option<f64>> = row.cells.iter().map(|c| c.published).collect();
-        let one = |is_published, values| Series { name: row.name.clone(), color: nth, is_published, values };
+        // The same colour in every panel: Pipette's is that of row 4 of most, the library's of row 5.
+        let color = if grid.rows.len() < 5 && nth > 0 { nth + 3 } else { nth };
+        let one = |is_published, values| Series { name: row.name.clone(), color, is_published, values };
         series.push(one(false, row.cells.iter().map(|c| Some(c.ours)).collect()));
         // The library's row repeats the paper's figures for Pipette.
         if published.iter().any(Option::is_some) && !row.name.contains("library") {

@@ -1,0 +1,104 @@
+//! Bells: a byte behind the last request of a job, sent by the ring. Never one too few, and counted as they come.
+#![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
+
+mod common;
+
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use common::{bytes, file, memory};
+use datapipes_core::backend::{Ask, Backend, Bell, BellTower, Job, Mover, Queued};
+use datapipes_core::memory::Access;
+use datapipes_core::topology::Topology;
+use datapipes_core::{Constraints, Dram, FileAccess, Locator, Span, Ssd};
+use datapipes_file::{Config, Faults, FileBackend, Operation, Verdict};
+
+/// The first request is cut short.
+struct FirstShort(u32);
+
+impl Faults for FirstShort {
+    fn verdict(&self, op: &Operation) -> Verdict {
+        if op.nth == 0 { Verdict::Short(self.0) } else { Verdict::Pass }
+    }
+}
+
+/// A reading ring past the page cache; None, said aloud, where there is none.
+fn ring(ssd: &Ssd, dram: &Dram, faults: Option<Arc<dyn Faults>>) -> Option<Box<dyn Queued>> {
+    let backend = FileBackend::with(Config { faults, ..Config::default() });
+    let (topology, constraints) = (Topology::discover(), Constraints::default());
+    let (source, target) = (ssd.endpoint(), dram.endpoint());
+    let ask = Ask { source: &source, target: &target, constraints: &constraints, topology: &topology };
+    let verdict = backend.offers(&ask).into_iter().find(|offer| offer.primitive == "uring-direct")?.verdict;
+    if let Err(why) = verdict {
+        println!("SKIPPED: bells: {why}");
+        return None;
+    }
+    match backend.open(&ask, "uring-direct").unwrap() {
+        Mover::Queued(ring) => Some(ring),
+        Mover::Inline(_) => unreachable!("a ring is queued"),
+    }
+}
+
+fn tower() -> (UnixStream, Arc<BellTower>) {
+    let (near, far) = UnixStream::pair().unwrap();
+    (near, Arc::new(BellTower { socket: OwnedFd::from(far), rings: AtomicU64::new(0) }))
+}
+
+fn job(dram: &Dram, span: Span, bell: &Arc<Bell>) -> Job {
+    let memory = dram.range(span.target as usize, span.len as usize).unwrap();
+    let target = Some(memory.memory().raw_lease(Access::Write).unwrap());
+    Job { token: 1, span, source: None, target, bell: Some(bell.clone()) }
+}
+
+/// Completes it as who hears bells does: only when there was one.
+fn complete_by_ear(ring: &dyn Queued, near: &mut UnixStream) {
+    let mut done = Vec::new();
+    while done.is_empty() {
+        near.read_exact(&mut [0]).unwrap();
+        ring.complete(false, &mut done).unwrap();
+    }
+    done.pop().unwrap().result.unwrap();
+}
+
+#[test]
+fn what_is_left_of_a_job_that_rang_rings_too() {
+    let source = bytes(256 << 10, 3);
+    let Some(ssd) = file(&common::disk(), &source, FileAccess::Direct) else { return };
+    let dram = memory(256 << 10);
+    // One bounce at first, because nothing is aligned. The rest of it is aligned, in memory too: a middle and a tail, in
+    // flight together.
+    let span = Span { source: 4096 + 100, target: 100, len: 40_000 };
+    let Some(ring) = ring(&ssd, &dram, Some(Arc::new(FirstShort(4096)))) else { return };
+    let ((mut near, tower), before) = (tower(), span.target as usize);
+    let bell = Arc::new(Bell::new(tower.clone()));
+    ring.submit(job(&dram, span, &bell)).unwrap();
+    assert_eq!(bell.rings(), 1, "one request");
+    // It would sleep for ever, were the last answer not followed by a bell.
+    complete_by_ear(&*ring, &mut near);
+    assert_eq!(ring.counters().requests, 3, "the rest was to be cut in two");
+    let end = before + span.len as usize;
+    assert!(dram.lease().unwrap()[before..end] == source[span.source as usize..][..span.len as usize]);
+}
+
+#[test]
+fn a_bell_that_could_not_be_rung_is_not_counted() {
+    let Some(ssd) = file(&common::disk(), &bytes(64 << 10, 4), FileAccess::Direct) else { return };
+    let dram = memory(64 << 10);
+    let Some(ring) = ring(&ssd, &dram, None) else { return };
+    let (near, tower) = tower();
+    drop(near);
+    let bell = Arc::new(Bell::new(tower.clone()));
+    ring.submit(job(&dram, Span { source: 0, target: 0, len: 4096 }, &bell)).unwrap();
+    let mut done = Vec::new();
+    ring.complete(true, &mut done).unwrap();
+    // Its answer is the next one, at once or soon: an answer makes the ring readable.
+    while bell.rings() > 0 {
+        let mut fds = [rustix::event::PollFd::from_borrowed_fd(ring.event().unwrap(), rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut fds, None).ok();
+        ring.complete(false, &mut done).unwrap();
+    }
+    assert_eq!((done.len(), tower.rings.load(Ordering::SeqCst)), (1, 0));
+}

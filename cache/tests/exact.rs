@@ -1,0 +1,379 @@
+//! Single cases of what is cached, found, changed and given out, over real files.
+#![allow(clippy::unwrap_used)]
+
+mod fixture;
+
+use std::future::Future;
+use std::os::unix::fs::FileExt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use datapipes_cache::{FineGrained, Outside, Policy};
+use datapipes_core::{Dram, ErrorKind, Runtime, Span, Ssd};
+use fixture::array::Array;
+use fixture::{File, machine, noise, small};
+
+const LEN: usize = 256 << 10;
+
+struct Over {
+    file: File,
+    bytes: Vec<u8>,
+    ssd: Ssd,
+    fine: FineGrained,
+}
+
+fn over(policy: Policy) -> Over {
+    let bytes = noise(LEN, 7);
+    let file = File::with(&bytes);
+    let ssd = Ssd::open_rw(file.path()).unwrap();
+    let fine = FineGrained::over(&ssd, small(policy)).unwrap();
+    Over { file, bytes, ssd, fine }
+}
+
+impl Over {
+    /// Reads and compares; returns whether the device was asked.
+    #[track_caller]
+    fn read(&self, offset: usize, len: usize) -> bool {
+        let before = self.fine.metrics().device_reads;
+        let mut out = vec![0; len];
+        self.fine.read(offset as u64, &mut out).unwrap();
+        assert!(out == self.bytes[offset..offset + len], "{len} bytes at {offset}");
+        self.fine.metrics().device_reads > before
+    }
+
+    fn write(&mut self, offset: usize, bytes: &[u8]) {
+        self.bytes[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+}
+
+#[test]
+fn parts_of_what_is_cached_are_hits_and_so_is_what_several_items_have_together() {
+    for policy in Policy::ALL {
+        let of = over(policy);
+        assert!(of.read(1000, 200), "{policy:?}");
+        // The same, parts of it at its start, middle and end, in another sector than it begins in.
+        for (offset, len) in [(1000, 200), (1000, 1), (1199, 1), (1020, 8), (1024, 176), (1100, 100)] {
+            assert!(!of.read(offset, len), "{policy:?}: {len} bytes at {offset}");
+        }
+        for (offset, len) in [(999, 2), (1199, 2), (900, 100)] {
+            assert!(of.read(offset, len), "{policy:?}: {len} bytes at {offset}");
+        }
+        // From there on the items touch and overlap: all of it is there, in pieces.
+        assert!(!of.read(900, 301), "{policy:?}");
+        let pieces = of.fine.get(950, 200).unwrap();
+        assert_eq!(*pieces, of.bytes[950..1150]);
+    }
+}
+
+#[test]
+fn reads_across_pages_are_put_together_from_pages() {
+    for policy in Policy::ALL {
+        let of = over(policy);
+        assert!(of.read(4096 - 40, 100), "{policy:?}");
+        for (offset, len) in [(4096 - 40, 100), (4096 - 40, 40), (4096, 60), (4090, 12), (4096 - 1, 2)] {
+            assert!(!of.read(offset, len), "{policy:?}: {len} bytes at {offset}");
+        }
+        // Half of it is cached.
+        assert!(of.read(8192 - 64, 64));
+        assert!(of.read(8192 - 64, 128));
+        assert!(!of.read(8192 - 64, 128));
+        // Many pages, with what lies in them, and the end of the file.
+        assert!(of.read(10_000, 50_000));
+        assert!(!of.read(12_345, 40_000), "{policy:?}");
+        assert!(of.read(LEN - 5000, 5000));
+        assert!(!of.read(LEN - 100, 100));
+    }
+}
+
+#[test]
+fn batches_are_deduplicated_and_merged() {
+    let of = over(Policy::default());
+    let offsets: Vec<u64> = [100u64, 100, 228, 300, 100, 9000, 60_000, 9000].into();
+    let mut out = vec![0; 8 * 128];
+    let gathered = of.fine.gather(&offsets, 128, &mut out).unwrap();
+    assert_eq!((gathered.hits, gathered.misses, gathered.failed.len()), (0, 8, 0));
+    for (row, &at) in out.chunks_exact(128).zip(&offsets) {
+        assert_eq!(row, &of.bytes[at as usize..at as usize + 128]);
+    }
+    assert_eq!(of.fine.metrics().device_reads, 3, "one for each place");
+    let gathered = of.fine.gather(&offsets, 128, &mut out).unwrap();
+    assert_eq!((gathered.hits, gathered.misses), (8, 0));
+    let error = of.fine.gather(&offsets, 128, &mut [0; 1000]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(of.fine.gather(&[], 128, &mut []).unwrap().failed.is_empty());
+    assert!(of.fine.gather(&[0, 1], usize::MAX, &mut []).is_err());
+}
+
+#[test]
+fn writes_by_every_way_are_seen_when_they_return() {
+    for policy in Policy::ALL {
+        let mut of = over(policy);
+        let runtime = Runtime::start(machine()).unwrap();
+        let memory = Dram::allocate(8192).unwrap();
+        let other = Ssd::open_rw(of.file.path()).unwrap();
+        let pipe = machine().connect(&memory, &other).unwrap();
+        let on_runtime = runtime.connect(&memory, &Ssd::open_rw(of.file.path()).unwrap()).unwrap();
+        let fd = runtime.connect_fd(&memory, &other).unwrap();
+        let writer = of.fine.writer().unwrap();
+        // Overlapping reads before: whole, starting before, starting within, across the page.
+        let reads = [(8100usize, 300usize), (8150, 20), (8192, 4096), (8000, 150), (8191, 2)];
+        for way in 0..4 {
+            for _ in 0..3 {
+                reads.iter().for_each(|&(o, l)| _ = of.read(o, l));
+            }
+            let bytes = noise(120, 100 + way);
+            of.write(8140, &bytes);
+            memory.range(0, 120).unwrap().lease_mut().unwrap().copy_from_slice(&bytes);
+            let span = Span { source: 0, target: 8140, len: 120 };
+            match way {
+                0 => writer.write(8140, &bytes).unwrap(),
+                1 => pipe.transfer(span).unwrap(),
+                2 => on_runtime.transfer(span).unwrap().wait().unwrap(),
+                _ => {
+                    fd.submit(span).unwrap();
+                    fd.complete_wait().unwrap().result.unwrap();
+                }
+            }
+            for _ in 0..2 {
+                reads.iter().for_each(|&(o, l)| _ = of.read(o, l));
+            }
+        }
+        // Holes, a shorter file, a longer one.
+        of.ssd.punch(8140, 4096).unwrap();
+        of.write(8140, &[0; 4096]);
+        reads.iter().for_each(|&(o, l)| _ = of.read(o, l));
+        other.set_len(8200).unwrap();
+        assert!(of.read(8150, 50));
+        assert_eq!(of.fine.read(8150, &mut [0; 51]).unwrap_err().kind(), ErrorKind::EndOfFile);
+        assert_eq!(of.fine.len_bytes(), 8200);
+        of.ssd.set_len(LEN as u64).unwrap();
+        of.write(8200, &vec![0; LEN - 8200]);
+        reads.iter().for_each(|&(o, l)| _ = of.read(o, l));
+        // Created anew by somebody else in this process.
+        drop(Ssd::create(of.file.path()).unwrap());
+        assert_eq!(of.fine.read(8150, &mut [0; 8]).unwrap_err().kind(), ErrorKind::EndOfFile);
+    }
+}
+
+#[test]
+fn what_was_cached_is_cached_with_its_new_bytes_after_a_write_through_the_cache() {
+    let mut of = over(Policy::default());
+    let writer = of.fine.writer().unwrap();
+    assert!(of.read(5000, 128));
+    for salt in 0..5 {
+        let bytes = noise(128, salt);
+        of.write(5000, &bytes);
+        writer.write(5000, &bytes).unwrap();
+        assert!(!of.read(5000, 128), "it is a hit");
+    }
+    // What was not is not, and a part of it goes.
+    let bytes = noise(64, 9);
+    of.write(5032, &bytes);
+    writer.write(5032, &bytes).unwrap();
+    of.read(5000, 128);
+    // Longer than a piece, beyond the end.
+    let long = noise(600_000, 10);
+    writer.write(LEN as u64 - 10, &long).unwrap();
+    of.bytes.truncate(LEN - 10);
+    of.bytes.extend_from_slice(&long);
+    assert_eq!(of.fine.len_bytes(), LEN as u64 - 10 + 600_000);
+    of.read(LEN - 100, 599_000);
+}
+
+#[test]
+fn pinned_bytes_stay_while_the_file_and_the_cache_change() {
+    for policy in Policy::ALL {
+        let mut of = over(policy);
+        let writer = of.fine.writer().unwrap();
+        let at = |i: usize| i * 700;
+        (0..40).for_each(|i| _ = of.read(at(i), 128));
+        let held: Vec<_> =
+            (0..40).map(|i| (of.fine.get(at(i) as u64, 128).unwrap(), of.bytes[at(i)..at(i) + 128].to_vec())).collect();
+        assert!(held.iter().filter(|(b, _)| b.is_cached()).count() > 20, "{policy:?}");
+        for round in 0..30 {
+            for i in 0..40 {
+                let bytes = noise(128, 1000 + round * 40 + i as u64);
+                of.write(at(i), &bytes);
+                writer.write(at(i) as u64, &bytes).unwrap();
+                of.read(at(i), 128);
+            }
+            // More than fits, so that slots are wanted.
+            (0..400).for_each(|i| _ = of.read((i * 613 + round as usize * 64) % (LEN - 600), 1 + i % 600));
+            of.fine.maintain();
+        }
+        of.fine.clear();
+        assert!(held.iter().all(|(bytes, then)| **bytes == **then), "{policy:?}: pinned bytes changed");
+        // They outlive the cache.
+        drop((of, writer));
+        assert!(held.iter().all(|(bytes, then)| **bytes == **then), "{policy:?}: pinned bytes changed");
+    }
+}
+
+#[test]
+fn what_is_invalidated_comes_from_the_device_again() {
+    let of = over(Policy::default());
+    for i in 0..20 {
+        of.read(i * 128, 128);
+    }
+    of.fine.invalidate(300..301);
+    assert!(of.read(256, 128) && !of.read(0, 256) && !of.read(384, 128));
+    of.fine.invalidate(0..0);
+    assert!(!of.read(0, 128));
+    #[allow(clippy::reversed_empty_ranges)]
+    of.fine.invalidate(500..100);
+    of.fine.clear();
+    assert_eq!(of.fine.metrics().items, 0);
+    assert!(of.read(0, 128));
+}
+
+#[test]
+fn changes_from_outside_are_found_by_looking() {
+    for own in [false, true] {
+        let mut of = over(Policy::default());
+        let writer = of.fine.writer().unwrap();
+        assert!(!of.fine.look_outside().unwrap());
+        of.read(0, 300);
+        of.read(100_000, 300);
+        // By a descriptor of which the library knows nothing. The clock of the file system has ticks.
+        std::thread::sleep(Duration::from_millis(20));
+        let new = noise(300, 20);
+        let outside = std::fs::OpenOptions::new().write(true).open(of.file.path()).unwrap();
+        outside.write_all_at(&new, 0).unwrap();
+        if own {
+            // A write of our own afterwards, elsewhere, does not hide it.
+            let bytes = noise(64, 21);
+            writer.write(200_000, &bytes).unwrap();
+            of.write(200_000, &bytes);
+            of.fine.look_outside().unwrap();
+        } else {
+            assert!(of.fine.look_outside().unwrap());
+        }
+        of.write(0, &new);
+        assert!(of.read(0, 300));
+        of.read(100_000, 300);
+        assert_eq!(of.fine.metrics().changes_outside, 1, "with a write of our own: {own}");
+        assert!(!of.fine.look_outside().unwrap());
+        assert!(!of.read(0, 300));
+        // Another process that appends, and one that cuts.
+        let script = |script: &str| {
+            std::thread::sleep(Duration::from_millis(20));
+            let done = std::process::Command::new("sh").args(["-c", script]).arg(of.file.path()).status();
+            assert!(done.unwrap().success(), "{script}");
+        };
+        script("printf 12345678 >> \"$0\"");
+        let mut out = [0; 8];
+        of.fine.read(LEN as u64, &mut out).unwrap();
+        assert_eq!(&out, b"12345678");
+        script("head -c 150 \"$0\" > \"$0.cut\" && cat \"$0.cut\" > \"$0\" && rm \"$0.cut\"");
+        assert!(of.fine.look_outside().unwrap());
+        assert_eq!(of.fine.read(0, &mut [0; 300]).unwrap_err().kind(), ErrorKind::EndOfFile);
+        of.read(0, 150);
+    }
+}
+
+#[test]
+fn the_maintenance_thread_looks_outside_by_itself() {
+    let of = over(Policy::default());
+    let mut config = small(Policy::default());
+    config.maintenance = true;
+    config.outside = Outside::Every(Duration::from_millis(5));
+    let fine = FineGrained::over(&of.ssd, config).unwrap();
+    let mut out = [0; 64];
+    fine.read(640, &mut out).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    std::fs::write(of.file.path(), vec![9; LEN]).unwrap();
+    while fine.metrics().changes_outside == 0 {
+        std::thread::yield_now();
+    }
+    // It is counted before the items go; a read that began after they went sees the new bytes.
+    while out != [9; 64] {
+        fine.read(640, &mut out).unwrap();
+    }
+}
+
+#[test]
+fn a_cut_by_others_does_not_hide_what_is_left() {
+    let of = over(Policy::default());
+    // So that the page is wanted as a whole.
+    let outside = std::fs::OpenOptions::new().write(true).open(of.file.path()).unwrap();
+    outside.set_len(9000).unwrap();
+    for (offset, len) in [(8900, 64), (8192, 700), (8500, 500), (8999, 1)] {
+        of.read(offset, len);
+    }
+    let error = of.fine.read(8990, &mut [0; 11]).unwrap_err();
+    assert_eq!((error.kind(), error.at_offset()), (ErrorKind::EndOfFile, Some(8990)));
+    let mut out = [0; 96];
+    let failed = of.fine.gather(&[8900, 8990, 8192], 32, &mut out).unwrap().failed;
+    assert_eq!(failed.iter().map(|(n, _)| *n).collect::<Vec<_>>(), [1]);
+}
+
+#[test]
+fn time_to_live_ends_with_the_engines_clock() {
+    let array = Arc::new(Array::new(512, noise(LEN, 1)));
+    let mut config = small(Policy::default());
+    config.ttl = Some(Duration::from_millis(400));
+    let fine = FineGrained::with_engine(array.clone(), config, "array").unwrap();
+    let mut out = [0; 64];
+    fine.read(128, &mut out).unwrap();
+    let then = out;
+    // Nobody is told of this.
+    array.change(|bytes| bytes[128..192].fill(3));
+    fine.maintain();
+    array.pass(Duration::from_millis(250));
+    fine.maintain();
+    fine.read(128, &mut out).unwrap();
+    assert_eq!(out, then, "its time is not over");
+    array.pass(Duration::from_millis(200));
+    fine.maintain();
+    fine.read(128, &mut out).unwrap();
+    assert_eq!(out, [3; 64], "its time is over");
+    // A pause in which the clock of periods goes round several times.
+    array.change(|bytes| bytes[128..192].fill(4));
+    array.pass(Duration::from_secs(1000));
+    fine.maintain();
+    fine.read(128, &mut out).unwrap();
+    assert_eq!(out, [4; 64]);
+}
+
+#[test]
+fn a_read_of_what_is_being_written_waits_and_is_refused_in_the_end() {
+    let of = over(Policy::default());
+    let mut config = small(Policy::default());
+    config.patience = Duration::from_millis(20);
+    let fine = FineGrained::over(&of.ssd, config).unwrap();
+    let runtime = Runtime::start(machine()).unwrap();
+    let alone = fine.on(&runtime, 4).unwrap();
+    fine.read(100, &mut [0; 64]).unwrap();
+    // Somebody began to change these bytes, and does not come to an end.
+    let change = of.ssd.watchers().begin(64..128);
+    let busy = |e: datapipes_core::Error| assert_eq!((e.kind(), e.at_offset()), (ErrorKind::Busy, Some(100)), "{e}");
+    busy(fine.read(100, &mut [0; 64]).unwrap_err());
+    busy(fine.gather(&[100, 1000], 64, &mut [0; 128]).unwrap().all().unwrap_err());
+    let mut reading = alone.read(100, 64);
+    let polled = runtime.block_on(std::future::poll_fn(|c| Poll::Ready(Pin::new(&mut reading).poll(c).is_ready())));
+    assert!(!polled, "a future waits until the change is over");
+    // Others are not concerned, of the same page.
+    fine.read(128, &mut [0; 64]).unwrap();
+    of.ssd.watchers().end(change);
+    fine.read(100, &mut [0; 64]).unwrap();
+    runtime.block_on(reading).unwrap();
+    runtime.block_on(alone.read(100, 64)).unwrap();
+}
+
+#[test]
+fn a_write_that_overlaps_another_does_not_say_who_wins() {
+    let of = over(Policy::default());
+    let writer = of.fine.writer().unwrap();
+    of.read(5000, 128);
+    // Somebody else writes there, and is later than the cache's own writer, which begins later and ends earlier.
+    let change = of.ssd.watchers().begin(4096..8192);
+    writer.write(5000, &[1; 128]).unwrap();
+    let outside = std::fs::OpenOptions::new().write(true).open(of.file.path()).unwrap();
+    outside.write_all_at(&[2; 128], 5000).unwrap();
+    of.ssd.watchers().end(change);
+    let mut out = [0; 128];
+    of.fine.read(5000, &mut out).unwrap();
+    assert_eq!(out, [2; 128], "what the writer wrote was kept, and the file says otherwise");
+}

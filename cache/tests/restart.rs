@@ -1,0 +1,168 @@
+//! Warm restart: saved and loaded, over files that changed or did not, and from snapshots that are damaged.
+#![allow(clippy::unwrap_used)]
+
+mod fixture;
+
+use std::path::Path;
+use std::time::Duration;
+
+use datapipes_cache::{FineGrained, Policy};
+use datapipes_core::{ErrorKind, Ssd};
+use fixture::{File, Random, noise, seed, small};
+
+const LEN: usize = 256 << 10;
+
+fn saved(file: &File, policy: Policy) -> (std::path::PathBuf, u64) {
+    let fine = FineGrained::over(&Ssd::open(file.path()).unwrap(), small(policy)).unwrap();
+    let mut r = Random(5);
+    for _ in 0..3 {
+        // Some of one sector, some of one page, some large.
+        for i in 0..150u64 {
+            let len = [8, 128, 128, 300][(i % 4) as usize];
+            fine.read(i * 700 % (LEN as u64 - 300), &mut vec![0; len]).unwrap();
+        }
+        fine.read(r.below(30) * 4096, &mut [0; 4096]).unwrap();
+    }
+    let path = file.beside(".snapshot");
+    let items = fine.save(&path).unwrap();
+    (path, items)
+}
+
+/// All that is cached, and all that is not, is right.
+fn is_right(fine: &FineGrained, bytes: &[u8]) {
+    for at in (0..LEN - 700).step_by(700) {
+        for len in [8, 128, 300] {
+            let mut out = vec![0; len];
+            fine.read(at as u64, &mut out).unwrap();
+            assert!(out == bytes[at..at + len], "{len} bytes at {at}");
+        }
+    }
+}
+
+fn nothing_else(path: &Path, expected: usize) {
+    let stem = path.file_name().unwrap().to_str().unwrap().to_owned();
+    let names: Vec<_> = std::fs::read_dir(path.parent().unwrap())
+        .unwrap()
+        .filter_map(|e| e.unwrap().file_name().into_string().ok())
+        .filter(|n| n.contains(&stem))
+        .collect();
+    assert_eq!(names.len(), expected, "left behind: {names:?}");
+}
+
+#[test]
+fn what_was_read_often_is_cached_again() {
+    for policy in Policy::ALL {
+        let bytes = noise(LEN, 8);
+        let file = File::with(&bytes);
+        let (snapshot, items) = saved(&file, policy);
+        assert!(items > 20, "{policy:?}: {items}");
+        let fine = FineGrained::over(&Ssd::open(file.path()).unwrap(), small(policy)).unwrap();
+        let warmed = fine.load(&snapshot).unwrap();
+        assert!(!warmed.read_again && warmed.items * 10 >= items * 8, "{policy:?}: {warmed:?} of {items}");
+        assert_eq!(fine.metrics().device_reads, 0);
+        assert_eq!(fine.metrics().items as u64, warmed.items);
+        is_right(&fine, &bytes);
+        assert!(fine.metrics().hits >= warmed.items);
+        // Saving replaces it.
+        fine.save(&snapshot).unwrap();
+        nothing_else(file.path(), 2);
+        std::fs::remove_file(&snapshot).unwrap();
+    }
+}
+
+#[test]
+fn a_file_that_changed_is_read_again() {
+    let bytes = noise(LEN, 8);
+    let file = File::with(&bytes);
+    for how in 0..3 {
+        std::fs::write(file.path(), &bytes).unwrap();
+        let (snapshot, items) = saved(&file, Policy::default());
+        let mut now = noise(LEN, 9 + how);
+        match how {
+            // At once: the clock of the file system may not have ticked since the snapshot.
+            0 => std::fs::write(file.path(), &now).unwrap(),
+            1 => {
+                std::thread::sleep(Duration::from_millis(20));
+                std::fs::write(file.path(), &now).unwrap();
+            }
+            _ => {
+                let ssd = Ssd::open_rw(file.path()).unwrap();
+                ssd.set_len(LEN as u64 / 4).unwrap();
+                now.clone_from(&bytes);
+                now[LEN / 4..].fill(0);
+            }
+        }
+        let ssd = Ssd::open_rw(file.path()).unwrap();
+        let fine = FineGrained::over(&ssd, small(Policy::default())).unwrap();
+        let warmed = fine.load(&snapshot).unwrap();
+        assert!(warmed.read_again && warmed.items > 0 && warmed.items <= items, "{how}: {warmed:?} of {items}");
+        if how == 2 {
+            assert!(warmed.items < items, "what the file no longer has is left out");
+            ssd.set_len(LEN as u64).unwrap();
+        }
+        is_right(&fine, &now);
+        std::fs::remove_file(&snapshot).unwrap();
+    }
+}
+
+#[test]
+fn damaged_snapshots_are_refused_and_nothing_wrong_is_cached() {
+    let seed = seed();
+    let mut r = Random(seed);
+    let bytes = noise(LEN, 8);
+    let file = File::with(&bytes);
+    let ssd = Ssd::open(file.path()).unwrap();
+    let (snapshot, items) = saved(&file, Policy::default());
+    let whole = std::fs::read(&snapshot).unwrap();
+    let damaged = file.beside(".damaged");
+    let fine = FineGrained::over(&ssd, small(Policy::default())).unwrap();
+    let load = |bytes: &[u8]| {
+        fine.clear();
+        std::fs::write(&damaged, bytes).unwrap();
+        fine.load(&damaged)
+    };
+    // Every length around what is read in one piece, and some others.
+    let lens =
+        (0..80).chain((0..40).map(|_| r.below(whole.len() as u64) as usize)).chain(whole.len() - 24..whole.len());
+    for len in lens {
+        let error =
+            load(&whole[..len]).expect_err(&format!("seed {seed}: {len} of {} bytes were taken for all", whole.len()));
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        is_right(&fine, &bytes);
+    }
+    // Every bit of the head and of the end, and some others.
+    let end = whole.len() - 20;
+    let bits =
+        (0..60 * 8).chain(end * 8..whole.len() * 8).chain((0..100).map(|_| r.below(whole.len() as u64 * 8) as usize));
+    for bit in bits {
+        let mut flipped = whole.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        match load(&flipped) {
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
+            // The head says how the file looked; then the file is asked.
+            Ok(warmed) => {
+                assert!(warmed.read_again && (8..56).contains(&(bit / 8)), "seed {seed}, bit {bit}: {warmed:?}")
+            }
+        }
+        if bit % 7 == 0 {
+            is_right(&fine, &bytes);
+        }
+    }
+    assert!(load(&whole).is_ok_and(|w| w.items > items / 2));
+    assert_eq!(
+        FineGrained::over(&ssd, small(Policy::default())).unwrap().load(file.beside(".none")).unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
+    std::fs::remove_file(&damaged).unwrap();
+    std::fs::remove_file(&snapshot).unwrap();
+    nothing_else(file.path(), 1);
+}
+
+#[test]
+fn a_snapshot_that_cannot_be_written_leaves_the_old_one() {
+    let file = File::with(&noise(LEN, 8));
+    let fine = FineGrained::over(&Ssd::open(file.path()).unwrap(), small(Policy::default())).unwrap();
+    let error = fine.save(file.beside("-no-such-folder").join("snapshot")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    nothing_else(file.path(), 1);
+}

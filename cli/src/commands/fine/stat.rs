@@ -1,0 +1,213 @@
+//! `dpipe fine stat`: a load over a file, and what the cache did under it.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use datapipes::{Error, ErrorKind, Machine, Result, Ssd};
+use datapipes_cache::{Config, FineGrained, Metrics, Policy};
+use serde::Serialize;
+
+use super::load::{Phase, phases};
+use super::plot::{self, Sample};
+use crate::amount;
+use crate::command_line::size;
+use crate::outcome::{Verdict, complain, print, print_json};
+use crate::signals::{self, WaitsFor};
+
+/// Reads FILE (it is not changed) through a cache, and prints the cache's metrics. With --plot, the load changes and the
+/// picture shows how the cache follows: hit ratio, threshold and slabs of each size class over the reads.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Files to read, each by itself
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Which reads: LEN@LAW, or several in turn with commas; laws are uniform, zipf:EXPONENT, drift:EXPONENT, scan, and stdin
+    /// (lines of OFFSET or OFFSET LEN) [default: 128@zipf:0.8; with --plot a load of five phases]
+    #[arg(long, value_name = "LOAD", value_parser = parse_load)]
+    load: Option<Load>,
+    /// Memory of the cache, for everything
+    #[arg(long, default_value = "64M", value_name = "SIZE", value_parser = size)]
+    budget: u64,
+    /// Who is admitted and who has to go: adaptive, s3-fifo, sieve, w-tiny-lfu, pipette
+    #[arg(long, default_value = "adaptive", value_name = "NAME", value_parser = parse_policy)]
+    policy: Policy,
+    /// Reads that are asked for at once; 1: one by one
+    #[arg(long, default_value_t = 128, value_name = "N")]
+    batch: usize,
+    /// Reads of each phase [default: 1000000, or as many as --seconds allows]
+    #[arg(long, value_name = "N")]
+    requests: Option<u64>,
+    /// How long each phase lasts at most
+    #[arg(long, value_name = "SECONDS")]
+    seconds: Option<f64>,
+    /// Seed of the load
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+    /// Draw how the cache followed the load, as SVG (of the first file)
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+    /// Print JSON: of each file its name, seconds, reads, reads_per_s, metrics, explain
+    #[arg(long)]
+    json: bool,
+}
+
+/// Phases in turn.
+#[derive(Clone, Debug)]
+struct Load(Vec<Phase>);
+
+fn parse_load(text: &str) -> std::result::Result<Load, String> {
+    phases(text).map(Load)
+}
+
+fn parse_policy(text: &str) -> std::result::Result<Policy, String> {
+    text.parse().map_err(|e: Error| e.to_string())
+}
+
+/// Other sizes, another order of popularity, none at all, and back.
+const CHANGING: &str = "128@zipf:0.8,512@zipf:0.8,128@drift:0.9,128@uniform,128@zipf:0.8";
+/// Samples of a phase, for the picture.
+const SAMPLES: u64 = 60;
+const SHOW_EVERY: Duration = Duration::from_millis(200);
+
+#[derive(Serialize)]
+struct Outcome {
+    file: String,
+    seconds: f64,
+    reads: u64,
+    reads_per_s: f64,
+    metrics: Metrics,
+    /// How bytes come from the device.
+    explain: String,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Verdict> {
+    signals::catch(WaitsFor::Places);
+    let default = if args.plot.is_some() { CHANGING } else { "128@zipf:0.8" };
+    let bad = |why: String| Error::new(ErrorKind::InvalidInput, "choose a load", why);
+    let load = args.load.clone().map_or_else(|| parse_load(default), Ok).map_err(bad)?;
+    let budget = usize::try_from(args.budget).map_err(|e| bad(e.to_string()))?;
+    let machine = Machine::discover();
+    let mut outcomes = Vec::new();
+    for (number, file) in args.files.iter().enumerate() {
+        let ssd = Ssd::open(file)?;
+        let config = Config::new(&machine).budget(budget).policy(args.policy).depth(args.batch.clamp(32, 256));
+        let fine = FineGrained::over(&ssd, config)?;
+        let mut course = Course { args, fine: &fine, samples: Vec::new(), shown: Instant::now(), reads: 0 };
+        let started = Instant::now();
+        let mut begins = Vec::new();
+        for phase in &load.0 {
+            begins.push((phase.to_string(), course.reads));
+            course.run(phase, ssd.len()?)?;
+        }
+        course.clear_line();
+        let (seconds, reads) = (started.elapsed().as_secs_f64(), course.reads);
+        if let (Some(path), 0) = (&args.plot, number) {
+            let title =
+                format!("A fine-grained cache of {} over {}", amount::memory(args.budget), amount::memory(ssd.len()?));
+            let remark = format!("policy {}, as the load changes", args.policy.name());
+            let picture = plot::svg(&title, &remark, &begins, &course.samples);
+            std::fs::write(path, picture).map_err(|e| Error::io("write", &e, path.display().to_string()))?;
+            complain(&format!("drawn in {}\n", path.display()));
+        }
+        let file = file.display().to_string();
+        let (metrics, explain) = (fine.metrics(), fine.explain());
+        let outcome = Outcome { file, seconds, reads, reads_per_s: reads as f64 / seconds, metrics, explain };
+        if !args.json {
+            print(&text(&outcome))?;
+        }
+        outcomes.push(outcome);
+    }
+    if args.json {
+        print_json(&outcomes)?;
+    }
+    Ok(Verdict::Good)
+}
+
+fn text(o: &Outcome) -> String {
+    format!("{}: {:.0} reads a second for {:.1} s\n{}\n{}\n", o.file, o.reads_per_s, o.seconds, o.metrics, o.explain)
+}
+
+/// A load that runs.
+struct Course<'a> {
+    args: &'a Args,
+    fine: &'a FineGrained,
+    samples: Vec<Sample>,
+    shown: Instant,
+    reads: u64,
+}
+
+impl Course<'_> {
+    fn run(&mut self, phase: &Phase, file_bytes: u64) -> Result<()> {
+        let end = self.args.seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
+        let most = self.args.requests.unwrap_or(if end.is_some() { u64::MAX } else { 1_000_000 });
+        // Where time is what ends a phase, a drift cannot go by the number of reads.
+        let expected = if most == u64::MAX { 1_000_000 } else { most };
+        let mut requests = phase.requests(file_bytes, expected, self.args.seed)?;
+        let (started, every) = (Instant::now(), (expected / SAMPLES).max(1));
+        let (mut done, mut sampled) = (0, 0);
+        let mut before = self.fine.metrics();
+        let (mut ranges, mut out) = (Vec::new(), Vec::new());
+        while done < most && end.is_none_or(|end| started.elapsed() < end) {
+            ranges.clear();
+            let batch = (self.args.batch.max(1) as u64).min(most - done) as usize;
+            for read in requests.by_ref().take(batch) {
+                let read = read?;
+                ranges.push((read.offset, read.len as usize));
+            }
+            if ranges.is_empty() {
+                break;
+            }
+            out.resize(ranges.iter().map(|r| r.1).sum(), 0);
+            match ranges[..] {
+                [(offset, _)] => self.fine.read(offset, &mut out)?,
+                _ => self.fine.gather_ranges(&ranges, &mut out).and_then(datapipes_cache::Gathered::all).map(|_| ())?,
+            }
+            done += ranges.len() as u64;
+            self.reads += ranges.len() as u64;
+            if self.args.plot.is_some() && done - sampled >= every {
+                sampled = done;
+                let now = self.fine.metrics();
+                self.samples.push(sample(self.reads, &before, &now));
+                before = now;
+            }
+            self.show(phase, done, started);
+            signals::check("fine")?;
+        }
+        Ok(())
+    }
+
+    /// The line that tells how it goes.
+    fn show(&mut self, phase: &Phase, done: u64, started: Instant) {
+        if self.shown.elapsed() < SHOW_EVERY || !std::io::stderr().is_terminal() {
+            return;
+        }
+        self.shown = Instant::now();
+        let m = self.fine.metrics();
+        let rate = done as f64 / started.elapsed().as_secs_f64();
+        complain(&format!(
+            "\r{phase}: {done} reads, {rate:.0} a second, {:.1}% hits, {:.2} bytes moved a byte, {} items\x1b[K",
+            m.hit_percent(),
+            m.amplification(),
+            m.items
+        ));
+    }
+
+    fn clear_line(&self) {
+        if std::io::stderr().is_terminal() {
+            complain("\r\x1b[K");
+        }
+    }
+}
+
+/// What happened since the last look, and how it stands.
+fn sample(reads: u64, before: &Metrics, now: &Metrics) -> Sample {
+    let (hits, all) = (now.hits - before.hits, now.reads - before.reads);
+    Sample {
+        reads,
+        hit_percent: if all == 0 { 0.0 } else { hits as f64 * 100.0 / all as f64 },
+        threshold: now.threshold,
+        recency: now.recency,
+        slabs: now.classes.iter().map(|c| (c.capacity, c.slabs)).collect(),
+    }
+}

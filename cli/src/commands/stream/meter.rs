@@ -1,0 +1,105 @@
+//! How far each device is, while it works: a small sealed memory that only the device writes and the command looks into.
+//!
+//! Channels are between their two ends and nobody else, so a device has to tell what goes over its own. It does by `pwrite`
+//! on a descriptor that it was given; a reader may see two tellings mixed, which a view can live with.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use datapipes::{Error, Result};
+use datapipes_fabric::device::Stage;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::io::{Errno, pread, pwrite};
+
+/// A device tells no more often than this.
+const EVERY: Duration = Duration::from_millis(20);
+const WORDS: usize = 4;
+
+/// What went over the channel that leads out of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sample {
+    /// Blocks sent.
+    pub(super) blocks: u64,
+    /// Their bytes.
+    pub(super) bytes: u64,
+    /// Blocks that no reply came for.
+    pub(super) under_way: u64,
+    /// When the device had its first bytes, on the monotonic clock; 0 before.
+    pub(super) since_ns: u64,
+}
+
+/// The command's side.
+pub(super) struct Meter(OwnedFd);
+
+impl Meter {
+    pub(super) fn new() -> Result<Meter> {
+        let os = |e: Errno| Error::os("create", e.raw_os_error(), "a meter");
+        let fd = memfd_create("dpipe-meter", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(os)?;
+        ftruncate(&fd, WORDS as u64 * 8).map_err(os)?;
+        // A device can write its words, and make the memory neither larger nor smaller.
+        fcntl_add_seals(&fd, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL).map_err(os)?;
+        Ok(Meter(fd))
+    }
+
+    /// The descriptor that the device is given.
+    pub(super) fn for_device(&self) -> Result<OwnedFd> {
+        self.0.try_clone().map_err(|e| Error::io("create", &e, "a meter"))
+    }
+
+    pub(super) fn read(&self) -> Sample {
+        let mut bytes = [0; WORDS * 8];
+        // The memory is there and as long as it was made: a short read cannot be, and would show as no progress.
+        let _ = pread(&self.0, &mut bytes[..], 0);
+        let (words, _) = bytes.as_chunks::<8>();
+        let [blocks, bytes, under_way, since_ns] = std::array::from_fn(|i| u64::from_le_bytes(words[i]));
+        Sample { blocks, bytes, under_way, since_ns }
+    }
+}
+
+/// The device's side.
+pub(super) struct Teller {
+    fd: OwnedFd,
+    told: Option<Instant>,
+    sample: Sample,
+}
+
+impl Teller {
+    pub(super) fn new(fd: OwnedFd) -> Teller {
+        Teller { fd, told: None, sample: Sample::default() }
+    }
+
+    /// Takes note of what the stage sent so far, and tells it if it is time to.
+    pub(super) fn note(&mut self, stage: &Stage<'_>) -> Result<()> {
+        if self.sample.since_ns == 0 {
+            self.sample.since_ns = now_ns();
+        }
+        self.sample.blocks = stage.so_far.blocks_out;
+        self.sample.bytes = stage.so_far.bytes_out;
+        self.sample.under_way = stage.outlets.iter().map(|o| u64::from(o.outstanding())).sum();
+        match self.told {
+            Some(told) if told.elapsed() < EVERY => Ok(()),
+            _ => self.tell(),
+        }
+    }
+
+    /// Tells that all has been sent and replied to. To be called before the device reports, for then the command looks.
+    pub(super) fn finished(&mut self, stage: &Stage<'_>) -> Result<()> {
+        self.note(stage)?;
+        self.sample.under_way = 0;
+        self.tell()
+    }
+
+    fn tell(&mut self) -> Result<()> {
+        let Sample { blocks, bytes, under_way, since_ns } = self.sample;
+        let words = [blocks, bytes, under_way, since_ns].map(u64::to_le_bytes);
+        self.told = Some(Instant::now());
+        let told = pwrite(&self.fd, words.as_flattened(), 0);
+        told.map(|_| ()).map_err(|e| Error::os("tell", e.raw_os_error(), "the meter"))
+    }
+}
+
+/// The monotonic clock, which all processes of a machine share.
+pub(super) fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}

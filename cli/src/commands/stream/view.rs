@@ -1,0 +1,97 @@
+//! The live view: a few lines redrawn on a terminal, a line each second elsewhere.
+
+use std::time::{Duration, Instant};
+
+use datapipes_fabric::placement::Placement;
+
+use super::meter::{Meter, Sample};
+use crate::outcome::complain;
+use crate::{amount, progress};
+
+const REDRAW_EVERY: Duration = Duration::from_millis(100);
+const SAY_EVERY: Duration = Duration::from_secs(1);
+
+pub(super) struct View {
+    placement: Placement,
+    /// "source -> crc32", and the credits of that channel.
+    edges: Vec<(String, u32)>,
+    on_terminal: bool,
+    shown: (Instant, Vec<Sample>),
+    drawn: bool,
+}
+
+impl View {
+    pub(super) fn new(placement: Placement, devices: &[String], credits: Vec<u32>) -> View {
+        let edges = devices.windows(2).map(|pair| format!("{} -> {}", pair[0], pair[1])).zip(credits).collect();
+        View { placement, edges, on_terminal: progress::wanted(), shown: (Instant::now(), Vec::new()), drawn: false }
+    }
+
+    pub(super) fn begin(&self, processes: &str) {
+        complain(&format!("{}: {processes}\n", self.placement.name()));
+    }
+
+    /// Shows how far the devices are, if it is time to.
+    pub(super) fn tick(&mut self, meters: &[Meter]) {
+        let since = self.shown.0.elapsed();
+        if since < if self.on_terminal { REDRAW_EVERY } else { SAY_EVERY } {
+            return;
+        }
+        let now: Vec<Sample> = meters.iter().map(Meter::read).collect();
+        let lines = self.lines(&now, since);
+        if self.on_terminal {
+            let up = if self.drawn { format!("\x1b[{}A", lines.len()) } else { String::new() };
+            let redrawn: String = lines.iter().map(|line| format!("\r\x1b[K{line}\n")).collect();
+            complain(&(up + &redrawn));
+        } else {
+            complain(&format!("{}: {}\n", self.placement.name(), lines.join("; ")));
+        }
+        self.drawn = true;
+        self.shown = (Instant::now(), now);
+    }
+
+    /// Takes the lines off the terminal again: the result says more.
+    pub(super) fn end(&mut self) {
+        if self.on_terminal && self.drawn {
+            complain(&format!("\x1b[{}A\x1b[J", self.edges.len()));
+        }
+        self.drawn = false;
+    }
+
+    fn lines(&self, now: &[Sample], since: Duration) -> Vec<String> {
+        let wide = self.edges.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+        let wide = if self.on_terminal { wide } else { 0 };
+        let line = |(at, (name, credits)): (usize, &(String, u32))| {
+            let (sample, before) = (now[at], self.shown.1.get(at).copied().unwrap_or_default());
+            let rate = amount::rate(sample.bytes.saturating_sub(before.bytes), since.as_secs_f64());
+            let used = sample.under_way.min((*credits).into());
+            let bar = if self.on_terminal { bar(used, *credits) } else { String::new() };
+            let (blocks, bytes) = (sample.blocks, amount::bytes(sample.bytes));
+            format!("{name:<wide$}  {blocks:>7} blocks  {bytes:>8}  {rate:>10}  credits {bar}{used}/{credits}")
+        };
+        self.edges.iter().enumerate().map(line).collect()
+    }
+}
+
+/// Credits in use, as far as ten characters can show them.
+fn bar(used: u64, credits: u32) -> String {
+    let wide = credits.clamp(1, 10) as usize;
+    let filled = (used as usize * wide).div_ceil(credits.max(1) as usize);
+    format!("[{}{}] ", "#".repeat(filled), ".".repeat(wide - filled.min(wide)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_blocks_rate_and_credits() {
+        let names = ["source", "crc32", "sink"].map(str::to_owned);
+        let mut view = View::new(Placement::DistributedResourceSide, &names, vec![4, 16]);
+        let sample = Sample { blocks: 3, bytes: 3_000_000, under_way: 2, ..Sample::default() };
+        view.on_terminal = true;
+        let lines = view.lines(&[sample, Sample::default()], Duration::from_millis(100));
+        assert_eq!(lines[0], "source -> crc32        3 blocks   3.00 MB  0.030 GB/s  credits [##..] 2/4");
+        assert!(lines[1].starts_with("crc32 -> sink  ") && lines[1].ends_with("[..........] 0/16"), "{lines:?}");
+        assert_eq!(bar(1, 256), "[#.........] ");
+    }
+}

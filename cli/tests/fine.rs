@@ -1,0 +1,138 @@
+//! `dpipe fine` as a user runs it: the real program, real files, real exit codes.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fine-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    /// A file of so many MiB.
+    fn file(&self, name: &str, mib: usize) -> String {
+        let path = self.0.join(name);
+        fs::write(&path, vec![7; mib << 20]).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Standard output and error of what must end with this code.
+fn ends(args: &[&str], input: &str, code: i32) -> (String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dpipe"));
+    command.arg("fine").args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // A program that ends before it has read all is no failure of the test.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    let output = child.wait_with_output().unwrap();
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    let err = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {out}{err}");
+    (out, err)
+}
+
+fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e} in {text}"))
+}
+
+#[test]
+fn stat_counts_what_the_standard_input_asks_for() {
+    let folder = Folder::new("stdin");
+    let file = folder.file("data", 4);
+    // Eight places, each read three times, of 100 bytes; and one across a page.
+    let mut lines: String = (0..24).map(|i| format!("{}\n", i % 8 * 4096)).collect();
+    lines += "4090 12\n";
+    let args = ["stat", &file, "--load", "100@stdin", "--batch", "1", "--budget", "4M", "--json"];
+    let all = json(&ends(&args, &lines, 0).0);
+    let metrics = &all[0]["metrics"];
+    assert_eq!(all[0]["reads"], 25);
+    // The one across a page counts as two, of which the second is there.
+    assert_eq!((&metrics["hits"], metrics["reads"].as_u64()), (&(17.into()), Some(26)), "{metrics}");
+    assert_eq!(metrics["failed"], 0);
+    assert!(metrics["memory_bytes"].as_u64().unwrap() <= 4 << 20);
+}
+
+#[test]
+fn stat_reads_several_files_by_a_law_and_leaves_them_as_they_are() {
+    let folder = Folder::new("law");
+    let files = [folder.file("a", 4), folder.file("b", 8)];
+    let common = ["--load", "128@zipf:1.1,512@scan", "--requests", "4000", "--budget", "4M"];
+    let out = ends(&[&["stat", &files[0], &files[1]], &common[..], &["--policy", "sieve"]].concat(), "", 0).0;
+    assert_eq!(out.matches("8000 reads").count(), 2, "{out}");
+    assert!(out.contains("policy sieve") && out.contains("class"), "{out}");
+    assert!(fs::read(&files[0]).unwrap().iter().all(|b| *b == 7));
+}
+
+#[test]
+fn the_plot_has_threshold_hits_and_slabs_over_the_phases() {
+    let folder = Folder::new("plot");
+    let (file, picture) = (folder.file("data", 8), folder.path("p.svg"));
+    let load = ["--load", "128@zipf:0.9,512@zipf:0.9,128@uniform", "--requests", "6000", "--budget", "3M"];
+    let args = [&["stat", &file, "--policy", "pipette", "--plot", &picture], &load[..]].concat();
+    let (_, err) = ends(&args, "", 0);
+    assert!(err.contains("drawn in"), "{err}");
+    let svg = fs::read_to_string(&picture).unwrap();
+    for part in ["512 B, zipf 0.9", "128 B, uniform", "threshold", "hit ratio", ">128 bytes<", ">512 bytes<"] {
+        assert!(svg.contains(part), "no {part}");
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_a_reason() {
+    let folder = Folder::new("wrong");
+    let file = folder.file("data", 1);
+    for (args, input, why) in [
+        (vec!["stat", &*file, "--load", "128@pareto"], "", "pareto"),
+        (vec!["stat", &file, "--policy", "best"], "", "w-tiny-lfu"),
+        (vec!["stat", &file, "--budget", "1M"], "", "2 MiB"),
+        (vec!["stat", &file, "--load", "8@stdin"], "12\nx\n", "line 2"),
+        (vec!["stat", &file, "--load", "8@stdin", "--batch", "1"], "99999999\n", "99999999"),
+        (vec!["stat", "/no/such/file"], "", "No such file"),
+        (vec!["recommender", "--size", "4M", "--skew", "steep"], "", "steep"),
+        (vec!["social", "--size", "1M", "--policy", "best", "--requests", "10"], "", "best"),
+    ] {
+        let err = ends(&args, input, 2).1;
+        assert!(err.contains(why), "{args:?}: {err}");
+    }
+}
+
+#[test]
+fn applications_stand_beside_the_page_cache_and_the_paper() {
+    let folder = Folder::new("applications");
+    for (name, published) in [("recommender", 93.5), ("social", 89.09)] {
+        let file = folder.path(name);
+        let args = [name, "--file", &file, "--size", "24M", "--requests", "4000", "--budget", "4M", "--json"];
+        let all = json(&ends(&args, "", 0).0);
+        assert_eq!(all["paper"][1]["hit_percent"], published);
+        assert_eq!(fs::metadata(&file).unwrap().len(), all["file_bytes"].as_u64().unwrap());
+        let rows = all["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), 2);
+        for row in rows {
+            assert!(row["reads_per_s"].as_f64().unwrap() > 0.0 && row["asked_bytes"].as_u64().unwrap() > 0, "{row}");
+            assert!((0.0..=100.0).contains(&row["hit_percent"].as_f64().unwrap()), "{row}");
+        }
+        assert!(rows[0]["memory_bytes"].as_u64().unwrap() <= 4 << 20);
+        if rows[1]["peak_bytes"].is_null() {
+            println!("SKIPPED: the limit of memory: {}", all["limited"]);
+        } else {
+            // Page cache, program and generator: no more than what both were given.
+            assert!(rows[1]["peak_bytes"].as_u64().unwrap() <= 8 << 20, "{}", rows[1]);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! `dpipe model` as a user runs it: tables, JSON, pictures, and what is refused.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn dpipe(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dpipe"));
+    command.arg("model").args(arguments).env("LC_ALL", "C").stdin(Stdio::null()).output().unwrap()
+}
+
+fn good(arguments: &[&str]) -> String {
+    let output = dpipe(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A file under the target folder that vanishes with the test.
+struct Picture(PathBuf);
+
+impl Picture {
+    fn new(name: &str) -> Picture {
+        Picture(Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}.svg", std::process::id())))
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Picture {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn placements_beside_the_published_ranges() {
+    let text = good(&["placements"]);
+    for line in ["A MODEL", "the paper", "45.0 % .. 67.0 %", "21.0 % .. 28.0 %", "credits", "Unknown: every absolute"] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+    let report: Value = serde_json::from_str(&good(&["placements", "--json"])).unwrap();
+    let rows = report["figure_3"]["rows"].as_array().unwrap();
+    assert_eq!(rows.iter().filter(|r| r["is_published"] == true).count(), 6);
+    assert!(rows.len() > 6 && report["what_ifs"].as_array().unwrap().len() >= 5);
+    // Equal runs, equal figures; another choice, others.
+    assert_eq!(report, serde_json::from_str::<Value>(&good(&["placements", "--json"])).unwrap());
+    let closed: Value = serde_json::from_str(&good(&["placements", "--json", "--set", "closed-form"])).unwrap();
+    // 8 + 0.75 + 2.4 us at 4 KiB, by hand.
+    assert_eq!(closed["figure_3"]["rows"][2]["outcomes"][2]["latency"], 11.15);
+    let large: Value =
+        serde_json::from_str(&good(&["placements", "--json", "--set", "closed-form", "--packet", "64K"])).unwrap();
+    assert_eq!(large["figure_3"]["rows"][5]["outcomes"][2]["latency"], 11.15);
+}
+
+#[test]
+fn pipette_beside_the_published_tables() {
+    let small = ["pipette", "--reads", "20000", "--nodes", "5000"];
+    let text = good(&small);
+    for line in
+        ["A MODEL", "Table 2", "Table 3", "Table 4", "Figure 6", "Figure 7", "Figure 8", "Figure 9(a)", "Figure 9(b)"]
+    {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+    let report: Value = serde_json::from_str(&good(&[&small[..], &["--json"]].concat())).unwrap();
+    // 20,000 reads of 128 bytes, without cache: exact.
+    let cell = &report["grids"][0]["rows"][3]["cells"][4];
+    assert_eq!(
+        (&cell["ours"], &cell["published"], &cell["standing"]),
+        (&2.44140625.into(), &305.2.into(), &"exact".into())
+    );
+    assert_eq!(report["scale"]["reads"], 20000);
+}
+
+#[test]
+fn pictures_stand_alone() {
+    let (placements, pipette) = (Picture::new("placements"), Picture::new("pipette"));
+    good(&["placements", "--svg", placements.path()]);
+    good(&["pipette", "--reads", "5000", "--nodes", "2000", "--json", "--svg", pipette.path()]);
+    for picture in [placements, pipette] {
+        let svg = std::fs::read_to_string(&picture.0).unwrap();
+        assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n") && svg.len() > 10_000);
+        assert!(!svg.contains("NaN") && !svg.contains("inf") && !svg.contains("href"));
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    for wrong in [
+        &["placements", "--set", "none"][..],
+        &["placements", "--packet", "0"],
+        &["placements", "--devices", "0"],
+        &["placements", "--svg", "/nowhere/at/all.svg"],
+        &["pipette", "--reads", "0"],
+        &["pipette", "--policy", "none"],
+        &["nothing"],
+    ] {
+        let output = dpipe(wrong);
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}");
+        assert!(!output.stderr.is_empty() && output.stdout.is_empty(), "{wrong:?}");
+    }
+}

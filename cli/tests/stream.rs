@@ -1,0 +1,272 @@
+//! `dpipe stream` as a user runs it: real processes, a real network connection, real files; and what is left when any of the
+//! processes is killed.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+/// A folder that vanishes with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        let name = format!("stream-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Every name, hidden ones too.
+    fn names(&self) -> Vec<String> {
+        let names = fs::read_dir(&self.0).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn stream(from: &str, through: &str, to: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dpipe"));
+    command.env("LC_ALL", "C").stdin(Stdio::null());
+    command.args(["stream", "--from", from, "--through", through, "--to"]).arg(to);
+    command
+}
+
+fn from_file(path: &Path) -> String {
+    format!("file:{}", path.display())
+}
+
+/// Runs what must succeed, and returns its report.
+fn good(command: &mut Command) -> serde_json::Value {
+    let output = command.arg("--json").output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {:?}\n{error}", output.status);
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Runs what must fail, and returns its standard error.
+fn bad(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{command:?}\n{error}");
+    error
+}
+
+fn bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed | 1;
+    let next = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    };
+    std::iter::repeat_with(next).take(len).collect()
+}
+
+/// A listener that sends these bytes to who comes first, and closes unless it is to hold on.
+fn serve(data: Vec<u8>, hold: bool) -> (String, std::thread::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("tcp:{}", listener.local_addr().unwrap());
+    let thread = std::thread::spawn(move || {
+        let (mut peer, _) = listener.accept().unwrap();
+        // Who fails at the other end does not take all of it.
+        let sent = peer.write_all(&data);
+        if hold && sent.is_ok() {
+            // Until the other end has gone.
+            let _ = peer.read(&mut [0]);
+        }
+    });
+    (address, thread)
+}
+
+/// Each block of the file, in order by number: an independent account of what `sort-u64` does.
+fn sorted_blocks(data: &[u8], block: usize) -> Vec<u8> {
+    let sorted = |block: &[u8]| {
+        let mut numbers: Vec<u64> = block.chunks(8).map(|n| u64::from_le_bytes(n.try_into().unwrap())).collect();
+        numbers.sort_unstable();
+        numbers.into_iter().flat_map(u64::to_le_bytes).collect::<Vec<u8>>()
+    };
+    data.chunks(block).flat_map(sorted).collect()
+}
+
+#[test]
+fn a_file_is_transformed_the_same_under_every_placement() {
+    let folder = Folder::new();
+    let data = bytes(1, 1_000_000);
+    fs::write(folder.path("in"), &data).unwrap();
+    let expected = sorted_blocks(&data, 64 << 10);
+    for (placement, trust) in
+        [("application", "copy"), ("central", "in-place"), ("distributed", "in-place-checked"), ("auto", "copy")]
+    {
+        let out = folder.path(placement);
+        let mut command = stream(&from_file(&folder.path("in")), "crc32,sort-u64", &out);
+        let report =
+            good(command.args(["--blocks", "64K", "--credits", "2", "--placement", placement, "--trust", trust]));
+        assert!(fs::read(&out).unwrap() == expected, "{placement}");
+        let run = &report["runs"][0];
+        assert_eq!((&report["verified"], &run["due_from"]), (&true.into(), &"replay".into()), "{report}");
+        assert_eq!(run["on_disk"]["bytes"], 1_000_000, "{report}");
+        assert_eq!(run["choice"].is_null(), placement != "auto", "{report}");
+        let blocks: Vec<_> = run["edges"].as_array().unwrap().iter().map(|e| e["blocks"].as_u64().unwrap()).collect();
+        assert_eq!(blocks, [16, 16, 16], "{report}");
+    }
+    assert_eq!(folder.names(), ["application", "auto", "central", "distributed", "in"]);
+}
+
+#[test]
+fn all_placements_are_compared_and_the_generator_agrees_with_the_disk() {
+    let folder = Folder::new();
+    let out = folder.path("out");
+    let report = good(stream("generate:2M", "lz4-compress,lz4-decompress", &out).args(["--placement", "all"]));
+    let runs = report["runs"].as_array().unwrap();
+    let channels: Vec<_> = runs.iter().map(|r| (r["placement"].as_str().unwrap(), r["channels"].as_u64())).collect();
+    let expected =
+        [("application-side", Some(6)), ("central-resource-side", Some(6)), ("distributed-resource-side", Some(3))];
+    assert_eq!(channels, expected, "{report}");
+    for run in runs {
+        assert_eq!((&run["sent"], &run["sent"]["bytes"]), (&run["on_disk"], &(2 << 20).into()), "{report}");
+        assert!(run["seconds"].as_f64() > Some(0.0) && run["cpu_seconds"].as_f64() > Some(0.0), "{report}");
+    }
+    assert_eq!(fs::metadata(&out).unwrap().len(), 2 << 20);
+
+    let text = stream("generate:100K", "crc32", &out).args(["--placement", "all"]).output().unwrap();
+    let (told, shown) = (String::from_utf8(text.stdout).unwrap(), String::from_utf8(text.stderr).unwrap());
+    assert!(told.contains("of the rate") && told.contains("distributed resource-side: 102 kB"), "{told}");
+    assert!(shown.contains("source ") && shown.contains("; controller "), "{shown}");
+    assert_eq!(folder.names(), ["out"]);
+}
+
+#[test]
+fn compressed_files_are_read_by_the_tool_of_the_format() {
+    let folder = Folder::new();
+    let out = folder.path("out.lz4");
+    let data: Vec<u8> = (0..300_000u32).flat_map(|n| (n / 3).to_le_bytes()).collect();
+    fs::write(folder.path("in"), &data).unwrap();
+    let report = good(&mut stream(&from_file(&folder.path("in")), "lz4", &out));
+    assert!(report["runs"][0]["on_disk"]["bytes"].as_u64().unwrap() < data.len() as u64 * 2 / 3, "{report}");
+    match Command::new("lz4").args(["-d", "-c"]).arg(&out).output() {
+        Ok(output) => assert!(output.stdout == data, "{}", String::from_utf8_lossy(&output.stderr)),
+        Err(why) => println!("SKIPPED: reading the frames by `lz4 -d`: {why}"),
+    }
+}
+
+#[test]
+fn what_a_listener_sends_is_written_when_it_closes() {
+    let folder = Folder::new();
+    let data = bytes(3, 777_777);
+    let (address, thread) = serve(data.clone(), false);
+    let report = good(stream(&address, "xor=42", &folder.path("out")).args(["--blocks", "100000"]));
+    thread.join().unwrap();
+    assert_eq!((&report["runs"][0]["due_from"], &report["verified"]), (&"sink".into(), &true.into()), "{report}");
+    let expected: Vec<u8> = data.iter().map(|b| b ^ 42).collect();
+    assert!(fs::read(folder.path("out")).unwrap() == expected);
+
+    // Nothing at all is a stream, too; without a transform, what was sent is known.
+    let (address, thread) = serve(Vec::new(), false);
+    let report = good(&mut stream(&address, "", &folder.path("empty")));
+    thread.join().unwrap();
+    assert_eq!(report["runs"][0]["due_from"], "sent");
+    assert_eq!(fs::read(folder.path("empty")).unwrap(), b"");
+}
+
+#[test]
+fn what_cannot_be_leaves_nothing_and_says_why() {
+    let folder = Folder::new();
+    let (input, out) = (folder.path("in"), folder.path("out"));
+    fs::write(&input, bytes(4, 12_345)).unwrap();
+    fs::write(&out, b"what was there before").unwrap();
+    let file = from_file(&input);
+    // Known before anything is started.
+    for (from, through, more, why) in [
+        (file.as_str(), "sort-u64", "--credits=4", "whole number"),
+        (file.as_str(), "lz4-decompress", "--credits=4", "for a block of"),
+        (file.as_str(), "rot13", "--credits=4", "rot13"),
+        (file.as_str(), "xor=300", "--credits=4", "key"),
+        (file.as_str(), "crc32=1", "--credits=4", "no argument"),
+        (file.as_str(), "crc32", "--credits=0", "credits"),
+        (file.as_str(), "crc32", "--blocks=9M", "blocks"),
+        ("file:/does/not/exist", "crc32", "--credits=4", "/does/not/exist"),
+        ("file:/", "crc32", "--credits=4", "/"),
+        ("tcp:127.0.0.1:1", "crc32", "--credits=4", "127.0.0.1:1"),
+        ("ftp:x", "crc32", "--credits=4", "generate:SIZE"),
+    ] {
+        let error = bad(stream(from, through, &out).arg(more));
+        assert!(error.contains(why), "{from} {through} {more}: {error}");
+    }
+    // Found by a device, under way.
+    for placement in ["application", "central", "distributed"] {
+        let (address, thread) = serve(bytes(5, 12_345), false);
+        let error = bad(stream(&address, "crc32,sort-u64", &out).args(["--placement", placement]));
+        assert!(error.contains("sort-u64: ") && error.contains("whole number"), "{placement}: {error}");
+        thread.join().unwrap();
+    }
+    let error = bad(&mut stream("generate:1K", "crc32", &folder.path("no/such/folder")));
+    assert!(error.contains("no/such"), "{error}");
+    assert_eq!(folder.names(), ["in", "out"]);
+    assert_eq!(fs::read(&out).unwrap(), b"what was there before");
+}
+
+/// A stream that is under way, and its processes: source, crc32, sink, controller.
+fn under_way(address: &str, out: &Path) -> (Child, Vec<(String, u32)>) {
+    let mut command = stream(address, "crc32", out);
+    let mut child = command.args(["--blocks", "64K"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let (_, processes) = line.trim().split_once(": ").unwrap_or_else(|| panic!("{line}"));
+    let named = processes.split([',', ';']).map(|p| {
+        let (name, pid) = p.trim().rsplit_once(' ').unwrap();
+        (name.to_owned(), pid.parse().unwrap())
+    });
+    (child, named.collect())
+}
+
+fn is_one_of_ours(pid: u32) -> bool {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    line.windows(9).any(|w| w == b"--fabric-")
+}
+
+#[test]
+fn killing_any_process_leaves_no_file_and_no_process() {
+    let folder = Folder::new();
+    let out = folder.path("out");
+    for victim in ["source", "crc32", "sink", "controller", "dpipe"] {
+        let (address, thread) = serve(bytes(6, 3_000_000), true);
+        let (mut child, processes) = under_way(&address, &out);
+        assert_eq!(processes.len(), 4, "{processes:?}");
+        assert!(processes.iter().all(|(_, pid)| is_one_of_ours(*pid)), "{processes:?}");
+        let pid = processes.iter().find(|(name, _)| name == victim).map_or(child.id(), |(_, pid)| *pid);
+        let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        let mut told = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+        let status = child.wait().unwrap();
+        if victim == "dpipe" {
+            assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
+        } else {
+            assert_eq!(status.code(), Some(2), "{victim}: {told}");
+            assert!(told.contains(victim), "{victim}: {told}");
+        }
+        thread.join().unwrap();
+        assert_eq!(folder.names(), [""; 0], "after the death of {victim}");
+        // They end by themselves; that they do not would be a test that never ends.
+        while processes.iter().any(|(_, pid)| is_one_of_ours(*pid)) {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+}

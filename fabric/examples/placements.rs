@@ -1,0 +1,202 @@
+//! What the placements cost on this machine, side by side and in turns: `placements [--small]` prints one JSON object a row.
+//!
+//! ```text
+//! latency      application -> device -> device -> application, one block under way; there and back
+//! throughput   device -> device (-> device), 4 credits: one sends a buffer over and over, the last adds up all words
+//! ```
+//! Blocks are processed in place where nothing else is said: unsafe, for it vouches for the senders. Processor time is that of all processes during the throughput. Run by `cargo xtask bench fabric`.
+#![allow(unsafe_code)]
+
+#[path = "placements/bodies.rs"]
+mod bodies;
+#[path = "placements/namespaces.rs"]
+mod namespaces;
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use datapipes_fabric::channel::{Head, Patience, Shape, Trust};
+use datapipes_fabric::control::{Program, Session};
+use datapipes_fabric::device::Role;
+use datapipes_fabric::placement::{Graph, Node, Placement};
+use datapipes_fabric::process;
+use datapipes_fabric::transport::{Carrier, Receiver, Sender};
+use serde_json::{Value, json};
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+const LONG: Patience = Patience::seconds(60);
+const CREDITS: u32 = 4;
+const SIZES: [usize; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
+
+/// A way to move blocks from device to device.
+struct Way {
+    name: &'static str,
+    placement: Placement,
+    carrier: Carrier,
+    trust: Trust,
+}
+
+const WAYS: [Way; 6] = {
+    use Placement::{ApplicationSide, CentralResourceSide, DistributedResourceSide};
+    const fn way(name: &'static str, placement: Placement, carrier: Carrier, trust: Trust) -> Way {
+        Way { name, placement, carrier, trust }
+    }
+    let memory = Carrier::SharedMemory;
+    // SAFETY: all senders are the crate's own and those of `bodies`, which write no block again before its reply.
+    let in_place = unsafe { Trust::in_place() };
+    [
+        way("distributed, shared memory", DistributedResourceSide, memory, in_place),
+        way("distributed, shared memory, private copies", DistributedResourceSide, memory, Trust::Copy),
+        way("central, shared memory", CentralResourceSide, memory, in_place),
+        way("application-side, shared memory", ApplicationSide, memory, in_place),
+        way("application-side, Unix sockets", ApplicationSide, Carrier::UnixSocket, in_place),
+        way("application-side, TCP", ApplicationSide, Carrier::TcpLoopback, in_place),
+    ]
+};
+
+/// How long each figure is taken for.
+#[derive(Clone, Copy)]
+struct Spans {
+    latency: Duration,
+    throughput: Duration,
+}
+
+fn main() -> ExitCode {
+    if let Some(code) = process::enter(&bodies::functions()) {
+        return code;
+    }
+    let small = std::env::args().any(|a| a == "--small");
+    match run(small) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("placements: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(small: bool) -> Outcome<()> {
+    let ms = if small { 20 } else { 250 };
+    let spans = Spans { latency: Duration::from_millis(ms), throughput: Duration::from_millis(ms) };
+    let sizes: Vec<usize> = SIZES.into_iter().filter(|size| !small || [64 << 10, 1 << 20].contains(size)).collect();
+    let mut session = Session::start(&Program::This)?;
+    for devices in [2, 3] {
+        for size in &sizes {
+            for way in &WAYS {
+                let (p50_us, p99_us) = latency(&mut session, way, devices, *size, spans.latency)?;
+                let (gb_s, cpu_s_per_gb) = throughput(&mut session, way, devices, *size, spans.throughput)?;
+                row(
+                    way.name,
+                    devices,
+                    *size,
+                    json!({ "p50_us": p50_us, "p99_us": p99_us, "gb_s": gb_s, "cpu_s_per_gb": cpu_s_per_gb }),
+                );
+            }
+        }
+    }
+    drop(session);
+    if let Err(why) = namespaces::run(&sizes, spans.latency) {
+        println!("{}", json!({ "way": "across two network namespaces", "skipped": why.to_string() }));
+    }
+    Ok(())
+}
+
+fn row(way: &str, devices: usize, size: usize, mut figures: Value) {
+    let size = if size < 1 << 20 { format!("{} KiB", size >> 10) } else { format!("{} MiB", size >> 20) };
+    figures["way"] = way.into();
+    figures["shape"] = format!("{devices} devices, {size}").into();
+    println!("{figures}");
+}
+
+fn forward() -> Role {
+    Role::Transform { function: "forward".into(), arguments: Value::Null, spread: Default::default() }
+}
+
+/// Median and 99th percentile of a block there and back, in microseconds.
+fn latency(session: &mut Session, way: &Way, devices: usize, size: usize, span: Duration) -> Outcome<(f64, f64)> {
+    let mut graph = Graph::new(Shape::new(1, size), way.trust).over(way.carrier);
+    let nodes: Vec<Node> = (0..devices).map(|n| graph.device(&format!("device {n}"), forward(), Vec::new())).collect();
+    graph.connect(Graph::APPLICATION, nodes[0])?;
+    for pair in nodes.windows(2) {
+        graph.connect(pair[0], pair[1])?;
+    }
+    graph.connect(nodes[devices - 1], Graph::APPLICATION)?;
+    let mut flow = graph.start(session, way.placement)?;
+    let mut sender = flow.take_sender(0).ok_or("no sender")?.with_patience(LONG);
+    let mut receiver = flow.take_receiver(0).ok_or("no receiver")?.with_patience(LONG);
+    let times = round_trips(&mut sender, &mut receiver, size, span)?;
+    drop((sender, receiver));
+    flow.end(session)?;
+    Ok(times)
+}
+
+/// Sends a block and waits until it is back, again and again.
+fn round_trips(sender: &mut Sender, receiver: &mut Receiver, size: usize, span: Duration) -> Outcome<(f64, f64)> {
+    const WARM: usize = 5;
+    const FEWEST: usize = 20;
+    let block: Vec<u8> = (0..size).map(|at| (at * 31) as u8).collect();
+    let mut times = Vec::new();
+    let mut since = Instant::now();
+    for round in 0.. {
+        if round == WARM {
+            since = Instant::now();
+        }
+        let began = Instant::now();
+        sender.send(&block, Head { words: [round as u64, 0, 0, 0], end: false })?;
+        let back = receiver.receive()?;
+        let is_right = if round < WARM { back[..] == block[..] } else { back.len() == size };
+        if !is_right || back.head().words[0] != round as u64 {
+            return Err(format!("WRONG: block {round} came back as another").into());
+        }
+        back.done()?;
+        if round >= WARM {
+            times.push(began.elapsed().as_secs_f64() * 1e6);
+        }
+        if times.len() >= FEWEST && since.elapsed() > span {
+            break;
+        }
+    }
+    times.sort_unstable_by(f64::total_cmp);
+    Ok((times[times.len() / 2], times[times.len() * 99 / 100]))
+}
+
+/// 10^9 bytes a second through a stream from device to device, and the processor time of a gigabyte.
+fn throughput(session: &mut Session, way: &Way, devices: usize, size: usize, span: Duration) -> Outcome<(f64, f64)> {
+    let mut graph = Graph::new(Shape::new(CREDITS, size), way.trust).over(way.carrier);
+    let custom = |name: &str, arguments| Role::Custom { name: name.into(), arguments };
+    let mut nodes =
+        vec![graph.device("feed", custom(bodies::FEED, json!({ "ms": span.as_millis() as u64 })), Vec::new())];
+    nodes.extend((2..devices).map(|_| graph.device("forward", forward(), Vec::new())));
+    nodes.push(graph.device("take", custom(bodies::TAKE, Value::Null), Vec::new()));
+    for pair in nodes.windows(2) {
+        graph.connect(pair[0], pair[1])?;
+    }
+    let flow = graph.start(session, way.placement)?;
+    let pids: Vec<u32> = session.status()?.devices.iter().map(|(_, _, pid)| *pid).collect();
+    let own = std::process::id();
+    let cpu = || pids.iter().chain([&own]).map(|pid| cpu_seconds(*pid)).sum::<f64>();
+    let before = cpu();
+    let fed = flow.report(session, nodes[0], LONG)?;
+    let after = cpu();
+    let taken = flow.report(session, nodes[devices - 1], LONG)?;
+    flow.end(session)?;
+    if taken.bytes_in != fed.bytes_out || taken.crc != fed.crc {
+        return Err(format!("WRONG: {taken:?} arrived of {fed:?}").into());
+    }
+    let gb = fed.bytes_out as f64 / 1e9;
+    // What the feeder says in the place of blocks received: see there.
+    let seconds = fed.blocks_in as f64 / 1e9;
+    Ok((gb / seconds, (after - before) / gb))
+}
+
+/// Processor time of a process's threads that live.
+fn cpu_seconds(pid: u32) -> f64 {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return 0.0 };
+    let of_task = |task: std::io::Result<std::fs::DirEntry>| -> Option<f64> {
+        let text = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+        Some(text.split_whitespace().next()?.parse::<f64>().ok()? / 1e9)
+    };
+    tasks.filter_map(of_task).sum()
+}

@@ -1,0 +1,193 @@
+//! Channels over sockets, as the controller has them: it makes the connections, keeps a copy of each end on its machine, and
+//! shuts them down to revoke. What is shut down stays so for every copy, whoever has one.
+//!
+//! The state page comes with each end, as it does over shared memory: so both say the same of why a channel ended.
+
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use datapipes_core::{Error, ErrorKind, Result};
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair, sockopt};
+
+use super::objects::Endpoint;
+use super::protocol::EndpointKind;
+use crate::capability::Rights;
+use crate::channel::layout::{State, StatePage};
+use crate::channel::memory::{Mapping, Object, View, page_bytes};
+use crate::channel::{Shape, bell};
+use crate::transport::{Carrier, Token};
+
+/// A channel over a connection.
+pub(super) struct Link {
+    shape: Shape,
+    epoch: u64,
+    token: Token,
+    state: View<StatePage>,
+    page: Object,
+    sender: Copy,
+    receiver: Copy,
+}
+
+/// The controller's copy of an end.
+enum Copy {
+    /// Another controller has it.
+    Elsewhere,
+    /// There is no connection yet.
+    Awaited,
+    Here(OwnedFd),
+}
+
+impl Link {
+    /// Both ends on this machine.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a bad shape, and for a carrier that is none; what making sockets meets.
+    pub(super) fn within(shape: Shape, epoch: u64, carrier: Carrier) -> Result<Link> {
+        let (sender, receiver) = match carrier {
+            Carrier::UnixSocket => unix(shape)?,
+            Carrier::TcpLoopback => tcp()?,
+            Carrier::SharedMemory => {
+                return Err(Error::new(ErrorKind::InvalidInput, "create", "a connection over shared memory"));
+            }
+        };
+        let mut link = Link::new(shape, epoch, Copy::Here(sender), Copy::Here(receiver))?;
+        link.token = secret()?;
+        link.state.state.0.store(State::Active as u32, Ordering::SeqCst);
+        Ok(link)
+    }
+
+    /// One end on this machine, to be connected.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a bad shape, or a side that is none.
+    pub(super) fn across(shape: Shape, epoch: u64, side: Rights) -> Result<Link> {
+        match side {
+            Rights::SEND => Link::new(shape, epoch, Copy::Awaited, Copy::Elsewhere),
+            Rights::RECEIVE => Link::new(shape, epoch, Copy::Elsewhere, Copy::Awaited),
+            _ => Err(Error::new(ErrorKind::InvalidInput, "create", "this side of a link either sends or receives")),
+        }
+    }
+
+    fn new(shape: Shape, epoch: u64, sender: Copy, receiver: Copy) -> Result<Link> {
+        shape.check()?;
+        let page = Object::create(page_bytes::<StatePage>())?;
+        let state = View::of(Mapping::new(page.as_fd(), page.len(), true)?)?;
+        page.seal_for_good()?;
+        Ok(Link { shape, epoch, token: [0; 16], state, page, sender, receiver })
+    }
+
+    /// The other controller was found, and is who it should be.
+    pub(super) fn connected(&mut self, socket: OwnedFd, token: Token) {
+        prepare(&socket);
+        self.token = token;
+        match (&self.sender, &self.receiver) {
+            (Copy::Awaited, _) => self.sender = Copy::Here(socket),
+            (_, Copy::Awaited) => self.receiver = Copy::Here(socket),
+            _ => return,
+        }
+        if self.state.get() == State::Configured {
+            self.state.state.0.store(State::Active as u32, Ordering::SeqCst);
+        }
+    }
+
+    /// The rights to the ends that are here.
+    pub(super) fn rights(&self) -> Rights {
+        match (&self.sender, &self.receiver) {
+            (Copy::Elsewhere, _) => Rights::RECEIVE,
+            (_, Copy::Elsewhere) => Rights::SEND,
+            _ => Rights::SEND.and(Rights::RECEIVE),
+        }
+    }
+
+    pub(super) fn page(&self) -> &Object {
+        &self.page
+    }
+
+    /// What is told to who gets an end; None where there is no connection yet.
+    ///
+    /// # Errors
+    /// `PermissionDenied` for an end of another controller; what duplicating a descriptor meets.
+    pub(super) fn half(&self, endpoint: &Endpoint) -> Result<Option<(EndpointKind, Vec<OwnedFd>)>> {
+        let (shape, epoch, token) = (self.shape, self.epoch, self.token);
+        let (copy, kind) = if endpoint.rights == Rights::SEND {
+            (&self.sender, EndpointKind::SendLink { shape, epoch, token })
+        } else {
+            (&self.receiver, EndpointKind::ReceiveLink { shape, epoch, token })
+        };
+        match copy {
+            Copy::Awaited => Ok(None),
+            Copy::Here(socket) => {
+                let socket = socket.try_clone().map_err(|e| Error::io("duplicate", &e, "a socket"))?;
+                Ok(Some((kind, vec![socket, self.page.read_only()?])))
+            }
+            Copy::Elsewhere => {
+                Err(Error::new(ErrorKind::PermissionDenied, "activate", "that end is another controller's"))
+            }
+        }
+    }
+
+    /// Says how the channel ended, and shuts down what is here. The first word stands, but for a revocation.
+    pub(super) fn end(&self, how: State) {
+        let now = self.state.get();
+        if now == State::Active || now == State::Configured || how == State::Revoked {
+            self.state.state.0.store(how as u32, Ordering::SeqCst);
+            bell::wake(&self.state.state.0, &self.state);
+        }
+        // After the word, so that whoever is woken by it finds the word. What a dead sender has sent still arrives.
+        let shut = |copy: &Copy| {
+            if let Copy::Here(socket) = copy {
+                // It may be so already.
+                let _ = shutdown(socket, Shutdown::Both);
+            }
+        };
+        match how {
+            State::SenderGone => shut(&self.sender),
+            State::ReceiverGone => shut(&self.receiver),
+            _ => [&self.sender, &self.receiver].into_iter().for_each(shut),
+        }
+    }
+}
+
+/// 16 bytes that nobody can guess.
+pub(super) fn secret() -> Result<Token> {
+    let mut token = [0; 16];
+    let mut source = std::fs::File::open("/dev/urandom").map_err(|e| Error::io("open", &e, "/dev/urandom"))?;
+    std::io::Read::read_exact(&mut source, &mut token).map_err(|e| Error::io("read", &e, "/dev/urandom"))?;
+    Ok(token)
+}
+
+/// What a locked-down device cannot set by itself.
+fn prepare(socket: &OwnedFd) {
+    // Neither is needed for the bytes to be right.
+    let _ = sockopt::set_tcp_nodelay(socket, true);
+    let _ = sockopt::set_socket_keepalive(socket, true);
+}
+
+fn unix(shape: Shape) -> Result<(OwnedFd, OwnedFd)> {
+    let os = |e: rustix::io::Errno| Error::os("create", e.raw_os_error(), "a pair of sockets");
+    let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(os)?;
+    for socket in [&pair.0, &pair.1] {
+        // As far as the system lets it be: a block at once is fewer wake-ups.
+        let _ = sockopt::set_socket_send_buffer_size(socket, (shape.block_bytes * 2).clamp(1 << 18, 4 << 20));
+    }
+    Ok(pair)
+}
+
+fn tcp() -> Result<(OwnedFd, OwnedFd)> {
+    let io = |e: std::io::Error| Error::io("connect", &e, "the loopback interface");
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(io)?;
+    let one = TcpStream::connect(listener.local_addr().map_err(io)?).map_err(io)?;
+    let own = one.local_addr().map_err(io)?;
+    // Others on this machine can connect, too, in between.
+    for _ in 0..64 {
+        let (other, who) = listener.accept().map_err(io)?;
+        if who == own {
+            let pair = (OwnedFd::from(one), OwnedFd::from(other));
+            prepare(&pair.0);
+            prepare(&pair.1);
+            return Ok(pair);
+        }
+    }
+    Err(Error::new(ErrorKind::Busy, "connect", "strangers connect to every port of the loopback interface"))
+}

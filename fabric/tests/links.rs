@@ -1,0 +1,335 @@
+//! Channels over sockets: the same devices and the same application over them, and graphs that span two controllers.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod scene;
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use datapipes_core::ErrorKind;
+use datapipes_fabric::capability::Rights;
+use datapipes_fabric::channel::{Head, Patience, Shape, Trust};
+use datapipes_fabric::control::{Key, Program, Session};
+use datapipes_fabric::placement::{Flow, Graph, Placement};
+use datapipes_fabric::transport::{Carrier, Receiver, Sender};
+use rustix::process::{Pid, Signal, kill_process};
+use scene::*;
+
+const SHAPE: Shape = Shape::new(4, 64 << 10);
+
+fn anywhere() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, 0).into()
+}
+
+/// Sends all of it and receives what comes back.
+fn there_and_back(mut sender: Sender, mut receiver: Receiver, data: &[u8]) -> Vec<u8> {
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for (n, part) in data.chunks(SHAPE.block_bytes).enumerate() {
+                sender.send(part, Head { words: [n as u64; 4], end: false }).unwrap();
+            }
+            sender.finish([9; 4]).unwrap();
+        });
+        let (mut back, mut count) = (Vec::new(), 0);
+        loop {
+            let block = receiver.receive().unwrap();
+            if block.head().end {
+                block.done().unwrap();
+                return back;
+            }
+            assert_eq!(block.head().words, [count; 4]);
+            count += 1;
+            back.extend_from_slice(&block);
+            block.done().unwrap();
+        }
+    })
+}
+
+fn ends(flow: &mut Flow) -> (Sender, Receiver) {
+    (flow.take_sender(0).unwrap().with_patience(LONG), flow.take_receiver(0).unwrap().with_patience(LONG))
+}
+
+#[test]
+fn bytes_are_the_same_over_every_carrier_under_every_placement() {
+    let mut session = session();
+    let before = session.status().unwrap();
+    let data = bytes(1, 700_001);
+    let expected: Vec<u8> = data.iter().map(|b| b ^ 42).collect();
+    for carrier in [Carrier::UnixSocket, Carrier::TcpLoopback] {
+        for placement in Placement::ALL {
+            let mut graph = Graph::new(SHAPE, Trust::Copy).over(carrier);
+            let one = graph.device("one", transform_with("xor", serde_json::json!({"key": 42})), Vec::new());
+            let two = graph.device("two", transform("crc32"), Vec::new());
+            for (from, to) in [(Graph::APPLICATION, one), (one, two), (two, Graph::APPLICATION)] {
+                graph.connect(from, to).unwrap();
+            }
+            let mut flow = graph.start(&mut session, placement).unwrap();
+            let (sender, receiver) = ends(&mut flow);
+            assert!(there_and_back(sender, receiver, &data) == expected, "{carrier:?} {placement:?}");
+            let report = flow.report(&mut session, two, LONG).unwrap();
+            assert_eq!(report.crc, Some(crc32fast::hash(&expected)));
+            flow.end(&mut session).unwrap();
+            nothing_is_left(&mut session, &before);
+        }
+    }
+}
+
+/// A sender's death is not taken for the end of its stream.
+#[test]
+fn a_stream_that_is_cut_short_is_told_from_one_that_ended() {
+    let mut session = session();
+    let before = session.status().unwrap();
+    for carrier in [Carrier::UnixSocket, Carrier::TcpLoopback] {
+        let mut graph = Graph::new(SHAPE, Trust::Copy).over(carrier);
+        let node = graph.device("victim", transform("forward"), Vec::new());
+        graph.connect(Graph::APPLICATION, node).unwrap();
+        graph.connect(node, Graph::APPLICATION).unwrap();
+        let mut flow = graph.start(&mut session, Placement::DistributedResourceSide).unwrap();
+        let (mut sender, mut receiver) = ends(&mut flow);
+        sender.send(b"one", Head::default()).unwrap();
+        receiver.receive().unwrap().done().unwrap();
+        let device = flow.device(node).unwrap().0;
+        let pid = session.status().unwrap().devices.iter().find(|d| d.0 == device).unwrap().2;
+        kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
+        assert_eq!(receiver.receive().unwrap_err().kind(), ErrorKind::Device, "{carrier:?}");
+        drop((sender, receiver));
+        flow.end(&mut session).unwrap();
+        nothing_is_left(&mut session, &before);
+    }
+}
+
+/// Two machines: on A the application and a device, on B another device between two links.
+struct Machines {
+    a: Flow,
+    b: Flow,
+    sum: datapipes_fabric::placement::Node,
+}
+
+fn spanning(a: &mut Session, b: &mut Session, at: SocketAddr, placement: Placement) -> Machines {
+    let key = Key::random().unwrap();
+    let (there_b, there) = b.offer(SHAPE, Rights::RECEIVE, at, &key).unwrap();
+    let (back_b, back) = b.offer(SHAPE, Rights::SEND, at, &key).unwrap();
+    let there_a = a.join(SHAPE, Rights::SEND, there, &key).unwrap();
+    let back_a = a.join(SHAPE, Rights::RECEIVE, back, &key).unwrap();
+    for (session, link) in [(&mut *a, there_a), (b, there_b)] {
+        session.joined(link, LONG).unwrap();
+    }
+    let mut graph = Graph::new(SHAPE, Trust::Copy);
+    let xor = graph.device("xor", transform_with("xor", serde_json::json!({"key": 42})), Vec::new());
+    let (out, back) = (graph.elsewhere(there_a), graph.elsewhere(back_a));
+    graph.connect(Graph::APPLICATION, xor).unwrap();
+    graph.connect(xor, out).unwrap();
+    assert!(graph.connect(Graph::APPLICATION, out).is_err(), "one link is one channel");
+    graph.connect(back, Graph::APPLICATION).unwrap();
+    let mut other = Graph::new(SHAPE, Trust::Copy);
+    let sum = other.device("sum", transform("crc32"), Vec::new());
+    let (from, to) = (other.elsewhere(there_b), other.elsewhere(back_b));
+    other.connect(from, sum).unwrap();
+    other.connect(sum, to).unwrap();
+    Machines { b: other.start(b, placement).unwrap(), a: graph.start(a, placement).unwrap(), sum }
+}
+
+fn a_stream_spans(a: &mut Session, b: &mut Session, at: SocketAddr, placement: Placement) {
+    let (before_a, before_b) = (a.status().unwrap(), b.status().unwrap());
+    let data = bytes(7, 500_003);
+    let expected: Vec<u8> = data.iter().map(|b| b ^ 42).collect();
+    let mut machines = spanning(a, b, at, placement);
+    let (sender, receiver) = ends(&mut machines.a);
+    assert!(there_and_back(sender, receiver, &data) == expected, "{placement:?}");
+    let report = machines.b.report(b, machines.sum, LONG).unwrap();
+    assert_eq!((report.bytes_in, report.crc), (data.len() as u64, Some(crc32fast::hash(&expected))));
+    machines.a.end(a).unwrap();
+    machines.b.end(b).unwrap();
+    nothing_is_left(a, &before_a);
+    nothing_is_left(b, &before_b);
+}
+
+#[test]
+fn a_graph_spans_two_controllers_under_every_placement() {
+    let (mut a, mut b) = (session(), session());
+    for placement in Placement::ALL {
+        a_stream_spans(&mut a, &mut b, anywhere(), placement);
+    }
+}
+
+/// Each controller takes away its own end; the other machine is told that it has gone, and not that the stream ended.
+#[test]
+fn a_revoked_link_is_dead_on_both_machines_and_nothing_else_is() {
+    let (mut a, mut b) = (session(), session());
+    let (before_a, before_b) = (a.status().unwrap(), b.status().unwrap());
+    let mut cut = spanning(&mut a, &mut b, anywhere(), Placement::DistributedResourceSide);
+    let mut kept = spanning(&mut a, &mut b, anywhere(), Placement::DistributedResourceSide);
+    let (mut sender, mut receiver) = ends(&mut cut.a);
+    sender.send(b"one", Head::default()).unwrap();
+    receiver.receive().unwrap().done().unwrap();
+    // Application -> xor -> elsewhere: the capability of the second wire, from which the device has its own.
+    a.revoke(cut.a.capabilities()[1]).unwrap();
+    let e = cut.b.report(&mut b, cut.sum, LONG).unwrap_err();
+    assert!(e.to_string().contains("the other side has gone"), "{e}");
+    // The device on this machine hears of it with its next block, and hangs up.
+    let failed =
+        (0..100).find_map(|_| sender.send(b"two", Head::default()).and_then(|()| sender.drain().map(|_| ())).err());
+    assert_eq!(failed.unwrap().kind(), ErrorKind::Device);
+    // The device on the other machine gave its work up, and said goodbye downstream.
+    assert_eq!(receiver.receive().unwrap_err().kind(), ErrorKind::EndOfFile);
+    let (sender_2, receiver_2) = ends(&mut kept.a);
+    let data = bytes(3, 200_000);
+    assert!(there_and_back(sender_2, receiver_2, &data).len() == data.len());
+    drop((sender, receiver));
+    for flow in [cut.a, kept.a] {
+        flow.end(&mut a).unwrap();
+    }
+    for flow in [cut.b, kept.b] {
+        flow.end(&mut b).unwrap();
+    }
+    nothing_is_left(&mut a, &before_a);
+    nothing_is_left(&mut b, &before_b);
+}
+
+#[test]
+fn a_controller_that_dies_is_told_from_an_end_on_the_other_machine() {
+    let (mut a, mut b) = (session(), session());
+    let before = a.status().unwrap();
+    let mut machines = spanning(&mut a, &mut b, anywhere(), Placement::DistributedResourceSide);
+    let (mut sender, mut receiver) = ends(&mut machines.a);
+    sender.send(b"one", Head::default()).unwrap();
+    receiver.receive().unwrap().done().unwrap();
+    kill_process(Pid::from_raw(b.controller_pid() as i32).unwrap(), Signal::KILL).unwrap();
+    assert_eq!(receiver.receive().unwrap_err().kind(), ErrorKind::Device);
+    assert_eq!(machines.b.end(&mut b).unwrap_err().kind(), ErrorKind::Unavailable);
+    drop((sender, receiver));
+    machines.a.end(&mut a).unwrap();
+    nothing_is_left(&mut a, &before);
+}
+
+#[test]
+fn only_who_has_the_key_the_shape_and_the_other_side_is_let_in() {
+    let (mut a, mut b) = (session(), session());
+    let (before_a, before_b) = (a.status().unwrap(), b.status().unwrap());
+    let (key, other_key) = (Key::random().unwrap(), Key::random().unwrap());
+    let mut mixed = *key.bytes();
+    mixed[31] ^= 1;
+    let (offered, address) = b.offer(SHAPE, Rights::RECEIVE, anywhere(), &key).unwrap();
+    // Silent strangers, more than are kept, do not keep anybody waiting.
+    let silent: Vec<_> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let mut noisy = TcpStream::connect(address).unwrap();
+    noisy.write_all(&[0x41; 64]).unwrap();
+    assert_eq!(noisy.read(&mut [0; 64]).unwrap_or(0), 0, "a stranger gets no answer");
+    let larger = Shape::new(4, 128 << 10);
+    for (shape, side, key) in
+        [(SHAPE, Rights::SEND, &other_key), (SHAPE, Rights::RECEIVE, &key), (larger, Rights::SEND, &key)]
+    {
+        let link = a.join(shape, side, address, key).unwrap();
+        let e = a.joined(link, LONG).unwrap_err();
+        assert!(e.kind() == ErrorKind::Device && e.to_string().contains("another key"), "{e}");
+        a.revoke(link).unwrap();
+    }
+    // One that knows what to show and not what it must be shown.
+    let (fake, fake_address) = b.offer(SHAPE, Rights::RECEIVE, anywhere(), &Key::new(mixed)).unwrap();
+    let link = a.join(SHAPE, Rights::SEND, fake_address, &key).unwrap();
+    let e = a.joined(link, LONG).unwrap_err();
+    assert!(e.to_string().contains("another key"), "{e}");
+    a.revoke(link).unwrap();
+    b.revoke(fake).unwrap();
+    // No channel has come of all this; the right one gets in.
+    assert_eq!(
+        b.event_where(
+            Patience::NONE,
+            |e| matches!(e, datapipes_fabric::control::Event::Link { cap, .. } if *cap == offered)
+        )
+        .unwrap_err()
+        .kind(),
+        ErrorKind::Busy
+    );
+    let link = a.join(SHAPE, Rights::SEND, address, &key).unwrap();
+    a.joined(link, LONG).unwrap();
+    b.joined(offered, LONG).unwrap();
+    a.activate(link, "out", Rights::SEND, Trust::Copy).unwrap();
+    // The other end is another controller's.
+    let e = a.activate(link, "in", Rights::RECEIVE, Trust::Copy).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::PermissionDenied);
+    b.activate(offered, "in", Rights::RECEIVE, Trust::Copy).unwrap();
+    let mut sender = a.sender("out", LONG).unwrap().with_patience(LONG);
+    let mut receiver = b.receiver("in", LONG).unwrap().with_patience(LONG);
+    sender.send(b"hello", Head::default()).unwrap();
+    let block = receiver.receive().unwrap();
+    assert_eq!(&*block, b"hello");
+    block.done().unwrap();
+    sender.drain().unwrap();
+    // Nobody listens any more; and nobody is there.
+    assert!(TcpStream::connect(address).is_err());
+    let late = a.join(SHAPE, Rights::SEND, address, &key).unwrap();
+    assert_eq!(a.joined(late, LONG).unwrap_err().kind(), ErrorKind::Device);
+    drop((sender, receiver, silent));
+    for link in [link, late] {
+        a.revoke(link).unwrap();
+    }
+    b.revoke(offered).unwrap();
+    nothing_is_left(&mut a, &before_a);
+    nothing_is_left(&mut b, &before_b);
+}
+
+/// A network namespace of this test, which goes with it.
+struct Namespace(String);
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = ip(&["netns", "del", &self.0]);
+    }
+}
+
+fn ip(arguments: &[&str]) -> Result<(), String> {
+    let output = Command::new("ip").args(arguments).output().map_err(|e| format!("ip: {e}"))?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.success() { Ok(()) } else { Err(format!("ip {}: {}", arguments.join(" "), said.trim())) }
+}
+
+/// Two namespaces with a cable between them.
+fn two_machines() -> Result<[Namespace; 2], String> {
+    let pid = std::process::id();
+    let names = [format!("fabric-a-{pid}"), format!("fabric-b-{pid}")];
+    ip(&["netns", "add", &names[0]])?;
+    let a = Namespace(names[0].clone());
+    ip(&["netns", "add", &names[1]])?;
+    let b = Namespace(names[1].clone());
+    let (one, two) = (format!("fa{pid}"), format!("fb{pid}"));
+    ip(&["link", "add", &one, "netns", &a.0, "type", "veth", "peer", "name", &two, "netns", &b.0])?;
+    for (namespace, device, address) in [(&a.0, &one, "10.213.0.1/24"), (&b.0, &two, "10.213.0.2/24")] {
+        ip(&["-n", namespace, "addr", "add", address, "dev", device])?;
+        ip(&["-n", namespace, "link", "set", device, "up"])?;
+    }
+    Ok([a, b])
+}
+
+/// A controller, and its devices, whose network is the namespace's.
+fn session_in(namespace: &Namespace, dir: &std::path::Path) -> Session {
+    let Program::At(program) = program() else { unreachable!() };
+    let script = dir.join(&namespace.0);
+    let text = format!("#!/bin/sh\nexec ip netns exec {} {} \"$@\"\n", namespace.0, program.display());
+    std::fs::write(&script, text).unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    Session::start(&Program::At(script)).unwrap()
+}
+
+#[test]
+fn a_graph_spans_two_network_namespaces() {
+    let [a, b] = match two_machines() {
+        Ok(machines) => machines,
+        Err(why) => {
+            println!("SKIPPED: a graph over two network namespaces: {why}");
+            return;
+        }
+    };
+    let dir = scratch("namespaces");
+    let (mut one, mut two) = (session_in(&a, &dir), session_in(&b, &dir));
+    let namespace = |pid: u32| std::fs::read_link(format!("/proc/{pid}/ns/net")).unwrap();
+    assert_ne!(namespace(one.controller_pid()), namespace(two.controller_pid()));
+    assert_ne!(namespace(one.controller_pid()), namespace(std::process::id()));
+    for placement in Placement::ALL {
+        a_stream_spans(&mut one, &mut two, "10.213.0.2:0".parse().unwrap(), placement);
+    }
+    drop((one, two));
+    std::fs::remove_dir_all(&dir).unwrap();
+}

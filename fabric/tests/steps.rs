@@ -1,0 +1,382 @@
+//! SIGKILL and SIGSTOP at every step of the protocol, before it and after it, to who sends, who receives and the controller.
+//!
+//! The victim halts by itself exactly where it is to be struck (a body of this program, which is why it has a `main` of its
+//! own): nothing here depends on time. What must hold: waits end, errors say what it is, blocks are whole, other channels do
+//! not notice, nothing is left.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod scene;
+
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use datapipes_core::{ErrorKind, Result};
+use datapipes_fabric::channel::{Head, Patience, Shape, Trust};
+use datapipes_fabric::control::{Event, Program, Session, Status};
+use datapipes_fabric::device::{Body, Functions, Role, Stage};
+use datapipes_fabric::placement::{Flow, Graph, Node, Placement};
+use datapipes_fabric::process;
+use datapipes_fabric::transport::{Carrier, Receiver, Sender, Step};
+use rustix::process::{Pid, Signal, kill_process};
+use scene::*;
+
+const LEN: usize = 3000;
+const SOON: Patience = Patience::up_to(Duration::from_millis(30));
+const CARRIERS: [Carrier; 3] = [Carrier::SharedMemory, Carrier::UnixSocket, Carrier::TcpLoopback];
+
+/// Where the victim is struck, in the order in which a block comes by.
+const POINTS: [(Step, &str); 11] = [
+    (Step::Process, "before"),
+    (Step::Credit, "before"),
+    (Step::Credit, "after"),
+    (Step::Push, "before"),
+    (Step::Push, "half"),
+    (Step::Push, "after"),
+    (Step::Process, "after"),
+    (Step::Notify, "before"),
+    (Step::Notify, "after"),
+    (Step::Reply, "before"),
+    (Step::Reply, "after"),
+];
+
+/// Whether the victim has sent its block on at a point, and whether it has replied to the one it got.
+fn done_by(point: usize) -> (bool, bool) {
+    (point >= 8, point >= 10)
+}
+
+/// Forwards blocks, and halts at one point of the block of number 1 until it is told to go on.
+struct Stepper {
+    point: (Step, String),
+    socket: UnixStream,
+}
+
+impl Stepper {
+    fn at(&mut self, number: u64, step: Step, when: &str) {
+        if number == 1 && self.point.0 == step && self.point.1 == when {
+            self.socket.write_all(b"h").unwrap();
+            self.socket.read_exact(&mut [0]).unwrap();
+        }
+    }
+}
+
+impl Body for Stepper {
+    fn run(&mut self, stage: &mut Stage<'_>) -> Result<()> {
+        while let Some(block) = stage.receive()? {
+            let (head, len) = (block.head(), block.len());
+            let number = head.words[0];
+            self.at(number, Step::Process, "before");
+            self.at(number, Step::Credit, "before");
+            let mut grant = stage.outlets[0].grant()?;
+            self.at(number, Step::Credit, "after");
+            self.at(number, Step::Push, "before");
+            grant.bytes()[..len / 2].copy_from_slice(&block[..len / 2]);
+            self.at(number, Step::Push, "half");
+            grant.bytes()[len / 2..len].copy_from_slice(&block[len / 2..]);
+            self.at(number, Step::Push, "after");
+            self.at(number, Step::Process, "after");
+            self.at(number, Step::Notify, "before");
+            grant.send(len, head)?;
+            self.at(number, Step::Notify, "after");
+            self.at(number, Step::Reply, "before");
+            block.done()?;
+            self.at(number, Step::Reply, "after");
+        }
+        Ok(())
+    }
+}
+
+fn functions() -> Functions {
+    Functions::default().with_body("stepper", |arguments, given| {
+        let step = serde_json::from_value(arguments["step"].clone()).unwrap();
+        let point = (step, arguments["when"].as_str().unwrap().to_owned());
+        Ok(Box::new(Stepper { point, socket: given.into_iter().next().unwrap().into() }))
+    })
+}
+
+fn main() -> ExitCode {
+    if let Some(code) = process::enter(&functions()) {
+        return code;
+    }
+    let tests: [(&str, fn()); 5] = [
+        ("a_device_killed_at_any_step", a_device_killed_at_any_step),
+        ("a_device_stopped_at_any_step", a_device_stopped_at_any_step),
+        ("a_stopped_device_whose_channel_is_revoked", a_stopped_device_whose_channel_is_revoked),
+        ("a_controller_killed_at_any_step", a_controller_killed_at_any_step),
+        ("a_controller_stopped_at_any_step", a_controller_stopped_at_any_step),
+    ];
+    let filter = std::env::args().skip(1).find(|a| !a.starts_with('-'));
+    let chosen = tests.iter().filter(|(name, _)| filter.as_ref().is_none_or(|f| name.contains(f.as_str())));
+    let (mut passed, mut failed) = (0, 0);
+    for (name, test) in chosen {
+        if std::env::args().any(|a| a == "--list") {
+            println!("{name}: test");
+            continue;
+        }
+        let ok = std::panic::catch_unwind(test).is_ok();
+        println!("test {name} ... {}", if ok { "ok" } else { "FAILED" });
+        passed += usize::from(ok);
+        failed += usize::from(!ok);
+    }
+    println!("\ntest result: {}. {passed} passed; {failed} failed\n", if failed == 0 { "ok" } else { "FAILED" });
+    ExitCode::from(u8::from(failed > 0))
+}
+
+/// What this process has of channels: memories mapped, and descriptors.
+fn own() -> (usize, usize) {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    (maps.matches("/memfd:fabric").count(), std::fs::read_dir("/proc/self/fd").unwrap().count())
+}
+
+/// A stream through a victim that has come to its point with block 1 of it, and a bystander's.
+struct Scene {
+    name: String,
+    flow: Flow,
+    sender: Sender,
+    receiver: Receiver,
+    victim: Pid,
+    party: datapipes_fabric::capability::Party,
+    socket: UnixStream,
+    bystander: (Flow, Sender, Receiver),
+}
+
+fn ends(flow: &mut Flow) -> (Sender, Receiver) {
+    (flow.take_sender(0).unwrap().with_patience(LONG), flow.take_receiver(0).unwrap().with_patience(LONG))
+}
+
+fn through(graph: &mut Graph, device: Node) {
+    graph.connect(Graph::APPLICATION, device).unwrap();
+    graph.connect(device, Graph::APPLICATION).unwrap();
+}
+
+fn send(sender: &mut Sender, n: u64) {
+    sender.send(&bytes(n, LEN), Head { words: [n; 4], end: false }).unwrap();
+}
+
+fn receive(receiver: &mut Receiver, n: u64, name: &str) {
+    let block = receiver.receive().unwrap_or_else(|e| panic!("{name}: {e}"));
+    assert_eq!((block.head().words[0], &*block), (n, &bytes(n, LEN)[..]), "{name}: a block is whole");
+    block.done().unwrap();
+}
+
+impl Scene {
+    fn new(session: &mut Session, carrier: Carrier, point: usize) -> Scene {
+        let (step, when) = POINTS[point];
+        let (mut socket, theirs) = UnixStream::pair().unwrap();
+        let mut graph = Graph::new(Shape::new(2, 4096), Trust::Copy).over(carrier);
+        let arguments = serde_json::json!({"step": step, "when": when});
+        let role = Role::Custom { name: "stepper".into(), arguments };
+        let node = graph.device("victim", role, vec![OwnedFd::from(theirs)]);
+        through(&mut graph, node);
+        let mut flow = graph.start(session, Placement::DistributedResourceSide).unwrap();
+        let mut other = Graph::new(Shape::new(2, 4096), Trust::Copy).over(carrier);
+        let beside = other.device("bystander", transform("forward"), Vec::new());
+        through(&mut other, beside);
+        let mut other = other.start(session, Placement::DistributedResourceSide).unwrap();
+        let (ours, theirs) = ends(&mut other);
+        let party = flow.device(node).unwrap().0;
+        let status = session.status().unwrap();
+        let pid = status.devices.iter().find(|(p, ..)| *p == party).unwrap().2;
+        let victim = Pid::from_raw(pid as i32).unwrap();
+        let (mut sender, mut receiver) = ends(&mut flow);
+        let name = format!("{carrier:?}, {when} {step:?}");
+        send(&mut sender, 0);
+        receive(&mut receiver, 0, &name);
+        send(&mut sender, 1);
+        socket.read_exact(&mut [0]).unwrap();
+        Scene { name, flow, sender, receiver, victim, party, socket, bystander: (other, ours, theirs) }
+    }
+
+    /// The other channels are as they were.
+    fn others_are_well(&mut self) {
+        let (_, sender, receiver) = &mut self.bystander;
+        for n in 10..13 {
+            send(sender, n);
+            receive(receiver, n, &self.name);
+        }
+    }
+
+    fn end(self, session: &mut Session, before: &Status) {
+        let Scene { flow, sender, receiver, bystander: (other, ours, theirs), .. } = self;
+        drop((sender, receiver, ours, theirs));
+        flow.end(session).unwrap();
+        other.end(session).unwrap();
+        nothing_is_left(session, before);
+    }
+}
+
+fn own_session() -> Session {
+    Session::start(&Program::This).unwrap()
+}
+
+fn a_device_killed_at_any_step() {
+    let mut session = own_session();
+    let (before, mine) = (session.status().unwrap(), own());
+    for carrier in CARRIERS {
+        for (point, at) in POINTS.iter().enumerate() {
+            let mut scene = Scene::new(&mut session, carrier, point);
+            let (sent, replied) = done_by(point);
+            kill_process(scene.victim, Signal::KILL).unwrap();
+            // The waits are long: what ends them is the death.
+            if !replied {
+                let e = scene.sender.drain().unwrap_err();
+                assert_eq!(e.kind(), ErrorKind::Device, "{}: {e}", scene.name);
+                assert!(e.to_string().contains("receiver of the channel has died"), "{}: {e}", scene.name);
+            }
+            if sent {
+                receive(&mut scene.receiver, 1, &scene.name);
+            }
+            let e = scene.receiver.receive().unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Device, "{}: {e}", scene.name);
+            assert!(e.to_string().contains("sender of the channel has died"), "{}: {e}", scene.name);
+            let party = scene.party;
+            let of_it = |e: &Event| matches!(e, Event::Ended { device, how } if *device == party && how.contains('9'));
+            session.event_where(LONG, of_it).unwrap();
+            // Also who was replied to before learns of it with the next block.
+            let e = scene.sender.send(b"x", Head::default()).and_then(|()| scene.sender.drain()).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Device, "{}: {e}", scene.name);
+            scene.others_are_well();
+            scene.end(&mut session, &before);
+            assert_eq!(own(), mine, "{carrier:?} {at:?}: this process kept something");
+        }
+    }
+}
+
+fn stopped(pid: Pid) {
+    let stat = format!("/proc/{}/stat", pid.as_raw_nonzero());
+    while !std::fs::read_to_string(&stat).unwrap().rsplit(')').next().unwrap().starts_with(" T") {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn a_device_stopped_at_any_step() {
+    let mut session = own_session();
+    let (before, mine) = (session.status().unwrap(), own());
+    for carrier in CARRIERS {
+        for point in 0..POINTS.len() {
+            let mut scene = Scene::new(&mut session, carrier, point);
+            let (sent, replied) = done_by(point);
+            kill_process(scene.victim, Signal::STOP).unwrap();
+            stopped(scene.victim);
+            scene.socket.write_all(b"g").unwrap();
+            scene.sender.set_patience(SOON);
+            scene.receiver.set_patience(SOON);
+            if !replied {
+                let e = scene.sender.drain().unwrap_err();
+                assert_eq!(e.kind(), ErrorKind::Busy, "{}: {e}", scene.name);
+                assert!(e.to_string().contains("no credit came back"), "{e}");
+            }
+            if sent {
+                receive(&mut scene.receiver, 1, &scene.name);
+            }
+            let e = scene.receiver.receive().unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Busy, "{}: {e}", scene.name);
+            scene.others_are_well();
+            kill_process(scene.victim, Signal::CONT).unwrap();
+            scene.sender.set_patience(LONG);
+            scene.receiver.set_patience(LONG);
+            if !sent {
+                receive(&mut scene.receiver, 1, &scene.name);
+            }
+            send(&mut scene.sender, 2);
+            receive(&mut scene.receiver, 2, &scene.name);
+            scene.sender.drain().unwrap();
+            scene.end(&mut session, &before);
+        }
+    }
+    assert_eq!(own(), mine, "this process kept something");
+}
+
+fn a_stopped_device_whose_channel_is_revoked() {
+    let mut session = own_session();
+    let (before, mine) = (session.status().unwrap(), own());
+    for (carrier, point) in [(CARRIERS[0], 2), (CARRIERS[0], 8), (CARRIERS[2], 4)] {
+        let mut scene = Scene::new(&mut session, carrier, point);
+        kill_process(scene.victim, Signal::STOP).unwrap();
+        for cap in scene.flow.capabilities().to_vec() {
+            session.revoke(cap).unwrap();
+        }
+        let kinds = (scene.sender.drain().unwrap_err().kind(), scene.receiver.receive().unwrap_err().kind());
+        assert_eq!(kinds, (ErrorKind::PermissionDenied, ErrorKind::PermissionDenied), "{}", scene.name);
+        let party = scene.party;
+        let of_it = |e: &Event| matches!(e, Event::Ended { device, .. } if *device == party);
+        let Event::Ended { how, .. } = session.event_where(LONG, of_it).unwrap() else { unreachable!() };
+        assert!(how.contains("did not give back"), "{how}");
+        scene.others_are_well();
+        scene.end(&mut session, &before);
+    }
+    assert_eq!(own(), mine, "this process kept something");
+}
+
+fn gone(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .map_or(true, |s| s.rsplit(')').next().unwrap().starts_with(" Z"))
+}
+
+fn controller(session: &Session) -> Pid {
+    Pid::from_raw(session.controller_pid() as i32).unwrap()
+}
+
+fn a_controller_killed_at_any_step() {
+    let mine = own();
+    for carrier in CARRIERS {
+        for (point, at) in POINTS.iter().enumerate() {
+            let mut session = own_session();
+            let mut scene = Scene::new(&mut session, carrier, point);
+            let devices = session.status().unwrap().devices;
+            let (sent, replied) = done_by(point);
+            kill_process(controller(&session), Signal::KILL).unwrap();
+            if !replied {
+                let e = scene.sender.drain().unwrap_err();
+                assert_eq!(e.kind(), ErrorKind::Unavailable, "{}: {e}", scene.name);
+                assert!(e.to_string().contains("controller has ended"), "{e}");
+            }
+            if sent {
+                receive(&mut scene.receiver, 1, &scene.name);
+            }
+            let e = scene.receiver.receive().unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Unavailable, "{}: {e}", scene.name);
+            assert_eq!(session.status().unwrap_err().kind(), ErrorKind::Unavailable);
+            while !devices.iter().all(|(.., pid)| gone(*pid)) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            drop((scene, session));
+            assert_eq!(own(), mine, "{carrier:?} {at:?}: this process kept something");
+        }
+    }
+}
+
+/// The controller is on no block's way: while it is stopped everything goes on, and what it is asked is not waited for longer
+/// than said.
+fn a_controller_stopped_at_any_step() {
+    let mine = own();
+    let mut session = own_session();
+    let before = session.status().unwrap();
+    for carrier in CARRIERS {
+        for point in 0..POINTS.len() {
+            let mut scene = Scene::new(&mut session, carrier, point);
+            let (pid, objects) = (controller(&session), session.status().unwrap().objects);
+            kill_process(pid, Signal::STOP).unwrap();
+            stopped(pid);
+            scene.socket.write_all(b"g").unwrap();
+            receive(&mut scene.receiver, 1, &scene.name);
+            send(&mut scene.sender, 2);
+            receive(&mut scene.receiver, 2, &scene.name);
+            scene.sender.drain().unwrap();
+            session.set_patience(SOON);
+            assert_eq!(session.status().unwrap_err().kind(), ErrorKind::Busy, "{}", scene.name);
+            session.set_patience(LONG);
+            kill_process(pid, Signal::CONT).unwrap();
+            // The answer that came late is not taken for another.
+            let cap = session.channel(Shape::new(1, 64)).unwrap();
+            assert_eq!(session.status().unwrap().objects, objects + 1);
+            session.revoke(cap).unwrap();
+            scene.others_are_well();
+            scene.end(&mut session, &before);
+        }
+    }
+    drop(session);
+    assert_eq!(own(), mine, "this process kept something");
+}

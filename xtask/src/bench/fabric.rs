@@ -1,0 +1,78 @@
+//! What the placement of the protocol costs: latency and throughput of streams between isolated devices.
+
+use super::context::Context;
+use super::record::{Record, Target};
+use super::rows::{self, Rows};
+use crate::Outcome;
+use serde_json::{Map, Value};
+
+pub(super) const ABOUT: &str =
+    "streams between devices: distributed, central and application-side, over shared memory, sockets and veth";
+
+const ROWS: Rows = Rows {
+    package: ("datapipes-fabric", "fabric"),
+    example: "placements",
+    on_disk: false,
+    name,
+    figures: rows::numbers,
+    verified: "blocks that came back are the same; the sum of all words of a stream is the same at both ends",
+};
+
+const DISTRIBUTED: &str = "distributed, shared memory";
+const COPIES: &str = "distributed, shared memory, private copies";
+const CENTRAL: &str = "central, shared memory";
+const APPLICATION: &str = "application-side, shared memory";
+const SOCKETS: [&str; 2] = ["application-side, Unix sockets", "application-side, TCP"];
+const SIZES: [&str; 6] = ["4 KiB", "16 KiB", "64 KiB", "256 KiB", "1 MiB", "4 MiB"];
+
+fn name(row: &Map<String, Value>) -> String {
+    let word = |key: &str| row.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    match row.get("skipped") {
+        Some(_) => format!("{}: SKIPPED: {}", word("way"), word("skipped")),
+        None => format!("{}: {}", word("way"), word("shape")),
+    }
+}
+
+pub(super) fn run(context: &Context) -> Outcome<Record> {
+    let mut record = rows::run(context, &ROWS)?;
+    for entry in &mut record.contestants {
+        if let Some((way, why)) = entry.name.clone().split_once(": SKIPPED: ") {
+            entry.name = way.to_owned();
+            entry.not_measured = Some(format!("SKIPPED: {why}"));
+            entry.runs.clear();
+        }
+    }
+    record.notes.extend([
+        "latency (p50_us, p99_us): application, devices, application, one block under way; whole blocks there and back".into(),
+        "throughput (gb_s, cpu_s_per_gb): from device to device, 4 credits; the last one reads every word; processor time of all \
+         processes"
+            .into(),
+        "\"private copies\" is how receivers are by default; the others process in place, which trusts the sender".into(),
+    ]);
+    compare(&mut record);
+    Ok(record)
+}
+
+/// What the project holds itself to.
+fn compare(record: &mut Record) {
+    let most = |value| Some(Target::AtMost(value));
+    for devices in [2, 3] {
+        for (at, size) in SIZES.into_iter().enumerate() {
+            let named = |way: &str| format!("{way}: {devices} devices, {size}");
+            let (from_64_kib, from_256_kib) = (at >= 2, at >= 3);
+            for sockets in SOCKETS {
+                let target = if from_64_kib { most(0.55) } else { None };
+                record.compare("p50_us", &named(DISTRIBUTED), &named(sockets), target);
+            }
+            record.compare("p50_us", &named(DISTRIBUTED), &named(APPLICATION), None);
+            record.compare("p50_us", &named(DISTRIBUTED), &named(CENTRAL), None);
+            let target = from_256_kib.then_some(Target::AtLeast(1.4));
+            record.compare("gb_s", &named(DISTRIBUTED), &named(APPLICATION), target);
+            record.compare("gb_s", &named(DISTRIBUTED), &named(CENTRAL), None);
+            record.compare("gb_s", &named(COPIES), &named(DISTRIBUTED), None);
+            let across = |placement: &str| named(&format!("{placement}, TCP across two network namespaces"));
+            record.compare("p50_us", &across("distributed"), &across("application-side"), None);
+        }
+    }
+    record.limit("gb_s", &format!("{DISTRIBUTED}: 2 devices, 1 MiB"), Target::AtLeast(12.0));
+}
