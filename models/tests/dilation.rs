@@ -32,12 +32,12 @@ use serde_json::Value;
 const NAME: &str = "real_processes_take_the_model_s_time_on_a_slow_fabric";
 const DILATION: u64 = 500;
 const TOLERANCE: f64 = 0.05;
-const SIZES: [usize; 3] = [8 << 10, 16 << 10, 32 << 10];
+const SIZES: [usize; 3] = [16 << 10, 32 << 10, 64 << 10];
 /// The first block finds no reply to fetch, so it does not count.
 const WARM_UP: usize = 1;
-const MEASURED: usize = 4;
+const MEASURED: usize = 5;
 /// Repetitions before a figure beyond the tolerance is believed.
-const ATTEMPTS: usize = 3;
+const ATTEMPTS: usize = 6;
 const LONG: Patience = Patience::seconds(60);
 
 fn main() -> ExitCode {

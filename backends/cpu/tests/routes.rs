@@ -207,7 +207,7 @@ fn primitives_and_knobs_are_listed_with_reasons() {
     let machine = Machine::new(topology, vec![Arc::new(cpu)]);
     // A recorded machine permits no instruction of this one.
     for primitive in machine.backends()[0].primitives() {
-        let plain = ["copy-by-size", "memcpy", "load-into-cache", "leave"].contains(&primitive.name);
+        let plain = ["copy-by-size", "memcpy", "load-into-cache", "leave", "read-itself"].contains(&primitive.name);
         assert_eq!(primitive.available.is_ok(), plain, "{primitive:?}");
     }
     assert!(machine.backends()[0].knobs().iter().any(|knob| knob.name == "nt_threshold_bytes" && knob.value == "off"));

@@ -152,7 +152,7 @@ impl Sender {
         self.told()
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(shuttle)))]
     pub(super) fn outlet_mut(&mut self) -> &mut dyn Outlet {
         &mut *self.outlet
     }

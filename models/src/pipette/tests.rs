@@ -94,10 +94,10 @@ fn the_library_moves_what_its_twin_moves() {
         let items = of_library.metrics().items;
         assert!(items.abs_diff(fit.fine_items) * 100 <= fit.fine_items, "{items} items");
     }
-    // Where large and small reads meet, the dispatcher reads pages that were demanded as a whole by the block path, also
-    // for small reads: more traffic than the twin's, and nearer to the paper's under zipf.
+    // Where large and small reads meet: a small read is never made a block's that nobody keeps, so both move the same.
     let ours = library(Workload::C, ZIPF, FULL).account().traffic_mib();
-    near(ours, TABLE_3.pipette[2], 0.03, "library, C, paper");
+    near(ours, run(SystemKind::Pipette, Workload::C, ZIPF, FULL).traffic_mib(), 0.01, "library, C");
+    near(ours, TABLE_3.pipette[2], 0.06, "library, C, paper");
 }
 
 /// Reads of any length at any place, across pages and in small budgets, under each policy: right bytes, or the test ends.

@@ -7,8 +7,8 @@ use datapipes_core::locator::Reader;
 use datapipes_core::memory::MemoryRange;
 use datapipes_core::{ErrorKind, Result, Span};
 
-use super::tally::Tally;
 use super::Bytes;
+use super::tally::Tally;
 
 /// Lets the source read into the leased target.
 pub(crate) struct ReadMover {
