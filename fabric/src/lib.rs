@@ -55,7 +55,7 @@
 //! | [`process`] | programs that are controllers and devices; the lock-down |
 //! | [`device`] | what devices are: sources, transforms, sinks, file servers, the resource-side CPU, bodies of one's own |
 //! | [`placement`] | graphs, the three placements, the choice among them |
-//! | [`file`] | files block by block: open, next-in, next-out, commit |
+//! | [`mod@file`] | files block by block: open, next-in, next-out, commit |
 //!
 //! # What is guaranteed, by what
 //!

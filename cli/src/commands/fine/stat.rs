@@ -23,7 +23,7 @@ pub(crate) struct Args {
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Which reads: LEN@LAW, or several in turn with commas; laws are uniform, zipf:EXPONENT, drift:EXPONENT, scan, and stdin
-    /// (lines of OFFSET or OFFSET LEN) [default: 128@zipf:0.8; with --plot a load of five phases]
+    /// (lines of OFFSET or OFFSET LEN) [default: zipf:0.8 of 128 bytes; with --plot a load of five phases]
     #[arg(long, value_name = "LOAD", value_parser = parse_load)]
     load: Option<Load>,
     /// Memory of the cache, for everything
