@@ -294,6 +294,32 @@ fn the_maintenance_thread_looks_outside_by_itself() {
 }
 
 #[test]
+fn the_kernel_tells_of_changes_by_other_processes() {
+    let of = over(Policy::default());
+    let mut config = small(Policy::default());
+    config.maintenance = true;
+    config.outside = Outside::Events;
+    let fine = match FineGrained::over(&of.ssd, config) {
+        Ok(fine) => fine,
+        Err(e) => return println!("SKIPPED: changes by events: {e}"),
+    };
+    let mut out = [0; 8];
+    fine.read(640, &mut out).unwrap();
+    // Our own writes are announced, and no events of others.
+    fine.writer().unwrap().write(640, b"ourselve").unwrap();
+    fine.read(640, &mut out).unwrap();
+    assert_eq!((&out, fine.metrics().changes_outside), (b"ourselve", 0));
+    let script = "printf somebody | dd of=\"$0\" bs=1 seek=640 conv=notrunc 2>/dev/null";
+    assert!(std::process::Command::new("sh").args(["-c", script]).arg(of.file.path()).status().unwrap().success());
+    // Without the event this would never end: the file's times are not looked at.
+    while &out != b"somebody" {
+        std::thread::yield_now();
+        fine.read(640, &mut out).unwrap();
+    }
+    assert!(fine.metrics().changes_outside > 0);
+}
+
+#[test]
 fn a_cut_by_others_does_not_hide_what_is_left() {
     let of = over(Policy::default());
     // So that the page is wanted as a whole.
