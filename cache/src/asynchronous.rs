@@ -12,8 +12,9 @@ use datapipes_core::{
 use crate::constructor::Piece;
 use crate::dispatcher::Path;
 use crate::engine::Extent;
-use crate::fine::{FineGrained, Inner, Settle, in_pages};
+use crate::fine::{FineGrained, Inner};
 use crate::metrics::Tally;
+use crate::requester::{Settle, in_pages};
 use crate::store::PAGE;
 use crate::sync::{Arc, Mutex, lock};
 use crate::writes::Stamp;

@@ -14,11 +14,10 @@ use datapipes_core::locator::{Endpoint, Facts, Handle, Locator, Persistence, Rea
 use datapipes_core::{Error, ErrorKind, Result, Ssd};
 
 use crate::config::{self, Config, Policy};
-use crate::constructor::{Piece, construct};
 use crate::detector::Detector;
 use crate::dispatcher::{Dispatcher, Path};
-use crate::engine::{Extent, ReadEngine};
-use crate::info::{Claim, InfoArea};
+use crate::engine::ReadEngine;
+use crate::info::InfoArea;
 use crate::lanes::{self, Lanes};
 use crate::maintenance::Maintenance;
 use crate::metrics::{Metrics, Tally};
@@ -75,9 +74,9 @@ pub(crate) struct Inner {
     pub(crate) tally: Tally,
     pub(crate) ssd: Option<Ssd>,
     pub(crate) lanes: Option<Arc<Lanes>>,
-    info: InfoArea,
+    pub(crate) info: InfoArea,
     detector: Detector,
-    dispatcher: Dispatcher,
+    pub(crate) dispatcher: Dispatcher,
     shadow: Option<Mutex<Shadow>>,
     /// Items at the last look, for the samples' proportion.
     items: AtomicUsize,
@@ -86,7 +85,7 @@ pub(crate) struct Inner {
     pub(crate) outside: Outside,
     /// Until when periods of the time to live were ended, in nanoseconds of the engine's clock.
     turned: AtomicU64,
-    name: String,
+    pub(crate) name: String,
     maintenance: Mutex<Option<Maintenance>>,
 }
 
@@ -222,11 +221,15 @@ impl FineGrained {
         let inner = &*self.0;
         inner.sample(offset);
         let in_page = PAGE - offset % PAGE;
-        if !out.is_empty() && out.len() as u64 <= in_page && inner.store.read(offset, out).is_ok() {
-            return Ok(());
+        let mut missed = None;
+        if !out.is_empty() && out.len() as u64 <= in_page {
+            match inner.store.read(offset, out) {
+                // A hit is within the file: what is cached goes when the file is cut. Everything else is looked at closely.
+                Ok(()) => return Ok(()),
+                Err(missing) => missed = Some(missing),
+            }
         }
-        // A hit is within the file: what is cached goes when the file is cut. Everything else is looked at closely.
-        inner.read_slowly(offset, out, out.len() as u64 <= in_page)
+        inner.read_slowly(offset, out, missed)
     }
 
     /// The bytes at `offset`, without copying them where one item of the cache has them all. While they are held, a slab of the
@@ -237,12 +240,15 @@ impl FineGrained {
     pub fn get(&self, offset: u64, len: usize) -> Result<Bytes> {
         let inner = &*self.0;
         inner.sample(offset);
-        let in_one_page = len > 0 && len as u64 <= PAGE - offset % PAGE;
-        if in_one_page && let Ok(pinned) = inner.store.pin(offset, len) {
-            return Ok(Bytes(Held::Cached(pinned)));
+        let mut missed = None;
+        if len > 0 && len as u64 <= PAGE - offset % PAGE {
+            match inner.store.pin(offset, len) {
+                Ok(pinned) => return Ok(Bytes(Held::Cached(pinned))),
+                Err(missing) => missed = Some(missing),
+            }
         }
         let mut bytes = vec![0; len].into_boxed_slice();
-        inner.read_slowly(offset, &mut bytes, in_one_page)?;
+        inner.read_slowly(offset, &mut bytes, missed)?;
         Ok(Bytes(Held::Read(bytes)))
     }
 
@@ -479,6 +485,12 @@ impl Inner {
             .advice("read within the file, whose length is the last number"))
     }
 
+    /// Looks up how long the file is now.
+    pub(crate) fn look_at_len(&self) -> Result<()> {
+        self.file_len.store(self.engine.len_bytes()?, Ordering::Release);
+        Ok(())
+    }
+
     /// The way for bytes of one page that are missing. While other bytes of the page change, only those that were asked for
     /// are kept; where bytes are checked, only what was checked is.
     pub(crate) fn dispatch(&self, offset: u64, len: usize, missing: Missing) -> Path {
@@ -496,240 +508,4 @@ impl Inner {
     pub(crate) fn file_len(&self) -> u64 {
         self.file_len.load(Ordering::Acquire)
     }
-
-    /// Reads what is not there, or not in one piece. `missed` if the store was asked already.
-    #[cold]
-    pub(crate) fn read_slowly(&self, offset: u64, out: &mut [u8], missed: bool) -> Result<()> {
-        if out.is_empty() {
-            return self.check_range(offset, 0);
-        }
-        let mut missed = missed;
-        let mut careful = false;
-        let range = offset..offset.saturating_add(out.len() as u64);
-        loop {
-            let stamp = self.writes.stamp(&range);
-            self.writes.wait_quiet(&range, self.config.patience).inspect_err(|_| Tally::add(&self.tally.failed, 1))?;
-            self.check_range(offset, out.len())?;
-            let mut pieces = Vec::new();
-            for (at, len) in in_pages(offset, out.len()) {
-                let out_at = (at - offset) as usize;
-                let found = match missed {
-                    true => Err(Missing::default()),
-                    false => self.store.read(at, &mut out[out_at..out_at + len]),
-                };
-                if let Err(missing) = found {
-                    let path = if careful { Path::Bytes } else { self.dispatch(at, len, missing) };
-                    pieces.push(Piece { offset: at, len, out_at, read: 0, path });
-                }
-            }
-            missed = false;
-            let mut failure = None;
-            let unchanged = |_: &Piece| self.writes.unchanged(&range, stamp);
-            if !pieces.is_empty() {
-                let whole = pieces.len() == 1 && pieces[0].len == out.len();
-                let how = Bring { careful, whole, unchanged: &unchanged };
-                self.bring(&mut pieces, out, how, &mut |_, error| _ = failure.get_or_insert(error));
-                if failure.is_none() && !whole {
-                    failure = self.check_together(offset, out, &|| self.writes.unchanged(&range, stamp)).err();
-                }
-            }
-            // An error may come of a change as well: a file that was cut.
-            if !self.writes.unchanged(&range, stamp) {
-                Tally::add(&self.tally.repeated, 1);
-                continue;
-            }
-            let Some(error) = failure else { return Ok(()) };
-            if !careful && error.kind() != ErrorKind::Corrupt {
-                // Of a request that failed, perhaps only bytes beside those that were asked for; or the file is shorter than
-                // it was. Once more, for these bytes alone.
-                careful = true;
-                self.look_at_len()?;
-                continue;
-            }
-            Tally::add(&self.tally.failed, 1);
-            return Err(error);
-        }
-    }
-
-    /// Checks and keeps what came in several pieces, none of which could be checked by itself.
-    pub(crate) fn check_together(&self, offset: u64, out: &[u8], valid: &dyn Fn() -> bool) -> Result<()> {
-        let Some(verify) = &self.config.verify else { return Ok(()) };
-        if !valid() {
-            return Ok(());
-        }
-        verify(offset, out).map_err(|why| self.corrupt(offset, out.len(), &why))?;
-        for (at, len) in in_pages(offset, out.len()) {
-            let from = (at - offset) as usize;
-            self.store.insert(at, &out[from..from + len], at, valid);
-        }
-        Ok(())
-    }
-
-    /// Looks up how long the file is now.
-    pub(crate) fn look_at_len(&self) -> Result<()> {
-        self.file_len.store(self.engine.len_bytes()?, Ordering::Release);
-        Ok(())
-    }
-
-    fn corrupt(&self, offset: u64, len: usize, why: &str) -> Error {
-        Error::new(ErrorKind::Corrupt, "read", format!("{}: {len} bytes: {why}", self.name)).offset(offset)
-    }
-
-    /// Reads pieces from the device into `out`, and offers what they bring to the store. Errors go to `failed`, with the piece
-    /// they concern.
-    pub(crate) fn bring(
-        &self,
-        pieces: &mut [Piece],
-        out: &mut [u8],
-        how: Bring<'_>,
-        failed: &mut dyn FnMut(&Piece, Error),
-    ) {
-        let file_len = self.file_len();
-        let verify = self.config.verify.as_ref();
-        let requests = construct(pieces, file_len, self.engine.facts());
-        let pieces = &*pieces;
-        let mut mine = Vec::with_capacity(requests.len());
-        let mut extents = Vec::with_capacity(requests.len());
-        let mut others = Vec::new();
-        for (number, request) in requests.iter().enumerate() {
-            let extent = request.extent;
-            let range = extent.offset..extent.end();
-            let stamp = self.writes.stamp(&range);
-            let whole = !self.writes.is_changing(&range);
-            if how.careful {
-                mine.push((number, None));
-                extents.push(extent);
-                continue;
-            }
-            match self.info.claim(extent, stamp, whole) {
-                Claim::Mine(flight) => {
-                    mine.push((number, Some(flight)));
-                    extents.push(extent);
-                }
-                Claim::Others(flight) => others.push((number, flight)),
-            }
-        }
-        let mut settle =
-            |number: usize, extent: Extent, result: std::result::Result<&[u8], &Error>, read_here: bool| {
-                let request = &requests[number];
-                let mut last_kept = None;
-                for piece in &pieces[request.first..request.first + request.count] {
-                    match result {
-                        Ok(bytes) => {
-                            let at = (piece.offset - extent.offset) as usize;
-                            let Some(wanted) = bytes.get(at..at + piece.len) else {
-                                failed(piece, self.short(piece, extent, bytes.len()));
-                                continue;
-                            };
-                            out[piece.out_at..piece.out_at + piece.len].copy_from_slice(wanted);
-                            let kept = piece.kept(file_len);
-                            if let Some(Err(why)) = verify.filter(|_| how.whole).map(|v| v(piece.offset, wanted)) {
-                                failed(piece, self.corrupt(piece.offset, piece.len, &why));
-                            } else if read_here && last_kept != Some(kept) && (verify.is_none() || how.whole) {
-                                self.keep(piece, kept, extent, bytes, &|| (how.unchanged)(piece));
-                                last_kept = Some(kept);
-                            }
-                        }
-                        Err(error) => failed(piece, self.of_piece(piece, error)),
-                    }
-                }
-            };
-        if !extents.is_empty() {
-            let started = (extents.len() == 1).then(|| self.engine.now_ns());
-            self.engine.read(&extents, &mut |at, result| {
-                let (number, flight) = &mine[at];
-                let result = result.as_ref();
-                if let Ok(bytes) = result {
-                    Tally::add(&self.tally.device_reads, 1);
-                    Tally::add(&self.tally.device_bytes, bytes.len() as u64);
-                }
-                if let Some(flight) = flight {
-                    self.info.landed(flight, result.map(|b| &**b));
-                }
-                settle(*number, extents[at], result.map(|b| &**b), true);
-            });
-            if let Some(started) = started {
-                self.dispatcher.took(u64::from(extents[0].len), self.engine.now_ns().saturating_sub(started));
-            }
-        }
-        for (number, flight) in others {
-            Tally::add(&self.tally.joined, 1);
-            let result = flight.wait();
-            let extent = requests[number].extent;
-            settle(number, extent, result.as_deref(), false);
-        }
-    }
-
-    /// Offers bytes that were read to the store. `valid` is about the read's stripes, which have what is kept beside it, too:
-    /// that lies in the same page.
-    fn keep(&self, piece: &Piece, kept: (u64, u64), extent: Extent, bytes: &[u8], valid: &dyn Fn() -> bool) {
-        Tally::add(&self.tally.by_path[piece.path as usize], 1);
-        if piece.path == Path::Blocks && !self.config.keep_blocks {
-            return;
-        }
-        let (from, to) = kept;
-        let Some(bytes) = bytes.get((from - extent.offset) as usize..(to - extent.offset) as usize) else { return };
-        self.store.insert(from, bytes, piece.offset, valid);
-    }
-
-    /// Checks and keeps what a read of one piece brought.
-    pub(crate) fn settle_read(&self, piece: Piece, extent: Extent, bytes: &[u8], how: Settle<'_>) -> Result<()> {
-        let at = (piece.offset - extent.offset) as usize;
-        if let (Some(verify), Some(wanted)) = (&self.config.verify, bytes.get(at..at + piece.len)) {
-            if !how.whole {
-                return Ok(());
-            }
-            verify(piece.offset, wanted).map_err(|why| self.corrupt(piece.offset, piece.len, &why))?;
-        }
-        self.keep(&piece, piece.kept(self.file_len()), extent, bytes, how.unchanged);
-        Ok(())
-    }
-
-    fn short(&self, piece: &Piece, extent: Extent, got: usize) -> Error {
-        let context = format!("{}: the device gave {got} of {} bytes", self.name, extent.len);
-        Error::new(ErrorKind::EndOfFile, "read", context).offset(piece.offset).bytes_done(0)
-    }
-
-    /// The error of an extent as that of a piece of it.
-    fn of_piece(&self, piece: &Piece, error: &Error) -> Error {
-        let told = Error::new(error.kind(), "read", format!("{}: {} bytes: {error}", self.name, piece.len));
-        let told = told.offset(piece.offset).bytes_done(0);
-        match error.raw_os_error() {
-            Some(errno) => told.errno(errno),
-            None => told,
-        }
-    }
-}
-
-/// How pieces are brought.
-pub(crate) struct Bring<'a> {
-    /// Each request by itself: what others are reading may be more than what was asked for, and fail for that.
-    pub(crate) careful: bool,
-    /// Each piece is a whole read, and may be checked and kept by itself.
-    pub(crate) whole: bool,
-    /// Whether a piece's read has not changed since before it was looked up: by the stripes of the whole read.
-    pub(crate) unchanged: &'a dyn Fn(&Piece) -> bool,
-}
-
-/// How a piece that arrived is settled.
-pub(crate) struct Settle<'a> {
-    /// It is a whole read, and may be checked by itself.
-    pub(crate) whole: bool,
-    /// Whether nothing changed since before the read was looked up: by the stripes of the whole read.
-    pub(crate) unchanged: &'a dyn Fn() -> bool,
-}
-
-/// A range cut at the borders of pages: offset and length of each part.
-pub(crate) fn in_pages(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize)> {
-    let end = offset.saturating_add(len as u64);
-    let mut at = offset;
-    std::iter::from_fn(move || {
-        if at >= end {
-            return None;
-        }
-        let to = (at / PAGE + 1).saturating_mul(PAGE).min(end);
-        let part = (at, (to - at) as usize);
-        at = to;
-        Some(part)
-    })
 }

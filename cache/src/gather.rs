@@ -5,7 +5,8 @@ use std::ops::Range;
 use datapipes_core::{Error, ErrorKind, Result};
 
 use crate::constructor::Piece;
-use crate::fine::{Bring, FineGrained, Inner, in_pages};
+use crate::fine::{FineGrained, Inner};
+use crate::requester::{Bring, in_pages};
 use crate::store::PAGE;
 use crate::writes::Stamp;
 
@@ -186,7 +187,7 @@ impl Inner {
                 continue;
             }
             let out = &mut out[read.out_at..read.out_at + read.len];
-            if let Err(error) = self.read_slowly(read.offset, out, false) {
+            if let Err(error) = self.read_slowly(read.offset, out, None) {
                 gathered.failed.push((number, error));
             }
         }

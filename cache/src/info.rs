@@ -55,10 +55,16 @@ pub(crate) struct Flight {
     landed: Condvar,
 }
 
+/// A flight of one's own. Whoever drops it without a word, by a panic perhaps, leaves an error to those who wait.
+pub(crate) struct Own<'a> {
+    area: &'a InfoArea,
+    flight: Option<Arc<Flight>>,
+}
+
 /// What becomes of an extent that is wanted.
-pub(crate) enum Claim {
-    /// It is to be read by who asked, and reported by [`InfoArea::landed`].
-    Mine(Arc<Flight>),
+pub(crate) enum Claim<'a> {
+    /// It is to be read by who asked, and reported by [`Own::landed`].
+    Mine(Own<'a>),
     /// Another thread reads it.
     Others(Arc<Flight>),
 }
@@ -82,7 +88,7 @@ impl InfoArea {
     /// Takes the extent, or finds who has it. `stamp` is of now: a flight that took off before a change is of no use to who
     /// asks after it. `whole` if, after the stamp, no byte of the extent was changing: only then others may use the bytes, of
     /// which the one who reads may want but a few.
-    pub(crate) fn claim(&self, extent: Extent, stamp: Stamp, whole: bool) -> Claim {
+    pub(crate) fn claim(&self, extent: Extent, stamp: Stamp, whole: bool) -> Claim<'_> {
         let mut part = lock(self.part(extent.offset));
         if let Some(flight) = part.get(&extent.offset)
             && flight.extent.len >= extent.len
@@ -95,11 +101,10 @@ impl InfoArea {
         let flight = Arc::new(Flight { extent, stamp, whole, progress: Mutex::default(), landed: Condvar::new() });
         // Where a shorter or older flight is there, both go on; who looks finds the newer one.
         part.insert(extent.offset, flight.clone());
-        Claim::Mine(flight)
+        Claim::Mine(Own { area: self, flight: Some(flight) })
     }
 
-    /// Reports what came of a flight of one's own; must be called for each.
-    pub(crate) fn landed(&self, flight: &Arc<Flight>, result: Result<&[u8], &Error>) {
+    fn landed(&self, flight: &Arc<Flight>, result: Result<&[u8], &Error>) {
         let mut part = lock(self.part(flight.extent.offset));
         if part.get(&flight.extent.offset).is_some_and(|f| Arc::ptr_eq(f, flight)) {
             part.remove(&flight.extent.offset);
@@ -120,6 +125,25 @@ impl InfoArea {
     /// How many are on their way.
     pub(crate) fn under_way(&self) -> usize {
         self.parts.iter().map(|p| lock(p).len()).sum()
+    }
+}
+
+impl Own<'_> {
+    /// Reports what came of it.
+    pub(crate) fn landed(mut self, result: Result<&[u8], &Error>) {
+        if let Some(flight) = self.flight.take() {
+            self.area.landed(&flight, result);
+        }
+    }
+}
+
+impl Drop for Own<'_> {
+    fn drop(&mut self) {
+        if let Some(flight) = self.flight.take() {
+            let error =
+                Error::new(ErrorKind::System, "read", "the read that was to bring these bytes ended without them");
+            self.area.landed(&flight, Err(&error));
+        }
     }
 }
 

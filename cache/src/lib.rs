@@ -9,7 +9,8 @@
 //! | fine-grained access detector | `detector`: which sectors of a page were demanded lately |
 //! | read dispatcher | `dispatcher`: by bytes, by sectors or by blocks, by size and measured cost |
 //! | constructor | `constructor`: aligned requests, merged where they touch |
-//! | requester, read engine | [`engine`], `lanes`: pipes with deep queues, past the page cache |
+//! | requester | `requester`: claims, reads, gives out, offers to the cache |
+//! | read engine | [`engine`], `lanes`: pipes with deep queues, past the page cache |
 //! | info area | `info`: what is on its way, and for whom |
 //! | lookup table, data area, slabs, classes | `store` |
 //! | LRU, threshold, TempBuf | `policy/pipette`; others beside it |
@@ -38,6 +39,7 @@ mod metrics;
 mod outside;
 mod policy;
 mod reassign;
+mod requester;
 #[cfg(all(test, shuttle))]
 mod schedules;
 mod shadow;

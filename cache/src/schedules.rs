@@ -316,11 +316,11 @@ fn everybody_hears_of_a_flight_once_and_nobody_waits_for_ever() {
                     let stamp = writes.stamp(&(512..1024));
                     match area.claim(wanted, stamp, true) {
                         Claim::Mine(flight) if n == 1 => {
-                            area.landed(&flight, Err(&Error::new(ErrorKind::Device, "read", "a model")));
+                            flight.landed(Err(&Error::new(ErrorKind::Device, "read", "a model")));
                         }
                         Claim::Mine(flight) => {
                             let number = flown.fetch_add(1, Ordering::SeqCst) as u8;
-                            area.landed(&flight, Ok(&[number; 512]));
+                            flight.landed(Ok(&[number; 512]));
                         }
                         Claim::Others(flight) => match flight.wait() {
                             Ok(bytes) => {

@@ -2,7 +2,8 @@
 
 use datapipes_core::{Constraints, Dram, Error, ErrorKind, MapOptions, Pages, Pipe, Result, Span};
 
-use crate::fine::{FineGrained, in_pages};
+use crate::fine::FineGrained;
+use crate::requester::in_pages;
 use crate::sync::{Mutex, lock};
 
 /// Bytes of a piece of a write.

@@ -13,6 +13,7 @@ use super::header::{Header, PERIODS, State};
 use super::index::{Bucket, Index, mix};
 use super::memory::{Memory, NONE, Pinned, Slots};
 use crate::policy::{Admission, Policy};
+use crate::reassign::Lately;
 use crate::sync::Arc;
 
 /// Bytes of a sector: what the index goes by.
@@ -35,6 +36,8 @@ struct Class {
     fresh: Option<(u32, usize)>,
     live: usize,
     counts: Counts,
+    /// The counts at the last look.
+    seen: Counts,
 }
 
 /// What happened in a class.
@@ -620,12 +623,20 @@ impl<P: Policy> Shard<P> {
         !self.free_slabs.is_empty()
     }
 
-    /// Misses since the last call that more memory would have made hits, by class.
-    pub(crate) fn regrets(&mut self) -> [u64; CLASSES] {
+    /// What the classes did since the last call.
+    pub(crate) fn lately(&mut self) -> [Lately; CLASSES] {
         std::array::from_fn(|c| {
             let regrets = self.policy.regrets(c as u8);
-            self.classes[c].counts.regrets += regrets;
-            regrets
+            let of = &mut self.classes[c];
+            of.counts.regrets += regrets;
+            let (now, before) = (of.counts, std::mem::replace(&mut of.seen, of.counts));
+            Lately {
+                slabs: of.slabs.len(),
+                hits: now.hits - before.hits,
+                misses: now.misses - before.misses,
+                evicted: now.evicted - before.evicted,
+                regrets,
+            }
         })
     }
 

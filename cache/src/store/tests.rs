@@ -74,7 +74,9 @@ fn against_a_plain_file<P: Policy>(seed: u64, steps: usize) {
                     assert_eq!(*pinned, *then, "seed {seed}, step {step}: bytes changed while they were pinned");
                 }
             }
-            97 => store.rebalance([Reassignment::Marginal, Reassignment::EvictionCounts][r.below(2) as usize]),
+            97 => store.rebalance(
+                [Reassignment::Marginal, Reassignment::EvictionCounts, Reassignment::HitRatios][r.below(3) as usize],
+            ),
             98 => store.prefer_recency(r.below(2) == 0),
             _ => assert!(!store.insert(offset, &expected, offset, &|| false) || store.holds(offset, len)),
         }
