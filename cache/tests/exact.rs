@@ -6,10 +6,12 @@ mod fixture;
 use std::future::Future;
 use std::os::unix::fs::FileExt;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Barrier};
 use std::task::Poll;
 use std::time::Duration;
 
+use datapipes_cache::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
 use datapipes_cache::{FineGrained, Outside, Policy};
 use datapipes_core::{Dram, ErrorKind, Runtime, Span, Ssd};
 use fixture::array::Array;
@@ -291,6 +293,76 @@ fn the_maintenance_thread_looks_outside_by_itself() {
     while out != [9; 64] {
         fine.read(640, &mut out).unwrap();
     }
+}
+
+#[test]
+fn a_sector_that_is_wanted_piece_by_piece_is_kept_as_a_whole() {
+    let of = over(Policy::default());
+    // Eight bytes at a time, one by one: from some number on the sector is cheaper than its pieces.
+    for piece in 0..20 {
+        of.read(8192 + 24 * piece, 8);
+    }
+    let metrics = of.fine.metrics();
+    assert!(metrics.by_path[1] > 0 && metrics.misses < 20, "{metrics}");
+    of.read(8192, 512);
+    assert_eq!(of.fine.metrics().misses, metrics.misses, "the whole sector is there");
+}
+
+/// Says nothing of some extents, and panics at others.
+struct Unreliable {
+    bytes: Array,
+    silent: AtomicBool,
+    panics: AtomicBool,
+    reading: Barrier,
+}
+
+impl ReadEngine for Unreliable {
+    fn facts(&self) -> EngineFacts {
+        self.bytes.facts()
+    }
+
+    fn len_bytes(&self) -> datapipes_core::Result<u64> {
+        self.bytes.len_bytes()
+    }
+
+    fn read(&self, extents: &[Extent], done: &mut OnExtent<'_>) {
+        if self.panics.swap(false, SeqCst) {
+            self.reading.wait();
+            // Time for the other one to join this read.
+            std::thread::sleep(Duration::from_millis(50));
+            panic!("an engine that panics");
+        }
+        if !self.silent.load(SeqCst) {
+            self.bytes.read(extents, done);
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        0
+    }
+}
+
+#[test]
+fn an_engine_that_says_nothing_or_panics_harms_its_own_reads_only() {
+    let bytes = Array::new(512, noise(LEN, 3));
+    let [silent, panics] = [false, true].map(AtomicBool::new);
+    let engine = Arc::new(Unreliable { bytes, silent, panics, reading: Barrier::new(2) });
+    let fine = FineGrained::with_engine(engine.clone(), small(Policy::default()), "unreliable").unwrap();
+    std::thread::scope(|scope| {
+        let one = scope.spawn(|| fine.read(512, &mut [0; 64]));
+        engine.reading.wait();
+        // It joins the read that panics, or comes after it: in any case it ends, and its own read is right.
+        let mut out = [0; 64];
+        fine.read(512, &mut out).unwrap();
+        assert_eq!(out, noise(LEN, 3)[512..576]);
+        assert!(one.join().is_err());
+    });
+    engine.silent.store(true, SeqCst);
+    assert_eq!(fine.read(4096, &mut [0; 64]).unwrap_err().kind(), ErrorKind::System);
+    let failed = fine.gather(&[512, 8192], 64, &mut [0; 128]).unwrap().failed;
+    assert_eq!(failed.iter().map(|(n, e)| (*n, e.kind())).collect::<Vec<_>>(), [(1, ErrorKind::System)]);
+    engine.silent.store(false, SeqCst);
+    fine.read(4096, &mut [0; 64]).unwrap();
 }
 
 #[test]
