@@ -21,9 +21,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     // A controller or a device of `dpipe stream`: that, and nothing else. First of all, while there is one thread.
-    if std::env::args_os().nth(1).is_some_and(|first| first.as_encoded_bytes().starts_with(b"--fabric-"))
-        && let Some(code) = datapipes_fabric::process::enter(&commands::stream::functions())
-    {
+    if let Some(code) = datapipes_fabric::process::enter(&commands::stream::functions()) {
         return code;
     }
     command_line::run(std::env::args_os().collect())

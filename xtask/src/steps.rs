@@ -49,7 +49,9 @@ pub(crate) fn finish(command: &mut Command) -> Outcome<()> {
 /// The command as a person would type it.
 pub(crate) fn shown(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
-    words.map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
+    // Relative to the checkout, where commands run: records are read on other machines.
+    let root = format!("{}/", root().display());
+    words.map(|word| quoted(&word.to_string_lossy().replace(&root, ""))).collect::<Vec<_>>().join(" ")
 }
 
 fn quoted(word: &str) -> String {

@@ -21,7 +21,8 @@ pub(crate) const DEVICE: &str = "--fabric-device";
 /// If this process was started as a controller or a device, is that, and returns what `main` shall return when it is over.
 /// To be called first in `main`, before there are threads.
 pub fn enter(functions: &Functions) -> Option<ExitCode> {
-    let role = std::env::args().nth(1)?;
+    // Another program's first argument may be anything.
+    let role = std::env::args_os().nth(1)?.into_string().ok()?;
     if role == CONTROLLER || role == DEVICE {
         inherited::close();
     }
