@@ -12,8 +12,9 @@ use crate::writes::Stamp;
 
 /// Reads that are looked up before the device is asked.
 const WINDOW: usize = 4096;
-/// How far ahead the index is touched.
-const AHEAD: usize = 6;
+/// How far ahead lines of the index are fetched, and how far what they name.
+const INDEX_AHEAD: usize = 12;
+const ITEM_AHEAD: usize = 6;
 
 /// How a batch of reads went.
 #[derive(Debug, Default)]
@@ -110,8 +111,11 @@ impl Inner {
             pieces.clear();
             begun.clear();
             for number in numbers.clone() {
-                if number + AHEAD < numbers.end {
-                    self.store.prefetch(reads(number + AHEAD).offset);
+                if number + INDEX_AHEAD < numbers.end {
+                    self.store.index_soon(reads(number + INDEX_AHEAD).offset);
+                }
+                if number + ITEM_AHEAD < numbers.end {
+                    self.store.item_soon(reads(number + ITEM_AHEAD).offset);
                 }
                 self.look_up(number, reads(number), out, &mut pieces, &mut begun);
             }

@@ -24,6 +24,13 @@ struct Lane {
     buffers: Dram,
 }
 
+/// Lanes that nobody reads by, and how many threads wait for one.
+#[derive(Default)]
+struct Free {
+    lanes: Vec<Lane>,
+    waiting: usize,
+}
+
 /// Bytes of a lane's buffers, by its depth.
 pub(crate) fn lane_bytes(depth: usize) -> usize {
     depth * SPARE * BUFFER
@@ -38,7 +45,7 @@ pub(crate) struct Lanes {
     depth: usize,
     most: usize,
     made: AtomicUsize,
-    free: Mutex<Vec<Lane>>,
+    free: Mutex<Free>,
     returned: Condvar,
     started: Instant,
 }
@@ -71,7 +78,7 @@ impl Lanes {
             depth,
             most: most.max(1),
             made: AtomicUsize::new(0),
-            free: Mutex::new(Vec::new()),
+            free: Mutex::default(),
             returned: Condvar::new(),
             started: Instant::now(),
         };
@@ -82,7 +89,7 @@ impl Lanes {
 
     /// Why bytes are read as they are: the route of the first lane.
     pub(crate) fn route(&self) -> Option<String> {
-        lock(&self.free).first().map(|lane| lane.pipe.route().to_string())
+        lock(&self.free).lanes.first().map(|lane| lane.pipe.route().to_string())
     }
 
     /// Bytes of buffers.
@@ -100,7 +107,7 @@ impl Lanes {
     fn take(&self) -> Result<Lane> {
         let mut free = lock(&self.free);
         loop {
-            if let Some(lane) = free.pop() {
+            if let Some(lane) = free.lanes.pop() {
                 return Ok(lane);
             }
             let made = self.made.load(Ordering::Relaxed);
@@ -114,13 +121,19 @@ impl Lanes {
                     self.returned.notify_one();
                 });
             }
+            free.waiting += 1;
             free = self.returned.wait(free).unwrap_or_else(crate::sync::PoisonError::into_inner);
+            free.waiting -= 1;
         }
     }
 
     fn give(&self, lane: Lane) {
-        lock(&self.free).push(lane);
-        self.returned.notify_one();
+        let mut free = lock(&self.free);
+        free.lanes.push(lane);
+        // Waking nobody is a call to the kernel, too.
+        if free.waiting > 0 {
+            self.returned.notify_one();
+        }
     }
 
     /// Hands out the bytes in a buffer.

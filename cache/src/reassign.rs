@@ -45,9 +45,10 @@ pub(crate) struct Lately {
 }
 
 impl Reassignment {
-    /// Moves a few slabs of the shard at most; returns how many it moved.
-    pub(crate) fn apply<P: Policy>(self, shard: &mut Shard<P>) -> u64 {
-        let mut lately = shard.lately();
+    /// Moves a few slabs of the shard at most; returns how many it moved. `hits`: of each class, those that the shard's
+    /// lock-holders did not count.
+    pub(crate) fn apply<P: Policy>(self, shard: &mut Shard<P>, hits: &[u64; CLASSES]) -> u64 {
+        let mut lately = shard.lately(hits);
         if self == Reassignment::Never || shard.has_free_slabs() {
             return 0;
         }

@@ -16,25 +16,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, lock};
 use crate::writes::Writes;
 use datapipes_core::Watch;
-
-/// Runs a test under many schedules: random ones, and such in which few threads are overtaken at unlucky moments (PCT).
-fn schedules(test: impl Fn() + Send + Sync + 'static) {
-    use shuttle::scheduler::{PctScheduler, RandomScheduler};
-    use shuttle::{Config, MaxSteps, Runner};
-
-    let count = std::env::var("DATAPIPES_SCHEDULES").ok().and_then(|n| n.parse().ok()).unwrap_or(2000);
-    let config = || {
-        let mut config = Config::new();
-        config.stack_size = 512 << 10;
-        config.max_steps = MaxSteps::FailAfter(100_000);
-        config.silence_warnings = true;
-        config
-    };
-    let test = Arc::new(test);
-    let again = test.clone();
-    Runner::new(RandomScheduler::new(count), config()).run(move || again());
-    Runner::new(PctScheduler::new(3, count / 2), config()).run(move || test());
-}
+use datapipes_testkit::schedules;
 
 const GRANULE: u64 = 64;
 const LEN: u64 = 2 << 16;

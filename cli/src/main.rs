@@ -14,6 +14,7 @@ mod progress;
 mod pyramid;
 mod signals;
 mod sort_args;
+mod svg;
 mod usage;
 mod window;
 

@@ -7,7 +7,7 @@
 //! ```
 //! A pure function from values to text: it measures nothing. The SVG stands alone (no scripts, fonts or links).
 
-use std::fmt::Write as _;
+use crate::svg::{Drawing, FAINT, Text, escape};
 
 /// One layer of the pyramid; the caller gives them fastest first.
 #[derive(Clone, Debug)]
@@ -73,43 +73,25 @@ pub(crate) fn svg(machine: &str, layers: &[Layer]) -> String {
     let rows = rows(layers);
     let bottom = rows.last().map_or(TOP, |row| row.bottom);
     let height = bottom + 64.0;
-    let mut out = String::with_capacity(16 << 10);
-    let title = escape(&format!("Storage pyramid of {machine}"));
-    // Writing to a String cannot fail, hence the discarded results here and below.
-    let _ = writeln!(
-        out,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
-         height=\"{height}\" font-family=\"DejaVu Sans, Verdana, Helvetica, Arial, sans-serif\" role=\"img\">\n\
-         <title>{title}</title>\n<rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#ffffff\"/>"
-    );
+    let title = format!("Storage pyramid of {machine}");
+    let mut out = Drawing::new((WIDTH, height), &title);
+    text(&mut out, Text::new((MARGIN, 36.0), 20.0).bold(), &title, WIDTH - 2.0 * MARGIN);
     text(
         &mut out,
-        Text { x: MARGIN, y: 36.0, size: 20.0, bold: true, ..Text::default() },
-        &format!("Storage pyramid of {machine}"),
-        WIDTH - 2.0 * MARGIN,
-    );
-    text(
-        &mut out,
-        Text { x: MARGIN, y: 60.0, size: 12.0, fill: "#57606a", ..Text::default() },
+        Text::new((MARGIN, 60.0), 12.0).fill(FAINT),
         "Left: what moves data between two layers. Right: the layers, with the figures of this machine.",
         WIDTH - 2.0 * MARGIN,
     );
     for (x, heading) in [(MARGIN, "Data movement primitives"), (FACTS, "Capacity, latency, bandwidth")] {
-        text(&mut out, Text { x, y: 88.0, size: 13.0, bold: true, ..Text::default() }, heading, 292.0);
+        text(&mut out, Text::new((x, 88.0), 13.0).bold(), heading, 292.0);
     }
-    text(
-        &mut out,
-        Text { x: AXIS, y: 88.0, size: 13.0, bold: true, anchor: "middle", ..Text::default() },
-        "Storage layers",
-        300.0,
-    );
+    text(&mut out, Text::new((AXIS, 88.0), 13.0).bold().anchor("middle"), "Storage layers", 300.0);
     for (at, (layer, row)) in layers.iter().zip(&rows).enumerate() {
         slab(&mut out, layer, row, at, bottom);
         band(&mut out, layer, layers.get(at + 1), row, bottom);
     }
     legend(&mut out, bottom + 36.0);
-    out.push_str("</svg>\n");
-    out
+    out.finish()
 }
 
 /// Where one layer and the primitives under it lie.
@@ -152,14 +134,13 @@ fn half_width(y: f64, bottom: f64) -> f64 {
 }
 
 /// A layer in the pyramid, and its figures beside it.
-fn slab(out: &mut String, layer: &Layer, row: &Row, at: usize, bottom: f64) {
+fn slab(out: &mut Drawing, layer: &Layer, row: &Row, at: usize, bottom: f64) {
     let (top, low) = (row.slab.0 + 1.5, row.slab.1 - 1.5);
     let (wide_top, wide_low) = (half_width(top, bottom), half_width(low, bottom));
     let fill = SLABS[at.min(SLABS.len() - 1)];
     let middle = row.facts;
     let half = half_width(middle, bottom);
-    let _ = writeln!(
-        out,
+    out.add(format_args!(
         "<path d=\"M{:.1} {top:.1}L{:.1} {top:.1}L{:.1} {low:.1}L{:.1} {low:.1}Z\" fill=\"{fill}\"/>\n\
          <path d=\"M{:.1} {middle:.1}H{:.1}\" stroke=\"#afb8c1\" stroke-width=\"1\"/>",
         AXIS - wide_top,
@@ -168,20 +149,20 @@ fn slab(out: &mut String, layer: &Layer, row: &Row, at: usize, bottom: f64) {
         AXIS - wide_low,
         AXIS + half + 4.0,
         FACTS - 8.0,
-    );
+    ));
     let ink = if at < 4 { "#ffffff" } else { "#0b2545" };
-    let name = Text { x: AXIS, y: middle + 5.0, size: 15.0, bold: true, fill: ink, anchor: "middle" };
+    let name = Text::new((AXIS, middle + 5.0), 15.0).bold().fill(ink).anchor("middle");
     text(out, name, &layer.name, 2.0 * half - 16.0);
     let width = WIDTH - MARGIN - FACTS;
     let figures = format!("{}  ·  {}", capacity(layer.capacity_bytes), latency(layer.latency_ns));
-    let at = |y: f64| Text { x: FACTS, y: middle + y, size: 12.0, ..Text::default() };
-    text(out, Text { bold: true, ..at(-8.0) }, &figures, width);
-    text(out, at(8.0), &bandwidth(layer.bandwidth_gb_s), width);
-    text(out, Text { size: 10.5, fill: "#57606a", ..at(24.0) }, &layer.note, width);
+    let at = |y: f64, size: f64| Text::new((FACTS, middle + y), size);
+    text(out, at(-8.0, 12.0).bold(), &figures, width);
+    text(out, at(8.0, 12.0), &bandwidth(layer.bandwidth_gb_s), width);
+    text(out, at(24.0, 10.5).fill(FAINT), &layer.note, width);
 }
 
 /// The primitives between a layer and the next.
-fn band(out: &mut String, layer: &Layer, below: Option<&Layer>, row: &Row, bottom: f64) {
+fn band(out: &mut Drawing, layer: &Layer, below: Option<&Layer>, row: &Row, bottom: f64) {
     if layer.primitives.is_empty() {
         return;
     }
@@ -189,12 +170,7 @@ fn band(out: &mut String, layer: &Layer, below: Option<&Layer>, row: &Row, botto
         Some(below) => format!("{} ↔ {}", layer.name, below.name),
         None => format!("within {}", layer.name),
     };
-    text(
-        out,
-        Text { x: MARGIN, y: row.band + 11.0, size: 11.0, bold: true, fill: "#57606a", ..Text::default() },
-        &heading,
-        400.0,
-    );
+    text(out, Text::new((MARGIN, row.band + 11.0), 11.0).bold().fill(FAINT), &heading, 400.0);
     for (at, primitive) in layer.primitives.iter().enumerate() {
         let column = (at % COLUMNS) as f64;
         let line = (at / COLUMNS) as f64;
@@ -203,17 +179,16 @@ fn band(out: &mut String, layer: &Layer, below: Option<&Layer>, row: &Row, botto
     // A bracket around the chips, and a line from it to the border that they cross.
     let (x, from, to) = (CHIPS_RIGHT + 8.0, row.band + 18.0, row.bottom - CHIP_GAP - 2.0);
     let border = if below.is_some() { row.slab.1 } else { (from + to) / 2.0 };
-    let _ = writeln!(
-        out,
+    out.add(format_args!(
         "<path d=\"M{:.1} {from:.1}H{x:.1}V{to:.1}H{:.1}M{x:.1} {border:.1}H{:.1}\" fill=\"none\" stroke=\"#8c959f\"/>",
         x - 5.0,
         x - 5.0,
         AXIS - half_width(border, bottom) - 3.0,
-    );
+    ));
 }
 
 /// One primitive.
-fn chip(out: &mut String, primitive: &PrimitiveNote, x: f64, y: f64) {
+fn chip(out: &mut Drawing, primitive: &PrimitiveNote, x: f64, y: f64) {
     let (fill, stroke) = match (primitive.available, primitive.ease) {
         (false, _) => ("#f3f4f6", "#c0c6cd"),
         (_, Ease::Easy) => ("#e2f5e6", "#1a7f37"),
@@ -227,40 +202,40 @@ fn chip(out: &mut String, primitive: &PrimitiveNote, x: f64, y: f64) {
         (false, true) => "absent".to_owned(),
         (false, false) => format!("absent: {}", primitive.reason),
     };
-    let _ = writeln!(
-        out,
+    out.add(format_args!(
         "<g><title>{}</title><rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width}\" height=\"{height}\" rx=\"5\" \
          fill=\"{fill}\" stroke=\"{stroke}\"{dash}/>",
         escape(&format!("{}: {remark}", primitive.name)),
-    );
+    ));
     mark(out, primitive.ease, if primitive.available { stroke } else { "#9aa3ad" }, x + 13.0, y + 13.0);
     let ink = if primitive.available { "#1f2328" } else { "#6b737c" };
     let rate = primitive.gb_s.filter(|_| primitive.available).and_then(|rate| rounded(rate, "GB/s"));
-    let rate_width = rate.as_deref().map_or(0.0, |rate| width_of(rate, 11.0, false) + 10.0);
-    let name = Text { x: x + 25.0, y: y + 17.0, size: 12.0, bold: true, fill: ink, ..Text::default() };
+    let at = Text::new((x + width - 8.0, y + 17.0), 11.0).fill(ink).anchor("end");
+    let rate_width = rate.as_deref().map_or(0.0, |rate| at.width_of(rate) + 10.0);
+    let name = Text::new((x + 25.0, y + 17.0), 12.0).bold().fill(ink);
     text(out, name, &primitive.name, width - 33.0 - rate_width);
     if let Some(rate) = rate {
-        let at = Text { x: x + width - 8.0, y: y + 17.0, size: 11.0, fill: ink, anchor: "end", ..Text::default() };
         text(out, at, &rate, width);
     }
-    let (first, second) = two_lines(&remark, 9.5, width - 33.0);
-    for (line, y) in [(first, y + 31.0), (second, y + 43.0)] {
-        text(out, Text { x: x + 25.0, y, size: 9.5, fill: ink, ..Text::default() }, &line, width - 33.0);
+    let line = |y: f64| Text::new((x + 25.0, y), 9.5).fill(ink);
+    let (first, second) = two_lines(line(0.0), &remark, width - 33.0);
+    for (words, y) in [(first, y + 31.0), (second, y + 43.0)] {
+        text(out, line(y), &words, width - 33.0);
     }
-    out.push_str("</g>\n");
+    out.add(format_args!("</g>"));
 }
 
 /// A shape for each colour, for those who do not see colours: disc, diamond, triangle.
-fn mark(out: &mut String, ease: Ease, fill: &str, x: f64, y: f64) {
+fn mark(out: &mut Drawing, ease: Ease, fill: &str, x: f64, y: f64) {
     let shape = match ease {
         Ease::Easy => format!("M{:.1} {y:.1}a5 5 0 1 0 10 0a5 5 0 1 0 -10 0Z", x - 5.0),
         Ease::Instruction => format!("M{x:.1} {:.1}l6 6l-6 6l-6 -6Z", y - 6.0),
         Ease::Specialised => format!("M{x:.1} {:.1}l6 10.5h-12Z", y - 6.0),
     };
-    let _ = writeln!(out, "<path d=\"{shape}\" fill=\"{fill}\"/>");
+    out.add(format_args!("<path d=\"{shape}\" fill=\"{fill}\"/>"));
 }
 
-fn legend(out: &mut String, y: f64) {
+fn legend(out: &mut Drawing, y: f64) {
     let entries = [
         (Ease::Easy, "#1a7f37", "easy and precise", 190.0),
         (Ease::Instruction, "#b07800", "instructions", 160.0),
@@ -270,95 +245,28 @@ fn legend(out: &mut String, y: f64) {
     let mut x = MARGIN + 6.0;
     for (ease, fill, words, step) in entries {
         mark(out, ease, fill, x, y - 4.0);
-        text(out, Text { x: x + 13.0, y, size: 12.0, ..Text::default() }, words, 400.0);
+        text(out, Text::new((x + 13.0, y), 12.0), words, 400.0);
         x += step;
     }
-    let at = Text { x: FACTS, y, size: 11.0, fill: "#57606a", ..Text::default() };
+    let at = Text::new((FACTS, y), 11.0).fill(FAINT);
     text(out, at, "top: small and fast; bottom: large and slow", WIDTH - MARGIN - FACTS);
 }
 
-/// Where and how a line of text is set.
-#[derive(Clone, Copy)]
-struct Text {
-    x: f64,
-    y: f64,
-    size: f64,
-    bold: bool,
-    fill: &'static str,
-    anchor: &'static str,
-}
-
-impl Default for Text {
-    fn default() -> Self {
-        Text { x: 0.0, y: 0.0, size: 12.0, bold: false, fill: "#1f2328", anchor: "start" }
-    }
-}
-
 /// Sets one line, cut with an ellipsis where it would be wider than `room`.
-fn text(out: &mut String, at: Text, words: &str, room: f64) {
-    if words.is_empty() {
-        return;
-    }
-    let weight = if at.bold { " font-weight=\"bold\"" } else { "" };
-    let Text { x, y, size, fill, anchor, .. } = at;
-    let words = escape(&cut(words, size, at.bold, room));
-    let _ = writeln!(
-        out,
-        "<text x=\"{x:.1}\" y=\"{y:.1}\" font-size=\"{size}\" fill=\"{fill}\" text-anchor=\"{anchor}\"{weight}>{words}</text>"
-    );
-}
-
-/// An estimate on the wide side: the viewer's font is not known here.
-fn width_of(words: &str, size: f64, bold: bool) -> f64 {
-    let em = |c: char| match c {
-        'i' | 'j' | 'l' | ' ' | '.' | ',' | ':' | ';' | '\'' | '|' | '!' => 0.36,
-        'm' | 'w' | 'M' | 'W' | '@' | '%' => 0.98,
-        'A'..='Z' | '0'..='9' => 0.68,
-        c if c.is_ascii() => 0.6,
-        _ => 1.0,
-    };
-    words.chars().map(em).sum::<f64>() * size * if bold { 1.1 } else { 1.0 }
-}
-
-fn cut(words: &str, size: f64, bold: bool, room: f64) -> String {
-    if width_of(words, size, bold) <= room {
-        return words.to_owned();
-    }
-    let mut short = words.to_owned();
-    while !short.is_empty() && width_of(&short, size, bold) + size > room {
-        short.pop();
-    }
-    format!("{}…", short.trim_end())
+fn text(out: &mut Drawing, at: Text, words: &str, room: f64) {
+    out.text(at, &at.cut(words, room));
 }
 
 /// Breaks at the last blank that fits; the second line is cut by `text`.
-fn two_lines(words: &str, size: f64, room: f64) -> (String, String) {
-    if width_of(words, size, false) <= room {
+fn two_lines(at: Text, words: &str, room: f64) -> (String, String) {
+    if at.width_of(words) <= room {
         return (words.to_owned(), String::new());
     }
-    let blanks = words.match_indices(' ').map(|(at, _)| at);
-    match blanks.take_while(|at| width_of(&words[..*at], size, false) <= room).last() {
-        Some(at) => (words[..at].to_owned(), words[at + 1..].to_owned()),
+    let blanks = words.match_indices(' ').map(|(blank, _)| blank);
+    match blanks.take_while(|blank| at.width_of(&words[..*blank]) <= room).last() {
+        Some(blank) => (words[..blank].to_owned(), words[blank + 1..].to_owned()),
         None => (words.to_owned(), String::new()),
     }
-}
-
-/// Escapes markup, and replaces what XML 1.0 cannot carry at all.
-fn escape(words: &str) -> String {
-    let mut out = String::with_capacity(words.len());
-    for c in words.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            '\t' | '\n' | '\r' => out.push(' '),
-            '\u{0}'..='\u{1f}' | '\u{fffe}' | '\u{ffff}' => out.push('\u{fffd}'),
-            c => out.push(c),
-        }
-    }
-    out
 }
 
 /// Three significant digits; None for what is not a measurement.
@@ -573,6 +481,5 @@ mod tests {
         assert_eq!(capacity(Some(1 << 20)), "1 MiB");
         assert_eq!(capacity(Some(1536)), "1.5 KiB");
         assert_eq!(capacity(Some(u64::MAX)), "16384 PiB");
-        assert_eq!(cut("abc", 10.0, false, 0.0), "…");
     }
 }

@@ -1,41 +1,13 @@
 //! The commands as a user runs them: the real program, real files, real exit codes.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod scene;
+
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-static COUNT: AtomicU64 = AtomicU64::new(0);
-
-/// A folder that vanishes with the test. Under the target folder, for /tmp may be memory.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Folder {
-        let name = format!("commands-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    fn names(&self) -> Vec<String> {
-        let mut names: Vec<String> =
-            fs::read_dir(&self.0).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+use scene::{folder, json};
 
 fn dpipe() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dpipe"));
@@ -63,13 +35,9 @@ fn bad(command: &mut Command, code: i32) -> String {
     error
 }
 
-fn json(text: &str) -> serde_json::Value {
-    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e} in {text}"))
-}
-
 #[test]
 fn every_kind_is_written_sorted_and_checked() {
-    let folder = Folder::new();
+    let folder = folder();
     let kinds: [(&str, &[&str]); 4] =
         [("records", &["--records"]), ("records-ascii", &["--records"]), ("u64", &["--u64"]), ("lines", &[])];
     for (kind, flags) in kinds {
@@ -86,7 +54,7 @@ fn every_kind_is_written_sorted_and_checked() {
                 .arg("sort")
                 .args(flags)
                 .args(["-S", "16M", "--json", "-T"])
-                .arg(&folder.0)
+                .arg(folder.at())
                 .arg("-o")
                 .arg(&sorted)
                 .arg(&input),
@@ -100,16 +68,16 @@ fn every_kind_is_written_sorted_and_checked() {
         for what in ["records", "bytes", "checksum"] {
             assert_eq!(before[what], after[what], "{kind}: {what}");
         }
-        assert_eq!(folder.names(), ["input", "sorted"], "{kind}: nothing else is left");
+        assert_eq!(folder.names().unwrap(), ["input", "sorted"], "{kind}: nothing else is left");
     }
 }
 
 #[test]
 fn runs_go_where_the_list_says() {
-    let folder = Folder::new();
+    let folder = folder();
     let (input, sorted) = (folder.path("input"), folder.path("sorted"));
     good(dpipe().args(["gen", "records", "24M"]).arg(&input));
-    let list = format!("dram:4M,{}?limit=8M,ssd:{}", folder.0.display(), folder.0.display());
+    let list = format!("dram:4M,{}?limit=8M,ssd:{}", folder.at().display(), folder.at().display());
     let sort = |more: &[&str]| {
         let mut command = dpipe();
         command.args(["sort", "--records", "-S16M", "--json", "--report", "--explain", "-T", &list]).args(more);
@@ -122,7 +90,7 @@ fn runs_go_where_the_list_says() {
     let report = json(&String::from_utf8(output.stdout).unwrap());
     let spill = report["spill"].as_array().unwrap();
     let names: Vec<_> = spill.iter().map(|s| (s["tier"].as_u64().unwrap(), s["place"].as_str().unwrap())).collect();
-    let dir = folder.0.to_str().unwrap();
+    let dir = folder.at().to_str().unwrap();
     assert_eq!(names, [(0, "dram:4M"), (1, dir), (2, dir)], "{report}");
     assert!(spill.iter().all(|s| s["bytes"].as_u64() > Some(2 << 20)), "{report}");
     assert!(spill[1]["why"].as_str().unwrap().contains("limit"), "{report}");
@@ -135,12 +103,12 @@ fn runs_go_where_the_list_says() {
     assert_eq!(sort(&["--spill-order=random"]).status.code(), Some(1));
     let error = bad(dpipe().args(["sort", "-T", "dram:1G,tape:0"]).arg(&input), 2);
     assert!(error.contains("tape"), "{error}");
-    assert_eq!(folder.names(), ["input", "sorted"], "nothing else is left");
+    assert_eq!(folder.names().unwrap(), ["input", "sorted"], "nothing else is left");
 }
 
 #[test]
 fn sorted_streams_are_merged_by_way_of_the_places() {
-    let folder = Folder::new();
+    let folder = folder();
     let (one, other, fifo) = (folder.path("one"), folder.path("other"), folder.path("fifo"));
     good(dpipe().args(["gen", "lines", "9M", "--seed", "1"]).arg(&one));
     good(dpipe().args(["gen", "lines", "8M", "--seed", "2"]).arg(&other));
@@ -149,7 +117,7 @@ fn sorted_streams_are_merged_by_way_of_the_places() {
     }
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     let mut cat = Command::new("cp").arg(&other).arg(&fifo).spawn().unwrap();
-    let list = format!("dram:3M,{}", folder.0.display());
+    let list = format!("dram:3M,{}", folder.at().display());
     let out = run(dpipe().args(["sort", "-m", "-S", "32M", "--json", "-T", &list]).arg(&one).arg(&fifo));
     assert!(cat.wait().unwrap().success());
     let told = String::from_utf8(out.stderr).unwrap();
@@ -163,7 +131,7 @@ fn sorted_streams_are_merged_by_way_of_the_places() {
 
 #[test]
 fn the_same_seed_writes_the_same_bytes_by_any_number_of_threads() {
-    let folder = Folder::new();
+    let folder = folder();
     for kind in ["records", "records-ascii", "u64", "lines"] {
         let (one, many) = (folder.path("one"), folder.path("many"));
         good(dpipe().args(["gen", kind, "9M", "--threads", "1"]).arg(&one));
@@ -178,7 +146,7 @@ fn the_same_seed_writes_the_same_bytes_by_any_number_of_threads() {
 
 #[test]
 fn lines_are_sorted_as_by_the_system() {
-    let folder = Folder::new();
+    let folder = folder();
     let input = folder.path("input");
     let text: String =
         (0..40_000u64).map(|n| format!("{} {}\n", n.wrapping_mul(2_654_435_761) % 997, n % 13)).collect();
@@ -201,7 +169,7 @@ fn lines_are_sorted_as_by_the_system() {
 
 #[test]
 fn sort_says_what_is_in_order_by_its_exit_code() {
-    let folder = Folder::new();
+    let folder = folder();
     let (good_file, bad_file) = (folder.path("good"), folder.path("bad"));
     fs::write(&good_file, "a\nb\nc\n").unwrap();
     fs::write(&bad_file, "a\nc\nb\n").unwrap();
@@ -214,7 +182,7 @@ fn sort_says_what_is_in_order_by_its_exit_code() {
 
 #[test]
 fn copies_are_verified() {
-    let folder = Folder::new();
+    let folder = folder();
     let (one, two) = (folder.path("one"), folder.path("two"));
     // No multiple of any block.
     let bytes: Vec<u8> = (0..5_000_003u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
@@ -234,19 +202,19 @@ fn copies_are_verified() {
     assert_eq!(report["report"]["hops"][0]["counters"]["bytes"], bytes.len());
     good(dpipe().args(["copy", "dram:3M"]).arg(folder.path("zeros")).arg("--verify"));
     assert_eq!(fs::metadata(folder.path("zeros")).unwrap().len(), 3 << 20);
-    assert_eq!(folder.names(), ["folder", "one", "two", "zeros"]);
+    assert_eq!(folder.names().unwrap(), ["folder", "folder/one", "one", "two", "zeros"]);
 }
 
 #[test]
 fn explain_shows_the_route_or_refuses_with_the_alternatives() {
-    let folder = Folder::new();
+    let folder = folder();
     let file = folder.path("file");
     fs::write(&file, vec![1; 1 << 20]).unwrap();
     let route = json(&good(dpipe().arg("explain").arg(&file).args(["dram:1M", "--json"])));
     assert_eq!(route["hops"].as_array().unwrap().len(), 1);
     assert!(route["rejected"].is_array());
     good(dpipe().arg("explain").arg(&file).arg(folder.path("not-there-yet")));
-    assert_eq!(folder.names(), ["file"], "nothing was created");
+    assert_eq!(folder.names().unwrap(), ["file"], "nothing was created");
     let error = bad(dpipe().arg("explain").arg(&file).args(["dram:1M", "--require", "teleport"]), 2);
     assert!(error.contains("teleport"), "{error}");
     let error = bad(dpipe().args(["explain", "dram:1M", "dram:1M", "--offload"]), 2);
@@ -255,7 +223,7 @@ fn explain_shows_the_route_or_refuses_with_the_alternatives() {
 
 #[test]
 fn machine_and_calibration_are_shown() {
-    let folder = Folder::new();
+    let folder = folder();
     let machine = json(&good(dpipe().args(["machine", "--json"])));
     for field in ["fingerprint", "topology", "storage", "backends", "io_uring", "calibration"] {
         assert!(!machine[field].is_null(), "{field}");
@@ -280,17 +248,17 @@ fn machine_and_calibration_are_shown() {
 
 #[test]
 fn the_pyramid_is_drawn() {
-    let folder = Folder::new();
+    let folder = folder();
     let svg = folder.path("pyramid.svg");
-    good(dpipe().args(["machine", "--svg"]).arg(&svg).arg("--dir").arg(&folder.0));
+    good(dpipe().args(["machine", "--svg"]).arg(&svg).arg("--dir").arg(folder.at()));
     let text = fs::read_to_string(&svg).unwrap();
     assert!(text.starts_with("<svg") && text.contains("DRAM") && text.contains("SSD"));
-    assert_eq!(folder.names(), ["pyramid.svg"]);
+    assert_eq!(folder.names().unwrap(), ["pyramid.svg"]);
 }
 
 #[test]
 fn mistakes_are_named() {
-    let folder = Folder::new();
+    let folder = folder();
     let absent = folder.path("absent");
     for (args, said) in [
         (vec!["copy", "tape:0", "x"], "tape"),
@@ -301,7 +269,7 @@ fn mistakes_are_named() {
         (vec!["copy", "dram:1K", "/dev/null"], "/dev/null"),
         (vec!["gen", "u64", "1K", "/no/such/folder/x"], "/no/such/folder"),
     ] {
-        let error = bad(dpipe().args(&args).current_dir(&folder.0), 2);
+        let error = bad(dpipe().args(&args).current_dir(folder.at()), 2);
         assert!(error.contains(said), "{args:?}: {error}");
     }
     for command in ["copy", "explain"] {
@@ -312,14 +280,14 @@ fn mistakes_are_named() {
     assert!(error.starts_with("dpipe sort: ") && error.contains("absent"), "{error}");
     let error = bad(dpipe().args(["check", "u64"]).arg(&absent), 2);
     assert!(error.starts_with("dpipe check: ") && error.contains("absent"), "{error}");
-    assert!(folder.names().is_empty());
+    assert!(folder.names().unwrap().is_empty());
     bad(&mut dpipe(), 2);
 }
 
 #[test]
 fn a_signal_ends_it_and_leaves_nothing() {
     use std::os::unix::process::ExitStatusExt;
-    let folder = Folder::new();
+    let folder = folder();
     let output = folder.path("output");
     fs::write(&output, "old\n").unwrap();
     // It waits for a standard input that says nothing.
@@ -332,7 +300,7 @@ fn a_signal_ends_it_and_leaves_nothing() {
     assert_eq!(child.wait().unwrap().signal(), Some(15));
     drop(silent);
     assert_eq!(fs::read_to_string(&output).unwrap(), "old\n");
-    assert_eq!(folder.names(), ["output"]);
+    assert_eq!(folder.names().unwrap(), ["output"]);
     // A reader that goes away: as for others, death by SIGPIPE, and no word.
     let input = folder.path("input");
     fs::write(&input, "line\n".repeat(200_000)).unwrap();
@@ -345,10 +313,10 @@ fn a_signal_ends_it_and_leaves_nothing() {
 
 #[test]
 fn the_demo_holds() {
-    let folder = Folder::new();
+    let folder = folder();
     let demo = || {
         let mut command = dpipe();
-        command.args(["demo", "--size", "40MB", "--memory", "16M", "--dir"]).arg(&folder.0);
+        command.args(["demo", "--size", "40MB", "--memory", "16M", "--dir"]).arg(folder.at());
         command
     };
     let outcome = json(&good(demo().arg("--json")));
@@ -356,14 +324,14 @@ fn the_demo_holds() {
     assert_eq!(outcome["records"], 400_000);
     let text = good(demo().arg("--no-compare"));
     assert!(text.contains("everything holds"), "{text}");
-    assert!(folder.names().is_empty());
-    let error = bad(dpipe().args(["demo", "--size", "4000T", "--dir"]).arg(&folder.0), 2);
+    assert!(folder.names().unwrap().is_empty());
+    let error = bad(dpipe().args(["demo", "--size", "4000T", "--dir"]).arg(folder.at()), 2);
     assert!(error.contains("--size"), "{error}");
 }
 
 #[test]
 fn persistent_memory_and_nodes_are_places_to_copy_to_and_from() {
-    let folder = Folder::new();
+    let folder = folder();
     let (input, back) = (folder.path("input"), folder.path("back"));
     let pmem = format!("pmem:{}?emulated", folder.path("pmem").display());
     good(dpipe().args(["gen", "u64", "3M"]).arg(&input));

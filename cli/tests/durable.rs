@@ -1,30 +1,14 @@
 //! `dpipe log` and `dpipe checkpoint` as a user runs them: the real program, real files, real exit codes.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod scene;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+use scene::{folder, json};
 
 fn dpipe(args: &[&str], path: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dpipe"));
@@ -52,13 +36,9 @@ fn ends(mut command: Command, code: i32) -> (String, String) {
     (out, err)
 }
 
-fn json(text: &str) -> serde_json::Value {
-    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e} in {text}"))
-}
-
 #[test]
 fn lines_are_appended_acknowledged_read_and_released() {
-    let folder = Folder::new("log");
+    let folder = folder();
     let dir = folder.path("log");
     let small = ["log", "append", "--segment", "64K", "--batch", "16K"];
     assert_eq!(text(with_input(dpipe(&small, &dir), "one\ntwo\n\nlast without its end")), "1\n2\n3\n4\n");
@@ -94,7 +74,7 @@ fn lines_are_appended_acknowledged_read_and_released() {
 
 #[test]
 fn what_was_acknowledged_on_the_output_survives_kill_9() {
-    let folder = Folder::new("log-kill");
+    let folder = folder();
     let dir = folder.path("log");
     let mut wanted = Vec::new();
     for turn in 0..6 {
@@ -136,7 +116,7 @@ fn what_was_acknowledged_on_the_output_survives_kill_9() {
 
 #[test]
 fn files_are_saved_listed_verified_and_restored() {
-    let folder = Folder::new("checkpoint");
+    let folder = folder();
     let (store, out) = (folder.path("store"), folder.path("out"));
     let (a, b) = (folder.path("weights"), folder.path("index"));
     fs::write(&a, (0..3_000_000u32).flat_map(u32::to_le_bytes).collect::<Vec<u8>>()).unwrap();
@@ -182,15 +162,15 @@ fn files_are_saved_listed_verified_and_restored() {
 
 #[test]
 fn the_measurements_run() {
-    let folder = Folder::new("durable-bench");
+    let folder = folder();
     let log = ["log", "bench", "--seconds", "0.2", "--threads", "2", "--json", "--dir"];
-    let log = json(&ends(dpipe(&log, &folder.0), 0).0);
+    let log = json(&ends(dpipe(&log, folder.at()), 0).0);
     assert!(
         log["records"].as_u64().unwrap() > 0 && log["stats"]["acknowledged"]["p50_ns"].as_u64().unwrap() > 0,
         "{log}"
     );
     let checkpoint = ["checkpoint", "bench", "--size", "9M", "--regions", "3", "--json", "--dir"];
-    let checkpoint = json(&ends(dpipe(&checkpoint, &folder.0), 0).0);
+    let checkpoint = json(&ends(dpipe(&checkpoint, folder.at()), 0).0);
     assert!(checkpoint["same"] == true && checkpoint["save_gib_s"].as_f64().unwrap() > 0.0, "{checkpoint}");
-    assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 0, "something is left");
+    assert!(folder.names().unwrap().is_empty(), "something is left");
 }

@@ -1,36 +1,22 @@
 //! `dpipe fine` as a user runs it: the real program, real files, real exit codes.
 #![allow(clippy::unwrap_used)]
 
+mod scene;
+
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-struct Folder(PathBuf);
+use scene::{Folder, folder, json};
 
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fine-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-
-    /// A file of so many MiB.
-    fn file(&self, name: &str, mib: usize) -> String {
-        let path = self.0.join(name);
-        fs::write(&path, vec![7; mib << 20]).unwrap();
-        path.to_str().unwrap().to_owned()
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
-    }
+/// A file of so many MiB.
+fn file(folder: &Folder, name: &str, mib: usize) -> String {
+    fs::write(folder.path(name), vec![7; mib << 20]).unwrap();
+    path(folder, name)
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+fn path(folder: &Folder, name: &str) -> String {
+    folder.path(name).to_str().unwrap().to_owned()
 }
 
 /// Standard output and error of what must end with this code.
@@ -47,14 +33,10 @@ fn ends(args: &[&str], input: &str, code: i32) -> (String, String) {
     (out, err)
 }
 
-fn json(text: &str) -> serde_json::Value {
-    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e} in {text}"))
-}
-
 #[test]
 fn stat_counts_what_the_standard_input_asks_for() {
-    let folder = Folder::new("stdin");
-    let file = folder.file("data", 4);
+    let folder = folder();
+    let file = file(&folder, "data", 4);
     // Eight places, each read three times, of 100 bytes; and one across a page.
     let mut lines: String = (0..24).map(|i| format!("{}\n", i % 8 * 4096)).collect();
     lines += "4090 12\n";
@@ -70,8 +52,8 @@ fn stat_counts_what_the_standard_input_asks_for() {
 
 #[test]
 fn stat_reads_several_files_by_a_law_and_leaves_them_as_they_are() {
-    let folder = Folder::new("law");
-    let files = [folder.file("a", 4), folder.file("b", 8)];
+    let folder = folder();
+    let files = [file(&folder, "a", 4), file(&folder, "b", 8)];
     let common = ["--load", "128@zipf:1.1,512@scan", "--requests", "4000", "--budget", "4M"];
     let out = ends(&[&["stat", &files[0], &files[1]], &common[..], &["--policy", "sieve"]].concat(), "", 0).0;
     assert_eq!(out.matches("8000 reads").count(), 2, "{out}");
@@ -81,8 +63,8 @@ fn stat_reads_several_files_by_a_law_and_leaves_them_as_they_are() {
 
 #[test]
 fn the_plot_has_threshold_hits_and_slabs_over_the_phases() {
-    let folder = Folder::new("plot");
-    let (file, picture) = (folder.file("data", 8), folder.path("p.svg"));
+    let folder = folder();
+    let (file, picture) = (file(&folder, "data", 8), path(&folder, "p.svg"));
     let load = ["--load", "128@zipf:0.9,512@zipf:0.9,128@uniform", "--requests", "6000", "--budget", "3M"];
     let args = [&["stat", &file, "--policy", "pipette", "--plot", &picture], &load[..]].concat();
     let (_, err) = ends(&args, "", 0);
@@ -95,8 +77,8 @@ fn the_plot_has_threshold_hits_and_slabs_over_the_phases() {
 
 #[test]
 fn what_makes_no_sense_is_refused_with_a_reason() {
-    let folder = Folder::new("wrong");
-    let file = folder.file("data", 1);
+    let folder = folder();
+    let file = file(&folder, "data", 1);
     for (args, input, why) in [
         (vec!["stat", &*file, "--load", "128@pareto"], "", "pareto"),
         (vec!["stat", &file, "--policy", "best"], "", "w-tiny-lfu"),
@@ -114,9 +96,9 @@ fn what_makes_no_sense_is_refused_with_a_reason() {
 
 #[test]
 fn applications_stand_beside_the_page_cache_and_the_paper() {
-    let folder = Folder::new("applications");
+    let folder = folder();
     for (name, published) in [("recommender", 93.5), ("social", 89.09)] {
-        let file = folder.path(name);
+        let file = path(&folder, name);
         let args = [name, "--file", &file, "--size", "24M", "--requests", "4000", "--budget", "4M", "--json"];
         let all = json(&ends(&args, "", 0).0);
         assert_eq!(all["paper"][1]["hit_percent"], published);

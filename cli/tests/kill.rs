@@ -2,50 +2,24 @@
 //! `kill -9`: nothing once the next run has run). Every failure prints the seed; `KILL_SEED` replays it.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod scene;
+
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+
+use scene::{Folder, folder};
 
 const RECORD: usize = 100;
 const RECORDS: usize = 1_000_000;
 const OLD: &[u8] = b"what was there before\n";
 
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Folder {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("kill-{}", std::process::id()));
-        for dir in ["in", "out", "spill"] {
-            fs::create_dir_all(path.join(dir)).unwrap();
-        }
-        Folder(path)
-    }
-
-    /// Every file below, hidden ones too.
-    fn files(&self) -> Vec<String> {
-        let mut names = Vec::new();
-        for dir in ["in", "out", "spill"] {
-            for entry in fs::read_dir(self.0.join(dir)).unwrap() {
-                names.push(format!("{dir}/{}", entry.unwrap().file_name().to_str().unwrap()));
-            }
-        }
-        names.sort();
-        names
-    }
-
-    fn sort(&self, input: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_dpipe"));
-        command.current_dir(&self.0).env("LC_ALL", "C").stdin(Stdio::null()).stderr(Stdio::piped());
-        command.args(["sort", "--records=100:0:10", "-S20M", "-Tspill", "-oout/sorted", input]);
-        command
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// A sort of a file of the folder, to be started.
+fn sort(folder: &Folder, input: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dpipe"));
+    command.current_dir(folder.at()).env("LC_ALL", "C").stdin(Stdio::null()).stderr(Stdio::piped());
+    command.args(["sort", "--records=100:0:10", "-S20M", "-Tspill", "-oout/sorted", input]);
+    command
 }
 
 fn random(state: &mut u64) -> u64 {
@@ -59,15 +33,17 @@ fn random(state: &mut u64) -> u64 {
 fn killed_at_any_moment() {
     let seed: u64 = std::env::var("KILL_SEED").map_or(1, |s| s.parse().unwrap());
     let mut state = seed;
-    let folder = Folder::new();
+    let folder = folder();
+    let folders = ["in", "out", "spill"];
+    folders.iter().for_each(|name| fs::create_dir(folder.path(name)).unwrap());
     let bytes: Vec<u8> = (0..RECORDS * RECORD / 8).flat_map(|_| random(&mut state).to_le_bytes()).collect();
-    let input = folder.0.join("in/a");
+    let input = folder.path("in/a");
     fs::write(&input, &bytes).unwrap();
-    fs::write(folder.0.join("in/small"), &bytes[..1000 * RECORD]).unwrap();
-    let output = folder.0.join("out/sorted");
+    fs::write(folder.path("in/small"), &bytes[..1000 * RECORD]).unwrap();
+    let output = folder.path("out/sorted");
 
     let started = Instant::now();
-    assert!(folder.sort("in/a").status().unwrap().success());
+    assert!(sort(&folder, "in/a").status().unwrap().success());
     let mut whole = started.elapsed();
     let expected = fs::read(&output).unwrap();
     assert!(expected.chunks_exact(RECORD).is_sorted_by(|a, b| a[..10] <= b[..10]) && expected.len() == bytes.len());
@@ -83,7 +59,7 @@ fn killed_at_any_moment() {
         let wait = Duration::from_secs_f64(whole.as_secs_f64() * (random(&mut state) % 1000) as f64 / 1000.0);
         let name =
             format!("seed {seed}, case {case}, signal {signal} after {wait:?} of {whole:?}, old output {with_old}");
-        let mut child = folder.sort("in/a").spawn().unwrap();
+        let mut child = sort(&folder, "in/a").spawn().unwrap();
         let started = Instant::now();
         std::thread::sleep(wait);
         let pid = rustix::process::Pid::from_child(&child);
@@ -109,11 +85,12 @@ fn killed_at_any_moment() {
                 Err(e) => assert!(!with_old && e.kind() == std::io::ErrorKind::NotFound, "{name}: {e}"),
             }
             if signal == libc::SIGKILL {
-                assert!(folder.sort("in/small").status().unwrap().success(), "{name}: the next run failed");
+                assert!(sort(&folder, "in/small").status().unwrap().success(), "{name}: the next run failed");
             }
         }
-        let files: Vec<String> = folder.files().into_iter().filter(|f| f != "out/sorted").collect();
-        assert_eq!(files, ["in/a", "in/small"], "{name}: leftovers");
+        let mut names = folder.names().unwrap();
+        names.retain(|name| name != "out/sorted");
+        assert_eq!(names, ["in", "in/a", "in/small", "out", "spill"], "{name}: leftovers");
         assert!(fs::read(&input).unwrap() == bytes, "{name}: the input changed");
     }
     assert!(killed >= 12, "only {killed} of 36 sorts were killed");

@@ -1,9 +1,11 @@
 //! `dpipe model` as a user runs it: tables, JSON, pictures, and what is refused.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::path::{Path, PathBuf};
+mod scene;
+
 use std::process::{Command, Output, Stdio};
 
+use scene::folder;
 use serde_json::Value;
 
 fn dpipe(arguments: &[&str]) -> Output {
@@ -15,25 +17,6 @@ fn good(arguments: &[&str]) -> String {
     let output = dpipe(arguments);
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
-}
-
-/// A file under the target folder that vanishes with the test.
-struct Picture(PathBuf);
-
-impl Picture {
-    fn new(name: &str) -> Picture {
-        Picture(Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}.svg", std::process::id())))
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for Picture {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
 }
 
 #[test]
@@ -77,11 +60,12 @@ fn pipette_beside_the_published_tables() {
 
 #[test]
 fn pictures_stand_alone() {
-    let (placements, pipette) = (Picture::new("placements"), Picture::new("pipette"));
-    good(&["placements", "--svg", placements.path()]);
-    good(&["pipette", "--reads", "5000", "--nodes", "2000", "--json", "--svg", pipette.path()]);
+    let folder = folder();
+    let (placements, pipette) = (folder.path("placements"), folder.path("pipette"));
+    good(&["placements", "--svg", placements.to_str().unwrap()]);
+    good(&["pipette", "--reads", "5000", "--nodes", "2000", "--json", "--svg", pipette.to_str().unwrap()]);
     for picture in [placements, pipette] {
-        let svg = std::fs::read_to_string(&picture.0).unwrap();
+        let svg = std::fs::read_to_string(picture).unwrap();
         assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n") && svg.len() > 10_000);
         assert!(!svg.contains("NaN") && !svg.contains("inf") && !svg.contains("href"));
     }

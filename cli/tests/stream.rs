@@ -2,44 +2,15 @@
 //! processes is killed.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod scene;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-static COUNT: AtomicU64 = AtomicU64::new(0);
-
-/// A folder that vanishes with the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Folder {
-        let name = format!("stream-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    /// Every name, hidden ones too.
-    fn names(&self) -> Vec<String> {
-        let names = fs::read_dir(&self.0).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<String> = names.collect();
-        names.sort();
-        names
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+use scene::folder;
 
 fn stream(from: &str, through: &str, to: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dpipe"));
@@ -107,7 +78,7 @@ fn sorted_blocks(data: &[u8], block: usize) -> Vec<u8> {
 
 #[test]
 fn a_file_is_transformed_the_same_under_every_placement() {
-    let folder = Folder::new();
+    let folder = folder();
     let data = bytes(1, 1_000_000);
     fs::write(folder.path("in"), &data).unwrap();
     let expected = sorted_blocks(&data, 64 << 10);
@@ -126,12 +97,12 @@ fn a_file_is_transformed_the_same_under_every_placement() {
         let blocks: Vec<_> = run["edges"].as_array().unwrap().iter().map(|e| e["blocks"].as_u64().unwrap()).collect();
         assert_eq!(blocks, [16, 16, 16], "{report}");
     }
-    assert_eq!(folder.names(), ["application", "auto", "central", "distributed", "in"]);
+    assert_eq!(folder.names().unwrap(), ["application", "auto", "central", "distributed", "in"]);
 }
 
 #[test]
 fn all_placements_are_compared_and_the_generator_agrees_with_the_disk() {
-    let folder = Folder::new();
+    let folder = folder();
     let out = folder.path("out");
     let report = good(stream("generate:2M", "lz4-compress,lz4-decompress", &out).args(["--placement", "all"]));
     let runs = report["runs"].as_array().unwrap();
@@ -149,12 +120,12 @@ fn all_placements_are_compared_and_the_generator_agrees_with_the_disk() {
     let (told, shown) = (String::from_utf8(text.stdout).unwrap(), String::from_utf8(text.stderr).unwrap());
     assert!(told.contains("of the rate") && told.contains("distributed resource-side: 102 kB"), "{told}");
     assert!(shown.contains("source ") && shown.contains("; controller "), "{shown}");
-    assert_eq!(folder.names(), ["out"]);
+    assert_eq!(folder.names().unwrap(), ["out"]);
 }
 
 #[test]
 fn compressed_files_are_read_by_the_tool_of_the_format() {
-    let folder = Folder::new();
+    let folder = folder();
     let out = folder.path("out.lz4");
     let data: Vec<u8> = (0..300_000u32).flat_map(|n| (n / 3).to_le_bytes()).collect();
     fs::write(folder.path("in"), &data).unwrap();
@@ -168,7 +139,7 @@ fn compressed_files_are_read_by_the_tool_of_the_format() {
 
 #[test]
 fn what_a_listener_sends_is_written_when_it_closes() {
-    let folder = Folder::new();
+    let folder = folder();
     let data = bytes(3, 777_777);
     let (address, thread) = serve(data.clone(), false);
     let report = good(stream(&address, "xor=42", &folder.path("out")).args(["--blocks", "100000"]));
@@ -187,7 +158,7 @@ fn what_a_listener_sends_is_written_when_it_closes() {
 
 #[test]
 fn what_cannot_be_leaves_nothing_and_says_why() {
-    let folder = Folder::new();
+    let folder = folder();
     let (input, out) = (folder.path("in"), folder.path("out"));
     fs::write(&input, bytes(4, 12_345)).unwrap();
     fs::write(&out, b"what was there before").unwrap();
@@ -218,7 +189,7 @@ fn what_cannot_be_leaves_nothing_and_says_why() {
     }
     let error = bad(&mut stream("generate:1K", "crc32", &folder.path("no/such/folder")));
     assert!(error.contains("no/such"), "{error}");
-    assert_eq!(folder.names(), ["in", "out"]);
+    assert_eq!(folder.names().unwrap(), ["in", "out"]);
     assert_eq!(fs::read(&out).unwrap(), b"what was there before");
 }
 
@@ -243,7 +214,7 @@ fn is_one_of_ours(pid: u32) -> bool {
 
 #[test]
 fn killing_any_process_leaves_no_file_and_no_process() {
-    let folder = Folder::new();
+    let folder = folder();
     let out = folder.path("out");
     for victim in ["source", "crc32", "sink", "controller", "dpipe"] {
         let (address, thread) = serve(bytes(6, 3_000_000), true);
@@ -263,7 +234,7 @@ fn killing_any_process_leaves_no_file_and_no_process() {
             assert!(told.contains(victim), "{victim}: {told}");
         }
         thread.join().unwrap();
-        assert_eq!(folder.names(), [""; 0], "after the death of {victim}");
+        assert_eq!(folder.names().unwrap(), [""; 0], "after the death of {victim}");
         // They end by themselves; that they do not would be a test that never ends.
         while processes.iter().any(|(_, pid)| is_one_of_ours(*pid)) {
             std::thread::sleep(std::time::Duration::from_millis(5));

@@ -19,26 +19,3 @@ pub(crate) use shuttle::{
 
 // Both give poisoned locks in the standard library's type, and references are counted by the same `Arc`.
 pub(crate) use std::sync::{Arc, PoisonError, Weak};
-
-/// Runs a test under many schedules: random ones, and such in which few threads are overtaken at unlucky moments (PCT).
-///
-/// `DATAPIPES_SCHEDULES` sets how many of each. A failure prints its seed; `SHUTTLE_RANDOM_SEED` repeats it.
-#[cfg(all(test, shuttle))]
-pub(crate) fn schedules(test: impl Fn() + Send + Sync + 'static) {
-    use shuttle::scheduler::{PctScheduler, RandomScheduler};
-    use shuttle::{Config, MaxSteps, Runner};
-
-    let count = std::env::var("DATAPIPES_SCHEDULES").ok().and_then(|n| n.parse().ok()).unwrap_or(2000);
-    let config = || {
-        let mut config = Config::new();
-        config.stack_size = 512 << 10;
-        // Who spins for ever is found, too.
-        config.max_steps = MaxSteps::FailAfter(100_000);
-        config.silence_warnings = true;
-        config
-    };
-    let test = Arc::new(test);
-    let again = test.clone();
-    Runner::new(RandomScheduler::new(count), config()).run(move || again());
-    Runner::new(PctScheduler::new(3, count / 2), config()).run(move || test());
-}

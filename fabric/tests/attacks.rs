@@ -381,7 +381,7 @@ fn descriptors_of_the_wrong_type_fail_their_own_device() {
     let write_only = std::fs::OpenOptions::new().write(true).open("/dev/null").unwrap();
     for fd in [directory.into(), std::os::fd::OwnedFd::from(pipe), write_only.into()] {
         let mut graph = Graph::new(Shape::new(2, 4096), Trust::Copy);
-        let source = graph.device("source", Role::Source { place: place.clone() }, vec![fd]);
+        let source = graph.device("source", Role::Source { place: place.clone(), sum: false }, vec![fd]);
         graph.connect(source, Graph::APPLICATION).unwrap();
         let mut flow = graph.start(&mut session, Placement::DistributedResourceSide).unwrap();
         let mut receiver = flow.take_receiver(0).unwrap().with_patience(LONG);
@@ -391,7 +391,7 @@ fn descriptors_of_the_wrong_type_fail_their_own_device() {
         drop(receiver);
         flow.end(&mut session).unwrap();
     }
-    let missing = session.launch("missing", Role::Source { place }, &[]).unwrap();
+    let missing = session.launch("missing", Role::Source { place, sum: false }, &[]).unwrap();
     assert_eq!(session.ready(missing, Patience::default()).unwrap_err().kind(), ErrorKind::Device);
     bystander.stays_well(&mut session);
 }

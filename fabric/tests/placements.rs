@@ -112,7 +112,8 @@ fn a_file_goes_through_decompression_into_a_file_that_appears_whole() {
         let (small, large) = (Shape::new(3, 64 << 10), Shape::new(3, 80 << 10));
         let mut graph = Graph::new(large, Trust::Copy);
         let place = Place::File { descriptor: 0, direct: None, offset: 0, len: None };
-        let source = graph.device("source", Role::Source { place: place.clone() }, vec![reader(&dir.join("in"))]);
+        let source =
+            graph.device("source", Role::Source { place: place.clone(), sum: true }, vec![reader(&dir.join("in"))]);
         let pack = graph.device("pack", transform("lz4-compress"), Vec::new());
         let unpack = graph.device("unpack", transform("lz4-decompress"), Vec::new());
         let sink = graph.device("sink", Role::Sink { place }, vec![target]);
@@ -125,6 +126,8 @@ fn a_file_goes_through_decompression_into_a_file_that_appears_whole() {
         assert!(!out.exists(), "nothing has a name before it is published");
         draft.publish(report.bytes_in, Identity::New).unwrap();
         assert!(std::fs::read(&out).unwrap() == data);
+        let read = flow.report(&mut session, source, LONG).unwrap();
+        assert_eq!((read.bytes_in, read.bytes_out, read.crc), (report.bytes_in, report.bytes_in, report.crc));
         let packed = flow.report(&mut session, pack, LONG).unwrap();
         assert!(packed.bytes_out < packed.bytes_in / 2);
         flow.end(&mut session).unwrap();
@@ -134,12 +137,23 @@ fn a_file_goes_through_decompression_into_a_file_that_appears_whole() {
 
 #[test]
 fn network_ingest_sends_what_arrives_until_the_peer_ends() {
+    let data = bytes(3, 700_000);
+    for whole_blocks in [false, true] {
+        let (back, lens) = ingested(&data, whole_blocks);
+        assert!(back == data, "whole blocks: {whole_blocks}");
+        if whole_blocks {
+            assert!(lens.len() == 22 && lens[..21].iter().all(|len| *len == 32 << 10), "{lens:?}");
+        }
+    }
+}
+
+/// What came of these bytes over a connection, and how long its blocks were.
+fn ingested(data: &[u8], whole_blocks: bool) -> (Vec<u8>, Vec<usize>) {
     use std::io::Write;
     let mut session = session();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let data = bytes(3, 700_000);
-    let sent = data.clone();
+    let sent = data.to_vec();
     let peer = std::thread::spawn(move || {
         let mut stream = std::net::TcpStream::connect(address).unwrap();
         for part in sent.chunks(10_000) {
@@ -148,16 +162,18 @@ fn network_ingest_sends_what_arrives_until_the_peer_ends() {
     });
     let (socket, _) = listener.accept().unwrap();
     let mut graph = Graph::new(Shape::new(4, 32 << 10), Trust::Copy);
-    let ingest = graph.device("ingest", Role::Source { place: Place::Socket { descriptor: 0 } }, vec![socket.into()]);
+    let place = Place::Socket { descriptor: 0, whole_blocks };
+    let ingest = graph.device("ingest", Role::Source { place, sum: false }, vec![socket.into()]);
     let sum = graph.device("sum", transform("crc32"), Vec::new());
     graph.connect(ingest, sum).unwrap();
     graph.connect(sum, Graph::APPLICATION).unwrap();
     let mut flow = graph.start(&mut session, Placement::DistributedResourceSide).unwrap();
     let mut receiver = flow.take_receiver(0).unwrap().with_patience(LONG);
-    let mut back = Vec::new();
+    let (mut back, mut lens) = (Vec::new(), Vec::new());
     loop {
         let block = receiver.receive().unwrap();
         back.extend_from_slice(&block);
+        lens.extend(Some(block.len()).filter(|len| *len > 0));
         let end = block.head().end;
         block.done().unwrap();
         if end {
@@ -165,8 +181,9 @@ fn network_ingest_sends_what_arrives_until_the_peer_ends() {
         }
     }
     peer.join().unwrap();
-    assert!(back == data);
+    drop(receiver);
     flow.end(&mut session).unwrap();
+    (back, lens)
 }
 
 #[test]

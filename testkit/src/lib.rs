@@ -3,11 +3,20 @@
 //! - [`generate`]: records, numbers and lines as pure functions from a byte range to its content.
 //! - [`access`]: which bytes of a file are read, in which order: uniform, zipf, embeddings, a social graph.
 //! - [`validate`]: order and multiset checksum of data fed in pieces.
+//! - [`conformance`]: one suite for every backend and every locator.
+//! - [`Folder`]: where a test works; with `--cfg shuttle`, `schedules` runs one under schedules chosen at random.
 //!
-//! None does any I/O; the caller moves the bytes, through pipes.
+//! The first three do no I/O; the caller moves the bytes, through pipes.
 #![deny(unsafe_code)]
 
 pub mod access;
 pub mod conformance;
+mod folder;
 pub mod generate;
+#[cfg(shuttle)]
+mod schedules;
 pub mod validate;
+
+pub use folder::Folder;
+#[cfg(shuttle)]
+pub use schedules::schedules;

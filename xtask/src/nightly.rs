@@ -17,9 +17,13 @@ pub(crate) fn miri() -> Outcome<()> {
             return Ok(());
         }
     }
-    let mut command = nightly_cargo(&["miri", "test", "-p", "datapipes-core", "memory", "--", "--show-output"]);
-    // The code under test asks for the page size and maps memory; isolation would refuse clocks and files.
-    stream(command.env("MIRIFLAGS", "-Zmiri-disable-isolation").env("CARGO_TARGET_DIR", root().join("target/miri")))
+    for (package, tests) in [("datapipes-core", "memory"), ("datapipes-cache", "store::")] {
+        let mut command = nightly_cargo(&["miri", "test", "-p", package, "--lib", tests, "--", "--show-output"]);
+        // The code under test asks for the page size and maps memory; isolation would refuse clocks and files.
+        command.env("MIRIFLAGS", "-Zmiri-disable-isolation").env("CARGO_TARGET_DIR", root().join("target/miri"));
+        stream(&mut command)?;
+    }
+    Ok(())
 }
 
 pub(crate) fn asan() -> Outcome<()> {
@@ -29,7 +33,7 @@ pub(crate) fn asan() -> Outcome<()> {
     };
     // --target keeps the sanitizer out of build scripts and macros; doc tests do not take part.
     let mut command = nightly_cargo(&["test", "--no-fail-fast", "--lib", "--tests", "--target", &host]);
-    for package in ["datapipes-core", "datapipes-cpu", "datapipes-file"] {
+    for package in ["datapipes-core", "datapipes-cpu", "datapipes-file", "datapipes-cache", "datapipes-fabric"] {
         command.args(["-p", package]);
     }
     command.args(["--", "--show-output"]);

@@ -1,7 +1,7 @@
 //! Who was evicted not long ago: fingerprints with a time, four bytes each, in sets of one half line.
 
+use crate::store::ground::Table;
 use crate::store::index::mix;
-use crate::store::memory::Table;
 
 /// Entries of a set.
 const WAYS: usize = 8;

@@ -17,7 +17,9 @@ pub(crate) use s3fifo::S3Fifo;
 pub(crate) use sieve::Sieve;
 pub(crate) use tinylfu::TinyLfu;
 
+use crate::store::ground::Ground;
 use crate::store::memory::Slots;
+use crate::sync::Arc;
 
 /// What becomes of bytes that were read from the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,9 +35,13 @@ pub(crate) trait Policy: Send + Sized {
     /// Bytes beside each item for links: 0 or 8.
     const EXTRA: usize;
 
-    /// For a shard of `share` bytes. `table` gives memory of the shard, once, for what must be remembered of items that are
-    /// not there any more.
-    fn new(share: usize, slots: &mut Slots) -> (Self, usize);
+    /// For a shard of `share` bytes, of which it may take tables for what must be remembered of items that are not there any
+    /// more.
+    fn new(share: usize, ground: &Arc<Ground>) -> Self;
+
+    /// From this count of an item's reads (in its header) on a further one changes nothing, and need not be told. None: every
+    /// read is to be told.
+    fn enough(&self) -> Option<u8>;
 
     /// An item was read.
     fn touched(&mut self, slots: &mut Slots, class: u8, slot: u32, key: u64);

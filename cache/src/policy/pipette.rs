@@ -15,8 +15,10 @@ use super::lru::List;
 use super::sketch::Sketch;
 use super::{Admission, Policy};
 use crate::store::class::CLASSES;
+use crate::store::ground::Ground;
 use crate::store::header::State;
 use crate::store::memory::Slots;
+use crate::sync::Arc;
 
 /// Ratios of reuses to accesses outside of which the threshold moves, in percent (the published code's).
 const MIN_PERCENT: u64 = 25;
@@ -85,11 +87,16 @@ impl Pipette {
 impl Policy for Pipette {
     const EXTRA: usize = 8;
 
-    fn new(share: usize, slots: &mut Slots) -> (Pipette, usize) {
+    fn new(share: usize, ground: &Arc<Ground>) -> Pipette {
         let bytes = (share / 64).next_multiple_of(64);
-        let references = Sketch::over(slots.table(bytes, 0), (share / 150 * 10) as u64);
+        let references = Sketch::over(ground.table(bytes), (share / 150 * 10) as u64);
         let classes = std::array::from_fn(|_| ByClass::default());
-        (Pipette { classes, references, threshold: LOWEST, accesses: 0, reuses: 0 }, bytes)
+        Pipette { classes, references, threshold: LOWEST, accesses: 0, reuses: 0 }
+    }
+
+    fn enough(&self) -> Option<u8> {
+        // Each read moves an item in its list, and counts.
+        None
     }
 
     fn touched(&mut self, slots: &mut Slots, class: u8, slot: u32, key: u64) {

@@ -15,8 +15,10 @@ use super::clock::{Hand, Judgement};
 use super::ghosts::Ghosts;
 use super::{Admission, Policy};
 use crate::store::class::CLASSES;
+use crate::store::ground::Ground;
 use crate::store::header::{MAX_FREQ, State};
 use crate::store::memory::Slots;
+use crate::sync::Arc;
 
 /// Probation has one part in this many of a class.
 const PROBATION_PART: usize = 10;
@@ -105,18 +107,20 @@ impl S3Fifo {
 impl Policy for S3Fifo {
     const EXTRA: usize = 0;
 
-    fn new(share: usize, slots: &mut Slots) -> (S3Fifo, usize) {
-        let entries = Ghosts::entries_for(share);
-        let ghosts = Ghosts::over(slots.table(entries, 0));
-        (S3Fifo { classes: std::array::from_fn(|_| ByClass::default()), ghosts, recency: false }, entries * 4)
+    fn new(share: usize, ground: &Arc<Ground>) -> S3Fifo {
+        let ghosts = Ghosts::over(ground.table(Ghosts::entries_for(share)));
+        S3Fifo { classes: std::array::from_fn(|_| ByClass::default()), ghosts, recency: false }
+    }
+
+    fn enough(&self) -> Option<u8> {
+        Some(if self.recency { 1 } else { MAX_FREQ })
     }
 
     #[inline]
     fn touched(&mut self, slots: &mut Slots, _class: u8, slot: u32, _key: u64) {
         let header = slots.header(slot);
-        let most = if self.recency { 1 } else { MAX_FREQ };
         // Written only where it changes: a line that is only read stays clean.
-        if header.freq() < most {
+        if self.enough().is_some_and(|enough| header.freq() < enough) {
             slots.set_header(slot, header.with_freq(header.freq() + 1));
         }
     }

@@ -4,7 +4,9 @@
 use super::lru::List;
 use super::{Admission, Policy};
 use crate::store::class::CLASSES;
+use crate::store::ground::Ground;
 use crate::store::memory::{NONE, Slots};
+use crate::sync::Arc;
 
 #[derive(Clone, Copy)]
 struct ByClass {
@@ -30,9 +32,13 @@ impl Sieve {
 impl Policy for Sieve {
     const EXTRA: usize = 8;
 
-    fn new(_share: usize, _slots: &mut Slots) -> (Sieve, usize) {
+    fn new(_share: usize, _ground: &Arc<Ground>) -> Sieve {
         let class = ByClass { list: List::default(), hand: NONE };
-        (Sieve { classes: [class; CLASSES], evicted: [0; CLASSES] }, 0)
+        Sieve { classes: [class; CLASSES], evicted: [0; CLASSES] }
+    }
+
+    fn enough(&self) -> Option<u8> {
+        Some(1)
     }
 
     #[inline]

@@ -1,8 +1,8 @@
 //! How often a key was seen lately: small counters shared by many keys, halved now and then (a count-min sketch with
 //! aging, as in TinyLFU: Einziger, Friedman, Manes, ACM TOS 2017).
 
+use crate::store::ground::Table;
 use crate::store::index::mix;
-use crate::store::memory::Table;
 
 /// Counters of four bits, two a byte; a key has four, all in one line.
 pub(crate) struct Sketch {

@@ -10,8 +10,10 @@ use super::clock::{Hand, Judgement};
 use super::sketch::Sketch;
 use super::{Admission, Policy};
 use crate::store::class::CLASSES;
+use crate::store::ground::Ground;
 use crate::store::header::State;
 use crate::store::memory::Slots;
+use crate::sync::Arc;
 
 /// The window has one part in this many of a class.
 const WINDOW_PART: usize = 100;
@@ -72,11 +74,15 @@ impl TinyLfu {
 impl Policy for TinyLfu {
     const EXTRA: usize = 0;
 
-    fn new(share: usize, slots: &mut Slots) -> (TinyLfu, usize) {
-        let bytes = (share / 64).next_multiple_of(64);
+    fn new(share: usize, ground: &Arc<Ground>) -> TinyLfu {
         // About ten additions for each item of 128 bytes that fits.
-        let sketch = Sketch::over(slots.table(bytes, 0), (share / 150 * 10) as u64);
-        (TinyLfu { classes: std::array::from_fn(|_| ByClass::default()), sketch }, bytes)
+        let sketch = Sketch::over(ground.table((share / 64).next_multiple_of(64)), (share / 150 * 10) as u64);
+        TinyLfu { classes: std::array::from_fn(|_| ByClass::default()), sketch }
+    }
+
+    fn enough(&self) -> Option<u8> {
+        // The sketch counts all.
+        None
     }
 
     #[inline]

@@ -13,9 +13,24 @@ pub(crate) const CAPACITIES: [usize; 21] =
 pub(crate) const CLASSES: usize = CAPACITIES.len();
 
 /// The smallest class that can hold `len` bytes.
+#[inline]
 pub(crate) fn class_of(len: usize) -> u8 {
-    CAPACITIES.partition_point(|&c| c < len).min(CLASSES - 1) as u8
+    OF_EIGHTS.get(len.div_ceil(8)).copied().unwrap_or(CLASSES as u8 - 1)
 }
+
+/// The class of each length in units of eight bytes, by which all capacities go.
+static OF_EIGHTS: [u8; MAX_LEN / 8 + 1] = {
+    let mut of = [0; MAX_LEN / 8 + 1];
+    let (mut eights, mut class) = (0, 0);
+    while eights < of.len() {
+        if eights * 8 > CAPACITIES[class] {
+            class += 1;
+        }
+        of[eights] = class as u8;
+        eights += 1;
+    }
+    of
+};
 
 /// Where things lie in a slab of a class.
 ///
@@ -57,6 +72,9 @@ mod tests {
         assert_eq!(CAPACITIES[usize::from(class_of(128))], 128);
         assert_eq!(CAPACITIES[usize::from(class_of(129))], 160);
         assert_eq!(usize::from(class_of(MAX_LEN)), CLASSES - 1);
+        for len in 0..=MAX_LEN {
+            assert_eq!(usize::from(class_of(len)), CAPACITIES.partition_point(|&c| c < len), "{len}");
+        }
     }
 
     #[test]

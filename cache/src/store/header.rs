@@ -30,7 +30,6 @@ pub(crate) const PERIODS: u8 = 8;
 
 /// An item's header, or a free slot's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(transparent)]
 pub(crate) struct Header(u64);
 
 impl Header {
@@ -41,6 +40,15 @@ impl Header {
 
     pub(crate) fn free(next: u32) -> Header {
         Header(u64::from(next) << 32 | State::Free as u64)
+    }
+
+    /// From a word of memory. Every number is a header.
+    pub(crate) fn of(bits: u64) -> Header {
+        Header(bits)
+    }
+
+    pub(crate) fn bits(self) -> u64 {
+        self.0
     }
 
     /// The free slot after this one.

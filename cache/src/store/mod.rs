@@ -1,7 +1,11 @@
 //! The cache itself: memory divided among shards by page.
 
 pub(crate) mod class;
+mod glance;
+pub(crate) mod ground;
+mod guarded;
 pub(crate) mod header;
+mod hits;
 pub(crate) mod index;
 pub(crate) mod memory;
 pub(crate) mod shard;
@@ -9,17 +13,20 @@ pub(crate) mod shard;
 mod tests;
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use datapipes_core::{Error, ErrorKind, Result};
 
 use crate::policy::Policy;
 use crate::reassign::Reassignment;
-use crate::sync::{Mutex, lock};
 use class::{CLASSES, SLAB};
+use ground::{Ground, Memory};
+use guarded::Guarded;
 use header::Header;
+use hits::Hits;
 use index::mix;
-use memory::{Memory, Pinned};
+use memory::Pinned;
 pub(crate) use shard::{ClassState, Missing, PAGE, SECTOR, Shard};
 
 /// The memory of a shard, where there is enough: with less, classes fight for slabs, and what rounding costs is felt.
@@ -45,7 +52,10 @@ pub(crate) trait Store: Send + Sync {
     fn holds(&self, offset: u64, len: usize) -> bool;
 
     /// Brings the index's line for an offset nearer.
-    fn prefetch(&self, offset: u64);
+    fn index_soon(&self, offset: u64);
+
+    /// Brings nearer what the index has for an offset, once that has come.
+    fn item_soon(&self, offset: u64);
 
     /// Removes everything that holds a byte of the range.
     fn invalidate(&self, range: Range<u64>);
@@ -85,26 +95,54 @@ pub(crate) struct StoreState {
     pub(crate) reassigned: u64,
 }
 
-/// A line of its own for each lock.
+/// A shard, on lines of its own.
 #[repr(align(128))]
-struct Apart<T> {
-    it: T,
-    /// Where the index lies, as it was last seen: only to bring lines nearer.
-    index_at: AtomicUsize,
-    buckets: AtomicUsize,
+struct Apart<P> {
+    shard: Guarded<Shard<P>>,
+    /// What is read of it without the lock.
+    ground: Arc<Ground>,
+    /// How often an item must have been read that a further read changes nothing; [`EVERY`]: every read does.
+    enough: AtomicU8,
 }
 
-impl<P: Policy> Apart<Mutex<Shard<P>>> {
-    fn note_index(&self, shard: &Shard<P>) {
-        let (at, buckets) = shard.index_place();
-        self.index_at.store(at, Ordering::Relaxed);
-        self.buckets.store(buckets, Ordering::Relaxed);
+/// Every read of an item changes something.
+const EVERY: u8 = u8::MAX;
+
+impl<P: Policy> Apart<P> {
+    fn new(shard: Shard<P>) -> Apart<P> {
+        let (ground, enough) = (shard.ground().clone(), AtomicU8::new(shard.enough().unwrap_or(EVERY)));
+        Apart { shard: Guarded::new(shard), ground, enough }
+    }
+
+    /// Copies the bytes without the lock, where the policy need not hear of every read.
+    #[inline]
+    fn glance(&self, offset: u64, out: &mut [u8], period: Option<u8>) -> bool {
+        let enough = self.enough.load(Ordering::Relaxed);
+        if enough == EVERY || out.len() > glance::LONGEST {
+            return false;
+        }
+        let Some(version) = self.shard.version() else { return false };
+        let Some(seen) = glance::read(&self.ground, offset, out) else { return false };
+        if shard::is_old(seen.header, period) || !self.shard.unchanged(version) {
+            return false;
+        }
+        // Whoever finds the shard in use leaves: a count that is lost now and then changes little.
+        if seen.header.freq() < enough
+            && let Some(mut shard) = self.shard.mark(version)
+        {
+            shard.touched(seen.slot);
+        }
+        true
     }
 }
 
 /// Shards with one policy.
 pub(crate) struct Sharded<P> {
-    shards: Box<[Apart<Mutex<Shard<P>>>]>,
+    shards: Box<[Apart<P>]>,
+    /// Those without the lock.
+    hits: Hits,
+    /// Hits of them that were reckoned with when slabs were last divided, by class.
+    seen: [AtomicU64; CLASSES],
     memory_bytes: usize,
     /// Present period; items know theirs only where there is a time to live.
     period: AtomicU8,
@@ -121,29 +159,27 @@ impl<P: Policy> Sharded<P> {
         }
         let count = (budget / SHARD_BYTES).clamp(1, MOST_SHARDS);
         let count = if count.is_power_of_two() { count } else { count.next_power_of_two() / 2 };
-        let share = budget / count / 4096 * 4096;
+        let share = (budget - Hits::BYTES) / count / 4096 * 4096;
         debug_assert!(share >= 4 * SLAB);
         let memory = Memory::map(share * count, prefault)?;
-        let shards = (0..count)
-            .map(|i| {
-                let it = Mutex::new(Shard::new(&memory, i * share, share)?);
-                Ok(Apart { it, index_at: AtomicUsize::new(0), buckets: AtomicUsize::new(0) })
-            })
-            .collect::<Result<Box<[_]>>>()?;
-        let period = AtomicU8::new(0);
-        Ok(Sharded { shards, memory_bytes: share * count, period, lives, reassigned: AtomicU64::new(0) })
+        let shards =
+            (0..count).map(|i| Shard::new(&memory, i * share, share).map(Apart::new)).collect::<Result<Box<[_]>>>()?;
+        Ok(Sharded {
+            shards,
+            hits: Hits::default(),
+            seen: Default::default(),
+            memory_bytes: share * count + Hits::BYTES,
+            period: AtomicU8::new(0),
+            lives,
+            reassigned: AtomicU64::new(0),
+        })
     }
 
     #[inline]
-    fn apart(&self, offset: u64) -> &Apart<Mutex<Shard<P>>> {
+    fn of(&self, offset: u64) -> &Apart<P> {
         // Other bits than those by which the index places a sector.
         let at = mix((offset / PAGE) ^ 0xa5a5_5a5a_0f0f_f0f0) as usize & (self.shards.len() - 1);
         &self.shards[at]
-    }
-
-    #[inline]
-    fn of(&self, offset: u64) -> &Mutex<Shard<P>> {
-        &self.apart(offset).it
     }
 
     #[inline]
@@ -155,29 +191,33 @@ impl<P: Policy> Sharded<P> {
 impl<P: Policy> Store for Sharded<P> {
     #[inline]
     fn read(&self, offset: u64, out: &mut [u8]) -> std::result::Result<(), Missing> {
-        lock(self.of(offset)).read(offset, out, self.period())
+        let (apart, period) = (self.of(offset), self.period());
+        if apart.glance(offset, out, period) {
+            self.hits.add(out.len());
+            return Ok(());
+        }
+        apart.shard.change().read(offset, out, period)
     }
 
     fn pin(&self, offset: u64, len: usize) -> std::result::Result<Pinned, Missing> {
-        lock(self.of(offset)).pin(offset, len, self.period())
+        self.of(offset).shard.change().pin(offset, len, self.period())
     }
 
     fn insert(&self, offset: u64, bytes: &[u8], asked: u64, valid: &dyn Fn() -> bool) -> bool {
-        let apart = self.apart(offset);
-        let mut shard = lock(&apart.it);
-        let kept = valid() && shard.insert(offset, bytes, self.period().unwrap_or(0), asked);
-        apart.note_index(&shard);
-        kept
+        let mut shard = self.of(offset).shard.change();
+        valid() && shard.insert(offset, bytes, self.period().unwrap_or(0), asked)
     }
 
     fn holds(&self, offset: u64, len: usize) -> bool {
-        lock(self.of(offset)).holds(offset, len)
+        self.of(offset).shard.look().holds(offset, len)
     }
 
-    fn prefetch(&self, offset: u64) {
-        let apart = self.apart(offset);
-        let place = (apart.index_at.load(Ordering::Relaxed), apart.buckets.load(Ordering::Relaxed));
-        index::prefetch_bucket(place, Shard::<P>::hash(offset));
+    fn index_soon(&self, offset: u64) {
+        glance::index_soon(&self.of(offset).ground, offset);
+    }
+
+    fn item_soon(&self, offset: u64) {
+        glance::item_soon(&self.of(offset).ground, offset);
     }
 
     fn invalidate(&self, range: Range<u64>) {
@@ -185,33 +225,41 @@ impl<P: Policy> Store for Sharded<P> {
             return;
         }
         let pages = range.start / PAGE..range.end.div_ceil(PAGE);
-        let items: usize = self.shards.iter().map(|s| lock(&s.it).items()).sum();
+        let items: usize = self.shards.iter().map(|s| s.shard.look().items()).sum();
         if (pages.end - pages.start) * 8 > items as u64 {
             // Cheaper to look at all that is there than for all that may be.
             let goes = |h: Header| h.overlaps(range.start, range.end);
-            self.shards.iter().for_each(|s| lock(&s.it).sweep(goes));
+            self.shards.iter().for_each(|s| s.shard.change().sweep(goes));
             return;
         }
         for page in pages {
             let (from, to) = ((page * PAGE).max(range.start), ((page + 1) * PAGE).min(range.end));
-            lock(self.of(from)).invalidate(from, to);
+            self.of(from).shard.change().invalidate(from, to);
         }
     }
 
     fn next_period(&self) {
         let now = self.period.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        self.shards.iter().for_each(|s| lock(&s.it).expire(now));
+        self.shards.iter().for_each(|s| s.shard.change().expire(now));
     }
 
     fn rebalance(&self, how: Reassignment) {
-        for shard in &self.shards {
-            let moved = how.apply(&mut lock(&shard.it));
+        // Without the lock hits are counted for all shards together: each has its share.
+        let (sums, count) = (self.hits.sums(), self.shards.len() as u64);
+        let hits =
+            std::array::from_fn(|c| sums[c][0].wrapping_sub(self.seen[c].swap(sums[c][0], Ordering::Relaxed)) / count);
+        for apart in &self.shards {
+            let moved = how.apply(&mut apart.shard.change(), &hits);
             self.reassigned.fetch_add(moved, Ordering::Relaxed);
         }
     }
 
     fn prefer_recency(&self, recency: bool) {
-        self.shards.iter().for_each(|s| lock(&s.it).prefer_recency(recency));
+        for apart in &self.shards {
+            let mut shard = apart.shard.change();
+            shard.prefer_recency(recency);
+            apart.enough.store(shard.enough().unwrap_or(EVERY), Ordering::Relaxed);
+        }
     }
 
     fn shards(&self) -> usize {
@@ -220,15 +268,15 @@ impl<P: Policy> Store for Sharded<P> {
 
     fn each(&self, shard: usize, call: &mut dyn FnMut(u64, &[u8], u8)) {
         if let Some(shard) = self.shards.get(shard) {
-            lock(&shard.it).each(call);
+            shard.shard.look().each(call);
         }
     }
 
     fn state(&self) -> StoreState {
         let mut state = StoreState { memory_bytes: self.memory_bytes, ..StoreState::default() };
         let (mut thresholds, mut having) = (0.0, 0);
-        for shard in &self.shards {
-            let shard = lock(&shard.it);
+        for apart in &self.shards {
+            let shard = apart.shard.look();
             state.items += shard.items();
             state.live_bytes += shard.live_bytes();
             state.table_bytes += shard.table_bytes();
@@ -240,6 +288,10 @@ impl<P: Policy> Store for Sharded<P> {
                 sum.add(&of);
             }
         }
+        for (sum, [hits, bytes]) in state.classes.iter_mut().zip(self.hits.sums()) {
+            sum.counts.hits += hits;
+            sum.counts.asked_bytes += bytes;
+        }
         state.threshold = (having > 0).then(|| thresholds / f64::from(having));
         state.reassigned = self.reassigned.load(Ordering::Relaxed);
         state
@@ -247,7 +299,7 @@ impl<P: Policy> Store for Sharded<P> {
 
     #[cfg(test)]
     fn check(&self) {
-        self.shards.iter().for_each(|s| lock(&s.it).check());
+        self.shards.iter().for_each(|s| s.shard.change().check());
     }
 }
 

@@ -6,12 +6,15 @@
 //! insert: what it covers goes; a slot: free one, fresh one, new slab, or the policy's victim; header, bytes, index
 //! ```
 
+mod slabs;
+
 use datapipes_core::Result;
 
-use super::class::{CLASSES, SLAB, class_of};
+use super::class::{CLASSES, class_of};
+use super::ground::{Ground, Memory};
 use super::header::{Header, PERIODS, State};
 use super::index::{Bucket, Index, mix};
-use super::memory::{Memory, NONE, Pinned, Slots};
+use super::memory::{NONE, Pinned, Slots};
 use crate::policy::{Admission, Policy};
 use crate::reassign::Lately;
 use crate::sync::Arc;
@@ -88,8 +91,6 @@ pub(crate) struct Shard<P> {
     free_slabs: Vec<u32>,
     /// Slots that died while somebody read from their slab.
     dead: Vec<u32>,
-    /// Bytes of tables at the end that do not grow.
-    fixed: usize,
     /// Slabs below the index.
     usable: usize,
     /// Items by the number of sectors before their last one in which they begin: how far back a search must look.
@@ -97,48 +98,56 @@ pub(crate) struct Shard<P> {
     live_bytes: usize,
 }
 
+/// Whether an item has lived too long.
+#[inline]
+pub(crate) fn is_old(header: Header, period: Option<u8>) -> bool {
+    period.is_some_and(|now| now.wrapping_sub(header.period()) % PERIODS >= LIFE)
+}
+
+/// By what an item or a range is found: the sector it begins in.
+#[inline]
+pub(crate) fn hash_of(offset: u64) -> u64 {
+    mix(offset / SECTOR)
+}
+
 impl<P: Policy> Shard<P> {
     pub(crate) fn new(memory: &Arc<Memory>, at: usize, share: usize) -> Result<Shard<P>> {
-        let mut slots = Slots::over(memory, at, share, P::EXTRA)?;
-        let (policy, fixed) = P::new(share, &mut slots);
-        let fixed = fixed.next_multiple_of(64);
-        let index = Index::over(slots.table::<Bucket>(LEAST_BUCKETS, fixed));
-        let mut shard = Shard {
+        let slots = Slots::over(memory, at, share, P::EXTRA)?;
+        let policy = P::new(share, &slots);
+        let index = Index::over(&slots, LEAST_BUCKETS);
+        let usable = slots.slabs_below(LEAST_BUCKETS);
+        Ok(Shard {
             slots,
             index,
             policy,
             classes: Default::default(),
-            free_slabs: Vec::new(),
+            free_slabs: (0..usable as u32).rev().collect(),
             dead: Vec::new(),
-            fixed,
-            usable: 0,
+            usable,
             reach: [0; 8],
             live_bytes: 0,
-        };
-        shard.usable = shard.usable_with(LEAST_BUCKETS);
-        shard.free_slabs = (0..shard.usable as u32).rev().collect();
-        Ok(shard)
+        })
     }
 
-    /// Slabs below an index of so many buckets.
-    fn usable_with(&self, buckets: usize) -> usize {
-        self.slots.len_bytes().saturating_sub(self.fixed + buckets * size_of::<Bucket>()) / SLAB
+    /// The memory, for those who look without the lock.
+    pub(crate) fn ground(&self) -> &Arc<Ground> {
+        &self.slots
     }
 
-    #[inline]
-    pub(crate) fn hash(offset: u64) -> u64 {
-        mix(offset / SECTOR)
+    /// How often an item must have been read that a further read changes nothing.
+    pub(crate) fn enough(&self) -> Option<u8> {
+        self.policy.enough()
     }
 
-    /// Where the index lies, for those who bring its lines nearer without the lock.
-    pub(crate) fn index_place(&self) -> (usize, usize) {
-        self.index.place()
+    /// Tells the policy of a hit that somebody saw without the lock.
+    pub(crate) fn touched(&mut self, slot: u32) {
+        self.hit(slot);
     }
 
     /// The item that covers the range and begins in the sector of `from`.
     #[inline]
     fn covering(&self, from: u64, offset: u64, len: usize) -> Option<u32> {
-        self.index.find(Self::hash(from), |slot| self.slots.header_and_data_soon(slot).covers(offset, len))
+        self.index.find(hash_of(from), |slot| self.slots.header_and_data_soon(slot).covers(offset, len))
     }
 
     /// An item that holds the byte at `offset`, wherever in the page it begins.
@@ -146,12 +155,8 @@ impl<P: Policy> Shard<P> {
         let first = offset / SECTOR;
         let in_page = (first % (PAGE / SECTOR)) as usize;
         (0..=in_page)
-            .take_while(|&back| back == 0 || self.reach[back..].iter().any(|&n| n > 0))
+            .filter(|&back| back == 0 || self.may_reach(in_page, back))
             .find_map(|back| self.covering((first - back as u64) * SECTOR, offset, 1))
-    }
-
-    fn is_old(header: Header, period: Option<u8>) -> bool {
-        period.is_some_and(|now| now.wrapping_sub(header.period()) % PERIODS >= LIFE)
     }
 
     #[inline]
@@ -166,7 +171,7 @@ impl<P: Policy> Shard<P> {
     fn look(&self, offset: u64, len: usize) -> Look {
         let mut look = Look { whole: None, first: false, missing: Missing { neighbours: 0 } };
         let sector = offset / SECTOR;
-        look.whole = self.index.find(Self::hash(offset), |slot| {
+        look.whole = self.index.find(hash_of(offset), |slot| {
             let header = self.slots.header_and_data_soon(slot);
             if header.covers(offset, len) {
                 return true;
@@ -186,16 +191,16 @@ impl<P: Policy> Shard<P> {
         let look = self.look(offset, len);
         let mut found = look.whole;
         // Only where something begins in an earlier sector than the one it ends in.
-        let reaches = found.is_none() && self.reach[1..].iter().any(|&n| n > 0);
+        let reaches = found.is_none() && self.slots.has_spanning();
         if reaches {
             let first = offset / SECTOR;
             let in_page = (first % (PAGE / SECTOR)) as usize;
             found = (1..=in_page)
-                .take_while(|&back| self.reach[back..].iter().any(|&n| n > 0))
+                .filter(|&back| self.may_reach(in_page, back))
                 .find_map(|back| self.covering((first - back as u64) * SECTOR, offset, len));
         }
         let Some(slot) = found else { return Err((look.first || reaches, look.missing)) };
-        if Self::is_old(self.slots.header(slot), period) {
+        if is_old(self.slots.header(slot), period) {
             self.remove(slot);
             return Err((false, look.missing));
         }
@@ -233,7 +238,7 @@ impl<P: Policy> Shard<P> {
             let at = offset + done as u64;
             let Some(slot) = self.holding(at) else { return false };
             let header = self.slots.header(slot);
-            if Self::is_old(header, period) {
+            if is_old(header, period) {
                 self.remove(slot);
                 return false;
             }
@@ -290,7 +295,7 @@ impl<P: Policy> Shard<P> {
         };
         self.slots.copy_in(slot, bytes);
         self.slots.set_header(slot, Header::item(offset, bytes.len(), period, state));
-        if !self.index.insert(Self::hash(offset), slot) {
+        if !self.index.insert(hash_of(offset), slot) {
             // The index could not grow, because what lies in its way is being read.
             self.slots.set_header(slot, Header::free(NONE));
             self.give_slot(class, slot);
@@ -314,13 +319,27 @@ impl<P: Policy> Shard<P> {
         }
     }
 
+    /// Whether there can be an item that begins so many sectors before this one and reaches it: none crosses its page's end.
+    #[inline]
+    fn may_reach(&self, sector: usize, back: usize) -> bool {
+        self.reach[back..(8 - sector + back).min(8)].iter().any(|&n| n > 0)
+    }
+
     fn reach_of(header: Header) -> usize {
         ((header.end() - 1) / SECTOR - header.offset() / SECTOR) as usize
     }
 
+    fn reach_changes(&mut self, header: Header, by: isize) {
+        let reach = Self::reach_of(header);
+        self.reach[reach] = self.reach[reach].saturating_add_signed(by);
+        if reach > 0 {
+            self.slots.set_spanning(self.reach[1..].iter().sum());
+        }
+    }
+
     fn count_in(&mut self, slot: u32) {
         let header = self.slots.header(slot);
-        self.reach[Self::reach_of(header)] += 1;
+        self.reach_changes(header, 1);
         self.live_bytes += header.len();
         let class = usize::from(self.slots.class_of_slot(slot));
         self.classes[class].live += 1;
@@ -328,7 +347,7 @@ impl<P: Policy> Shard<P> {
 
     fn count_out(&mut self, slot: u32) {
         let header = self.slots.header(slot);
-        self.reach[Self::reach_of(header)] -= 1;
+        self.reach_changes(header, -1);
         self.live_bytes -= header.len();
         let class = usize::from(self.slots.class_of_slot(slot));
         self.classes[class].live -= 1;
@@ -339,201 +358,10 @@ impl<P: Policy> Shard<P> {
         let class = self.slots.class_of_slot(slot);
         let header = self.slots.header(slot);
         self.policy.gone(&mut self.slots, class, slot);
-        self.index.remove(Self::hash(header.offset()), slot);
+        self.index.remove(hash_of(header.offset()), slot);
         self.count_out(slot);
         self.classes[usize::from(class)].counts.invalidated += 1;
         self.give_slot(class, slot);
-    }
-
-    /// Puts a slot that holds nothing any more on its class's list, unless somebody may still read it.
-    fn give_slot(&mut self, class: u8, slot: u32) {
-        if self.slots.is_pinned(Slots::slab_of(slot)) {
-            let header = self.slots.header(slot);
-            self.slots.set_header(slot, header.with_state(State::Dead));
-            self.dead.push(slot);
-            return;
-        }
-        let of = &mut self.classes[usize::from(class)];
-        self.slots.set_header(slot, Header::free(of.free.unwrap_or(NONE)));
-        of.free = Some(slot);
-    }
-
-    /// Frees slots that nobody reads any more.
-    fn bury(&mut self) {
-        let mut at = 0;
-        while at < self.dead.len() {
-            let slot = self.dead[at];
-            if self.slots.is_pinned(Slots::slab_of(slot)) {
-                at += 1;
-            } else {
-                self.dead.swap_remove(at);
-                self.give_slot(self.slots.class_of_slot(slot), slot);
-            }
-        }
-    }
-
-    /// A slot for a new item of the class.
-    fn take_slot(&mut self, class: u8, key: u64) -> Option<u32> {
-        if !self.dead.is_empty() {
-            self.bury();
-        }
-        if let Some(slot) = self.take_unused(class) {
-            return Some(slot);
-        }
-        if let Some(slab) = self.free_slabs.pop() {
-            self.give_slab(class, slab);
-            return self.take_unused(class);
-        }
-        let of = usize::from(class);
-        if self.classes[of].slabs.is_empty() {
-            // A class without any memory takes a slab from the one that has most.
-            let richest = (0..CLASSES).max_by_key(|&c| self.classes[c].slabs.len())? as u8;
-            let slab = self.take_slab(richest)?;
-            self.give_slab(class, slab);
-            return self.take_unused(class);
-        }
-        let slot = self.policy.victim(&mut self.slots, class, &self.classes[of].slabs, key)?;
-        self.index.remove(Self::hash(self.slots.header(slot).offset()), slot);
-        self.count_out(slot);
-        self.classes[of].counts.evicted += 1;
-        self.fetch_ahead(class);
-        self.slots.set_header(slot, Header::free(NONE));
-        Some(slot)
-    }
-
-    /// Brings nearer what the next evictions will touch: an eviction would wait for memory three times otherwise.
-    fn fetch_ahead(&self, class: u8) {
-        let [next, later] = self.policy.next_victims(class);
-        let of_class = |&slot: &u32| self.slots.class_of_slab(Slots::slab_of(slot)) == Some(class);
-        if let Some(slot) = next.filter(of_class) {
-            // Its header came when it was the later one.
-            self.index.prefetch(Self::hash(self.slots.header(slot).offset()));
-        }
-        if let Some(slot) = later.filter(of_class) {
-            self.slots.prefetch(slot);
-        }
-    }
-
-    /// A slot that is free, or was never used.
-    fn take_unused(&mut self, class: u8) -> Option<u32> {
-        let of = &mut self.classes[usize::from(class)];
-        if let Some(slot) = of.free {
-            let next = self.slots.header(slot).next_free();
-            of.free = Some(next).filter(|&n| n != NONE);
-            return Some(slot);
-        }
-        let (slab, place) = of.fresh?;
-        of.fresh = Some((slab, place + 1)).filter(|_| place + 1 < self.slots.geometry(class).items);
-        Some(Slots::slot(slab, place))
-    }
-
-    fn give_slab(&mut self, class: u8, slab: u32) {
-        self.slots.assign(slab, Some(class));
-        let items = self.slots.geometry(class).items;
-        for place in 0..items {
-            self.slots.set_header(Slots::slot(slab, place), Header::free(NONE));
-        }
-        let of = &mut self.classes[usize::from(class)];
-        of.slabs.push(slab);
-        debug_assert!(of.fresh.is_none() && of.free.is_none(), "a class that has free slots needs no slab");
-        of.fresh = Some((slab, 0));
-    }
-
-    /// Takes a slab that nobody reads from a class; what is read often moves to free slots of its class, the rest goes.
-    pub(crate) fn take_slab(&mut self, class: u8) -> Option<u32> {
-        let slabs = &self.classes[usize::from(class)].slabs;
-        // The last ones: they lie highest, and the index grows from above.
-        let slab = *slabs.iter().rev().find(|&&s| !self.slots.is_pinned(s))?;
-        self.empty_slab(slab).then_some(slab)
-    }
-
-    /// Takes everything out of a slab and takes it from its class; false while somebody reads from it.
-    fn empty_slab(&mut self, slab: u32) -> bool {
-        let Some(class) = self.slots.class_of_slab(slab) else { return true };
-        if self.slots.is_pinned(slab) {
-            return false;
-        }
-        self.bury();
-        let items = self.slots.geometry(class).items;
-        let of = &mut self.classes[usize::from(class)];
-        of.slabs.retain(|&s| s != slab);
-        of.fresh = of.fresh.filter(|&(s, _)| s != slab);
-        self.drop_free_slots_of(class, slab);
-        for place in 0..items {
-            let slot = Slots::slot(slab, place);
-            let header = self.slots.header(slot);
-            if !header.is_live() {
-                continue;
-            }
-            let spare = if header.freq() > 0 { self.take_unused(class) } else { None };
-            let hash = Self::hash(header.offset());
-            if let Some(to) = spare {
-                self.slots.copy_within(slot, to, header.len());
-                self.slots.set_header(to, header);
-                self.policy.moved(&mut self.slots, class, slot, to);
-                self.index.replace(hash, slot, to);
-                self.classes[usize::from(class)].counts.moved += 1;
-            } else {
-                self.policy.gone(&mut self.slots, class, slot);
-                self.index.remove(hash, slot);
-                self.count_out(slot);
-                self.classes[usize::from(class)].counts.evicted += 1;
-            }
-            self.slots.set_header(slot, Header::free(NONE));
-        }
-        self.slots.assign(slab, None);
-        true
-    }
-
-    /// Unlinks the free slots of a slab from their class's list.
-    fn drop_free_slots_of(&mut self, class: u8, slab: u32) {
-        let mut kept: Option<u32> = None;
-        let mut next = self.classes[usize::from(class)].free;
-        while let Some(slot) = next {
-            next = Some(self.slots.header(slot).next_free()).filter(|&n| n != NONE);
-            if Slots::slab_of(slot) != slab {
-                self.slots.set_header(slot, Header::free(kept.unwrap_or(NONE)));
-                kept = Some(slot);
-            }
-        }
-        self.classes[usize::from(class)].free = kept;
-    }
-
-    /// Makes the index larger when it is nearly full: it takes slabs from the top.
-    fn grow_index(&mut self) {
-        if self.index.entries() < self.index.comfortable() {
-            return;
-        }
-        let buckets = self.index.buckets() + (self.index.buckets() / 16).max(16);
-        let usable = self.usable_with(buckets);
-        if usable == 0 {
-            return;
-        }
-        for slab in usable as u32..self.usable as u32 {
-            let had_owner = self.slots.class_of_slab(slab).is_some();
-            if !self.empty_slab(slab) {
-                // Somebody reads there; the index grows with a later insertion.
-                return;
-            }
-            if had_owner {
-                self.free_slabs.push(slab);
-            }
-        }
-        self.free_slabs.retain(|&s| (s as usize) < usable);
-        self.usable = usable;
-        self.index = Index::over(self.slots.table::<Bucket>(buckets, self.fixed));
-        for class in 0..CLASSES {
-            for slab in 0..self.classes[class].slabs.len() {
-                let slab = self.classes[class].slabs[slab];
-                for place in 0..self.slots.geometry(class as u8).items {
-                    let slot = Slots::slot(slab, place);
-                    let header = self.slots.header(slot);
-                    if header.is_live() {
-                        self.index.insert(Self::hash(header.offset()), slot);
-                    }
-                }
-            }
-        }
     }
 
     /// Removes everything that holds a byte of the range, which lies in one page.
@@ -565,7 +393,7 @@ impl<P: Policy> Shard<P> {
 
     /// Removes what has lived too long.
     pub(crate) fn expire(&mut self, period: u8) {
-        self.sweep(|header| Self::is_old(header, Some(period)));
+        self.sweep(|header| is_old(header, Some(period)));
     }
 
     /// Calls with each item that was read again, and its bytes.
@@ -596,7 +424,7 @@ impl<P: Policy> Shard<P> {
 
     /// Bytes of tables: index, ghosts, and what the policy allocated.
     pub(crate) fn table_bytes(&self) -> usize {
-        self.fixed + self.index.buckets() * size_of::<Bucket>() + self.policy.allocated_bytes()
+        self.slots.fixed() + self.index.buckets() * size_of::<Bucket>() + self.policy.allocated_bytes()
     }
 
     pub(crate) fn threshold(&self) -> Option<f64> {
@@ -615,16 +443,8 @@ impl<P: Policy> Shard<P> {
         })
     }
 
-    pub(crate) fn slabs(&self) -> usize {
-        self.usable
-    }
-
-    pub(crate) fn has_free_slabs(&self) -> bool {
-        !self.free_slabs.is_empty()
-    }
-
-    /// What the classes did since the last call.
-    pub(crate) fn lately(&mut self) -> [Lately; CLASSES] {
+    /// What the classes did since the last call; `hits` are those of it that were served without the lock.
+    pub(crate) fn lately(&mut self, hits: &[u64; CLASSES]) -> [Lately; CLASSES] {
         std::array::from_fn(|c| {
             let regrets = self.policy.regrets(c as u8);
             let of = &mut self.classes[c];
@@ -632,27 +452,12 @@ impl<P: Policy> Shard<P> {
             let (now, before) = (of.counts, std::mem::replace(&mut of.seen, of.counts));
             Lately {
                 slabs: of.slabs.len(),
-                hits: now.hits - before.hits,
+                hits: now.hits - before.hits + hits[c],
                 misses: now.misses - before.misses,
                 evicted: now.evicted - before.evicted,
                 regrets,
             }
         })
-    }
-
-    /// Moves a slab from one class to another; false where it could not be had.
-    pub(crate) fn reassign(&mut self, from: u8, to: u8) -> bool {
-        if self.classes[usize::from(from)].slabs.len() < 2 {
-            return false;
-        }
-        let Some(slab) = self.take_slab(from) else { return false };
-        let of = &self.classes[usize::from(to)];
-        if of.free.is_some() || of.fresh.is_some() {
-            self.free_slabs.push(slab);
-        } else {
-            self.give_slab(to, slab);
-        }
-        true
     }
 
     /// Checks what must hold between operations; for tests.
@@ -673,7 +478,7 @@ impl<P: Policy> Shard<P> {
                         reach[Self::reach_of(header)] += 1;
                         assert!(header.len() <= super::class::CAPACITIES[class]);
                         assert_eq!(header.offset() / PAGE, (header.end() - 1) / PAGE, "an item crosses a page");
-                        let found = self.index.find(Self::hash(header.offset()), |s| s == slot);
+                        let found = self.index.find(hash_of(header.offset()), |s| s == slot);
                         assert_eq!(found, Some(slot), "an item is not in the index");
                     }
                 }

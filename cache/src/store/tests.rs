@@ -169,3 +169,74 @@ fn time_ends_items() {
     assert!(store.read(4096, &mut [0; 64]).is_err());
     assert_eq!(store.state().items, 0);
 }
+
+/// An item's bytes in a version: the same eight bytes again and again, so that what is torn shows.
+fn stamped(offset: u64, version: u64) -> [u8; 8] {
+    (mix(offset) & !0xffff_ffff | version).to_le_bytes()
+}
+
+/// Readers without the lock beside one that replaces, evicts, and moves slabs to and fro.
+fn readers_beside_a_writer<P: Policy>(seed: u64, steps: u64) {
+    const ITEMS: u64 = 3000;
+    let store = Sharded::<P>::new(LEAST_BUDGET, false, false).unwrap();
+    let versions: Vec<AtomicU64> = (0..ITEMS).map(|_| AtomicU64::new(1)).collect();
+    let (done, hits) = (AtomicU64::new(0), AtomicU64::new(0));
+    // Lengths of several classes, in waves, so that slabs change theirs.
+    let place = |item: u64| (item * 1536, [64, 128, 512, 1024][(item % 4) as usize]);
+    std::thread::scope(|scope| {
+        for reader in 0..2 {
+            let (store, versions, done, hits) = (&store, &versions, &done, &hits);
+            scope.spawn(move || {
+                let mut r = Random(seed ^ reader);
+                let mut out = [0; 1024];
+                while done.load(Ordering::Relaxed) == 0 {
+                    let item = r.below(ITEMS);
+                    let (offset, len) = place(item);
+                    let out = &mut out[..len - r.below(16) as usize];
+                    let least = versions[item as usize].load(Ordering::SeqCst);
+                    if store.read(offset, out).is_err() {
+                        continue;
+                    }
+                    hits.fetch_add(1, Ordering::Relaxed);
+                    let word = u64::from_le_bytes(out[..8].try_into().unwrap());
+                    let version = word & 0xffff_ffff;
+                    assert!(version >= least, "seed {seed}: item {item}: version {version} after {least}");
+                    let expected = stamped(offset, version);
+                    assert!(out.chunks(8).all(|w| w == &expected[..w.len()]), "seed {seed}: item {item} is torn");
+                }
+            });
+        }
+        let mut r = Random(seed);
+        for step in 0..steps {
+            let wave = step * 8 / steps % 4;
+            let item = if r.below(3) == 0 { r.below(ITEMS) } else { r.below(ITEMS / 4) * 4 + wave };
+            let (offset, len) = place(item);
+            if r.below(4) == 0 {
+                store.invalidate(offset..offset + len as u64);
+                versions[item as usize].fetch_add(1, Ordering::SeqCst);
+            }
+            let version = versions[item as usize].load(Ordering::SeqCst);
+            let bytes: Vec<u8> = stamped(offset, version).into_iter().cycle().take(len).collect();
+            store.insert(offset, &bytes, offset, &|| true);
+            match r.below(2000) {
+                0 => store.rebalance(Reassignment::EvictionCounts),
+                1 => store.prefer_recency(r.below(2) == 0),
+                _ => {}
+            }
+        }
+        done.store(1, Ordering::Relaxed);
+    });
+    store.check();
+    let (found, state) = (hits.load(Ordering::Relaxed), store.state());
+    assert_eq!(state.classes.iter().map(|c| c.counts.hits).sum::<u64>(), found, "every hit is counted once");
+    assert!(found > steps / 100, "{found} hits in {steps} steps: nothing was tested");
+}
+
+#[test]
+fn who_reads_without_the_lock_sees_whole_items_of_the_present() {
+    if cfg!(miri) {
+        return readers_beside_a_writer::<S3Fifo>(seed(), 20);
+    }
+    readers_beside_a_writer::<S3Fifo>(seed(), 200_000);
+    readers_beside_a_writer::<Sieve>(seed(), 200_000);
+}

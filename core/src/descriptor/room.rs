@@ -68,7 +68,8 @@ impl Room {
 #[cfg(all(test, shuttle))]
 mod tests {
     use super::*;
-    use crate::sync::{Arc, Condvar, schedules, thread};
+    use crate::sync::{Arc, Condvar, thread};
+    use datapipes_testkit::schedules;
 
     /// Whether the model descriptor is writable, and transfers that are under way.
     #[derive(Default)]

@@ -9,6 +9,7 @@
 
 mod files;
 mod functions;
+mod meter;
 mod relay;
 mod sink;
 mod source;
@@ -18,6 +19,7 @@ mod transform;
 pub use files::Mode;
 pub(crate) use files::{COMMIT, OPEN, READ, WRITE};
 pub use functions::{Function, Functions, MakeFunction};
+pub use meter::{Meter, Standing, metered};
 pub use relay::relay;
 pub use stage::Stage;
 
@@ -38,6 +40,9 @@ pub enum Role {
     Source {
         /// What is read.
         place: Place,
+        /// Whether the report has the CRC-32 of what was read, as a sink's has.
+        #[serde(default)]
+        sum: bool,
     },
     /// Applies a function to each block.
     Transform {
@@ -91,6 +96,10 @@ pub enum Place {
     Socket {
         /// Which descriptor.
         descriptor: usize,
+        /// Whether each block but the last is filled before it is sent, so that blocks are the same however the network cuts them;
+        /// otherwise what is there is sent at once. Sources only.
+        #[serde(default)]
+        whole_blocks: bool,
     },
     /// Nowhere: a sink that counts, a source of zeros.
     Nothing {
@@ -118,7 +127,7 @@ pub struct Report {
     pub blocks_in: u64,
     /// Their bytes.
     pub bytes_in: u64,
-    /// Blocks sent.
+    /// Blocks sent; as among those received, empty ones are not counted.
     pub blocks_out: u64,
     /// Their bytes.
     pub bytes_out: u64,
@@ -159,11 +168,16 @@ pub trait Body {
 /// What makes a body of arguments and of the descriptors given.
 pub type MakeBody = fn(&Value, Vec<OwnedFd>) -> Result<Box<dyn Body>>;
 
-/// The body of a role. This runs before the lock-down; nothing of anybody else has been seen yet.
-pub(crate) fn body(role: Role, given: Vec<OwnedFd>, functions: &Functions) -> Result<Box<dyn Body>> {
+/// The body of a role, from the descriptors given: also for bodies of a program's own that do something beside it.
+///
+/// Devices make theirs before the lock-down; nothing of anybody else has been seen yet.
+///
+/// # Errors
+/// `NotFound` for a function or a body that `functions` has not; what its arguments, or the descriptors given, lack.
+pub fn body(role: Role, given: Vec<OwnedFd>, functions: &Functions) -> Result<Box<dyn Body>> {
     let mut given: Vec<Option<OwnedFd>> = given.into_iter().map(Some).collect();
     Ok(match role {
-        Role::Source { place } => Box::new(source::Source::new(place, &mut given)?),
+        Role::Source { place, sum } => Box::new(source::Source::new(place, sum, &mut given)?),
         Role::Transform { function, arguments, spread } => {
             Box::new(transform::Transform::new(functions.function(&function, &arguments)?, spread))
         }

@@ -27,7 +27,7 @@ impl Sink {
                 let direct = direct.map(|at| descriptor(given, at)).transpose()?;
                 To::File { file: descriptor(given, at)?, direct, offset }
             }
-            Place::Socket { descriptor: at } => To::Socket(descriptor(given, at)?),
+            Place::Socket { descriptor: at, .. } => To::Socket(descriptor(given, at)?),
             Place::Nothing { .. } => To::Nowhere,
         };
         Ok(Sink { to, sum: crc32fast::Hasher::new(), written: 0 })

@@ -12,24 +12,31 @@ use rustix::time::Timespec;
 use super::{Body, Place, Spread, Stage, descriptor};
 use crate::channel::Head;
 
-pub(super) struct Source(From);
+pub(super) struct Source {
+    from: From,
+    /// Where the report is to have one.
+    sum: Option<crc32fast::Hasher>,
+}
 
 enum From {
     File { file: OwnedFd, direct: Option<OwnedFd>, offset: u64, len: Option<u64> },
-    Socket(OwnedFd),
+    Socket { socket: OwnedFd, whole_blocks: bool },
     Zeros(u64),
 }
 
 impl Source {
-    pub(super) fn new(place: Place, given: &mut [Option<OwnedFd>]) -> Result<Source> {
-        Ok(Source(match place {
+    pub(super) fn new(place: Place, sum: bool, given: &mut [Option<OwnedFd>]) -> Result<Source> {
+        let from = match place {
             Place::File { descriptor: at, direct, offset, len } => {
                 let direct = direct.map(|at| descriptor(given, at)).transpose()?;
                 From::File { file: descriptor(given, at)?, direct, offset, len }
             }
-            Place::Socket { descriptor: at } => From::Socket(descriptor(given, at)?),
+            Place::Socket { descriptor: at, whole_blocks } => {
+                From::Socket { socket: descriptor(given, at)?, whole_blocks }
+            }
             Place::Nothing { len } => From::Zeros(len),
-        }))
+        };
+        Ok(Source { from, sum: sum.then(crc32fast::Hasher::new) })
     }
 }
 
@@ -38,13 +45,14 @@ impl Body for Source {
     fn run(&mut self, stage: &mut Stage<'_>) -> Result<()> {
         let mut read = 0u64;
         loop {
-            if let From::Socket(socket) = &self.0 {
+            if let From::Socket { socket, .. } = &self.from {
                 await_bytes(socket, stage)?;
             }
-            let place = &self.0;
+            let Source { from, sum } = self;
             let mut got = 0;
             stage.send(Spread::Turns, Head { words: [read, 0, 0, 0], end: false }, |target| {
-                got = fill(place, read, target)?;
+                got = fill(from, read, target)?;
+                sum.iter_mut().for_each(|sum| sum.update(&target[..got]));
                 Ok(got)
             })?;
             if got == 0 {
@@ -54,9 +62,8 @@ impl Body for Source {
             stage.so_far.blocks_in += 1;
         }
         stage.finish([read, 0, 0, 0])?;
-        // The empty block that told that there is no more.
-        stage.so_far.blocks_out -= 1;
         stage.so_far.bytes_in = read;
+        stage.so_far.crc = self.sum.as_mut().map(|sum| std::mem::take(sum).finalize());
         let report = std::mem::take(&mut stage.so_far);
         stage.attendant.report(report)
     }
@@ -70,7 +77,7 @@ fn fill(place: &From, read: u64, target: &mut [u8]) -> Result<usize> {
             target[..now].fill(0);
             Ok(now)
         }
-        From::Socket(socket) => fill_from_socket(socket, target),
+        From::Socket { socket, whole_blocks } => fill_from_socket(socket, *whole_blocks, target),
         From::File { file, direct, offset, len } => {
             let left = len.map_or(u64::MAX, |len| len.saturating_sub(read));
             let now = target.len().min(usize::try_from(left).unwrap_or(usize::MAX));
@@ -120,11 +127,11 @@ fn await_bytes(socket: &OwnedFd, stage: &mut Stage<'_>) -> Result<()> {
     }
 }
 
-/// Takes what is there, up to a block; waits only for the first byte.
-fn fill_from_socket(socket: &OwnedFd, target: &mut [u8]) -> Result<usize> {
+/// Takes a whole block, or what is there of one: then it waits only for the first byte.
+fn fill_from_socket(socket: &OwnedFd, whole: bool, target: &mut [u8]) -> Result<usize> {
     let mut done = 0;
     while done < target.len() {
-        let flags = if done == 0 { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+        let flags = if whole || done == 0 { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
         match recv(socket, &mut target[done..], flags) {
             Ok((0, _)) => break,
             Ok((n, _)) => done += n,

@@ -2,7 +2,7 @@
 
 use datapipes_core::{Error, ErrorKind, Result};
 
-use super::{Report, Spread};
+use super::{Meter, Report, Spread, Standing};
 use crate::channel::{Head, Patience, Reply};
 use crate::process::Attendant;
 use crate::transport::{Block, Receiver, Sender, receive_any};
@@ -24,6 +24,8 @@ pub struct Stage<'a> {
     next_out: usize,
     /// Of the stream under way.
     pub so_far: Report,
+    /// Told how far the stream is, where somebody wants to know.
+    pub(super) meter: Option<Box<dyn Meter>>,
     /// Ends of streams, not replied to.
     ends: Vec<Block>,
 }
@@ -32,7 +34,7 @@ impl<'a> Stage<'a> {
     pub(crate) fn new(inlets: Vec<Option<Receiver>>, outlets: Vec<Sender>, attendant: &'a mut Attendant) -> Stage<'a> {
         let outlets = outlets.into_iter().map(|o| o.with_patience(STUCK)).collect();
         let so_far = Report::default();
-        Stage { inlets, outlets, attendant, last: 0, next_out: 0, so_far, ends: Vec::new() }
+        Stage { inlets, outlets, attendant, last: 0, next_out: 0, so_far, meter: None, ends: Vec::new() }
     }
 
     /// The next block of any inlet, however long it takes; None when all senders have closed.
@@ -89,8 +91,9 @@ impl<'a> Stage<'a> {
                 first = Some(grant.bytes()[..len].to_vec());
             }
             grant.send(len, head)?;
-            self.so_far.blocks_out += 1;
+            self.so_far.blocks_out += u64::from(len > 0);
             self.so_far.bytes_out += len as u64;
+            self.note(false)?;
         }
         Ok(())
     }
@@ -121,6 +124,7 @@ impl<'a> Stage<'a> {
     /// # Errors
     /// What ended a channel; the first failure that a reply told.
     pub fn finish(&mut self, words: [u64; 4]) -> Result<Reply> {
+        self.note(true)?;
         for outlet in &mut self.outlets {
             outlet.send(&[], Head { words, end: true })?;
         }
@@ -128,6 +132,14 @@ impl<'a> Stage<'a> {
         for outlet in &mut self.outlets {
             last = outlet.drain()?;
         }
+        self.note(true)?;
         Ok(last)
+    }
+
+    fn note(&mut self, at_end: bool) -> Result<()> {
+        let Some(meter) = &mut self.meter else { return Ok(()) };
+        let Report { blocks_out, bytes_out, .. } = self.so_far;
+        let under_way = self.outlets.iter().map(|outlet| u64::from(outlet.outstanding())).sum();
+        meter.note(&Standing { blocks_out, bytes_out, under_way, at_end })
     }
 }

@@ -27,12 +27,16 @@ pub struct Attendant {
 }
 
 impl Attendant {
-    /// Is a device, until the controller ends it.
-    pub(super) fn attend(socket: OwnedFd, functions: &Functions) -> Result<()> {
+    pub(crate) fn new(socket: OwnedFd) -> Attendant {
         // The parent's death ends the device (see `sandbox`), so there is nothing to ask while waiting.
         let ports = Ports::new(Arc::new(|| true));
         let (work, buffer) = (VecDeque::new(), vec![0; PACKET_BYTES + 1]);
-        let mut attendant = Attendant { socket, party: Party::APPLICATION, ports, work, buffer };
+        Attendant { socket, party: Party::APPLICATION, ports, work, buffer }
+    }
+
+    /// Is a device, until the controller ends it.
+    pub(super) fn attend(socket: OwnedFd, functions: &Functions) -> Result<()> {
+        let mut attendant = Attendant::new(socket);
         let (name, role, given) = match attendant.next()? {
             Some((Tell::Boot { party, name, role }, given)) => {
                 attendant.party = party;

@@ -1,7 +1,7 @@
 //! The ring under schedules chosen at random: `cargo xtask shuttle`.
 
-use shuttle::scheduler::{PctScheduler, RandomScheduler};
-use shuttle::{Config, MaxSteps, Runner, thread};
+use datapipes_testkit::schedules;
+use shuttle::thread;
 
 use super::bare::Pages;
 use crate::channel::layout::State;
@@ -10,19 +10,6 @@ use crate::channel::{Head, Shape, Trust};
 #[allow(unsafe_code)]
 // SAFETY: every sender here is of this crate.
 const IN_PLACE: Trust = unsafe { Trust::in_place() };
-
-fn schedules(test: fn()) {
-    let count = std::env::var("DATAPIPES_SCHEDULES").ok().and_then(|n| n.parse().ok()).unwrap_or(2000);
-    let config = || {
-        let mut config = Config::new();
-        config.stack_size = 512 << 10;
-        config.max_steps = MaxSteps::FailAfter(100_000);
-        config.silence_warnings = true;
-        config
-    };
-    Runner::new(RandomScheduler::new(count), config()).run(test);
-    Runner::new(PctScheduler::new(3, count / 2), config()).run(test);
-}
 
 fn stream(credits: u32, blocks: u64, trust: Trust) {
     let pages = Pages::new();

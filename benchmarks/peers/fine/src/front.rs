@@ -1,6 +1,8 @@
 //! Caches of whole items in memory, in front of the plain direct reader.
 
+use std::borrow::Borrow;
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 
 use crate::reader::{Outcome, Reader, Session};
 use crate::ring::{Direct, Ring};
@@ -18,46 +20,25 @@ pub trait Front: Send + Sync {
     fn len(&self) -> usize;
 }
 
-pub struct QuickCache(quick_cache::sync::Cache<u64, Row>);
+/// With items by value.
+pub type QuickCache = Quick<Row>;
+/// With items on the heap: what is remembered of items that left takes less.
+pub type QuickCacheBoxed = Quick<Arc<Row>>;
 
-impl QuickCache {
-    pub fn new(items: usize) -> QuickCache {
-        QuickCache(quick_cache::sync::Cache::new(items))
+/// quick_cache, with items as a `V` each.
+pub struct Quick<V>(quick_cache::sync::Cache<u64, V>);
+
+impl<V: Clone> Quick<V> {
+    pub fn new(items: usize) -> Quick<V> {
+        Quick(quick_cache::sync::Cache::new(items))
     }
 }
 
-impl Front for QuickCache {
+impl<V: Borrow<Row> + From<Row> + Clone + Send + Sync> Front for Quick<V> {
     #[inline]
     fn get(&self, key: u64, out: &mut [u8]) -> bool {
         self.0.get(&key).is_some_and(|row| {
-            out.copy_from_slice(&row);
-            true
-        })
-    }
-
-    fn put(&self, key: u64, row: Row) {
-        self.0.insert(key, row);
-    }
-
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-}
-
-/// The same with items on the heap: what is remembered of items that left takes less.
-pub struct QuickCacheBoxed(quick_cache::sync::Cache<u64, std::sync::Arc<Row>>);
-
-impl QuickCacheBoxed {
-    pub fn new(items: usize) -> QuickCacheBoxed {
-        QuickCacheBoxed(quick_cache::sync::Cache::new(items))
-    }
-}
-
-impl Front for QuickCacheBoxed {
-    #[inline]
-    fn get(&self, key: u64, out: &mut [u8]) -> bool {
-        self.0.get(&key).is_some_and(|row| {
-            out.copy_from_slice(&*row);
+            out.copy_from_slice(row.borrow());
             true
         })
     }

@@ -9,6 +9,8 @@
 
 use std::fmt::Write as _;
 
+use crate::svg::{Drawing, FAINT, PALETTE, Text};
+
 /// How the cache stood after so many reads.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
@@ -30,26 +32,15 @@ const TOP: f64 = 96.0;
 /// Heights of the panels, and between them.
 const PANELS: [f64; 3] = [190.0, 120.0, 190.0];
 const GAP: f64 = 46.0;
-const INK: &str = "#1f2328";
-const FAINT: &str = "#57606a";
-const PALETTE: [&str; 8] = ["#0b3c6f", "#d1741f", "#1a7f37", "#8250df", "#b3261e", "#4d88cb", "#b07800", "#57606a"];
 
 /// Draws the samples; `phases`: their names, and after how many reads each began.
 pub(super) fn svg(title: &str, remark: &str, phases: &[(String, u64)], samples: &[Sample]) -> String {
     let height = TOP + PANELS.iter().sum::<f64>() + 2.0 * GAP + 56.0;
     let last = samples.last().map_or(1, |s| s.reads).max(1);
     let axis = Axis { last };
-    let mut out = String::with_capacity(32 << 10);
-    // Writing to a String cannot fail, hence the discarded results here and below.
-    let _ = writeln!(
-        out,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
-         font-family=\"DejaVu Sans, Verdana, Helvetica, Arial, sans-serif\" role=\"img\">\n<title>{}</title>\n\
-         <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#ffffff\"/>",
-        escape(title)
-    );
-    text(&mut out, (20.0, 34.0), 18.0, INK, "start", title);
-    text(&mut out, (20.0, 56.0), 12.0, FAINT, "start", remark);
+    let mut out = Drawing::new((WIDTH, height), title);
+    out.text(Text::new((20.0, 34.0), 18.0), title);
+    out.text(Text::new((20.0, 56.0), 12.0).fill(FAINT), remark);
     bands(&mut out, phases, &axis, height - 56.0);
     let hits = Panel { top: TOP, height: PANELS[0], most: 100.0 };
     hits.frame(&mut out, "hit ratio, %");
@@ -59,11 +50,11 @@ pub(super) fn svg(title: &str, remark: &str, phases: &[(String, u64)], samples: 
     let bottom = height - 56.0;
     for part in 0..=5u64 {
         let reads = last * part / 5;
-        text(&mut out, (axis.x(reads), bottom + 18.0), 10.5, INK, "middle", &format!("{:.2} M", reads as f64 / 1e6));
+        let at = Text::new((axis.x(reads), bottom + 18.0), 10.5).anchor("middle");
+        out.text(at, &format!("{:.2} M", reads as f64 / 1e6));
     }
-    text(&mut out, ((LEFT + RIGHT) / 2.0, bottom + 38.0), 12.0, FAINT, "middle", "reads");
-    out.push_str("</svg>\n");
-    out
+    out.text(Text::new(((LEFT + RIGHT) / 2.0, bottom + 38.0), 12.0).fill(FAINT).anchor("middle"), "reads");
+    out.finish()
 }
 
 /// Reads along the bottom.
@@ -88,49 +79,37 @@ impl Panel {
         self.top + self.height * (1.0 - (value / self.most).clamp(0.0, 1.0))
     }
 
-    fn frame(&self, out: &mut String, name: &str) {
-        text(out, (LEFT, self.top - 8.0), 12.5, INK, "start", name);
+    fn frame(&self, out: &mut Drawing, name: &str) {
+        out.text(Text::new((LEFT, self.top - 8.0), 12.5), name);
         for part in 0..=4 {
             let value = self.most * f64::from(part) / 4.0;
-            let y = self.y(value);
-            let _ = writeln!(out, "<path d=\"M{LEFT} {y:.1}H{RIGHT}\" stroke=\"#d8dee4\"/>");
             let digits = if self.most < 10.0 { 2 } else { 0 };
-            text(out, (LEFT - 6.0, y + 3.5), 10.0, FAINT, "end", &format!("{value:.digits$}"));
+            out.level((LEFT, RIGHT), self.y(value), &format!("{value:.digits$}"));
         }
     }
 
-    fn line(&self, out: &mut String, axis: &Axis, color: &str, points: impl Iterator<Item = (u64, Option<f64>)>) {
-        let mut path = String::new();
-        let mut pen = 'M';
-        for (reads, value) in points {
-            let Some(value) = value.filter(|v| v.is_finite()) else {
-                pen = 'M';
-                continue;
-            };
-            let _ = write!(path, "{pen}{:.1} {:.1}", axis.x(reads), self.y(value));
-            pen = 'L';
-        }
-        let _ = writeln!(out, "<path d=\"{path}\" fill=\"none\" stroke=\"{color}\" stroke-width=\"2\"/>");
+    fn line(&self, out: &mut Drawing, axis: &Axis, color: &str, values: impl Iterator<Item = (u64, Option<f64>)>) {
+        let there = |v: Option<f64>| v.filter(|v| v.is_finite());
+        out.line(color, false, values.map(|(reads, v)| Some((axis.x(reads), self.y(there(v)?)))));
     }
 }
 
 /// The phases of the load, behind everything.
-fn bands(out: &mut String, phases: &[(String, u64)], axis: &Axis, bottom: f64) {
+fn bands(out: &mut Drawing, phases: &[(String, u64)], axis: &Axis, bottom: f64) {
     for (at, (name, from)) in phases.iter().enumerate() {
         let to = phases.get(at + 1).map_or(axis.last, |p| p.1);
         let (x, wide) = (axis.x(*from), axis.x(to) - axis.x(*from));
         let fill = if at % 2 == 0 { "#f6f8fa" } else { "#ffffff" };
         let (top, height) = (TOP - 22.0, bottom - TOP + 22.0);
-        let _ = writeln!(
-            out,
+        out.add(format_args!(
             "<rect x=\"{x:.1}\" y=\"{top}\" width=\"{wide:.1}\" height=\"{height:.1}\" fill=\"{fill}\"/>"
-        );
-        text(out, (x + wide / 2.0, TOP - 26.0), 11.0, INK, "middle", name);
+        ));
+        out.text(Text::new((x + wide / 2.0, TOP - 26.0), 11.0).anchor("middle"), name);
     }
 }
 
 /// The threshold, or which of its two policies the adaptive one follows.
-fn decisions(out: &mut String, axis: &Axis, samples: &[Sample]) {
+fn decisions(out: &mut Drawing, axis: &Axis, samples: &[Sample]) {
     let top = TOP + PANELS[0] + GAP;
     let most = samples.iter().filter_map(|s| s.threshold).fold(0.0, f64::max);
     if most > 0.0 {
@@ -139,23 +118,22 @@ fn decisions(out: &mut String, axis: &Axis, samples: &[Sample]) {
         panel.line(out, axis, PALETTE[1], samples.iter().map(|s| (s.reads, s.threshold)));
         return;
     }
-    text(out, (LEFT, top - 8.0), 12.5, INK, "start", "preferred by the samples (this policy has no threshold)");
+    out.text(Text::new((LEFT, top - 8.0), 12.5), "preferred by the samples (this policy has no threshold)");
     let (frequency, recency) = (top + 24.0, top + PANELS[1] - 24.0);
-    for (y, name) in [(frequency, "frequency"), (recency, "recency")] {
-        text(out, (LEFT - 6.0, y + 3.5), 10.0, FAINT, "end", name);
-        let _ = writeln!(out, "<path d=\"M{LEFT} {y:.1}H{RIGHT}\" stroke=\"#d8dee4\"/>");
-    }
+    out.level((LEFT, RIGHT), frequency, "frequency");
+    out.level((LEFT, RIGHT), recency, "recency");
     let mut path = String::new();
     for (at, sample) in samples.iter().enumerate() {
         let y = if sample.recency { recency } else { frequency };
         let x = axis.x(sample.reads);
+        // Writing to a String cannot fail, here and below.
         let _ = if at == 0 { write!(path, "M{x:.1} {y:.1}") } else { write!(path, "H{x:.1}V{y:.1}") };
     }
-    let _ = writeln!(out, "<path d=\"{path}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\"/>", PALETTE[1]);
+    out.path(PALETTE[1], false, &path);
 }
 
 /// Slabs of all classes on top of each other, and their names beside.
-fn slabs(out: &mut String, axis: &Axis, samples: &[Sample]) {
+fn slabs(out: &mut Drawing, axis: &Axis, samples: &[Sample]) {
     let total = |s: &Sample| s.slabs.iter().map(|(_, n)| *n as f64).sum::<f64>();
     let most = samples.iter().map(total).fold(1.0, f64::max);
     let panel = Panel { top: TOP + PANELS[0] + PANELS[1] + 2.0 * GAP, height: PANELS[2], most };
@@ -177,32 +155,13 @@ fn slabs(out: &mut String, axis: &Axis, samples: &[Sample]) {
             let _ = write!(path, "L{:.1} {:.1}", axis.x(sample.reads), panel.y(*value));
         }
         let color = PALETTE[at % PALETTE.len()];
-        let _ = writeln!(
-            out,
-            "<path d=\"{path}Z\" fill=\"{color}\" fill-opacity=\"0.75\"><title>{class} bytes</title></path>"
-        );
-        let y = panel.top + 12.0 + at as f64 * 20.0;
-        let _ = writeln!(
-            out,
-            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"11\" height=\"11\" fill=\"{color}\"/>",
-            RIGHT + 16.0,
-            y - 9.5
-        );
-        text(out, (RIGHT + 32.0, y), 11.0, INK, "start", &format!("{class} bytes"));
+        let name = format!("{class} bytes");
+        out.add(format_args!(
+            "<path d=\"{path}Z\" fill=\"{color}\" fill-opacity=\"0.75\"><title>{name}</title></path>"
+        ));
+        out.key((RIGHT + 16.0, panel.top + 12.0 + at as f64 * 20.0), color, false, &name);
         below = above;
     }
-}
-
-fn text(out: &mut String, (x, y): (f64, f64), size: f64, fill: &str, anchor: &str, words: &str) {
-    let words = escape(words);
-    let _ = writeln!(
-        out,
-        "<text x=\"{x:.1}\" y=\"{y:.1}\" font-size=\"{size}\" fill=\"{fill}\" text-anchor=\"{anchor}\">{words}</text>"
-    );
-}
-
-fn escape(words: &str) -> String {
-    words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

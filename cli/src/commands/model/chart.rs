@@ -8,7 +8,7 @@
 //!   +--------+ +--------+
 //! ```
 
-use std::fmt::Write as _;
+use crate::svg::{Drawing, FAINT, PALETTE, Text, escape};
 
 /// How a panel shows its series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,39 +43,27 @@ pub(super) struct Panel {
     pub(super) series: Vec<Series>,
 }
 
-const PALETTE: [&str; 6] = ["#0b3c6f", "#d1741f", "#1a7f37", "#8250df", "#b3261e", "#57606a"];
 const PANEL: (f64, f64) = (612.0, 330.0);
 const GAP: f64 = 16.0;
 const MARGIN: f64 = 20.0;
 const TOP: f64 = 72.0;
 /// Of the plot within its panel: left, top, right, bottom.
 const INSET: (f64, f64, f64, f64) = (58.0, 66.0, 14.0, 34.0);
-const INK: &str = "#1f2328";
-const FAINT: &str = "#57606a";
 
 /// Draws the panels, two in a row, below a title and a remark.
 pub(super) fn svg(title: &str, remark: &str, panels: &[Panel]) -> String {
     let rows = panels.len().div_ceil(2) as f64;
     let width = 2.0 * (PANEL.0 + MARGIN) + GAP;
     let height = TOP + rows * (PANEL.1 + GAP) + MARGIN;
-    let mut out = String::with_capacity(32 << 10);
-    // Writing to a String cannot fail, hence the discarded results here and below.
-    let _ = writeln!(
-        out,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
-         height=\"{height}\" font-family=\"DejaVu Sans, Verdana, Helvetica, Arial, sans-serif\" role=\"img\">\n\
-         <title>{0}</title>\n<rect width=\"{width}\" height=\"{height}\" fill=\"#ffffff\"/>",
-        escape(title)
-    );
-    text(&mut out, (MARGIN, 32.0), 18.0, INK, "start", title);
-    text(&mut out, (MARGIN, 54.0), 12.0, FAINT, "start", remark);
+    let mut out = Drawing::new((width, height), title);
+    out.text(Text::new((MARGIN, 32.0), 18.0), title);
+    out.text(Text::new((MARGIN, 54.0), 12.0).fill(FAINT), remark);
     for (at, chart) in panels.iter().enumerate() {
         let x = MARGIN + (at % 2) as f64 * (PANEL.0 + GAP);
         let y = TOP + (at / 2) as f64 * (PANEL.1 + GAP);
         panel(&mut out, chart, (x, y));
     }
-    out.push_str("</svg>\n");
-    out
+    out.finish()
 }
 
 /// From values to heights.
@@ -117,28 +105,25 @@ impl Scale {
     }
 }
 
-fn panel(out: &mut String, chart: &Panel, (x, y): (f64, f64)) {
+fn panel(out: &mut Drawing, chart: &Panel, (x, y): (f64, f64)) {
     let scale = Scale::of(chart);
     let (left, top) = (x + INSET.0, y + INSET.1);
     let (right, bottom) = (x + PANEL.0 - INSET.2, y + PANEL.1 - INSET.3);
     let height_of = |value: f64| bottom - scale.part(value) * (bottom - top);
-    let _ = writeln!(
-        out,
+    out.add(format_args!(
         "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{}\" height=\"{}\" fill=\"none\" stroke=\"#d0d7de\"/>",
         PANEL.0, PANEL.1
-    );
-    text(out, (x + 12.0, y + 22.0), 13.5, INK, "start", &chart.title);
+    ));
+    out.text(Text::new((x + 12.0, y + 22.0), 13.5), &chart.title);
     legend(out, chart, (x + 12.0, y + 42.0));
-    text(out, (left, top - 6.0), 10.0, FAINT, "start", &chart.unit);
+    out.text(Text::new((left, top - 6.0), 10.0).fill(FAINT), &chart.unit);
     for &tick in &scale.ticks {
-        let at = height_of(tick);
-        let _ = writeln!(out, "<path d=\"M{left:.1} {at:.1}H{right:.1}\" stroke=\"#e3e7eb\"/>");
-        text(out, (left - 6.0, at + 3.5), 10.0, FAINT, "end", &short(tick));
+        out.level((left, right), height_of(tick), &short(tick));
     }
     let slot = (right - left) / chart.labels.len().max(1) as f64;
     let middle = |at: usize| left + (at as f64 + 0.5) * slot;
     for (at, label) in chart.labels.iter().enumerate() {
-        text(out, (middle(at), bottom + 16.0), 10.5, INK, "middle", label);
+        out.text(Text::new((middle(at), bottom + 16.0), 10.5).anchor("middle"), label);
     }
     for (nth, series) in chart.series.iter().enumerate() {
         let color = PALETTE[series.color % PALETTE.len()];
@@ -160,47 +145,33 @@ fn points(series: &Series) -> impl Iterator<Item = (usize, f64)> {
     series.values.iter().enumerate().filter_map(|(at, v)| v.filter(|v| v.is_finite()).map(|v| (at, v)))
 }
 
-fn bar(out: &mut String, series: &Series, color: &str, (x, y, wide, bottom): (f64, f64, f64, f64), value: f64) {
+fn bar(out: &mut Drawing, series: &Series, color: &str, (x, y, wide, bottom): (f64, f64, f64, f64), value: f64) {
     let fill = if series.is_published { "#ffffff" } else { color };
-    let _ = writeln!(
-        out,
+    out.add(format_args!(
         "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{wide:.1}\" height=\"{:.1}\" fill=\"{fill}\" stroke=\"{color}\">\
          <title>{}: {}</title></rect>",
         (bottom - y).max(0.5),
         escape(&series.name),
         short(value)
-    );
+    ));
 }
 
-fn line(out: &mut String, series: &Series, color: &str, points: impl Iterator<Item = (f64, f64, f64)>) {
+fn line(out: &mut Drawing, series: &Series, color: &str, points: impl Iterator<Item = (f64, f64, f64)>) {
     let points: Vec<_> = points.collect();
-    let mut path = String::new();
-    for (at, (x, y, _)) in points.iter().enumerate() {
-        let _ = write!(path, "{}{x:.1} {y:.1}", if at == 0 { 'M' } else { 'L' });
-    }
-    let dash = if series.is_published { " stroke-dasharray=\"5 4\"" } else { "" };
-    let _ = writeln!(out, "<path d=\"{path}\" fill=\"none\" stroke=\"{color}\" stroke-width=\"2\"{dash}/>");
+    out.line(color, series.is_published, points.iter().map(|(x, y, _)| Some((*x, *y))));
     let fill = if series.is_published { "#ffffff" } else { color };
     for (x, y, value) in points {
-        let _ = writeln!(
-            out,
+        out.add(format_args!(
             "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{fill}\" stroke=\"{color}\"><title>{}: {}</title></circle>",
             escape(&series.name),
             short(value)
-        );
+        ));
     }
 }
 
-fn legend(out: &mut String, chart: &Panel, (mut x, y): (f64, f64)) {
+fn legend(out: &mut Drawing, chart: &Panel, (mut x, y): (f64, f64)) {
     for series in &chart.series {
-        let color = PALETTE[series.color % PALETTE.len()];
-        let fill = if series.is_published { "#ffffff" } else { color };
-        let _ = writeln!(
-            out,
-            "<rect x=\"{x:.1}\" y=\"{:.1}\" width=\"10\" height=\"10\" fill=\"{fill}\" stroke=\"{color}\"/>",
-            y - 9.0
-        );
-        text(out, (x + 14.0, y), 10.5, INK, "start", &series.name);
+        out.key((x, y), PALETTE[series.color % PALETTE.len()], series.is_published, &series.name);
         // An estimate: the viewer's font is not known here.
         x += 22.0 + series.name.chars().count() as f64 * 5.8;
     }
@@ -220,18 +191,6 @@ fn trimmed(value: f64) -> String {
     let digits = if value.abs() >= 10.0 { 1 } else { 2 };
     let text = format!("{value:.digits$}");
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
-}
-
-fn text(out: &mut String, (x, y): (f64, f64), size: f64, fill: &str, anchor: &str, words: &str) {
-    let words = escape(words);
-    let _ = writeln!(
-        out,
-        "<text x=\"{x:.1}\" y=\"{y:.1}\" font-size=\"{size}\" fill=\"{fill}\" text-anchor=\"{anchor}\">{words}</text>"
-    );
-}
-
-fn escape(words: &str) -> String {
-    words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

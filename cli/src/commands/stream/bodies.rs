@@ -1,142 +1,29 @@
-//! The devices of a stream: what runs in their locked-down processes. The sink is the fabric's own; source and transform are
-//! like the fabric's, and tell how far they are.
-
-use std::os::fd::{AsFd, OwnedFd};
+//! The devices of a stream: what runs in their locked-down processes. All are the fabric's own; those that send have a meter, for
+//! the command to see how far they are.
 
 use datapipes::{Error, ErrorKind, Result};
-use datapipes_fabric::channel::{Head, Outcome, Reply};
-use datapipes_fabric::device::{Body, Function, Functions, Spread, Stage};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
-use rustix::time::Timespec;
-use serde_json::Value;
+use datapipes_fabric::device::{Function, Functions, Role, body, metered};
 
 use super::meter::Teller;
 
-/// The body of a source: descriptors of what is read, and of its meter.
-pub(super) const SOURCE: &str = "stream-source";
-/// The body of a transform: arguments `function` and `arguments`, the descriptor of its meter.
-pub(super) const TRANSFORM: &str = "stream-transform";
+/// A device with a meter: its arguments are the role, and the last descriptor given is the meter's.
+const METERED: &str = "stream-metered";
 
 /// What processes of this program that are devices can run.
 pub(crate) fn functions() -> Functions {
-    Functions::default()
-        .with("lz4", |_| Ok(Box::new(Frame)))
-        .with_body(SOURCE, |_, given| Ok(Box::new(Source::new(given)?)))
-        .with_body(TRANSFORM, |arguments, given| Ok(Box::new(Transform::new(arguments, given)?)))
+    Functions::default().with("lz4", |_| Ok(Box::new(Frame))).with_body(METERED, |role, mut given| {
+        let wrong = |what: String| Error::new(ErrorKind::InvalidInput, "launch", what);
+        let role = serde_json::from_value(role.clone()).map_err(|e| wrong(format!("the role of a device: {e}")))?;
+        let meter = given.pop().ok_or_else(|| wrong("a meter was not given".into()))?;
+        Ok(metered(body(role, given, &functions())?, Box::new(Teller::new(meter))))
+    })
 }
 
-fn missing(what: &str) -> Error {
-    Error::new(ErrorKind::InvalidInput, "launch", format!("{what} was not given"))
-}
-
-/// Reads a file or a connection to its end, in whole blocks but for the last: so blocks are the same however a network cuts
-/// them, and what becomes of them can be computed again.
-struct Source {
-    from: OwnedFd,
-    teller: Teller,
-}
-
-impl Source {
-    fn new(given: Vec<OwnedFd>) -> Result<Source> {
-        let mut given = given.into_iter();
-        let from = given.next().ok_or_else(|| missing("what to read"))?;
-        Ok(Source { from, teller: Teller::new(given.next().ok_or_else(|| missing("a meter"))?) })
-    }
-}
-
-impl Body for Source {
-    fn run(&mut self, stage: &mut Stage<'_>) -> Result<()> {
-        let mut sum = crc32fast::Hasher::new();
-        loop {
-            // No credit is held before there is something to send.
-            await_bytes(&self.from, stage)?;
-            let outlet = stage.outlets.first_mut().ok_or_else(|| missing("an outlet"))?;
-            let mut grant = outlet.grant()?;
-            let got = fill(&self.from, grant.bytes())?;
-            if got == 0 {
-                break;
-            }
-            sum.update(&grant.bytes()[..got]);
-            grant.send(got, Head { words: [stage.so_far.bytes_out, 0, 0, 0], end: false })?;
-            stage.so_far.blocks_out += 1;
-            stage.so_far.bytes_out += got as u64;
-            self.teller.note(stage)?;
-        }
-        stage.finish([stage.so_far.bytes_out, 0, 0, 0])?;
-        self.teller.finished(stage)?;
-        let crc = sum.finalize();
-        let mut report = std::mem::take(&mut stage.so_far);
-        (report.blocks_in, report.bytes_in, report.crc) = (report.blocks_out, report.bytes_out, Some(crc));
-        stage.attendant.report(report)
-    }
-}
-
-/// Waits for bytes, looking after the channel meanwhile.
-fn await_bytes(from: &OwnedFd, stage: &mut Stage<'_>) -> Result<()> {
-    loop {
-        let limit = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-        match poll(&mut [PollFd::new(&from.as_fd(), PollFlags::IN)], Some(&limit)) {
-            Ok(0) | Err(Errno::INTR) => {}
-            Ok(_) => return Ok(()),
-            Err(e) => return Err(Error::os("read", e.raw_os_error(), "waiting for the source")),
-        }
-        stage.outlets.iter_mut().try_for_each(|outlet| outlet.poll())?;
-    }
-}
-
-/// Reads until the block is full or nothing more comes.
-fn fill(from: &OwnedFd, target: &mut [u8]) -> Result<usize> {
-    let mut done = 0;
-    while done < target.len() {
-        match rustix::io::read(from, &mut target[done..]) {
-            Ok(0) => break,
-            Ok(n) => done += n,
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(Error::os("read", e.raw_os_error(), "the source")),
-        }
-    }
-    Ok(done)
-}
-
-struct Transform {
-    function: Box<dyn Function>,
-    teller: Teller,
-}
-
-impl Transform {
-    fn new(arguments: &Value, given: Vec<OwnedFd>) -> Result<Transform> {
-        let name = arguments["function"].as_str().ok_or_else(|| missing("a function"))?;
-        let function = functions().function(name, &arguments["arguments"])?;
-        let teller = Teller::new(given.into_iter().next().ok_or_else(|| missing("a meter"))?);
-        Ok(Transform { function, teller })
-    }
-}
-
-impl Body for Transform {
-    fn run(&mut self, stage: &mut Stage<'_>) -> Result<()> {
-        while let Some(block) = stage.receive()? {
-            let head = block.head();
-            if !block.is_empty() {
-                let function = &mut self.function;
-                let next = Head { end: false, ..head };
-                if let Err(e) = stage.send(Spread::Turns, next, |target| function.apply(&block, target)) {
-                    block.reply(Reply { outcome: Outcome::of_error(&e), word: 0 })?;
-                    return Err(e);
-                }
-            }
-            self.teller.note(stage)?;
-            if head.end {
-                // What is still under way is as good as done: the end of the stream waits for it.
-                self.teller.finished(stage)?;
-                let crc = self.function.finish();
-                stage.end(block, None, crc)?;
-            } else {
-                block.done()?;
-            }
-        }
-        Ok(())
-    }
+/// The role, with a meter.
+pub(super) fn with_meter(role: &Role) -> Result<Role> {
+    let arguments = serde_json::to_value(role);
+    let told = |e| Error::new(ErrorKind::InvalidInput, "launch", format!("the role of a device: {e}"));
+    Ok(Role::Custom { name: METERED.into(), arguments: arguments.map_err(told)? })
 }
 
 /// LZ4 as its command line tool reads it (the legacy frame: a magic number, and the length of the block): each block is a

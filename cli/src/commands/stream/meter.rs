@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use datapipes::{Error, Result};
-use datapipes_fabric::device::Stage;
+use datapipes_fabric::device::{self, Standing};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::{Errno, pread, pwrite};
 
@@ -68,33 +68,27 @@ impl Teller {
         Teller { fd, told: None, sample: Sample::default() }
     }
 
-    /// Takes note of what the stage sent so far, and tells it if it is time to.
-    pub(super) fn note(&mut self, stage: &Stage<'_>) -> Result<()> {
-        if self.sample.since_ns == 0 {
-            self.sample.since_ns = now_ns();
-        }
-        self.sample.blocks = stage.so_far.blocks_out;
-        self.sample.bytes = stage.so_far.bytes_out;
-        self.sample.under_way = stage.outlets.iter().map(|o| u64::from(o.outstanding())).sum();
-        match self.told {
-            Some(told) if told.elapsed() < EVERY => Ok(()),
-            _ => self.tell(),
-        }
-    }
-
-    /// Tells that all has been sent and replied to. To be called before the device reports, for then the command looks.
-    pub(super) fn finished(&mut self, stage: &Stage<'_>) -> Result<()> {
-        self.note(stage)?;
-        self.sample.under_way = 0;
-        self.tell()
-    }
-
     fn tell(&mut self) -> Result<()> {
         let Sample { blocks, bytes, under_way, since_ns } = self.sample;
         let words = [blocks, bytes, under_way, since_ns].map(u64::to_le_bytes);
         self.told = Some(Instant::now());
         let told = pwrite(&self.fd, words.as_flattened(), 0);
         told.map(|_| ()).map_err(|e| Error::os("tell", e.raw_os_error(), "the meter"))
+    }
+}
+
+impl device::Meter for Teller {
+    /// Tells it if it is time to, and always at the end: after that the device reports, and then the command looks.
+    fn note(&mut self, standing: &Standing) -> Result<()> {
+        let since_ns = if self.sample.since_ns == 0 { now_ns() } else { self.sample.since_ns };
+        let Standing { blocks_out, bytes_out, under_way, at_end } = *standing;
+        // What is under way at the end is as good as done: the end of the stream waits for it.
+        let under_way = if at_end { 0 } else { under_way };
+        self.sample = Sample { blocks: blocks_out, bytes: bytes_out, under_way, since_ns };
+        match self.told {
+            Some(told) if told.elapsed() < EVERY && !at_end => Ok(()),
+            _ => self.tell(),
+        }
     }
 }
 

@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 use datapipes::{Draft, Error, ErrorKind, Identity, Result};
 use datapipes_fabric::channel::Patience;
 use datapipes_fabric::control::{Event, Program, Session};
-use datapipes_fabric::device::{Place, Report, Role};
+use datapipes_fabric::device::{Place, Report, Role, Spread};
 use datapipes_fabric::placement::{Choice, Flow, Graph, Node, Placement};
 use rustix::fs::{Advice, fadvise};
 use rustix::io::Errno;
 use serde::Serialize;
 
 use super::Job;
-use super::bodies::{SOURCE, TRANSFORM};
+use super::bodies::with_meter;
 use super::meter::{Meter, now_ns};
-use super::origin::{Generator, Opened, Sum, Summing};
+use super::origin::{Generator, Opened, Origin, Sum, Summing};
 use super::view::View;
 use crate::signals;
 use crate::usage::family_cpu_seconds;
@@ -150,14 +150,19 @@ fn graph(job: &Job, from: OwnedFd, to: OwnedFd, meters: &[Meter]) -> Result<(Gra
         let node = graph.device(name, role, given);
         devices.push(Device { name: name.into(), node, report: None });
     };
-    let source = Role::Custom { name: SOURCE.into(), arguments: serde_json::Value::Null };
+    let place = Place::File { descriptor: 0, direct: None, offset: 0, len: None };
+    let origin = match job.origin {
+        Origin::File(_) => place.clone(),
+        // Blocks are whole, so that what becomes of them can be computed again.
+        Origin::Generate(_) | Origin::Tcp(_) => Place::Socket { descriptor: 0, whole_blocks: true },
+    };
+    let source = with_meter(&Role::Source { place: origin, sum: true })?;
     add(&mut graph, "source", source, vec![from, meters[0].for_device()?]);
     for (step, meter) in job.steps.iter().zip(&meters[1..]) {
-        let arguments = serde_json::json!({ "function": step.function, "arguments": step.arguments });
-        let role = Role::Custom { name: TRANSFORM.into(), arguments };
+        let (function, arguments) = (step.function.clone(), step.arguments.clone());
+        let role = with_meter(&Role::Transform { function, arguments, spread: Spread::Turns })?;
         add(&mut graph, &step.name, role, vec![meter.for_device()?]);
     }
-    let place = Place::File { descriptor: 0, direct: None, offset: 0, len: None };
     add(&mut graph, "sink", Role::Sink { place }, vec![to]);
     for (pair, shape) in devices.windows(2).zip(&job.shapes) {
         graph.connect_with(pair[0].node, pair[1].node, *shape, job.trust.trust())?;

@@ -7,7 +7,8 @@ use super::queue::{Part, Queue, Sink};
 use crate::error::{ErrorKind, Result};
 use crate::memory::MemoryRange;
 use crate::span::Span;
-use crate::sync::{Arc, Mutex, schedules, thread};
+use crate::sync::{Arc, Mutex, thread};
+use datapipes_testkit::schedules;
 use device::{Device, memory};
 
 /// Every part that was told of: where, and how it went.

@@ -8,7 +8,8 @@ use super::{Cancelled, Connect, Service};
 use crate::error::ErrorKind;
 use crate::span::Span;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Arc, schedules, thread};
+use crate::sync::{Arc, thread};
+use datapipes_testkit::schedules;
 use places::{CHUNK, Far, block_on, dram, runtime, span};
 
 fn queue(most: usize) -> Connect {

@@ -1,0 +1,78 @@
+//! A look at a shard without its lock: how most hits are served.
+//!
+//! ```text
+//! index by the sector the range begins in, or by its page -> a header covers the range?  copy;  nothing changed meanwhile?  a hit
+//! everything else: the lock
+//! ```
+//! Two locked instructions a hit were half of its time, and threads took the lock's line from each other at every hit. What is
+//! read here may be torn, so every number is checked before it is used as a place, and nothing is given out unless the shard's
+//! version says that nothing changed (`guarded.rs`).
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::ground::{self, Ground};
+use super::header::Header;
+use super::index;
+use super::shard::{PAGE, SECTOR, hash_of};
+
+/// Buckets that are searched: an entry lies further from its first one only where the index is unusually full.
+const BUCKETS: usize = 4;
+/// Longer reads are worth a lock, under which bytes are copied faster than word by word.
+pub(crate) const LONGEST: usize = 1024;
+
+/// An item that seems to have been there.
+#[derive(Clone, Copy)]
+pub(crate) struct Seen {
+    pub(crate) slot: u32,
+    pub(crate) header: Header,
+}
+
+/// Copies the bytes at `offset` from an item that covers them and begins in the same sector, or with the page. Valid only if
+/// nothing changed meanwhile.
+#[inline]
+pub(crate) fn read(ground: &Ground, offset: u64, out: &mut [u8]) -> Option<Seen> {
+    let page = offset / PAGE * PAGE;
+    let in_page = ground.has_spanning() && page / SECTOR != offset / SECTOR;
+    if in_page {
+        // Both lines are waited for together.
+        index_soon(ground, page);
+    }
+    let seen = beginning_at(ground, offset, offset, out);
+    if seen.is_none() && in_page { beginning_at(ground, page, offset, out) } else { seen }
+}
+
+/// The same from an item that begins in the sector of `from`.
+#[inline]
+fn beginning_at(ground: &Ground, from: u64, offset: u64, out: &mut [u8]) -> Option<Seen> {
+    let mut found = None;
+    let slot = index::find(ground.index(), hash_of(from), BUCKETS, |slot| {
+        let Some(place) = ground.place(slot) else { return false };
+        // Header and data are waited for together.
+        ground.data_soon(place);
+        let header = Header::of(ground.header_word(place).load(Relaxed));
+        found = Some((place, header));
+        header.is_live() && header.covers(offset, out.len())
+    })?;
+    let (place, header) = found?;
+    let (at, words) = ((offset - header.offset()) as usize, ground.data(place));
+    if at + out.len() > words.len() * ground::WORD {
+        return None;
+    }
+    ground::copy_out(words, at, out);
+    Some(Seen { slot, header })
+}
+
+/// Brings the index's line for an offset nearer.
+#[inline]
+pub(crate) fn index_soon(ground: &Ground, offset: u64) {
+    index::bucket_soon(ground.index(), hash_of(offset));
+}
+
+/// Brings nearer what probably holds the bytes at an offset.
+#[inline]
+pub(crate) fn item_soon(ground: &Ground, offset: u64) {
+    let first = index::find(ground.index(), hash_of(offset), 1, |_| true);
+    if let Some(place) = first.and_then(|slot| ground.place(slot)) {
+        ground.slot_soon(place);
+    }
+}

@@ -1,0 +1,115 @@
+//! How far a device is, while it works: told to a meter, where its stage has one.
+
+use datapipes_core::Result;
+
+use super::{Body, Stage};
+
+/// How far a stream is that leads out of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Blocks sent, without empty ones.
+    pub blocks_out: u64,
+    /// Their bytes.
+    pub bytes_out: u64,
+    /// Blocks that no reply came for: credits in use, over all outlets.
+    pub under_way: u64,
+    /// Whether the last block was sent: what is still under way is awaited now, or was.
+    pub at_end: bool,
+}
+
+/// What a stage tells how far it is.
+pub trait Meter {
+    /// Takes note: after each block that was sent; at the end of a stream, before and after the wait for those downstream. It is
+    /// called on the way of the bytes, and should be brief.
+    ///
+    /// # Errors
+    /// What ends the device's work as if a channel had failed.
+    fn note(&mut self, standing: &Standing) -> Result<()>;
+}
+
+/// The same body, with a meter on its stage.
+pub fn metered(body: Box<dyn Body>, meter: Box<dyn Meter>) -> Box<dyn Body> {
+    Box::new(Metered { body, meter: Some(meter) })
+}
+
+struct Metered {
+    body: Box<dyn Body>,
+    /// None while the body runs: its stage has it.
+    meter: Option<Box<dyn Meter>>,
+}
+
+impl Body for Metered {
+    fn run(&mut self, stage: &mut Stage<'_>) -> Result<()> {
+        stage.meter = self.meter.take();
+        let done = self.body.run(stage);
+        self.meter = stage.meter.take();
+        done
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::sync::{Arc, Mutex};
+
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+    use crate::channel::{Shape, Trust};
+    use crate::control::packet::{self, Arrived, PACKET_BYTES};
+    use crate::control::protocol::Ask;
+    use crate::device::{Functions, Place, Report, Role, body};
+    use crate::process::Attendant;
+    use crate::transport::pair;
+
+    struct Notes(Arc<Mutex<Vec<Standing>>>);
+
+    impl Meter for Notes {
+        fn note(&mut self, standing: &Standing) -> Result<()> {
+            self.0.lock().unwrap().push(*standing);
+            Ok(())
+        }
+    }
+
+    /// Runs a source of zeros, with a meter or without; its report.
+    fn run(len: u64, notes: Option<&Arc<Mutex<Vec<Standing>>>>) -> Report {
+        let flags = SocketFlags::CLOEXEC;
+        let (here, there) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let mut attendant = Attendant::new(there);
+        let (sender, mut receiver) = pair(Shape::new(2, 4096), Trust::Copy).unwrap();
+        let role = Role::Source { place: Place::Nothing { len }, sum: true };
+        let mut source = body(role, Vec::new(), &Functions::default()).unwrap();
+        if let Some(notes) = notes {
+            source = metered(source, Box::new(Notes(notes.clone())));
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                while let Ok(block) = receiver.receive() {
+                    block.done().unwrap();
+                }
+            });
+            source.run(&mut Stage::new(Vec::new(), vec![sender], &mut attendant)).unwrap();
+        });
+        match packet::receive::<Ask>(here.as_fd(), &mut vec![0; PACKET_BYTES + 1], false).unwrap() {
+            Arrived::Packet(Ask::Report(report), _) => report,
+            _ => panic!("no report"),
+        }
+    }
+
+    #[test]
+    fn a_meter_hears_of_each_block_and_of_the_end() {
+        let notes = Arc::default();
+        let report = run(10_000, Some(&notes));
+        let (sent, crc) = ((report.blocks_out, report.bytes_out), report.crc);
+        assert_eq!((sent, crc), ((3, 10_000), Some(crc32fast::hash(&[0; 10_000]))));
+        let notes = notes.lock().unwrap();
+        let told: Vec<_> = notes.iter().map(|s| (s.blocks_out, s.bytes_out, s.at_end)).collect();
+        // The empty block of a source that found the end of its place is none.
+        let end = [false, true, true].map(|at_end| (3, 10_000, at_end));
+        assert_eq!(told, [&[(1, 4096, false), (2, 8192, false), (3, 10_000, false)][..], &end].concat());
+        assert!(notes.iter().all(|s| s.under_way <= 2) && notes[5].under_way == 0, "{notes:?}");
+        // The same without one.
+        assert_eq!(run(10_000, None), report);
+    }
+}
