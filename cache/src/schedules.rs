@@ -12,6 +12,7 @@ use crate::config::{Config, Policy};
 use crate::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
 use crate::fine::FineGrained;
 use crate::info::{Claim, InfoArea};
+use crate::store::guarded::Guarded;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, lock};
 use crate::writes::Writes;
@@ -344,5 +345,39 @@ fn who_waits_for_a_change_goes_on_after_it() {
         }
         writers.into_iter().for_each(|w| w.join().unwrap());
         assert!(!writes.any());
+    });
+}
+
+#[test]
+fn who_reads_without_the_lock_sees_a_change_as_a_whole_or_not_at_all() {
+    schedules(|| {
+        let both = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let guarded = Arc::new(Guarded::new(0));
+        let changers: Vec<_> = (0..2)
+            .map(|_| {
+                let (both, guarded) = (both.clone(), guarded.clone());
+                thread::spawn(move || {
+                    let mut changing = guarded.change();
+                    *changing += 1;
+                    both.iter().for_each(|n| n.store(*changing, Ordering::Relaxed));
+                })
+            })
+            .collect();
+        let mut last = 0;
+        for _ in 0..3 {
+            let Some(version) = guarded.version() else { continue };
+            let seen = [0, 1].map(|i| both[i].load(Ordering::Relaxed));
+            if guarded.unchanged(version) {
+                assert!(seen[0] == seen[1] && seen[0] >= last, "{seen:?} after {last}");
+                last = seen[0];
+                // Who marks what it saw has what it saw.
+                if let Some(marked) = guarded.mark(version) {
+                    assert_eq!(*marked, last);
+                }
+            }
+        }
+        changers.into_iter().for_each(|c| c.join().unwrap());
+        assert_eq!(*guarded.look(), 2);
+        assert!(guarded.version().is_some_and(|v| guarded.unchanged(v)));
     });
 }

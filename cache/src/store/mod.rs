@@ -3,7 +3,7 @@
 pub(crate) mod class;
 mod glance;
 pub(crate) mod ground;
-mod guarded;
+pub(crate) mod guarded;
 pub(crate) mod header;
 mod hits;
 pub(crate) mod index;
