@@ -1,8 +1,9 @@
 //! Hit ratios of the policies under several loads, with the same budget and without a device.
 //!
 //!     cargo run --release -p datapipes-cache --example hit_ratios -- [--requests N] [--file-mib N] [--budget-part N]
+//!         [--policy NAME]
 //!
-//! Items of 128 bytes; the file is N times the budget. What would be read from a device is made from its offset.
+//! Items of 128 bytes; the file is N times the budget; hits of the second half of the requests. What would be read from a device is made from its offset.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -47,6 +48,7 @@ fn main() {
         let at = args.iter().position(|a| a == name);
         at.and_then(|at| args.get(at + 1)).map_or(default, |v| v.parse().unwrap())
     };
+    let only = args.iter().position(|a| a == "--policy").and_then(|at| args.get(at + 1));
     let (requests, file, part) = (arg("--requests", 4_000_000), arg("--file-mib", 256) << 20, arg("--budget-part", 8));
     let machine = Machine::discover();
     let layout = Layout { items: file / 128, item_bytes: 128, stride_bytes: 128 };
@@ -61,7 +63,7 @@ fn main() {
         "load", "policy", "hits %", "ns/read", "items", "B/item", "recency"
     );
     for (name, popularity) in loads {
-        for policy in Policy::ALL {
+        for policy in Policy::ALL.into_iter().filter(|p| only.is_none_or(|name| name == p.name())) {
             let budget = (file / part) as usize;
             let mut config = Config::new(&machine).budget(budget).policy(policy);
             config.maintenance = false;

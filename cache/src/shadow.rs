@@ -1,18 +1,21 @@
 //! Which of two policies would serve better at present: both are played on a sample of the keys, with a cache in proportion.
 //!
 //! One key in 256 takes part (SHARDS: Waldspurger et al., FAST 2015). The two are S3-FIFO, good where some items are wanted again
-//! and again, and a clock, good where the hot set drifts.
+//! and again, and a clock, good where the hot set drifts. Both see the same reads, so only those count that one of them has
+//! and the other has not: a few thousand samples show a difference of two points that way.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use crate::store::index::mix;
 
 /// One key in this many is sampled.
 const SAMPLE: u64 = 256;
 /// Samples after which the two are compared.
-const WINDOW: u32 = 8192;
+const WINDOW: u32 = 2048;
 /// The other must have so many more hits, in percent, before it is changed.
-const CLEARLY: u64 = 105;
+const CLEARLY: u64 = 102;
+/// And be ahead by so many standard deviations of what chance would do (a sign test).
+const DEVIATIONS: u64 = 4;
 
 /// Whether a read takes part.
 #[inline]
@@ -38,9 +41,9 @@ impl Rounds {
         }
     }
 
-    fn push(&mut self, key: u64) {
+    fn push(&mut self, key: u64, count: u8) {
         self.queue.push_back(key);
-        self.counts.insert(key, 0);
+        self.counts.insert(key, count);
     }
 
     /// Takes the first one out, with its count.
@@ -55,8 +58,7 @@ impl Rounds {
             if count == 0 {
                 return Some(key);
             }
-            self.queue.push_back(key);
-            self.counts.insert(key, count - 1);
+            self.push(key, count - 1);
         }
         None
     }
@@ -71,10 +73,14 @@ impl Rounds {
 pub(crate) struct Shadow {
     small: Rounds,
     main: Rounds,
-    ghosts: Rounds,
+    /// Evicted, in two generations.
+    young: HashSet<u64>,
+    old: HashSet<u64>,
     clock: Rounds,
     by_frequency: u64,
     by_recency: u64,
+    /// Reads that were a hit for one of them only.
+    split: u64,
     seen: u32,
     recency: bool,
 }
@@ -87,13 +93,10 @@ impl Shadow {
         if room < 16 {
             return None;
         }
-        self.frequency(key, room);
-        if self.clock.hit(key, 1) {
-            self.by_recency += 1;
-        } else {
-            while self.clock.len() >= room && self.clock.evict().is_some() {}
-            self.clock.push(key);
-        }
+        let (frequency, recency) = (self.frequency(key, room), self.recency(key, room));
+        self.by_frequency += u64::from(frequency);
+        self.by_recency += u64::from(recency);
+        self.split += u64::from(frequency != recency);
         self.seen += 1;
         if self.seen < WINDOW {
             return None;
@@ -102,46 +105,105 @@ impl Shadow {
             true => (self.by_recency, self.by_frequency),
             false => (self.by_frequency, self.by_recency),
         };
+        let ahead = other.saturating_sub(mine);
+        let sure = ahead * ahead > DEVIATIONS * DEVIATIONS * self.split;
         // Halved, not cleared: what was before counts a little.
-        (self.seen, self.by_frequency, self.by_recency) = (0, self.by_frequency / 2, self.by_recency / 2);
-        if other * 100 > mine * CLEARLY {
+        self.seen = 0;
+        [&mut self.by_frequency, &mut self.by_recency, &mut self.split].into_iter().for_each(|n| *n /= 2);
+        if sure && other * 100 > mine * CLEARLY {
             self.recency = !self.recency;
             return Some(self.recency);
         }
         None
     }
 
-    fn frequency(&mut self, key: u64, room: usize) {
-        if self.small.hit(key, 3) || self.main.hit(key, 3) {
-            self.by_frequency += 1;
-            return;
+    /// A clock; whether it has it.
+    fn recency(&mut self, key: u64, room: usize) -> bool {
+        if self.clock.hit(key, 1) {
+            return true;
         }
+        while self.clock.len() >= room && self.clock.evict().is_some() {}
+        self.clock.push(key, 0);
+        false
+    }
+
+    /// S3-FIFO as in `policy/s3fifo.rs`; whether it has it.
+    fn frequency(&mut self, key: u64, room: usize) -> bool {
+        if self.small.hit(key, 3) || self.main.hit(key, 3) {
+            return true;
+        }
+        let remembered = self.young.contains(&key) || self.old.contains(&key);
         while self.small.len() + self.main.len() >= room {
             if self.small.len() * 10 > room || self.main.len() == 0 {
                 let Some((old, count)) = self.small.pop() else { break };
                 if count >= 2 {
-                    self.main.push(old);
+                    self.main.push(old, 1);
                 } else {
-                    while self.ghosts.len() >= room && self.ghosts.pop().is_some() {}
-                    self.ghosts.push(old);
+                    self.note(old, room);
                 }
-            } else {
-                self.main.evict();
+            } else if let Some(old) = self.main.evict() {
+                self.note(old, room);
             }
         }
-        if self.ghosts.counts.remove(&key).is_some() {
-            self.ghosts.queue.retain(|&k| k != key);
-            self.main.push(key);
-        } else {
-            self.small.push(key);
+        if remembered {
+            self.main.push(key, 0);
+            return false;
         }
+        self.small.push(key, 0);
+        if self.small.len() * 8 > self.small.len() + self.main.len() + 8 {
+            // While there is room, the first go on to main.
+            if let Some((first, count)) = self.small.pop() {
+                self.main.push(first, count);
+            }
+        }
+        false
+    }
+
+    /// Remembers one that was evicted.
+    fn note(&mut self, key: u64, room: usize) {
+        if self.young.len() >= room {
+            std::mem::swap(&mut self.young, &mut self.old);
+            self.young.clear();
+        }
+        self.young.insert(key);
     }
 
     /// Bytes that it allocated, about.
     pub(crate) fn bytes(&self) -> usize {
-        [&self.small, &self.main, &self.ghosts, &self.clock]
-            .iter()
-            .map(|r| r.queue.capacity() * 8 + r.counts.capacity() * 17)
-            .sum()
+        let queues = [&self.small, &self.main, &self.clock];
+        let queues = queues.iter().map(|r| r.queue.capacity() * 8 + r.counts.capacity() * 17).sum::<usize>();
+        queues + (self.young.capacity() + self.old.capacity()) * 9
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use datapipes_testkit::access::{Items, Layout, Popularity};
+
+    const ITEMS: u64 = 1 << 20;
+    const HELD: usize = ITEMS as usize / 10;
+
+    /// What was preferred in the end, and the changes.
+    fn play(popularity: Popularity, reads: usize) -> (bool, usize) {
+        let layout = Layout { items: ITEMS, item_bytes: 128, stride_bytes: 128 };
+        let mut shadow = Shadow::default();
+        let sampled = Items::new(layout, popularity, 5).take(reads).filter(|r| is_sampled(r.offset));
+        let changes = sampled.filter_map(|r| shadow.read(r.offset, HELD)).count();
+        (shadow.recency, changes)
+    }
+
+    #[test]
+    fn a_load_that_stays_is_left_to_frequency() {
+        for popularity in [Popularity::Uniform, Popularity::Zipf { exponent: 0.8 }, Popularity::Zipf { exponent: 0.99 }]
+        {
+            assert_eq!(play(popularity, 4_000_000), (false, 0), "{popularity:?}");
+        }
+    }
+
+    #[test]
+    fn a_load_that_drifts_is_left_to_recency() {
+        let popularity = Popularity::Drifting { exponent: 0.9, period: ITEMS / 56, step: ITEMS / 100 };
+        assert_eq!(play(popularity, 4_000_000), (true, 1));
     }
 }

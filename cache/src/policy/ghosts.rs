@@ -1,73 +1,153 @@
-//! Who was evicted not long ago: fingerprints with a time, four bytes each, in sets of one half line.
+//! Who was evicted not long ago: two generations of a Bloom filter, each key within one line (a blocked Bloom filter: Putze,
+//! Sanders, Singler, "Cache-, Hash- and Space-Efficient Bloom Filters", WEA 2007).
+//!
+//! ```text
+//! line:  [ 256 bits of one generation ][ 256 bits of the other ]      a key sets 4 bits of the young half
+//! young generation has as many as there are items?  the old one is forgotten, and is the young one from now on
+//! ```
+//! What was evicted is remembered for one to two times as many evictions as there are items; of those that were never there
+//! about 4 in 100 are taken for evicted, and cost a place in main. Fingerprints with a time took four bytes a key: the same
+//! memory remembered half as many as there are items (of 128 bytes), without such errors, for fewer hits.
 
 use crate::store::ground::Table;
 use crate::store::index::mix;
 
-/// Entries of a set.
-const WAYS: usize = 8;
-/// Ages are told apart in this many steps.
-const STEPS: u32 = 1024;
-/// Bits of the time in an entry.
-const TIME_BITS: u32 = 12;
-const TIME_MASK: u32 = (1 << TIME_BITS) - 1;
+/// Words of a line, and of the half that a generation has.
+const LINE: usize = 16;
+const HALF: usize = LINE / 2;
+/// Bits of a key.
+const BITS: u32 = 4;
+/// Keys of a generation for each line, at most: half of the bits are set then.
+const MOST_PER_LINE: usize = 44;
 
-/// A queue of ghosts, first in first out, to the precision of a step.
+/// Evicted keys, in two generations.
 pub(crate) struct Ghosts {
-    sets: Table<u32>,
-    /// Evictions so far.
-    count: u64,
+    words: Table<u32>,
+    /// Which half of each line is the young generation's.
+    young: usize,
+    /// Keys in it.
+    noted: usize,
 }
 
 impl Ghosts {
-    /// In a table of a multiple of eight entries.
-    pub(crate) fn over(sets: Table<u32>) -> Ghosts {
-        Ghosts { sets, count: 0 }
+    /// In a table of [`entries_for`](Self::entries_for) words.
+    pub(crate) fn over(words: Table<u32>) -> Ghosts {
+        Ghosts { words, young: 0, noted: 0 }
     }
 
-    /// Entries for a share of memory: more than half as many as it holds items of 128 bytes.
+    /// Words for a share of memory: about 17 bits for each item of 128 bytes that it holds.
     pub(crate) fn entries_for(share: usize) -> usize {
-        (share / 64 / 4).next_multiple_of(WAYS * 2)
+        (share / 64 / size_of::<u32>()).next_multiple_of(LINE)
     }
 
-    fn now(&self) -> u32 {
-        // Slightly less than the table holds, so that sets seldom overflow before their entries are too old.
-        let quantum = (self.sets.len() as u64 * 9 / 10 / u64::from(STEPS)).max(1);
-        (self.count / quantum) as u32 & TIME_MASK
+    fn lines(&self) -> usize {
+        self.words.len() / LINE
     }
 
-    fn place(&self, key: u64) -> (usize, u32) {
+    /// The line of a key, and a number whose bytes are the places of its bits.
+    fn place(&self, key: u64) -> (usize, u64) {
         let h = mix(key ^ 0x9e37_79b9_7f4a_7c15);
-        let sets = (self.sets.len() / WAYS) as u64;
-        let set = (((h >> 32) * sets) >> 32) as usize * WAYS;
-        // Never zero: that is an empty entry.
-        (set, (h as u32 & !TIME_MASK) | 1 << 31)
+        let line = ((h >> 32) * self.lines() as u64) >> 32;
+        (line as usize * LINE, mix(h))
     }
 
-    /// Notes an eviction.
-    pub(crate) fn insert(&mut self, key: u64) {
-        let (set, print) = self.place(key);
-        let now = self.now();
-        self.count += 1;
-        let Some(entries) = self.sets.get_mut(set..set + WAYS) else { return };
-        let age = |e: u32| if e == 0 { u32::MAX } else { now.wrapping_sub(e) & TIME_MASK };
-        let oldest = entries.iter_mut().max_by_key(|e| if **e & !TIME_MASK == print { u32::MAX } else { age(**e) });
-        if let Some(entry) = oldest {
-            *entry = print | now;
+    /// The words and bits of a key in one half of its line.
+    fn bits(places: u64) -> impl Iterator<Item = (usize, u32)> {
+        (0..BITS).map(move |i| {
+            let at = places >> (8 * i) & 0xff;
+            (at as usize / 32, 1 << (at % 32))
+        })
+    }
+
+    /// Notes an eviction, of a cache that holds so many items.
+    pub(crate) fn insert(&mut self, key: u64, items: usize) {
+        // One for each line at least: forgetting costs a write to each.
+        let generation = items.clamp(self.lines(), self.lines() * MOST_PER_LINE);
+        if self.noted >= generation {
+            self.turn();
+        }
+        let (line, places) = self.place(key);
+        let at = line + self.young * HALF;
+        let Some(half) = self.words.get_mut(at..at + HALF) else { return };
+        let mut new = false;
+        for (word, bit) in Self::bits(places) {
+            new |= half[word] & bit == 0;
+            half[word] |= bit;
+        }
+        self.noted += usize::from(new);
+    }
+
+    /// Forgets the old generation.
+    fn turn(&mut self) {
+        (self.young, self.noted) = (1 - self.young, 0);
+        for line in self.words.chunks_exact_mut(LINE) {
+            line[self.young * HALF..][..HALF].fill(0);
         }
     }
 
-    /// Whether it was evicted not long ago; asked once, then forgotten.
-    pub(crate) fn take(&mut self, key: u64) -> bool {
-        let (set, print) = self.place(key);
-        let now = self.now();
-        let Some(entries) = self.sets.get_mut(set..set + WAYS) else { return false };
-        for entry in entries {
-            if *entry & !TIME_MASK == print {
-                let young = now.wrapping_sub(*entry) & TIME_MASK <= STEPS;
-                *entry = 0;
-                return young;
+    /// Whether it was evicted not long ago.
+    pub(crate) fn remember(&self, key: u64) -> bool {
+        let (line, places) = self.place(key);
+        let Some(line) = self.words.get(line..line + LINE) else { return false };
+        line.chunks_exact(HALF).any(|half| Self::bits(places).all(|(word, bit)| half[word] & bit != 0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::ground::{Ground, Memory};
+    use crate::sync::Arc;
+
+    const SHARE: usize = 4 << 20;
+    /// About as many items of 128 bytes as fit.
+    const ITEMS: usize = SHARE / 138;
+
+    fn ghosts() -> Ghosts {
+        let memory = Memory::map(SHARE, false).unwrap();
+        let ground = Arc::new(Ground::over(&memory, 0, SHARE, 0).unwrap());
+        Ghosts::over(ground.table(Ghosts::entries_for(SHARE)))
+    }
+
+    fn key(i: usize) -> u64 {
+        i as u64 * 128
+    }
+
+    #[test]
+    fn as_many_evictions_as_items_are_remembered_and_twice_as_many_are_not() {
+        let mut ghosts = ghosts();
+        for i in 0..10 * ITEMS {
+            ghosts.insert(key(i), ITEMS);
+            if i % 997 == 0 {
+                let since = i.saturating_sub(ITEMS - 1);
+                assert!((since..=i).step_by(61).all(|i| ghosts.remember(key(i))), "forgotten too early, at {i}");
             }
         }
-        false
+        let old = (0..8 * ITEMS - ITEMS / 4).filter(|&i| ghosts.remember(key(i))).count();
+        assert!(old * 100 < 6 * 8 * ITEMS, "{old} that were evicted long ago are remembered");
+        let never = (0..100_000).filter(|&i| ghosts.remember(key(20 * ITEMS + i))).count();
+        assert!(never < 6_000, "{never} of 100,000 that were never there are remembered");
+    }
+
+    #[test]
+    fn an_eviction_that_is_noted_again_counts_once() {
+        let mut ghosts = ghosts();
+        for _ in 0..10 {
+            (0..ITEMS / 2).for_each(|i| ghosts.insert(key(i), ITEMS));
+        }
+        assert_eq!(ghosts.young, 0, "half as many as there are items fill no generation");
+        assert!((0..ITEMS / 2).all(|i| ghosts.remember(key(i))));
+    }
+
+    #[test]
+    fn few_items_do_not_make_it_forget_at_each_eviction() {
+        let mut ghosts = ghosts();
+        (0..ghosts.lines()).for_each(|i| ghosts.insert(key(i), 0));
+        assert!((0..ghosts.lines()).all(|i| ghosts.remember(key(i))));
+        // Nor do many make it remember everything: a generation ends when half of its bits are set.
+        let mut ghosts = self::ghosts();
+        (0..50 * ITEMS).for_each(|i| ghosts.insert(key(i), usize::MAX));
+        let never = (0..100_000).filter(|&i| ghosts.remember(key(60 * ITEMS + i))).count();
+        assert!(never < 20_000, "{never} of 100,000");
     }
 }
