@@ -31,14 +31,16 @@ pub(crate) fn asan() -> Outcome<()> {
         println!("SKIPPED: asan: no nightly toolchain; `rustup toolchain install nightly` adds one");
         return Ok(());
     };
-    // --target keeps the sanitizer out of build scripts and macros; doc tests do not take part.
-    let mut command = nightly_cargo(&["test", "--no-fail-fast", "--lib", "--tests", "--target", &host]);
-    for package in ["datapipes-core", "datapipes-cpu", "datapipes-file", "datapipes-cache", "datapipes-fabric"] {
-        command.args(["-p", package]);
+    let everything = ["datapipes-core", "datapipes-cpu", "datapipes-file", "datapipes-cache"];
+    // The fabric's devices are locked down, and the sanitizer opens files when a thread begins: units only.
+    for (packages, kinds) in [(&everything[..], &["--lib", "--tests"][..]), (&["datapipes-fabric"], &["--lib"])] {
+        // --target keeps the sanitizer out of build scripts and macros; doc tests do not take part.
+        let mut command = nightly_cargo(&["test", "--no-fail-fast", "--target", &host]);
+        command.args(packages.iter().flat_map(|p| ["-p", p])).args(kinds).args(["--", "--show-output"]);
+        command.env("RUSTFLAGS", "-Zsanitizer=address").env("CARGO_TARGET_DIR", root().join("target/asan"));
+        stream(&mut command)?;
     }
-    command.args(["--", "--show-output"]);
-    command.env("RUSTFLAGS", "-Zsanitizer=address").env("CARGO_TARGET_DIR", root().join("target/asan"));
-    stream(&mut command)
+    Ok(())
 }
 
 fn host_triple() -> Option<String> {
