@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::ground::{self, Ground};
 use super::header::Header;
-use super::index;
-use super::shard::{PAGE, SECTOR, hash_of};
+use super::index::{self, Key};
+use super::shard::{PAGE, SECTOR};
 
 /// Buckets that are searched: an entry lies further from its first one only where the index is unusually full.
 const BUCKETS: usize = 4;
@@ -31,29 +31,34 @@ pub(crate) struct Seen {
 /// nothing changed meanwhile.
 #[inline]
 pub(crate) fn read(ground: &Ground, offset: u64, out: &mut [u8]) -> Option<Seen> {
-    let page = offset / PAGE * PAGE;
-    let in_page = ground.has_spanning() && page / SECTOR != offset / SECTOR;
-    if in_page {
+    let page = page_before(ground, offset);
+    if let Some(page) = page {
         // Both lines are waited for together.
-        index_soon(ground, page);
+        index::bucket_soon(ground.index(), Key::of(page));
     }
-    let seen = beginning_at(ground, offset, offset, out);
-    if seen.is_none() && in_page { beginning_at(ground, page, offset, out) } else { seen }
+    beginning_at(ground, offset, offset, out).or_else(|| beginning_at(ground, page?, offset, out))
 }
 
-/// The same from an item that begins in the sector of `from`.
+/// Where the page begins, if an item that begins there may reach another sector.
+#[inline]
+fn page_before(ground: &Ground, offset: u64) -> Option<u64> {
+    let page = offset / PAGE * PAGE;
+    (ground.has_spanning() && page / SECTOR != offset / SECTOR).then_some(page)
+}
+
+/// The same from an item that begins at `from`, or before it in its sector.
 #[inline]
 fn beginning_at(ground: &Ground, from: u64, offset: u64, out: &mut [u8]) -> Option<Seen> {
     let mut found = None;
-    let slot = index::find(ground.index(), hash_of(from), BUCKETS, |slot| {
+    let slot = index::find(ground.index(), Key::of(from), BUCKETS, |slot, begin| {
         let Some(place) = ground.place(slot) else { return false };
         // Header and data are waited for together.
-        ground.data_soon(place);
+        ground.data_soon(place, offset.saturating_sub(from / SECTOR * SECTOR + begin));
         let header = Header::of(ground.header_word(place).load(Relaxed));
         found = Some((place, header));
         header.is_live() && header.covers(offset, out.len())
-    })?;
-    let (place, header) = found?;
+    });
+    let (slot, (place, header)) = (slot.0?, found?);
     let (at, words) = ((offset - header.offset()) as usize, ground.data(place));
     if at + out.len() > words.len() * ground::WORD {
         return None;
@@ -62,17 +67,30 @@ fn beginning_at(ground: &Ground, from: u64, offset: u64, out: &mut [u8]) -> Opti
     Some(Seen { slot, header })
 }
 
-/// Brings the index's line for an offset nearer.
+/// Brings the index's lines for an offset nearer.
 #[inline]
 pub(crate) fn index_soon(ground: &Ground, offset: u64) {
-    index::bucket_soon(ground.index(), hash_of(offset));
+    index::bucket_soon(ground.index(), Key::of(offset));
+    if let Some(page) = page_before(ground, offset) {
+        index::bucket_soon(ground.index(), Key::of(page));
+    }
 }
 
 /// Brings nearer what probably holds the bytes at an offset.
 #[inline]
 pub(crate) fn item_soon(ground: &Ground, offset: u64) {
-    let first = index::find(ground.index(), hash_of(offset), 1, |_| true);
-    if let Some(place) = first.and_then(|slot| ground.place(slot)) {
-        ground.slot_soon(place);
+    let ask = |from: u64| {
+        let soon = |slot, begin| {
+            if let Some(place) = ground.place(slot) {
+                ground.slot_soon(place, offset.saturating_sub(from / SECTOR * SECTOR + begin));
+            }
+            true
+        };
+        index::find(ground.index(), Key::of(from), 1, soon).0
+    };
+    if ask(offset).is_none()
+        && let Some(page) = page_before(ground, offset)
+    {
+        ask(page);
     }
 }

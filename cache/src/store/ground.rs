@@ -198,18 +198,18 @@ impl Ground {
         unsafe { self.base.add(Self::data_at(place) + at) }
     }
 
-    /// Brings a slot's first bytes nearer.
+    /// Brings two lines of a slot's bytes nearer, from `at` on.
     #[inline]
-    pub(crate) fn data_soon(&self, place: Place<'_>) {
-        let data = self.base.as_ptr().wrapping_add(Self::data_at(place));
+    pub(crate) fn data_soon(&self, place: Place<'_>, at: u64) {
+        let data = self.base.as_ptr().wrapping_add(Self::data_at(place) + at as usize);
         prefetch(data);
         prefetch(data.wrapping_add(64));
     }
 
-    /// Brings a slot's header and first bytes nearer.
-    pub(crate) fn slot_soon(&self, place: Place<'_>) {
+    /// Brings a slot's header nearer, and bytes of it.
+    pub(crate) fn slot_soon(&self, place: Place<'_>, at: u64) {
         prefetch(self.base.as_ptr().wrapping_add(place.slab + place.place * WORD));
-        self.data_soon(place);
+        self.data_soon(place, at);
     }
 
     /// The index.

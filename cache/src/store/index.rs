@@ -3,7 +3,8 @@
 //! ```text
 //! bucket, one line: [ slot x10 ][ tag x10 ][ which are used ][ how many went past ]
 //! ```
-//! An item is found by the 512-byte sector it begins in. A full bucket passes an entry on to the next one and counts that, so
+//! An item is found by the 512-byte sector it begins in, and its tag says where in it: so the one that begins where a read does is
+//! tried first, and those that begin behind it are not looked at (each look at a header is a wait for memory). A full bucket passes an entry on to the next one and counts that, so
 //! a search that finds a count of zero ends (F14's overflow counts: facebook/folly, F14.md). The table knows nothing of
 //! items but slot and tag; whether a candidate is the right one is asked by its header.
 //!
@@ -13,6 +14,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::ground::{Ground, prefetch};
+use super::shard::SECTOR;
 use crate::sync::Arc;
 
 /// Entries of a bucket.
@@ -37,15 +39,62 @@ const TAGS: usize = 5;
 /// The word of the last tags, what is used and what went past.
 const LAST: usize = 7;
 
-/// Of four numbers of 16 bits, those equal to a tag: a bit each.
+/// Bits of a tag that say where in its sector an item begins, in units of eight bytes; the others are of the sector's hash.
+const START: u16 = 63;
+
+/// By what an item is found, or a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    home: u32,
+    tag: u16,
+}
+
+impl Key {
+    /// Of an item that begins at an offset, or a range; items of its sector that begin before it are found as well.
+    #[inline]
+    pub(crate) fn of(offset: u64) -> Key {
+        let hash = mix(offset / SECTOR);
+        Key { home: (hash >> 32) as u32, tag: hash as u16 & !START | (offset % SECTOR / 8) as u16 }
+    }
+
+    /// Of all items of the sector of an offset.
+    #[inline]
+    pub(crate) fn of_sector(offset: u64) -> Key {
+        let key = Key::of(offset);
+        Key { tag: key.tag | START, ..key }
+    }
+
+    /// Bytes from its sector's begin, to eight bytes.
+    #[inline]
+    pub(crate) fn begin(self) -> u64 {
+        u64::from(self.tag & START) * 8
+    }
+
+    /// The first bucket: scaled, without a division, for any number of buckets.
+    #[inline]
+    fn home(self, buckets: usize) -> usize {
+        ((u64::from(self.home) * buckets as u64) >> 32) as usize
+    }
+}
+
+/// Of four numbers of 16 bits, those that are zero: a bit each.
 #[inline]
-fn equal(word: u64, tag: u16) -> u16 {
+fn zeros(word: u64) -> u16 {
     const LOW: u64 = 0x7fff_7fff_7fff_7fff;
-    let differs = word ^ (u64::from(tag) * 0x0001_0001_0001_0001);
     // The highest bit of each number is set if and only if the number is not zero.
-    let zero = !(((differs & LOW) + LOW) | differs | LOW);
+    let zero = !(((word & LOW) + LOW) | word | LOW);
     // Bits 15, 31, 47, 63 to 0, 1, 2, 3.
     ((zero >> 15).wrapping_mul(1 << 48 | 1 << 33 | 1 << 18 | 1 << 3) >> 48 & 0xf) as u16
+}
+
+/// Entries of a bucket that may be meant, a bit each, and how many entries went past.
+#[derive(Clone, Copy)]
+struct Matching {
+    /// Of the same sector, and beginning at the same place.
+    exact: u16,
+    /// Of the same sector, as far as the tag says.
+    sector: u16,
+    passed: u16,
 }
 
 impl Bucket {
@@ -54,12 +103,23 @@ impl Bucket {
         self.words[at].load(Relaxed)
     }
 
-    /// The used entries with this tag, a bit each, and how many entries went past.
     #[inline]
-    fn matching(&self, tag: u16) -> (u16, u16) {
-        let last = self.word(LAST);
-        let bits = equal(self.word(TAGS), tag) | equal(self.word(TAGS + 1), tag) << 4 | equal(last, tag) << 8;
-        (bits & (last >> 32) as u16 & ALL, (last >> 48) as u16)
+    fn matching(&self, tag: u16) -> Matching {
+        const ONES: u64 = 0x0001_0001_0001_0001;
+        let tags = u64::from(tag) * ONES;
+        let (first, second, last) = (self.word(TAGS), self.word(TAGS + 1), self.word(LAST));
+        let used = (last >> 32) as u16 & ALL;
+        let equal = |mask: u64| {
+            zeros((first ^ tags) & mask) | zeros((second ^ tags) & mask) << 4 | zeros((last ^ tags) & mask) << 8
+        };
+        let sector = equal(u64::from(!START) * ONES) & used;
+        let exact = if sector == 0 { 0 } else { equal(u64::MAX) & used };
+        Matching { exact, sector, passed: (last >> 48) as u16 }
+    }
+
+    #[inline]
+    fn tag(&self, entry: usize) -> u16 {
+        (self.word(TAGS + entry / 4) >> (16 * (entry % 4))) as u16
     }
 
     #[inline]
@@ -106,40 +166,57 @@ pub(crate) fn mix(x: u64) -> u64 {
     x ^ x >> 31
 }
 
-/// The first bucket of a hash: the upper half, scaled. No division, any number of buckets.
+/// Brings the first bucket of a key nearer.
 #[inline]
-fn home(hash: u64, buckets: usize) -> usize {
-    (((hash >> 32) * buckets as u64) >> 32) as usize
-}
-
-/// Brings the first bucket of a hash nearer.
-#[inline]
-pub(crate) fn bucket_soon(buckets: &[Bucket], hash: u64) {
-    if let Some(bucket) = buckets.get(home(hash, buckets.len())) {
+pub(crate) fn bucket_soon(buckets: &[Bucket], key: Key) {
+    if let Some(bucket) = buckets.get(key.home(buckets.len())) {
         prefetch(bucket);
     }
 }
 
-/// The first slot under a hash that `is_it`, in at most so many buckets.
+/// Numbers of the bits that are set.
 #[inline]
-pub(crate) fn find(buckets: &[Bucket], hash: u64, most: usize, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
-    let mut at = home(hash, buckets.len());
+fn entries(mut bits: u16) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let entry = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
+        bits &= bits - 1;
+        Some(entry)
+    })
+}
+
+/// The first slot under a key that `is_it` (asked with where in its sector the item begins, to eight bytes), in at most so many
+/// buckets; and how many of the sector were met until then, about.
+#[inline]
+pub(crate) fn find(
+    buckets: &[Bucket],
+    key: Key,
+    most: usize,
+    mut is_it: impl FnMut(u32, u64) -> bool,
+) -> (Option<u32>, u32) {
+    let mut at = key.home(buckets.len());
+    let mut met = 0;
     for _ in 0..most {
         let bucket = &buckets[at];
-        let (mut bits, passed) = bucket.matching(hash as u16);
-        while bits != 0 {
-            let slot = bucket.slot(bits.trailing_zeros() as usize);
-            if is_it(slot) {
-                return Some(slot);
+        let Matching { exact, sector, passed } = bucket.matching(key.tag);
+        met += sector.count_ones();
+        for entry in entries(exact) {
+            let slot = bucket.slot(entry);
+            if is_it(slot, key.begin()) {
+                return (Some(slot), met);
             }
-            bits &= bits - 1;
+        }
+        for entry in entries(sector & !exact) {
+            let (slot, of) = (bucket.slot(entry), Key { tag: bucket.tag(entry), ..key });
+            if of.begin() <= key.begin() && is_it(slot, of.begin()) {
+                return (Some(slot), met);
+            }
         }
         if passed == 0 {
-            return None;
+            break;
         }
         at = after(at, buckets.len());
     }
-    None
+    (None, met)
 }
 
 #[inline]
@@ -178,32 +255,38 @@ impl Index {
         self.buckets() * ENTRIES * 85 / 100
     }
 
-    /// Brings the first bucket of a hash nearer.
-    pub(crate) fn prefetch(&self, hash: u64) {
-        bucket_soon(self.all(), hash);
+    /// Brings the first bucket of a key nearer.
+    pub(crate) fn prefetch(&self, key: Key) {
+        bucket_soon(self.all(), key);
     }
 
-    /// The first slot under a hash that `is_it`.
+    /// The first slot under a key that `is_it`.
     #[inline]
-    pub(crate) fn find(&self, hash: u64, is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+    pub(crate) fn find(&self, key: Key, is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+        self.find_among(key, is_it).0
+    }
+
+    /// The same, and how many of its sector were met until then: never fewer than there are where none is found.
+    #[inline]
+    pub(crate) fn find_among(&self, key: Key, mut is_it: impl FnMut(u32) -> bool) -> (Option<u32>, u32) {
         let buckets = self.all();
-        find(buckets, hash, buckets.len(), is_it)
+        find(buckets, key, buckets.len(), |slot, _| is_it(slot))
     }
 
     /// Adds an entry; false where the table is full.
-    pub(crate) fn insert(&mut self, hash: u64, slot: u32) -> bool {
+    pub(crate) fn insert(&mut self, key: Key, slot: u32) -> bool {
         let buckets = self.ground.index();
         if self.entries + 1 >= buckets.len() * ENTRIES {
             return false;
         }
-        let mut at = home(hash, buckets.len());
+        let mut at = key.home(buckets.len());
         loop {
             let bucket = &buckets[at];
             let used = bucket.used();
             if used != ALL {
                 let free = (!used).trailing_zeros() as usize;
                 bucket.set_slot(free, slot);
-                bucket.set_tag(free, hash as u16);
+                bucket.set_tag(free, key.tag);
                 bucket.set_used(used | 1 << free);
                 self.entries += 1;
                 return true;
@@ -215,17 +298,17 @@ impl Index {
     }
 
     /// Names another slot in the entry of one.
-    pub(crate) fn replace(&mut self, hash: u64, slot: u32, new: u32) -> bool {
-        self.entry(hash, slot).map(|(at, i)| self.all()[at].set_slot(i, new)).is_some()
+    pub(crate) fn replace(&mut self, key: Key, slot: u32, new: u32) -> bool {
+        self.entry(key, slot).map(|(at, i)| self.all()[at].set_slot(i, new)).is_some()
     }
 
     /// Removes the entry of a slot; false where there is none.
-    pub(crate) fn remove(&mut self, hash: u64, slot: u32) -> bool {
-        let Some((found, i)) = self.entry(hash, slot) else { return false };
+    pub(crate) fn remove(&mut self, key: Key, slot: u32) -> bool {
+        let Some((found, i)) = self.entry(key, slot) else { return false };
         self.entries -= 1;
         let buckets = self.all();
         buckets[found].set_used(buckets[found].used() & !(1 << i));
-        let mut at = home(hash, buckets.len());
+        let mut at = key.home(buckets.len());
         while at != found {
             let passed = buckets[at].passed();
             if passed != u16::MAX {
@@ -236,17 +319,13 @@ impl Index {
         true
     }
 
-    fn entry(&self, hash: u64, slot: u32) -> Option<(usize, usize)> {
+    fn entry(&self, key: Key, slot: u32) -> Option<(usize, usize)> {
         let buckets = self.all();
-        let mut at = home(hash, buckets.len());
+        let mut at = key.home(buckets.len());
         for _ in 0..buckets.len() {
-            let (mut bits, passed) = buckets[at].matching(hash as u16);
-            while bits != 0 {
-                let i = bits.trailing_zeros() as usize;
-                if buckets[at].slot(i) == slot {
-                    return Some((at, i));
-                }
-                bits &= bits - 1;
+            let Matching { exact, passed, .. } = buckets[at].matching(key.tag);
+            if let Some(entry) = entries(exact).find(|&e| buckets[at].slot(e) == slot) {
+                return Some((at, entry));
             }
             if passed == 0 {
                 return None;
@@ -259,19 +338,46 @@ impl Index {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
     fn tags_are_found_whatever_is_beside_them() {
-        let edges = [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff, 0x1234];
+        let edges = [0u16, 1, 0x7fff, 0x8000, 0x8001, 0xffff, 0x1234];
         for &tag in &edges {
             for lanes in 0..edges.len().pow(4) {
                 let lane = |i: u32| edges[lanes / edges.len().pow(i) % edges.len()];
                 let word = (0..4).fold(0, |w, i| w | u64::from(lane(i)) << (16 * i));
                 let expected = (0..4).fold(0, |bits, i| bits | u16::from(lane(i) == tag) << i);
-                assert_eq!(equal(word, tag), expected, "{tag:x} in {word:x}");
+                let tags = u64::from(tag) * 0x0001_0001_0001_0001;
+                assert_eq!(zeros(word ^ tags), expected, "{tag:x} in {word:x}");
             }
         }
+    }
+
+    #[test]
+    fn who_begins_where_a_read_does_is_tried_first_and_who_begins_behind_it_not_at_all() {
+        let memory = crate::store::ground::Memory::map(1 << 20, false).unwrap();
+        let ground = Arc::new(Ground::over(&memory, 0, 1 << 20, 0).unwrap());
+        let mut index = Index::over(&ground, 64);
+        // The slot is where it begins.
+        let starts = [0u32, 8, 128, 256, 264, 500];
+        starts.iter().for_each(|&start| assert!(index.insert(Key::of(4096 + u64::from(start)), start)));
+        let tried = |key: Key| {
+            let mut tried = Vec::new();
+            let (found, met) = index.find_among(key, |slot| {
+                tried.push(slot);
+                false
+            });
+            assert_eq!((found, met), (None, 6));
+            tried
+        };
+        assert_eq!(tried(Key::of(4096 + 256)), [256, 0, 8, 128]);
+        assert_eq!(tried(Key::of(4096 + 300)), [0, 8, 128, 256, 264]);
+        assert_eq!(tried(Key::of_sector(4096)).len(), 6);
+        assert_eq!(index.find(Key::of(8192), |_| true), None);
+        assert!(!index.remove(Key::of(4096), 8) && index.remove(Key::of(4096 + 8), 8));
+        assert_eq!(index.find(Key::of(4096 + 8), |_| true), Some(0));
     }
 
     #[test]
@@ -284,8 +390,13 @@ mod tests {
         bucket.set_used(ALL & !2);
         bucket.set_passed(u16::MAX);
         assert!((0..ENTRIES).all(|i| bucket.slot(i) == u32::MAX - i as u32));
-        assert_eq!(bucket.matching(0xffff), (0b01, u16::MAX), "an entry that is not used is not found");
-        assert_eq!(bucket.matching(0xffff - 4), (0b11 << 8, u16::MAX));
+        // An entry that is not used is not found.
+        let all = bucket.matching(0xffff);
+        assert_eq!((all.exact, all.sector, all.passed), (0b01, ALL & !2, u16::MAX));
+        let fifth = bucket.matching(0xffff - 4);
+        assert_eq!((fifth.exact, fifth.sector), (0b11 << 8, ALL & !2));
+        assert_eq!((bucket.matching(0xff7f).exact, bucket.matching(0xff7f).sector), (0, 0), "another sector");
+        assert!((0..ENTRIES).all(|i| bucket.tag(i) == 0xffff - (i / 2) as u16));
         assert_eq!((bucket.used(), bucket.passed()), (ALL & !2, u16::MAX));
         bucket.set_passed(0);
         assert_eq!((bucket.used(), bucket.passed(), bucket.slot(9)), (ALL & !2, 0, u32::MAX - 9));

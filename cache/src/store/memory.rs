@@ -137,13 +137,13 @@ impl Slots {
     #[inline]
     pub(crate) fn header_and_data_soon(&self, slot: u32) -> Header {
         let place = self.locate(slot);
-        self.ground.data_soon(place);
+        self.ground.data_soon(place, 0);
         Header::of(self.ground.header_word(place).load(Ordering::Relaxed))
     }
 
     /// Brings a slot's header and first bytes nearer.
     pub(crate) fn prefetch(&self, slot: u32) {
-        self.ground.slot_soon(self.locate(slot));
+        self.ground.slot_soon(self.locate(slot), 0);
     }
 
     /// Copies bytes of an item, from `at` on.

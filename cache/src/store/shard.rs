@@ -13,7 +13,7 @@ use datapipes_core::Result;
 use super::class::{CLASSES, class_of};
 use super::ground::{Ground, Memory};
 use super::header::{Header, PERIODS, State};
-use super::index::{Bucket, Index, mix};
+use super::index::{Bucket, Index, Key};
 use super::memory::{NONE, Pinned, Slots};
 use crate::policy::{Admission, Policy};
 use crate::reassign::Lately;
@@ -69,7 +69,7 @@ pub(crate) struct ClassState {
 /// What was found of bytes that are not all there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Missing {
-    /// Items that begin in the same sector.
+    /// Items that begin in the same sector; now and then one more.
     pub(crate) neighbours: u32,
 }
 
@@ -102,12 +102,6 @@ pub(crate) struct Shard<P> {
 #[inline]
 pub(crate) fn is_old(header: Header, period: Option<u8>) -> bool {
     period.is_some_and(|now| now.wrapping_sub(header.period()) % PERIODS >= LIFE)
-}
-
-/// By what an item or a range is found: the sector it begins in.
-#[inline]
-pub(crate) fn hash_of(offset: u64) -> u64 {
-    mix(offset / SECTOR)
 }
 
 impl<P: Policy> Shard<P> {
@@ -144,19 +138,23 @@ impl<P: Policy> Shard<P> {
         self.hit(slot);
     }
 
-    /// The item that covers the range and begins in the sector of `from`.
+    /// The item under a key that covers the range.
     #[inline]
-    fn covering(&self, from: u64, offset: u64, len: usize) -> Option<u32> {
-        self.index.find(hash_of(from), |slot| self.slots.header_and_data_soon(slot).covers(offset, len))
+    fn covering(&self, key: Key, offset: u64, len: usize) -> Option<u32> {
+        self.index.find(key, |slot| self.slots.header_and_data_soon(slot).covers(offset, len))
+    }
+
+    /// The same, of one that begins in an earlier sector of the page.
+    fn reaching(&self, offset: u64, len: usize) -> Option<u32> {
+        let sector = (offset % PAGE / SECTOR) as usize;
+        (1..=sector)
+            .filter(|&back| self.may_reach(sector, back))
+            .find_map(|back| self.covering(Key::of_sector(offset - back as u64 * SECTOR), offset, len))
     }
 
     /// An item that holds the byte at `offset`, wherever in the page it begins.
     fn holding(&self, offset: u64) -> Option<u32> {
-        let first = offset / SECTOR;
-        let in_page = (first % (PAGE / SECTOR)) as usize;
-        (0..=in_page)
-            .filter(|&back| back == 0 || self.may_reach(in_page, back))
-            .find_map(|back| self.covering((first - back as u64) * SECTOR, offset, 1))
+        self.covering(Key::of(offset), offset, 1).or_else(|| self.reaching(offset, 1))
     }
 
     #[inline]
@@ -169,36 +167,22 @@ impl<P: Policy> Shard<P> {
     /// One walk over what begins in the sector of `offset`.
     #[inline]
     fn look(&self, offset: u64, len: usize) -> Look {
-        let mut look = Look { whole: None, first: false, missing: Missing { neighbours: 0 } };
-        let sector = offset / SECTOR;
-        look.whole = self.index.find(hash_of(offset), |slot| {
+        let mut first = false;
+        let (whole, neighbours) = self.index.find_among(Key::of(offset), |slot| {
             let header = self.slots.header_and_data_soon(slot);
-            if header.covers(offset, len) {
-                return true;
-            }
-            if header.offset() / SECTOR == sector {
-                look.missing.neighbours += 1;
-                look.first |= header.overlaps(offset, offset + 1);
-            }
-            false
+            first |= header.overlaps(offset, offset + 1);
+            header.covers(offset, len)
         });
-        look
+        Look { whole, first, missing: Missing { neighbours } }
     }
 
     /// The slot of an item that covers the whole range. Otherwise whether several could, and what is missing.
     #[inline]
     fn whole(&mut self, offset: u64, len: usize, period: Option<u8>) -> std::result::Result<u32, (bool, Missing)> {
         let look = self.look(offset, len);
-        let mut found = look.whole;
         // Only where something begins in an earlier sector than the one it ends in.
-        let reaches = found.is_none() && self.slots.has_spanning();
-        if reaches {
-            let first = offset / SECTOR;
-            let in_page = (first % (PAGE / SECTOR)) as usize;
-            found = (1..=in_page)
-                .filter(|&back| self.may_reach(in_page, back))
-                .find_map(|back| self.covering((first - back as u64) * SECTOR, offset, len));
-        }
+        let reaches = look.whole.is_none() && self.slots.has_spanning();
+        let found = if reaches { self.reaching(offset, len) } else { look.whole };
         let Some(slot) = found else { return Err((look.first || reaches, look.missing)) };
         if is_old(self.slots.header(slot), period) {
             self.remove(slot);
@@ -251,7 +235,7 @@ impl<P: Policy> Shard<P> {
     }
 
     pub(crate) fn holds(&self, offset: u64, len: usize) -> bool {
-        self.covering(offset, offset, len).is_some()
+        self.covering(Key::of(offset), offset, len).is_some()
     }
 
     /// Keeps the bytes readable without the lock, if one item has them all.
@@ -295,7 +279,7 @@ impl<P: Policy> Shard<P> {
         };
         self.slots.copy_in(slot, bytes);
         self.slots.set_header(slot, Header::item(offset, bytes.len(), period, state));
-        if !self.index.insert(hash_of(offset), slot) {
+        if !self.index.insert(Key::of(offset), slot) {
             // The index could not grow, because what lies in its way is being read.
             self.slots.set_header(slot, Header::free(NONE));
             self.give_slot(class, slot);
@@ -313,7 +297,8 @@ impl<P: Policy> Shard<P> {
         let end = offset + len as u64;
         for sector in offset / SECTOR..end.div_ceil(SECTOR) {
             let within = |h: Header| offset <= h.offset() && h.end() <= end;
-            while let Some(slot) = self.index.find(mix(sector), |s| within(self.slots.header(s))) {
+            let key = Key::of_sector(sector * SECTOR);
+            while let Some(slot) = self.index.find(key, |s| within(self.slots.header(s))) {
                 self.remove(slot);
             }
         }
@@ -358,7 +343,7 @@ impl<P: Policy> Shard<P> {
         let class = self.slots.class_of_slot(slot);
         let header = self.slots.header(slot);
         self.policy.gone(&mut self.slots, class, slot);
-        self.index.remove(hash_of(header.offset()), slot);
+        self.index.remove(Key::of(header.offset()), slot);
         self.count_out(slot);
         self.classes[usize::from(class)].counts.invalidated += 1;
         self.give_slot(class, slot);
@@ -368,8 +353,8 @@ impl<P: Policy> Shard<P> {
     pub(crate) fn invalidate(&mut self, from: u64, to: u64) {
         let page = from / PAGE * PAGE;
         for sector in page / SECTOR..to.div_ceil(SECTOR) {
-            let hash = mix(sector);
-            while let Some(slot) = self.index.find(hash, |s| self.slots.header(s).overlaps(from, to)) {
+            let key = Key::of_sector(sector * SECTOR);
+            while let Some(slot) = self.index.find(key, |s| self.slots.header(s).overlaps(from, to)) {
                 self.remove(slot);
             }
         }
@@ -478,7 +463,7 @@ impl<P: Policy> Shard<P> {
                         reach[Self::reach_of(header)] += 1;
                         assert!(header.len() <= super::class::CAPACITIES[class]);
                         assert_eq!(header.offset() / PAGE, (header.end() - 1) / PAGE, "an item crosses a page");
-                        let found = self.index.find(hash_of(header.offset()), |s| s == slot);
+                        let found = self.index.find(Key::of(header.offset()), |s| s == slot);
                         assert_eq!(found, Some(slot), "an item is not in the index");
                     }
                 }

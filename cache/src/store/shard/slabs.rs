@@ -1,10 +1,10 @@
 //! Slabs and slots of a shard: who gets which, and what moves when a slab changes its class or makes room for the index.
 
-use super::{Shard, hash_of};
+use super::Shard;
 use crate::policy::Policy;
 use crate::store::class::CLASSES;
 use crate::store::header::{Header, State};
-use crate::store::index::Index;
+use crate::store::index::{Index, Key};
 use crate::store::memory::{NONE, Slots};
 
 impl<P: Policy> Shard<P> {
@@ -56,7 +56,7 @@ impl<P: Policy> Shard<P> {
             return self.take_unused(class);
         }
         let slot = self.policy.victim(&mut self.slots, class, &self.classes[of].slabs, key)?;
-        self.index.remove(hash_of(self.slots.header(slot).offset()), slot);
+        self.index.remove(Key::of(self.slots.header(slot).offset()), slot);
         self.count_out(slot);
         self.classes[of].counts.evicted += 1;
         self.fetch_ahead(class);
@@ -70,7 +70,7 @@ impl<P: Policy> Shard<P> {
         let of_class = |&slot: &u32| self.slots.class_of_slab(Slots::slab_of(slot)) == Some(class);
         if let Some(slot) = next.filter(of_class) {
             // Its header came when it was the later one.
-            self.index.prefetch(hash_of(self.slots.header(slot).offset()));
+            self.index.prefetch(Key::of(self.slots.header(slot).offset()));
         }
         if let Some(slot) = later.filter(of_class) {
             self.slots.prefetch(slot);
@@ -129,16 +129,16 @@ impl<P: Policy> Shard<P> {
                 continue;
             }
             let spare = if header.freq() > 0 { self.take_unused(class) } else { None };
-            let hash = hash_of(header.offset());
+            let key = Key::of(header.offset());
             if let Some(to) = spare {
                 self.slots.copy_within(slot, to, header.len());
                 self.slots.set_header(to, header);
                 self.policy.moved(&mut self.slots, class, slot, to);
-                self.index.replace(hash, slot, to);
+                self.index.replace(key, slot, to);
                 self.classes[usize::from(class)].counts.moved += 1;
             } else {
                 self.policy.gone(&mut self.slots, class, slot);
-                self.index.remove(hash, slot);
+                self.index.remove(key, slot);
                 self.count_out(slot);
                 self.classes[usize::from(class)].counts.evicted += 1;
             }
@@ -192,7 +192,7 @@ impl<P: Policy> Shard<P> {
                     let slot = Slots::slot(slab, place);
                     let header = self.slots.header(slot);
                     if header.is_live() {
-                        self.index.insert(hash_of(header.offset()), slot);
+                        self.index.insert(Key::of(header.offset()), slot);
                     }
                 }
             }
