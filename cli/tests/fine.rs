@@ -87,6 +87,7 @@ fn what_makes_no_sense_is_refused_with_a_reason() {
         (vec!["stat", &file, "--load", "8@stdin", "--batch", "1"], "99999999\n", "99999999"),
         (vec!["stat", "/no/such/file"], "", "No such file"),
         (vec!["recommender", "--size", "4M", "--skew", "steep"], "", "steep"),
+        (vec!["recommender", "--size", "0"], "", "at least 1M"),
         (vec!["social", "--size", "1M", "--policy", "best", "--requests", "10"], "", "best"),
     ] {
         let err = ends(&args, input, 2).1;

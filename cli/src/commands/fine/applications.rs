@@ -28,7 +28,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// About how large it is
-    #[arg(long, default_value = "512M", value_name = "SIZE", value_parser = size)]
+    #[arg(long, default_value = "512M", value_name = "SIZE", value_parser = file_size)]
     size: u64,
     /// As large as the paper's (4.1 GB of tables) or LinkBench's default (10 million nodes)
     #[arg(long, conflicts_with = "size")]
@@ -415,4 +415,12 @@ fn text(o: &Outcome) -> String {
         out += &format!("{name:<28} {:>7.1} {:>11.0}\n", paper.hit_percent, paper.memory_mb);
     }
     out
+}
+
+/// The least file in which there is anything to choose.
+const LEAST_SIZE: u64 = 1 << 20;
+
+fn file_size(text: &str) -> std::result::Result<u64, String> {
+    let given = size(text)?;
+    if given < LEAST_SIZE { Err(format!("a file of {given} bytes; give at least 1M")) } else { Ok(given) }
 }
