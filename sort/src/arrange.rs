@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use crate::entry::{self, Entry, MAX_BUCKETS};
 use crate::layout::{Layout, PlainLines};
 use crate::numbers::vector;
+use crate::tally::Tally;
 use crate::team::{Disjoint, team};
 
 /// Below this, one core sorts all of it faster than several could divide it.
@@ -35,6 +36,8 @@ pub(crate) struct Piece {
     pub(crate) start: usize,
     pub(crate) len: usize,
     pub(crate) bytes: u64,
+    /// Records that were dropped here as duplicates.
+    pub(crate) dropped: Tally,
 }
 
 /// What arranging needs to know besides the entries.
@@ -327,11 +330,14 @@ impl<L: Layout> Arranger<'_, L> {
     /// Drops duplicates if asked to, and adds up the bytes.
     fn finish(&self, bucket: &mut [Entry], start: usize) -> Piece {
         let mut len = bucket.len();
+        let mut dropped = Tally::default();
         if self.unique && len > 1 {
             // Equal keys have equal prefixes, so that both are in this bucket.
             let mut kept = 0;
             for i in 1..len {
-                if !self.layout.same_key(self.record(bucket[kept]), self.record(bucket[i])) {
+                if self.layout.same_key(self.record(bucket[kept]), self.record(bucket[i])) {
+                    dropped.add(self.record(bucket[i]));
+                } else {
                     kept += 1;
                     bucket[kept] = bucket[i];
                 }
@@ -342,7 +348,7 @@ impl<L: Layout> Arranger<'_, L> {
             Some(each) => (len * each) as u64,
             None => bucket[..len].iter().map(|e| self.len(*e) as u64).sum(),
         };
-        Piece { start, len, bytes }
+        Piece { start, len, bytes, dropped }
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use datapipes_core::{Dram, Error, ErrorKind, LeaseMut, Pipe, Result, Span, Transfer};
 
+use crate::checksum::{Partial, Summing};
 use crate::control::{Control, count};
 use crate::report::{Movements, Role};
 
@@ -155,10 +156,28 @@ impl<'a> StreamOut<'a> {
 /// Where finished bytes go.
 #[derive(Clone, Copy)]
 pub(crate) enum Target<'a> {
-    /// A file, from `base` on.
-    Place { pipe: &'a Pipe, base: u64 },
+    /// The output: a file.
+    File { pipe: &'a Pipe },
+    /// A run in the spill places, from `base` on, with a checksum for each `grain` bytes.
+    Run { pipe: &'a Pipe, base: u64, grain: usize },
     /// A stream.
     Stream(&'a StreamOut<'a>),
+}
+
+impl<'a> Target<'a> {
+    /// The pipe to a place and the offset there, unless it is a stream.
+    pub(crate) fn place(self) -> Option<(&'a Pipe, u64)> {
+        match self {
+            Target::File { pipe } => Some((pipe, 0)),
+            Target::Run { pipe, base, .. } => Some((pipe, base)),
+            Target::Stream(_) => None,
+        }
+    }
+
+    /// Whether it is what the user gets, rather than a run.
+    pub(crate) fn is_output(self) -> bool {
+        !matches!(self, Target::Run { .. })
+    }
 }
 
 /// Bytes of a 4 KiB block that two parts of an output share.
@@ -180,6 +199,7 @@ pub(crate) struct Outflow<'a> {
     /// Whether bytes after our end belong to another part.
     shared_end: bool,
     pub(crate) edges: Vec<Edge>,
+    summing: Option<Summing>,
 }
 
 impl<'a> Outflow<'a> {
@@ -192,8 +212,12 @@ impl<'a> Outflow<'a> {
         counter: &'a AtomicU64,
     ) -> Self {
         let skip = match target {
-            Target::Place { .. } => (at % ALIGN as u64) as usize,
+            Target::File { .. } | Target::Run { .. } => (at % ALIGN as u64) as usize,
             Target::Stream(_) => 0,
+        };
+        let summing = match target {
+            Target::Run { grain, .. } => Some(Summing::new(grain, at)),
+            Target::File { .. } | Target::Stream(_) => None,
         };
         let block_at = at - skip as u64;
         Outflow {
@@ -207,7 +231,13 @@ impl<'a> Outflow<'a> {
             fill: skip,
             shared_end,
             edges: Vec::new(),
+            summing,
         }
+    }
+
+    /// The checksums of what was written, if it is a run.
+    pub(crate) fn take_sums(&mut self) -> Vec<Partial> {
+        self.summing.take().map(Summing::finish).unwrap_or_default()
     }
 
     /// The offset in the output of the next byte.
@@ -252,13 +282,17 @@ impl<'a> Outflow<'a> {
         let Some(mut block) = self.block.take() else { return Ok(()) };
         let (skip, fill) = (self.skip, self.fill);
         count(self.counter, (fill - skip) as u64);
+        if let Some(summing) = &mut self.summing {
+            summing.feed(&block.bytes[skip..fill]);
+        }
         match self.target {
             Target::Stream(stream) => {
                 let result = stream.write(self.block_at, &block.bytes[skip..fill]);
                 self.blocks.cancel(block);
                 result?;
             }
-            Target::Place { pipe, base } => {
+            Target::File { pipe } | Target::Run { pipe, .. } => {
+                let base = self.target.place().map_or(0, |(_, base)| base);
                 let mut from = skip;
                 if skip > 0 {
                     from = ALIGN.min(fill);
@@ -299,7 +333,7 @@ impl<'a> Outflow<'a> {
 
 /// Puts the edges of all parts together and writes their blocks.
 pub(crate) fn write_edges(blocks: &Blocks, target: Target<'_>, mut edges: Vec<Edge>) -> Result<()> {
-    let Target::Place { pipe, base } = target else { return Ok(()) };
+    let Some((pipe, base)) = target.place() else { return Ok(()) };
     edges.sort_by_key(|e| e.0);
     let mut edges = edges.into_iter().peekable();
     while let Some((at, bytes)) = edges.next() {

@@ -1,7 +1,7 @@
 //! How the memory of a job is divided.
 //!
 //! ```text
-//! budget = overhead (the program, stacks, rings, heap) + pool
+//! budget = overhead (the program, stacks, rings, heap, checksums, bytes kept between two slots) + pool
 //! pool   = blocks on their way out | arena                                  (the input fits)
 //!        = blocks on their way out | slot | slot | slot                     (runs are formed)
 //!        = blocks on their way out | two buffers a run and core             (runs are merged)
@@ -9,7 +9,9 @@
 
 use datapipes_core::{Error, ErrorKind, Result};
 
+use crate::checksum;
 use crate::entry::MAX_SLOT;
+use crate::slot::AHEAD;
 
 /// Less than this is raised to it: the program itself needs most of it.
 pub const MIN_MEMORY: u64 = 16 << 20;
@@ -28,30 +30,45 @@ pub(crate) struct Budget {
     pub(crate) blocks: usize,
     /// Bytes of a read.
     pub(crate) chunk: usize,
+    /// Threads that sort and merge: fewer than were asked for where the memory is too small for so many.
+    pub(crate) threads: usize,
     /// Slots that are sorted at once, each by a share of the threads.
     pub(crate) lanes: usize,
     /// Where the blocks end and the arenas begin.
     pub(crate) arenas_at: usize,
+    /// Bytes of spilled runs for each checksum.
+    pub(crate) grain: usize,
 }
 
 impl Budget {
-    /// Divides `memory` bytes among `threads`.
-    pub(crate) fn new(memory: u64, threads: usize) -> Result<Budget> {
+    /// Divides `memory` bytes among at most `threads`. `total` is how much there is to sort, as far as that is known.
+    pub(crate) fn new(memory: u64, threads: usize, total: Option<u64>) -> Result<Budget> {
         let memory = usize::try_from(memory.max(MIN_MEMORY)).unwrap_or(usize::MAX);
-        let overhead = (9 << 20) + threads * (256 << 10) + memory / 256;
-        let pool = memory.saturating_sub(overhead) / 4096 * 4096;
-        let block = prev_power_of_two(pool / 64).clamp(MIN_BLOCK, MAX_BLOCK);
+        let mut budget = Budget::of(memory, threads.max(1));
+        while budget.pool < 2 * budget.arenas_at && budget.threads > 1 {
+            budget = Budget::of(memory, budget.threads - 1);
+        }
+        if budget.pool < budget.arenas_at + 16 * MIN_BLOCK {
+            return Err(Error::new(ErrorKind::OutOfMemory, "sort", format!("{memory} bytes of memory"))
+                .advice("give more memory with -S"));
+        }
+        budget.grain = checksum::grain(total.unwrap_or((memory as u64).saturating_mul(64)), memory, budget.block);
+        Ok(budget)
+    }
+
+    fn of(memory: usize, threads: usize) -> Budget {
+        let rest = memory.saturating_sub((9 << 20) + threads * (256 << 10) + memory / 256);
+        let block = prev_power_of_two(rest / 64).clamp(MIN_BLOCK, MAX_BLOCK);
+        let chunk = block;
+        let pool = rest.saturating_sub(AHEAD * chunk) / 4096 * 4096;
         let blocks = 4 * threads + 8;
         let arenas_at = (block * blocks).next_multiple_of(ARENA_GRAIN);
-        if pool < arenas_at + 16 * MIN_BLOCK {
-            return Err(Error::new(
-                ErrorKind::OutOfMemory,
-                "sort",
-                format!("{memory} bytes of memory for {threads} threads"),
-            )
-            .advice("give more memory with -S, or fewer threads with --parallel"));
-        }
-        Ok(Budget { pool, block, blocks, chunk: block, lanes: threads.min(MAX_LANES), arenas_at })
+        Budget { pool, block, blocks, chunk, threads, lanes: threads.min(MAX_LANES), arenas_at, grain: block }
+    }
+
+    /// The most bytes that are kept on the heap between two slots: chunks that were in flight when a slot was full.
+    pub(crate) fn carry(&self) -> usize {
+        AHEAD * self.chunk
     }
 
     /// Takes no more than is of use for an input of `total` bytes that does not fit.
@@ -59,9 +76,9 @@ impl Budget {
     /// A first touch of memory is dear (0.3 to 1.5 GB/s on virtual machines), so what gains nothing is left alone: runs
     /// need to be only so long that one pass merges them with buffers of a good size. With pool W, runs of W/4 and two
     /// buffers of b bytes a run and thread, that is 4 N/W * 2 * threads * b = W.
-    pub(crate) fn limit(&mut self, total: u64, threads: usize) {
+    pub(crate) fn limit(&mut self, total: u64) {
         const GOOD_BUFFER: f64 = 1048576.0;
-        let enough = 1.5 * (4.0 * total as f64 * 2.0 * threads as f64 * GOOD_BUFFER).sqrt();
+        let enough = 1.5 * (4.0 * total as f64 * 2.0 * self.threads as f64 * GOOD_BUFFER).sqrt();
         let enough = (enough as usize).max(64 << 20).next_multiple_of(ARENA_GRAIN) + self.arenas_at;
         self.pool = self.pool.min(enough);
     }

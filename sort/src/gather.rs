@@ -8,15 +8,34 @@ use datapipes_core::Result;
 
 use crate::arrange::{Arranger, Piece};
 use crate::blocks::{ALIGN, Blocks, Target};
+use crate::checksum;
 use crate::control::{Control, count};
 use crate::entry::Entry;
 use crate::layout::Layout;
 use crate::prefetch::prefetch;
 use crate::spill::Mark;
+use crate::tally::Tally;
 use crate::team::team;
 
 /// Entries ahead of which the record is fetched: records lie in the order of the input, so each is a cache miss.
 const AHEAD: usize = 24;
+
+/// What is known of a block that was filled.
+struct BlockDone {
+    mark: Option<Mark>,
+    sums: Vec<u32>,
+    tally: Tally,
+}
+
+/// What is known of everything that was written.
+#[derive(Default)]
+pub(crate) struct Gathered {
+    /// A mark for each block in which a record begins, and the checksums of the grains, of a run.
+    pub(crate) marks: Vec<Mark>,
+    pub(crate) sums: Vec<u32>,
+    /// The records, of an output.
+    pub(crate) tally: Tally,
+}
 
 /// Sorted entries and where their bytes will be.
 pub(crate) struct Gather<'a, L> {
@@ -30,18 +49,21 @@ impl<L: Layout> Gather<'_, L> {
         self.pieces.iter().map(|p| p.bytes).sum()
     }
 
-    pub(crate) fn records(&self) -> u64 {
-        self.pieces.iter().map(|p| p.len as u64).sum()
+    /// Records that were dropped as duplicates.
+    pub(crate) fn dropped(&self) -> Tally {
+        let mut dropped = Tally::default();
+        self.pieces.iter().for_each(|p| dropped.join(p.dropped));
+        dropped
     }
 
-    /// Writes all records to the target, in order; returns a mark for each block in which a record begins.
+    /// Writes all records to the target, in order.
     pub(crate) fn write(
         &self,
         blocks: &Blocks,
         target: Target<'_>,
         control: &Control,
         counter: &AtomicU64,
-    ) -> Result<Vec<Mark>> {
+    ) -> Result<Gathered> {
         let mut starts = Vec::with_capacity(self.pieces.len() + 1);
         let mut total = 0;
         for piece in &self.pieces {
@@ -50,7 +72,7 @@ impl<L: Layout> Gather<'_, L> {
         }
         let wanted = total.div_ceil(blocks.size as u64) as usize;
         let next = AtomicUsize::new(0);
-        let outcome: Mutex<(Result<()>, Vec<Mark>)> = Mutex::new((Ok(()), Vec::with_capacity(wanted)));
+        let outcome: Mutex<(Result<()>, Vec<(usize, BlockDone)>)> = Mutex::new((Ok(()), Vec::with_capacity(wanted)));
         team(self.arranger.threads.min(wanted), |_| {
             let work = || -> Result<()> {
                 loop {
@@ -62,9 +84,10 @@ impl<L: Layout> Gather<'_, L> {
                     let at = index as u64 * blocks.size as u64;
                     let len = (total - at).min(blocks.size as u64) as usize;
                     let mut block = blocks.take()?;
-                    let mark = self.fill(&mut block.bytes[..len], at, &starts);
+                    let filled = self.fill(&mut block.bytes[..len], at, &starts, target);
                     match target {
-                        Target::Place { pipe, base } => {
+                        Target::File { pipe } | Target::Run { pipe, .. } => {
+                            let base = target.place().map_or(0, |(_, base)| base);
                             let to = len.next_multiple_of(ALIGN);
                             block.bytes[len..to].fill(0);
                             blocks.write(pipe, block, 0, to, base + at)?;
@@ -76,9 +99,7 @@ impl<L: Layout> Gather<'_, L> {
                         }
                     }
                     count(counter, len as u64);
-                    if let Some(mark) = mark {
-                        outcome.lock().unwrap_or_else(PoisonError::into_inner).1.push(mark);
-                    }
+                    outcome.lock().unwrap_or_else(PoisonError::into_inner).1.push((index, filled));
                 }
             };
             if let Err(e) = work() {
@@ -93,19 +114,30 @@ impl<L: Layout> Gather<'_, L> {
                 }
             }
         });
-        let (result, mut marks) = outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let (result, mut filled) = outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
         result?;
-        marks.sort_unstable_by_key(|m| m.at);
-        Ok(marks)
+        filled.sort_unstable_by_key(|(index, _)| *index);
+        let mut gathered = Gathered::default();
+        for (_, BlockDone { mark, sums, tally }) in filled {
+            gathered.marks.extend(mark);
+            gathered.sums.extend(sums);
+            gathered.tally.join(tally);
+        }
+        Ok(gathered)
     }
 
-    /// Fills a block with the bytes from `at` of the sorted whole. Records may be cut at both ends.
-    fn fill(&self, out: &mut [u8], at: u64, starts: &[u64]) -> Option<Mark> {
+    /// Fills a block with the bytes from `at` of the sorted whole. Records may be cut at both ends. Of a run the bytes are
+    /// summed grain by grain while they are in the cache; of an output the records that begin here are counted.
+    fn fill(&self, out: &mut [u8], at: u64, starts: &[u64], target: Target<'_>) -> BlockDone {
         let layout = self.arranger.layout;
+        let grain = match target {
+            Target::Run { grain, .. } => grain,
+            Target::File { .. } | Target::Stream(_) => usize::MAX,
+        };
         let mut piece = starts.partition_point(|s| *s <= at) - 1;
         let (mut index, mut skip) = self.find(piece, (at - starts[piece]) as usize);
-        let mut done = 0;
-        let mut mark = None;
+        let (mut done, mut summed) = (0, 0);
+        let mut filled = BlockDone { mark: None, sums: Vec::new(), tally: Tally::default() };
         while done < out.len() {
             let Piece { start, len, .. } = self.pieces[piece];
             let entries = &self.entries[start..start + len];
@@ -115,8 +147,13 @@ impl<L: Layout> Gather<'_, L> {
                     prefetch(self.arranger.raw, crate::entry::offset(*ahead));
                 }
                 let record = self.arranger.record(e);
-                if mark.is_none() && skip == 0 {
-                    mark = Some(Mark { at: at + done as u64, prefix: layout.prefix(record) });
+                if skip == 0 {
+                    if target.is_output() {
+                        filled.tally.add(record);
+                    }
+                    if filled.mark.is_none() {
+                        filled.mark = Some(Mark { at: at + done as u64, prefix: layout.prefix(record) });
+                    }
                 }
                 let record = &record[skip..];
                 if let Some(room) = out.get_mut(done..done + record.len()) {
@@ -127,13 +164,20 @@ impl<L: Layout> Gather<'_, L> {
                     out[done..].copy_from_slice(&record[..left]);
                     done = out.len();
                 }
+                while done - summed >= grain {
+                    filled.sums.push(checksum::sum(&out[summed..summed + grain]));
+                    summed += grain;
+                }
                 skip = 0;
                 index += 1;
             }
             piece += 1;
             index = 0;
         }
-        mark
+        if grain < usize::MAX && summed < out.len() {
+            filled.sums.push(checksum::sum(&out[summed..]));
+        }
+        filled
     }
 
     /// The entry in which byte `at` of a piece lies, and the bytes of it before that.

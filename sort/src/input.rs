@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use datapipes_core::{Constraints, Dram, Error, ErrorKind, Machine, Pipe, Result, Span, Ssd, Transfer};
+use rustix::fs::{Access, AtFlags, CWD, FileType};
 
 use crate::report::{Movements, Role};
 
@@ -28,6 +29,11 @@ pub enum Input {
         /// The descriptor.
         fd: OwnedFd,
     },
+    /// A path that is opened when its turn comes; `-` is the standard input. See [`Input::later`].
+    Later {
+        /// The path.
+        path: PathBuf,
+    },
 }
 
 impl Input {
@@ -39,33 +45,100 @@ impl Input {
         if path == Path::new("-") {
             return Input::stdin();
         }
-        let fail = |e: std::io::Error| Error::io("open", &e, path.display().to_string());
-        let file = File::open(path).map_err(fail)?;
+        let file = File::open(path).map_err(|e| cannot_open(&e, path))?;
         Input::from_file(file, path)
     }
 
-    /// The standard input; a file redirected there is read through a pipe, from its present offset.
+    /// A path that is opened when its turn comes, so that many inputs need few descriptors, and so that another program
+    /// may write named pipes one after the other. Whether it can be read is asked now. `-` is the standard input.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), as far as that can be known without opening it.
+    pub fn later(path: &Path) -> Result<Input> {
+        let standard = path == Path::new("-");
+        let kind = if standard {
+            let stdin = rustix::fs::fstat(rustix::stdio::stdin());
+            FileType::from_raw_mode(stdin.map_err(|e| cannot_open(&e.into(), Path::new("standard input")))?.st_mode)
+        } else {
+            let stat = rustix::fs::stat(path).map_err(|e| cannot_open(&e.into(), path))?;
+            let readable = rustix::fs::accessat(CWD, path, Access::READ_OK, AtFlags::EACCESS);
+            readable.map_err(|e| cannot_open(&e.into(), path))?;
+            FileType::from_raw_mode(stat.st_mode)
+        };
+        match kind {
+            FileType::Directory => Err(Error::os("read", libc::EISDIR, path.display().to_string())),
+            // How long it is, only an open device tells.
+            FileType::BlockDevice => Input::open(path),
+            _ => Ok(Input::Later { path: path.to_path_buf() }),
+        }
+    }
+
+    /// The standard input; a file redirected there is read from its present offset, and that offset is set to its end, as
+    /// if it had been read by `read`.
     ///
     /// # Errors
     /// Where it is closed.
     pub fn stdin() -> Result<Input> {
         let name = Path::new("standard input");
         let fd = std::io::stdin().as_fd().try_clone_to_owned().map_err(|e| Error::io("open", &e, "standard input"))?;
-        Input::from_file(File::from(fd), name)
+        let input = Input::from_file(File::from(fd), name)?;
+        if let Input::Place { ssd, from } = &input {
+            let end = ssd.len()?.max(*from);
+            let fail = |e: rustix::io::Errno| Error::os("seek in", e.raw_os_error(), "standard input");
+            rustix::fs::seek(rustix::stdio::stdin(), rustix::fs::SeekFrom::Start(end)).map_err(fail)?;
+        }
+        Ok(input)
     }
 
     fn from_file(file: File, name: &Path) -> Result<Input> {
-        let fail = |e: std::io::Error| Error::io("open", &e, name.display().to_string());
-        let kind = file.metadata().map_err(fail)?.file_type();
-        if kind.is_dir() {
+        let meta = file.metadata().map_err(|e| cannot_open(&e, name))?;
+        if meta.is_dir() {
             return Err(Error::os("read", libc::EISDIR, name.display().to_string()));
         }
-        // Files in /proc and /sys say that they are empty and are not.
-        if kind.is_block_device() || kind.is_file() && file.metadata().map_err(fail)?.len() > 0 {
-            let from = std::io::Seek::stream_position(&mut &file).map_err(fail)?;
+        if meta.file_type().is_block_device() || meta.is_file() && says_its_length(&meta) {
+            let from = std::io::Seek::stream_position(&mut &file).map_err(|e| cannot_open(&e, name))?;
             return Ok(Input::Place { ssd: Ssd::from_fd(file.into(), name)?, from });
         }
         Ok(Input::Stream { name: name.to_path_buf(), fd: file.into() })
+    }
+
+    /// The open file, for reading it by `read`: it stands where the records begin.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn into_file(self) -> Result<File> {
+        match self {
+            Input::Later { path } => Input::open(&path)?.into_file(),
+            Input::Stream { fd, .. } => Ok(File::from(fd)),
+            Input::Place { ssd, from } => {
+                let fail = |e| cannot_open(&e, ssd.path());
+                let file = ssd.file().cached_fd().try_clone_to_owned().map_err(fail)?;
+                rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(from)).map_err(|e| fail(e.into()))?;
+                Ok(File::from(file))
+            }
+        }
+    }
+
+    /// The same once more, where opening it failed: only what was not open.
+    fn again(&self) -> Option<Input> {
+        match self {
+            Input::Later { path } => Some(Input::Later { path: path.clone() }),
+            Input::Place { .. } | Input::Stream { .. } => None,
+        }
+    }
+
+    /// Whether reading it may have to wait for somebody else: a terminal, a pipe, a socket.
+    pub fn may_wait(&self) -> bool {
+        let kind = |mode| FileType::from_raw_mode(mode);
+        let kind = match self {
+            Input::Place { .. } => return false,
+            Input::Stream { fd, .. } => rustix::fs::fstat(fd).map(|stat| kind(stat.st_mode)),
+            Input::Later { path } if path == Path::new("-") => {
+                rustix::fs::fstat(rustix::stdio::stdin()).map(|stat| kind(stat.st_mode))
+            }
+            Input::Later { path } => rustix::fs::stat(path).map(|stat| kind(stat.st_mode)),
+        };
+        !kind.is_ok_and(|kind| matches!(kind, FileType::RegularFile | FileType::BlockDevice))
     }
 
     /// Its name for messages.
@@ -73,28 +146,118 @@ impl Input {
         match self {
             Input::Place { ssd, .. } => ssd.path(),
             Input::Stream { name, .. } => name,
+            Input::Later { path } if path == Path::new("-") => Path::new("standard input"),
+            Input::Later { path } => path,
         }
     }
 
-    /// The bytes it has, where that is known.
+    /// The bytes it has, as far as the system says: none of a pipe, and of some special files too few or too many.
     ///
     /// # Errors
     /// What `fstat` says.
     pub fn len(&self) -> Result<Option<u64>> {
+        let regular = |stat: rustix::fs::Stat| {
+            let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+            is_file.then(|| u64::try_from(stat.st_size).unwrap_or(0))
+        };
         match self {
             Input::Place { ssd, from } => Ok(Some(ssd.len()?.saturating_sub(*from))),
-            Input::Stream { .. } => Ok(None),
+            Input::Stream { name, fd } => rustix::fs::fstat(fd).map(regular).map_err(|e| cannot_open(&e.into(), name)),
+            Input::Later { path } if path == Path::new("-") => {
+                let stdin = rustix::stdio::stdin();
+                let len = rustix::fs::fstat(stdin).map(regular).map_err(|e| cannot_open(&e.into(), self.name()))?;
+                let from = rustix::fs::tell(stdin).unwrap_or(0);
+                Ok(len.map(|len| len.saturating_sub(from)))
+            }
+            Input::Later { path } => rustix::fs::stat(path).map(regular).map_err(|e| cannot_open(&e.into(), path)),
+        }
+    }
+
+    /// Some of the first bytes of a regular file, to see what its records are like; what is read is not used otherwise.
+    pub(crate) fn sample(&self, buffer: &mut [u8]) -> Option<usize> {
+        match self {
+            Input::Place { ssd, from } => rustix::io::pread(ssd.file().cached_fd(), buffer, *from).ok(),
+            Input::Stream { .. } => None,
+            Input::Later { path } if path == Path::new("-") => {
+                let stdin = rustix::stdio::stdin();
+                let from = rustix::fs::tell(stdin).ok()?;
+                rustix::io::pread(stdin, buffer, from).ok()
+            }
+            Input::Later { path } => {
+                // A named pipe would have to be opened to be looked at, and that waits for its writer.
+                let regular = std::fs::metadata(path).is_ok_and(|meta| meta.is_file());
+                let file = File::open(path).ok().filter(|_| regular)?;
+                rustix::io::pread(&file, buffer, 0).ok()
+            }
         }
     }
 }
 
-/// More than chunks are ever in flight: a pipe that waited so long has done its work.
-const MOST_CLOSING: usize = 16;
+fn cannot_open(error: &std::io::Error, path: &Path) -> Error {
+    Error::io("open", error, path.display().to_string())
+}
 
-enum Open {
-    Place { pipe: Box<Pipe>, at: u64, end: u64 },
+/// Files in /proc and /sys, and some of FUSE file systems, have another length than they say. They have no blocks, which
+/// other files have only where they are one hole; those are read as streams too.
+fn says_its_length(meta: &std::fs::Metadata) -> bool {
+    meta.len() > 0 && meta.blocks() > 0
+}
+
+/// Files shorter than this are read by one `read`: a pipe of their own would cost more than it saves.
+const SMALL: u64 = 128 << 10;
+
+/// An input that was opened for reading it from end to end.
+pub(crate) enum Opened {
+    /// By a pipe, bytes `from..to`.
+    Place { pipe: Box<Pipe>, from: u64, to: u64, name: PathBuf },
+    /// By `read`.
     Stream { file: File, name: PathBuf },
 }
+
+impl Opened {
+    /// Opens an input for the way that suits it.
+    pub(crate) fn of(input: Input, machine: &Machine, memory: &Dram) -> Result<Opened> {
+        let input = match input {
+            Input::Later { path } if path != Path::new("-") => {
+                let file = File::open(&path).map_err(|e| cannot_open(&e, &path))?;
+                let meta = file.metadata().map_err(|e| cannot_open(&e, &path))?;
+                if meta.is_file() && meta.len() < SMALL {
+                    return Ok(Opened::Stream { file, name: path });
+                }
+                Input::from_file(file, &path)?
+            }
+            Input::Later { .. } => Input::stdin()?,
+            open => open,
+        };
+        let (ssd, from) = match input {
+            Input::Place { ssd, from } => (ssd, from),
+            other => {
+                let name = other.name().to_path_buf();
+                return Ok(Opened::Stream { file: other.into_file()?, name });
+            }
+        };
+        let name = ssd.path().to_path_buf();
+        let to = ssd.len()?.max(from);
+        if to - from >= SMALL || ssd.file().is_block_device() {
+            let constraints = Constraints { typical_len: Some(to - from), ..Constraints::default() };
+            match machine.connect_with(&ssd, memory, &constraints) {
+                Ok(pipe) => return Ok(Opened::Place { pipe: Box::new(pipe), from, to, name }),
+                // It can still be read with the one descriptor that there is.
+                Err(e) if no_descriptors(&e) && !ssd.file().is_block_device() => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(Opened::Stream { file: Input::Place { ssd, from }.into_file()?, name })
+    }
+}
+
+/// Whether it failed because the process, or the system, has as many descriptors as it may.
+pub(crate) fn no_descriptors(e: &Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
+/// Pipes that are kept open after their last chunk was asked for. Chunks in flight are fewer.
+const MAX_CLOSING: usize = 16;
 
 /// Bytes on their way into memory.
 pub(crate) struct Chunk {
@@ -114,17 +277,30 @@ impl Chunk {
     }
 }
 
-/// Reads the sources one after another into a pool.
+/// Where the next chunk has to begin in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Begin {
+    /// Right behind the chunk before it.
+    Behind,
+    /// A new source, whose first chunk is best aligned to a block.
+    Aligned,
+    /// A new source, which may begin anywhere.
+    Anywhere,
+}
+
+/// Reads the sources one after another into a pool. Each is opened when its turn comes.
 pub(crate) struct Feed<'a> {
     machine: &'a Machine,
     memory: &'a Dram,
     waiting: VecDeque<Input>,
-    open: Option<Open>,
+    open: Option<Opened>,
+    /// Whether the open source gave no chunk yet.
+    fresh: bool,
     movements: &'a Movements,
     /// Pipes of sources that were asked for in full. Their last chunks may still be under way, so what they counted is
     /// taken note of later.
     closing: VecDeque<Pipe>,
-    /// The name of each source begun, for messages.
+    /// The name of the source begun last, for messages.
     pub(crate) current: PathBuf,
 }
 
@@ -135,6 +311,7 @@ impl<'a> Feed<'a> {
             memory,
             waiting: inputs.into(),
             open: None,
+            fresh: false,
             movements,
             closing: VecDeque::new(),
             current: PathBuf::new(),
@@ -143,7 +320,7 @@ impl<'a> Feed<'a> {
 
     /// Whether the next chunk is the first of a source.
     pub(crate) fn starts_source(&self) -> bool {
-        self.open.is_none()
+        self.open.is_none() || self.fresh
     }
 
     /// Whether there is nothing more to read.
@@ -151,67 +328,80 @@ impl<'a> Feed<'a> {
         self.open.is_none() && self.waiting.is_empty()
     }
 
-    /// Starts to read up to `max` bytes to `at` in the pool. `None` at the end of all sources.
-    pub(crate) fn next(&mut self, at: usize, max: usize) -> Result<Option<Chunk>> {
-        let starts_source = self.open.is_none();
-        loop {
-            if self.open.is_none() {
-                let Some(input) = self.waiting.pop_front() else { return Ok(None) };
-                self.begin(input)?;
-            }
-            let Some(open) = &mut self.open else { continue };
-            match open {
-                Open::Place { pipe, at: from, end } => {
-                    let len = (*end - *from).min(max as u64);
-                    let transfer = if len == 0 {
-                        None
-                    } else {
-                        Some(pipe.start(Span { source: *from, target: at as u64, len })?)
-                    };
-                    *from += len;
-                    let ends_source = *from == *end;
-                    if ends_source {
-                        self.close();
+    /// Opens the next source if its turn has come, and says where its next chunk may begin. `None` where no source is left,
+    /// or where the next one cannot be opened yet; [`exhausted`](Self::exhausted) tells the two apart.
+    pub(crate) fn prepare(&mut self, in_flight: bool) -> Result<Option<Begin>> {
+        if self.open.is_none() {
+            let Some(input) = self.waiting.pop_front() else { return Ok(None) };
+            self.current = input.name().to_path_buf();
+            let again = input.again();
+            match Opened::of(input, self.machine, self.memory) {
+                Ok(opened) => self.open = Some(opened),
+                Err(e) if no_descriptors(&e) && (in_flight || !self.closing.is_empty()) && again.is_some() => {
+                    again.into_iter().for_each(|input| self.waiting.push_front(input));
+                    if in_flight {
+                        return Ok(None);
                     }
-                    return Ok(Some(Chunk { at, len: len as usize, starts_source, ends_source, transfer }));
+                    self.release();
+                    return self.prepare(false);
                 }
-                Open::Stream { file, name } => {
-                    let mut lease = self.memory.range(at, max)?.lease_mut()?;
-                    let len = read_full(file, &mut lease).map_err(|(e, done)| {
-                        Error::io("read", &e, name.display().to_string()).bytes_done(done as u64)
-                    })?;
-                    self.movements.add_stream(Role::Input, len as u64);
-                    let ends_source = len < max;
-                    if ends_source {
-                        self.open = None;
-                    }
-                    return Ok(Some(Chunk { at, len, starts_source, ends_source, transfer: None }));
-                }
+                Err(e) => return Err(e),
             }
+            self.fresh = true;
         }
+        Ok(Some(match (&self.open, self.fresh) {
+            (_, false) => Begin::Behind,
+            (Some(Opened::Stream { .. }), true) => Begin::Anywhere,
+            _ => Begin::Aligned,
+        }))
     }
 
-    fn begin(&mut self, input: Input) -> Result<()> {
-        self.current = input.name().to_path_buf();
-        self.open = Some(match input {
-            Input::Place { ssd, from } => {
-                let end = ssd.len()?.max(from);
-                let constraints = Constraints { typical_len: Some((end - from).max(1)), ..Constraints::default() };
-                let pipe = Box::new(self.machine.connect_with(&ssd, self.memory, &constraints)?);
-                Open::Place { pipe, at: from, end }
+    /// Starts to read up to `max` bytes of the source that was prepared to `at` in the pool.
+    pub(crate) fn next(&mut self, at: usize, max: usize) -> Result<Option<Chunk>> {
+        let starts_source = std::mem::take(&mut self.fresh);
+        match &mut self.open {
+            Some(Opened::Place { pipe, from, to, .. }) => {
+                let len = (*to - *from).min(max as u64);
+                let transfer = match len {
+                    0 => None,
+                    _ => Some(pipe.start(Span { source: *from, target: at as u64, len })?),
+                };
+                *from += len;
+                let ends_source = *from == *to;
+                if ends_source {
+                    self.close();
+                }
+                Ok(Some(Chunk { at, len: len as usize, starts_source, ends_source, transfer }))
             }
-            Input::Stream { name, fd } => Open::Stream { file: File::from(fd), name },
-        });
-        Ok(())
+            Some(Opened::Stream { file, name }) => {
+                let mut lease = self.memory.range(at, max)?.lease_mut()?;
+                let len = read_full(file, &mut lease)
+                    .map_err(|(e, done)| Error::io("read", &e, name.display().to_string()).bytes_done(done as u64))?;
+                self.movements.add_stream(Role::Input, len as u64);
+                let ends_source = len < max;
+                if ends_source {
+                    self.close();
+                }
+                Ok(Some(Chunk { at, len, starts_source, ends_source, transfer: None }))
+            }
+            None => Ok(None),
+        }
     }
 
     fn close(&mut self) {
-        if let Some(Open::Place { pipe, .. }) = self.open.take() {
+        if let Some(Opened::Place { pipe, .. }) = self.open.take() {
             self.closing.push_back(*pipe);
         }
-        if self.closing.len() > MOST_CLOSING
+        if self.closing.len() > MAX_CLOSING
             && let Some(pipe) = self.closing.pop_front()
         {
+            self.movements.keep(Role::Input, pipe);
+        }
+    }
+
+    /// Closes the pipes that are not needed any more. Nothing of theirs may be under way.
+    fn release(&mut self) {
+        for pipe in self.closing.drain(..) {
             self.movements.keep(Role::Input, pipe);
         }
     }
@@ -220,23 +410,36 @@ impl<'a> Feed<'a> {
 impl Drop for Feed<'_> {
     fn drop(&mut self) {
         self.close();
-        for pipe in self.closing.drain(..) {
-            self.movements.keep(Role::Input, pipe);
-        }
+        self.release();
     }
 }
 
 fn read_full(file: &mut File, buffer: &mut [u8]) -> Result<usize, (std::io::Error, usize)> {
     let mut done = 0;
     while done < buffer.len() {
-        match file.read(&mut buffer[done..]) {
+        match read_some(file, &mut buffer[done..]) {
             Ok(0) => break,
             Ok(n) => done += n,
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
             Err(e) => return Err((e, done)),
         }
     }
     Ok(done)
+}
+
+/// Reads what there is, and waits only while there is nothing.
+pub(crate) fn read_some(file: &mut File, buffer: &mut [u8]) -> std::io::Result<usize> {
+    loop {
+        match file.read(buffer) {
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+/// The error of an input of binary records that ends within one.
+pub(crate) fn leftover(name: &Path, record_len: usize, left: usize) -> Error {
+    let why = format!("its length is not a multiple of the record length {record_len}: {left} bytes are left over");
+    refuse(ErrorKind::InvalidInput, name, why)
 }
 
 /// Refuses what the engine cannot take.

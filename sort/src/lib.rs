@@ -15,8 +15,10 @@
 mod arrange;
 mod blocks;
 mod budget;
+mod checksum;
 mod control;
 mod entry;
+mod form;
 mod gather;
 mod input;
 mod job;
@@ -24,12 +26,14 @@ mod layout;
 mod merge;
 mod numbers;
 mod output;
+mod passes;
 mod prefetch;
 mod report;
 mod slot;
 mod source;
 mod space;
 mod spill;
+mod tally;
 mod team;
 pub mod text;
 

@@ -11,27 +11,28 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 
-use datapipes_core::{Dram, Error, ErrorKind, Locator, Machine, Pipe, Result};
+use datapipes_core::{Dram, Error, ErrorKind, Machine, Pipe, Result, Staging};
 
 use crate::blocks::{Blocks, Edge, Outflow, Target, write_edges};
+use crate::checksum::{self, Partial};
 use crate::control::{Control, count};
 use crate::layout::Layout;
 use crate::numbers::merge_part;
 use crate::report::{Movements, Role};
-use crate::source::{Segment, Source, position, record_at};
+use crate::source::{Buffers, Finder, SHORT_RECORD, Segment, Source};
 use crate::spill::{Mark, Run};
+use crate::tally::{Tally, same_bytes};
 use crate::team::team;
-
-/// The places from which runs are read.
-pub(crate) type Places<'a> = &'a [&'a dyn Locator];
 
 /// What merging needs besides the runs.
 pub(crate) struct Merger<'a, L> {
     pub(crate) layout: &'a L,
     pub(crate) machine: &'a Machine,
     pub(crate) memory: &'a Dram,
-    /// The part of the pool that is for reading buffers.
+    /// The part of the pool that is for reading buffers: where it begins, and its bytes.
     pub(crate) buffers: (usize, usize),
+    /// Buffers of runs are multiples of this.
+    pub(crate) grain: usize,
     pub(crate) blocks: &'a Blocks,
     pub(crate) threads: usize,
     pub(crate) unique: bool,
@@ -40,61 +41,133 @@ pub(crate) struct Merger<'a, L> {
 }
 
 /// What a merge made.
+#[derive(Default)]
 pub(crate) struct Merged {
     pub(crate) bytes: u64,
-    pub(crate) records: u64,
+    /// Bytes that came from the sources, where they are not numbers.
+    came: u64,
+    /// The records, of an output.
+    pub(crate) written: Tally,
+    /// Records that were dropped as duplicates.
+    pub(crate) dropped: Tally,
+    /// What is known of a run.
     pub(crate) marks: Vec<Mark>,
+    pub(crate) sums: Vec<u32>,
+    /// Bytes of the longest record.
+    pub(crate) longest: usize,
+    /// Bytes that long records took beyond the memory that was meant for them.
+    pub(crate) excess: u64,
 }
 
 /// The smallest useful buffer.
-pub(crate) const MIN_BUFFER: usize = 64 << 10;
+const MIN_BUFFER: usize = 64 << 10;
+/// Larger buffers gain nothing.
+const MAX_BUFFER: usize = 8 << 20;
+
+/// How the memory for reading is divided: each part has the same.
+struct Division {
+    parts: usize,
+    /// Bytes of a part.
+    share: usize,
+    /// Bytes of each of the two buffers of a run.
+    size: usize,
+    /// Whether there is also room for the longest record of each run, where it is not short.
+    crossings: bool,
+}
+
+/// Room for a record of a run that crosses buffers.
+fn crossing(longest: usize) -> usize {
+    if longest as u64 > SHORT_RECORD { longest.next_multiple_of(4096) } else { 0 }
+}
 
 impl<L: Layout> Merger<'_, L> {
-    /// The most runs that one pass takes.
-    pub(crate) fn fan_in(&self) -> usize {
-        (self.buffers.1 / (2 * MIN_BUFFER * self.threads)).max(2)
+    fn min_buffer(&self) -> usize {
+        MIN_BUFFER.max(self.grain)
     }
 
-    /// Merges all runs into the target; `counter` counts the bytes written, `last` says that it is the output.
-    pub(crate) fn merge(
+    /// The most runs that one pass takes, if their records are short.
+    pub(crate) fn fan_in(&self) -> usize {
+        (self.buffers.1 / (2 * self.min_buffer() * self.threads)).max(2)
+    }
+
+    /// How many of these runs, of the first ones, can be merged within the memory; at least two.
+    pub(crate) fn takes(&self, longest: impl Iterator<Item = usize>) -> usize {
+        let mut left = self.buffers.1;
+        let mut count = 0;
+        let mut most = 0;
+        for longest in longest {
+            // Where only unique keys are kept, the last record is kept beside those of the runs.
+            let kept = if self.unique { crossing(longest).saturating_sub(most) } else { 0 };
+            let need = 2 * self.min_buffer() + crossing(longest) + kept;
+            if need > left {
+                break;
+            }
+            most = most.max(crossing(longest));
+            left -= need;
+            count += 1;
+        }
+        count.max(2)
+    }
+
+    /// As many parts as there are threads, as long as each has buffers for all runs.
+    fn divide(&self, longest: &[usize], target: Target<'_>) -> Result<Division> {
+        // Where duplicates are dropped, a part's place in the output is not known before; a stream takes one part.
+        let parts = if self.unique || matches!(target, Target::Stream(_)) { 1 } else { self.threads };
+        let all: usize = longest.iter().map(|l| crossing(*l)).sum();
+        let kept = if self.unique { longest.iter().map(|l| crossing(*l)).max().unwrap_or(0) } else { 0 };
+        let division = |parts: usize, aside: usize| {
+            let share = self.buffers.1 / parts / 4096 * 4096;
+            let size = share.saturating_sub(aside) / (2 * longest.len().max(1));
+            Division { parts, share, size: size.min(MAX_BUFFER) / self.grain * self.grain, crossings: aside > 0 }
+        };
+        // Long records are not looked for by several threads: each would need room for all of them.
+        let first = if all == 0 { division(parts, 0) } else { division(1, all + kept) };
+        let last = division(1, 0);
+        if first.size >= self.min_buffer() {
+            Ok(first)
+        } else if last.size > 0 {
+            Ok(last)
+        } else {
+            let context = format!("{} runs at once in {} bytes of memory", longest.len(), self.buffers.1);
+            Err(Error::new(ErrorKind::OutOfMemory, "merge", context).advice("give more memory with -S"))
+        }
+    }
+
+    /// Merges spilled runs into the target, each thread a range of keys; `counter` counts the bytes written.
+    pub(crate) fn merge_runs(
         &self,
-        places: Places<'_>,
+        staging: &Staging,
         runs: &[Run],
         target: Target<'_>,
         counter: &AtomicU64,
-        last: bool,
     ) -> Result<Merged> {
-        // Where duplicates are dropped, a part's place in the output is not known before; a stream takes one part.
-        let parts = if self.unique || matches!(target, Target::Stream(_)) { 1 } else { self.threads };
-        let pipes: Vec<Vec<Option<Pipe>>> = (0..parts).map(|_| self.connect(places, runs)).collect::<Result<_>>()?;
+        let longest: Vec<usize> = runs.iter().map(|r| r.longest).collect();
+        let Division { parts, share, size, crossings } = self.divide(&longest, target)?;
+        let pipes: Vec<Pipe> = (0..parts).map(|_| self.machine.connect(staging, self.memory)).collect::<Result<_>>()?;
         let cuts = self.cut(&pipes[0], runs, parts)?;
-        let share = self.buffers.1 / parts / 4096 * 4096;
-        let size = (share / (2 * runs.len()) / 4096 * 4096).min(8 << 20);
-        if size < 4096 {
-            return Err(Error::new(ErrorKind::OutOfMemory, "merge", format!("{} runs at once", runs.len())));
-        }
-        let outcome: Mutex<(Result<()>, Vec<Edge>, Merged)> =
-            Mutex::new((Ok(()), Vec::new(), Merged { bytes: 0, records: 0, marks: Vec::new() }));
+        let outcome = Mutex::new((Ok(()), Vec::<Edge>::new(), Vec::<Partial>::new(), Merged::default()));
         team(parts, |p| {
             let (from, to) = (&cuts[p], &cuts[p + 1]);
             let at: u64 = from.iter().sum();
             let mut out = Outflow::new(self.blocks, target, at, p + 1 < parts, self.control, counter);
-            let part = Part {
-                merger: self,
-                runs,
-                pipes: &pipes[p],
-                segments: from.iter().zip(to).map(|(f, t)| Segment { from: *f, to: *t }).collect(),
-                buffers: (self.buffers.0 + p * share, size),
-                last,
-            };
-            let result = part.merge(&mut out);
+            let mut free = self.buffers.0 + p * share;
+            let mut sources = Vec::with_capacity(runs.len());
+            let opened = runs.iter().zip(from.iter().zip(to)).try_for_each(|(run, (from, to))| {
+                let crossing = if crossings { crossing(run.longest) } else { 0 };
+                let buffers = Buffers { at: free, size, crossing };
+                free += buffers.len();
+                let segment = Segment { from: *from, to: *to };
+                sources.push(Source::of_run(self.layout, &pipes[p], self.memory, buffers, run, segment)?);
+                Ok(())
+            });
+            let result = opened.and_then(|()| self.merge_part(sources, target.is_output(), &mut out));
             let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
             match result {
-                Ok((records, marks)) => {
+                Ok(merged) => {
                     outcome.1.append(&mut out.edges);
-                    outcome.2.bytes += out.at() - at;
-                    outcome.2.records += records;
-                    outcome.2.marks.extend(marks);
+                    outcome.2.append(&mut out.take_sums());
+                    outcome.3.bytes += out.at() - at;
+                    outcome.3.join(merged);
                 }
                 Err(e) => {
                     if outcome.0.is_ok() {
@@ -103,27 +176,48 @@ impl<L: Layout> Merger<'_, L> {
                 }
             }
         });
-        let (result, edges, mut merged) = outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
-        for pipe in pipes.into_iter().flatten().flatten() {
+        let (result, edges, partials, mut merged) = outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
+        for pipe in pipes {
             self.movements.keep(Role::Merge, pipe);
         }
         result?;
         write_edges(self.blocks, target, edges)?;
         merged.marks.sort_unstable_by_key(|m| m.at);
+        merged.sums = checksum::assemble(partials, self.grain);
+        same_bytes(runs.iter().map(|r| r.len).sum(), merged.bytes, merged.dropped)?;
         Ok(merged)
     }
 
-    fn connect(&self, places: Places<'_>, runs: &[Run]) -> Result<Vec<Option<Pipe>>> {
-        let used = |place: usize| runs.iter().any(|r| r.place == place);
-        let connect = |(i, place): (usize, &&dyn Locator)| match used(i) {
-            true => self.machine.connect(*place, self.memory).map(Some),
-            false => Ok(None),
-        };
-        places.iter().enumerate().map(connect).collect()
+    /// Merges sources that this thread alone reads.
+    pub(crate) fn merge_sources(
+        &self,
+        sources: Vec<Source<'_, L>>,
+        target: Target<'_>,
+        counter: &AtomicU64,
+    ) -> Result<Merged> {
+        let mut out = Outflow::new(self.blocks, target, 0, false, self.control, counter);
+        let mut merged = self.merge_part(sources, target.is_output(), &mut out)?;
+        merged.bytes = out.at();
+        same_bytes(merged.came, merged.bytes, merged.dropped)?;
+        merged.sums = checksum::assemble(out.take_sums(), self.grain);
+        Ok(merged)
+    }
+
+    /// Buffers for so many sources, of which it is not known how long their records are.
+    pub(crate) fn buffers_of_inputs(&self, count: usize) -> Result<Vec<Buffers>> {
+        let each = self.buffers.1 / count.max(1) / 4096 * 4096;
+        // Of a large share, half is for records that cross the two buffers.
+        let size = (each / 4 / self.grain * self.grain).clamp(self.min_buffer(), MAX_BUFFER);
+        if each < 2 * size {
+            let context = format!("{count} inputs at once in {} bytes of memory", self.buffers.1);
+            return Err(Error::new(ErrorKind::OutOfMemory, "merge", context).advice("give more memory with -S"));
+        }
+        let crossing = each - 2 * size;
+        Ok((0..count).map(|i| Buffers { at: self.buffers.0 + i * each, size, crossing }).collect())
     }
 
     /// For each cut (one more than there are parts), the offset in each run.
-    fn cut(&self, pipes: &[Option<Pipe>], runs: &[Run], parts: usize) -> Result<Vec<Vec<u64>>> {
+    fn cut(&self, pipe: &Pipe, runs: &[Run], parts: usize) -> Result<Vec<Vec<u64>>> {
         let mut cuts = vec![vec![0; runs.len()]];
         let mut marks: Vec<(u64, usize, usize)> = Vec::new();
         if parts > 1 {
@@ -132,97 +226,88 @@ impl<L: Layout> Merger<'_, L> {
             }
             marks.sort_unstable();
         }
-        let buffer = (self.buffers.0, (self.buffers.1 / 2 / 4096 * 4096).min(256 << 10));
+        let size = (self.buffers.1 / 2 / self.grain * self.grain).min(256 << 10);
+        let buffers = Buffers { at: self.buffers.0, size, crossing: 0 };
+        let finder = Finder { layout: self.layout, pipe, memory: self.memory, buffers };
         for part in 1..parts {
             let Some(&(_, r, i)) = marks.get(part * marks.len() / parts) else {
                 cuts.push(cuts[part - 1].clone());
                 continue;
             };
             let at = runs[r].marks[i].at;
-            let key = record_at(self.layout, pipe_of(pipes, &runs[r])?, self.memory, buffer, &runs[r], at)?;
+            let key = finder.record_at(&runs[r], at)?;
             let mut cut = Vec::with_capacity(runs.len());
             for (other, run) in runs.iter().enumerate() {
                 let previous: u64 = cuts[part - 1][other];
-                cut.push(if other == r {
-                    at.max(previous)
-                } else {
-                    let pipe = pipe_of(pipes, run)?;
-                    position(self.layout, pipe, self.memory, buffer, run, (&key, other < r))?.max(previous)
-                });
+                let position = if other == r { at } else { finder.position(run, &key, other < r)? };
+                cut.push(position.max(previous));
             }
             cuts.push(cut);
         }
         cuts.push(runs.iter().map(|r| r.len).collect());
         Ok(cuts)
     }
-}
 
-fn pipe_of<'p>(pipes: &'p [Option<Pipe>], run: &Run) -> Result<&'p Pipe> {
-    pipes
-        .get(run.place)
-        .and_then(Option::as_ref)
-        .ok_or_else(|| Error::new(ErrorKind::InvalidInput, "merge", format!("a run in place {}", run.place)))
-}
-
-/// What one core merges.
-struct Part<'a, 'm, L> {
-    merger: &'a Merger<'m, L>,
-    runs: &'a [Run],
-    pipes: &'a [Option<Pipe>],
-    segments: Vec<Segment>,
-    buffers: (usize, usize),
-    last: bool,
-}
-
-impl<L: Layout> Part<'_, '_, L> {
-    /// Merges the segments; returns the records written and a mark for each block.
-    fn merge(&self, out: &mut Outflow<'_>) -> Result<(u64, Vec<Mark>)> {
-        let m = self.merger;
-        let layout = m.layout;
-        let (at, size) = self.buffers;
-        let mut sources = Vec::with_capacity(self.runs.len());
-        for (i, (run, segment)) in self.runs.iter().zip(&self.segments).enumerate() {
-            let pipe = pipe_of(self.pipes, run)?;
-            let buffer = (at + i * 2 * size, size);
-            sources.push(Source::open(layout, pipe, m.memory, buffer, run, *segment)?);
-        }
-        let (mut records, mut marks, mut next_mark, mut moved) = (0, Vec::new(), 0, 0);
+    /// Merges what one thread has; with a mark for each block.
+    fn merge_part(&self, mut sources: Vec<Source<'_, L>>, output: bool, out: &mut Outflow<'_>) -> Result<Merged> {
+        let layout = self.layout;
+        let block = self.blocks.size as u64;
+        let (mut merged, mut next_mark, mut moved) = (Merged::default(), 0, 0);
         if let Some(numbers) = layout.numbers() {
-            let block = m.blocks.size as u64;
-            records = merge_part(numbers, sources, m.unique, self.last, out, |at, prefix, bytes| {
+            let counts = merge_part(numbers, sources, self.unique, output, out, |at, prefix, bytes| {
                 if at >= next_mark {
-                    marks.push(Mark { at, prefix });
+                    merged.marks.push(Mark { at, prefix });
                     next_mark = at + block;
                 }
-                count(&m.control.progress.merged, bytes);
+                count(&self.control.progress.merged, bytes);
             })?;
             out.finish()?;
-            return Ok((records, marks));
+            (merged.written, merged.dropped) = (counts.written, counts.dropped);
+            return Ok(merged);
         }
         let mut tree = LoserTree::new(layout, &mut sources)?;
-        let mut last: Vec<u8> = Vec::new();
+        let (mut last, mut any): (Vec<u8>, bool) = (Vec::new(), false);
         while let Some(winner) = tree.winner() {
             let record = sources[winner.source].record();
             moved += record.len() as u64;
-            if !m.unique || records == 0 || !layout.same_key(&last, record) {
+            if self.unique && any && layout.same_key(&last, record) {
+                merged.dropped.add(record);
+            } else {
                 if out.at() >= next_mark {
-                    marks.push(Mark { at: out.at(), prefix: winner.key });
-                    next_mark = out.at() + m.blocks.size as u64;
-                    count(&m.control.progress.merged, moved);
+                    merged.marks.push(Mark { at: out.at(), prefix: winner.key });
+                    next_mark = out.at() + block;
+                    count(&self.control.progress.merged, moved);
                     moved = 0;
                 }
-                if m.unique {
+                if self.unique {
                     last.clear();
                     last.extend_from_slice(record);
+                    any = true;
                 }
+                if output {
+                    merged.written.add(record);
+                }
+                merged.longest = merged.longest.max(record.len());
                 out.push(record)?;
-                records += 1;
             }
             tree.advance(&mut sources)?;
         }
-        count(&m.control.progress.merged, moved);
+        count(&self.control.progress.merged, moved);
         out.finish()?;
-        Ok((records, marks))
+        merged.excess = sources.iter().map(Source::excess).sum();
+        merged.came = sources.iter().map(Source::came).sum();
+        Ok(merged)
+    }
+}
+
+impl Merged {
+    /// Takes up what another thread made, but for its bytes.
+    fn join(&mut self, mut other: Merged) {
+        self.written.join(other.written);
+        self.dropped.join(other.dropped);
+        self.marks.append(&mut other.marks);
+        self.longest = self.longest.max(other.longest);
+        self.excess += other.excess;
     }
 }
 

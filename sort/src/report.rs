@@ -95,6 +95,8 @@ pub struct SortReport {
     pub merge_passes: u64,
     /// The memory budget, in bytes.
     pub memory_bytes: u64,
+    /// Bytes that long records took beyond the budget in a merge, where two records that are compared do not fit it.
+    pub memory_excess_bytes: u64,
     /// Threads that sorted and merged.
     pub threads: u64,
     /// Phases, in order.

@@ -2,22 +2,28 @@
 //! the entries take, for sorting them.
 //!
 //! ```text
-//! | carried over | chunk | chunk | chunk (in flight) |   room   | entries <- |
+//! | chunk | chunk | chunk (in flight) |   room   | entries <- |
+//!                      ^ tail: what the slot has no room for, and the start of a record that goes on
 //! ```
+//! The tail goes to the next slot. A short one is kept on the heap meanwhile. A long one stays where it is until all
+//! slots are free; then they are filled as one, so that a record may be as long as all of them together.
 
 use std::collections::VecDeque;
 
-use datapipes_core::{Dram, ErrorKind, Result};
+use datapipes_core::{Dram, Error, ErrorKind, Result};
 
 use crate::control::{Control, count};
 use crate::entry::{self, Entry};
-use crate::input::{Chunk, Feed, refuse};
+use crate::input::{Begin, Chunk, Feed, leftover, refuse};
 use crate::layout::Layout;
+use crate::tally::Tally;
 
 /// Chunks in flight at once.
-const AHEAD: usize = 8;
+pub(crate) const AHEAD: usize = 8;
 const ALIGN: usize = 4096;
 const ENTRY: usize = size_of::<Entry>();
+/// Behind everything in a slot: a terminator that the last line of a source lacks, and rounding.
+const SLACK: usize = 2 * ALIGN;
 
 /// A slot with records and their entries.
 #[derive(Debug)]
@@ -26,45 +32,18 @@ pub(crate) struct Filled {
     /// The bytes that hold records, from the arena's start.
     pub(crate) raw_len: usize,
     pub(crate) entries: usize,
+    /// Bytes of the longest record.
+    pub(crate) longest: usize,
     /// Slots filled before it.
     pub(crate) index: u64,
     /// Nothing follows.
     pub(crate) last: bool,
-}
-
-/// Bytes that a slot had no room for.
-struct Carry {
-    bytes: Vec<u8>,
-    ends_source: bool,
-}
-
-/// Fills one slot after another.
-pub(crate) struct Filler<'a, L> {
-    layout: &'a L,
-    feed: Feed<'a>,
-    control: &'a Control,
-    chunk: usize,
-    carry: VecDeque<Carry>,
-    /// Entries a byte, as seen so far.
-    density: f64,
-    records: u64,
-    filled: u64,
-}
-
-/// The state of the slot that is being filled. Offsets are from the arena's start.
-struct Filling<'s> {
-    arena: &'s Dram,
-    /// End of what was asked for.
-    asked: usize,
-    /// The first byte that is not in a record yet.
-    parsed: usize,
-    entries: usize,
-    /// Set when the entries met the room they need: what follows is carried over.
-    full: bool,
+    /// It is all slots at once: nobody else has anything to sort.
+    pub(crate) whole: bool,
 }
 
 /// A stretch of bytes that arrived.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Stretch {
     start: usize,
     end: usize,
@@ -73,40 +52,205 @@ struct Stretch {
     ends_source: bool,
 }
 
+/// Bytes that no slot has taken yet.
+#[derive(Debug, Default)]
+struct Tail {
+    /// In order. Offsets are those of the slot in which they arrived.
+    stretches: Vec<Stretch>,
+    place: Place,
+}
+
+/// Where the bytes of a tail are.
+#[derive(Debug, Default)]
+enum Place {
+    #[default]
+    Nowhere,
+    /// On the heap, from the first stretch's start on.
+    Heap(Vec<u8>),
+    /// Where they arrived: offset in the pool of the first stretch's start.
+    Pool(usize),
+}
+
+impl Tail {
+    fn len(&self) -> usize {
+        match (self.stretches.first(), self.stretches.last()) {
+            (Some(first), Some(last)) => last.end - first.start,
+            _ => 0,
+        }
+    }
+}
+
+/// How slots are handed out.
+pub(crate) struct Slots {
+    /// All the memory for them.
+    pub(crate) all: Dram,
+    /// The slots in it: offset and length.
+    pub(crate) each: Vec<(usize, usize)>,
+    /// Begin with all of it at once: the input is expected to fit.
+    pub(crate) whole_first: bool,
+    /// The most bytes that may be kept on the heap between two slots.
+    pub(crate) carry: usize,
+}
+
+/// Fills one slot after another.
+pub(crate) struct Filler<'a, L> {
+    layout: &'a L,
+    feed: Feed<'a>,
+    control: &'a Control,
+    chunk: usize,
+    slots: Slots,
+    /// Slots in nobody's hands.
+    free: Vec<Dram>,
+    /// Slots in somebody's hands.
+    away: usize,
+    tail: Tail,
+    /// Entries a byte, as seen so far.
+    density: f64,
+    tally: Tally,
+    filled: u64,
+}
+
+/// The state of the slot that is being filled. Offsets are from the arena's start.
+struct Filling {
+    arena: Dram,
+    /// End of what was asked for.
+    asked: usize,
+    /// The first byte that is not in a record yet.
+    parsed: usize,
+    entries: usize,
+    tally: Tally,
+    longest: usize,
+    /// Set when the entries met the room they need: what follows is left for the next slot.
+    full: bool,
+    /// What is left.
+    tail: Vec<Stretch>,
+}
+
 impl<'a, L: Layout> Filler<'a, L> {
-    pub(crate) fn new(layout: &'a L, feed: Feed<'a>, control: &'a Control, chunk: usize) -> Self {
+    pub(crate) fn new(layout: &'a L, feed: Feed<'a>, control: &'a Control, chunk: usize, slots: Slots) -> Result<Self> {
         let density = match layout.fixed_len() {
             Some(len) => 1.0 / len as f64,
             None => 1.0 / 16.0,
         };
-        Filler { layout, feed, control, chunk, carry: VecDeque::new(), density, records: 0, filled: 0 }
+        let mut filler = Filler {
+            layout,
+            feed,
+            control,
+            chunk,
+            slots,
+            free: Vec::new(),
+            away: 0,
+            tail: Tail::default(),
+            density,
+            tally: Tally::default(),
+            filled: 0,
+        };
+        if filler.slots.whole_first {
+            filler.free.push(filler.slots.all.clone());
+        } else {
+            filler.split()?;
+        }
+        Ok(filler)
     }
 
-    /// Records parsed so far.
-    pub(crate) fn records(&self) -> u64 {
-        self.records
+    /// What was counted so far.
+    pub(crate) fn tally(&self) -> Tally {
+        self.tally
     }
 
     /// Whether nothing is left to fill a slot with.
-    pub(crate) fn exhausted(&self) -> bool {
-        self.feed.exhausted() && self.carry.is_empty()
+    fn exhausted(&self) -> bool {
+        self.feed.exhausted() && self.tail.stretches.is_empty()
+    }
+
+    /// Hands out the parts of the memory as slots of their own.
+    fn split(&mut self) -> Result<()> {
+        self.free.clear();
+        for (at, len) in self.slots.each.iter().rev() {
+            self.free.push(self.slots.all.range(*at, *len)?);
+        }
+        Ok(())
+    }
+
+    /// Fills the next slot. `back` waits for a slot that was handed out; it says `None` where none will come back, which
+    /// ends everything, as the end of the input does.
+    pub(crate) fn next(&mut self, mut back: impl FnMut() -> Option<Dram>) -> Result<Option<Filled>> {
+        if self.filled > 0 && self.exhausted() {
+            return Ok(None);
+        }
+        loop {
+            let Some(arena) = self.take_slot(&mut back)? else { return Ok(None) };
+            let whole = arena.len() == self.slots.all.len();
+            let mut s = Filling::new(arena);
+            self.fill(&mut s)?;
+            self.keep_tail(&s)?;
+            let last = self.exhausted();
+            if s.entries == 0 && last && self.filled > 0 {
+                return Ok(None);
+            }
+            if s.entries == 0 && !last {
+                if whole {
+                    return Err(self.too_long(s.arena.len()));
+                }
+                // Nothing to sort: the record needs more than a slot.
+                self.free.push(s.arena);
+                continue;
+            }
+            self.tally.join(s.tally);
+            self.away += 1;
+            let index = self.filled;
+            self.filled += 1;
+            let Filling { arena, parsed, entries, longest, .. } = s;
+            return Ok(Some(Filled { arena, raw_len: parsed, entries, longest, index, last, whole }));
+        }
+    }
+
+    /// A slot to fill: all of them at once where the tail is long.
+    fn take_slot(&mut self, back: &mut impl FnMut() -> Option<Dram>) -> Result<Option<Dram>> {
+        let mut take_back = |free: &mut Vec<Dram>, away: &mut usize| match back() {
+            Some(slot) => {
+                free.push(slot);
+                *away -= 1;
+                true
+            }
+            None => false,
+        };
+        if matches!(self.tail.place, Place::Pool(_)) {
+            while self.away > 0 {
+                if !take_back(&mut self.free, &mut self.away) {
+                    return Ok(None);
+                }
+            }
+            self.free.clear();
+            return Ok(Some(self.slots.all.clone()));
+        }
+        if self.free.is_empty() && !take_back(&mut self.free, &mut self.away) {
+            return Ok(None);
+        }
+        if self.filled > 0 && self.free.first().is_some_and(|slot| slot.len() == self.slots.all.len()) {
+            // It did not fit after all, or what needed so much room is done: several slots from now on.
+            self.split()?;
+        }
+        Ok(self.free.pop())
     }
 
     /// Fills the arena as far as it holds records, entries and room to sort.
-    pub(crate) fn fill(&mut self, arena: Dram) -> Result<Filled> {
-        let base = arena.memory().at();
-        let mut s = Filling { arena: &arena, asked: 0, parsed: 0, entries: 0, full: false };
-        self.take_carry(&mut s)?;
+    fn fill(&mut self, s: &mut Filling) -> Result<()> {
+        let base = s.arena.memory().at();
+        self.take_tail(s)?;
         let mut flying: VecDeque<Chunk> = VecDeque::new();
         loop {
             self.control.check()?;
-            while !s.full && flying.len() < AHEAD && self.has_room(&s, flying.iter().map(|c| c.len).sum()) {
+            while !s.full && flying.len() < AHEAD {
+                let Some(begin) = self.feed.prepare(!flying.is_empty())? else { break };
                 // Numbers lie without gaps; where that misaligns memory, the backend bounces.
-                if self.feed.starts_source() && s.asked > 0 && self.layout.numbers().is_none() {
+                if begin != Begin::Behind && s.asked > 0 && self.layout.numbers().is_none() {
                     // Behind the source before there must be room for a terminator.
-                    s.asked = (s.asked + 1).next_multiple_of(ALIGN);
+                    let align = if begin == Begin::Aligned { ALIGN } else { 1 };
+                    s.asked = (s.asked + 1).next_multiple_of(align);
                 }
-                let Some(chunk) = self.feed.next(base + s.asked, self.chunk)? else { break };
+                let Some(len) = self.room(s, flying.iter().map(|c| c.len).sum()) else { break };
+                let Some(chunk) = self.feed.next(base + s.asked, len)? else { break };
                 s.asked += chunk.len;
                 flying.push_back(chunk);
             }
@@ -115,65 +259,92 @@ impl<'a, L: Layout> Filler<'a, L> {
             count(&self.control.progress.read, chunk.len as u64);
             let start = chunk.at - base;
             let (starts, ends_source) = (chunk.starts_source, chunk.ends_source);
-            self.consume(&mut s, Stretch { start, end: start + chunk.len, starts, ends_source })?;
+            self.consume(s, Stretch { start, end: start + chunk.len, starts, ends_source })?;
         }
         if !s.full && s.parsed < s.asked && !self.feed.starts_source() {
-            let bytes = arena.range(s.parsed, s.asked - s.parsed)?.lease()?.to_vec();
-            self.carry.push_back(Carry { bytes, ends_source: false });
-        }
-        if s.entries == 0 && !self.exhausted() {
-            return Err(refuse(
-                ErrorKind::OutOfMemory,
-                &self.feed.current,
-                format!("a record is longer than the {} bytes that memory has for one run", arena.len()),
-            )
-            .advice("give more memory with -S: the longest record needs less than a third of it"));
-        }
-        self.records += s.entries as u64;
-        let (raw_len, entries, last, index) = (s.parsed, s.entries, self.exhausted(), self.filled);
-        self.filled += 1;
-        Ok(Filled { raw_len, entries, index, last, arena })
-    }
-
-    fn has_room(&self, s: &Filling<'_>, flying: usize) -> bool {
-        if self.layout.numbers().is_some() {
-            return s.asked + self.chunk + ALIGN <= s.arena.len();
-        }
-        let coming = ((flying + self.chunk) as f64 * self.density * 1.25) as usize + 64;
-        s.asked + self.chunk + 2 * ALIGN + 2 * ENTRY * (s.entries + coming) <= s.arena.len()
-    }
-
-    /// Puts what the last slot had no room for at the start of this one.
-    fn take_carry(&mut self, s: &mut Filling<'_>) -> Result<()> {
-        for carry in std::mem::take(&mut self.carry) {
-            // The end is aligned, because the next chunk goes there.
-            let end = (s.asked + 1 + carry.bytes.len()).next_multiple_of(ALIGN);
-            let start = end - carry.bytes.len();
-            if end + 2 * ALIGN > s.arena.len() {
-                return Err(refuse(
-                    ErrorKind::OutOfMemory,
-                    &self.feed.current,
-                    format!("a record is longer than the {} bytes that memory has for one run", s.arena.len()),
-                )
-                .advice("give more memory with -S: the longest record needs less than a third of it"));
-            }
-            s.arena.range(start, carry.bytes.len())?.lease_mut()?.copy_from_slice(&carry.bytes);
-            s.asked = end;
-            self.consume(s, Stretch { start, end, starts: true, ends_source: carry.ends_source })?;
+            s.tail.push(Stretch { start: s.parsed, end: s.asked, starts: true, ends_source: false });
         }
         Ok(())
     }
 
-    /// Parses a stretch, or carries it over if the slot is full.
-    fn consume(&mut self, s: &mut Filling<'_>, stretch: Stretch) -> Result<()> {
+    /// How many bytes to ask for next: as many as there will be room for with their entries, if records are about as long
+    /// as they were. A slot that is empty so far always takes some.
+    fn room(&self, s: &Filling, flying: usize) -> Option<usize> {
+        let free = s.arena.len().checked_sub(s.asked + SLACK)?;
+        if self.layout.numbers().is_some() {
+            return Some(self.chunk.min(free / ALIGN * ALIGN)).filter(|len| *len > 0);
+        }
+        let a_byte = 2.0 * ENTRY as f64 * self.density * 1.25;
+        let entries = 2 * ENTRY * (s.entries + 64) + (flying as f64 * a_byte) as usize;
+        let len = (free.saturating_sub(entries) as f64 / (1.0 + a_byte)) as usize;
+        let len = len.min(self.chunk) / ALIGN * ALIGN;
+        if s.entries == 0 && flying == 0 {
+            // Not even one record is here yet: its entry needs little, and it may be long.
+            return Some(len.max(ALIGN).min(free / ALIGN * ALIGN)).filter(|len| *len > 0);
+        }
+        // A slot that is full but for crumbs is full.
+        (len >= (self.chunk / 8).max(ALIGN)).then_some(len)
+    }
+
+    /// Puts what the last slot had no room for at the start of this one.
+    fn take_tail(&mut self, s: &mut Filling) -> Result<()> {
+        let Tail { stretches, place } = std::mem::take(&mut self.tail);
+        let (Some(first), Some(last)) = (stretches.first(), stretches.last()) else { return Ok(()) };
+        // Where a byte lies within a block does not change: the next chunk goes behind the last one.
+        let (start, shift) = (first.start % ALIGN, first.start - first.start % ALIGN);
+        let len = last.end - first.start;
+        if start + len + SLACK > s.arena.len() {
+            return Err(self.too_long(s.arena.len()));
+        }
+        match place {
+            Place::Heap(bytes) => s.arena.range(start, len)?.lease_mut()?.copy_from_slice(&bytes),
+            Place::Pool(at) => {
+                let from = at - s.arena.memory().at();
+                s.arena.lease_mut()?.copy_within(from..from + len, start);
+            }
+            Place::Nowhere => {}
+        }
+        s.asked = start + len;
+        for stretch in stretches {
+            let Stretch { start, end, starts, ends_source } = stretch;
+            self.consume(s, Stretch { start: start - shift, end: end - shift, starts, ends_source })?;
+        }
+        Ok(())
+    }
+
+    /// Notes what the slot had no room for.
+    fn keep_tail(&mut self, s: &Filling) -> Result<()> {
+        let mut tail = Tail { stretches: s.tail.clone(), place: Place::Nowhere };
+        if let Some(first) = tail.stretches.first() {
+            let len = tail.len();
+            tail.place = if len <= self.slots.carry && s.entries > 0 {
+                Place::Heap(s.arena.range(first.start, len)?.lease()?.to_vec())
+            } else {
+                Place::Pool(s.arena.memory().at() + first.start)
+            };
+        }
+        self.tail = tail;
+        Ok(())
+    }
+
+    fn too_long(&self, arena: usize) -> Error {
+        let most = arena - SLACK - 2 * ENTRY;
+        refuse(
+            ErrorKind::OutOfMemory,
+            &self.feed.current,
+            format!("a record is longer than the {most} bytes that memory has for one"),
+        )
+        .advice("give more memory with -S")
+    }
+
+    /// Parses a stretch, or leaves it for the next slot if this one is full.
+    fn consume(&mut self, s: &mut Filling, stretch: Stretch) -> Result<()> {
         if s.full {
-            let bytes = s.arena.range(stretch.start, stretch.end - stretch.start)?.lease()?;
-            match self.carry.back_mut() {
+            match s.tail.last_mut() {
                 Some(back) if !stretch.starts && !back.ends_source => {
-                    back.bytes.extend_from_slice(&bytes);
-                    back.ends_source = stretch.ends_source;
+                    (back.end, back.ends_source) = (stretch.end, stretch.ends_source);
                 }
-                _ => self.carry.push_back(Carry { bytes: bytes.to_vec(), ends_source: stretch.ends_source }),
+                _ => s.tail.push(stretch),
             }
             return Ok(());
         }
@@ -182,23 +353,11 @@ impl<'a, L: Layout> Filler<'a, L> {
         }
         let before = s.entries;
         self.parse(s, stretch.end)?;
-        let rest = stretch.end - s.parsed;
-        if !s.full && stretch.ends_source && rest > 0 {
-            let Some(terminator) = self.layout.terminator() else {
-                let len = self.layout.fixed_len().unwrap_or(1);
-                return Err(refuse(
-                    ErrorKind::InvalidInput,
-                    &self.feed.current,
-                    format!("its length is not a multiple of the record length {len}: {rest} bytes are left over"),
-                ));
-            };
-            s.arena.range(stretch.end, 1)?.lease_mut()?[0] = terminator;
-            s.asked = s.asked.max(stretch.end + 1);
-            self.parse(s, stretch.end + 1)?;
+        if !s.full && stretch.ends_source && s.parsed < stretch.end {
+            self.end_source(s, stretch.end)?;
         }
         if s.full {
-            let bytes = s.arena.range(s.parsed, stretch.end.max(s.parsed) - s.parsed)?.lease()?.to_vec();
-            self.carry.push_back(Carry { bytes, ends_source: stretch.ends_source });
+            s.tail.push(Stretch { start: s.parsed, starts: true, ..stretch });
         } else if stretch.end > stretch.start && self.layout.fixed_len().is_none() {
             let here = (s.entries - before) as f64 / (stretch.end - stretch.start) as f64;
             self.density = here.max(0.5 * (self.density + here));
@@ -206,37 +365,59 @@ impl<'a, L: Layout> Filler<'a, L> {
         Ok(())
     }
 
+    /// The last line of a source gets the terminator that it lacks; a record that is not whole is an error.
+    fn end_source(&self, s: &mut Filling, end: usize) -> Result<()> {
+        let Some(terminator) = self.layout.terminator() else {
+            let len = self.layout.fixed_len().unwrap_or(1);
+            return Err(leftover(&self.feed.current, len, end - s.parsed));
+        };
+        s.arena.range(end, 1)?.lease_mut()?[0] = terminator;
+        s.asked = s.asked.max(end + 1);
+        self.parse(s, end + 1)
+    }
+
     /// Makes entries of the whole records in `s.parsed..end`.
-    fn parse(&self, s: &mut Filling<'_>, end: usize) -> Result<()> {
+    fn parse(&self, s: &mut Filling, end: usize) -> Result<()> {
+        let bytes = s.arena.range(s.parsed, end - s.parsed)?.lease()?;
         if let Some(numbers) = self.layout.numbers() {
-            let count = (end - s.parsed) / numbers.kind.width();
+            let count = bytes.len() / numbers.kind.width();
+            numbers.count(&bytes, &mut s.tally);
             s.entries += count;
             s.parsed += count * numbers.kind.width();
             return Ok(());
         }
-        let arena = s.arena;
-        let bytes = arena.range(s.parsed, end - s.parsed)?.lease()?;
         // Entries fill the arena's top downwards; as much again stays free below them.
-        let top = arena.len() / ENTRY - s.entries;
+        let top = s.arena.len() / ENTRY - s.entries;
         let bottom = s.asked.max(end).div_ceil(ENTRY);
-        let most = (arena.len() / ENTRY - bottom) / 2;
+        let most = (s.arena.len() / ENTRY).saturating_sub(bottom) / 2;
         let room = most.saturating_sub(s.entries);
-        let mut lease = arena.range((top - room) * ENTRY, room * ENTRY)?.lease_mut()?;
+        let mut lease = s.arena.range((top - room) * ENTRY, room * ENTRY)?.lease_mut()?;
         let out = lease.as_slice_of::<Entry>()?;
         let (base, mut left) = (s.parsed, room);
-        let mut full = false;
+        let (mut tally, mut longest, mut full) = (s.tally, s.longest, false);
         let parsed = self.layout.scan(&bytes, 0, |from, to| {
             if left == 0 {
                 full = true;
                 return false;
             }
             left -= 1;
-            out[left] = entry::entry(self.layout.prefix(&bytes[from..to]), base + from, to - from);
+            let record = &bytes[from..to];
+            tally.add(record);
+            longest = longest.max(record.len());
+            out[left] = entry::entry(self.layout.prefix(record), base + from, record.len());
             true
         });
+        (s.tally, s.longest) = (tally, longest);
         s.entries += room - left;
         s.parsed += parsed;
         s.full = full;
         Ok(())
+    }
+}
+
+impl Filling {
+    fn new(arena: Dram) -> Filling {
+        let (tally, tail) = (Tally::default(), Vec::new());
+        Filling { arena, asked: 0, parsed: 0, entries: 0, tally, longest: 0, full: false, tail }
     }
 }

@@ -1,17 +1,31 @@
-//! Reading a sorted run record by record, ahead by one buffer.
+//! Reading sorted records one by one, ahead by one buffer: a spilled run, a file that somebody sorted, or a stream.
+//!
+//! ```text
+//! |<------- buffer ------->|<------- buffer ------->|
+//! | grain | grain | grain  | grain ...  (on its way)
+//!   given   checked  ^ not yet checked
+//! ```
+//! Of a spilled run each grain is checked before a record of it is given out, just before its records are used: what the
+//! check brings into the cache is what comes next.
 
 use std::cmp::Ordering;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 
 use datapipes_core::memory::Plain;
-use datapipes_core::{Dram, Lease, Pipe, Result, Span, Transfer};
+use datapipes_core::{Dram, Error, ErrorKind, Lease, LeaseMut, Pipe, Result, Span, Transfer};
 
+use crate::checksum;
 use crate::layout::Layout;
 use crate::prefetch::prefetch;
+use crate::report::{Movements, Role};
 use crate::spill::Run;
 
 const ALIGN: u64 = 4096;
 /// How far ahead of a record its successors are fetched, in bytes.
 const PREFETCH: usize = 512;
+/// A record that crosses two buffers is put together on the heap if it is no longer than this.
+pub(crate) const SHORT_RECORD: u64 = 4096;
 
 /// Part of a run: bytes `from..to` of it, which begin and end with records.
 #[derive(Clone, Copy, Debug)]
@@ -20,71 +34,191 @@ pub(crate) struct Segment {
     pub(crate) to: u64,
 }
 
+/// The memory of a source, as offsets in the pool.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Buffers {
+    /// Where two buffers of `size` bytes begin.
+    pub(crate) at: usize,
+    pub(crate) size: usize,
+    /// Bytes behind them for a record that crosses buffers; longer ones are put together on the heap.
+    pub(crate) crossing: usize,
+}
+
+impl Buffers {
+    /// Bytes in all.
+    pub(crate) fn len(&self) -> usize {
+        2 * self.size + self.crossing
+    }
+}
+
+/// How the bytes come.
+pub(crate) enum Way<'a> {
+    /// By a pipe that other sources use too.
+    Shared(&'a Pipe),
+    /// By a pipe of its own.
+    Own(Box<Pipe>),
+    /// By `read`.
+    Stream { file: File, name: PathBuf },
+    /// Nothing more comes.
+    Ended,
+}
+
+/// What is read, for errors and for the rules at its end.
+#[derive(Clone, Debug)]
+enum What {
+    /// A run that this job spilled.
+    Spilled,
+    /// A file or a stream of the user's, of this name.
+    Input(PathBuf),
+}
+
 struct Coming {
     transfer: Transfer,
-    /// Offset in the pool of the first byte that is ours, and how many are.
-    at: usize,
+    /// Which buffer, and the bytes that come.
+    buffer: usize,
     len: usize,
+    /// Where they are in the place.
+    offset: u64,
 }
 
 /// A reader of records in order.
 pub(crate) struct Source<'a, L> {
     layout: &'a L,
-    pipe: &'a Pipe,
+    way: Way<'a>,
+    what: What,
     memory: &'a Dram,
-    /// Two buffers in the pool: records are read from one while the other is filled.
-    buffers: [usize; 2],
-    size: usize,
+    movements: Option<&'a Movements>,
+    /// Records are read from one buffer while the other is filled.
+    buffers: Buffers,
     /// Which buffer the next read goes to.
     turn: usize,
     /// What is still to be read, as offsets in the place.
     next: u64,
+    stop: u64,
+    /// Where the records end in the place.
     end: u64,
     coming: Option<Coming>,
     view: Option<Lease>,
+    /// Where the view begins in the place.
+    view_at: u64,
+    /// Bytes of the view that were checked.
+    checked: usize,
+    /// Bytes of the view that were checked and are ours.
+    usable: usize,
     /// The current record in the view.
     from: usize,
     to: usize,
-    /// A record that crosses buffers is put together here.
-    crossing: Vec<u8>,
+    /// Up to here the view was searched for the end of the record that begins at `to`.
+    searched: usize,
+    crossing: Crossing,
     in_crossing: bool,
+    /// Bytes of records that came so far.
+    came: u64,
+    /// The checksums of a spilled run, its offset in the place, and the bytes of each.
+    sums: &'a [u32],
+    sums_at: u64,
+    grain: usize,
 }
 
 impl<'a, L: Layout> Source<'a, L> {
-    /// Opens a segment of a run with two buffers of `size` bytes at `at` in the pool.
-    pub(crate) fn open(
+    /// Opens a segment of a spilled run.
+    pub(crate) fn of_run(
         layout: &'a L,
         pipe: &'a Pipe,
         memory: &'a Dram,
-        (at, size): (usize, usize),
-        run: &Run,
+        buffers: Buffers,
+        run: &'a Run,
         segment: Segment,
     ) -> Result<Source<'a, L>> {
-        let mut source = Source {
-            layout,
-            pipe,
-            memory,
-            buffers: [at, at + size],
-            size,
-            turn: 0,
-            next: run.offset + segment.from,
-            end: run.offset + segment.to,
-            coming: None,
-            view: None,
-            from: 0,
-            to: 0,
-            crossing: Vec::new(),
-            in_crossing: false,
-        };
+        let mut source = Source::new(layout, Way::Shared(pipe), What::Spilled, memory, buffers);
+        let grain = run.grain as u64;
+        // Whole grains are read, because only they can be checked.
+        source.next = run.offset + segment.from / grain * grain;
+        source.stop = run.offset + segment.to.next_multiple_of(grain).min(run.len);
+        source.end = run.offset + segment.to;
+        source.to = (segment.from % grain) as usize;
+        (source.sums, source.sums_at, source.grain) = (&run.sums, run.offset, run.grain);
+        if segment.from >= segment.to {
+            source.next = source.stop;
+        }
         source.read_ahead()?;
         Ok(source)
+    }
+
+    /// Opens bytes `from..to` of a file that somebody sorted.
+    pub(crate) fn of_file(
+        layout: &'a L,
+        pipe: Box<Pipe>,
+        name: &Path,
+        memory: &'a Dram,
+        buffers: Buffers,
+        segment: Segment,
+        movements: &'a Movements,
+    ) -> Result<Source<'a, L>> {
+        let mut source = Source::new(layout, Way::Own(pipe), What::Input(name.to_path_buf()), memory, buffers);
+        source.movements = Some(movements);
+        // Reads are aligned, so the first may bring bytes before ours.
+        source.next = segment.from - segment.from % ALIGN;
+        (source.stop, source.end) = (segment.to, segment.to);
+        source.to = (segment.from % ALIGN) as usize;
+        if segment.from >= segment.to {
+            source.next = source.stop;
+        }
+        source.read_ahead()?;
+        Ok(source)
+    }
+
+    /// Opens a stream. It is first read from when its first record is asked for.
+    pub(crate) fn of_stream(
+        layout: &'a L,
+        file: File,
+        name: &Path,
+        memory: &'a Dram,
+        buffers: Buffers,
+        movements: &'a Movements,
+    ) -> Source<'a, L> {
+        let way = Way::Stream { file, name: name.to_path_buf() };
+        let mut source = Source::new(layout, way, What::Input(name.to_path_buf()), memory, buffers);
+        source.movements = Some(movements);
+        (source.stop, source.end) = (u64::MAX, u64::MAX);
+        source
+    }
+
+    fn new(layout: &'a L, way: Way<'a>, what: What, memory: &'a Dram, buffers: Buffers) -> Source<'a, L> {
+        let crossing = Crossing::new(buffers.at + 2 * buffers.size, buffers.crossing);
+        Source {
+            layout,
+            way,
+            what,
+            memory,
+            movements: None,
+            buffers,
+            turn: 0,
+            next: 0,
+            stop: 0,
+            end: 0,
+            coming: None,
+            view: None,
+            view_at: 0,
+            checked: 0,
+            usable: 0,
+            from: 0,
+            to: 0,
+            searched: 0,
+            crossing,
+            in_crossing: false,
+            came: 0,
+            sums: &[],
+            sums_at: 0,
+            grain: 0,
+        }
     }
 
     /// The current record. Call `advance` first.
     #[inline]
     pub(crate) fn record(&self) -> &[u8] {
         if self.in_crossing {
-            return &self.crossing;
+            return self.crossing.bytes();
         }
         match &self.view {
             Some(view) => &view[self.from..self.to],
@@ -92,11 +226,21 @@ impl<'a, L: Layout> Source<'a, L> {
         }
     }
 
+    /// Bytes of all records that it gave, once it gave them all.
+    pub(crate) fn came(&self) -> u64 {
+        self.came
+    }
+
+    /// Bytes that records took on the heap beyond the memory that was set aside for them.
+    pub(crate) fn excess(&self) -> u64 {
+        self.crossing.excess
+    }
+
     /// Goes to the next record; false at the end.
     #[inline]
     pub(crate) fn advance(&mut self) -> Result<bool> {
         if let Some(view) = &self.view
-            && let Some(end) = self.layout.end_of(view, self.to)
+            && let Some(end) = self.layout.end_of(&view[..self.usable], self.to)
         {
             // There are more runs than the hardware follows: it is told what comes.
             prefetch(view, self.to + PREFETCH);
@@ -105,69 +249,183 @@ impl<'a, L: Layout> Source<'a, L> {
             self.in_crossing = false;
             return Ok(true);
         }
-        self.next_buffer()
+        self.advance_slowly()
     }
 
-    /// The rest of the view is the start of a record that goes on in the next buffer, or nothing.
+    /// The checked part of the view ends within a record, or with one.
     #[cold]
-    fn next_buffer(&mut self) -> Result<bool> {
+    fn advance_slowly(&mut self) -> Result<bool> {
         self.crossing.clear();
-        if let Some(view) = self.view.take() {
-            self.crossing.extend_from_slice(&view[self.to..]);
+        self.in_crossing = false;
+        self.searched = self.usable;
+        while self.check_more()? {
+            let Some(view) = &self.view else { break };
+            let view = &view[..self.usable];
+            if let Some(end) = self.end_in(view, self.to) {
+                self.from = self.to;
+                self.to = end;
+                return Ok(true);
+            }
+            self.searched = self.usable;
         }
+        // The rest of the view is the start of a record that goes on in the next buffer, or nothing.
+        self.keep_rest()?;
+        while self.next_view()? {
+            while self.check_more()? {
+                if let Some(found) = self.end_of_crossing()? {
+                    return Ok(found);
+                }
+            }
+            self.keep_rest()?;
+        }
+        self.finish()
+    }
+
+    /// Where the record that begins at `at` of the view ends, if it does. It was searched up to `searched`.
+    fn end_in(&self, view: &[u8], at: usize) -> Option<usize> {
+        match self.layout.fixed_len() {
+            Some(_) => self.layout.end_of(view, at),
+            None => self.layout.end_of(view, self.searched.max(at)),
+        }
+    }
+
+    /// Looks for the end of the crossing record in the view, of which `searched..usable` is new.
+    fn end_of_crossing(&mut self) -> Result<Option<bool>> {
+        let Some(view) = &self.view else { return Ok(None) };
+        let view = &view[..self.usable];
+        if self.crossing.len() == 0 {
+            // The buffers meet between two records.
+            let Some(end) = self.end_in(view, self.to) else {
+                self.searched = self.usable;
+                return Ok(None);
+            };
+            (self.from, self.to) = (self.to, end);
+            return Ok(Some(true));
+        }
+        let end = match self.layout.fixed_len() {
+            Some(len) => Some(self.to + len - self.crossing.len()).filter(|end| *end <= view.len()),
+            None => self.layout.end_of(view, self.searched.max(self.to)),
+        };
+        let Some(end) = end else {
+            self.searched = self.usable;
+            return Ok(None);
+        };
+        self.crossing.extend(self.memory, &view[self.to..end])?;
+        (self.to, self.in_crossing) = (end, true);
+        Ok(Some(true))
+    }
+
+    /// What is left of the view belongs to a record that goes on behind it.
+    fn keep_rest(&mut self) -> Result<()> {
+        if let Some(view) = self.view.take() {
+            self.crossing.extend(self.memory, &view[self.to..self.usable])?;
+            self.to = 0;
+        }
+        Ok(())
+    }
+
+    /// What is left at the end is a line without a terminator, which gets one, or less than a record, which is an error.
+    fn finish(&mut self) -> Result<bool> {
+        let left = self.crossing.len();
+        if left == 0 {
+            return Ok(false);
+        }
+        match (&self.what, self.layout.terminator()) {
+            (What::Input(_), Some(terminator)) => {
+                self.crossing.extend(self.memory, &[terminator])?;
+                self.came += 1;
+                self.in_crossing = true;
+                Ok(true)
+            }
+            (What::Input(name), None) => {
+                let len = self.layout.fixed_len().unwrap_or(1);
+                Err(crate::input::leftover(name, len, left))
+            }
+            (What::Spilled, _) => Err(Error::new(
+                ErrorKind::Corrupt,
+                "read",
+                format!("a spilled run ends with {left} bytes that are less than a record"),
+            )),
+        }
+    }
+
+    /// Checks one more grain of the view; false where all of it was checked.
+    fn check_more(&mut self) -> Result<bool> {
+        let Some(view) = &self.view else { return Ok(false) };
+        if self.checked >= view.len() {
+            return Ok(false);
+        }
+        let mut end = view.len();
+        if !self.sums.is_empty() {
+            end = end.min(self.checked + self.grain);
+            let at = self.view_at + self.checked as u64;
+            let index = ((at - self.sums_at) / self.grain as u64) as usize;
+            let Some(sum) = self.sums.get(index) else {
+                return Err(Error::new(ErrorKind::Corrupt, "read", "a spilled run has no checksum there").offset(at));
+            };
+            checksum::check(&view[self.checked..end], *sum, at)?;
+        }
+        self.checked = end;
+        self.usable = end.min(usize::try_from(self.end - self.view_at).unwrap_or(usize::MAX));
+        Ok(true)
+    }
+
+    /// Takes the buffer that comes; false at the end.
+    fn next_view(&mut self) -> Result<bool> {
+        let (view, at) = match &mut self.way {
+            Way::Stream { file, name } => {
+                let at = self.buffers.at + self.turn * self.buffers.size;
+                self.turn ^= 1;
+                let range = self.memory.range(at, self.buffers.size)?;
+                let read = crate::input::read_some(file, &mut range.lease_mut()?);
+                let len = read.map_err(|e| Error::io("read", &e, name.display().to_string()).offset(self.next))?;
+                if let Some(movements) = self.movements {
+                    movements.add_stream(Role::Merge, len as u64);
+                }
+                if len == 0 {
+                    return Ok(false);
+                }
+                let offset = self.next;
+                self.next += len as u64;
+                (self.memory.range(at, len)?.lease()?, offset)
+            }
+            Way::Shared(_) | Way::Own(_) | Way::Ended => {
+                let Some(coming) = self.coming.take() else { return Ok(false) };
+                coming.transfer.wait()?;
+                let view = self.memory.range(coming.buffer, coming.len)?.lease()?;
+                self.read_ahead()?;
+                (view, coming.offset)
+            }
+        };
+        let ours = (view.len() as u64).min(self.end - at);
+        self.came += ours.saturating_sub(self.to as u64);
+        (self.view, self.view_at) = (Some(view), at);
+        (self.checked, self.usable, self.searched) = (0, 0, 0);
+        Ok(true)
+    }
+
+    /// At least `wanted` values that come next, where so many are left of the buffer, and whether more follow them; none
+    /// at the end. For runs of numbers, of which none crosses buffers.
+    pub(crate) fn window<T: Plain>(&mut self, wanted: usize) -> Result<(&[T], bool)> {
+        let wanted = wanted.saturating_mul(size_of::<T>());
         loop {
-            let Some(coming) = self.coming.take() else {
-                // The end. A last line without a terminator (of a file that somebody else sorted) gets one.
-                self.in_crossing = !self.crossing.is_empty();
-                if let (true, Some(terminator)) = (self.in_crossing, self.layout.terminator()) {
-                    self.crossing.push(terminator);
-                }
+            while self.usable < self.to.saturating_add(wanted) && self.check_more()? {}
+            if self.view.is_some() && self.to < self.usable {
+                break;
+            }
+            if self.view.take().is_some() {
                 self.to = 0;
-                return Ok(self.in_crossing);
-            };
-            coming.transfer.wait()?;
-            let view = self.memory.range(coming.at, coming.len)?.lease()?;
-            self.read_ahead()?;
-            let end = match self.layout.fixed_len() {
-                Some(len) => {
-                    let missing = (len - self.crossing.len()) % len;
-                    (missing <= view.len()).then_some(missing)
-                }
-                None if self.crossing.is_empty() => Some(0),
-                None => self.layout.end_of(&view, 0),
-            };
-            match end {
-                Some(end) if self.crossing.is_empty() => {
-                    // The buffers meet between two records.
-                    self.to = end;
-                    self.view = Some(view);
-                    return self.advance();
-                }
-                Some(end) => {
-                    self.crossing.extend_from_slice(&view[..end]);
-                    self.in_crossing = true;
-                    self.to = end;
-                    self.view = Some(view);
-                    return Ok(true);
-                }
-                None => self.crossing.extend_from_slice(&view),
+            }
+            if !self.next_view()? {
+                return Ok((&[], false));
             }
         }
-    }
-
-    /// The numbers at hand, and whether more follow them; empty at the end. For runs of numbers, of which none crosses
-    /// buffers.
-    pub(crate) fn window<T: Plain>(&mut self) -> Result<(&[T], bool)> {
-        while self.view.as_ref().is_none_or(|view| self.to == view.len()) {
-            self.view = None;
-            let Some(coming) = self.coming.take() else { return Ok((&[], false)) };
-            coming.transfer.wait()?;
-            self.view = Some(self.memory.range(coming.at, coming.len)?.lease()?);
-            self.to = 0;
-            self.read_ahead()?;
-        }
         match &self.view {
-            Some(view) => Ok((&view.as_slice_of::<T>()?[self.to / size_of::<T>()..], self.coming.is_some())),
+            Some(view) => {
+                let more = self.view_at + (self.usable as u64) < self.end;
+                let width = size_of::<T>();
+                Ok((&view.as_slice_of::<T>()?[self.to / width..self.usable / width], more))
+            }
             None => Ok((&[], false)),
         }
     }
@@ -179,16 +437,19 @@ impl<'a, L: Layout> Source<'a, L> {
 
     /// Starts to fill the buffer whose turn it is.
     fn read_ahead(&mut self) -> Result<()> {
-        if self.next >= self.end {
+        let pipe = match &self.way {
+            Way::Shared(pipe) => *pipe,
+            Way::Own(pipe) => pipe.as_ref(),
+            Way::Stream { .. } | Way::Ended => return Ok(()),
+        };
+        if self.next >= self.stop {
             return Ok(());
         }
-        // Reads are aligned, so the first may bring bytes before ours, and the last some behind.
-        let start = self.next - self.next % ALIGN;
-        let stop = (start + self.size as u64).min(self.end);
-        let buffer = self.buffers[self.turn];
-        let transfer = self.pipe.start(Span { source: start, target: buffer as u64, len: stop - start })?;
-        let skip = (self.next - start) as usize;
-        self.coming = Some(Coming { transfer, at: buffer + skip, len: (stop - self.next) as usize });
+        let stop = (self.next + self.buffers.size as u64).min(self.stop);
+        let buffer = self.buffers.at + self.turn * self.buffers.size;
+        let len = stop - self.next;
+        let transfer = pipe.start(Span { source: self.next, target: buffer as u64, len })?;
+        self.coming = Some(Coming { transfer, buffer, len: len as usize, offset: self.next });
         self.next = stop;
         self.turn ^= 1;
         Ok(())
@@ -202,64 +463,131 @@ impl<L> Drop for Source<'_, L> {
             // Its outcome is of no interest any more.
             let _ = coming.transfer.wait();
         }
-    }
-}
-
-/// Where in a run the records begin that do not come before `key`. Records equal to the key come before it where
-/// `equal_before` is set.
-pub(crate) fn position<L: Layout>(
-    layout: &L,
-    pipe: &Pipe,
-    memory: &Dram,
-    buffer: (usize, usize),
-    run: &Run,
-    (key, equal_before): (&[u8], bool),
-) -> Result<u64> {
-    let prefix = layout.prefix(key);
-    let before = |record: &[u8]| match layout.compare(record, key) {
-        Ordering::Less => true,
-        Ordering::Equal => equal_before,
-        Ordering::Greater => false,
-    };
-    // The last mark that comes before the key: by its prefix, or, where that is the key's, by its record.
-    let (mut low, mut high) = (0, run.marks.len());
-    while low < high {
-        let middle = usize::midpoint(low, high);
-        let mark = run.marks[middle];
-        let is_before = match mark.prefix.cmp(&prefix) {
-            Ordering::Less => true,
-            Ordering::Greater => false,
-            Ordering::Equal => {
-                let segment = Segment { from: mark.at, to: run.len };
-                let mut source = Source::open(layout, pipe, memory, buffer, run, segment)?;
-                source.advance()? && before(source.record())
-            }
-        };
-        if is_before {
-            low = middle + 1;
-        } else {
-            high = middle;
+        if let (Way::Own(pipe), Some(movements)) = (std::mem::replace(&mut self.way, Way::Ended), self.movements) {
+            movements.keep(Role::Merge, *pipe);
         }
     }
-    let Some(mark) = low.checked_sub(1).map(|i| run.marks[i]) else { return Ok(0) };
-    let mut source = Source::open(layout, pipe, memory, buffer, run, Segment { from: mark.at, to: run.len })?;
-    let mut at = mark.at;
-    while source.advance()? && before(source.record()) {
-        at += source.record().len() as u64;
-    }
-    Ok(at)
 }
 
-/// The record at an offset of a run at which one begins.
-pub(crate) fn record_at<L: Layout>(
-    layout: &L,
-    pipe: &Pipe,
-    memory: &Dram,
-    buffer: (usize, usize),
-    run: &Run,
-    at: u64,
-) -> Result<Vec<u8>> {
-    let mut source = Source::open(layout, pipe, memory, buffer, run, Segment { from: at, to: run.len })?;
-    source.advance()?;
-    Ok(source.record().to_vec())
+/// A record that crosses buffers, put together.
+struct Crossing {
+    /// Where in the pool there is room for it, and how much.
+    at: usize,
+    room: usize,
+    lease: Option<LeaseMut>,
+    heap: Vec<u8>,
+    len: usize,
+    /// The most bytes that were needed beyond the room.
+    excess: u64,
+}
+
+impl Crossing {
+    fn new(at: usize, room: usize) -> Crossing {
+        Crossing { at, room, lease: None, heap: Vec::new(), len: 0, excess: 0 }
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match &self.lease {
+            Some(lease) if self.heap.is_empty() => &lease[..self.len],
+            _ => &self.heap[..self.len],
+        }
+    }
+
+    fn clear(&mut self) {
+        self.len = 0;
+        self.heap.clear();
+        if self.heap.capacity() > SHORT_RECORD as usize {
+            self.heap = Vec::new();
+        }
+    }
+
+    fn extend(&mut self, memory: &Dram, bytes: &[u8]) -> Result<()> {
+        let len = self.len + bytes.len();
+        if self.heap.is_empty() && len <= self.room {
+            let lease = match &mut self.lease {
+                Some(lease) => lease,
+                None => self.lease.insert(memory.range(self.at, self.room)?.lease_mut()?),
+            };
+            lease[self.len..len].copy_from_slice(bytes);
+        } else {
+            let missing = len - self.heap.len();
+            self.heap.try_reserve(missing).map_err(|_| too_long(len))?;
+            if let (Some(lease), true) = (&self.lease, self.heap.is_empty()) {
+                self.heap.extend_from_slice(&lease[..self.len]);
+            }
+            self.heap.extend_from_slice(bytes);
+            if len as u64 > SHORT_RECORD {
+                self.excess = self.excess.max(len as u64);
+            }
+        }
+        self.len = len;
+        Ok(())
+    }
+}
+
+fn too_long(len: usize) -> Error {
+    Error::new(ErrorKind::OutOfMemory, "merge", format!("a record of more than {len} bytes"))
+        .advice("give more memory with -S")
+}
+
+/// Reads the records of runs at places that are not known in advance.
+pub(crate) struct Finder<'a, L> {
+    pub(crate) layout: &'a L,
+    pub(crate) pipe: &'a Pipe,
+    pub(crate) memory: &'a Dram,
+    pub(crate) buffers: Buffers,
+}
+
+impl<'a, L: Layout> Finder<'a, L> {
+    fn open(&self, run: &'a Run, from: u64) -> Result<Source<'a, L>> {
+        Source::of_run(self.layout, self.pipe, self.memory, self.buffers, run, Segment { from, to: run.len })
+    }
+
+    /// The record at an offset of a run at which one begins.
+    pub(crate) fn record_at(&self, run: &'a Run, at: u64) -> Result<Vec<u8>> {
+        let mut source = self.open(run, at)?;
+        source.advance()?;
+        Ok(source.record().to_vec())
+    }
+
+    /// Where in a run the records begin that do not come before `key`. Records equal to the key come before it where
+    /// `equal_before` is set.
+    pub(crate) fn position(&self, run: &'a Run, key: &[u8], equal_before: bool) -> Result<u64> {
+        let prefix = self.layout.prefix(key);
+        let before = |record: &[u8]| match self.layout.compare(record, key) {
+            Ordering::Less => true,
+            Ordering::Equal => equal_before,
+            Ordering::Greater => false,
+        };
+        // The last mark that comes before the key: by its prefix, or, where that is the key's, by its record.
+        let (mut low, mut high) = (0, run.marks.len());
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            let mark = run.marks[middle];
+            let is_before = match mark.prefix.cmp(&prefix) {
+                Ordering::Less => true,
+                Ordering::Greater => false,
+                Ordering::Equal => {
+                    let mut source = self.open(run, mark.at)?;
+                    source.advance()? && before(source.record())
+                }
+            };
+            if is_before {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        let Some(mark) = low.checked_sub(1).map(|i| run.marks[i]) else { return Ok(0) };
+        let mut source = self.open(run, mark.at)?;
+        let mut at = mark.at;
+        while source.advance()? && before(source.record()) {
+            at += source.record().len() as u64;
+        }
+        Ok(at)
+    }
 }

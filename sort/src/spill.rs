@@ -1,8 +1,9 @@
 //! Where runs wait to be merged: a staging over the places that the job names, opened when the first run needs it.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-use datapipes_core::{Extent, Machine, Result, StageOrder, StagePlace, Staging};
+use datapipes_core::{Error, ErrorKind, Extent, Machine, Result, StageOrder, StagePlace, Staging};
 
 use crate::report::SpillUse;
 
@@ -18,14 +19,17 @@ pub(crate) struct Mark {
 }
 
 /// A sorted run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Run {
-    /// Which of the places that are merged: the staging, or one of several inputs.
-    pub(crate) place: usize,
     pub(crate) offset: u64,
     pub(crate) len: u64,
     /// Ascending; the first record of each block that was written.
     pub(crate) marks: Vec<Mark>,
+    /// A checksum for each `grain` bytes.
+    pub(crate) sums: Vec<u32>,
+    pub(crate) grain: usize,
+    /// Bytes of its longest record.
+    pub(crate) longest: usize,
 }
 
 /// The spill places of a job.
@@ -35,11 +39,13 @@ pub(crate) struct Spill<'a> {
     order: StageOrder,
     /// An input that fits the memory never opens it.
     staging: Mutex<Option<Staging>>,
+    /// Runs that were begun without a known length.
+    open_ended: AtomicU64,
 }
 
 impl<'a> Spill<'a> {
     pub(crate) fn new(machine: &'a Machine, places: Vec<StagePlace>, order: StageOrder) -> Self {
-        Spill { machine, places, order, staging: Mutex::new(None) }
+        Spill { machine, places, order, staging: Mutex::new(None), open_ended: AtomicU64::new(0) }
     }
 
     /// The staging, opened now if it was not.
@@ -58,7 +64,19 @@ impl<'a> Spill<'a> {
         let extent = self.staging()?.extent(len.next_multiple_of(GRAIN).max(GRAIN));
         let advice = "name places with more room by -T, or give more memory by -S";
         let Extent { offset, .. } = extent.map_err(|e| e.advice(advice))?;
-        Ok(Run { place: 0, offset, len, marks: Vec::new() })
+        Ok(Run { offset, len, ..Run::default() })
+    }
+
+    /// A run whose length will be known when it was written.
+    pub(crate) fn open_ended(&self) -> Result<Run> {
+        // Extents are handed out from 0 on, and are never so long that they reach here.
+        const FIRST: u64 = 1 << 60;
+        const APART: u64 = 1 << 48;
+        let index = self.open_ended.fetch_add(1, Relaxed);
+        match index.checked_mul(APART).and_then(|at| at.checked_add(FIRST)).filter(|at| *at < i64::MAX as u64 - APART) {
+            Some(offset) => Ok(Run { offset, ..Run::default() }),
+            None => Err(Error::new(ErrorKind::NoSpace, "spill", "there were too many merge passes")),
+        }
     }
 
     /// A run that was merged: its space is used again.

@@ -2,16 +2,19 @@
 
 use std::marker::PhantomData;
 
-/// Calls `work` with 0..threads, each on a thread of its own, and returns when all are done. The caller is one of them.
+/// Calls `work` with 0..threads, each on a thread of its own, and returns when all are done. The caller is one of them, and
+/// does the work of those that the system refuses to start.
 pub(crate) fn team(threads: usize, work: impl Fn(usize) + Sync) {
     std::thread::scope(|scope| {
+        let mut refused = threads;
         for t in 1..threads {
             let work = &work;
-            scope.spawn(move || work(t));
+            if std::thread::Builder::new().name("sort".into()).spawn_scoped(scope, move || work(t)).is_err() {
+                refused = t;
+                break;
+            }
         }
-        if threads > 0 {
-            work(0);
-        }
+        (0..threads.min(1)).chain(refused..threads).for_each(&work);
     });
 }
 

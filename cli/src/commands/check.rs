@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
             signals::catch(WaitsFor::Places);
             in_parallel(&machine, ssd, &shape)?
         }
-        Input::Place { .. } | Input::Stream { .. } => stream(input, &shape.format)?,
+        _ => stream(input, &shape.format)?,
     };
     let seconds = started.elapsed().as_secs_f64();
     let outcome = Outcome {
@@ -204,16 +204,7 @@ fn stream(input: Input, format: &Format) -> Result<Summary> {
 pub(crate) fn each_piece(input: Input, mut look: impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<()> {
     let name = input.name().display().to_string();
     let fail = |e: std::io::Error| Error::io("read", &e, name.clone());
-    let (mut file, from) = match input {
-        Input::Stream { fd, .. } => (std::fs::File::from(fd), None),
-        Input::Place { ssd, from } => {
-            let fd = ssd.file().cached_fd().try_clone_to_owned().map_err(fail)?;
-            (std::fs::File::from(fd), Some(from))
-        }
-    };
-    if let Some(from) = from {
-        std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(from)).map_err(fail)?;
-    }
+    let mut file = input.into_file()?;
     let mut buffer = vec![0; 1 << 20];
     loop {
         match file.read(&mut buffer) {

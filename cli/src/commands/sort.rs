@@ -46,8 +46,8 @@ fn sort(parsed: &Parsed) -> Result<()> {
     let machine = Machine::discover();
     let names = names(parsed)?;
     allow_many_files();
-    let inputs = names.iter().map(|name| Input::open(Path::new(name))).collect::<Result<Vec<_>>>()?;
-    let streams = inputs.iter().any(|input| matches!(input, Input::Stream { .. }));
+    let inputs = names.iter().map(|name| Input::later(Path::new(name))).collect::<Result<Vec<_>>>()?;
+    let streams = inputs.iter().any(Input::may_wait);
     let output = output(parsed)?;
     let memory_bytes = memory_bytes(&machine, parsed);
     let spill = spill_places(parsed)?;

@@ -7,6 +7,7 @@ use super::{Numbers, Unsigned};
 use crate::blocks::Outflow;
 use crate::layout::Layout;
 use crate::source::Source;
+use crate::tally::Tally;
 
 /// Values that are sorted at once: 512 KiB of u64, which fits L2 beside the runs' next lines.
 const AT_ONCE: usize = 1 << 16;
@@ -21,11 +22,11 @@ pub(crate) enum Inflow<'a, T, L> {
 }
 
 impl<T: Unsigned, L: Layout> Inflow<'_, T, L> {
-    /// The values at hand, and whether more follow them. Empty at the end.
-    fn window(&mut self) -> Result<(&[T], bool)> {
+    /// Values at hand, about as many as are wanted, and whether more follow them. Empty at the end.
+    fn window(&mut self, wanted: usize) -> Result<(&[T], bool)> {
         match self {
             Inflow::Memory(values) => Ok((values, false)),
-            Inflow::Run(source) => source.window::<T>(),
+            Inflow::Run(source) => source.window::<T>(wanted),
         }
     }
 
@@ -37,8 +38,23 @@ impl<T: Unsigned, L: Layout> Inflow<'_, T, L> {
     }
 }
 
-/// Merges all inflows into the output, decoded if it is the final one; returns the values written. `progress` is told
-/// the output's offset, the next value (as written in runs) and the bytes about to be written.
+/// What was written, and what was dropped as a duplicate.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    /// Of a run only the number of records and their bytes are counted.
+    pub(crate) written: Tally,
+    pub(crate) dropped: Tally,
+}
+
+impl Counts {
+    pub(crate) fn join(&mut self, other: Counts) {
+        self.written.join(other.written);
+        self.dropped.join(other.dropped);
+    }
+}
+
+/// Merges all inflows into the output, decoded if it is the final one. `progress` is told the output's offset, the next
+/// value (as written in runs) and the bytes about to be written.
 pub(crate) fn merge_into<T: Unsigned, L: Layout>(
     numbers: Numbers,
     mut inflows: Vec<Inflow<'_, T, L>>,
@@ -46,18 +62,20 @@ pub(crate) fn merge_into<T: Unsigned, L: Layout>(
     decode: bool,
     out: &mut Outflow<'_>,
     mut progress: impl FnMut(u64, u64, u64),
-) -> Result<u64> {
+) -> Result<Counts> {
     let take = (AT_ONCE / inflows.len().max(1)).max(LEAST);
     let mut work: Vec<T> = Vec::with_capacity(take * inflows.len());
     let mut last: Option<T> = None;
-    let mut records = 0;
+    let mut counts = Counts::default();
+    let width = size_of::<T>();
+    let last_pass = decode;
     let decode = decode && !numbers.plain();
     loop {
         // Nothing above the smallest "last one taken" may go out: values that are not at hand yet could be below it.
         let mut bound = T::MAX;
         let mut any = false;
         for inflow in &mut inflows {
-            let (window, more) = inflow.window()?;
+            let (window, more) = inflow.window(take)?;
             let taken = &window[..window.len().min(take)];
             if let Some(highest) = taken.last() {
                 any = true;
@@ -67,12 +85,12 @@ pub(crate) fn merge_into<T: Unsigned, L: Layout>(
             }
         }
         if !any {
-            return Ok(records);
+            return Ok(counts);
         }
         work.clear();
         let mut sources = 0;
         for inflow in &mut inflows {
-            let (window, _) = inflow.window()?;
+            let (window, _) = inflow.window(take)?;
             let taken = &window[..window.len().min(take)];
             let count = taken.partition_point(|v| *v <= bound);
             if count > 0 {
@@ -85,17 +103,21 @@ pub(crate) fn merge_into<T: Unsigned, L: Layout>(
             T::sort(&mut work);
         }
         if unique {
-            work.dedup();
-            if work.first().copied() == last {
-                work.remove(0);
-            }
-            last = work.last().copied().or(last);
+            work.retain(|value| {
+                let again = last.replace(*value) == Some(*value);
+                if again {
+                    counts.dropped.add_numbers(width, std::iter::once(value.decode(numbers).widen()));
+                }
+                !again
+            });
         }
         let Some(first) = work.first() else { continue };
-        records += work.len() as u64;
         progress(out.at(), first.widen(), size_of_val(work.as_slice()) as u64);
         if decode {
             work.iter_mut().for_each(|v| *v = v.decode(numbers));
+        }
+        if last_pass {
+            counts.written.add_numbers(width, work.iter().map(|v| v.widen()));
         }
         push_values(out, &work)?;
     }
@@ -109,7 +131,7 @@ pub(crate) fn merge_part<L: Layout>(
     decode: bool,
     out: &mut Outflow<'_>,
     progress: impl FnMut(u64, u64, u64),
-) -> Result<u64> {
+) -> Result<Counts> {
     match numbers.kind.width() {
         4 => {
             let inflows = sources.into_iter().map(Inflow::<u32, L>::Run).collect();

@@ -5,13 +5,15 @@ use std::sync::PoisonError;
 use std::sync::atomic::AtomicU64;
 
 use datapipes_core::memory::as_bytes;
-use datapipes_core::{Dram, Pipe, Result, Span, Transfer};
+use datapipes_core::{Dram, Error, ErrorKind, Result, Span, Transfer};
 
-use super::merge::{Inflow, merge_into};
+use super::merge::{Counts, Inflow, merge_into};
 use super::{Numbers, Unsigned};
 use crate::blocks::{ALIGN, Blocks, Outflow, Target, write_edges};
+use crate::checksum;
 use crate::control::{Control, count};
 use crate::spill::Mark;
+use crate::tally::Tally;
 use crate::team::{Disjoint, team};
 
 /// Writes from a slot in flight at once.
@@ -36,12 +38,22 @@ pub(crate) struct SortedNumbers {
     count: usize,
     parts: usize,
     unique: bool,
+    /// Numbers that were dropped as duplicates.
+    pub(crate) dropped: Tally,
+}
+
+/// What is known of a run that is being written.
+#[derive(Default)]
+pub(crate) struct RunFacts {
+    pub(crate) marks: Vec<Mark>,
+    pub(crate) sums: Vec<u32>,
 }
 
 impl SortedNumbers {
     /// Encodes and sorts `count` numbers at the start of the arena.
     pub(crate) fn sort(numbers: Numbers, arena: &Dram, count: usize, threads: usize, unique: bool) -> Result<Self> {
-        let mut sorted = SortedNumbers { numbers, arena: arena.clone(), count, parts: threads.max(1), unique };
+        let (arena, dropped) = (arena.clone(), Tally::default());
+        let mut sorted = SortedNumbers { numbers, arena, count, parts: threads.max(1), unique, dropped };
         if count < 1 << 16 {
             sorted.parts = 1;
         }
@@ -71,7 +83,10 @@ impl SortedNumbers {
         if self.unique && self.parts == 1 {
             let mut kept = 0;
             for i in 1..values.len() {
-                if values[i] != values[kept] {
+                if values[i] == values[kept] {
+                    let value = values[i].decode(numbers).widen();
+                    self.dropped.add_numbers(size_of::<T>(), std::iter::once(value));
+                } else {
                     kept += 1;
                     values[kept] = values[i];
                 }
@@ -88,45 +103,48 @@ impl SortedNumbers {
     /// Starts to write a run, encoded, straight from the slot; `flying` is what is under way.
     pub(crate) fn write_run(
         &self,
-        pipe: &Pipe,
-        base: u64,
+        target: Target<'_>,
         control: &Control,
         counter: &AtomicU64,
         flying: &mut Flying,
-    ) -> Result<Vec<Mark>> {
+    ) -> Result<RunFacts> {
+        let Target::Run { pipe, base, grain } = target else {
+            return Err(Error::new(ErrorKind::InvalidInput, "spill", "not a run"));
+        };
         const PIECE: u64 = 4 << 20;
-        let mut marks = Vec::new();
+        let mut facts = RunFacts::default();
         let (len, width) = (self.bytes(), self.numbers.kind.width());
         let mut at = 0;
         while at < len {
             control.check()?;
-            let first = self.arena.range(at as usize, width)?.lease()?;
-            marks.push(Mark { at, prefix: crate::layout::Layout::prefix(&self.numbers, &first) });
-            drop(first);
+            let now = (len - at).min(PIECE);
+            let piece = self.arena.range(at as usize, now as usize)?.lease()?;
+            facts.marks.push(Mark { at, prefix: crate::layout::Layout::prefix(&self.numbers, &piece[..width]) });
+            facts.sums.extend(piece.chunks(grain).map(checksum::sum));
+            drop(piece);
             if flying.len() == AHEAD
                 && let Some((transfer, done)) = flying.pop_front()
             {
                 transfer.wait()?;
                 count(counter, done);
             }
-            let now = (len - at).min(PIECE);
             // What follows the last number in its block is written along, and is no part of the run.
             let rounded = now.next_multiple_of(ALIGN as u64);
             let source = self.arena.memory().at() as u64 + at;
             flying.push_back((pipe.start(Span { source, target: base + at, len: rounded })?, now));
             at += now;
         }
-        Ok(marks)
+        Ok(facts)
     }
 
-    /// Writes everything, decoded, to the output; returns bytes and records written.
+    /// Writes everything, decoded, to the output; returns what was written, and what was dropped now.
     pub(crate) fn write_output(
         &self,
         blocks: &Blocks,
         target: Target<'_>,
         control: &Control,
         counter: &AtomicU64,
-    ) -> Result<(u64, u64)> {
+    ) -> Result<Counts> {
         match self.numbers.kind.width() {
             4 => self.write_as::<u32>(blocks, target, control, counter),
             _ => self.write_as::<u64>(blocks, target, control, counter),
@@ -139,7 +157,7 @@ impl SortedNumbers {
         target: Target<'_>,
         control: &Control,
         counter: &AtomicU64,
-    ) -> Result<(u64, u64)> {
+    ) -> Result<Counts> {
         let lease = self.arena.range(0, self.count * size_of::<T>())?.lease()?;
         let values = lease.as_slice_of::<T>()?;
         let sorted: Vec<&[T]> = values.chunks(values.len().div_ceil(self.parts).max(1)).collect();
@@ -152,7 +170,7 @@ impl SortedNumbers {
             cuts.push(sorted.iter().map(|s| s.partition_point(|v| *v < splitter)).collect());
         }
         cuts.push(sorted.iter().map(|s| s.len()).collect());
-        let outcome = std::sync::Mutex::new((Ok(()), Vec::new(), 0));
+        let outcome = std::sync::Mutex::new((Ok(()), Vec::new(), Counts::default()));
         team(parts, |p| {
             let at: usize = cuts[p].iter().sum::<usize>() * size_of::<T>();
             let mut out = Outflow::new(blocks, target, at as u64, p + 1 < parts, control, counter);
@@ -162,19 +180,19 @@ impl SortedNumbers {
                 .map(|(s, v)| Inflow::<T, Numbers>::Memory(&v[cuts[p][s]..cuts[p + 1][s]]))
                 .collect();
             let result = merge_into(self.numbers, inflows, self.unique, true, &mut out, |_, _, _| {})
-                .and_then(|records| out.finish().map(|()| records));
+                .and_then(|counts| out.finish().map(|()| counts));
             let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
             outcome.1.append(&mut out.edges);
             match result {
-                Ok(records) => outcome.2 += records,
+                Ok(counts) => outcome.2.join(counts),
                 Err(e) if outcome.0.is_ok() => outcome.0 = Err(e),
                 Err(_) => {}
             }
         });
-        let (result, edges, records) = outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let (result, edges, counts) = outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
         result?;
         write_edges(blocks, target, edges)?;
-        Ok((records * size_of::<T>() as u64, records))
+        Ok(counts)
     }
 }
 

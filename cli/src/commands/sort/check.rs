@@ -32,7 +32,7 @@ pub(super) fn run(parsed: &Parsed, quiet: bool) -> Result<Verdict> {
                 Ok(look(bytes))
             })?;
         }
-        stream @ Input::Stream { .. } => each_piece(stream, look)?,
+        other => each_piece(other, look)?,
     }
     let Some(disorder) = search.finish() else { return Ok(Verdict::Good) };
     if !quiet {

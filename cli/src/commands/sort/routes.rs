@@ -45,6 +45,12 @@ pub(crate) fn ways(
         ways.push(match input {
             Input::Place { ssd, .. } => explain("input".into(), ssd, &memory),
             Input::Stream { name, .. } => stream("input", name, "read"),
+            // A named pipe is not opened twice.
+            Input::Later { path } if input.may_wait() || path == Path::new("-") => stream("input", path, "read"),
+            Input::Later { path } => match Input::open(path)? {
+                Input::Place { ssd, .. } => explain("input".into(), &ssd, &memory),
+                _ => stream("input", path, "read"),
+            },
         });
     }
     let names: Vec<&str> = spill.iter().map(StagePlace::name).collect();

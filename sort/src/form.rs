@@ -1,0 +1,295 @@
+//! The first phase: the input is read, and sorted slot by slot.
+//!
+//! ```text
+//! reader   fills one slot after another (slot.rs)
+//! lanes    each sorts a filled slot and spills it as a run, while the reader fills the next
+//! ```
+//! An input that fits is one slot, which all threads sort, and goes straight to the output. A single lane that can have no
+//! thread beside it reads and sorts by turns.
+
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::time::Instant;
+
+use datapipes_core::{Dram, Error, ErrorKind, Pipe, Result};
+
+use crate::arrange::Arranger;
+use crate::blocks::{Blocks, Target};
+use crate::entry::Entry;
+use crate::gather::Gather;
+use crate::input::{Feed, Input};
+use crate::job::{Engine, Sink};
+use crate::layout::Layout;
+use crate::numbers::{Flying, Numbers, SortedNumbers, land};
+use crate::report::{Phase, Role, SortReport};
+use crate::slot::{Filled, Filler, Slots};
+use crate::spill::{Run, Spill};
+use crate::tally::Tally;
+use crate::team::team;
+
+/// Runs and how they came to be.
+pub(crate) struct Formed {
+    pub(crate) runs: Vec<Run>,
+    /// What was read.
+    pub(crate) read: Tally,
+    /// What was dropped as a duplicate.
+    pub(crate) dropped: Tally,
+    /// What was written, where everything went straight to the output.
+    pub(crate) direct: Option<Tally>,
+}
+
+/// What the lanes share.
+struct Lanes<'s> {
+    /// Slots to fill; taken away to end the phase.
+    free: Mutex<Option<mpsc::Sender<Dram>>>,
+    to_sort: Mutex<mpsc::Receiver<Result<Filled>>>,
+    forming: Mutex<Forming>,
+    /// To the spill places, connected when it is needed.
+    pipe: OnceLock<Pipe>,
+    spill: &'s Spill<'s>,
+    blocks: &'s Blocks,
+    sink: &'s Sink<'s>,
+}
+
+#[derive(Default)]
+struct Forming {
+    /// With its rank in the input: the number of its slot, then its place there.
+    runs: Vec<(u64, Run)>,
+    error: Option<Error>,
+    dropped: Tally,
+    direct: Option<Tally>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Lanes<'_> {
+    fn fail(&self, e: Error) {
+        lock(&self.forming).error.get_or_insert(e);
+        // Without free slots the reader ends, and with it the other lanes.
+        lock(&self.free).take();
+    }
+}
+
+impl<L: Layout> Engine<'_, L> {
+    /// Reads, sorts and spills slot by slot.
+    pub(crate) fn form_runs(
+        &self,
+        inputs: Vec<Input>,
+        blocks: &Blocks,
+        sink: &Sink<'_>,
+        spill: &Spill<'_>,
+        report: &mut SortReport,
+    ) -> Result<Formed> {
+        let started = Instant::now();
+        let (at, len) = self.budget.whole();
+        let all = self.memory.range(at, len)?;
+        let each = self.budget.slots().into_iter().map(|(slot, len)| (slot - at, len)).collect();
+        let slots = Slots { all, each, whole_first: self.fits, carry: self.budget.carry() };
+        let feed = Feed::new(self.machine, &self.memory, inputs, &self.movements);
+        let mut filler = Filler::new(self.layout, feed, self.control, self.budget.chunk, slots)?;
+        let (free, to_fill) = mpsc::channel::<Dram>();
+        let (filled, to_sort) = mpsc::channel::<Result<Filled>>();
+        let lanes = Lanes {
+            free: Mutex::new(Some(free)),
+            to_sort: Mutex::new(to_sort),
+            forming: Mutex::default(),
+            pipe: OnceLock::new(),
+            spill,
+            blocks,
+            sink,
+        };
+        let read = self.run_lanes(&lanes, &mut filler, filled, to_fill);
+        drop(filler);
+        let drained = blocks.drain();
+        let Lanes { forming, pipe, .. } = lanes;
+        let Forming { mut runs, error, dropped, direct } = forming.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if let Some(e) = error {
+            return Err(e);
+        }
+        drained?;
+        let read = read?;
+        if let Some(pipe) = pipe.into_inner() {
+            self.movements.keep(Role::Spill, pipe);
+        }
+        // In the order of the input: that is what makes it stable.
+        runs.sort_by_key(|r| r.0);
+        let runs: Vec<Run> = runs.into_iter().map(|r| r.1).collect();
+        report.runs = runs.len() as u64;
+        let name = if direct.is_some() { "sort" } else { "runs" };
+        report.phases.push(Phase { name, seconds: started.elapsed().as_secs_f64() });
+        Ok(Formed { runs, read, dropped, direct })
+    }
+
+    /// Runs the reader and the lanes; returns what was read.
+    fn run_lanes(
+        &self,
+        lanes: &Lanes<'_>,
+        filler: &mut Filler<'_, L>,
+        filled: mpsc::Sender<Result<Filled>>,
+        to_fill: mpsc::Receiver<Dram>,
+    ) -> Result<Tally> {
+        let reading = Mutex::new((filler, to_fill, Some(filled)));
+        std::thread::scope(|scope| {
+            let read = || {
+                let mut reading = lock(&reading);
+                let (filler, to_fill, filled) = &mut *reading;
+                while let Some(outcome) = filler.next(|| to_fill.recv().ok()).transpose() {
+                    let ends = outcome.as_ref().map_or(true, |f| f.last);
+                    if filled.as_ref().is_none_or(|filled| filled.send(outcome).is_err()) || ends {
+                        break;
+                    }
+                }
+                // The lanes hear that nothing more comes.
+                filled.take();
+            };
+            match std::thread::Builder::new().name("read".into()).spawn_scoped(scope, read) {
+                Ok(reader) => {
+                    team(self.budget.lanes, |_| {
+                        if let Err(e) = self.run_lane(lanes) {
+                            lanes.fail(e);
+                        }
+                    });
+                    lock(&lanes.free).take();
+                    // It sends its errors to the lanes.
+                    let _ = reader.join();
+                }
+                Err(_) => self.alternate(lanes, lock(&reading).0),
+            }
+        });
+        Ok(lock(&reading).0.tally())
+    }
+
+    /// Reads and sorts by turns, where there can be no second thread.
+    fn alternate(&self, lanes: &Lanes<'_>, filler: &mut Filler<'_, L>) {
+        let mut back = Vec::new();
+        loop {
+            let outcome = match filler.next(|| back.pop()) {
+                Ok(None) => return,
+                Ok(Some(slot)) => self.sort_slot(&slot, lanes).map(|()| slot),
+                Err(e) => Err(e),
+            };
+            match outcome {
+                Ok(slot) if slot.last => return,
+                Ok(slot) => back.push(slot.arena),
+                Err(e) => return lanes.fail(e),
+            }
+        }
+    }
+
+    /// Takes filled slots until there are no more.
+    fn run_lane(&self, lanes: &Lanes<'_>) -> Result<()> {
+        loop {
+            let Ok(slot) = lock(&lanes.to_sort).recv() else { return Ok(()) };
+            let slot = slot?;
+            self.sort_slot(&slot, lanes)?;
+            if let (Some(free), false) = (&*lock(&lanes.free), slot.last) {
+                // The reader is gone only where it has sent its last slot, or an error.
+                let _ = free.send(slot.arena);
+            }
+        }
+    }
+
+    fn sort_slot(&self, slot: &Filled, lanes: &Lanes<'_>) -> Result<()> {
+        let only = slot.last && slot.index == 0;
+        // Of the only slot, and of all slots as one, there is nobody to share the cores with.
+        let alone = only || slot.whole;
+        let threads = if alone { self.budget.threads } else { (self.budget.threads / self.budget.lanes).max(1) };
+        let output = only.then_some(lanes.sink);
+        match self.layout.numbers() {
+            Some(numbers) => self.sort_numbers(numbers, slot, threads, lanes, output),
+            None => self.sort_entries(slot, threads, lanes, output),
+        }
+    }
+
+    /// Sorts a slot's entries; their records go to the output, if that is given, otherwise to a run.
+    fn sort_entries(&self, slot: &Filled, threads: usize, lanes: &Lanes<'_>, output: Option<&Sink<'_>>) -> Result<()> {
+        const SIZE: usize = size_of::<Entry>();
+        let n = slot.entries;
+        let raw = slot.arena.range(0, slot.raw_len)?.lease()?;
+        let top = slot.arena.len() / SIZE * SIZE;
+        let mut lease = slot.arena.range(top - 2 * n * SIZE, 2 * n * SIZE)?.lease_mut()?;
+        let (scratch, entries) = lease.as_slice_of::<Entry>()?.split_at_mut(n);
+        let arranger = Arranger { layout: self.layout, raw: &raw, threads, unique: self.settings.unique };
+        let (entries, pieces) = arranger.arrange(entries, scratch);
+        let gather = Gather { arranger, entries, pieces };
+        lock(&lanes.forming).dropped.join(gather.dropped());
+        let progress = &self.control.progress;
+        if let Some(sink) = output {
+            sink.preallocate(gather.bytes())?;
+            let gathered = gather.write(lanes.blocks, sink.target(), self.control, &progress.written)?;
+            lock(&lanes.forming).direct = Some(gathered.tally);
+            return Ok(());
+        }
+        let (mut run, pipe) = self.reserve(gather.bytes(), lanes)?;
+        let target = Target::Run { pipe, base: run.offset, grain: self.budget.grain };
+        let gathered = gather.write(lanes.blocks, target, self.control, &progress.spilled)?;
+        (run.marks, run.sums, run.grain) = (gathered.marks, gathered.sums, self.budget.grain);
+        run.longest = slot.longest;
+        lock(&lanes.forming).runs.push((slot.index << 32, run));
+        Ok(())
+    }
+
+    /// As `sort_entries`, for numbers.
+    fn sort_numbers(
+        &self,
+        numbers: Numbers,
+        slot: &Filled,
+        threads: usize,
+        lanes: &Lanes<'_>,
+        output: Option<&Sink<'_>>,
+    ) -> Result<()> {
+        let unique = self.settings.unique;
+        let progress = &self.control.progress;
+        if let Some(sink) = output {
+            let sorted = SortedNumbers::sort(numbers, &slot.arena, slot.entries, threads, unique)?;
+            sink.preallocate(sorted.bytes())?;
+            let counts = sorted.write_output(lanes.blocks, sink.target(), self.control, &progress.written)?;
+            let mut forming = lock(&lanes.forming);
+            forming.dropped.join(sorted.dropped);
+            forming.dropped.join(counts.dropped);
+            forming.direct = Some(counts.written);
+            return Ok(());
+        }
+        // One thread sorts a run (other lanes keep the others busy), and writes it while it sorts the next.
+        let width = numbers.kind.width();
+        let each = self.number_run_len() / width;
+        let mut flying = Flying::new();
+        for (i, from) in (0..slot.entries).step_by(each).enumerate() {
+            let count = each.min(slot.entries - from);
+            let arena = slot.arena.range(from * width, slot.arena.len() - from * width)?;
+            let sorted = SortedNumbers::sort(numbers, &arena, count, 1, unique)?;
+            let (mut run, pipe) = self.reserve(sorted.bytes(), lanes)?;
+            let target = Target::Run { pipe, base: run.offset, grain: self.budget.grain };
+            let facts = sorted.write_run(target, self.control, &progress.spilled, &mut flying)?;
+            (run.marks, run.sums, run.grain) = (facts.marks, facts.sums, self.budget.grain);
+            run.longest = width;
+            let mut forming = lock(&lanes.forming);
+            forming.dropped.join(sorted.dropped);
+            forming.runs.push((slot.index << 32 | i as u64, run));
+        }
+        land(&mut flying, &progress.spilled)
+    }
+
+    /// Bytes of a run of numbers: short runs are sorted in less time, as long as one merge has buffers for all.
+    fn number_run_len(&self) -> usize {
+        const SHORT: usize = 16 << 20;
+        const BUFFER: usize = 256 << 10;
+        let Some(total) = self.total else { return self.budget.pool };
+        let runs = (self.budget.arenas() / (2 * self.budget.threads * BUFFER)).max(4);
+        ((total as usize).div_ceil(runs)).max(SHORT).next_multiple_of(4096)
+    }
+
+    /// Room for a run, and the pipe to it.
+    fn reserve<'p>(&self, bytes: u64, lanes: &'p Lanes<'_>) -> Result<(Run, &'p Pipe)> {
+        let run = lanes.spill.reserve(bytes)?;
+        if lanes.pipe.get().is_none() {
+            // Two lanes may both connect at first; one pipe is kept.
+            let _ = lanes.pipe.set(self.machine.connect(&self.memory, &lanes.spill.staging()?)?);
+        }
+        match lanes.pipe.get() {
+            Some(pipe) => Ok((run, pipe)),
+            None => Err(Error::new(ErrorKind::InvalidInput, "spill", "there is no pipe to the spill places")),
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! The second phase: what is sorted is merged, in several passes where there is more of it than one pass can take.
+//!
+//! What is merged are runs that were spilled, or inputs that somebody sorted. A pass over the last of them goes to the
+//! output; every other pass makes one run of several neighbours, so that equal records stay in the order of the input.
+
+use std::sync::atomic::AtomicU64;
+use std::time::Instant;
+
+use datapipes_core::Result;
+
+use crate::blocks::{Blocks, Target};
+use crate::input::{Input, Opened};
+use crate::job::{Engine, Sink, Work};
+use crate::layout::Layout;
+use crate::merge::{Merged, Merger};
+use crate::report::{Phase, Role, SortReport};
+use crate::source::{Segment, Source};
+use crate::space::check_space;
+use crate::spill::{Run, Spill};
+use crate::tally::Tally;
+
+/// Something sorted.
+enum Sorted {
+    Run(Run),
+    Input(Input),
+}
+
+impl Sorted {
+    /// Bytes of its longest record, where that is known.
+    fn longest(&self) -> usize {
+        match self {
+            Sorted::Run(run) => run.longest,
+            Sorted::Input(_) => 0,
+        }
+    }
+
+    /// Bytes, where they are known.
+    fn len(&self) -> Result<Option<u64>> {
+        match self {
+            Sorted::Run(run) => Ok(Some(run.len)),
+            Sorted::Input(input) => input.len(),
+        }
+    }
+}
+
+impl<L: Layout> Engine<'_, L> {
+    /// Merges the runs of a sort to the output; returns what was written, and what was dropped as a duplicate.
+    pub(crate) fn merge_formed(
+        &self,
+        runs: Vec<Run>,
+        blocks: &Blocks,
+        sink: &Sink<'_>,
+        spill: &Spill<'_>,
+        report: &mut SortReport,
+    ) -> Result<(Tally, Tally)> {
+        let started = Instant::now();
+        let sorted = runs.into_iter().map(Sorted::Run).collect();
+        let passes = Passes { engine: self, merger: self.merger(blocks), blocks, spill };
+        let outcome = passes.run(sorted, sink, report);
+        report.phases.push(Phase { name: "merge", seconds: started.elapsed().as_secs_f64() });
+        outcome
+    }
+
+    /// Merges inputs that are sorted already.
+    pub(crate) fn merge_inputs(&self, work: Work<'_>) -> Result<SortReport> {
+        let started = Instant::now();
+        let Work { inputs, output, spill, places, total } = work;
+        check_space(&places, &output, self.space(total, true))?;
+        let mut report = self.report();
+        let sink = self.open_sink(output)?;
+        let blocks = Blocks::new(&self.memory, 0, self.budget.block, self.budget.blocks);
+        let passes = Passes { engine: self, merger: self.merger(&blocks), blocks: &blocks, spill: &spill };
+        let inputs = inputs.into_iter().map(Sorted::Input).collect();
+        let (written, dropped) = passes.run(inputs, &sink, &mut report)?;
+        report.bytes = written.bytes + dropped.bytes;
+        report.records = written.records + dropped.records;
+        report.phases.push(Phase { name: "merge", seconds: started.elapsed().as_secs_f64() });
+        self.publish(sink, &mut report)?;
+        report.spill = spill.uses();
+        report.movements = self.movements.take();
+        report.seconds = started.elapsed().as_secs_f64();
+        Ok(report)
+    }
+
+    fn merger<'m>(&'m self, blocks: &'m Blocks) -> Merger<'m, L> {
+        Merger {
+            layout: self.layout,
+            machine: self.machine,
+            memory: &self.memory,
+            buffers: (self.budget.arenas_at, self.budget.arenas()),
+            grain: self.budget.grain,
+            blocks,
+            threads: self.budget.threads,
+            unique: self.settings.unique,
+            control: self.control,
+            movements: &self.movements,
+        }
+    }
+}
+
+/// The passes of one job.
+struct Passes<'a, L> {
+    engine: &'a Engine<'a, L>,
+    merger: Merger<'a, L>,
+    blocks: &'a Blocks,
+    spill: &'a Spill<'a>,
+}
+
+impl<L: Layout> Passes<'_, L> {
+    /// Merges everything to the output; returns what was written, and what was dropped as a duplicate in any pass.
+    fn run(&self, mut sorted: Vec<Sorted>, sink: &Sink<'_>, report: &mut SortReport) -> Result<(Tally, Tally)> {
+        let mut dropped = Tally::default();
+        let mut at = 0;
+        loop {
+            let most = self.most(&sorted);
+            if sorted.len() <= most {
+                break;
+            }
+            // Just enough for the last pass to take all that remain, and neighbours, so that stability holds.
+            let count = (sorted.len() - most + 1).min(most);
+            if at + count > sorted.len() {
+                at = 0;
+            }
+            let longest = sorted[at..at + count].iter().map(Sorted::longest);
+            let count = count.min(self.merger.takes(longest));
+            let group: Vec<Sorted> = sorted.splice(at..at + count, []).collect();
+            let (made, merged) = self.to_run(group)?;
+            dropped.join(merged.dropped);
+            report.memory_excess_bytes = report.memory_excess_bytes.max(merged.excess);
+            report.merge_passes += 1;
+            sorted.insert(at, Sorted::Run(made));
+            at += 1;
+        }
+        self.reserve_output(&sorted, sink)?;
+        let merged = self.merge(sorted, sink.target())?;
+        dropped.join(merged.dropped);
+        report.bytes_out = merged.bytes;
+        report.records_out = merged.written.records;
+        report.memory_excess_bytes = report.memory_excess_bytes.max(merged.excess);
+        report.merge_passes += 1;
+        Ok((merged.written, dropped))
+    }
+
+    /// How many of these one pass can take; all of them, or fewer.
+    fn most(&self, sorted: &[Sorted]) -> usize {
+        let chosen = self.engine.settings.fan_in;
+        let most = if chosen >= 2 { chosen } else { usize::MAX };
+        let most = most.min(self.merger.takes(sorted.iter().map(Sorted::longest)));
+        if sorted.iter().all(|s| matches!(s, Sorted::Run(_))) {
+            return most.min(self.merger.fan_in());
+        }
+        most.min(descriptors_left()).max(2)
+    }
+
+    /// Merges a group to a run in the spill places.
+    fn to_run(&self, group: Vec<Sorted>) -> Result<(Run, Merged)> {
+        let lens = group.iter().map(Sorted::len).collect::<Result<Option<Vec<u64>>>>()?;
+        let known = group.iter().all(|s| matches!(s, Sorted::Run(_)));
+        let room = lens.filter(|_| known).map(|lens| lens.iter().sum());
+        let mut made = match room {
+            Some(len) => self.spill.reserve(len)?,
+            None => self.spill.open_ended()?,
+        };
+        let end = made.offset + made.len;
+        let grain = self.merger.grain;
+        let freed: Vec<Run> = group.iter().filter_map(Sorted::extent).collect();
+        let pipe = self.engine.machine.connect(&self.engine.memory, &self.spill.staging()?)?;
+        let outcome = self.merge(group, Target::Run { pipe: &pipe, base: made.offset, grain });
+        self.engine.movements.keep(Role::Spill, pipe);
+        let mut merged = outcome?;
+        made.len = merged.bytes;
+        (made.marks, made.sums, made.grain) =
+            (std::mem::take(&mut merged.marks), std::mem::take(&mut merged.sums), grain);
+        made.longest = merged.longest;
+        if room.is_some() {
+            self.spill.cut(&made, end)?;
+        }
+        for run in freed {
+            self.spill.free(&run)?;
+        }
+        Ok((made, merged))
+    }
+
+    /// Reserves room for the output, where its length is known.
+    fn reserve_output(&self, sorted: &[Sorted], sink: &Sink<'_>) -> Result<()> {
+        let lens = sorted.iter().map(Sorted::len).collect::<Result<Option<Vec<u64>>>>()?;
+        match lens {
+            Some(lens) if !self.engine.settings.unique => sink.preallocate(lens.iter().sum()),
+            _ => Ok(()),
+        }
+    }
+
+    /// One pass.
+    fn merge(&self, group: Vec<Sorted>, target: Target<'_>) -> Result<Merged> {
+        let progress = &self.engine.control.progress;
+        let counter = if target.is_output() { &progress.written } else { &progress.spilled };
+        let mut runs = Vec::with_capacity(group.len());
+        let mut rest = Vec::new();
+        for sorted in group {
+            match sorted {
+                Sorted::Run(run) if rest.is_empty() => runs.push(run),
+                other => rest.push(other),
+            }
+        }
+        let merged = if rest.is_empty() {
+            self.merger.merge_runs(&self.spill.staging()?, &runs, target, counter)
+        } else {
+            let group = runs.into_iter().map(Sorted::Run).chain(rest).collect();
+            self.merge_mixed(group, target, counter)
+        };
+        // The merge's own error comes first, but nothing may be under way when this returns.
+        let drained = self.blocks.drain();
+        let merged = merged?;
+        drained.map(|()| merged)
+    }
+
+    /// One pass over inputs, and runs among them, on this thread.
+    fn merge_mixed(&self, group: Vec<Sorted>, target: Target<'_>, counter: &AtomicU64) -> Result<Merged> {
+        let (layout, memory) = (self.engine.layout, &self.engine.memory);
+        let pipe = match group.iter().any(|s| matches!(s, Sorted::Run(_))) {
+            true => Some(self.engine.machine.connect(&self.spill.staging()?, memory)?),
+            false => None,
+        };
+        let buffers = self.merger.buffers_of_inputs(group.len())?;
+        let (mut runs, mut inputs) = (Vec::new(), Vec::new());
+        for (rank, sorted) in group.into_iter().enumerate() {
+            match sorted {
+                Sorted::Run(run) => runs.push((rank, run)),
+                Sorted::Input(input) => inputs.push((rank, Opened::of(input, self.engine.machine, memory)?)),
+            }
+        }
+        let mut sources = Vec::with_capacity(buffers.len());
+        for (rank, run) in &runs {
+            let Some(pipe) = &pipe else { continue };
+            let segment = Segment { from: 0, to: run.len };
+            sources.push((*rank, Source::of_run(layout, pipe, memory, buffers[*rank], run, segment)?));
+        }
+        for (rank, opened) in inputs {
+            let source = match opened {
+                Opened::Place { pipe, from, to, name } => {
+                    let segment = Segment { from, to };
+                    Source::of_file(layout, pipe, &name, memory, buffers[rank], segment, &self.engine.movements)?
+                }
+                Opened::Stream { file, name } => {
+                    Source::of_stream(layout, file, &name, memory, buffers[rank], &self.engine.movements)
+                }
+            };
+            sources.push((rank, source));
+        }
+        sources.sort_by_key(|(rank, _)| *rank);
+        let sources = sources.into_iter().map(|(_, source)| source).collect();
+        self.merger.merge_sources(sources, target, counter)
+    }
+}
+
+impl Sorted {
+    /// The space of a run, to be freed when it was merged.
+    fn extent(&self) -> Option<Run> {
+        match self {
+            Sorted::Run(run) => Some(Run { offset: run.offset, len: run.len, ..Run::default() }),
+            Sorted::Input(_) => None,
+        }
+    }
+}
+
+/// How many inputs can be open at once: each has at most three descriptors, and falls back to one.
+fn descriptors_left() -> usize {
+    const OTHERS: usize = 16;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    let open = std::fs::read_dir("/proc/self/fd").map_or(OTHERS, |entries| entries.count());
+    usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(open + OTHERS)
+}

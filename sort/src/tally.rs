@@ -1,0 +1,167 @@
+//! What a sort counts, so that it knows that it lost nothing and made nothing up.
+//!
+//! Records are counted where they are parsed and again where they are written. Each side has the number of records, their
+//! bytes, and a sum over a hash of each record's contents. The sum does not depend on the order, so both sides agree
+//! exactly if the output is a permutation of the input. A sort that finds a difference fails with `Corrupt`.
+//!
+//! The hash multiplies 64-bit words and folds the 128-bit products, as wyhash and its relatives do. It guards against
+//! errors, not against an adversary: two different multisets of records agree with a probability of about 2^-64.
+
+use datapipes_core::{Error, ErrorKind, Result};
+
+/// Records, their bytes, and the sum of their hashes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) records: u64,
+    pub(crate) bytes: u64,
+    sum: u64,
+}
+
+impl Tally {
+    /// Counts one record.
+    #[inline]
+    pub(crate) fn add(&mut self, record: &[u8]) {
+        self.records += 1;
+        self.bytes += record.len() as u64;
+        self.sum = self.sum.wrapping_add(hash(record));
+    }
+
+    /// Counts numbers of `width` bytes, as they lie in files.
+    #[inline]
+    pub(crate) fn add_numbers(&mut self, width: usize, values: impl Iterator<Item = u64>) {
+        let (mut records, mut sum) = (0_u64, 0_u64);
+        for value in values {
+            records += 1;
+            sum = sum.wrapping_add(fold(value ^ SECRET[0], SECRET[1]));
+        }
+        self.records += records;
+        self.bytes += records * width as u64;
+        self.sum = self.sum.wrapping_add(sum);
+    }
+
+    /// Adds what somebody else counted.
+    pub(crate) fn join(&mut self, other: Tally) {
+        self.records += other.records;
+        self.bytes += other.bytes;
+        self.sum = self.sum.wrapping_add(other.sum);
+    }
+
+    /// Fails unless what was written, together with what was dropped as a duplicate, is what was read.
+    pub(crate) fn must_be(self, mut written: Tally, dropped: Tally) -> Result<()> {
+        written.join(dropped);
+        if self == written {
+            return Ok(());
+        }
+        let what = |t: Tally| format!("{} records of {} bytes with the sum {:016x}", t.records, t.bytes, t.sum);
+        let context = format!("read {}, but wrote or dropped {}", what(self), what(written));
+        Err(Error::new(ErrorKind::Corrupt, "sort", context)
+            .advice("the output was not published; check the machine's memory, and report this as a bug"))
+    }
+}
+
+/// Fails unless the bytes that were merged are those that were written or dropped.
+pub(crate) fn same_bytes(merged: u64, written: u64, dropped: Tally) -> Result<()> {
+    if merged == written + dropped.bytes {
+        return Ok(());
+    }
+    let context = format!("merged {merged} bytes, but wrote {written} and dropped {}", dropped.bytes);
+    Err(Error::new(ErrorKind::Corrupt, "merge", context)
+        .advice("the output was not published; check the machine's memory, and report this as a bug"))
+}
+
+/// Odd numbers without a pattern (the digits of the golden ratio and of the square roots of 2, 3 and 5).
+const SECRET: [u64; 4] = [0x9e37_79b9_7f4a_7c15, 0x6a09_e667_f3bc_c909, 0xbb67_ae85_84ca_a73b, 0x3c6e_f372_fe94_f82b];
+
+/// The halves of the product of two words, folded together.
+#[inline]
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    product as u64 ^ (product >> 64) as u64
+}
+
+#[inline]
+fn word(bytes: &[u8], at: usize) -> u64 {
+    bytes[at..].first_chunk::<8>().map_or(0, |eight| u64::from_le_bytes(*eight))
+}
+
+#[inline]
+fn hash(bytes: &[u8]) -> u64 {
+    let len = bytes.len();
+    if len < 8 {
+        let mut padded = [0; 8];
+        padded[..len].copy_from_slice(bytes);
+        return fold(u64::from_le_bytes(padded) ^ SECRET[0], len as u64 ^ SECRET[1]);
+    }
+    // Two chains, so that one product need not wait for the other.
+    let (mut a, mut b) = (len as u64 ^ SECRET[0], SECRET[1]);
+    let (pairs, rest) = bytes.as_chunks::<32>();
+    for four in pairs {
+        a = fold(word(four, 0) ^ a, word(four, 8) ^ SECRET[2]);
+        b = fold(word(four, 16) ^ b, word(four, 24) ^ SECRET[3]);
+    }
+    let mut at = 0;
+    while at + 8 <= rest.len() {
+        a = fold(word(rest, at) ^ a, SECRET[2]);
+        at += 8;
+    }
+    // The last eight bytes overlap what was read before where the length is no multiple of eight.
+    fold(a ^ b.rotate_left(32), word(bytes, len - 8) ^ SECRET[3])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    fn of(records: &[&[u8]]) -> Tally {
+        let mut tally = Tally::default();
+        records.iter().for_each(|r| tally.add(r));
+        tally
+    }
+
+    #[test]
+    fn any_changed_bit_changes_the_hash() {
+        for len in 0..200 {
+            let mut record: Vec<u8> = (0..len).map(|i| (i * 37 + len) as u8).collect();
+            let mut seen = HashSet::from([hash(&record)]);
+            for bit in 0..8 * len {
+                record[bit / 8] ^= 1 << (bit % 8);
+                assert!(seen.insert(hash(&record)), "bit {bit} of {len} bytes");
+                record[bit / 8] ^= 1 << (bit % 8);
+            }
+            record.push(0);
+            assert!(seen.insert(hash(&record)), "a zero behind {len} bytes");
+        }
+    }
+
+    #[test]
+    fn the_order_is_of_no_importance_and_anything_else_is() {
+        let read = of(&[b"one\n", b"two\n", b"three\n", b"two\n"]);
+        let none = Tally::default();
+        read.must_be(of(&[b"two\n", b"three\n", b"two\n", b"one\n"]), none).unwrap();
+        read.must_be(of(&[b"two\n", b"three\n", b"one\n"]), of(&[b"two\n"])).unwrap();
+        for wrong in [
+            &[&b"one\n"[..], b"two\n", b"three\n", b"three\n"][..],
+            &[b"one\n", b"two\n", b"three\n"],
+            &[b"one\n", b"two\n", b"three\n", b"two\n", b"two\n"],
+            &[b"one\n", b"two\n", b"thre\n", b"twoo\n"],
+            &[b"one\n", b"two\n", b"thrwo\n", b"tee\n"],
+        ] {
+            let error = read.must_be(of(wrong), none).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        }
+    }
+
+    #[test]
+    fn numbers_count_as_they_are() {
+        let of = |values: &[u64]| {
+            let mut tally = Tally::default();
+            tally.add_numbers(8, values.iter().copied());
+            tally
+        };
+        assert_eq!(of(&[1, 2, 3]), of(&[3, 1, 2]));
+        assert_ne!(of(&[1, 4]), of(&[2, 3]));
+        assert_ne!(of(&[0, 0]), of(&[0]));
+        assert_eq!(of(&[7, 9]).bytes, 16);
+    }
+}
