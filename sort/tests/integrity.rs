@@ -1,0 +1,214 @@
+//! A spill place that lies: what is read back is not what was written. No wrong byte may come out of a sort then.
+//!
+//! Every failure prints the seed; `SORT_SEED` replays it.
+// A test stops where it stands; clippy's leave for tests ends at functions without #[test].
+#![allow(clippy::expect_used, clippy::unwrap_used)]
+
+mod scene;
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+use datapipes_core::ErrorKind;
+use datapipes_file::{Config, Faults, Operation, Verdict};
+use datapipes_sort::{Control, Format, NumberKind, Output, SortJob};
+use scene::{Folder, Random, machine, seed, sort_records};
+
+const BLOCK: usize = 4096;
+
+/// How a spill place spoils what it holds.
+#[derive(Clone, Copy, Debug)]
+enum Damage {
+    /// One bit flips.
+    Flip,
+    /// A block reads as zeros, as if its write was lost.
+    Zeros,
+    /// A block has what another block has: it is stale, or was written to the wrong place.
+    Other,
+}
+
+/// Spoils the spill file when everything was written to it and nothing was read from it yet.
+struct Spoils {
+    control: Control,
+    spill: PathBuf,
+    damage: Damage,
+    seed: u64,
+    done: AtomicBool,
+    spoiled: AtomicU64,
+}
+
+impl Faults for Spoils {
+    fn verdict(&self, op: &Operation) -> Verdict {
+        let progress = &self.control.progress;
+        let merging = !op.write && progress.read.load(SeqCst) == progress.total.load(SeqCst);
+        if merging && progress.spilled.load(SeqCst) > 0 && !self.done.swap(true, SeqCst) {
+            self.spoil(progress.spilled.load(SeqCst));
+        }
+        Verdict::Pass
+    }
+}
+
+impl Spoils {
+    fn spoil(&self, len: u64) {
+        let file = spill_file(&self.spill).expect("the spill file is open");
+        let random = &mut Random(self.seed);
+        let block = |random: &mut Random| (random.next() % (len / BLOCK as u64)) * BLOCK as u64;
+        let (mut bytes, at) = (vec![0; BLOCK], block(random));
+        file.read_exact_at(&mut bytes, at).unwrap();
+        let before = bytes.clone();
+        match self.damage {
+            Damage::Flip => bytes[random.below(BLOCK)] ^= 1 << random.below(8),
+            Damage::Zeros => bytes.fill(0),
+            Damage::Other => file.read_exact_at(&mut bytes, block(random)).unwrap(),
+        }
+        file.write_all_at(&bytes, at).unwrap();
+        self.spoiled.store(u64::from(bytes != before), SeqCst);
+    }
+}
+
+/// The file of this process that has no name and lies in a folder.
+fn spill_file(dir: &Path) -> Option<File> {
+    let fds = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let found = fds.map(|fd| fd.path()).find(|fd| fs::read_link(fd).is_ok_and(|to| to.starts_with(dir)))?;
+    File::options().read(true).write(true).open(found).ok()
+}
+
+fn formats() -> Vec<Format> {
+    let lines = datapipes_sort::text::TextOptions::default().compile().unwrap();
+    vec![
+        Format::SORT_BENCHMARK,
+        Format::Lines { order: lines, terminator: b'\n' },
+        Format::Numbers { kind: NumberKind::U64, reverse: false },
+        Format::Numbers { kind: NumberKind::F64, reverse: true },
+    ]
+}
+
+#[test]
+fn bytes_that_were_not_written_never_come_out() {
+    let seed = seed(1);
+    let mut refused = 0;
+    for format in formats() {
+        for damage in [Damage::Flip, Damage::Zeros, Damage::Other] {
+            for (nth, fan_in) in [(0, 0), (1, 3), (2, 0)] {
+                let seed = seed + nth;
+                let case = format!("seed {seed}, {format:?}, {damage:?}, fan-in {fan_in}");
+                let folder = Folder::new();
+                let input = folder.put("in/a", &Random(seed).bytes(20_000_000));
+                folder.put("out/sorted", b"old");
+                let job = SortJob { fan_in, ..folder.job(format.clone(), &[input]) };
+                let faults = Arc::new(Spoils {
+                    control: job.control.clone(),
+                    spill: folder.path("spill"),
+                    damage,
+                    seed,
+                    done: AtomicBool::new(false),
+                    spoiled: AtomicU64::new(0),
+                });
+                let config = Config { faults: Some(faults.clone()), ..Config::default() };
+                let outcome = datapipes_sort::sort(&machine(config), job);
+                assert!(faults.done.load(SeqCst), "{case}: nothing was spilled");
+                match outcome {
+                    Err(e) => {
+                        assert_eq!(e.kind(), ErrorKind::Corrupt, "{case}: {e}");
+                        assert!(e.at_offset().is_some(), "{case}: no offset in: {e}");
+                        assert_eq!(folder.sorted(), b"old", "{case}");
+                        refused += 1;
+                    }
+                    // Bytes between two runs are nobody's.
+                    Ok(report) => assert_eq!(report.records, report.records_out, "{case}"),
+                }
+                assert_eq!(folder.files(), ["in/a", "out/sorted"], "{case}");
+            }
+        }
+    }
+    assert!(refused >= 32, "only {refused} of 36 damages were noticed");
+}
+
+#[test]
+fn a_stream_gets_nothing_behind_the_damage() {
+    let seed = seed(50);
+    for nth in 0..4 {
+        let seed = seed + nth;
+        let folder = Folder::new();
+        let bytes = Random(seed).bytes(20_000_000);
+        let input = folder.put("in/a", &bytes);
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let output = Output::Stream { name: "a pipe".into(), file: File::from(std::os::fd::OwnedFd::from(writer)) };
+        let job = SortJob { output, ..folder.job(Format::SORT_BENCHMARK, &[input]) };
+        let faults = Arc::new(Spoils {
+            control: job.control.clone(),
+            spill: folder.path("spill"),
+            damage: Damage::Flip,
+            seed,
+            done: AtomicBool::new(false),
+            spoiled: AtomicU64::new(0),
+        });
+        let config = Config { faults: Some(faults.clone()), ..Config::default() };
+        let (outcome, got) = std::thread::scope(|scope| {
+            let reading = scope.spawn(move || {
+                let mut got = Vec::new();
+                reader.read_to_end(&mut got).unwrap();
+                got
+            });
+            let outcome = datapipes_sort::sort(&machine(config), job);
+            (outcome, reading.join().unwrap())
+        });
+        let expected = sort_records(&bytes, &Format::SORT_BENCHMARK, false);
+        assert!(expected.starts_with(&got), "seed {seed}: wrong bytes came out");
+        match outcome {
+            Err(e) => assert_eq!(e.kind(), ErrorKind::Corrupt, "seed {seed}: {e}"),
+            Ok(_) => assert_eq!(got.len(), expected.len(), "seed {seed}"),
+        }
+    }
+}
+
+/// A folder seen through FUSE, which knows neither fallocate nor nameless files.
+struct Bindfs(PathBuf);
+
+impl Bindfs {
+    fn mount(test: &str, from: &Path, at: PathBuf) -> Option<Bindfs> {
+        fs::create_dir_all(&at).unwrap();
+        match Command::new("bindfs").arg(from).arg(&at).output() {
+            Ok(output) if output.status.success() => Some(Bindfs(at)),
+            Ok(output) => {
+                println!("SKIPPED: {test}: {}", String::from_utf8_lossy(&output.stderr).trim());
+                None
+            }
+            Err(e) => {
+                println!("SKIPPED: {test}: bindfs: {e}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Bindfs {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn spilling_to_a_file_system_without_fallocate() {
+    let seed = seed(90);
+    let folder = Folder::new();
+    let bytes = Random(seed).bytes(60_000_000);
+    let input = folder.put("in/a", &bytes);
+    fs::create_dir(folder.path("behind")).unwrap();
+    let test = "spilling_to_a_file_system_without_fallocate";
+    let Some(mount) = Bindfs::mount(test, &folder.path("behind"), folder.path("spill/fuse")) else { return };
+    for threads in [2, 4] {
+        let spill = vec![datapipes_core::StagePlace::folder(&mount.0)];
+        let job = SortJob { threads, spill, ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input)) };
+        let report = scene::sort(job).unwrap();
+        assert!(report.runs > 4, "{} runs", report.runs);
+        let expected = sort_records(&bytes, &Format::SORT_BENCHMARK, false);
+        scene::assert_same(&folder.sorted(), &expected, &format!("seed {seed}, {threads} threads"));
+    }
+    assert_eq!(fs::read_dir(&mount.0).unwrap().count(), 0, "files were left");
+}
