@@ -24,7 +24,7 @@ pub use lease::{Lease, LeaseMut, Plain, RawLease, as_bytes};
 pub(crate) use lines::WriteBack;
 pub(crate) use pool::Cut;
 pub use pool::Pool;
-pub use region::{MapOptions, MemoryRange, Pages, Region, lease_pair};
+pub use region::{MapOptions, MemoryRange, Pages, Region, copy_pair, lease_pair};
 pub use table::Access;
 
 #[cfg(test)]
