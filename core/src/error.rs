@@ -36,6 +36,10 @@ pub enum ErrorKind {
     Corrupt,
     /// Any other refusal by the operating system.
     System,
+    /// It was made by the process that forked this one: make it anew here.
+    Forked,
+    /// Code of the caller's that the library called (a callback, a closure of a graph) panicked: mend it.
+    Panicked,
 }
 
 #[derive(Debug)]

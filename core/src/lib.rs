@@ -4,6 +4,9 @@
 //! |---|---|
 //! | [`sync`](crate) | what threads share; a model of it for tests of schedules |
 //! | [`error`](Error) | what went wrong, and what can be done about it |
+//! | [`process`] | which process a value belongs to, across a fork |
+//! | [`guard`] | calls of code that is not ours |
+//! | [`threads`] | threads, which the kernel may refuse |
 //! | [`span`](Span) | how much, from which offset to which |
 //! | [`memory`] | who may reach which bytes |
 //! | [`topology`] | what is there |
@@ -18,19 +21,23 @@
 //!
 //! Each imports only those before it. The crate names no backend; `datapipes` puts core and backends together.
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod backend;
 pub mod descriptor;
 mod error;
 pub mod graph;
+pub mod guard;
 pub mod locator;
 mod machine;
 pub mod memory;
 pub mod pipe;
 pub mod plan;
+pub mod process;
 pub mod runtime;
 mod span;
 mod sync;
+pub mod threads;
 pub mod topology;
 
 pub use backend::Counters;

@@ -7,6 +7,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::locator::{Locator, StageOrder, StagePlace, Staging};
 use crate::pipe::{Pipe, staged};
 use crate::plan::{Planner, Route};
+use crate::threads;
 use crate::topology::Core;
 use crate::topology::Topology;
 
@@ -73,7 +74,8 @@ impl Machine {
     /// Runs `work` on every usable core at once, each call on a thread bound to its core, and returns the first error.
     ///
     /// # Errors
-    /// The first error of `work`; `Unavailable` where no core is usable or a thread cannot be bound.
+    /// The first error of `work`; `Unavailable` where no core is usable or a thread cannot be bound; `System` where the
+    /// kernel gives no thread: `work` then ran on some of the cores, or on none.
     pub fn each_core<F>(&self, work: F) -> Result<()>
     where
         F: Fn(&Core) -> Result<()> + Sync,
@@ -87,7 +89,7 @@ impl Machine {
             let threads: Vec<_> = cores
                 .iter()
                 .map(|core| {
-                    scope.spawn(move || {
+                    threads::spawn_scoped(scope, &format!("dp-core-{}", core.index), move || {
                         bind_to(core.index)?;
                         work(core)
                     })
@@ -95,10 +97,11 @@ impl Machine {
                 .collect();
             let mut result = Ok(());
             for thread in threads {
-                match thread.join() {
-                    Ok(outcome) => result = result.and(outcome),
+                match thread.map(|thread| thread.join()) {
+                    Ok(Ok(outcome)) => result = result.and(outcome),
+                    Err(refused) => result = result.and(Err(refused)),
                     // The caller's closure panicked: that is the caller's bug, and goes on in the caller's thread.
-                    Err(panic) => std::panic::resume_unwind(panic),
+                    Ok(Err(panic)) => std::panic::resume_unwind(panic),
                 }
             }
             result

@@ -46,7 +46,10 @@ fn wrong_imports(order: &[String], module: usize, text: &str) -> Vec<String> {
 #[test]
 fn modules_of_the_core_import_only_those_before_them() {
     let order = order();
-    let first = ["sync", "error", "span", "memory", "topology", "locator", "backend", "plan", "pipe"];
+    let first = [
+        "sync", "error", "process", "guard", "threads", "span", "memory", "topology", "locator", "backend", "plan",
+        "pipe",
+    ];
     assert_eq!(order, [&first[..], &["machine", "runtime", "graph", "descriptor"]].concat());
     for (at, module) in order.iter().enumerate() {
         let mut files = Vec::new();

@@ -6,10 +6,13 @@
 //! - [`conformance`]: one suite for every backend and every locator.
 //! - [`Folder`]: where a test works; with `--cfg shuttle`, `schedules` runs one under schedules chosen at random.
 //!
+//! - [`child`]: pieces of a test in another process: a fork, another user, limits.
+//!
 //! The first three do no I/O; the caller moves the bytes, through pipes.
 #![deny(unsafe_code)]
 
 pub mod access;
+pub mod child;
 pub mod conformance;
 mod folder;
 pub mod generate;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use datapipes_core::backend::{InParts, Inline, Job};
-use datapipes_core::memory::{Access, MemoryRange, lease_pair};
+use datapipes_core::memory::{Access, MemoryRange, copy_pair};
 use datapipes_core::{Counters, Endpoint, Error, ErrorKind, Result, Span};
 
 use crate::guard::{Gone, Guarded};
@@ -130,8 +130,8 @@ impl DaxMover {
             // SAFETY: the lease gives the bytes for reading, and a flush writes none.
             return unsafe { self.run(piece, len) };
         }
-        lease_pair((&self.source.range, source), (&self.target.range, target), len, |from, to| {
-            // SAFETY: `lease_pair` calls with `len` bytes leased for reading at `from` and for writing at `to`, and refuses
+        copy_pair((&self.source.range, source), (&self.target.range, target), len, |from, to| {
+            // SAFETY: `copy_pair` calls with `len` bytes leased for reading at `from` and for writing at `to`, and refuses
             // ranges that overlap.
             unsafe { self.run(Piece { from, to, len, span }, len) }
         })?

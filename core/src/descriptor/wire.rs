@@ -102,7 +102,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 /// Kinds by their number on the wire; 0 is success. New ones are added at the end.
-const KINDS: [ErrorKind; 15] = [
+const KINDS: [ErrorKind; 17] = [
     ErrorKind::InvalidInput,
     ErrorKind::OutOfRange,
     ErrorKind::Misaligned,
@@ -118,11 +118,14 @@ const KINDS: [ErrorKind; 15] = [
     ErrorKind::Interrupted,
     ErrorKind::Corrupt,
     ErrorKind::System,
+    ErrorKind::Forked,
+    ErrorKind::Panicked,
 ];
 
 /// The number of a kind; one that the wire does not know is `System`.
 pub fn code_of(kind: ErrorKind) -> u32 {
-    let at = KINDS.iter().position(|k| *k == kind).unwrap_or(KINDS.len() - 1);
+    let unknown = || KINDS.iter().position(|k| *k == ErrorKind::System).unwrap_or_default();
+    let at = KINDS.iter().position(|k| *k == kind).unwrap_or_else(unknown);
     at as u32 + 1
 }
 

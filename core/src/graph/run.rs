@@ -15,6 +15,7 @@ use super::report::{GraphReport, StageReport};
 use super::{Action, Graph, Item, Work};
 use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::Runtime;
+use crate::threads;
 
 /// Something that ended: item, stage, when it really began, how it went.
 struct Ended {
@@ -67,10 +68,9 @@ pub(super) fn run(runtime: &Runtime, graph: &Graph<'_>, items: u64) -> Result<Gr
     std::thread::scope(|scope| {
         for n in 0..threads {
             let (bench, sender) = (&bench, sender.clone());
-            let thread = std::thread::Builder::new().name(format!("dp-graph-{n}"));
-            match thread.spawn_scoped(scope, move || work(bench, &sender)) {
+            match threads::spawn_scoped(scope, &format!("dp-graph-{n}"), move || work(bench, &sender)) {
                 Ok(_) => {}
-                Err(e) if n == 0 => return Err(Error::io("run", &e, "a thread of a graph")),
+                Err(e) if n == 0 => return Err(e),
                 // Fewer will do.
                 Err(_) => break,
             }

@@ -1,6 +1,6 @@
 //! Bytes in memory, and the leases that are the only way to reach them.
 //!
-//! This module is the core's only unsafe code. It promises:
+//! With `process` this module is the core's only unsafe code. It promises:
 //! * a [`Region`] stays mapped while anything refers to it (an `Arc` is held by every range, lease and transfer);
 //! * bytes are seen through a [`Lease`] or [`LeaseMut`] only, and the region's table refuses a lease that overlaps one
 //!   with which it cannot coexist ([`ErrorKind::Busy`](crate::ErrorKind::Busy)), so `&[u8]` and `&mut [u8]` never alias;
@@ -24,7 +24,7 @@ pub use lease::{Lease, LeaseMut, Plain, RawLease, as_bytes};
 pub(crate) use lines::WriteBack;
 pub(crate) use pool::Cut;
 pub use pool::Pool;
-pub use region::{MapOptions, MemoryRange, Pages, Region, lease_pair};
+pub use region::{MapOptions, MemoryRange, Pages, Region, copy_pair, lease_pair};
 pub use table::Access;
 
 #[cfg(test)]

@@ -353,12 +353,39 @@ impl MemoryRange {
 }
 
 /// Leases `len` bytes at `source_at` of `source` for reading and at `target_at` of `target` for writing, and calls
-/// `copy` with their addresses; the leases end when it returns.
+/// `work` with their addresses; the leases end when it returns. It may do anything: what it leases of the same bytes is
+/// refused as `Busy`, as for everybody else.
 ///
 /// # Errors
 /// `OutOfRange`, `Busy`; `InvalidInput` where the two overlap each other.
-#[inline]
 pub fn lease_pair<R>(
+    source: (&MemoryRange, usize),
+    target: (&MemoryRange, usize),
+    len: usize,
+    work: impl FnOnce(*const u8, *mut u8) -> R,
+) -> Result<R> {
+    with_pair::<R, 0>(source, target, len, work)
+}
+
+/// As [`lease_pair`], for the kernel of a mover, which does nothing but move the bytes: while it makes a short copy the
+/// tables of both regions are locked, which costs one atomic exchange a region instead of two. A kernel that leased in
+/// there would wait for ever, and so would others.
+///
+/// # Errors
+/// As [`lease_pair`].
+#[inline]
+pub fn copy_pair<R>(
+    source: (&MemoryRange, usize),
+    target: (&MemoryRange, usize),
+    len: usize,
+    kernel: impl FnOnce(*const u8, *mut u8) -> R,
+) -> Result<R> {
+    with_pair::<R, SHORT>(source, target, len, kernel)
+}
+
+/// Up to `LOCKED` bytes the tables stay locked during the copy; longer ones register leases.
+#[inline]
+fn with_pair<R, const LOCKED: usize>(
     source: (&MemoryRange, usize),
     target: (&MemoryRange, usize),
     len: usize,
@@ -384,7 +411,7 @@ pub fn lease_pair<R>(
             format!("{len} bytes at {} overlap their target at {} in the same memory", from.start, to.start),
         ));
     }
-    if len <= SHORT {
+    if LOCKED > 0 && len <= LOCKED {
         // Always in the order of the addresses, so that two threads cannot wait for each other.
         let (first, second) = if Arc::as_ptr(a) <= Arc::as_ptr(b) { (a, b) } else { (b, a) };
         let first_lock = first.table.lock();

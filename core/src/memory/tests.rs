@@ -1,6 +1,6 @@
 //! Leases against a naive list, the pool against a naive map, ranges, and giving pages back. All of it runs under Miri.
 
-use super::{Access, MapOptions, MemoryRange, Pages, Pool, RawLease, Region, lease_pair};
+use super::{Access, MapOptions, MemoryRange, Pages, Pool, RawLease, Region, copy_pair, lease_pair};
 use crate::error::ErrorKind;
 
 const PLAIN: MapOptions = MapOptions { pages: Pages::Small, prefault: false, node: None };
@@ -227,10 +227,10 @@ fn foreign_memory_keeps_its_keeper_and_is_not_given_back() {
     drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(start.as_ptr(), 8192)) });
 }
 
-/// Copies by `lease_pair`, which is under test.
+/// Copies by `copy_pair`, which is under test.
 fn pair(source: (&MemoryRange, usize), target: (&MemoryRange, usize), len: usize) -> crate::Result<()> {
-    lease_pair(source, target, len, |from, to| {
-        // SAFETY: `lease_pair` calls with addresses of `len` leased bytes that do not overlap.
+    copy_pair(source, target, len, |from, to| {
+        // SAFETY: `copy_pair` calls with addresses of `len` leased bytes that do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(from, to, len) }
     })
 }
@@ -239,7 +239,7 @@ fn pair(source: (&MemoryRange, usize), target: (&MemoryRange, usize), len: usize
 const LENS: [usize; 2] = [100, 5000];
 
 #[test]
-fn lease_pair_refuses_what_is_out_of_range_overlapping_or_held() {
+fn copy_pair_refuses_what_is_out_of_range_overlapping_or_held() {
     for len in LENS {
         let (a, b) = (region(3 * len), region(3 * len));
         a.lease_mut().unwrap().fill(1);
@@ -268,8 +268,71 @@ fn lease_pair_refuses_what_is_out_of_range_overlapping_or_held() {
     }
 }
 
+/// Runs something that may hang, and fails where it does.
+fn bounded(what: &str, work: impl FnOnce() + Send + 'static) {
+    let (done, ended) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        work();
+        done.send(()).unwrap();
+    });
+    match ended.recv_timeout(std::time::Duration::from_secs(60)) {
+        Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("{what} hangs"),
+        _ => thread.join().unwrap(),
+    }
+}
+
 #[test]
-fn lease_pair_in_both_directions_at_once_does_not_deadlock() {
+fn a_closure_that_leases_gets_what_nobody_holds_and_is_refused_the_rest() {
+    for len in LENS {
+        bounded("a closure that leases", move || {
+            let (a, b) = (region(3 * len), region(3 * len));
+            let outcome = lease_pair((&a, 0), (&b, 0), len, |_, _| {
+                assert_eq!(kind(a.range(0, 1).unwrap().lease_mut().map(drop)), Some(ErrorKind::Busy));
+                assert_eq!(kind(b.range(len - 1, 2).unwrap().lease().map(drop)), Some(ErrorKind::Busy));
+                // The source may be read by others, and the rest of both is free.
+                drop((a.range(0, len).unwrap().lease().unwrap(), b.range(len, len).unwrap().lease_mut().unwrap()));
+                assert_eq!(kind(pair((&b, 0), (&a, len), len)), Some(ErrorKind::Busy), "the target is being written");
+                pair((&a, 0), (&b, len), len).unwrap();
+                lease_pair((&a, 0), (&b, 2 * len), len, |_, _| a.range(len, 1).unwrap().lease_mut().map(drop))
+            });
+            outcome.unwrap().unwrap().unwrap();
+            assert!(a.lease_mut().is_ok() && b.lease_mut().is_ok());
+        });
+    }
+}
+
+#[test]
+fn closures_that_lease_the_other_ones_regions_wait_for_nobody() {
+    bounded("two closures that lease each other's regions", || {
+        let (a, b) = (region(64), region(64));
+        let turns = if cfg!(miri) { 20 } else { 200_000 };
+        let start = std::sync::Barrier::new(2);
+        let leases = |mine: &MemoryRange, other: &MemoryRange| {
+            start.wait();
+            for _ in 0..turns {
+                lease_pair((mine, 0), (mine, 8), 8, |_, _| drop(other.range(16, 8).unwrap().lease().unwrap())).unwrap();
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| leases(&a, &b));
+            scope.spawn(|| leases(&b, &a));
+        });
+    });
+}
+
+#[test]
+fn a_closure_that_panics_leaves_nothing_leased() {
+    for len in LENS {
+        let (a, b) = (region(len), region(len));
+        let panicked = crate::guard::call(crate::guard::Foreign::Mover, || {
+            lease_pair((&a, 0), (&b, 0), len, |_, _| panic!("in the middle of a copy"))
+        });
+        assert!(panicked.is_err() && a.lease_mut().is_ok() && b.lease_mut().is_ok());
+    }
+}
+
+#[test]
+fn copy_pair_in_both_directions_at_once_does_not_deadlock() {
     let (a, b) = (region(64), region(64));
     let turns = if cfg!(miri) { 20 } else { 20_000 };
     std::thread::scope(|scope| {

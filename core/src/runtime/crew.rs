@@ -11,8 +11,9 @@ use crate::error::Result;
 use crate::pipe::Carrier;
 use crate::pipe::queue::{Part, Sink};
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::thread::{self, JoinHandle};
+use crate::sync::thread::JoinHandle;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use crate::threads;
 
 pub(crate) struct Crew {
     name: String,
@@ -62,9 +63,7 @@ impl Crew {
         } else if state.threads.len() < self.most {
             let weak = Arc::downgrade(station);
             let name = format!("{}-{}", self.name, state.threads.len());
-            // The kernel keeps 15 bytes of a name.
-            let started = thread::Builder::new().name(name.chars().take(15).collect()).spawn(move || serve(&weak));
-            match started {
+            match threads::spawn(&name, move || serve(&weak)) {
                 Ok(thread) => state.threads.push(thread),
                 // Those that exist will come to it; with none at all the caller does the work itself.
                 Err(_) if !state.threads.is_empty() => {}

@@ -54,8 +54,9 @@ use crate::pipe::{Carrier, Pipe, Report};
 use crate::plan::Route;
 use crate::span::Span;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::thread::{self, JoinHandle};
+use crate::sync::thread::JoinHandle;
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::threads;
 use coordinator::Coordinator;
 use crew::Crew;
 use line::{Anchor, Line};
@@ -173,10 +174,8 @@ impl Runtime {
     pub fn start_with(machine: &Machine, config: Config) -> Result<Runtime> {
         let coordinator = Coordinator::new()?;
         let runs = coordinator.clone();
-        let thread = thread::Builder::new()
-            .name(format!("{}-coord", config.name))
-            .spawn(move || runs.run())
-            .map_err(|e| Error::io("start the runtime", &e, "a thread"))?;
+        let thread = threads::spawn(&format!("{}-coord", config.name), move || runs.run())
+            .map_err(|e| e.within("the runtime's coordinator"))?;
         let inner = Inner {
             machine: machine.clone(),
             config,

@@ -16,7 +16,7 @@ pub use lines::{LineOp, Lines};
 pub(crate) use lines::{load, read};
 
 use datapipes_core::backend::Job;
-use datapipes_core::memory::{Access, MemoryRange, lease_pair};
+use datapipes_core::memory::{Access, MemoryRange, copy_pair};
 use datapipes_core::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
@@ -130,9 +130,9 @@ impl Copier {
     /// `OutOfRange`, `Busy`; `InvalidInput` where the two overlap.
     #[inline]
     pub fn copy(&self, source: (&MemoryRange, usize), target: (&MemoryRange, usize), len: usize) -> Result<()> {
-        // SAFETY: `lease_pair` calls the closure with `len` bytes leased for reading at `from` and for writing at `to`,
+        // SAFETY: `copy_pair` calls the closure with `len` bytes leased for reading at `from` and for writing at `to`,
         // and refuses ranges that overlap.
-        lease_pair(source, target, len, |from, to| unsafe { self.run(from, to, len, len) })
+        copy_pair(source, target, len, |from, to| unsafe { self.run(from, to, len, len) })
     }
 
     /// Copies a part of a longer copy, under leases that the job brings, by the kernel for `whole` bytes.
@@ -164,7 +164,7 @@ impl Copier {
         len: usize,
         times: u32,
     ) -> Result<()> {
-        lease_pair(source, target, len, |from, to| {
+        copy_pair(source, target, len, |from, to| {
             for _ in 0..times {
                 // SAFETY: as in `copy`; the leases last until the closure returns.
                 unsafe { self.run(std::hint::black_box(from), to, len, len) }

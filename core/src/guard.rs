@@ -1,0 +1,295 @@
+//! Calls of code that is not ours: callbacks, wakers, closures of graphs, iterators, destructors of the caller's values.
+//!
+//! Such code may panic, block, call back into the library, or fork. Two things are done about it, here for every place:
+//!
+//! * [`call`] catches a panic and says what it was. The caller of `call` goes on: it tells everybody else their outcome,
+//!   and counts the panic where a person will look ([`Panics`]). The program's panic hook has printed it by then.
+//! * What must not be called in the middle of our own work is put into an *outbox* of the thread, and called when the
+//!   thread has finished it: no lock of ours is held then, and whatever was complete has been told. So foreign code may
+//!   call any function of the library, and a chain of 100,000 callbacks is a loop and not a recursion.
+//!
+//! ```text
+//! hold() ... deliver, deliver, later(wake) ... drop(hold): the outermost?  call what is in the outbox, one after another
+//!                                                         within a call?   leave it to the loop that made the call
+//! ```
+//!
+//! With `panic = "abort"` there is nothing to catch, and the program ends with the panic, as everywhere.
+#![allow(dead_code)] // Those who call the outbox follow.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Waker;
+
+use serde::Serialize;
+
+use crate::error::{Error, ErrorKind};
+use crate::process::Owner;
+use crate::sync::{Arc, thread_local};
+
+/// What was called. The list of the places is in ARCHITECTURE.md.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Foreign {
+    /// A callback that is told of a transfer.
+    Callback,
+    /// A waker of a future.
+    Waker,
+    /// A closure of a graph, of a stage that computes.
+    Compute,
+    /// A closure of a graph that says what to move.
+    Span,
+    /// A function that verifies what was read.
+    Verify,
+    /// A destructor of a value that the library kept for its caller.
+    Destructor,
+    /// A mover of a backend.
+    Mover,
+    /// Somebody who watches a file.
+    Watch,
+    /// A fault injector of a test.
+    Faults,
+    /// The work of a thread.
+    Thread,
+}
+
+impl fmt::Display for Foreign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Foreign::Callback => "a callback",
+            Foreign::Waker => "a waker",
+            Foreign::Compute => "a closure that computes",
+            Foreign::Span => "a closure that names a span",
+            Foreign::Verify => "a function that verifies",
+            Foreign::Destructor => "a destructor",
+            Foreign::Mover => "a mover",
+            Foreign::Watch => "a watch of a file",
+            Foreign::Faults => "a fault injector",
+            Foreign::Thread => "a thread",
+        })
+    }
+}
+
+/// A panic that was caught: what panicked, and with which message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Panicked {
+    what: Foreign,
+    message: String,
+}
+
+impl Panicked {
+    /// The panic of a payload, which is dropped. Its destructor is foreign code, too.
+    pub(crate) fn of(what: Foreign, payload: Box<dyn Any + Send>) -> Panicked {
+        ALL.fetch_add(1, Ordering::Relaxed);
+        let message = match (payload.downcast_ref::<&'static str>(), payload.downcast_ref::<String>()) {
+            (Some(text), _) => (*text).to_owned(),
+            (None, Some(text)) => text.clone(),
+            (None, None) => "(its payload is no text)".to_owned(),
+        };
+        if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+            // A payload that panics when it is dropped, and may give another: that one is left.
+            std::mem::forget(another);
+        }
+        Panicked { what, message }
+    }
+
+    /// What panicked.
+    pub fn what(&self) -> Foreign {
+        self.what
+    }
+
+    /// Its message.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The error for whoever waits for what the foreign code should have done.
+    pub fn error(&self, operation: &'static str) -> Error {
+        Error::new(ErrorKind::Panicked, operation, self.to_string())
+    }
+}
+
+impl fmt::Display for Panicked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} panicked: {}", self.what, self.message)
+    }
+}
+
+/// Panics that were caught in this process.
+static ALL: AtomicU64 = AtomicU64::new(0);
+
+/// How many panics of foreign code the library has caught in this process, wherever they are reported.
+pub fn panics() -> u64 {
+    ALL.load(Ordering::Relaxed)
+}
+
+/// Calls foreign code. A panic ends it, and is given to the caller, who must tell somebody of it.
+///
+/// No lock may be held that the foreign code could want, and what it leaves half done must be nobody else's: the closure is
+/// taken to be unwind safe.
+///
+/// # Errors
+/// The panic.
+pub fn call<R>(what: Foreign, f: impl FnOnce() -> R) -> Result<R, Panicked> {
+    catch_unwind(AssertUnwindSafe(f)).map_err(|payload| Panicked::of(what, payload))
+}
+
+/// The panics of the foreign code that somebody called: how many, and the first.
+#[derive(Debug, Default)]
+pub struct Panics {
+    count: AtomicU64,
+    first: OnceLock<String>,
+}
+
+impl Panics {
+    /// Counts one.
+    pub fn note(&self, panicked: &Panicked) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        // The first stays.
+        let _ = self.first.set(panicked.to_string());
+    }
+
+    /// How many there were.
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// What the first one said.
+    pub fn first(&self) -> Option<&str> {
+        self.first.get().map(String::as_str)
+    }
+}
+
+/// Foreign code that is to be called when the thread has finished its own work.
+pub(crate) enum Call {
+    /// Wakes a task.
+    Wake(Waker),
+    /// Drops a value of the caller's.
+    Drop(Box<dyn Any + Send>),
+    /// Tells a callback.
+    Run(Box<dyn FnOnce() + Send>),
+}
+
+impl Call {
+    fn make(self) -> Result<(), Panicked> {
+        match self {
+            Call::Wake(waker) => call(Foreign::Waker, || waker.wake()),
+            Call::Drop(value) => call(Foreign::Destructor, || drop(value)),
+            Call::Run(callback) => call(Foreign::Callback, callback),
+        }
+    }
+}
+
+/// A call, and who counts its panic.
+type Entry = (Call, Option<Arc<Panics>>);
+
+#[derive(Default)]
+struct Outbox {
+    entries: VecDeque<Entry>,
+    /// Pieces of our own work that this thread is in the middle of.
+    holds: usize,
+    /// Calls of foreign code that this thread is within.
+    depth: usize,
+}
+
+/// Calls that one thread may be within: more than one only where foreign code blocks in the library, which calls others
+/// meanwhile. Beyond that they wait until one of those returns.
+const DEEPEST: usize = 16;
+
+thread_local! {
+    static OUTBOX: RefCell<Outbox> = RefCell::new(Outbox::default());
+}
+
+/// None while the thread ends and its outbox is gone.
+fn with<R>(f: impl FnOnce(&mut Outbox) -> R) -> Option<R> {
+    OUTBOX.try_with(|outbox| f(&mut outbox.borrow_mut())).ok()
+}
+
+/// While it is held, the thread calls no foreign code by [`later`].
+#[must_use]
+pub(crate) struct Hold(());
+
+/// Says that the thread is in the middle of something.
+pub(crate) fn hold() -> Hold {
+    with(|outbox| outbox.holds += 1);
+    Hold(())
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let due = with(|outbox| {
+            outbox.holds -= 1;
+            outbox.holds == 0 && outbox.depth == 0 && !outbox.entries.is_empty()
+        });
+        if due == Some(true) {
+            settle(1);
+        }
+    }
+}
+
+/// Calls foreign code as soon as the thread is in the middle of nothing: now, if it is not.
+pub(crate) fn later(call: Call, who: Option<&Arc<Panics>>) {
+    let entry = (call, who.cloned());
+    let mut entry = Some(entry);
+    if with(|outbox| outbox.entries.extend(entry.take())).is_none()
+        && let Some(entry) = entry
+    {
+        return make(entry);
+    }
+    settle(1);
+}
+
+/// Drops a value of the caller's, whose destructor may do anything.
+pub(crate) fn dispose(value: Box<dyn Any + Send>) {
+    later(Call::Drop(value), None);
+}
+
+/// Whether this thread is within a call of foreign code.
+pub(crate) fn is_within() -> bool {
+    with(|outbox| outbox.depth > 0) == Some(true)
+}
+
+/// For a thread that is about to sleep within the library: what it has put aside is called now, though it was called by foreign
+/// code itself, for others may wait for it.
+pub(crate) fn settle_before_sleep() {
+    let held = with(|outbox| std::mem::take(&mut outbox.holds)).unwrap_or(0);
+    settle(DEEPEST);
+    with(|outbox| outbox.holds = held);
+}
+
+/// Makes the calls of the outbox, unless the thread is in the middle of something or within `most` calls.
+fn settle(most: usize) {
+    let owner = Owner::here();
+    let next = || {
+        with(|outbox| {
+            let may = outbox.holds == 0 && outbox.depth < most;
+            let entry = if may { outbox.entries.pop_front() } else { None };
+            outbox.depth += usize::from(entry.is_some());
+            entry
+        })
+    };
+    while let Some(Some(entry)) = next() {
+        make(entry);
+        with(|outbox| outbox.depth -= 1);
+        if !owner.is_here() {
+            // The call forked, and this is the child: the others are the parent's to make.
+            with(|outbox| std::mem::take(&mut outbox.entries).into_iter().for_each(std::mem::forget));
+        }
+    }
+}
+
+fn make((call, who): Entry) {
+    if let Err(panicked) = call.make()
+        && let Some(who) = who
+    {
+        who.note(&panicked);
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests;

@@ -1,0 +1,114 @@
+//! Panics are caught and told, and nothing foreign is called in the middle of anything.
+#![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
+
+use std::sync::Mutex;
+use std::task::Wake;
+
+use super::*;
+
+fn note(list: &Arc<Mutex<Vec<u32>>>, n: u32) -> Call {
+    let list = list.clone();
+    Call::Run(Box::new(move || list.lock().unwrap().push(n)))
+}
+
+#[test]
+fn a_panic_is_told_by_its_text_whatever_it_throws() {
+    assert_eq!(call(Foreign::Verify, || 3).unwrap(), 3);
+    let text = |f: fn()| call(Foreign::Compute, f).unwrap_err().to_string();
+    assert_eq!(text(|| panic!("plain")), "a closure that computes panicked: plain");
+    assert_eq!(text(|| panic!("number {}", 7)), "a closure that computes panicked: number 7");
+    assert!(text(|| std::panic::panic_any(7)).contains("no text"));
+    /// A payload whose destructor throws another one.
+    struct Again(u32);
+    impl Drop for Again {
+        fn drop(&mut self) {
+            if self.0 > 0 {
+                std::panic::panic_any(Again(self.0 - 1));
+            }
+        }
+    }
+    let before = panics();
+    assert!(text(|| std::panic::panic_any(Again(2))).contains("no text"));
+    assert!(panics() > before);
+    let panics = Panics::default();
+    for text in ["one", "two"] {
+        panics.note(&call(Foreign::Waker, || panic!("{text}")).unwrap_err());
+    }
+    assert_eq!((panics.count(), panics.first()), (2, Some("a waker panicked: one")));
+}
+
+#[test]
+fn what_is_put_aside_is_called_in_order_when_the_outermost_work_is_done() {
+    let called = Arc::new(Mutex::new(Vec::new()));
+    later(note(&called, 0), None);
+    assert_eq!(*called.lock().unwrap(), [0], "nothing is under way");
+    let outer = hold();
+    later(note(&called, 1), None);
+    let inner = hold();
+    later(note(&called, 2), None);
+    drop(inner);
+    assert_eq!(*called.lock().unwrap(), [0]);
+    drop(outer);
+    assert_eq!(*called.lock().unwrap(), [0, 1, 2]);
+}
+
+#[test]
+fn a_panic_among_them_keeps_no_other_from_being_called() {
+    let (called, panics) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Panics::default()));
+    let held = hold();
+    for n in 0..9 {
+        later(note(&called, n), Some(&panics));
+        later(Call::Run(Box::new(move || panic!("after {n}"))), Some(&panics));
+    }
+    struct Bad;
+    impl Drop for Bad {
+        fn drop(&mut self) {
+            panic!("a destructor");
+        }
+    }
+    later(Call::Drop(Box::new(Bad)), Some(&panics));
+    struct Loud;
+    impl Wake for Loud {
+        fn wake(self: Arc<Self>) {
+            panic!("a waker");
+        }
+    }
+    later(Call::Wake(Arc::new(Loud).into()), Some(&panics));
+    drop(held);
+    assert_eq!(*called.lock().unwrap(), (0..9).collect::<Vec<_>>());
+    assert_eq!((panics.count(), panics.first()), (11, Some("a callback panicked: after 0")));
+    assert!(!is_within());
+}
+
+#[test]
+fn a_chain_of_calls_is_a_loop_and_not_a_recursion() {
+    fn link(n: u32, end: &Arc<AtomicU64>) {
+        let (end, address) = (end.clone(), std::ptr::from_ref(&n).addr() as u64);
+        if n == 0 {
+            end.store(address, Ordering::SeqCst);
+        } else {
+            later(Call::Run(Box::new(move || link(n - 1, &end))), None);
+        }
+    }
+    let end = Arc::new(AtomicU64::new(0));
+    link(100_000, &end);
+    let here = std::ptr::from_ref(&end).addr() as u64;
+    assert!(here.abs_diff(end.load(Ordering::SeqCst)) < 1 << 20, "the last link is deep in the stack");
+}
+
+#[test]
+fn who_sleeps_within_a_call_lets_the_others_be_called_first() {
+    let called = Arc::new(Mutex::new(Vec::new()));
+    let (first, list) = (note(&called, 1), called.clone());
+    later(
+        Call::Run(Box::new(move || {
+            let _held = hold();
+            later(first, None);
+            assert!(list.lock().unwrap().is_empty() && is_within());
+            settle_before_sleep();
+            assert_eq!(*list.lock().unwrap(), [1]);
+        })),
+        None,
+    );
+    assert!(!is_within());
+}
