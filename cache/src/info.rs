@@ -10,7 +10,7 @@ use datapipes_core::{Error, ErrorKind, Result};
 use crate::engine::Extent;
 use crate::store::index::mix;
 use crate::sync::{Arc, Condvar, Mutex, PoisonError, lock};
-use crate::writes::Stamp;
+use crate::writes::{Stamp, Writes};
 
 /// Parts of the table, so that threads seldom meet.
 const PARTS: usize = 16;
@@ -48,11 +48,23 @@ struct Progress {
 /// An extent on its way.
 pub(crate) struct Flight {
     extent: Extent,
-    /// When it took off, by the versions of its bytes.
+    /// When it took off, by the versions of its own bytes: all of them, whatever part others want.
     stamp: Stamp,
     whole: bool,
     progress: Mutex<Progress>,
     landed: Condvar,
+}
+
+impl Flight {
+    /// Whether its bytes are those of the file from when it took off until now, and it has all of the extent. It is asked of
+    /// all that the flight brings: one who wants a part of it has fewer stripes, whose versions are no measure of the flight.
+    fn serves(&self, extent: Extent, writes: &Writes) -> bool {
+        let own = self.extent.offset..self.extent.end();
+        self.extent.offset == extent.offset
+            && self.extent.len >= extent.len
+            && self.whole
+            && writes.unchanged(&own, self.stamp)
+    }
 }
 
 /// A flight of one's own. Whoever drops it without a word, by a panic perhaps, leaves an error to those who wait.
@@ -85,15 +97,17 @@ impl InfoArea {
         &self.parts[mix(offset) as usize % PARTS]
     }
 
-    /// Takes the extent, or finds who has it. `stamp` is of now: a flight that took off before a change is of no use to who
-    /// asks after it. `whole` if, after the stamp, no byte of the extent was changing: only then others may use the bytes, of
-    /// which the one who reads may want but a few.
-    pub(crate) fn claim(&self, extent: Extent, stamp: Stamp, whole: bool) -> Claim<'_> {
+    /// Takes the extent, or finds who has it. A flight that took off before a change of its bytes is of no use to who asks
+    /// after it. Nor is one that took off while a byte of it was changing: who reads there may want none of the changing bytes,
+    /// and who asks may.
+    pub(crate) fn claim(&self, extent: Extent, writes: &Writes) -> Claim<'_> {
+        let range = extent.offset..extent.end();
+        // In this order: what begins to change after the look at the list is told by the stamp.
+        let stamp = writes.stamp(&range);
+        let whole = !writes.is_changing(&range);
         let mut part = lock(self.part(extent.offset));
         if let Some(flight) = part.get(&extent.offset)
-            && flight.extent.len >= extent.len
-            && flight.stamp == stamp
-            && flight.whole
+            && flight.serves(extent, writes)
         {
             lock(&flight.progress).waiting += 1;
             return Claim::Others(flight.clone());
@@ -129,6 +143,12 @@ impl InfoArea {
 }
 
 impl Own<'_> {
+    /// Whether this is the flight.
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn is_of(&self, flight: &Arc<Flight>) -> bool {
+        self.flight.as_ref().is_some_and(|own| Arc::ptr_eq(own, flight))
+    }
+
     /// Reports what came of it.
     pub(crate) fn landed(mut self, result: Result<&[u8], &Error>) {
         if let Some(flight) = self.flight.take() {
@@ -148,6 +168,12 @@ impl Drop for Own<'_> {
 }
 
 impl Flight {
+    /// Whether it has landed, so that waiting for it is no wait.
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn is_over(&self) -> bool {
+        lock(&self.progress).over
+    }
+
     /// Waits for another's flight: all of its bytes.
     ///
     /// # Errors

@@ -33,6 +33,8 @@ mod events;
 mod fine;
 mod gather;
 mod info;
+#[cfg(all(test, not(shuttle)))]
+mod interleavings;
 mod lanes;
 mod maintenance;
 mod metrics;

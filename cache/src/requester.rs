@@ -107,15 +107,12 @@ impl Inner {
         let mut others = Vec::new();
         for (number, request) in requests.iter().enumerate() {
             let extent = request.extent;
-            let range = extent.offset..extent.end();
-            let stamp = self.writes.stamp(&range);
-            let whole = !self.writes.is_changing(&range);
             if how.careful {
                 mine.push((number, None));
                 extents.push(extent);
                 continue;
             }
-            match self.info.claim(extent, stamp, whole) {
+            match self.info.claim(extent, &self.writes) {
                 Claim::Mine(flight) => {
                     mine.push((number, Some(flight)));
                     extents.push(extent);

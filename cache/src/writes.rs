@@ -23,11 +23,25 @@ use crate::sync::{Condvar, Mutex, PoisonError, lock};
 
 /// Versions; a stripe of 64 KiB has one of them.
 const STRIPES: usize = 256;
-const STRIPE: u64 = 64 << 10;
+pub(crate) const STRIPE: u64 = 64 << 10;
 
-/// The versions of a range at some moment.
+/// The versions of a range at some moment: which stripes it has, and the sum of their versions. Versions only grow, so sums
+/// over the same stripes are equal only if all versions are. Sums over different stripes say nothing about each other, so
+/// stamps of ranges with different stripes are never equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stamp(u64);
+pub(crate) struct Stamp {
+    sum: u64,
+    first: u16,
+    count: u16,
+}
+
+#[cfg(all(test, not(shuttle)))]
+impl Stamp {
+    /// The sum alone, by which nothing may be decided.
+    pub(crate) fn sum(self) -> u64 {
+        self.sum
+    }
+}
 
 /// The changes of one file.
 pub(crate) struct Writes {
@@ -51,9 +65,19 @@ impl Default for Writes {
     }
 }
 
-fn stripes(range: &Range<u64>) -> impl Iterator<Item = usize> {
+/// The first stripe of a range, and how many it has.
+#[inline]
+fn first_and_count(range: &Range<u64>) -> (u64, u64) {
     let (first, last) = (range.start / STRIPE, range.end.saturating_sub(1).max(range.start) / STRIPE);
-    let count = (last - first).saturating_add(1).min(STRIPES as u64);
+    match (last - first).saturating_add(1) {
+        count if count >= STRIPES as u64 => (0, STRIPES as u64),
+        count => (first % STRIPES as u64, count),
+    }
+}
+
+#[inline]
+fn stripes(range: &Range<u64>) -> impl Iterator<Item = usize> + use<> {
+    let (first, count) = first_and_count(range);
     (0..count).map(move |i| ((first + i) % STRIPES as u64) as usize)
 }
 
@@ -105,8 +129,9 @@ impl Writes {
     /// The versions now.
     #[inline]
     pub(crate) fn stamp(&self, range: &Range<u64>) -> Stamp {
-        // Versions only grow, so their sum is the same only if all of them are.
-        Stamp(stripes(range).map(|s| self.versions[s].load(Ordering::SeqCst)).fold(0, u64::wrapping_add))
+        let (first, count) = first_and_count(range);
+        let sum = stripes(range).map(|s| self.versions[s].load(Ordering::SeqCst)).fold(0, u64::wrapping_add);
+        Stamp { sum, first: first as u16, count: count as u16 }
     }
 
     /// Whether nothing of the range began to change since the stamp was taken.
@@ -117,7 +142,7 @@ impl Writes {
 
     /// The same, where the range itself was announced once more since.
     pub(crate) fn unchanged_but_once(&self, range: &Range<u64>, since: Stamp) -> bool {
-        self.stamp(range) == Stamp(since.0.wrapping_add(stripes(range).count() as u64))
+        self.stamp(range) == Stamp { sum: since.sum.wrapping_add(u64::from(since.count)), ..since }
     }
 
     /// Whether a byte of the range is changing.
@@ -188,6 +213,16 @@ mod tests {
         assert!(writes.unchanged_but_once(&(150..151), alone));
         writes.begin(&(0..1));
         assert!(!writes.unchanged_but_once(&(150..151), alone), "a neighbour in the same stripe counts as well");
+    }
+
+    #[test]
+    fn stamps_of_different_stripes_are_never_equal() {
+        let writes = Writes::default();
+        let (first, both) = (0..STRIPE, 0..2 * STRIPE);
+        assert_ne!(writes.stamp(&first), writes.stamp(&both), "though both sums are 0");
+        assert_ne!(writes.stamp(&first), writes.stamp(&(STRIPE..2 * STRIPE)));
+        assert_eq!(writes.stamp(&first), writes.stamp(&(5..6)), "of the same stripe");
+        assert_eq!(writes.stamp(&(7..u64::MAX)), writes.stamp(&(0..u64::MAX)), "all stripes are all stripes");
     }
 
     #[test]

@@ -323,7 +323,7 @@ fn what_changes_while_it_is_read_is_read_again() {
         (0..before).for_each(|_| fine.invalidate(65_536..65_537));
         let at = 65_536 - 64;
         let (in_hook, left) = (fine.clone(), AtomicBool::new(true));
-        array.hook(Some(Box::new(move |array, _| {
+        array.hook(Some(Arc::new(move |array, _| {
             if left.swap(false, SeqCst) {
                 array.change(|bytes| bytes[at as usize..at as usize + 64].iter_mut().for_each(|b| *b ^= 0xff));
                 (0..changes).for_each(|_| in_hook.invalidate(at..at + 64));
@@ -340,5 +340,53 @@ fn what_changes_while_it_is_read_is_read_again() {
             assert_eq!(out, now[of], "{before} changes before, {changes} meanwhile: old bytes were kept");
         }
         assert_eq!(fine.metrics().hits, 2, "what was read again is kept");
+    }
+}
+
+#[test]
+fn a_read_joins_no_flight_that_took_off_before_a_write_that_ended() {
+    // A read across two stripes of versions is on its way with the bytes from before a write; the write ends; then a read of
+    // the first part begins. However often either stripe changed before, it must not be given what is on its way.
+    for (before_first, before_second, changes) in (0..27u64).map(|n| (n / 9, n / 3 % 3, 1 + n % 3)) {
+        let array = Arc::new(Array::new(512, noise(256 << 10, 6)));
+        let fine = FineGrained::with_engine(array.clone(), small(Policy::default()), "array").unwrap();
+        let at = 65_536 - 64;
+        (0..before_first).for_each(|_| fine.invalidate(at..at + 64));
+        (0..before_second).for_each(|_| fine.invalidate(65_536..65_537));
+        let (in_hook, left) = (fine.clone(), AtomicBool::new(true));
+        let (tell, told) = std::sync::mpsc::channel();
+        array.hook(Some(Arc::new(move |array, extent| {
+            if !left.swap(false, SeqCst) {
+                return;
+            }
+            assert_eq!((extent.offset, extent.len), (at - 448, 1024), "one request over both stripes");
+            let new = array.change(|bytes| {
+                bytes[at as usize..at as usize + 64].iter_mut().for_each(|b| *b ^= 0xff);
+                bytes[at as usize..at as usize + 64].to_vec()
+            });
+            (0..changes).for_each(|_| in_hook.invalidate(at..at + 64));
+            let (fine, tell) = (in_hook.clone(), tell.clone());
+            let second = std::thread::spawn(move || {
+                let mut out = [0; 64];
+                fine.read(at, &mut out).unwrap();
+                tell.send((out.to_vec(), new)).unwrap();
+            });
+            // Until it has joined this read or is through without it.
+            let started = std::time::Instant::now();
+            while in_hook.metrics().joined == 0 && !second.is_finished() {
+                assert!(started.elapsed().as_secs() < 60, "the second read neither joins nor ends");
+                std::thread::yield_now();
+            }
+        })));
+        let mut out = [0; 128];
+        fine.read(at, &mut out).unwrap();
+        let (second, new) = told.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
+        array.hook(None);
+        let context = format!("{before_first} and {before_second} changes before, {changes} meanwhile");
+        assert!(second == new, "{context}: old bytes were given out after the write had ended");
+        assert!(out[..64] == new, "{context}: the first read was not repeated");
+        let mut again = [0; 64];
+        fine.read(at, &mut again).unwrap();
+        assert!(again == *new, "{context}: old bytes were kept");
     }
 }
