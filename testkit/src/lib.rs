@@ -5,6 +5,7 @@
 //! - [`validate`]: order and multiset checksum of data fed in pieces.
 //! - [`conformance`]: one suite for every backend and every locator.
 //! - [`Folder`]: where a test works; with `--cfg shuttle`, `schedules` runs one under schedules chosen at random.
+//! - [`Mounted`], [`without_calls`]: file systems and kernels that lack something.
 //!
 //! The first three do no I/O; the caller moves the bytes, through pipes.
 #![deny(unsafe_code)]
@@ -13,10 +14,14 @@ pub mod access;
 pub mod conformance;
 mod folder;
 pub mod generate;
+mod mounted;
 #[cfg(shuttle)]
 mod schedules;
 pub mod validate;
+mod without;
 
 pub use folder::Folder;
+pub use mounted::Mounted;
 #[cfg(shuttle)]
 pub use schedules::schedules;
+pub use without::{RefusedCall, without_calls};

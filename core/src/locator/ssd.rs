@@ -9,6 +9,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::extend;
 use super::watch::{self, Watchers};
 use super::{Endpoint, Facts, Handle, Locator, Persistence, Reach};
 use crate::error::{Error, ErrorKind, Result};
@@ -38,6 +39,7 @@ pub struct FilePlace {
     access: FileAccess,
     readable: bool,
     writable: bool,
+    appends: bool,
     block_device: bool,
     memory_align: u32,
     offset_align: u32,
@@ -79,9 +81,19 @@ impl FilePlace {
         self.readable
     }
 
-    /// Whether it may be written.
+    /// Whether it may be written at any offset.
     pub fn writable(&self) -> bool {
-        self.writable
+        self.not_writable().is_none()
+    }
+
+    /// Why it may not be written at any offset, if it may not.
+    pub fn not_writable(&self) -> Option<&'static str> {
+        match (self.writable, self.appends) {
+            (false, _) => Some("the file is open for reading only"),
+            // The kernel would put the bytes at the end, whatever offset it is given.
+            (true, true) => Some("the file is open for appending only (O_APPEND)"),
+            (true, false) => None,
+        }
     }
 
     /// Whether it is a block device rather than a file.
@@ -190,7 +202,8 @@ impl Ssd {
         Ssd::open_flags(dir.as_ref(), OFlags::RDWR | OFlags::TMPFILE)
     }
 
-    /// Takes a descriptor that somebody opened; `name` is for messages.
+    /// Takes a descriptor that somebody opened; `name` is for messages. One that was opened with `O_APPEND` is a source only:
+    /// the kernel writes to its end, whatever the offset.
     ///
     /// # Errors
     /// `InvalidInput` where it is neither a regular file nor a block device.
@@ -280,6 +293,7 @@ impl Ssd {
             access: FileAccess::Auto,
             readable: mode != OFlags::WRONLY,
             writable: mode != OFlags::RDONLY,
+            appends: flags.contains(OFlags::APPEND),
             block_device,
             memory_align,
             offset_align,
@@ -353,25 +367,24 @@ impl Ssd {
         self.reserve(0, len)
     }
 
-    /// Reserves space for a range, so that later writes there do not run out of it; the file is extended to its end. Where
-    /// the file system cannot reserve, only the length is set and `false` is returned.
+    /// Reserves space for a range, so that later writes there do not run out of it; the file is extended to its end, and
+    /// never shortened, whoever else writes or reserves meanwhile. Where the file system cannot reserve, only the length is
+    /// seen to and `false` is returned. The last byte of the range is written then, as zero, if the file was shorter, unless
+    /// a pipe of this process is about to write it; another process that writes this very byte at the same time may lose it.
     ///
     /// # Errors
-    /// As [`preallocate`](Self::preallocate).
+    /// As [`preallocate`](Self::preallocate); `OutOfRange` for a range beyond 2^63 - 1, what the kernel takes as an offset.
     pub fn reserve(&self, offset: u64, len: u64) -> Result<bool> {
-        if self.0.block_device || len == 0 {
+        if self.0.block_device {
             return Ok(true);
         }
-        match rustix::fs::fallocate(&self.0.cached, rustix::fs::FallocateFlags::empty(), offset, len) {
-            Ok(()) => Ok(true),
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-                if self.len()? < offset + len {
-                    self.set_len(offset + len)?;
-                }
-                Ok(false)
-            }
-            Err(e) => Err(self.0.error("reserve space for", e).bytes_done(0).offset(offset)),
-        }
+        let end = offset.checked_add(len).filter(|end| i64::try_from(*end).is_ok());
+        let Some(end) = end else {
+            let context = format!("{len} bytes at {offset} of {}", self.0.path.display());
+            return Err(Error::new(ErrorKind::OutOfRange, "reserve", context));
+        };
+        extend::reserve(&self.0.cached, &self.0.watchers, offset..end)
+            .map_err(|e| self.0.error("reserve space for", e).bytes_done(0).offset(offset))
     }
 
     /// The locator of an open file.
