@@ -3,10 +3,10 @@
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use serde::{Deserialize, Serialize};
 
 use super::extend;
@@ -36,6 +36,8 @@ pub struct FilePlace {
     cached: OwnedFd,
     /// Opened with `O_DIRECT`, or why that was refused.
     direct: Result<OwnedFd, String>,
+    /// Why requests past the page cache were refused, once one was.
+    direct_refused: Arc<OnceLock<String>>,
     access: FileAccess,
     readable: bool,
     writable: bool,
@@ -68,7 +70,17 @@ impl FilePlace {
     /// # Errors
     /// The reason, as text for the route.
     pub fn direct_fd(&self) -> Result<BorrowedFd<'_>, &str> {
+        if let Some(why) = self.direct_refused.get() {
+            return Err(why);
+        }
         self.direct.as_ref().map(AsFd::as_fd).map_err(String::as_str)
+    }
+
+    /// Takes note that the file system opens the file past the page cache and refuses requests there. From now on
+    /// [`direct_fd`](Self::direct_fd) says so, for every place that shares this opening of the file.
+    pub fn refuse_direct(&self, why: impl Into<String>) {
+        // Whoever was first has said it.
+        let _ = self.direct_refused.set(why.into());
     }
 
     /// What the caller asked for.
@@ -290,6 +302,7 @@ impl Ssd {
             path: path.to_path_buf(),
             cached,
             direct,
+            direct_refused: Arc::default(),
             access: FileAccess::Auto,
             readable: mode != OFlags::WRONLY,
             writable: mode != OFlags::RDONLY,
@@ -309,7 +322,7 @@ impl Ssd {
     pub fn with_access(&self, access: FileAccess) -> Result<Ssd> {
         let old = &self.0;
         if access == FileAccess::Direct
-            && let Err(why) = &old.direct
+            && let Err(why) = old.direct_fd()
         {
             return Err(Error::new(ErrorKind::Unavailable, "open direct", format!("{}: {why}", old.path.display()))
                 .advice("use cached or auto access"));
@@ -322,6 +335,7 @@ impl Ssd {
                 Ok(fd) => Ok(dup(fd)?),
                 Err(why) => Err(why.clone()),
             },
+            direct_refused: old.direct_refused.clone(),
             access,
             watchers: old.watchers.clone(),
             ..**old
@@ -345,6 +359,26 @@ impl Ssd {
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> Result<u64> {
         self.0.len()
+    }
+
+    /// Whether [`len`](Self::len) is the number of bytes that reading gives. Files that the kernel makes up while they are
+    /// read (in /proc, /sys) state 0, or a page, and hold more or less: they are read to their end, whatever they state.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn len_is_exact(&self) -> Result<bool> {
+        let file = &self.0;
+        let stat = rustix::fs::fstat(&file.cached).map_err(|e| file.error("measure", e))?;
+        // What has blocks is on a medium. Nothing else is looked into, so that the page cache stays as it is.
+        if file.block_device || stat.st_blocks > 0 || !file.readable {
+            return Ok(true);
+        }
+        let len = u64::try_from(stat.st_size).unwrap_or(0);
+        let has = |at: u64| {
+            let there = retry_on_intr(|| rustix::io::pread(&file.cached, &mut [0u8; 1], at));
+            there.map(|bytes| bytes > 0).map_err(|e| file.error("read", e).offset(at))
+        };
+        Ok(!has(len)? && (len == 0 || has(len - 1)?))
     }
 
     /// Cuts or extends to `len` bytes; an extension reads as zeros.
