@@ -292,6 +292,7 @@ pub struct Done {
 
 /// What a mover did, so that what a route claims can be checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Counters {
     /// Transfers completed without an error.
     pub transfers: u64,
@@ -319,6 +320,9 @@ pub struct Counters {
     pub short_finished: u64,
     /// Requests repeated after EINTR or EAGAIN.
     pub retries: u64,
+    /// Requests that the file system refused past the page cache, though it opened the file for that; they were made
+    /// again through it.
+    pub direct_refused: u64,
     /// The most requests outstanding at once.
     pub max_outstanding: u64,
     /// Time during which the mover had work, in nanoseconds (transfers below 64 KiB on a core are counted, not timed).
@@ -343,6 +347,7 @@ impl Counters {
         self.bounced_bytes += other.bounced_bytes;
         self.short_finished += other.short_finished;
         self.retries += other.retries;
+        self.direct_refused += other.direct_refused;
         self.max_outstanding = self.max_outstanding.max(other.max_outstanding);
         self.busy_ns += other.busy_ns;
         self.wrong_core += other.wrong_core;

@@ -5,6 +5,7 @@
 //! - [`validate`]: order and multiset checksum of data fed in pieces.
 //! - [`conformance`]: one suite for every backend and every locator.
 //! - [`Folder`]: where a test works; with `--cfg shuttle`, `schedules` runs one under schedules chosen at random.
+//! - [`Mounted`], [`without_calls`]: file systems and kernels that lack something.
 //!
 //! - [`child`]: pieces of a test in another process: a fork, another user, limits.
 //!
@@ -16,10 +17,14 @@ pub mod child;
 pub mod conformance;
 mod folder;
 pub mod generate;
+mod mounted;
 #[cfg(shuttle)]
 mod schedules;
 pub mod validate;
+mod without;
 
 pub use folder::Folder;
+pub use mounted::Mounted;
 #[cfg(shuttle)]
 pub use schedules::schedules;
+pub use without::{RefusedCall, without_calls};

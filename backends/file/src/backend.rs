@@ -8,7 +8,7 @@ use datapipes_core::backend::{Ask, Backend, Knob, Mover, Offer, Primitive};
 use datapipes_core::locator::FilePlace;
 use datapipes_core::memory::MemoryRange;
 use datapipes_core::topology::BlockDevice;
-use datapipes_core::{Error, ErrorKind, Persistence, Result};
+use datapipes_core::{Error, ErrorKind, FileAccess, Persistence, Result};
 
 use crate::choice::{self, Engine};
 use crate::faults::Faults;
@@ -131,7 +131,9 @@ impl FileBackend {
             slice_bytes: if registers { slice } else { 0 },
             io_priority: if ask.constraints.urgent { crate::priority::urgent() } else { 0 },
         };
-        Site::new(file.clone(), ends.memory.clone(), rules, queue, self.config.faults.clone())
+        let falls_back = lane == Lane::Direct && may_fall_back(ask, ends);
+        let ends = (file.clone(), ends.memory.clone());
+        Site::new(ends, rules, falls_back, queue, self.config.faults.clone())
     }
 
     fn why(&self, engine: Engine, lane: Lane, direction: Direction, choice: &choice::Choice) -> String {
@@ -167,6 +169,20 @@ fn ends<'a>(ask: &Ask<'a>) -> Option<Ends<'a>> {
     }
     let (memory, file) = (ask.source.memory()?, ask.target.file()?);
     Some(Ends { file, memory, direction: Direction::Write })
+}
+
+/// Whether requests may go through the page cache although the primitive goes past it: not where the caller demands it.
+fn may_fall_back(ask: &Ask<'_>, ends: &Ends<'_>) -> bool {
+    let (access, demands) = (ends.file.access(), ask.constraints);
+    let through = |p: &&(&str, Engine, Lane, Option<Direction>)| p.2 == Lane::Cached && serves(ends.direction, p.3);
+    let is_left = |name: &str| {
+        (demands.only.is_empty() || demands.only.iter().any(|only| only == name))
+            && !demands.deny.iter().any(|deny| deny == name)
+    };
+    access == FileAccess::Auto
+        && !demands.bypass_page_cache
+        && !demands.require_offload
+        && PRIMITIVES.iter().filter(through).any(|p| is_left(p.0))
 }
 
 fn serves(direction: Direction, only: Option<Direction>) -> bool {

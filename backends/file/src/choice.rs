@@ -71,9 +71,9 @@ pub(crate) fn quality(
     direction: Direction,
     (engine, lane): (Engine, Lane),
 ) -> Result<Quality, String> {
-    match (direction, file.readable(), file.writable()) {
+    match (direction, file.readable(), file.not_writable()) {
         (Direction::Read, false, _) => return Err("the file is open for writing only".into()),
-        (Direction::Write, _, false) => return Err("the file is open for reading only".into()),
+        (Direction::Write, _, Some(why)) => return Err(why.into()),
         _ => {}
     }
     match (file.access(), lane) {

@@ -70,8 +70,8 @@ pub(crate) fn offer(source: &FilePlace, target: &FilePlace) -> (Result<Quality, 
     if !source.readable() {
         return refuse("the source is open for writing only");
     }
-    if !target.writable() {
-        return refuse("the target is open for reading only");
+    if let Some(why) = target.not_writable() {
+        return refuse(&format!("it cannot be a target: {why}"));
     }
     let quality = |latency_ns, bytes_per_s, cpu_share, cached: bool| Quality {
         latency_ns,

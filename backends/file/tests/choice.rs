@@ -297,3 +297,20 @@ fn blocks_are_shared_where_the_file_system_can() {
         std::panic::resume_unwind(panic);
     }
 }
+
+#[test]
+fn a_file_that_is_open_for_appending_is_no_target() {
+    let path = disk().join(format!("append-{}", std::process::id()));
+    std::fs::write(&path, b"first").unwrap();
+    let opened = std::fs::File::options().read(true).append(true).open(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let ssd = Ssd::from_fd(opened.into(), "log").unwrap();
+    let (machine, dram) = (machine(Config::default()), memory(5));
+    let other = file(&disk(), b"other", FileAccess::Auto).unwrap();
+    for refused in [machine.connect(&dram, &ssd), machine.connect(&other, &ssd)] {
+        let e = refused.unwrap_err();
+        assert!(e.kind() == ErrorKind::Unsupported && e.to_string().contains("O_APPEND"), "{e}");
+    }
+    machine.connect(&ssd, &dram).unwrap().transfer(Span { source: 0, target: 0, len: 5 }).unwrap();
+    assert_eq!(&dram.lease().unwrap()[..], b"first");
+}

@@ -6,6 +6,7 @@
 mod cache;
 mod draft;
 mod dram;
+mod extend;
 mod numa;
 mod pmem;
 mod ssd;

@@ -179,9 +179,9 @@ mod tests {
 
     #[test]
     fn memory_of_every_node_is_there() {
-        let nodes = Node::all();
+        let nodes = if cfg!(miri) { Vec::new() } else { Node::all() };
         if nodes.is_empty() {
-            println!("SKIPPED: memory_of_every_node_is_there: the kernel tells of no NUMA nodes");
+            println!("SKIPPED: memory_of_every_node_is_there: the kernel (or Miri) tells of no NUMA nodes");
         }
         for node in nodes.iter().filter(|n| n.total_bytes != Some(0)) {
             let index = u32::try_from(node.index).unwrap();

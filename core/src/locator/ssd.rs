@@ -3,12 +3,13 @@
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use serde::{Deserialize, Serialize};
 
+use super::extend;
 use super::watch::{self, Watchers};
 use super::{Endpoint, Facts, Handle, Locator, Persistence, Reach};
 use crate::error::{Error, ErrorKind, Result};
@@ -35,9 +36,12 @@ pub struct FilePlace {
     cached: OwnedFd,
     /// Opened with `O_DIRECT`, or why that was refused.
     direct: Result<OwnedFd, String>,
+    /// Why requests past the page cache were refused, once one was.
+    direct_refused: Arc<OnceLock<String>>,
     access: FileAccess,
     readable: bool,
     writable: bool,
+    appends: bool,
     block_device: bool,
     memory_align: u32,
     offset_align: u32,
@@ -66,7 +70,17 @@ impl FilePlace {
     /// # Errors
     /// The reason, as text for the route.
     pub fn direct_fd(&self) -> Result<BorrowedFd<'_>, &str> {
+        if let Some(why) = self.direct_refused.get() {
+            return Err(why);
+        }
         self.direct.as_ref().map(AsFd::as_fd).map_err(String::as_str)
+    }
+
+    /// Takes note that the file system opens the file past the page cache and refuses requests there. From now on
+    /// [`direct_fd`](Self::direct_fd) says so, for every place that shares this opening of the file.
+    pub fn refuse_direct(&self, why: impl Into<String>) {
+        // Whoever was first has said it.
+        let _ = self.direct_refused.set(why.into());
     }
 
     /// What the caller asked for.
@@ -79,9 +93,19 @@ impl FilePlace {
         self.readable
     }
 
-    /// Whether it may be written.
+    /// Whether it may be written at any offset.
     pub fn writable(&self) -> bool {
-        self.writable
+        self.not_writable().is_none()
+    }
+
+    /// Why it may not be written at any offset, if it may not.
+    pub fn not_writable(&self) -> Option<&'static str> {
+        match (self.writable, self.appends) {
+            (false, _) => Some("the file is open for reading only"),
+            // The kernel would put the bytes at the end, whatever offset it is given.
+            (true, true) => Some("the file is open for appending only (O_APPEND)"),
+            (true, false) => None,
+        }
     }
 
     /// Whether it is a block device rather than a file.
@@ -190,7 +214,8 @@ impl Ssd {
         Ssd::open_flags(dir.as_ref(), OFlags::RDWR | OFlags::TMPFILE)
     }
 
-    /// Takes a descriptor that somebody opened; `name` is for messages.
+    /// Takes a descriptor that somebody opened; `name` is for messages. One that was opened with `O_APPEND` is a source only:
+    /// the kernel writes to its end, whatever the offset.
     ///
     /// # Errors
     /// `InvalidInput` where it is neither a regular file nor a block device.
@@ -277,9 +302,11 @@ impl Ssd {
             path: path.to_path_buf(),
             cached,
             direct,
+            direct_refused: Arc::default(),
             access: FileAccess::Auto,
             readable: mode != OFlags::WRONLY,
             writable: mode != OFlags::RDONLY,
+            appends: flags.contains(OFlags::APPEND),
             block_device,
             memory_align,
             offset_align,
@@ -295,7 +322,7 @@ impl Ssd {
     pub fn with_access(&self, access: FileAccess) -> Result<Ssd> {
         let old = &self.0;
         if access == FileAccess::Direct
-            && let Err(why) = &old.direct
+            && let Err(why) = old.direct_fd()
         {
             return Err(Error::new(ErrorKind::Unavailable, "open direct", format!("{}: {why}", old.path.display()))
                 .advice("use cached or auto access"));
@@ -308,6 +335,7 @@ impl Ssd {
                 Ok(fd) => Ok(dup(fd)?),
                 Err(why) => Err(why.clone()),
             },
+            direct_refused: old.direct_refused.clone(),
             access,
             watchers: old.watchers.clone(),
             ..**old
@@ -333,6 +361,26 @@ impl Ssd {
         self.0.len()
     }
 
+    /// Whether [`len`](Self::len) is the number of bytes that reading gives. Files that the kernel makes up while they are
+    /// read (in /proc, /sys) state 0, or a page, and hold more or less: they are read to their end, whatever they state.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn len_is_exact(&self) -> Result<bool> {
+        let file = &self.0;
+        let stat = rustix::fs::fstat(&file.cached).map_err(|e| file.error("measure", e))?;
+        // What has blocks is on a medium. Nothing else is looked into, so that the page cache stays as it is.
+        if file.block_device || stat.st_blocks > 0 || !file.readable {
+            return Ok(true);
+        }
+        let len = u64::try_from(stat.st_size).unwrap_or(0);
+        let has = |at: u64| {
+            let there = retry_on_intr(|| rustix::io::pread(&file.cached, &mut [0u8; 1], at));
+            there.map(|bytes| bytes > 0).map_err(|e| file.error("read", e).offset(at))
+        };
+        Ok(!has(len)? && (len == 0 || has(len - 1)?))
+    }
+
     /// Cuts or extends to `len` bytes; an extension reads as zeros.
     ///
     /// # Errors
@@ -353,25 +401,24 @@ impl Ssd {
         self.reserve(0, len)
     }
 
-    /// Reserves space for a range, so that later writes there do not run out of it; the file is extended to its end. Where
-    /// the file system cannot reserve, only the length is set and `false` is returned.
+    /// Reserves space for a range, so that later writes there do not run out of it; the file is extended to its end, and
+    /// never shortened, whoever else writes or reserves meanwhile. Where the file system cannot reserve, only the length is
+    /// seen to and `false` is returned. The last byte of the range is written then, as zero, if the file was shorter, unless
+    /// a pipe of this process is about to write it; another process that writes this very byte at the same time may lose it.
     ///
     /// # Errors
-    /// As [`preallocate`](Self::preallocate).
+    /// As [`preallocate`](Self::preallocate); `OutOfRange` for a range beyond 2^63 - 1, what the kernel takes as an offset.
     pub fn reserve(&self, offset: u64, len: u64) -> Result<bool> {
-        if self.0.block_device || len == 0 {
+        if self.0.block_device {
             return Ok(true);
         }
-        match rustix::fs::fallocate(&self.0.cached, rustix::fs::FallocateFlags::empty(), offset, len) {
-            Ok(()) => Ok(true),
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-                if self.len()? < offset + len {
-                    self.set_len(offset + len)?;
-                }
-                Ok(false)
-            }
-            Err(e) => Err(self.0.error("reserve space for", e).bytes_done(0).offset(offset)),
-        }
+        let end = offset.checked_add(len).filter(|end| i64::try_from(*end).is_ok());
+        let Some(end) = end else {
+            let context = format!("{len} bytes at {offset} of {}", self.0.path.display());
+            return Err(Error::new(ErrorKind::OutOfRange, "reserve", context));
+        };
+        extend::reserve(&self.0.cached, &self.0.watchers, offset..end)
+            .map_err(|e| self.0.error("reserve space for", e).bytes_done(0).offset(offset))
     }
 
     /// The locator of an open file.

@@ -69,6 +69,19 @@ impl Watchers {
         }
     }
 
+    /// Runs what changes a range, and nothing else of this process that is told here changes it meanwhile. `None`, and
+    /// nothing is run, where such a change is under way already. Who begins another change waits until this one is over.
+    pub(crate) fn alone<R>(&self, range: Range<u64>, change: impl FnOnce() -> R) -> Option<R> {
+        let known = self.lock();
+        if known.under_way.values().any(|other| other.start < range.end && range.start < other.end) {
+            return None;
+        }
+        each(&known, |w| w.changing(range.clone()));
+        let result = change();
+        each(&known, |w| w.changed(range.clone()));
+        Some(result)
+    }
+
     /// Runs what changes a range.
     pub(crate) fn around<R>(&self, range: Range<u64>, change: impl FnOnce() -> R) -> R {
         let number = self.begin(range);

@@ -50,7 +50,14 @@ impl MemoryRange {
     }
 }
 
+/// Miri knows no NUMA: as a kernel without.
+#[cfg(miri)]
+fn pages_status(_: &[*mut libc::c_void], _: &mut [i32]) -> Result<()> {
+    Err(Error::new(ErrorKind::Unavailable, "verify", "on which NUMA nodes the pages are").errno(libc::ENOSYS))
+}
+
 /// The node of each page, or its negative errno.
+#[cfg(not(miri))]
 fn pages_status(pages: &[*mut libc::c_void], status: &mut [i32]) -> Result<()> {
     debug_assert_eq!(pages.len(), status.len());
     let nowhere = std::ptr::null::<libc::c_int>();

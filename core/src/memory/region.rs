@@ -189,11 +189,7 @@ impl Region {
             return Err(Error::new(ErrorKind::InvalidInput, "bind", format!("NUMA node {node}")));
         };
         *word = 1 << (node % 64);
-        // SAFETY: the range is this region's mapping; the mask is an array of 1024 bits that outlives the call.
-        let rc = unsafe {
-            libc::syscall(libc::SYS_mbind, self.address(), self.len(), MPOL_BIND, mask.as_ptr(), mask.len() * 64, 0u32)
-        };
-        if rc != 0 {
+        if !bind_pages(self, &mask, MPOL_BIND) {
             let e = last_os_error("bind", format!("{} bytes to NUMA node {node}", self.len()));
             return Err(e.advice("see `dpipe machine` for the nodes that exist"));
         }
@@ -495,6 +491,16 @@ fn last_os_error(operation: &'static str, context: String) -> Error {
 #[cfg(not(miri))]
 use libc::madvise as advise;
 
+/// Whether the kernel takes the policy for all of a region; errno says why not.
+#[cfg(not(miri))]
+fn bind_pages(region: &Region, mask: &[u64; 16], policy: libc::c_int) -> bool {
+    let bits = mask.len() * 64;
+    // SAFETY: the range is this region's mapping; the mask is an array of so many bits that outlives the call.
+    let rc =
+        unsafe { libc::syscall(libc::SYS_mbind, region.address(), region.len(), policy, mask.as_ptr(), bits, 0u32) };
+    rc == 0
+}
+
 /// Anonymous private pages at an address of the kernel's choice; `MAP_FAILED` and errno where it refuses.
 #[cfg(not(miri))]
 fn map_pages(len: usize) -> *mut libc::c_void {
@@ -512,10 +518,17 @@ unsafe fn unmap_pages(base: *mut u8, len: usize) {
     unsafe { libc::munmap(base.cast(), len) };
 }
 
-/// Miri knows neither `MAP_NORESERVE` nor advice: there, memory comes from the allocator.
+/// Miri knows neither `MAP_NORESERVE` nor advice, and no NUMA: there, memory comes from the allocator, and binding is
+/// refused as by a kernel without NUMA.
 #[cfg(miri)]
 mod miri {
     use std::alloc::{Layout, alloc_zeroed, dealloc};
+
+    pub(super) fn bind_pages(_: &super::Region, _: &[u64; 16], _: libc::c_int) -> bool {
+        // SAFETY: the address is that of this thread's errno.
+        unsafe { *libc::__errno_location() = libc::ENOSYS };
+        false
+    }
 
     fn layout(len: usize) -> Option<Layout> {
         Layout::from_size_align(len, super::page_size()).ok()
@@ -543,7 +556,7 @@ mod miri {
     }
 }
 #[cfg(miri)]
-use miri::{advise, map_pages, unmap_pages};
+use miri::{advise, bind_pages, map_pages, unmap_pages};
 
 fn page_size() -> usize {
     rustix::param::page_size()

@@ -97,6 +97,7 @@ impl fmt::Display for Report {
                 ("bytes bounced", c.bounced_bytes),
                 ("short requests finished", c.short_finished),
                 ("retries", c.retries),
+                ("requests refused past the page cache and made through it", c.direct_refused),
                 ("most outstanding", c.max_outstanding),
                 ("failed", c.failed),
                 ("on the wrong core", c.wrong_core),

@@ -31,7 +31,7 @@ pub struct Storage {
     pub device_absent: Option<String>,
     /// Direct I/O on files here.
     pub direct_io: DirectIo,
-    /// Size of the file system (or device) in bytes.
+    /// Size of the file system (or device) in bytes; None where the file system states none.
     pub total_bytes: Option<u64>,
     /// Unused bytes, those reserved for root included.
     pub free_bytes: Option<u64>,
@@ -99,7 +99,8 @@ impl BlockDevice {
         };
         if is_device {
             storage.total_bytes = storage.device.as_ref().and_then(|device| device.size_bytes);
-        } else if let Ok(fs) = rustix::fs::statvfs(path) {
+        } else if let Some(fs) = rustix::fs::statvfs(path).ok().filter(|fs| fs.f_blocks > 0) {
+            // A file system that states no blocks at all does not count them (some of FUSE, /proc): it is not full.
             storage.total_bytes = fs.f_blocks.checked_mul(fs.f_frsize);
             storage.free_bytes = fs.f_bfree.checked_mul(fs.f_frsize);
             storage.available_bytes = fs.f_bavail.checked_mul(fs.f_frsize);

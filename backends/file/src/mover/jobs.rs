@@ -5,6 +5,7 @@
 //! settle: done    -> all requests of the job quiet? leases go, the job is done
 //!         short   -> the remainder to the front of the rests, to be cut again (alignment may differ now)
 //!         EINTR   -> the same, at most TRIES times without progress
+//!         EINVAL past the page cache -> the same, through it, if the caller leaves the choice to us
 //!         error   -> rests behind it are dropped, those before it still move, so that `bytes_done` is a prefix
 //! ```
 #![allow(unsafe_code)] // Calls the copies of `bounce` with addresses that jobs lease.
@@ -215,7 +216,7 @@ impl Jobs {
             address: address as u64,
             room: site.room(region_at, job.span.len),
         };
-        let cut = site.rules.cut(&need);
+        let cut = site.rules_now().cut(&need);
         let nth = site.requests.fetch_add(1, Ordering::Relaxed);
         let (len, injected) = verdict(&site, cut.lane, cut.file_at, cut.io_len, nth);
         let mut piece = Piece {
@@ -285,7 +286,7 @@ impl Jobs {
         }
         if moved < useful {
             let rest = Rest { slot, at: at + moved, len: useful - moved, tries: if moved > 0 { 0 } else { tries + 1 } };
-            match self.stopped(&rest, result, moved) {
+            match self.stopped(&rest, lane, result, moved) {
                 Ok(()) => self.rest(rest, true),
                 Err(e) => self.fail(slot, rest.at, e),
             }
@@ -294,7 +295,7 @@ impl Jobs {
     }
 
     /// Whether a request that stopped early is worth another try, or what the job's error is.
-    fn stopped(&mut self, rest: &Rest, result: i32, moved: u64) -> Result<()> {
+    fn stopped(&mut self, rest: &Rest, lane: Lane, result: i32, moved: u64) -> Result<()> {
         let file_at = self.job(rest.slot).file_at + rest.at;
         let os = |errno: i32| Error::os(self.site.operation(), errno, self.path()).offset(file_at).bytes_done(rest.at);
         // ECANCELED: the thread that submitted it ended, and its workers with it; the request itself is fine.
@@ -307,8 +308,12 @@ impl Jobs {
             self.counters.retries += 1;
             return Ok(());
         }
-        if -result == libc::EINVAL && self.site.rules.lane == Lane::Direct {
-            return Err(os(libc::EINVAL).advice("the file system refuses this direct request: use cached access"));
+        if lane == Lane::Direct && matches!(-result, libc::EINVAL | libc::EOPNOTSUPP) {
+            if self.site.fall_back(-result) {
+                self.counters.direct_refused += 1;
+                return Ok(());
+            }
+            return Err(os(-result).advice("the file system refuses this direct request: use cached access"));
         }
         if result < 0 {
             return Err(os(-result));

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use datapipes_core::locator::FilePlace;
 use datapipes_core::memory::MemoryRange;
@@ -37,14 +37,18 @@ pub(crate) struct Site {
     pub(crate) requests: AtomicU64,
     pub(crate) bounces: Bounces,
     direct: RawFd,
+    /// Whether requests that the file system refuses past the page cache may be made through it.
+    falls_back: bool,
+    /// It refused one: all later ones go through the page cache.
+    fell_back: AtomicBool,
 }
 
 impl Site {
     /// The file and the memory, with the alignments taken from the file.
     pub(crate) fn new(
-        file: Arc<FilePlace>,
-        memory: MemoryRange,
+        (file, memory): (Arc<FilePlace>, MemoryRange),
         rules: Rules,
+        falls_back: bool,
         queue: Queue,
         faults: Option<Arc<dyn Faults>>,
     ) -> Result<Site> {
@@ -58,7 +62,27 @@ impl Site {
         };
         let buffer = BOUNCE.max(rules.edge_align).max(rules.offset_align);
         let bounces = Bounces::new(usize::try_from(buffer).unwrap_or(1 << 20));
-        Ok(Site { file, memory, rules, queue, faults, requests: AtomicU64::new(0), bounces, direct })
+        let fell_back = AtomicBool::new(false);
+        let requests = AtomicU64::new(0);
+        Ok(Site { file, memory, rules, queue, faults, requests, bounces, direct, falls_back, fell_back })
+    }
+
+    /// The rules as they are now: those of the page cache, once the file system refused what goes past it.
+    pub(crate) fn rules_now(&self) -> Rules {
+        match self.fell_back.load(Ordering::Relaxed) {
+            true => Rules { lane: Lane::Cached, ..self.rules },
+            false => self.rules,
+        }
+    }
+
+    /// The file system refused a request past the page cache. True where it is to be made again, through it.
+    pub(crate) fn fall_back(&self, errno: i32) -> bool {
+        if self.falls_back && !self.fell_back.swap(true, Ordering::Relaxed) {
+            let errno = std::io::Error::from_raw_os_error(errno);
+            self.file
+                .refuse_direct(format!("the file system opens it past the page cache and refuses requests: {errno}"));
+        }
+        self.falls_back
     }
 
     /// The descriptor of a lane. It lives as long as the site, which holds the file.

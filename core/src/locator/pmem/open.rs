@@ -4,12 +4,12 @@ use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, Stat};
+use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::PmemOptions;
 use crate::error::{Error, ErrorKind, Result};
-use crate::locator::folder_of;
+use crate::locator::{extend, folder_of, watch};
 use crate::memory::{MemoryRange, Region, Sharing, WriteBack};
 
 /// The alignment of mappings of a DAX device that does not tell its own.
@@ -79,14 +79,10 @@ impl<'a> Opened<'a> {
             return Err(self.bad("has no bytes to map".into()).advice("give a length"));
         }
         if has < len {
-            match rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), 0, len) {
-                Ok(()) => {}
-                // Such a file gets its blocks on the first touch, which a full file system answers with SIGBUS.
-                Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-                    rustix::fs::ftruncate(&self.fd, len).map_err(|e| self.os("extend", e).offset(len))?;
-                }
-                Err(e) => return Err(self.os("reserve space for", e).offset(len)),
-            }
+            let watchers = watch::of((self.stat.st_dev, self.stat.st_ino));
+            // Where the file system cannot reserve, such a file gets its blocks on the first touch, which a full one answers
+            // with SIGBUS.
+            extend::reserve(&self.fd, &watchers, 0..len).map_err(|e| self.os("reserve space for", e).offset(len))?;
             rustix::fs::fsync(&self.fd).map_err(|e| self.os("sync", e))?;
         }
         Ok(len)

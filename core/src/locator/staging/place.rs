@@ -253,7 +253,9 @@ impl Opened {
         let free = match (&self.file, self.endpoint.facts.len) {
             (_, Some(len)) => Some(len),
             (Some(ssd), None) => {
-                rustix::fs::fstatvfs(ssd.file().cached_fd()).ok().and_then(|fs| fs.f_bavail.checked_mul(fs.f_frsize))
+                // A file system that states no blocks at all does not count them; it is not full.
+                let fs = rustix::fs::fstatvfs(ssd.file().cached_fd()).ok().filter(|fs| fs.f_blocks > 0);
+                fs.and_then(|fs| fs.f_bavail.checked_mul(fs.f_frsize))
             }
             (None, None) => None,
         };

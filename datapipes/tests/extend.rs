@@ -1,0 +1,183 @@
+//! Files grow by reserving, and nothing that was written is cut off by it: where the file system reserves, and where it
+//! cannot.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::sync::Barrier;
+
+use datapipes::{Dram, Machine, Pmem, PmemOptions, Span, Ssd};
+use datapipes_testkit::{Folder, Mounted, RefusedCall, without_calls};
+
+const NO_FALLOCATE: RefusedCall = RefusedCall { number: libc::SYS_fallocate, errno: libc::EOPNOTSUPP };
+const LANES: u64 = 4;
+const RUN: u64 = 96 << 10;
+const ROUNDS: u64 = 24;
+
+fn here() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+}
+
+/// Each lane reserves a run of its own and writes it, as lanes of a sort do, all in the same file at the same time.
+fn lanes_reserve_and_write(ssd: &Ssd) {
+    let machine = Machine::discover();
+    let barrier = Barrier::new(LANES as usize);
+    std::thread::scope(|scope| {
+        for lane in 0..LANES {
+            let (machine, barrier, ssd) = (&machine, &barrier, ssd.clone());
+            scope.spawn(move || {
+                let memory = Dram::allocate(RUN as usize).unwrap();
+                let pipe = machine.connect(&memory, &ssd).unwrap();
+                for round in 0..ROUNDS {
+                    let at = (round * LANES + lane) * RUN;
+                    memory.lease_mut().unwrap().fill(mark(at));
+                    barrier.wait();
+                    ssd.reserve(at, RUN).unwrap();
+                    pipe.transfer(Span { source: 0, target: at, len: RUN }).unwrap();
+                }
+            });
+        }
+    });
+    let all = ROUNDS * LANES * RUN;
+    assert!(ssd.len().unwrap() >= all, "{} of {all}", ssd.len().unwrap());
+    let memory = Dram::allocate(all as usize).unwrap();
+    machine.connect(ssd, &memory).unwrap().transfer(Span { source: 0, target: 0, len: all }).unwrap();
+    let bytes = memory.lease().unwrap();
+    for at in (0..all).step_by(RUN as usize) {
+        let run = &bytes[at as usize..(at + RUN) as usize];
+        let wrong = run.iter().position(|byte| *byte != mark(at));
+        assert_eq!(wrong, None, "the run at {at} has lost its byte {wrong:?}");
+    }
+}
+
+/// A byte that is not zero, by run.
+fn mark(at: u64) -> u8 {
+    (at / RUN % 251 + 1) as u8
+}
+
+#[test]
+fn lanes_that_reserve_lose_nothing_where_the_file_system_cannot() {
+    let folder = Folder::under(here()).unwrap();
+    let work = || {
+        let ssd = Ssd::create(folder.path("spill")).unwrap();
+        assert!(!ssd.reserve(0, 1).unwrap(), "the call is refused");
+        lanes_reserve_and_write(&ssd);
+    };
+    if let Err(why) = without_calls(&[NO_FALLOCATE], work) {
+        println!("SKIPPED: lanes_that_reserve_lose_nothing_where_the_file_system_cannot: {why}");
+    }
+}
+
+#[test]
+fn lanes_that_reserve_lose_nothing_on_a_real_file_system_without_fallocate() {
+    match Mounted::bindfs(here()) {
+        Ok(mounted) => {
+            let ssd = Ssd::create(mounted.path("spill")).unwrap();
+            assert!(!ssd.reserve(0, 1).unwrap(), "bindfs is taken for its lack of fallocate");
+            lanes_reserve_and_write(&ssd);
+        }
+        Err(why) => {
+            println!("SKIPPED: lanes_that_reserve_lose_nothing_on_a_real_file_system_without_fallocate: {why}");
+        }
+    }
+}
+
+/// Writers that extend a file by writing, while others reserve what lies before: nobody may be cut off.
+#[test]
+fn what_is_written_beyond_a_range_that_is_reserved_stays() {
+    let folder = Folder::under(here()).unwrap();
+    let work = || {
+        for turn in 0..200u64 {
+            let ssd = Ssd::create(folder.path("file")).unwrap();
+            let other = std::fs::File::options().write(true).open(folder.path("file")).unwrap();
+            let barrier = Barrier::new(3);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    use std::os::unix::fs::FileExt;
+                    barrier.wait();
+                    // Not by a pipe: as another process writes.
+                    other.write_all_at(&[7; 100], 50_000 + turn).unwrap();
+                });
+                for end in [20_000, 40_000] {
+                    let (ssd, barrier) = (ssd.clone(), &barrier);
+                    scope.spawn(move || {
+                        barrier.wait();
+                        ssd.reserve(1000, end).unwrap();
+                    });
+                }
+            });
+            let bytes = std::fs::read(folder.path("file")).unwrap();
+            assert_eq!(bytes.len() as u64, 50_100 + turn);
+            assert!(bytes[(50_000 + turn) as usize..].iter().all(|byte| *byte == 7));
+        }
+    };
+    if let Err(why) = without_calls(&[NO_FALLOCATE], work) {
+        println!("SKIPPED: what_is_written_beyond_a_range_that_is_reserved_stays: {why}");
+    }
+}
+
+/// The byte by which a file is extended is of the range that a pipe is writing: the pipe's byte stays.
+#[test]
+fn a_pipe_that_writes_the_last_byte_keeps_it() {
+    let folder = Folder::under(here()).unwrap();
+    let work = || {
+        let machine = Machine::discover();
+        let memory = Dram::allocate(64 << 10).unwrap();
+        memory.lease_mut().unwrap().fill(9);
+        for turn in 0..200u64 {
+            let ssd = Ssd::create(folder.path("file")).unwrap();
+            let pipe = machine.connect(&memory, &ssd).unwrap();
+            let len = 60_000 + turn;
+            let barrier = Barrier::new(2);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    barrier.wait();
+                    pipe.transfer(Span { source: 0, target: 0, len }).unwrap();
+                });
+                barrier.wait();
+                ssd.reserve(0, len).unwrap();
+            });
+            let bytes = std::fs::read(folder.path("file")).unwrap();
+            assert_eq!((bytes.len() as u64, bytes.iter().position(|byte| *byte != 9)), (len, None), "turn {turn}");
+        }
+    };
+    if let Err(why) = without_calls(&[NO_FALLOCATE], work) {
+        println!("SKIPPED: a_pipe_that_writes_the_last_byte_keeps_it: {why}");
+    }
+}
+
+#[test]
+fn persistent_memory_that_is_opened_twice_keeps_the_longer_length() {
+    let folder = Folder::under(here()).unwrap();
+    let work = || {
+        for turn in 0..200 {
+            let path = folder.path(&format!("memory-{turn}"));
+            let open = |len| Pmem::open_with(&path, PmemOptions { len: Some(len), emulated: true }).unwrap();
+            let barrier = Barrier::new(2);
+            std::thread::scope(|scope| {
+                for len in [4096, 65_536] {
+                    let (open, barrier) = (&open, &barrier);
+                    scope.spawn(move || {
+                        barrier.wait();
+                        open(len);
+                    });
+                }
+            });
+            assert_eq!(std::fs::metadata(&path).unwrap().len(), 65_536, "turn {turn}");
+        }
+    };
+    if let Err(why) = without_calls(&[NO_FALLOCATE], work) {
+        println!("SKIPPED: persistent_memory_that_is_opened_twice_keeps_the_longer_length: {why}");
+    }
+}
+
+#[test]
+fn a_range_beyond_what_the_kernel_counts_is_refused_and_changes_nothing() {
+    let ssd = Ssd::unlinked_in(here()).unwrap();
+    let top = i64::MAX as u64;
+    for (offset, len) in [(u64::MAX, 1), (1, u64::MAX), (top, 1), (u64::MAX, u64::MAX), (1 << 63, 1 << 63)] {
+        let error = ssd.reserve(offset, len).unwrap_err();
+        assert_eq!(error.kind(), datapipes::ErrorKind::OutOfRange, "{error}");
+    }
+    assert_eq!(ssd.len().unwrap(), 0);
+    assert!(ssd.reserve(5, 0).unwrap() && ssd.len().unwrap() == 0);
+}

@@ -1,0 +1,82 @@
+//! File systems that a test mounts: real ones, with the gaps that real ones have.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use crate::Folder;
+
+/// A file system of another program, mounted over a folder of the test's own; it is unmounted with this value.
+#[derive(Debug)]
+pub struct Mounted {
+    at: PathBuf,
+    folder: Folder,
+}
+
+impl Mounted {
+    /// `bindfs` over a new folder under `parent`: it has no `fallocate` and no nameless files.
+    ///
+    /// # Errors
+    /// Why it cannot be had here, for a line that says that a test was skipped.
+    pub fn bindfs(parent: impl AsRef<Path>) -> Result<Mounted, String> {
+        Mounted::over(parent.as_ref(), "bindfs", &[])
+    }
+
+    /// `mergerfs` over a new folder under `parent`: it opens files for direct I/O and refuses direct writes (`EINVAL`).
+    ///
+    /// # Errors
+    /// As [`bindfs`](Self::bindfs).
+    pub fn mergerfs(parent: impl AsRef<Path>) -> Result<Mounted, String> {
+        Mounted::over(parent.as_ref(), "mergerfs", &["-o", "use_ino"])
+    }
+
+    fn over(parent: &Path, program: &str, options: &[&str]) -> Result<Mounted, String> {
+        let folder = Folder::under(parent).map_err(|e| format!("a folder: {e}"))?;
+        let (behind, at) = (folder.path("behind"), folder.path("mounted"));
+        for dir in [&behind, &at] {
+            std::fs::create_dir(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+        }
+        let output = Command::new(program).args(options).arg(&behind).arg(&at).output();
+        let output = output.map_err(|e| format!("{program}: {e}"))?;
+        // The value exists from here on, so that what is mounted is unmounted whatever comes.
+        let mounted = Mounted { at, folder };
+        match (output.status.success(), mounted.is_mounted()) {
+            (true, true) => Ok(mounted),
+            _ => Err(format!("{program}: {}", said(&output))),
+        }
+    }
+
+    fn is_mounted(&self) -> bool {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let at = self.at.canonicalize().unwrap_or_else(|_| self.at.clone());
+        mounts.lines().any(|line| line.split(' ').nth(4).is_some_and(|point| Path::new(point) == at))
+    }
+
+    /// The folder that is mounted.
+    pub fn at(&self) -> &Path {
+        &self.at
+    }
+
+    /// Something in it by name.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.at.join(name)
+    }
+
+    /// The same file as the file system behind sees it.
+    pub fn behind(&self, name: &str) -> PathBuf {
+        self.folder.path("behind").join(name)
+    }
+}
+
+fn said(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stderr);
+    format!("{} ({})", text.trim().replace('\n', "; "), output.status)
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Lazily: a failed test may still have files open.
+        if self.is_mounted() {
+            let _ = Command::new("umount").arg("-l").arg(&self.at).output();
+        }
+    }
+}
