@@ -10,13 +10,13 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use datapipes_core::ErrorKind;
 use datapipes_file::{Config, Faults, Operation, Verdict};
 use datapipes_sort::{Control, Format, NumberKind, Output, SortJob};
+use datapipes_testkit::{Mounted, RefusedCall, without_calls};
 use scene::{Folder, Random, machine, seed, sort_records};
 
 const BLOCK: usize = 4096;
@@ -167,48 +167,44 @@ fn a_stream_gets_nothing_behind_the_damage() {
     }
 }
 
-/// A folder seen through FUSE, which knows neither fallocate nor nameless files.
-struct Bindfs(PathBuf);
-
-impl Bindfs {
-    fn mount(test: &str, from: &Path, at: PathBuf) -> Option<Bindfs> {
-        fs::create_dir_all(&at).unwrap();
-        match Command::new("bindfs").arg(from).arg(&at).output() {
-            Ok(output) if output.status.success() => Some(Bindfs(at)),
-            Ok(output) => {
-                println!("SKIPPED: {test}: {}", String::from_utf8_lossy(&output.stderr).trim());
-                None
-            }
-            Err(e) => {
-                println!("SKIPPED: {test}: bindfs: {e}");
-                None
-            }
-        }
+/// Sorts 60 MB with several lanes into a spill place, twice, and looks at what came out.
+fn spill_into(spill: &Path, folder: &Folder, input: &Path, expected: &[u8], case: &str) {
+    for threads in [2, 4] {
+        let spill = vec![datapipes_core::StagePlace::folder(spill)];
+        let job = SortJob { threads, spill, ..folder.job(Format::SORT_BENCHMARK, &[input.to_path_buf()]) };
+        let report = scene::sort(job).unwrap_or_else(|e| panic!("{case}, {threads} threads: {e}"));
+        assert!(report.runs > 4, "{} runs", report.runs);
+        scene::assert_same(&folder.sorted(), expected, &format!("{case}, {threads} threads"));
     }
-}
-
-impl Drop for Bindfs {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
+    assert_eq!(fs::read_dir(spill).unwrap().count(), 0, "{case}: files were left");
 }
 
 #[test]
-fn spilling_to_a_file_system_without_fallocate() {
+fn spilling_where_space_cannot_be_reserved() {
     let seed = seed(90);
     let folder = Folder::new();
     let bytes = Random(seed).bytes(60_000_000);
     let input = folder.put("in/a", &bytes);
-    fs::create_dir(folder.path("behind")).unwrap();
-    let test = "spilling_to_a_file_system_without_fallocate";
-    let Some(mount) = Bindfs::mount(test, &folder.path("behind"), folder.path("spill/fuse")) else { return };
-    for threads in [2, 4] {
-        let spill = vec![datapipes_core::StagePlace::folder(&mount.0)];
-        let job = SortJob { threads, spill, ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input)) };
-        let report = scene::sort(job).unwrap();
-        assert!(report.runs > 4, "{} runs", report.runs);
-        let expected = sort_records(&bytes, &Format::SORT_BENCHMARK, false);
-        scene::assert_same(&folder.sorted(), &expected, &format!("seed {seed}, {threads} threads"));
+    let expected = sort_records(&bytes, &Format::SORT_BENCHMARK, false);
+    let refused = RefusedCall { number: libc::SYS_fallocate, errno: libc::EOPNOTSUPP };
+    let work = || spill_into(&folder.path("spill"), &folder, &input, &expected, &format!("seed {seed}"));
+    if let Err(why) = without_calls(&[refused], work) {
+        println!("SKIPPED: spilling_where_space_cannot_be_reserved: {why}");
     }
-    assert_eq!(fs::read_dir(&mount.0).unwrap().count(), 0, "files were left");
+}
+
+#[test]
+fn spilling_through_fuse() {
+    let seed = seed(91);
+    let folder = Folder::new();
+    let bytes = Random(seed).bytes(60_000_000);
+    let input = folder.put("in/a", &bytes);
+    let expected = sort_records(&bytes, &Format::SORT_BENCHMARK, false);
+    // The first has no fallocate and no nameless files, the second refuses direct writes that it lets be opened.
+    for (kind, mounted) in [("bindfs", Mounted::bindfs(&folder.0)), ("mergerfs", Mounted::mergerfs(&folder.0))] {
+        match mounted {
+            Ok(mounted) => spill_into(mounted.at(), &folder, &input, &expected, &format!("seed {seed}, {kind}")),
+            Err(why) => println!("SKIPPED: spilling_through_fuse: {why}"),
+        }
+    }
 }
