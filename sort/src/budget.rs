@@ -36,6 +36,8 @@ pub(crate) struct Budget {
     pub(crate) lanes: usize,
     /// Where the blocks end and the arenas begin.
     pub(crate) arenas_at: usize,
+    /// The part of the pool that is of use where records are short. The rest costs nothing as long as it is not touched.
+    useful: usize,
     /// Bytes of spilled runs for each checksum.
     pub(crate) grain: usize,
 }
@@ -58,12 +60,23 @@ impl Budget {
 
     fn of(memory: usize, threads: usize) -> Budget {
         let rest = memory.saturating_sub((9 << 20) + threads * (256 << 10) + memory / 256);
-        let block = prev_power_of_two(rest / 64).clamp(MIN_BLOCK, MAX_BLOCK);
+        let blocks = 4 * threads + 8;
+        // An eighth of the memory is on its way out at most.
+        let block = prev_power_of_two(rest / (8 * blocks)).clamp(MIN_BLOCK, MAX_BLOCK);
         let chunk = block;
         let pool = rest.saturating_sub(AHEAD * chunk) / 4096 * 4096;
-        let blocks = 4 * threads + 8;
         let arenas_at = (block * blocks).next_multiple_of(ARENA_GRAIN);
-        Budget { pool, block, blocks, chunk, threads, lanes: threads.min(MAX_LANES), arenas_at, grain: block }
+        Budget {
+            pool,
+            block,
+            blocks,
+            chunk,
+            threads,
+            lanes: threads.min(MAX_LANES),
+            arenas_at,
+            useful: pool,
+            grain: block,
+        }
     }
 
     /// The most bytes that are kept on the heap between two slots: chunks that were in flight when a slot was full.
@@ -80,12 +93,12 @@ impl Budget {
         const GOOD_BUFFER: f64 = 1048576.0;
         let enough = 1.5 * (4.0 * total as f64 * 2.0 * self.threads as f64 * GOOD_BUFFER).sqrt();
         let enough = (enough as usize).max(64 << 20).next_multiple_of(ARENA_GRAIN) + self.arenas_at;
-        self.pool = self.pool.min(enough);
+        self.useful = self.pool.min(enough);
     }
 
-    /// Bytes for arenas.
+    /// Bytes for arenas that are of use where records are short.
     pub(crate) fn arenas(&self) -> usize {
-        self.pool - self.arenas_at
+        self.useful - self.arenas_at
     }
 
     /// The slots, one more than there are lanes: offset and length in the pool.
@@ -97,7 +110,7 @@ impl Budget {
 
     /// The one arena.
     pub(crate) fn whole(&self) -> (usize, usize) {
-        (self.arenas_at, self.arenas().min(MAX_SLOT))
+        (self.arenas_at, (self.pool - self.arenas_at).min(MAX_SLOT))
     }
 }
 

@@ -14,7 +14,7 @@ use crate::job::{Engine, Sink, Work};
 use crate::layout::Layout;
 use crate::merge::{Merged, Merger};
 use crate::report::{Phase, Role, SortReport};
-use crate::source::{Segment, Source};
+use crate::source::{SHORT_RECORD, Segment, Source};
 use crate::space::check_space;
 use crate::spill::{Run, Spill};
 use crate::tally::Tally;
@@ -54,8 +54,9 @@ impl<L: Layout> Engine<'_, L> {
         report: &mut SortReport,
     ) -> Result<(Tally, Tally)> {
         let started = Instant::now();
+        let long = runs.iter().any(|r| r.longest as u64 > SHORT_RECORD);
         let sorted = runs.into_iter().map(Sorted::Run).collect();
-        let passes = Passes { engine: self, merger: self.merger(blocks), blocks, spill };
+        let passes = Passes { engine: self, merger: self.merger(blocks, long), blocks, spill };
         let outcome = passes.run(sorted, sink, report);
         report.phases.push(Phase { name: "merge", seconds: started.elapsed().as_secs_f64() });
         outcome
@@ -69,7 +70,7 @@ impl<L: Layout> Engine<'_, L> {
         let mut report = self.report();
         let sink = self.open_sink(output)?;
         let blocks = Blocks::new(&self.memory, 0, self.budget.block, self.budget.blocks);
-        let passes = Passes { engine: self, merger: self.merger(&blocks), blocks: &blocks, spill: &spill };
+        let passes = Passes { engine: self, merger: self.merger(&blocks, true), blocks: &blocks, spill: &spill };
         let inputs = inputs.into_iter().map(Sorted::Input).collect();
         let (written, dropped) = passes.run(inputs, &sink, &mut report)?;
         report.bytes = written.bytes + dropped.bytes;
@@ -82,12 +83,15 @@ impl<L: Layout> Engine<'_, L> {
         Ok(report)
     }
 
-    fn merger<'m>(&'m self, blocks: &'m Blocks) -> Merger<'m, L> {
+    /// Reads with the memory that is of use; with all of it where it must hold long records.
+    fn merger<'m>(&'m self, blocks: &'m Blocks, long: bool) -> Merger<'m, L> {
+        let all = self.budget.whole();
+        let useful = (self.budget.arenas_at, self.budget.arenas());
         Merger {
             layout: self.layout,
             machine: self.machine,
             memory: &self.memory,
-            buffers: (self.budget.arenas_at, self.budget.arenas()),
+            buffers: if long { all } else { useful },
             grain: self.budget.grain,
             blocks,
             threads: self.budget.threads,

@@ -1,0 +1,322 @@
+//! Records of any length, from one byte to all of the memory, with any number of threads, in any budget: they are sorted,
+//! or refused with the right reason.
+//!
+//! Every failure prints the seed; `SORT_SEED` replays it.
+// A test stops where it stands; clippy's leave for tests ends at functions without #[test].
+#![allow(clippy::expect_used, clippy::unwrap_used)]
+
+mod scene;
+
+use std::io::Write;
+
+use datapipes_core::ErrorKind;
+use datapipes_sort::text::TextOptions;
+use datapipes_sort::{Format, Input, NumberKind, Output, SortJob};
+use scene::{Folder, Random, assert_same, seed, sort, sort_records};
+
+const MIB: usize = 1 << 20;
+
+fn lines() -> Format {
+    Format::Lines { order: TextOptions::default().compile().unwrap(), terminator: b'\n' }
+}
+
+/// The naive twin for lines; the last one gets the newline that it may lack.
+fn sort_lines(bytes: &[u8], unique: bool) -> Vec<u8> {
+    let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+    if bytes.is_empty() {
+        return Vec::new();
+    }
+    let mut lines: Vec<&[u8]> = body.split(|b| *b == b'\n').collect();
+    lines.sort_unstable();
+    if unique {
+        lines.dedup();
+    }
+    let mut sorted = lines.join(&b'\n');
+    sorted.push(b'\n');
+    sorted
+}
+
+/// Lines whose lengths are drawn by `len`, of about so many bytes.
+fn lines_of(random: &mut Random, bytes: usize, mut len: impl FnMut(&mut Random) -> usize) -> Vec<u8> {
+    let mut text = Vec::with_capacity(bytes + 1000);
+    while text.len() < bytes {
+        let n = len(random);
+        let start = text.len();
+        text.extend(random.bytes(n.min(24)).iter().map(|b| b'a' + b % 26));
+        text.resize(start + n, b'x');
+        text.push(b'\n');
+    }
+    text
+}
+
+#[test]
+fn the_shortest_lines() {
+    let seed = seed(1);
+    // Empty lines need 32 bytes of entries for each byte; the input fits neither the slots nor the memory.
+    for (case, (len, threads, memory)) in
+        [(0, 2, 16), (0, 1, 16), (1, 4, 16), (1, 8, 20), (1, 64, 64), (0, 64, 16), (2, 3, 100)].into_iter().enumerate()
+    {
+        let random = &mut Random(seed + case as u64);
+        let folder = Folder::new();
+        let text = lines_of(random, 3 * MIB, |_| len);
+        let input = folder.put("in/a", &text);
+        let memory_bytes = (memory * MIB) as u64;
+        let job = SortJob { threads, memory_bytes, ..folder.job(lines(), &[input]) };
+        let name = format!("seed {}, lines of {len}, {threads} threads, {memory} MiB", seed + case as u64);
+        let report = sort(job).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_same(&folder.sorted(), &sort_lines(&text, false), &name);
+        assert_eq!(report.records, report.records_out, "{name}");
+    }
+}
+
+#[test]
+fn the_shortest_records_and_none() {
+    for threads in [1, 4, 64] {
+        for n in [0, 1, 5, 700_000] {
+            let folder = Folder::new();
+            let bytes = Random(n as u64).bytes(n);
+            let input = folder.put("in/a", &bytes);
+            let format = Format::Records { len: 1, key_at: 0, key_len: 1, reverse: false };
+            let job = SortJob { threads, ..folder.job(format.clone(), &[input]) };
+            sort(job).unwrap_or_else(|e| panic!("{n} records of a byte, {threads} threads: {e}"));
+            assert_same(&folder.sorted(), &sort_records(&bytes, &format, false), &format!("{n}, {threads}"));
+        }
+    }
+}
+
+/// Any mixture of lengths, that also changes within the input.
+fn length(random: &mut Random, most: usize) -> usize {
+    match random.below(6) {
+        0 => 0,
+        1 => random.below(3),
+        2 | 3 => random.below(100),
+        4 => random.below(5000),
+        _ => random.below(most),
+    }
+}
+
+#[test]
+fn lines_of_any_lengths() {
+    let seed = seed(100);
+    for case in 0..12 {
+        let random = &mut Random(seed + case);
+        let folder = Folder::new();
+        let memory = random.pick(&[16, 17, 20, 33, 64]);
+        let most = random.pick(&[10, 1000, 200_000, 2_000_000]);
+        let (threads, fan_in) = (1 + random.below(random.0 as usize % 64 + 1), random.pick(&[0, 0, 2, 3]));
+        let mut text = Vec::new();
+        let mut inputs = Vec::new();
+        for i in 0..1 + random.below(4) {
+            let fixed = random.below(most);
+            let shape = random.below(4);
+            let bytes = random.pick(&[0, 100, 4 * MIB, 9 * MIB]);
+            let mut part = lines_of(random, bytes, |random| match shape {
+                0 => fixed,
+                1 => random.below(3),
+                _ => length(random, most),
+            });
+            if random.one_in(3) {
+                part.pop();
+            }
+            inputs.push(folder.put(&format!("in/{i}"), &part));
+            text.extend_from_slice(&part);
+            if text.last().is_some_and(|b| *b != b'\n') {
+                text.push(b'\n');
+            }
+        }
+        let unique = random.one_in(4);
+        let stream = random.one_in(3);
+        let name = format!(
+            "seed {} ({memory} MiB, at most {most}, {threads} threads, fan-in {fan_in}, unique {unique}, stream {stream})",
+            seed + case
+        );
+        let mut job =
+            SortJob { threads, fan_in, unique, memory_bytes: (memory * MIB) as u64, ..folder.job(lines(), &inputs) };
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        if stream {
+            job.inputs = vec![Input::Stream { name: "a pipe".into(), fd: reader.into() }];
+        }
+        let report = std::thread::scope(|scope| {
+            let text = &text;
+            let writing = scope.spawn(move || {
+                // The reader is gone where the input is not the pipe.
+                let _ = stream.then(|| writer.write_all(text));
+            });
+            let report = sort(job).unwrap_or_else(|e| panic!("{name}: {e}"));
+            writing.join().unwrap();
+            report
+        });
+        assert_same(&folder.sorted(), &sort_lines(&text, unique), &name);
+        assert_eq!(report.bytes_out, folder.sorted().len() as u64, "{name}");
+    }
+}
+
+#[test]
+fn a_line_as_long_as_the_memory_allows() {
+    let seed = seed(200);
+    let random = &mut Random(seed);
+    for (memory, len, threads) in [(16, 3 * MIB, 2), (32, 12 * MIB, 2), (48, 30 * MIB, 4)] {
+        let folder = Folder::new();
+        let mut text = lines_of(random, 20 * MIB, |r| length(r, 500));
+        let long = lines_of(random, len, |_| len);
+        text.extend_from_slice(&long);
+        text.extend(lines_of(random, 9 * MIB, |r| length(r, 500)));
+        let input = folder.put("in/a", &text);
+        let job = SortJob { threads, memory_bytes: (memory * MIB) as u64, ..folder.job(lines(), &[input]) };
+        let name = format!("seed {seed}, a line of {len} in {memory} MiB");
+        let report = sort(job).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert!(report.runs > 1, "{name}: {} runs", report.runs);
+        assert_eq!(report.memory_excess_bytes, 0, "{name}");
+        assert_same(&folder.sorted(), &sort_lines(&text, false), &name);
+    }
+}
+
+#[test]
+fn many_long_lines_in_little_memory() {
+    let seed = seed(300);
+    let random = &mut Random(seed);
+    let folder = Folder::new();
+    let text = lines_of(random, 48 * 2 * MIB, |r| 2 * MIB + r.below(4));
+    let input = folder.put("in/a", &text);
+    let job = SortJob { memory_bytes: 24 << 20, ..folder.job(lines(), &[input]) };
+    let report = sort(job).unwrap();
+    assert_same(&folder.sorted(), &sort_lines(&text, false), &format!("seed {seed}"));
+    assert_eq!(report.memory_excess_bytes, 0);
+    assert!(report.merge_passes > 1, "{} passes", report.merge_passes);
+}
+
+#[test]
+fn a_line_longer_than_the_memory_is_refused_by_name() {
+    let folder = Folder::new();
+    let mut text = b"short\n".to_vec();
+    text.resize(20 * MIB, b'x');
+    let input = folder.put("in/a", &text);
+    let error = sort(folder.job(lines(), &[input])).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
+    assert!(error.to_string().contains("a record is longer than the"), "{error}");
+    assert_eq!(folder.files(), ["in/a"]);
+}
+
+#[test]
+fn numbers_in_any_budget_with_any_threads() {
+    for (threads, memory, n) in [(64, 16, 900_000), (7, 16, 300_000), (64, 64, 2_000_000), (1, 16, 0)] {
+        let folder = Folder::new();
+        let bytes = Random(n as u64).bytes(n * 8);
+        let input = folder.put("in/a", &bytes);
+        let format = Format::Numbers { kind: NumberKind::U64, reverse: false };
+        let job = SortJob { threads, memory_bytes: (memory * MIB) as u64, ..folder.job(format, &[input]) };
+        sort(job).unwrap_or_else(|e| panic!("{n} numbers, {threads} threads, {memory} MiB: {e}"));
+        let mut expected: Vec<[u8; 8]> = bytes.as_chunks::<8>().0.to_vec();
+        expected.sort_unstable_by_key(|b| u64::from_le_bytes(*b));
+        assert_same(&folder.sorted(), expected.as_flattened(), &format!("{n}, {threads}, {memory}"));
+    }
+}
+
+/// Merging what is sorted already.
+mod merging {
+    use super::*;
+
+    fn merge(job: SortJob) -> datapipes_core::Result<datapipes_sort::SortReport> {
+        datapipes_sort::merge(&scene::machine(datapipes_file::Config::default()), job)
+    }
+
+    fn sorted_parts(
+        random: &mut Random,
+        folder: &Folder,
+        parts: usize,
+        bytes: usize,
+    ) -> (Vec<std::path::PathBuf>, Vec<u8>) {
+        let mut all = Vec::new();
+        let paths = (0..parts).map(|i| {
+            let part = lines_of(random, bytes, |r| length(r, 3000));
+            all.extend_from_slice(&part);
+            folder.put(&format!("in/{i:04}"), &sort_lines(&part, false))
+        });
+        (paths.collect(), all)
+    }
+
+    #[test]
+    fn any_number_of_files_in_several_passes() {
+        let seed = seed(400);
+        let random = &mut Random(seed);
+        for (parts, fan_in, bytes, unique) in
+            [(3, 0, 3 * MIB, false), (40, 3, 9000, false), (300, 0, 500, true), (7, 2, 200_000, true)]
+        {
+            let folder = Folder::new();
+            let (paths, all) = sorted_parts(random, &folder, parts, bytes);
+            let job = SortJob { fan_in, unique, ..folder.job(lines(), &paths) };
+            let name = format!("seed {seed}, {parts} files, fan-in {fan_in}");
+            let report = merge(job).unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert_same(&folder.sorted(), &sort_lines(&all, unique), &name);
+            assert_eq!(report.merge_passes > 1, fan_in > 0 || parts == 300, "{name}: {} passes", report.merge_passes);
+        }
+    }
+
+    #[test]
+    fn equal_lines_stay_in_the_order_of_the_files() {
+        let folder = Folder::new();
+        let paths: Vec<_> =
+            (0..30).map(|i| folder.put(&format!("in/{i:02}"), format!("a {i}\nb {i}\n").as_bytes())).collect();
+        let mut options = TextOptions { stable: true, ..TextOptions::default() };
+        options.keys.push(datapipes_sort::text::KeySpec::parse(b"1,1").unwrap());
+        let format = Format::Lines { order: options.compile().unwrap(), terminator: b'\n' };
+        for fan_in in [0, 2, 3, 7] {
+            merge(SortJob { fan_in, ..folder.job(format.clone(), &paths) }).unwrap();
+            let expected: String = ["a", "b"].iter().flat_map(|l| (0..30).map(move |i| format!("{l} {i}\n"))).collect();
+            assert_same(&folder.sorted(), expected.as_bytes(), &format!("fan-in {fan_in}"));
+        }
+    }
+
+    #[test]
+    fn a_partial_record_is_an_error() {
+        for (sizes, fan_in) in
+            [(vec![1000, 250], 0), (vec![130], 0), (vec![100, 200, 300, 99], 2), (vec![400_050, 100], 0)]
+        {
+            let folder = Folder::new();
+            let paths: Vec<_> =
+                sizes.iter().enumerate().map(|(i, n)| folder.put(&format!("in/{i}"), &vec![7; *n])).collect();
+            let error = merge(SortJob { fan_in, ..folder.job(Format::SORT_BENCHMARK, &paths) }).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{sizes:?}: {error}");
+            assert!(error.to_string().contains("not a multiple of the record length 100"), "{sizes:?}: {error}");
+            assert!(!folder.path("out/sorted").exists(), "{sizes:?}");
+        }
+    }
+
+    #[test]
+    fn streams_are_not_staged() {
+        // Two endless inputs, and a reader that leaves: the merge ends, and nothing was spilled.
+        let folder = Folder::new();
+        let (mut readers, mut writers) = (Vec::new(), Vec::new());
+        for _ in 0..2 {
+            let (reader, writer) = std::io::pipe().unwrap();
+            readers.push(Input::Stream { name: "a pipe".into(), fd: reader.into() });
+            writers.push(writer);
+        }
+        let (mut output, writer) = std::io::pipe().unwrap();
+        let file = std::fs::File::from(std::os::fd::OwnedFd::from(writer));
+        let job = SortJob {
+            inputs: readers,
+            output: Output::Stream { name: "a pipe".into(), file },
+            // There is no such place: it is not needed.
+            spill: vec![datapipes_core::StagePlace::folder(folder.path("nowhere"))],
+            ..folder.job(lines(), &[])
+        };
+        let (got, outcome) = std::thread::scope(|scope| {
+            for (mut writer, line) in writers.into_iter().zip(["a\n", "b\n"]) {
+                scope.spawn(move || {
+                    let block = line.repeat(30_000);
+                    while writer.write_all(block.as_bytes()).is_ok() {}
+                });
+            }
+            let reading = scope.spawn(move || {
+                let mut got = vec![0; 1000];
+                std::io::Read::read_exact(&mut output, &mut got).unwrap();
+                got
+            });
+            let outcome = merge(job);
+            (reading.join().unwrap(), outcome)
+        });
+        assert_eq!(got, b"a\n".repeat(500));
+        assert_eq!(outcome.unwrap_err().raw_os_error(), Some(libc::EPIPE));
+    }
+}
