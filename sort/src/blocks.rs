@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use crc32fast::Hasher;
 use datapipes_core::{Dram, Error, ErrorKind, LeaseMut, Pipe, Result, Span, Transfer};
 
 use crate::checksum::{Partial, Summing};
@@ -112,20 +113,44 @@ impl Blocks {
     }
 }
 
-/// An output that is no place: bytes go there in order, by `write`.
+/// What is no place: bytes go there in order, by `write`.
 #[derive(Debug)]
 pub(crate) struct StreamOut<'a> {
     name: PathBuf,
-    state: Mutex<(File, u64)>,
+    role: Role,
+    state: Mutex<Stream>,
     turned: Condvar,
     abandoned: AtomicBool,
     movements: &'a Movements,
 }
 
+#[derive(Debug)]
+struct Stream {
+    file: File,
+    written: u64,
+    /// The checksum of what was written, where it is wanted.
+    sum: Option<Hasher>,
+}
+
 impl<'a> StreamOut<'a> {
+    /// The output.
     pub(crate) fn new(name: PathBuf, file: File, movements: &'a Movements) -> Self {
-        let (state, turned) = (Mutex::new((file, 0)), Condvar::new());
-        StreamOut { name, state, turned, abandoned: AtomicBool::new(false), movements }
+        let state = Mutex::new(Stream { file, written: 0, sum: None });
+        let (turned, abandoned) = (Condvar::new(), AtomicBool::new(false));
+        StreamOut { name, role: Role::Output, state, turned, abandoned, movements }
+    }
+
+    /// A stream of which a checksum is kept.
+    pub(crate) fn summed(name: PathBuf, file: File, role: Role, movements: &'a Movements) -> Self {
+        let mut stream = StreamOut { role, ..StreamOut::new(name, file, movements) };
+        stream.state.get_mut().unwrap_or_else(PoisonError::into_inner).sum = Some(Hasher::new());
+        stream
+    }
+
+    /// Closes it; returns the bytes written and their checksum, 0 where none was kept.
+    pub(crate) fn close(self) -> (u64, u32) {
+        let Stream { written, sum, .. } = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        (written, sum.map_or(0, Hasher::finalize))
     }
 
     /// Nobody will write the bytes that others may be waiting for.
@@ -138,16 +163,19 @@ impl<'a> StreamOut<'a> {
     /// Writes bytes that belong at `offset`, when everything before them is written.
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        while state.1 != offset {
+        while state.written != offset {
             if self.abandoned.load(Relaxed) {
                 return Err(Error::new(ErrorKind::Interrupted, "write", "what comes before was not written"));
             }
             state = self.turned.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        let written = state.0.write_all(bytes);
+        let written = state.file.write_all(bytes);
         written.map_err(|e| Error::io("write", &e, self.name.display().to_string()).offset(offset))?;
-        state.1 += bytes.len() as u64;
-        self.movements.add_stream(Role::Output, bytes.len() as u64);
+        state.written += bytes.len() as u64;
+        if let Some(sum) = &mut state.sum {
+            sum.update(bytes);
+        }
+        self.movements.add_stream(self.role, bytes.len() as u64);
         self.turned.notify_all();
         Ok(())
     }
@@ -160,8 +188,10 @@ pub(crate) enum Target<'a> {
     File { pipe: &'a Pipe },
     /// A run in the spill places, from `base` on, with a checksum for each `grain` bytes.
     Run { pipe: &'a Pipe, base: u64, grain: usize },
-    /// A stream.
+    /// The output: a stream.
     Stream(&'a StreamOut<'a>),
+    /// A run that a program compresses.
+    Packed(&'a StreamOut<'a>),
 }
 
 impl<'a> Target<'a> {
@@ -170,13 +200,21 @@ impl<'a> Target<'a> {
         match self {
             Target::File { pipe } => Some((pipe, 0)),
             Target::Run { pipe, base, .. } => Some((pipe, base)),
-            Target::Stream(_) => None,
+            Target::Stream(_) | Target::Packed(_) => None,
+        }
+    }
+
+    /// The stream, if it is one.
+    pub(crate) fn stream(self) -> Option<&'a StreamOut<'a>> {
+        match self {
+            Target::Stream(stream) | Target::Packed(stream) => Some(stream),
+            Target::File { .. } | Target::Run { .. } => None,
         }
     }
 
     /// Whether it is what the user gets, rather than a run.
     pub(crate) fn is_output(self) -> bool {
-        !matches!(self, Target::Run { .. })
+        matches!(self, Target::File { .. } | Target::Stream(_))
     }
 }
 
@@ -213,11 +251,11 @@ impl<'a> Outflow<'a> {
     ) -> Self {
         let skip = match target {
             Target::File { .. } | Target::Run { .. } => (at % ALIGN as u64) as usize,
-            Target::Stream(_) => 0,
+            Target::Stream(_) | Target::Packed(_) => 0,
         };
         let summing = match target {
             Target::Run { grain, .. } => Some(Summing::new(grain, at)),
-            Target::File { .. } | Target::Stream(_) => None,
+            Target::File { .. } | Target::Stream(_) | Target::Packed(_) => None,
         };
         let block_at = at - skip as u64;
         Outflow {
@@ -286,7 +324,7 @@ impl<'a> Outflow<'a> {
             summing.feed(&block.bytes[skip..fill]);
         }
         match self.target {
-            Target::Stream(stream) => {
+            Target::Stream(stream) | Target::Packed(stream) => {
                 let result = stream.write(self.block_at, &block.bytes[skip..fill]);
                 self.blocks.cancel(block);
                 result?;

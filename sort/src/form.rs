@@ -20,6 +20,7 @@ use crate::input::{Feed, Input};
 use crate::job::{Engine, Sink};
 use crate::layout::Layout;
 use crate::numbers::{Flying, Numbers, SortedNumbers, land};
+use crate::passes::Sorted;
 use crate::report::{Phase, Role, SortReport};
 use crate::slot::{Filled, Filler, Slots};
 use crate::spill::{Run, Spill};
@@ -28,7 +29,7 @@ use crate::team::team;
 
 /// Runs and how they came to be.
 pub(crate) struct Formed {
-    pub(crate) runs: Vec<Run>,
+    pub(crate) runs: Vec<Sorted>,
     /// What was read.
     pub(crate) read: Tally,
     /// What was dropped as a duplicate.
@@ -53,8 +54,10 @@ struct Lanes<'s> {
 #[derive(Default)]
 struct Forming {
     /// With its rank in the input: the number of its slot, then its place there.
-    runs: Vec<(u64, Run)>,
+    runs: Vec<(u64, Sorted)>,
     error: Option<Error>,
+    /// Of numbers, what was read.
+    read: Tally,
     dropped: Tally,
     direct: Option<Tally>,
 }
@@ -103,18 +106,20 @@ impl<L: Layout> Engine<'_, L> {
         drop(filler);
         let drained = blocks.drain();
         let Lanes { forming, pipe, .. } = lanes;
-        let Forming { mut runs, error, dropped, direct } = forming.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let Forming { mut runs, error, read: numbers, dropped, direct } =
+            forming.into_inner().unwrap_or_else(PoisonError::into_inner);
         if let Some(e) = error {
             return Err(e);
         }
         drained?;
-        let read = read?;
+        let mut read = read?;
+        read.join(numbers);
         if let Some(pipe) = pipe.into_inner() {
             self.movements.keep(Role::Spill, pipe);
         }
         // In the order of the input: that is what makes it stable.
         runs.sort_by_key(|r| r.0);
-        let runs: Vec<Run> = runs.into_iter().map(|r| r.1).collect();
+        let runs: Vec<Sorted> = runs.into_iter().map(|r| r.1).collect();
         report.runs = runs.len() as u64;
         let name = if direct.is_some() { "sort" } else { "runs" };
         report.phases.push(Phase { name, seconds: started.elapsed().as_secs_f64() });
@@ -221,12 +226,20 @@ impl<L: Layout> Engine<'_, L> {
             lock(&lanes.forming).direct = Some(gathered.tally);
             return Ok(());
         }
+        if let Some(packer) = &lanes.spill.packer {
+            let (packing, stream) = packer.start(&self.movements)?;
+            let gathered = gather.write(lanes.blocks, Target::Packed(&stream), self.control, &progress.spilled);
+            let sum = stream.close();
+            let packed = packing.finish(gathered.map(|_| sum), slot.longest)?;
+            lock(&lanes.forming).runs.push((slot.index << 32, Sorted::Packed(packed)));
+            return Ok(());
+        }
         let (mut run, pipe) = self.reserve(gather.bytes(), lanes)?;
         let target = Target::Run { pipe, base: run.offset, grain: self.budget.grain };
         let gathered = gather.write(lanes.blocks, target, self.control, &progress.spilled)?;
         (run.marks, run.sums, run.grain) = (gathered.marks, gathered.sums, self.budget.grain);
         run.longest = slot.longest;
-        lock(&lanes.forming).runs.push((slot.index << 32, run));
+        lock(&lanes.forming).runs.push((slot.index << 32, Sorted::Run(run)));
         Ok(())
     }
 
@@ -246,6 +259,7 @@ impl<L: Layout> Engine<'_, L> {
             sink.preallocate(sorted.bytes())?;
             let counts = sorted.write_output(lanes.blocks, sink.target(), self.control, &progress.written)?;
             let mut forming = lock(&lanes.forming);
+            forming.read.join(sorted.read);
             forming.dropped.join(sorted.dropped);
             forming.dropped.join(counts.dropped);
             forming.direct = Some(counts.written);
@@ -265,8 +279,9 @@ impl<L: Layout> Engine<'_, L> {
             (run.marks, run.sums, run.grain) = (facts.marks, facts.sums, self.budget.grain);
             run.longest = width;
             let mut forming = lock(&lanes.forming);
+            forming.read.join(sorted.read);
             forming.dropped.join(sorted.dropped);
-            forming.runs.push((slot.index << 32 | i as u64, run));
+            forming.runs.push((slot.index << 32 | i as u64, Sorted::Run(run)));
         }
         land(&mut flying, &progress.spilled)
     }

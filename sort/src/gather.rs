@@ -92,7 +92,7 @@ impl<L: Layout> Gather<'_, L> {
                             block.bytes[len..to].fill(0);
                             blocks.write(pipe, block, 0, to, base + at)?;
                         }
-                        Target::Stream(stream) => {
+                        Target::Stream(stream) | Target::Packed(stream) => {
                             let result = stream.write(at, &block.bytes[..len]);
                             blocks.cancel(block);
                             result?;
@@ -105,7 +105,7 @@ impl<L: Layout> Gather<'_, L> {
             if let Err(e) = work() {
                 // The others find nothing more to do.
                 next.store(wanted, Relaxed);
-                if let Target::Stream(stream) = target {
+                if let Some(stream) = target.stream() {
                     stream.abandon();
                 }
                 let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,7 +132,7 @@ impl<L: Layout> Gather<'_, L> {
         let layout = self.arranger.layout;
         let grain = match target {
             Target::Run { grain, .. } => grain,
-            Target::File { .. } | Target::Stream(_) => usize::MAX,
+            Target::File { .. } | Target::Stream(_) | Target::Packed(_) => usize::MAX,
         };
         let mut piece = starts.partition_point(|s| *s <= at) - 1;
         let (mut index, mut skip) = self.find(piece, (at - starts[piece]) as usize);

@@ -1,6 +1,6 @@
 //! A sort from its description to its report.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use datapipes_core::{
 };
 
 use crate::blocks::{Blocks, StreamOut, Target};
-use crate::budget::Budget;
+use crate::budget::{Budget, MIN_MEMORY};
 use crate::control::Control;
 use crate::entry::Entry;
 use crate::form::Formed;
@@ -79,15 +79,32 @@ pub struct SortJob {
     pub threads: usize,
     /// Of records with the same key, keep the first.
     pub unique: bool,
+    /// A program that compresses spilled runs: it is started as `PROGRAM` and as `PROGRAM -d`.
+    pub compress_program: Option<PathBuf>,
     /// The most runs merged at once; 0 for as many as the memory has buffers.
     pub fan_in: usize,
     /// To watch and to stop it.
     pub control: Control,
 }
 
-/// What half of the available memory is, limits of the container honoured.
+/// Half of the available memory; limits of the container and of the process (`ulimit -v`, `-d`) are honoured.
 pub fn default_memory(topology: &Topology) -> u64 {
-    (topology.memory.usable_bytes().unwrap_or(1 << 30) / 2).max(crate::budget::MIN_MEMORY)
+    let available = topology.memory.usable_bytes().unwrap_or(1 << 30);
+    let most = address_space().map_or(available, |limit| available.min(limit));
+    (most / 2).max(MIN_MEMORY)
+}
+
+/// Bytes of address space that the process may have, if they are limited.
+fn address_space() -> Option<u64> {
+    use rustix::process::{Resource, getrlimit};
+    [Resource::As, Resource::Data].into_iter().filter_map(|resource| getrlimit(resource).current).min()
+}
+
+/// A budget to try where the system refused to map memory for this one.
+fn less(memory_bytes: u64) -> u64 {
+    let half = memory_bytes / 2;
+    // The program itself, stacks and rings need some of it too.
+    address_space().map_or(half, |limit| half.min(limit / 2)).max(MIN_MEMORY)
 }
 
 /// Sorts.
@@ -115,11 +132,17 @@ enum Task {
 }
 
 fn run(machine: &Machine, job: SortJob, task: Task) -> Result<SortReport> {
-    let SortJob { format, inputs, output, memory_bytes, spill, spill_order, threads, unique, fan_in, control } = job;
+    let SortJob { format, inputs, output, memory_bytes, spill, spill_order, threads, unique, fan_in, .. } = job;
+    let (program, control) = (job.compress_program, job.control);
     let settings = Settings { memory_bytes, threads: threads.max(1), unique, fan_in };
     let total = total_len(&inputs)?;
     control.progress.total.store(total.unwrap_or(0), Relaxed);
-    let work = Work { inputs, output, spill: Spill::new(machine, spill.clone(), spill_order), places: spill, total };
+    if let (Some(program), Format::Numbers { .. }) = (&program, &format) {
+        let context = format!("numbers with the compress program {}", program.display());
+        return Err(Error::new(ErrorKind::InvalidInput, "sort", context).advice("runs of numbers are not compressed"));
+    }
+    let places = spill.clone();
+    let work = Work { inputs, output, spill: Spill::new(machine, spill, spill_order, program)?, places, total };
     match format {
         Format::Records { len, key_at, key_len, reverse } => {
             if key_len == 0 || key_at.checked_add(key_len).is_none_or(|end| end > len) {
@@ -212,17 +235,26 @@ impl<'a, L: Layout> Engine<'a, L> {
         control: &'a Control,
         work: &Work<'_>,
     ) -> Result<Self> {
-        let mut budget = Budget::new(settings.memory_bytes, settings.threads, work.total)?;
-        let fits = fits(layout, &budget, work);
-        if let (false, Some(total)) = (fits, work.total) {
-            budget.limit(total);
+        let mut settings = settings;
+        loop {
+            let mut budget = Budget::new(settings.memory_bytes, settings.threads, work.total)?;
+            let fits = fits(layout, &budget, work);
+            if let (false, Some(total)) = (fits, work.total) {
+                budget.limit(total);
+            }
+            // Pages are touched as the job needs them: a small input does not pay for a large budget.
+            let options = MapOptions { pages: Pages::Huge, prefault: false, node: None };
+            let pool = match Pool::new(budget.pool, options) {
+                Err(e) if e.kind() == ErrorKind::OutOfMemory && settings.memory_bytes > MIN_MEMORY => {
+                    settings.memory_bytes = less(settings.memory_bytes);
+                    continue;
+                }
+                pool => pool?,
+            };
+            let memory = Dram::from_pool(&pool, budget.pool)?;
+            let (total, movements) = (work.total, Movements::default());
+            return Ok(Engine { machine, layout, settings, control, budget, total, fits, memory, movements });
         }
-        // Pages are touched as the job needs them: a small input does not pay for a large budget.
-        let options = MapOptions { pages: Pages::Huge, prefault: false, node: None };
-        let pool = Pool::new(budget.pool, options)?;
-        let memory = Dram::from_pool(&pool, budget.pool)?;
-        let (total, movements) = (work.total, Movements::default());
-        Ok(Engine { machine, layout, settings, control, budget, total, fits, memory, movements })
     }
 
     fn run(&self, task: Task, work: Work<'_>) -> Result<SortReport> {
@@ -285,7 +317,9 @@ impl<'a, L: Layout> Engine<'a, L> {
 
     /// What must find room outside memory.
     pub(crate) fn space(&self, total: Option<u64>, fits: bool) -> Space {
-        Space { output_bytes: total.filter(|_| !self.settings.unique), spill_bytes: total.filter(|_| !fits) }
+        // How much is left where duplicates are dropped, nobody knows.
+        let total = total.filter(|_| !self.settings.unique);
+        Space { output_bytes: total, spill_bytes: total.filter(|_| !fits) }
     }
 
     pub(crate) fn open_sink(&self, output: Output) -> Result<Sink<'_>> {

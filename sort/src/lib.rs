@@ -26,6 +26,7 @@ mod layout;
 mod merge;
 mod numbers;
 mod output;
+mod packed;
 mod passes;
 mod prefetch;
 mod report;

@@ -112,7 +112,7 @@ impl<L: Layout> Merger<'_, L> {
     /// As many parts as there are threads, as long as each has buffers for all runs.
     fn divide(&self, longest: &[usize], target: Target<'_>) -> Result<Division> {
         // Where duplicates are dropped, a part's place in the output is not known before; a stream takes one part.
-        let parts = if self.unique || matches!(target, Target::Stream(_)) { 1 } else { self.threads };
+        let parts = if self.unique || target.stream().is_some() { 1 } else { self.threads };
         let all: usize = longest.iter().map(|l| crossing(*l)).sum();
         let kept = if self.unique { longest.iter().map(|l| crossing(*l)).max().unwrap_or(0) } else { 0 };
         let division = |parts: usize, aside: usize| {
@@ -145,6 +145,8 @@ impl<L: Layout> Merger<'_, L> {
         let Division { parts, share, size, crossings } = self.divide(&longest, target)?;
         let pipes: Vec<Pipe> = (0..parts).map(|_| self.machine.connect(staging, self.memory)).collect::<Result<_>>()?;
         let cuts = self.cut(&pipes[0], runs, parts)?;
+        // What is being used and what comes next of all runs share the second cache.
+        let far = usize::try_from(self.machine.l2_size()).unwrap_or(0) / (2 * runs.len().max(1));
         let outcome = Mutex::new((Ok(()), Vec::<Edge>::new(), Vec::<Partial>::new(), Merged::default()));
         team(parts, |p| {
             let (from, to) = (&cuts[p], &cuts[p + 1]);
@@ -157,7 +159,9 @@ impl<L: Layout> Merger<'_, L> {
                 let buffers = Buffers { at: free, size, crossing };
                 free += buffers.len();
                 let segment = Segment { from: *from, to: *to };
-                sources.push(Source::of_run(self.layout, &pipes[p], self.memory, buffers, run, segment)?);
+                let mut source = Source::of_run(self.layout, &pipes[p], self.memory, buffers, run, segment)?;
+                source.fetch_ahead(far);
+                sources.push(source);
                 Ok(())
             });
             let result = opened.and_then(|()| self.merge_part(sources, target.is_output(), &mut out));

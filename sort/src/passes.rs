@@ -13,6 +13,7 @@ use crate::input::{Input, Opened};
 use crate::job::{Engine, Sink, Work};
 use crate::layout::Layout;
 use crate::merge::{Merged, Merger};
+use crate::packed::{MAX_PROGRAMS, Packed};
 use crate::report::{Phase, Role, SortReport};
 use crate::source::{SHORT_RECORD, Segment, Source};
 use crate::space::check_space;
@@ -20,8 +21,13 @@ use crate::spill::{Run, Spill};
 use crate::tally::Tally;
 
 /// Something sorted.
-enum Sorted {
+#[derive(Debug)]
+pub(crate) enum Sorted {
+    /// A run in the spill places.
     Run(Run),
+    /// A run that a program compressed.
+    Packed(Packed),
+    /// An input that somebody sorted.
     Input(Input),
 }
 
@@ -30,6 +36,7 @@ impl Sorted {
     fn longest(&self) -> usize {
         match self {
             Sorted::Run(run) => run.longest,
+            Sorted::Packed(run) => run.longest,
             Sorted::Input(_) => 0,
         }
     }
@@ -38,6 +45,7 @@ impl Sorted {
     fn len(&self) -> Result<Option<u64>> {
         match self {
             Sorted::Run(run) => Ok(Some(run.len)),
+            Sorted::Packed(run) => Ok(Some(run.len)),
             Sorted::Input(input) => input.len(),
         }
     }
@@ -47,17 +55,16 @@ impl<L: Layout> Engine<'_, L> {
     /// Merges the runs of a sort to the output; returns what was written, and what was dropped as a duplicate.
     pub(crate) fn merge_formed(
         &self,
-        runs: Vec<Run>,
+        runs: Vec<Sorted>,
         blocks: &Blocks,
         sink: &Sink<'_>,
         spill: &Spill<'_>,
         report: &mut SortReport,
     ) -> Result<(Tally, Tally)> {
         let started = Instant::now();
-        let long = runs.iter().any(|r| r.longest as u64 > SHORT_RECORD);
-        let sorted = runs.into_iter().map(Sorted::Run).collect();
+        let long = runs.iter().any(|run| run.longest() as u64 > SHORT_RECORD);
         let passes = Passes { engine: self, merger: self.merger(blocks, long), blocks, spill };
-        let outcome = passes.run(sorted, sink, report);
+        let outcome = passes.run(runs, sink, report);
         report.phases.push(Phase { name: "merge", seconds: started.elapsed().as_secs_f64() });
         outcome
     }
@@ -132,7 +139,7 @@ impl<L: Layout> Passes<'_, L> {
             dropped.join(merged.dropped);
             report.memory_excess_bytes = report.memory_excess_bytes.max(merged.excess);
             report.merge_passes += 1;
-            sorted.insert(at, Sorted::Run(made));
+            sorted.insert(at, made);
             at += 1;
         }
         self.reserve_output(&sorted, sink)?;
@@ -153,11 +160,27 @@ impl<L: Layout> Passes<'_, L> {
         if sorted.iter().all(|s| matches!(s, Sorted::Run(_))) {
             return most.min(self.merger.fan_in());
         }
-        most.min(descriptors_left()).max(2)
+        let most = most.min(descriptors_left());
+        if chosen < 2 && sorted.iter().any(|s| matches!(s, Sorted::Packed(_))) {
+            return most.clamp(2, MAX_PROGRAMS);
+        }
+        most.max(2)
     }
 
     /// Merges a group to a run in the spill places.
-    fn to_run(&self, group: Vec<Sorted>) -> Result<(Run, Merged)> {
+    fn to_run(&self, group: Vec<Sorted>) -> Result<(Sorted, Merged)> {
+        if let Some(packer) = &self.spill.packer {
+            let (packing, stream) = packer.start(&self.engine.movements)?;
+            let merged = self.merge(group, Target::Packed(&stream));
+            let sum = stream.close();
+            let longest = merged.as_ref().map_or(0, |merged| merged.longest);
+            let mut kept = Merged::default();
+            let written = merged.map(|merged| {
+                kept = merged;
+                sum
+            });
+            return Ok((Sorted::Packed(packing.finish(written, longest)?), kept));
+        }
         let lens = group.iter().map(Sorted::len).collect::<Result<Option<Vec<u64>>>>()?;
         let known = group.iter().all(|s| matches!(s, Sorted::Run(_)));
         let room = lens.filter(|_| known).map(|lens| lens.iter().sum());
@@ -182,7 +205,7 @@ impl<L: Layout> Passes<'_, L> {
         for run in freed {
             self.spill.free(&run)?;
         }
-        Ok((made, merged))
+        Ok((Sorted::Run(made), merged))
     }
 
     /// Reserves room for the output, where its length is known.
@@ -226,10 +249,11 @@ impl<L: Layout> Passes<'_, L> {
             false => None,
         };
         let buffers = self.merger.buffers_of_inputs(group.len())?;
-        let (mut runs, mut inputs) = (Vec::new(), Vec::new());
+        let (mut runs, mut packed, mut inputs) = (Vec::new(), Vec::new(), Vec::new());
         for (rank, sorted) in group.into_iter().enumerate() {
             match sorted {
                 Sorted::Run(run) => runs.push((rank, run)),
+                Sorted::Packed(run) => packed.push((rank, run)),
                 Sorted::Input(input) => inputs.push((rank, Opened::of(input, self.engine.machine, memory)?)),
             }
         }
@@ -238,6 +262,11 @@ impl<L: Layout> Passes<'_, L> {
             let Some(pipe) = &pipe else { continue };
             let segment = Segment { from: 0, to: run.len };
             sources.push((*rank, Source::of_run(layout, pipe, memory, buffers[*rank], run, segment)?));
+        }
+        for (rank, run) in packed {
+            let Some(packer) = &self.spill.packer else { continue };
+            let run = packer.open(run)?;
+            sources.push((rank, Source::of_packed(layout, run, memory, buffers[rank], &self.engine.movements)));
         }
         for (rank, opened) in inputs {
             let source = match opened {
@@ -262,7 +291,7 @@ impl Sorted {
     fn extent(&self) -> Option<Run> {
         match self {
             Sorted::Run(run) => Some(Run { offset: run.offset, len: run.len, ..Run::default() }),
-            Sorted::Input(_) => None,
+            Sorted::Packed(_) | Sorted::Input(_) => None,
         }
     }
 }

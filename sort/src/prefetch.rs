@@ -1,6 +1,6 @@
 //! Asking for memory before it is used.
 
-/// Asks for the two cache lines at `at` of `bytes`, which may lie behind their end.
+/// Asks for the two cache lines at `at` of `bytes`, which may lie behind their end, to be used soon.
 #[inline]
 #[allow(unsafe_code)]
 pub(crate) fn prefetch(bytes: &[u8], at: usize) {
@@ -12,6 +12,24 @@ pub(crate) fn prefetch(bytes: &[u8], at: usize) {
         unsafe {
             _mm_prefetch::<_MM_HINT_T0>(start);
             _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(64));
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (bytes, at);
+}
+
+/// As [`prefetch`], to be used later: the lines are brought no nearer than the second cache.
+#[inline]
+#[allow(unsafe_code)]
+pub(crate) fn prefetch_far(bytes: &[u8], at: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        let start = bytes.as_ptr().wrapping_add(at).cast::<i8>();
+        // SAFETY: as above.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T1>(start);
+            _mm_prefetch::<_MM_HINT_T1>(start.wrapping_add(64));
         }
     }
     #[cfg(not(target_arch = "x86_64"))]

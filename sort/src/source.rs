@@ -17,7 +17,8 @@ use datapipes_core::{Dram, Error, ErrorKind, Lease, LeaseMut, Pipe, Result, Span
 
 use crate::checksum;
 use crate::layout::Layout;
-use crate::prefetch::prefetch;
+use crate::packed::Unpacking;
+use crate::prefetch::{prefetch, prefetch_far};
 use crate::report::{Movements, Role};
 use crate::spill::Run;
 
@@ -59,6 +60,8 @@ pub(crate) enum Way<'a> {
     Own(Box<Pipe>),
     /// By `read`.
     Stream { file: File, name: PathBuf },
+    /// From a program that decompresses it.
+    Packed(Unpacking),
     /// Nothing more comes.
     Ended,
 }
@@ -118,6 +121,8 @@ pub(crate) struct Source<'a, L> {
     sums: &'a [u32],
     sums_at: u64,
     grain: usize,
+    /// How far ahead of a record the bytes are fetched that are checked next; 0 for not at all.
+    far: usize,
 }
 
 impl<'a, L: Layout> Source<'a, L> {
@@ -168,6 +173,20 @@ impl<'a, L: Layout> Source<'a, L> {
         Ok(source)
     }
 
+    /// Opens a run that was compressed.
+    pub(crate) fn of_packed(
+        layout: &'a L,
+        run: Unpacking,
+        memory: &'a Dram,
+        buffers: Buffers,
+        movements: &'a Movements,
+    ) -> Source<'a, L> {
+        let mut source = Source::new(layout, Way::Packed(run), What::Spilled, memory, buffers);
+        source.movements = Some(movements);
+        (source.stop, source.end) = (u64::MAX, u64::MAX);
+        source
+    }
+
     /// Opens a stream. It is first read from when its first record is asked for.
     pub(crate) fn of_stream(
         layout: &'a L,
@@ -211,7 +230,13 @@ impl<'a, L: Layout> Source<'a, L> {
             sums: &[],
             sums_at: 0,
             grain: 0,
+            far: 0,
         }
+    }
+
+    /// Has so many bytes fetched ahead of each record, if it is a run: those that are checked next.
+    pub(crate) fn fetch_ahead(&mut self, bytes: usize) {
+        self.far = bytes.min(self.grain);
     }
 
     /// The current record. Call `advance` first.
@@ -244,6 +269,9 @@ impl<'a, L: Layout> Source<'a, L> {
         {
             // There are more runs than the hardware follows: it is told what comes.
             prefetch(view, self.to + PREFETCH);
+            if self.far > 0 {
+                prefetch_far(view, self.to + self.far);
+            }
             self.from = self.to;
             self.to = end;
             self.in_crossing = false;
@@ -373,12 +401,17 @@ impl<'a, L: Layout> Source<'a, L> {
     /// Takes the buffer that comes; false at the end.
     fn next_view(&mut self) -> Result<bool> {
         let (view, at) = match &mut self.way {
-            Way::Stream { file, name } => {
+            way @ (Way::Stream { .. } | Way::Packed(_)) => {
                 let at = self.buffers.at + self.turn * self.buffers.size;
                 self.turn ^= 1;
-                let range = self.memory.range(at, self.buffers.size)?;
-                let read = crate::input::read_some(file, &mut range.lease_mut()?);
-                let len = read.map_err(|e| Error::io("read", &e, name.display().to_string()).offset(self.next))?;
+                let mut lease = self.memory.range(at, self.buffers.size)?.lease_mut()?;
+                let len = match way {
+                    Way::Stream { file, name } => crate::input::read_some(file, &mut lease)
+                        .map_err(|e| Error::io("read", &e, name.display().to_string()).offset(self.next))?,
+                    Way::Packed(run) => run.read(&mut lease)?,
+                    Way::Shared(_) | Way::Own(_) | Way::Ended => 0,
+                };
+                drop(lease);
                 if let Some(movements) = self.movements {
                     movements.add_stream(Role::Merge, len as u64);
                 }
@@ -440,7 +473,7 @@ impl<'a, L: Layout> Source<'a, L> {
         let pipe = match &self.way {
             Way::Shared(pipe) => *pipe,
             Way::Own(pipe) => pipe.as_ref(),
-            Way::Stream { .. } | Way::Ended => return Ok(()),
+            Way::Stream { .. } | Way::Packed(_) | Way::Ended => return Ok(()),
         };
         if self.next >= self.stop {
             return Ok(());

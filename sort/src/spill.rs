@@ -1,10 +1,12 @@
 //! Where runs wait to be merged: a staging over the places that the job names, opened when the first run needs it.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use datapipes_core::{Error, ErrorKind, Extent, Machine, Result, StageOrder, StagePlace, Staging};
 
+use crate::packed::Packer;
 use crate::report::SpillUse;
 
 /// Runs start at multiples of this.
@@ -39,13 +41,21 @@ pub(crate) struct Spill<'a> {
     order: StageOrder,
     /// An input that fits the memory never opens it.
     staging: Mutex<Option<Staging>>,
+    /// The program that compresses runs, if one does.
+    pub(crate) packer: Option<Packer>,
     /// Runs that were begun without a known length.
     open_ended: AtomicU64,
 }
 
 impl<'a> Spill<'a> {
-    pub(crate) fn new(machine: &'a Machine, places: Vec<StagePlace>, order: StageOrder) -> Self {
-        Spill { machine, places, order, staging: Mutex::new(None), open_ended: AtomicU64::new(0) }
+    pub(crate) fn new(
+        machine: &'a Machine,
+        places: Vec<StagePlace>,
+        order: StageOrder,
+        program: Option<PathBuf>,
+    ) -> Result<Self> {
+        let packer = program.map(|program| Packer::new(program, &places)).transpose()?;
+        Ok(Spill { machine, places, order, staging: Mutex::new(None), packer, open_ended: AtomicU64::new(0) })
     }
 
     /// The staging, opened now if it was not.

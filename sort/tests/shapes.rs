@@ -320,3 +320,74 @@ mod merging {
         assert_eq!(outcome.unwrap_err().raw_os_error(), Some(libc::EPIPE));
     }
 }
+
+/// Runs that another program compresses.
+mod compressed {
+    use super::*;
+    use std::path::PathBuf;
+
+    /// A program in the folder that does what a script says.
+    fn program(folder: &Folder, script: &str) -> PathBuf {
+        let path = folder.put("packer", format!("#!/bin/sh\n{script}\n").as_bytes());
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        path
+    }
+
+    fn job(folder: &Folder, script: &str, text: &[u8], fan_in: usize) -> SortJob {
+        let input = folder.put("in/a", text);
+        let compress_program = Some(program(folder, script));
+        SortJob { compress_program, fan_in, ..folder.job(lines(), &[input]) }
+    }
+
+    const SWAP_CASE: &str = "exec tr a-z\\\\n A-Z@";
+    const SWAP_BACK: &str = "exec tr A-Z@ a-z\\\\n";
+
+    #[test]
+    fn runs_go_through_the_program_and_back() {
+        let seed = seed(500);
+        let random = &mut Random(seed);
+        let text = lines_of(random, 12 * MIB, |r| length(r, 3000));
+        for (fan_in, unique) in [(0, false), (2, true)] {
+            let folder = Folder::new();
+            let script = format!("if [ \"$1\" = -d ]; then {SWAP_BACK}; fi; {SWAP_CASE}");
+            let job = SortJob { unique, ..job(&folder, &script, &text, fan_in) };
+            let report = sort(job).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            assert!(report.runs > 2, "{} runs", report.runs);
+            assert_same(&folder.sorted(), &sort_lines(&text, unique), &format!("seed {seed}, fan-in {fan_in}"));
+            assert_eq!(std::fs::read_dir(folder.path("spill")).unwrap().count(), 0);
+        }
+    }
+
+    #[test]
+    fn a_program_that_fails_or_lies_is_an_error() {
+        let text = lines_of(&mut Random(7), 12 * MIB, |_| 60);
+        for (script, expected) in [
+            ("exit 3", "terminated abnormally"),
+            ("if [ \"$1\" = -d ]; then cat; exit 1; fi; exec cat", "' -d' terminated abnormally"),
+            ("if [ \"$1\" = -d ]; then exec head -c 100000; fi; exec cat", "not the"),
+            ("if [ \"$1\" = -d ]; then exec tr a b; fi; exec cat", "not the"),
+            ("kill -9 $$", "terminated abnormally"),
+        ] {
+            let folder = Folder::new();
+            let error = sort(job(&folder, script, &text, 0)).unwrap_err();
+            let expected = expected.replace("' -d", " -d");
+            assert!(error.to_string().contains(&expected), "{script}: {error}");
+            assert!(!folder.path("out/sorted").exists(), "{script}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_named() {
+        let folder = Folder::new();
+        let text = lines_of(&mut Random(8), 12 * MIB, |_| 60);
+        let mut job = job(&folder, "", &text, 0);
+        job.compress_program = Some("/no/such/program".into());
+        let error = sort(job).unwrap_err();
+        assert!(error.to_string().contains("/no/such/program"), "{error}");
+        // Nothing is compressed where everything fits.
+        let mut job = super::compressed::job(&folder, "", b"b\na\n", 0);
+        job.compress_program = Some("/no/such/program".into());
+        sort(job).unwrap();
+        assert_eq!(folder.sorted(), b"a\nb\n");
+    }
+}

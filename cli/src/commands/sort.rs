@@ -66,6 +66,7 @@ fn sort(parsed: &Parsed) -> Result<()> {
         spill_order: parsed.spill_order,
         threads: threads(&machine, parsed, memory_bytes),
         unique: parsed.options.unique,
+        compress_program: None,
         fan_in: parsed.batch_size.unwrap_or(0),
         control: control.clone(),
     };

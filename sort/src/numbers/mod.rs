@@ -22,7 +22,6 @@ use datapipes_core::memory::Plain;
 use serde::{Deserialize, Serialize};
 
 use crate::layout::Layout;
-use crate::tally::Tally;
 
 /// The kinds of numbers that files are sorted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,14 +124,6 @@ impl Unsigned for u64 {
 }
 
 impl Numbers {
-    /// Counts the whole numbers in bytes of a file.
-    pub(crate) fn count(self, bytes: &[u8], tally: &mut Tally) {
-        match self.kind.width() {
-            4 => tally.add_numbers(4, bytes.as_chunks::<4>().0.iter().map(|b| u64::from(u32::from_ne_bytes(*b)))),
-            _ => tally.add_numbers(8, bytes.as_chunks::<8>().0.iter().map(|b| u64::from_ne_bytes(*b))),
-        }
-    }
-
     /// Whether encoding changes nothing.
     pub(crate) fn plain(self) -> bool {
         !self.reverse && matches!(self.kind, NumberKind::U32 | NumberKind::U64) && cfg!(target_endian = "little")

@@ -1,8 +1,8 @@
 //! A slot of numbers, sorted where it lies.
 
 use std::collections::VecDeque;
-use std::sync::PoisonError;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, PoisonError};
 
 use datapipes_core::memory::as_bytes;
 use datapipes_core::{Dram, Error, ErrorKind, Result, Span, Transfer};
@@ -38,6 +38,8 @@ pub(crate) struct SortedNumbers {
     count: usize,
     parts: usize,
     unique: bool,
+    /// What was there.
+    pub(crate) read: Tally,
     /// Numbers that were dropped as duplicates.
     pub(crate) dropped: Tally,
 }
@@ -52,8 +54,8 @@ pub(crate) struct RunFacts {
 impl SortedNumbers {
     /// Encodes and sorts `count` numbers at the start of the arena.
     pub(crate) fn sort(numbers: Numbers, arena: &Dram, count: usize, threads: usize, unique: bool) -> Result<Self> {
-        let (arena, dropped) = (arena.clone(), Tally::default());
-        let mut sorted = SortedNumbers { numbers, arena, count, parts: threads.max(1), unique, dropped };
+        let (arena, read, dropped) = (arena.clone(), Tally::default(), Tally::default());
+        let mut sorted = SortedNumbers { numbers, arena, count, parts: threads.max(1), unique, read, dropped };
         if count < 1 << 16 {
             sorted.parts = 1;
         }
@@ -70,16 +72,22 @@ impl SortedNumbers {
         let stripe = values.len().div_ceil(self.parts).max(1);
         let numbers = self.numbers;
         let all = Disjoint::new(values);
+        let read = Mutex::new(Tally::default());
         team(self.parts, |t| {
             let from = (t * stripe).min(all.len());
             // SAFETY: stripe t is this thread's alone.
             #[allow(unsafe_code)]
             let part = unsafe { all.slice(from, stripe.min(all.len() - from)) };
+            // They are counted here, and not where they arrive, because now they are brought into the cache anyway.
+            let mut tally = Tally::default();
+            tally.add_numbers(size_of::<T>(), part.iter().map(|v| v.widen()));
+            read.lock().unwrap_or_else(PoisonError::into_inner).join(tally);
             if !numbers.plain() {
                 part.iter_mut().for_each(|v| *v = v.encode(numbers));
             }
             T::sort(part);
         });
+        self.read = read.into_inner().unwrap_or_else(PoisonError::into_inner);
         if self.unique && self.parts == 1 {
             let mut kept = 0;
             for i in 1..values.len() {
@@ -161,7 +169,7 @@ impl SortedNumbers {
         let lease = self.arena.range(0, self.count * size_of::<T>())?.lease()?;
         let values = lease.as_slice_of::<T>()?;
         let sorted: Vec<&[T]> = values.chunks(values.len().div_ceil(self.parts).max(1)).collect();
-        let parts = if self.unique || matches!(target, Target::Stream(_)) { 1 } else { self.parts };
+        let parts = if self.unique || target.stream().is_some() { 1 } else { self.parts };
         // Each thread takes the values between two splitters, from every sorted part.
         let mut cuts = vec![vec![0; sorted.len()]];
         for part in 1..parts {
@@ -170,7 +178,7 @@ impl SortedNumbers {
             cuts.push(sorted.iter().map(|s| s.partition_point(|v| *v < splitter)).collect());
         }
         cuts.push(sorted.iter().map(|s| s.len()).collect());
-        let outcome = std::sync::Mutex::new((Ok(()), Vec::new(), Counts::default()));
+        let outcome = Mutex::new((Ok(()), Vec::new(), Counts::default()));
         team(parts, |p| {
             let at: usize = cuts[p].iter().sum::<usize>() * size_of::<T>();
             let mut out = Outflow::new(blocks, target, at as u64, p + 1 < parts, control, counter);

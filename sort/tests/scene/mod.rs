@@ -108,6 +108,7 @@ impl Folder {
             spill_order: StageOrder::Given,
             threads: 2,
             unique: false,
+            compress_program: None,
             fan_in: 0,
             control: Control::default(),
         }
