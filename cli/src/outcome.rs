@@ -55,7 +55,19 @@ pub(crate) fn shown(command: &str, error: &Error) -> String {
     if let Some(errno) = error.raw_os_error() {
         text = text.replace(&format!(" (os error {errno})"), "");
     }
+    if error.kind() == ErrorKind::EndOfFile && !text.contains("end of file") {
+        text += ": end of file; it became shorter while it was read";
+    }
     text.strip_prefix(&format!("{command}: ")).map(str::to_owned).unwrap_or(text)
+}
+
+/// The system's words for an error, without their number.
+pub(crate) fn reason(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    match error.raw_os_error() {
+        Some(errno) => text.replace(&format!(" (os error {errno})"), ""),
+        None => text,
+    }
 }
 
 /// Prints to the standard error what has to be known: where that fails, the exit code is 2.

@@ -10,7 +10,7 @@ mod tests;
 mod values;
 
 use std::collections::VecDeque;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::OsStringExt;
 
@@ -74,10 +74,8 @@ pub(crate) struct Parsed {
     pub(crate) options: TextOptions,
     /// Newline, or NUL under -z.
     pub(crate) terminator: u8,
-    /// At least one, `-` is the standard input; empty only with `files0_from`.
+    /// At least one, `-` is the standard input; under -c and -C exactly one.
     pub(crate) inputs: Vec<OsString>,
-    /// A file of NUL-terminated names. Under -c more than one name in it is an error, as GNU has it.
-    pub(crate) files0_from: Option<OsString>,
     pub(crate) output: Option<OsString>,
     /// All -S; see [`Parsed::buffer_bytes`].
     pub(crate) buffer_sizes: Vec<BufferSize>,
@@ -129,7 +127,7 @@ impl fmt::Display for UsageError {
 
 impl std::error::Error for UsageError {}
 
-fn trouble(message: impl Into<String>) -> UsageError {
+pub(crate) fn trouble(message: impl Into<String>) -> UsageError {
     UsageError { message: message.into(), exit_code: 2, try_help: false }
 }
 
@@ -171,10 +169,12 @@ pub(crate) struct SortArgs {
 }
 
 impl SortArgs {
-    /// Parses the arguments behind `dpipe sort`; `env` looks up a variable of the environment.
+    /// Parses the arguments behind `dpipe sort`; `env` looks up a variable of the environment, `list` reads the names in
+    /// the file of --files0-from.
     pub(crate) fn parse(
         args: impl Iterator<Item = OsString>,
         env: impl Fn(&str) -> Option<OsString>,
+        list: impl FnOnce(&OsStr) -> Result<Vec<OsString>, UsageError>,
     ) -> Result<Parsed, UsageError> {
         let version = env("_POSIX2_VERSION").and_then(|v| v.to_str()?.parse::<i64>().ok());
         let mut parser = SortArgs {
@@ -200,6 +200,11 @@ impl SortArgs {
                 break;
             }
         }
+        if let Some(action) = parser.stop {
+            let nothing = SortArgs::default().finish(None)?;
+            return Ok(Parsed { action, ..nothing });
+        }
+        parser.take_list(list)?;
         parser.finish(collation_note(env))
     }
 
@@ -365,18 +370,19 @@ impl SortArgs {
         Ok(())
     }
 
-    /// The checks that need all options, in GNU's order.
-    fn finish(mut self, collation_note: Option<String>) -> Result<Parsed, UsageError> {
-        if let Some(action) = self.stop {
-            let nothing = SortArgs::default().finish(None)?;
-            return Ok(Parsed { action, ..nothing });
-        }
-        if self.files0_from.is_some()
-            && let Some(extra) = self.inputs.first()
-        {
+    /// The names of --files0-from are the inputs.
+    fn take_list(&mut self, read: impl FnOnce(&OsStr) -> Result<Vec<OsString>, UsageError>) -> Result<(), UsageError> {
+        let Some(list) = &self.files0_from else { return Ok(()) };
+        if let Some(extra) = self.inputs.first() {
             let extra = quoting::always(extra);
             return Err(misuse(format!("extra operand {extra}\nfile operands cannot be combined with --files0-from")));
         }
+        self.inputs = read(list)?;
+        Ok(())
+    }
+
+    /// The checks that need all options, in GNU's order.
+    fn finish(mut self, collation_note: Option<String>) -> Result<Parsed, UsageError> {
         let order = self.options.compile().map_err(|e| trouble(e.context()))?;
         let format = self.format()?;
         if self.debug && format != Format::Lines {
@@ -389,13 +395,14 @@ impl SortArgs {
         }
         if let Some(check) = self.check.map(char::from) {
             if let Some(extra) = self.inputs.get(1) {
-                return Err(extra_operand(extra, check));
+                let extra = quoting::always(extra);
+                return Err(trouble(format!("extra operand {extra} not allowed with -{check}")));
             }
             if self.output.is_some() {
                 return Err(trouble(format!("options '-{check}o' are incompatible")));
             }
         }
-        if self.inputs.is_empty() && self.files0_from.is_none() {
+        if self.inputs.is_empty() {
             self.inputs.push("-".into());
         }
         let action = match self.check {
@@ -410,7 +417,6 @@ impl SortArgs {
             options: self.options,
             terminator: if self.zero { 0 } else { b'\n' },
             inputs: self.inputs,
-            files0_from: self.files0_from,
             output: self.output,
             buffer_sizes: self.buffer_sizes,
             temp_dirs: self.temp_dirs,
@@ -458,9 +464,4 @@ fn only(kept: &mut Option<OsString>, argument: Vec<u8>, otherwise: &str) -> Resu
             Ok(())
         }
     }
-}
-
-/// More than one file for -c or -C, given as operands or in the list of --files0-from.
-pub(crate) fn extra_operand(extra: &OsString, check: char) -> UsageError {
-    trouble(format!("extra operand {} not allowed with -{check}", quoting::always(extra)))
 }

@@ -4,6 +4,7 @@ mod annotate;
 mod check;
 mod disorder;
 mod help;
+mod locale;
 mod names;
 mod places;
 mod random;
@@ -26,27 +27,31 @@ use crate::sort_args::{self, Action, Parsed, SortArgs};
 
 /// Sorts as the arguments say; they are those behind the word `sort`.
 pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
-    let mut parsed = match SortArgs::parse(arguments.into_iter(), |name| std::env::var_os(name)) {
+    let mut parsed = match SortArgs::parse(arguments.into_iter(), |name| std::env::var_os(name), names::listed) {
         Ok(parsed) => parsed,
         Err(error) => {
             complain(&format!("{error}\n"));
             return ExitCode::from(error.exit_code);
         }
     };
-    if let Some(text) = &parsed.collation_note {
-        note(&format!("dpipe sort: note: {text}\n"));
-    }
     let outcome = prepare(&mut parsed).and_then(|()| match parsed.action {
         Action::Help => print(help::TEXT).map(|()| Verdict::Good),
         Action::Version => print(concat!("dpipe sort ", env!("CARGO_PKG_VERSION"), "\n")).map(|()| Verdict::Good),
         Action::Check { quiet } => check::run(&parsed, quiet),
         Action::Sort | Action::Merge => sort(&parsed).map(|()| Verdict::Good),
     });
-    exit_code_in_words("sort", outcome, words::words)
+    exit_code_in_words("sort", outcome, |error| words::words(error, &places::folders(&parsed)))
 }
 
 /// What comes before any input is looked at: warnings, and the salt of a random order.
 fn prepare(parsed: &mut Parsed) -> Result<()> {
+    if let Some(text) = &parsed.collation_note {
+        if locale::is_installed() {
+            note(&format!("dpipe sort: note: {text}\n"));
+        } else if parsed.debug {
+            complain("dpipe sort: failed to set locale\n");
+        }
+    }
     if parsed.debug {
         warnings::warnings(&parsed.options).iter().for_each(|text| complain(&format!("dpipe sort: {text}\n")));
     }

@@ -6,7 +6,11 @@ use super::*;
 
 fn parse_in(line: &[&str], env: &[(&str, &str)]) -> Result<Parsed, UsageError> {
     let env = |name: &str| env.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value));
-    SortArgs::parse(line.iter().map(OsString::from), env)
+    let list = |name: &OsStr| match name.to_str() {
+        Some("two") => Ok(vec!["a".into(), "b".into()]),
+        _ => Err(trouble("no list")),
+    };
+    SortArgs::parse(line.iter().map(OsString::from), env, list)
 }
 
 fn parse(line: &[&str]) -> Parsed {

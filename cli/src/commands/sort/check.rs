@@ -4,28 +4,21 @@ use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use datapipes::{ErrorKind, Machine, Result};
+use datapipes::{Machine, Result};
 use datapipes_sort::Input;
 
 use super::disorder::{Disorder, Rule, Search, float, signed, unsigned};
-use super::names;
-use super::words::trouble;
 use crate::commands::check::each_piece;
 use crate::outcome::Verdict;
 use crate::signals::{self, WaitsFor};
-use crate::sort_args::{Format, Parsed, extra_operand};
+use crate::sort_args::{Format, Parsed};
 use crate::standard;
 use crate::window::Window;
 
 /// Reads up to the first disorder; names it as GNU sort does, unless quiet.
 pub(super) fn run(parsed: &Parsed, quiet: bool) -> Result<Verdict> {
     let rule = rule(parsed);
-    let names = names::inputs(parsed)?;
-    if let Some(extra) = names.get(1) {
-        let words = extra_operand(extra, if quiet { 'C' } else { 'c' }).message;
-        return Err(trouble(ErrorKind::InvalidInput, words));
-    }
-    let name = names.first().cloned().unwrap_or_else(|| "-".into());
+    let name = parsed.inputs.first().cloned().unwrap_or_else(|| "-".into());
     let input = Input::open(Path::new(&name))?;
     let mut search = Search::new(&rule, parsed.options.unique);
     let mut look = |bytes: &[u8]| if search.push(bytes) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };

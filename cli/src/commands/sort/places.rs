@@ -41,6 +41,12 @@ pub(super) fn spill(parsed: &Parsed) -> Result<Vec<StagePlace>> {
     Ok(places)
 }
 
+/// The folders among the places for runs, for messages.
+pub(super) fn folders(parsed: &Parsed) -> Vec<PathBuf> {
+    let places = spill(parsed).unwrap_or_default();
+    places.iter().filter_map(|place| place.as_folder().map(Path::to_path_buf)).collect()
+}
+
 /// -S, in percent a part of physical memory, and never more than that; half of what is available without one.
 pub(super) fn memory_bytes(machine: &Machine, parsed: &Parsed) -> u64 {
     let topology = machine.topology();

@@ -9,7 +9,7 @@ use datapipes::{Error, ErrorKind, Result};
 use datapipes_sort::text::quote;
 
 use super::words::trouble;
-use crate::quoting;
+use crate::{outcome, quoting};
 
 /// The first sixteen bytes of the source, or sixteen of the system's random bytes.
 ///
@@ -28,7 +28,7 @@ pub(super) fn salt(source: Option<&OsStr>) -> Result<[u8; 16]> {
             IoKind::UnexpectedEof => {
                 trouble(ErrorKind::EndOfFile, format!("{shown}: end of file; 16 bytes are needed"))
             }
-            _ => trouble(ErrorKind::Device, format!("{shown}: read error: {e}")),
+            _ => trouble(ErrorKind::Device, format!("{shown}: read error: {}", outcome::reason(&e))),
         }
     })?;
     Ok(salt)
