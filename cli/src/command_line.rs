@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 use crate::commands::{
     calibrate, check, checkpoint, copy, demo, explain, fine, generate, log, machine, model, sort, stream,
 };
-use crate::outcome::exit_code;
+use crate::outcome::{Verdict, complain, exit_code, print};
 
 const AFTER: &str = "\
 Places are paths, ssd:PATH[?access=auto|direct|cached], dram:SIZE[?node=N], cache:l2/coreN or cache:l3/coreN,
@@ -68,9 +68,13 @@ pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
     let parsed = match CommandLine::try_parse_from(arguments) {
         Ok(parsed) => parsed,
         Err(error) => {
-            // Help and version are errors to clap; what it cannot print is of no use to anybody.
-            let _ = error.print();
-            return if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+            // Help and version are errors to clap.
+            let text = error.render().to_string();
+            if error.use_stderr() {
+                complain(&text);
+                return ExitCode::from(2);
+            }
+            return exit_code("help", print(&text).map(|()| Verdict::Good));
         }
     };
     match parsed.command {

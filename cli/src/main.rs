@@ -12,9 +12,12 @@ mod outcome;
 mod place;
 mod progress;
 mod pyramid;
+mod quoting;
 mod signals;
 mod sort_args;
+mod standard;
 mod svg;
+mod threads;
 mod usage;
 mod window;
 
@@ -25,5 +28,6 @@ fn main() -> ExitCode {
     if let Some(code) = datapipes_fabric::process::enter(&commands::stream::functions()) {
         return code;
     }
+    standard::guard();
     command_line::run(std::env::args_os().collect())
 }

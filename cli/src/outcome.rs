@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use datapipes::{Error, ErrorKind, Result};
 use serde::Serialize;
 
-use crate::signals;
+use crate::{signals, standard};
 
 /// What a command that met no error found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,41 +18,72 @@ pub(crate) enum Verdict {
 
 /// The exit code of a command; an error is printed as `dpipe COMMAND: ...`.
 pub(crate) fn exit_code(command: &str, outcome: Result<Verdict>) -> ExitCode {
-    match outcome {
-        Ok(Verdict::Good) => ExitCode::SUCCESS,
-        Ok(Verdict::Bad) => ExitCode::from(1),
+    exit_code_in_words(command, outcome, |error| shown(command, error))
+}
+
+/// As `exit_code`; what stands behind `dpipe COMMAND: ` is the caller's choice.
+pub(crate) fn exit_code_in_words(
+    command: &str,
+    outcome: Result<Verdict>,
+    words: impl FnOnce(&Error) -> String,
+) -> ExitCode {
+    let code = match outcome {
+        Ok(Verdict::Good) => 0,
+        Ok(Verdict::Bad) => 1,
         Err(error) => {
             // Everything was cleaned up on the way here: now the signal may do what it does to others.
             signals::die_of_signal();
-            if error.raw_os_error() == Some(libc::EPIPE) {
+            if is_abandoned_output(&error) && !standard::sigpipe_was_ignored() {
                 signals::die_of(libc::SIGPIPE);
             }
-            complain(&format!("dpipe {command}: {}\n", shown(command, &error)));
-            ExitCode::from(2)
+            complain(&format!("dpipe {command}: {}\n", words(&error)));
+            2
         }
-    }
+    };
+    // Whoever does not hear must see it.
+    ExitCode::from(if standard::unheard() { 2 } else { code })
+}
+
+/// Whether the reader of the standard output went away. Of other outputs that is an error with a word.
+fn is_abandoned_output(error: &Error) -> bool {
+    error.raw_os_error() == Some(libc::EPIPE) && error.context().ends_with(standard::OUTPUT)
 }
 
 /// An error for people: without the number behind the system's words, and without saying the command twice.
-fn shown(command: &str, error: &Error) -> String {
+pub(crate) fn shown(command: &str, error: &Error) -> String {
     let mut text = error.to_string();
     if let Some(errno) = error.raw_os_error() {
         text = text.replace(&format!(" (os error {errno})"), "");
     }
+    if error.kind() == ErrorKind::EndOfFile && !text.contains("end of file") {
+        text += ": end of file; it became shorter while it was read";
+    }
     text.strip_prefix(&format!("{command}: ")).map(str::to_owned).unwrap_or(text)
 }
 
-/// Prints to the standard error. That it is closed is nothing that could be told.
+/// The system's words for an error, without their number.
+pub(crate) fn reason(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    match error.raw_os_error() {
+        Some(errno) => text.replace(&format!(" (os error {errno})"), ""),
+        None => text,
+    }
+}
+
+/// Prints to the standard error what has to be known: where that fails, the exit code is 2.
 pub(crate) fn complain(text: &str) {
-    use std::io::Write;
-    let _ = std::io::stderr().write_all(text.as_bytes());
+    standard::complain(text.as_bytes());
+}
+
+/// Prints to the standard error what nobody misses where it cannot be printed.
+pub(crate) fn note(text: &str) {
+    standard::note(text.as_bytes());
 }
 
 /// Prints to the standard output; a reader that went away is an error like others, not a panic.
 pub(crate) fn print(text: &str) -> Result<()> {
     use std::io::Write;
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|e| Error::io("write", &e, "standard output"))
+    standard::output()?.write_all(text.as_bytes()).map_err(|e| Error::io("write", &e, standard::OUTPUT))
 }
 
 /// Prints a value as JSON, on the standard output.

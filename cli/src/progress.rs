@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::outcome::note;
+use crate::threads;
+
 const EVERY: Duration = Duration::from_millis(100);
 
 /// How far the work is.
@@ -31,7 +34,7 @@ pub(crate) fn during<T>(visible: bool, state: impl Fn() -> State + Send, work: i
     }
     std::thread::scope(|scope| {
         let (finished, end) = channel::<()>();
-        scope.spawn(move || {
+        let draws = threads::spawn_scoped(scope, "progress", move || {
             let mut shown = None;
             while end.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
                 draw(&mut shown, state());
@@ -40,6 +43,9 @@ pub(crate) fn during<T>(visible: bool, state: impl Fn() -> State + Send, work: i
                 bar.finish_and_clear();
             }
         });
+        if let Err(error) = draws {
+            note(&format!("dpipe: note: no progress is shown: {error}\n"));
+        }
         let value = work();
         drop(finished);
         value

@@ -1,13 +1,12 @@
 //! Signals: they ask the running work to stop, the work cleans up, and then the process dies of the signal, as its parent
 //! expects.
 //!
-//! Unsafe: this module installs a handler. The handler loads and stores atomics only, which a handler may do; it reaches
-//! the work through a `OnceLock` that was filled before the handler was installed.
+//! Unsafe: this module installs a handler. The handler loads and stores atomics, which a handler may do, and calls what
+//! POSIX allows in one; it reaches the work through a `OnceLock` that was filled before the handler was installed.
 #![allow(unsafe_code)]
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 
 use datapipes_sort::Control;
 
@@ -16,9 +15,24 @@ use crate::outcome::interrupted;
 /// The signal that arrived, 0 for none.
 static ARRIVED: AtomicI32 = AtomicI32::new(0);
 static WORK: OnceLock<Control> = OnceLock::new();
-/// How long the work may take to stop by itself. It may be waiting for a terminal that says nothing: then there is
-/// nothing on disk under a name, and the process can simply end.
-const PATIENCE: Duration = Duration::from_millis(1500);
+/// Whether the work may wait for ever.
+static WAITS_FOR_STREAMS: AtomicBool = AtomicBool::new(false);
+/// How long the work may take to stop by itself, in seconds. It may be waiting for a terminal that says nothing: then
+/// there is nothing on disk under a name, and the process can simply end.
+const PATIENCE: libc::c_uint = 2;
+/// What ends a program and can be caught: as GNU sort has it, but for SIGPIPE, which is an error of a write.
+const ENDING: [libc::c_int; 10] = [
+    libc::SIGINT,
+    libc::SIGTERM,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGALRM,
+    libc::SIGXCPU,
+    libc::SIGXFSZ,
+    libc::SIGVTALRM,
+    libc::SIGPROF,
+    libc::SIGPOLL,
+];
 
 /// What the work may have to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,16 +43,19 @@ pub(crate) enum WaitsFor {
     Streams,
 }
 
-/// Catches SIGINT, SIGTERM and SIGHUP from here on and returns what they stop. Those that the parent chose to ignore
+/// Catches signals that end a program from here on and returns what they stop. Those that the parent chose to ignore
 /// (`nohup`) stay ignored. Called once, by the command that works.
 pub(crate) fn catch(waits_for: WaitsFor) -> Control {
     let control = WORK.get_or_init(Control::default).clone();
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+    WAITS_FOR_STREAMS.store(waits_for == WaitsFor::Streams, SeqCst);
+    for signal in ENDING {
         // SAFETY: sigaction is given a zeroed structure to fill, and then one that is fully set; the handler is a function
         // of the right signature that only touches atomics (see the module).
         unsafe {
             let mut old: libc::sigaction = std::mem::zeroed();
-            if libc::sigaction(signal, std::ptr::null(), &mut old) != 0 || old.sa_sigaction == libc::SIG_IGN {
+            let known = libc::sigaction(signal, std::ptr::null(), &mut old) == 0;
+            // The clock is ours: see `handle`.
+            if !known || old.sa_sigaction == libc::SIG_IGN && signal != libc::SIGALRM {
                 continue;
             }
             let mut new: libc::sigaction = std::mem::zeroed();
@@ -48,7 +65,7 @@ pub(crate) fn catch(waits_for: WaitsFor) -> Control {
         }
     }
     if waits_for == WaitsFor::Streams {
-        std::thread::spawn(watch);
+        unblock(libc::SIGALRM);
     }
     control
 }
@@ -59,8 +76,12 @@ extern "C" fn handle(signal: libc::c_int) {
         control.stop();
     }
     if !first {
-        // Asked twice: at once.
-        die_of(signal);
+        // Asked twice, or out of patience: at once.
+        die_of_signal();
+    } else if WAITS_FOR_STREAMS.load(SeqCst) {
+        // The clock needs no thread, which might not start. It rings here again.
+        // SAFETY: alarm may be called in a handler.
+        unsafe { libc::alarm(PATIENCE) };
     }
 }
 
@@ -74,17 +95,6 @@ pub(crate) fn check(operation: &'static str) -> datapipes::Result<()> {
     if arrived() { Err(interrupted(operation)) } else { Ok(()) }
 }
 
-/// Ends the process where the work does not stop: it waits for something that may never come.
-fn watch() {
-    loop {
-        std::thread::sleep(Duration::from_millis(50));
-        if arrived() {
-            std::thread::sleep(PATIENCE);
-            die_of_signal();
-        }
-    }
-}
-
 /// Dies of the signal that arrived, if one did.
 pub(crate) fn die_of_signal() {
     match ARRIVED.load(SeqCst) {
@@ -95,14 +105,20 @@ pub(crate) fn die_of_signal() {
 
 /// Dies of a signal, so that the parent sees it.
 pub(crate) fn die_of(signal: libc::c_int) {
-    // SAFETY: signal and raise may be called in any state; the default action of these signals ends the process. The
-    // signal is unblocked first, for a handler runs with its own signal blocked.
+    // SAFETY: signal may be called in any state, a handler too.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+    // A handler runs with its own signal blocked.
+    unblock(signal);
+    // SAFETY: raise, too; the default action of these signals ends the process.
+    unsafe { libc::raise(signal) };
+}
+
+fn unblock(signal: libc::c_int) {
+    // SAFETY: the set is ours, and sigemptyset fills it before it is read; all three may be called in a handler.
     unsafe {
-        libc::signal(signal, libc::SIG_DFL);
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);
         libc::sigaddset(&mut set, signal);
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
-        libc::raise(signal);
     }
 }

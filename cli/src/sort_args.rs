@@ -1,4 +1,4 @@
-//! The arguments of `dpipe sort`: those of GNU `sort` (coreutils 9.1) with its wording and exit codes, and our own.
+//! The arguments of `dpipe sort`: those of GNU `sort` with its wording and exit codes, and our own.
 //!
 //! Above 300 lines because what each option does and the checks between options are read together.
 //! Rejected: clap, which neither knows `+POS1 -POS2` nor takes `-k1 -k2` and abbreviations as `getopt_long` does.
@@ -7,17 +7,21 @@
 mod names;
 #[cfg(test)]
 mod tests;
+mod values;
 
 use std::collections::VecDeque;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 
 use names::Takes::{Argument, Nothing};
 use names::{CHECK_WORDS, SORT_WORDS, SPILL_WORDS, find_long, find_word};
+use values::{batch_size, collation_note, most_merged, number, record_shape, size_message};
 
 use datapipes::StageOrder;
-use datapipes_sort::text::{BufferSize, KeySpec, Order, SizeError, TextOptions, quote};
+use datapipes_sort::text::{BufferSize, KeySpec, Order, TextOptions, quote};
+
+use crate::quoting;
 
 /// What the input is made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,10 +74,8 @@ pub(crate) struct Parsed {
     pub(crate) options: TextOptions,
     /// Newline, or NUL under -z.
     pub(crate) terminator: u8,
-    /// At least one, `-` is the standard input; empty only with `files0_from`.
+    /// At least one, `-` is the standard input; under -c and -C exactly one.
     pub(crate) inputs: Vec<OsString>,
-    /// A file of NUL-terminated names. Under -c more than one name in it is an error, as GNU has it.
-    pub(crate) files0_from: Option<OsString>,
     pub(crate) output: Option<OsString>,
     /// All -S; see [`Parsed::buffer_bytes`].
     pub(crate) buffer_sizes: Vec<BufferSize>,
@@ -82,6 +84,12 @@ pub(crate) struct Parsed {
     pub(crate) spill_order: StageOrder,
     pub(crate) parallel: Option<usize>,
     pub(crate) batch_size: Option<usize>,
+    /// Compresses spilled runs, and with `-d` decompresses them.
+    pub(crate) compress_program: Option<OsString>,
+    /// Where the salt of a random order comes from; without one, from the system.
+    pub(crate) random_source: Option<OsString>,
+    /// Show what of each line is compared, and warn of what is probably not meant.
+    pub(crate) debug: bool,
     pub(crate) json: bool,
     /// `None`: where standard error is a terminal.
     pub(crate) progress: Option<bool>,
@@ -119,16 +127,12 @@ impl fmt::Display for UsageError {
 
 impl std::error::Error for UsageError {}
 
-fn trouble(message: impl Into<String>) -> UsageError {
+pub(crate) fn trouble(message: impl Into<String>) -> UsageError {
     UsageError { message: message.into(), exit_code: 2, try_help: false }
 }
 
 fn misuse(message: impl Into<String>) -> UsageError {
     UsageError { try_help: true, ..trouble(message) }
-}
-
-fn refused(option: &str, advice: &str) -> UsageError {
-    trouble(format!("option '{option}' is not supported: {advice}"))
 }
 
 /// The parser: arguments still to come, and what the ones before said.
@@ -148,6 +152,9 @@ pub(crate) struct SortArgs {
     spill_order: StageOrder,
     parallel: Option<usize>,
     batch_size: Option<usize>,
+    compress_program: Option<OsString>,
+    random_source: Option<OsString>,
+    debug: bool,
     json: bool,
     progress: Option<bool>,
     report: bool,
@@ -157,19 +164,24 @@ pub(crate) struct SortArgs {
     /// Whether `+POS1` is a key.
     obsolescent: bool,
     posix: bool,
+    /// The most inputs that --batch-size may name.
+    most_merged: usize,
 }
 
 impl SortArgs {
-    /// Parses the arguments behind `dpipe sort`; `env` looks up a variable of the environment.
+    /// Parses the arguments behind `dpipe sort`; `env` looks up a variable of the environment, `list` reads the names in
+    /// the file of --files0-from.
     pub(crate) fn parse(
         args: impl Iterator<Item = OsString>,
         env: impl Fn(&str) -> Option<OsString>,
+        list: impl FnOnce(&OsStr) -> Result<Vec<OsString>, UsageError>,
     ) -> Result<Parsed, UsageError> {
         let version = env("_POSIX2_VERSION").and_then(|v| v.to_str()?.parse::<i64>().ok());
         let mut parser = SortArgs {
             left: args.map(OsString::into_vec).collect(),
             posix: env("POSIXLY_CORRECT").is_some(),
             obsolescent: !(200_112..200_809).contains(&version.unwrap_or(200_809)),
+            most_merged: most_merged(),
             ..SortArgs::default()
         };
         while let Some(argument) = parser.left.pop_front() {
@@ -188,6 +200,11 @@ impl SortArgs {
                 break;
             }
         }
+        if let Some(action) = parser.stop {
+            let nothing = SortArgs::default().finish(None)?;
+            return Ok(Parsed { action, ..nothing });
+        }
+        parser.take_list(list)?;
         parser.finish(collation_note(env))
     }
 
@@ -253,7 +270,6 @@ impl SortArgs {
             b's' => self.options.stable = true,
             b'u' => self.options.unique = true,
             b'z' => self.zero = true,
-            b'R' => return Err(refused("-R", "use `shuf` to permute lines")),
             _ if self.options.modifiers.set(letter) => {}
             _ => return Err(misuse(format!("invalid option -- '{}'", letter.escape_ascii()))),
         }
@@ -264,13 +280,7 @@ impl SortArgs {
     fn with_argument(&mut self, letter: u8, shown: &str, argument: Vec<u8>) -> Result<(), UsageError> {
         match letter {
             b'k' => self.options.keys.push(KeySpec::parse(&argument).map_err(|e| trouble(e.context()))?),
-            b'o' => {
-                let output = OsString::from_vec(argument);
-                if self.output.as_ref().is_some_and(|other| *other != output) {
-                    return Err(trouble("multiple output files specified"));
-                }
-                self.output = Some(output);
-            }
+            b'o' => only(&mut self.output, argument, "multiple output files specified")?,
             b'S' => {
                 let size = BufferSize::parse(&argument);
                 self.buffer_sizes.push(size.map_err(|e| trouble(size_message(e, shown, &argument)))?);
@@ -326,17 +336,13 @@ impl SortArgs {
                 return self.switch(word.unwrap_or(b'c'));
             }
             "sort" => return self.switch(find_word(given, "--sort", &SORT_WORDS)?),
-            "compress-program" => return Err(refused("--compress-program", "spilled runs are not compressed")),
-            "random-source" => return Err(refused("--random-source", "there is no random order")),
-            "debug" => return Err(refused("--debug", "see --explain and --report")),
-            "files0-from" => self.files0_from = value.map(OsString::from_vec),
-            "batch-size" => {
-                self.batch_size = Some(number(given, "--batch-size")?);
-                if self.batch_size < Some(2) {
-                    let first = format!("invalid --batch-size argument {}", quote(given));
-                    return Err(trouble(format!("{first}\ndpipe sort: minimum --batch-size argument is '2'")));
-                }
+            "compress-program" => {
+                only(&mut self.compress_program, given.to_vec(), "multiple compress programs specified")?;
             }
+            "random-source" => only(&mut self.random_source, given.to_vec(), "multiple random sources specified")?,
+            "debug" => self.debug = true,
+            "files0-from" => self.files0_from = value.map(OsString::from_vec),
+            "batch-size" => self.batch_size = Some(batch_size(given, self.most_merged)?),
             "parallel" => {
                 // As in GNU, more than can be counted is merely very many.
                 self.parallel = Some(number(given, "--parallel")?);
@@ -364,30 +370,39 @@ impl SortArgs {
         Ok(())
     }
 
-    /// The checks that need all options, in GNU's order.
-    fn finish(mut self, collation_note: Option<String>) -> Result<Parsed, UsageError> {
-        if let Some(action) = self.stop {
-            let nothing = SortArgs::default().finish(None)?;
-            return Ok(Parsed { action, ..nothing });
-        }
-        if self.files0_from.is_some()
-            && let Some(extra) = self.inputs.first()
-        {
-            let extra = quote_name(extra.as_bytes());
+    /// The names of --files0-from are the inputs.
+    fn take_list(&mut self, read: impl FnOnce(&OsStr) -> Result<Vec<OsString>, UsageError>) -> Result<(), UsageError> {
+        let Some(list) = &self.files0_from else { return Ok(()) };
+        if let Some(extra) = self.inputs.first() {
+            let extra = quoting::always(extra);
             return Err(misuse(format!("extra operand {extra}\nfile operands cannot be combined with --files0-from")));
         }
+        self.inputs = read(list)?;
+        Ok(())
+    }
+
+    /// The checks that need all options, in GNU's order.
+    fn finish(mut self, collation_note: Option<String>) -> Result<Parsed, UsageError> {
         let order = self.options.compile().map_err(|e| trouble(e.context()))?;
         let format = self.format()?;
+        if self.debug && format != Format::Lines {
+            return Err(trouble("option '--debug' is for lines, not for records or numbers"));
+        }
+        if self.debug
+            && let Some(other) = self.check.or(self.output.as_ref().map(|_| b'o'))
+        {
+            return Err(trouble(format!("options '-{} --debug' are incompatible", char::from(other))));
+        }
         if let Some(check) = self.check.map(char::from) {
             if let Some(extra) = self.inputs.get(1) {
-                let extra = quote_name(extra.as_bytes());
+                let extra = quoting::always(extra);
                 return Err(trouble(format!("extra operand {extra} not allowed with -{check}")));
             }
             if self.output.is_some() {
                 return Err(trouble(format!("options '-{check}o' are incompatible")));
             }
         }
-        if self.inputs.is_empty() && self.files0_from.is_none() {
+        if self.inputs.is_empty() {
             self.inputs.push("-".into());
         }
         let action = match self.check {
@@ -402,13 +417,15 @@ impl SortArgs {
             options: self.options,
             terminator: if self.zero { 0 } else { b'\n' },
             inputs: self.inputs,
-            files0_from: self.files0_from,
             output: self.output,
             buffer_sizes: self.buffer_sizes,
             temp_dirs: self.temp_dirs,
             spill_order: self.spill_order,
             parallel: self.parallel,
             batch_size: self.batch_size,
+            compress_program: self.compress_program,
+            random_source: self.random_source,
+            debug: self.debug,
             json: self.json,
             progress: self.progress,
             report: self.report,
@@ -437,86 +454,14 @@ impl SortArgs {
     }
 }
 
-/// A count; one that is too large saturates.
-fn number(text: &[u8], option: &str) -> Result<usize, UsageError> {
-    let start = text.trim_ascii_start();
-    let start = start.strip_prefix(b"+").unwrap_or(start);
-    let digits = start.iter().take_while(|b| b.is_ascii_digit()).count();
-    let error = match digits {
-        0 => SizeError::Invalid,
-        _ if digits < start.len() => SizeError::Suffix,
+/// Keeps an argument that may be repeated and must not change.
+fn only(kept: &mut Option<OsString>, argument: Vec<u8>, otherwise: &str) -> Result<(), UsageError> {
+    let argument = OsString::from_vec(argument);
+    match kept {
+        Some(other) if *other != argument => Err(trouble(otherwise)),
         _ => {
-            let add = |n: usize, &digit: &u8| n.saturating_mul(10).saturating_add(usize::from(digit - b'0'));
-            return Ok(start.iter().fold(0, add));
-        }
-    };
-    Err(trouble(size_message(error, option, text)))
-}
-
-fn size_message(error: SizeError, option: &str, argument: &[u8]) -> String {
-    let argument = quote(argument);
-    match error {
-        SizeError::Invalid => format!("invalid {option} argument {argument}"),
-        SizeError::Suffix => format!("invalid suffix in {option} argument {argument}"),
-        SizeError::TooLarge => format!("{option} argument {argument} too large"),
-    }
-}
-
-/// `LEN[:KEYOFFSET[:KEYLEN]]`; without KEYLEN the key goes to the end of the record.
-fn record_shape(text: Option<&[u8]>) -> Result<RecordShape, UsageError> {
-    let Some(text) = text else {
-        return Ok(RecordShape { len_bytes: 100, key_offset_bytes: 0, key_len_bytes: 10 });
-    };
-    let numbers = text.split(|&b| b == b':').map(|part| {
-        let part = std::str::from_utf8(part).ok().filter(|part| part.bytes().all(|b| b.is_ascii_digit()));
-        part.and_then(|part| part.parse::<usize>().ok())
-    });
-    let shape = match numbers.collect::<Option<Vec<usize>>>().as_deref() {
-        Some(&[len]) => Some((len, 0, len)),
-        Some(&[len, offset]) => Some((len, offset, len.saturating_sub(offset))),
-        Some(&[len, offset, key]) => Some((len, offset, key)),
-        _ => None,
-    };
-    let fits = |&(len, offset, key): &(usize, usize, usize)| key > 0 && offset < len && key <= len - offset;
-    let (len_bytes, key_offset_bytes, key_len_bytes) = shape.filter(fits).ok_or_else(|| {
-        let rule = "give LEN[:KEYOFFSET[:KEYLEN]] in bytes, with the key inside the record";
-        trouble(format!("invalid --records argument {}: {rule}", quote(text)))
-    })?;
-    Ok(RecordShape { len_bytes, key_offset_bytes, key_len_bytes })
-}
-
-/// What to say where LC_ALL, LC_COLLATE or LANG (the first that is set) asks for another order than that of bytes.
-fn collation_note(env: impl Fn(&str) -> Option<OsString>) -> Option<String> {
-    let variables = ["LC_ALL", "LC_COLLATE", "LANG"].into_iter();
-    let (variable, value) = variables.filter_map(|v| Some((v, env(v).filter(|value| !value.is_empty())?))).next()?;
-    let value = value.to_string_lossy().into_owned();
-    // C.UTF-8 collates by code point, which is by bytes.
-    let language = value.split('.').next().unwrap_or_default();
-    if matches!(language, "C" | "POSIX") {
-        return None;
-    }
-    Some(format!("order is by bytes (as LC_ALL=C), not by {variable}={value}"))
-}
-
-/// A file's name in quotes that a shell reads back.
-fn quote_name(name: &[u8]) -> String {
-    let text = String::from_utf8_lossy(name);
-    if text.contains('\'') && !text.contains(['"', '$', '`', '\\', '!']) && !text.contains(char::is_control) {
-        return format!("\"{text}\"");
-    }
-    let mut quoted = String::from("'");
-    let mut escaped = false;
-    for &byte in name {
-        let escapes = !(b' '..=b'~').contains(&byte);
-        if escapes != escaped {
-            quoted += if escapes { "'$'" } else { "''" };
-            escaped = escapes;
-        }
-        match byte {
-            b'\'' => quoted += "'\\''",
-            _ if escapes => quoted += quote(&[byte]).trim_matches('\''),
-            _ => quoted.push(byte as char),
+            *kept = Some(argument);
+            Ok(())
         }
     }
-    quoted + "'"
 }

@@ -11,7 +11,7 @@ use datapipes::{Error, ErrorKind, Result};
 use serde::Serialize;
 
 use crate::outcome::interrupted;
-use crate::signals;
+use crate::{signals, threads};
 
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
@@ -67,10 +67,18 @@ pub(crate) fn run(command: &mut Command) -> Result<(Usage, String)> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(|e| Error::io("run", &e, shown.clone()))?;
     let stdout = child.stdout.take();
     // Read meanwhile, lest the child wait for us.
-    let reader = std::thread::spawn(move || {
+    let reader = threads::spawn("read", move || {
         let mut output = String::new();
         stdout.map_or(Ok(0), |mut stdout| stdout.read_to_string(&mut output)).map(|_| output)
     });
+    let reader = match reader {
+        Ok(reader) => reader,
+        Err(error) => {
+            // It is told to end, and waited for, so that nothing of it is left; how it ends is of no interest.
+            let _ = child.kill().and_then(|()| child.wait());
+            return Err(error);
+        }
+    };
     let (status, rusage) = wait(&mut child)?;
     let seconds = started.elapsed().as_secs_f64();
     let read = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));

@@ -17,12 +17,12 @@ use datapipes_sort::text::{KeySpec, TextOptions};
 use datapipes_testkit::validate::{Checker, Format, Summary};
 use serde::Serialize;
 
-use crate::amount;
 use crate::kind::{self, Kind};
 use crate::outcome::{Verdict, print, print_json};
 use crate::progress::{self, State};
 use crate::signals::{self, WaitsFor};
 use crate::window::Window;
+use crate::{amount, threads};
 
 /// Exit code 1 where the records are not in order.
 #[derive(Debug, clap::Args)]
@@ -132,14 +132,8 @@ fn in_parallel(machine: &Machine, ssd: &Ssd, shape: &Shape) -> Result<Summary> {
     let parts = cut(ssd, shape, len, machine.topology().usable_cores().count().max(1))?;
     let state = || State { phase: "checking", done: done.load(Relaxed), total: len };
     let summaries = progress::during(progress::wanted(), state, || {
-        std::thread::scope(|scope| {
-            let done = &done;
-            let format = &shape.format;
-            let threads: Vec<_> =
-                parts.into_iter().map(|part| scope.spawn(move || look(machine, ssd, format, part, done))).collect();
-            let joined = threads.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-            joined.collect::<Result<Vec<Summary>>>()
-        })
+        let one = |part: usize| look(machine, ssd, &shape.format, parts[part].clone(), &done);
+        threads::team("check", parts.len(), one)
     })?;
     Ok(summaries.into_iter().fold(Summary::default(), |before, next| before.join(next, &shape.format)))
 }

@@ -20,6 +20,7 @@ use crate::kind::{self, Kind};
 use crate::outcome::{Verdict, print, print_json};
 use crate::progress::{self, State};
 use crate::signals::{self, WaitsFor};
+use crate::{standard, threads};
 
 /// Bytes that a thread makes and writes at a time.
 const BLOCK: usize = 4 << 20;
@@ -108,15 +109,7 @@ fn write(machine: &Machine, source: &Generator, draft: &Draft, extent: Extent, d
     let next = AtomicU64::new(0);
     let writer =
         |thread: usize| Writer { source, memory: &memory, pipe: &pipe, next: &next, done, bytes: extent.bytes, thread };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..extent.threads).map(|t| scope.spawn(move || writer(t).run())).collect();
-        let mut outcome = Ok(());
-        for thread in threads {
-            let result = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            outcome = outcome.and(result);
-        }
-        outcome
-    })
+    threads::team("gen", extent.threads, |thread| writer(thread).run()).map(|_| ())
 }
 
 /// One thread's share.
@@ -162,15 +155,15 @@ impl Writer<'_> {
 /// Block after block to the standard output.
 fn stream(source: &Generator, done: &AtomicU64) -> Result<()> {
     let mut buffer = vec![0; BLOCK];
-    let mut out = std::io::stdout().lock();
+    let mut out = standard::output()?;
     let mut at = 0;
     loop {
         let len = source.fill(at, &mut buffer);
         if len == 0 {
-            return out.flush().map_err(|e| Error::io("write", &e, "standard output"));
+            return Ok(());
         }
         let written = out.write_all(&buffer[..len]);
-        written.map_err(|e| Error::io("write", &e, "standard output").offset(at))?;
+        written.map_err(|e| Error::io("write", &e, standard::OUTPUT).offset(at))?;
         at += len as u64;
         done.store(at, Relaxed);
     }

@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::amount;
 use crate::command_line::size;
 use crate::outcome::{Verdict, print, print_json};
+use crate::standard;
 
 /// A log is a folder of segment files. A record that was acknowledged survives kill -9 and a power failure; a torn tail
 /// is cut off when the log is opened; damage is an error with its offset (exit code 1 from `stat`).
@@ -117,13 +118,13 @@ fn storage(machine: &Machine, dir: &Path) -> Arc<dyn Storage> {
 fn append(args: &Append) -> Result<Verdict> {
     let machine = Machine::discover();
     let log = args.settings.open(&machine, &args.dir)?;
-    let mut input = BufReader::with_capacity(1 << 20, std::io::stdin().lock());
-    let mut out = std::io::stdout().lock();
+    let mut input = BufReader::with_capacity(1 << 20, standard::input()?);
+    let mut out = standard::output()?;
     let mut line = Vec::new();
     let mut pending = Vec::new();
     loop {
         line.clear();
-        let n = input.read_until(b'\n', &mut line).map_err(|e| Error::io("read", &e, "standard input"))?;
+        let n = input.read_until(b'\n', &mut line).map_err(|e| Error::io("read", &e, standard::INPUT))?;
         if n > 0 {
             line.pop_if(|last| *last == b'\n');
             pending.push(log.append(&line)?);
@@ -136,14 +137,12 @@ fn append(args: &Append) -> Result<Verdict> {
                     numbers += &format!("{number}\n");
                 }
             }
-            let told = out.write_all(numbers.as_bytes()).and_then(|()| out.flush());
-            told.map_err(|e| Error::io("write", &e, "standard output"))?;
+            out.write_all(numbers.as_bytes()).map_err(|e| Error::io("write", &e, standard::OUTPUT))?;
         }
         if n == 0 {
             break;
         }
     }
-    drop(out);
     let stats = log.stats();
     drop(pending);
     log.close()?;
@@ -164,8 +163,8 @@ struct Line<'a> {
 
 fn read(args: &Read) -> Result<Verdict> {
     let machine = Machine::discover();
-    let mut out = std::io::BufWriter::with_capacity(1 << 20, std::io::stdout().lock());
-    let failed = |e: std::io::Error| Error::io("write", &e, "standard output");
+    let mut out = std::io::BufWriter::with_capacity(1 << 20, standard::output()?);
+    let failed = |e: std::io::Error| Error::io("write", &e, standard::OUTPUT);
     for record in Records::open(&machine, &storage(&machine, &args.dir), args.from)? {
         let record = match record {
             Ok(record) => record,
@@ -179,7 +178,7 @@ fn read(args: &Read) -> Result<Verdict> {
             let text = std::str::from_utf8(&record.payload).ok();
             let bytes = if text.is_none() { Some(&record.payload[..]) } else { None };
             serde_json::to_writer(&mut out, &Line { number: record.number, text, bytes })
-                .map_err(|e| Error::io("write", &e.into(), "standard output"))?;
+                .map_err(|e| Error::io("write", &e.into(), standard::OUTPUT))?;
         } else {
             out.write_all(&record.payload).map_err(failed)?;
         }

@@ -1,61 +1,86 @@
 //! `dpipe sort`: GNU sort's command line over the engine.
 
+mod annotate;
 mod check;
 mod disorder;
 mod help;
+mod locale;
+mod names;
+mod places;
+mod random;
 pub(crate) mod routes;
+mod warnings;
+mod words;
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::os::fd::AsFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use datapipes::{Error, ErrorKind, Machine, Result, StagePlace};
-use datapipes_sort::{Control, Format, Input, NumberKind, Output, Progress, SortJob, SortReport, default_memory};
+use datapipes::{ErrorKind, Machine, Result};
+use datapipes_sort::{Control, Format, Input, NumberKind, Progress, SortJob, SortReport};
 
-use crate::outcome::{Verdict, complain, exit_code, json, print};
+use crate::outcome::{Verdict, complain, exit_code_in_words, json, note, print};
 use crate::progress::{self, State};
 use crate::signals::{self, WaitsFor};
 use crate::sort_args::{self, Action, Parsed, SortArgs};
 
 /// Sorts as the arguments say; they are those behind the word `sort`.
 pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
-    let parsed = match SortArgs::parse(arguments.into_iter(), |name| std::env::var_os(name)) {
+    let mut parsed = match SortArgs::parse(arguments.into_iter(), |name| std::env::var_os(name), names::listed) {
         Ok(parsed) => parsed,
         Err(error) => {
             complain(&format!("{error}\n"));
             return ExitCode::from(error.exit_code);
         }
     };
-    if let Some(note) = &parsed.collation_note {
-        complain(&format!("dpipe sort: note: {note}\n"));
-    }
-    let outcome = match parsed.action {
+    let outcome = prepare(&mut parsed).and_then(|()| match parsed.action {
         Action::Help => print(help::TEXT).map(|()| Verdict::Good),
         Action::Version => print(concat!("dpipe sort ", env!("CARGO_PKG_VERSION"), "\n")).map(|()| Verdict::Good),
         Action::Check { quiet } => check::run(&parsed, quiet),
         Action::Sort | Action::Merge => sort(&parsed).map(|()| Verdict::Good),
-    };
-    exit_code("sort", outcome)
+    });
+    exit_code_in_words("sort", outcome, |error| words::words(error, &places::folders(&parsed)))
+}
+
+/// What comes before any input is looked at: warnings, and the salt of a random order.
+fn prepare(parsed: &mut Parsed) -> Result<()> {
+    if let Some(text) = &parsed.collation_note {
+        if locale::is_installed() {
+            note(&format!("dpipe sort: note: {text}\n"));
+        } else if parsed.debug {
+            complain("dpipe sort: failed to set locale\n");
+        }
+    }
+    if parsed.debug {
+        warnings::warnings(&parsed.options).iter().for_each(|text| complain(&format!("dpipe sort: {text}\n")));
+    }
+    if parsed.options.is_random() {
+        parsed.options.salt = random::salt(parsed.random_source.as_deref())?;
+        parsed.order = parsed.options.compile()?;
+    }
+    Ok(())
 }
 
 fn sort(parsed: &Parsed) -> Result<()> {
+    let names = names::to_sort(parsed)?;
+    let output = places::output(parsed)?;
+    refuse_compression(parsed)?;
+    let spill = places::spill(parsed)?;
     let machine = Machine::discover();
-    let names = names(parsed)?;
+    let memory_bytes = places::memory_bytes(&machine, parsed);
     allow_many_files();
     let inputs = names.iter().map(|name| Input::later(Path::new(name))).collect::<Result<Vec<_>>>()?;
     let streams = inputs.iter().any(Input::may_wait);
-    let output = output(parsed)?;
-    let memory_bytes = memory_bytes(&machine, parsed);
-    let spill = spill_places(parsed)?;
     if parsed.explain {
         for way in routes::ways(&machine, &inputs, &output, &spill, parsed.spill_order)? {
             complain(&way.to_string());
         }
     }
+    let (annotator, output) = match parsed.debug {
+        true => annotate::start(parsed, output).map(|(annotator, output)| (Some(annotator), output))?,
+        false => (None, output),
+    };
     let control = signals::catch(if streams { WaitsFor::Streams } else { WaitsFor::Places });
     let job = SortJob {
         format: format(parsed),
@@ -64,17 +89,32 @@ fn sort(parsed: &Parsed) -> Result<()> {
         memory_bytes,
         spill,
         spill_order: parsed.spill_order,
-        threads: threads(&machine, parsed, memory_bytes),
+        threads: places::threads(&machine, parsed, memory_bytes),
         unique: parsed.options.unique,
         compress_program: None,
         fan_in: parsed.batch_size.unwrap_or(0),
         control: control.clone(),
     };
-    let report = watched(parsed, &control, || match parsed.action {
+    let sorted = watched(parsed, &control, || match parsed.action {
         Action::Merge => datapipes_sort::merge(&machine, job),
         _ => datapipes_sort::sort(&machine, job),
-    })?;
+    });
+    let report = match annotator {
+        Some(annotator) => annotator.finish(sorted),
+        None => sorted,
+    }?;
     tell(parsed, &report)
+}
+
+/// `--compress-program` is understood; runs that are spilled are not compressed yet.
+fn refuse_compression(parsed: &Parsed) -> Result<()> {
+    match &parsed.compress_program {
+        Some(_) => {
+            let why = "option '--compress-program' is not supported: spilled runs are not compressed";
+            Err(words::trouble(ErrorKind::Unsupported, why))
+        }
+        None => Ok(()),
+    }
 }
 
 /// All inputs are open at once; what the parent allows to be allowed is taken.
@@ -96,7 +136,7 @@ fn watched<T>(parsed: &Parsed, control: &Control, work: impl FnOnce() -> T) -> T
         if let Some(plan) = counters.plan.get()
             && !told.swap(true, Relaxed)
         {
-            complain(&format!("dpipe sort: {plan}\n"));
+            note(&format!("dpipe sort: {plan}\n"));
         }
         state(&counters, merges)
     };
@@ -126,44 +166,6 @@ fn tell(parsed: &Parsed, report: &SortReport) -> Result<()> {
     Ok(())
 }
 
-/// The inputs' names, those of `--files0-from` if it is given.
-fn names(parsed: &Parsed) -> Result<Vec<OsString>> {
-    let Some(list) = &parsed.files0_from else { return Ok(parsed.inputs.clone()) };
-    let shown = Path::new(list).display().to_string();
-    let fail = |e: std::io::Error| Error::io("read", &e, shown.clone());
-    let mut bytes = Vec::new();
-    if list == "-" {
-        std::io::Read::read_to_end(&mut std::io::stdin().lock(), &mut bytes).map_err(fail)?;
-    } else {
-        bytes = std::fs::read(list).map_err(fail)?;
-    }
-    let bad = |why: &str| Error::new(ErrorKind::InvalidInput, "read", format!("{shown}: {why}"));
-    let body = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
-    if bytes.is_empty() {
-        return Err(bad("no input from it"));
-    }
-    let names: Vec<OsString> = body.split(|b| *b == 0).map(|name| OsString::from_vec(name.to_vec())).collect();
-    if names.iter().any(|name| name.is_empty()) {
-        return Err(bad("a name in it has no bytes"));
-    }
-    if list == "-" && names.iter().any(|name| name == "-") {
-        return Err(bad("when the names come from the standard input, it cannot be one of the files"));
-    }
-    Ok(names)
-}
-
-fn output(parsed: &Parsed) -> Result<Output> {
-    match &parsed.output {
-        Some(path) => Output::to(Path::new(path)),
-        None => {
-            let name = PathBuf::from("standard output");
-            let fd = std::io::stdout().as_fd().try_clone_to_owned();
-            let file = File::from(fd.map_err(|e| Error::io("open", &e, name.display().to_string()))?);
-            Ok(Output::Stream { name, file })
-        }
-    }
-}
-
 fn format(parsed: &Parsed) -> Format {
     let reverse = parsed.options.modifiers.reverse;
     let numbers = |kind| Format::Numbers { kind, reverse };
@@ -180,40 +182,4 @@ fn format(parsed: &Parsed) -> Format {
         sort_args::Format::I64 => numbers(NumberKind::I64),
         sort_args::Format::F64 => numbers(NumberKind::F64),
     }
-}
-
-/// -S, a part of physical memory where it is in percent; half of what is available without one.
-fn memory_bytes(machine: &Machine, parsed: &Parsed) -> u64 {
-    let topology = machine.topology();
-    let physical = topology.memory.limit_bytes.into_iter().chain(topology.memory.total_bytes).min();
-    parsed
-        .buffer_bytes(physical.unwrap_or(1 << 30))
-        .unwrap_or_else(|| default_memory(topology))
-        .max(datapipes_sort::MIN_MEMORY)
-}
-
-/// All cores, or as told; fewer where the memory has no room for so many threads' buffers.
-fn threads(machine: &Machine, parsed: &Parsed, memory_bytes: u64) -> usize {
-    const EACH: u64 = 640 << 10;
-    const PROGRAM: u64 = 10 << 20;
-    let cores = machine.topology().usable_cores().count().max(1);
-    let wanted = parsed.parallel.unwrap_or(cores).min(cores.max(8));
-    let room = usize::try_from(memory_bytes.saturating_sub(PROGRAM) / EACH).unwrap_or(usize::MAX);
-    wanted.min(room).max(1)
-}
-
-/// -T, else $TMPDIR, else /tmp, as GNU has it. The places of one list come one after the other, lists beside each other.
-fn spill_places(parsed: &Parsed) -> Result<Vec<StagePlace>> {
-    if parsed.temp_dirs.is_empty() {
-        let variable = std::env::var_os("TMPDIR").filter(|dir| !dir.as_bytes().is_empty());
-        return Ok(vec![StagePlace::folder(variable.map_or_else(|| PathBuf::from("/tmp"), PathBuf::from))]);
-    }
-    let mut places = Vec::new();
-    for list in &parsed.temp_dirs {
-        match list.to_str() {
-            Some(list) => places.append(&mut StagePlace::parse_list(list)?),
-            None => places.push(StagePlace::folder(list)),
-        }
-    }
-    Ok(places)
 }

@@ -23,7 +23,7 @@ pub enum SizeError {
 }
 
 impl BufferSize {
-    /// Parses digits and one of `b` (bytes), `k K` (KiB, as without suffix), `m M g G t T P E Z Y`, `%`.
+    /// Parses digits and one of `b` (bytes), `k K` (KiB, as without suffix), `m M g G t T P E Z Y R Q`, `%`.
     ///
     /// ```
     /// use datapipes_sort::text::{BufferSize, SizeError};
@@ -73,6 +73,8 @@ fn power(letter: u8) -> Option<u32> {
         b'E' => Some(6),
         b'Z' => Some(7),
         b'Y' => Some(8),
+        b'R' => Some(9),
+        b'Q' => Some(10),
         _ => None,
     }
 }
@@ -99,6 +101,8 @@ mod tests {
         assert_eq!(bytes("M"), Ok(BufferSize::Bytes(1 << 20)));
         assert_eq!(bytes("+7m"), Ok(BufferSize::Bytes(7 << 20)));
         assert_eq!(bytes("0Y"), Ok(BufferSize::Bytes(0)));
+        assert_eq!(bytes("0Q"), Ok(BufferSize::Bytes(0)));
+        assert_eq!(bytes("1R"), Err(SizeError::TooLarge));
         assert_eq!(bytes("1Z"), Err(SizeError::TooLarge));
         assert_eq!(bytes("99999999999999999999"), Err(SizeError::TooLarge));
         for (text, error) in [("", SizeError::Invalid), ("x", SizeError::Invalid), ("-1", SizeError::Invalid)] {

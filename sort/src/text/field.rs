@@ -43,13 +43,20 @@ impl Place {
     /// The key of the line; empty where it ends before it begins.
     #[inline]
     pub(super) fn slice<'a>(&self, line: &'a [u8]) -> &'a [u8] {
+        let (start, limit) = self.ends(line);
+        &line[start..limit.max(start)]
+    }
+
+    /// Where the key begins, and where it ends, which may be before that.
+    #[inline]
+    pub(super) fn ends(&self, line: &[u8]) -> (usize, usize) {
         let field = self.skip_fields(line, 0, self.field);
         let mut start = field;
         if self.skip_start_blanks {
             start = skip_blanks(line, start);
         }
         start = start.saturating_add(self.offset).min(line.len());
-        let Some(end) = self.end else { return &line[start..] };
+        let Some(end) = self.end else { return (start, line.len()) };
         let mut limit = match end.field.checked_sub(self.field) {
             Some(more) => self.skip_fields(line, field, more),
             None => self.skip_fields(line, 0, end.field),
@@ -62,7 +69,7 @@ impl Place {
             }
             limit = limit.saturating_add(end.bytes).min(line.len());
         }
-        &line[start..limit.max(start)]
+        (start, limit)
     }
 
     /// The start of the field `count` fields behind the one that starts at `at`.

@@ -57,6 +57,52 @@ fn rank(text: &[u8]) -> u128 {
     }
 }
 
+/// How many of the bytes are read as a number; 0 where there is none.
+pub(super) fn len(text: &[u8]) -> usize {
+    let is_space = |b: &&u8| b.is_ascii_whitespace() || **b == 0x0b;
+    let spaces = text.iter().take_while(is_space).count();
+    let signs = usize::from(matches!(text.get(spaces), Some(b'-' | b'+')));
+    let text = &text[spaces + signs..];
+    let starts = |word: &[u8]| text.get(..word.len()).is_some_and(|t| t.eq_ignore_ascii_case(word));
+    let number = if starts(b"nan") {
+        3 + payload_len(&text[3..])
+    } else if starts(b"infinity") {
+        8
+    } else if starts(b"inf") {
+        3
+    } else {
+        let hexadecimal = match text {
+            [b'0', b'x' | b'X', rest @ ..] => split(rest, u8::is_ascii_hexdigit).map(|parts| (parts.2, b'p')),
+            _ => None,
+        };
+        let decimal = || split(text, u8::is_ascii_digit).map(|parts| (parts.2, b'e'));
+        match hexadecimal.or_else(decimal) {
+            Some((rest, marker)) => text.len() - rest.len() + exponent_len(rest, marker),
+            None => return 0,
+        }
+    };
+    spaces + signs + number
+}
+
+/// The length of the `(...)` behind a NaN.
+fn payload_len(text: &[u8]) -> usize {
+    let [b'(', rest @ ..] = text else { return 0 };
+    let inside = rest.iter().take_while(|b| b.is_ascii_alphanumeric() || **b == b'_').count();
+    if rest.get(inside) == Some(&b')') { inside + 2 } else { 0 }
+}
+
+/// The length of an exponent; without digits it is none.
+fn exponent_len(text: &[u8], marker: u8) -> usize {
+    if !text.first().is_some_and(|b| b.eq_ignore_ascii_case(&marker)) {
+        return 0;
+    }
+    let sign = usize::from(matches!(text.get(1), Some(b'-' | b'+')));
+    match text[1 + sign..].iter().take_while(|b| b.is_ascii_digit()).count() {
+        0 => 0,
+        digits => 1 + sign + digits,
+    }
+}
+
 /// A positive number as 128 bits times a power of two; the true value is within `error` units of the last bit.
 struct Scaled {
     mantissa: u128,

@@ -23,7 +23,7 @@ pub struct Modifiers {
     pub month: bool,
     /// `n`: decimal numbers.
     pub numeric: bool,
-    /// `R`: random; understood, but refused when the order is compiled.
+    /// `R`: random, with equal keys together.
     pub random: bool,
     /// `r`: descending.
     pub reverse: bool,
@@ -83,23 +83,26 @@ impl Modifiers {
         Modifiers { reverse: false, ..*self } == Modifiers::default()
     }
 
-    /// Refuses letters that exclude each other, as GNU does, and `R`, by name.
+    /// Refuses letters that exclude each other, as GNU does.
     pub(super) fn check(&self) -> Result<()> {
         let other = self.version || self.random || self.ignore != Ignore::Nothing;
         let kinds = [self.numeric, self.general, self.human, self.month, other];
         if kinds.iter().filter(|&&kind| kind).count() > 1 {
             return Err(invalid(format!("options '-{}' are incompatible", self.letters())));
         }
-        if self.random {
-            let refusal = Error::new(ErrorKind::Unsupported, "parse key", "random order (-R) is not supported");
-            return Err(refusal.advice("use `shuf` to permute lines"));
-        }
         Ok(())
     }
 
     /// The letters in GNU's order, without `b` and `r`.
     fn letters(&self) -> String {
+        let kinds = Modifiers { skip_start_blanks: false, skip_end_blanks: false, reverse: false, ..*self };
+        kinds.all_letters()
+    }
+
+    /// All letters that are set, in GNU's order.
+    pub fn all_letters(&self) -> String {
         let letters = [
+            (self.skip_start_blanks || self.skip_end_blanks, 'b'),
             (self.ignore == Ignore::NonDictionary, 'd'),
             (self.fold_case, 'f'),
             (self.general, 'g'),
@@ -108,6 +111,7 @@ impl Modifiers {
             (self.month, 'M'),
             (self.numeric, 'n'),
             (self.random, 'R'),
+            (self.reverse, 'r'),
             (self.version, 'V'),
         ];
         letters.iter().filter(|(set, _)| *set).map(|(_, letter)| letter).collect()
@@ -143,6 +147,8 @@ pub struct KeySpec {
     pub end: Option<KeyEnd>,
     /// How it is compared.
     pub modifiers: Modifiers,
+    /// Whether it was written as `+POS1 -POS2`.
+    pub obsolescent: bool,
 }
 
 impl KeySpec {
@@ -171,7 +177,7 @@ impl KeySpec {
 
     /// Parses the obsolescent `+POS1`, counted from 0; `None` where the operand is the name of a file instead.
     pub fn parse_plus(operand: &[u8]) -> Option<KeySpec> {
-        let mut key = KeySpec::default();
+        let mut key = KeySpec { obsolescent: true, ..KeySpec::default() };
         let mut rest;
         (key.field, rest) = leading_number(operand.strip_prefix(b"+")?)?;
         if let [b'.', behind @ ..] = rest {
@@ -290,7 +296,7 @@ mod tests {
         assert_eq!(message(b"gdbr"), Err("options '-dg' are incompatible".into()));
         assert_eq!(message(b"nfM"), Err("options '-fMn' are incompatible".into()));
         assert_eq!(message(b"Rn"), Err("options '-nR' are incompatible".into()));
-        assert_eq!(message(b"R"), Err("random order (-R) is not supported".into()));
+        assert_eq!(message(b"RVdf"), Ok(()));
         assert_eq!(message(b"Vdfbr"), Ok(()));
     }
 

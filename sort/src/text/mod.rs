@@ -12,11 +12,13 @@
 
 mod buffer_size;
 mod bytes;
+mod extent;
 mod field;
 mod general;
 mod key_spec;
 mod number;
 mod order;
+mod random;
 mod version;
 
 pub use buffer_size::{BufferSize, SizeError};

@@ -112,6 +112,20 @@ pub(super) fn numeric_word_is_exact(text: &[u8]) -> bool {
     number.integer.len() + number.fraction.len() <= 16
 }
 
+/// How many of the bytes are read as a number, under -h with its unit; 0 where there is no digit.
+pub(super) fn len(text: &[u8], human: bool) -> usize {
+    let sign = usize::from(text.first() == Some(&b'-'));
+    let (integer, mut rest) = digits(&text[sign..]);
+    let mut any = !integer.is_empty();
+    if let [b'.', behind @ ..] = rest {
+        let fraction;
+        (fraction, rest) = digits(behind);
+        any |= !fraction.is_empty();
+    }
+    let unit = usize::from(human && rest.first().is_some_and(|&byte| power(byte) > 0));
+    if any { text.len() - rest.len() + unit } else { 0 }
+}
+
 /// The order of -h: by the unit behind the number, and within one unit by the number.
 pub(super) fn compare_human(a: &[u8], b: &[u8], folded: bool) -> Ordering {
     unit(a, folded).cmp(&unit(b, folded)).then_with(|| compare_numeric(a, b))
@@ -139,7 +153,12 @@ fn unit(text: &[u8], folded: bool) -> i8 {
         return 0;
     }
     let letter = rest.first().map_or(0, |&b| if folded { b.to_ascii_uppercase() } else { b });
-    let power = match letter {
+    if negative { -power(letter) } else { power(letter) }
+}
+
+/// Which power of a thousand a unit is; 0 where it is none.
+fn power(letter: u8) -> i8 {
+    match letter {
         b'K' | b'k' => 1,
         b'M' => 2,
         b'G' => 3,
@@ -151,8 +170,7 @@ fn unit(text: &[u8], folded: bool) -> i8 {
         b'R' => 9,
         b'Q' => 10,
         _ => 0,
-    };
-    if negative { -power } else { power }
+    }
 }
 
 /// -M: 1 to 12 for the English abbreviations in any case behind blanks, 0 for all else.

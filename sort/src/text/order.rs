@@ -14,7 +14,7 @@ use datapipes_core::Result;
 use super::bytes::{Ignore, compare_folded, compare_ignoring, kept, load, load_kept};
 use super::field::Place;
 use super::key_spec::{KeySpec, Modifiers};
-use super::{general, number, version};
+use super::{general, number, random, version};
 
 /// What the command line says about the order of lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,12 +29,37 @@ pub struct TextOptions {
     pub stable: bool,
     /// -u: of lines with equal keys, the first one stays.
     pub unique: bool,
+    /// What makes one random order (-R) differ from another; the same bytes give the same order again.
+    pub salt: [u8; 16],
 }
 
 impl TextOptions {
-    /// Compiles the order; refuses letters that exclude each other, and -R.
+    /// Compiles the order.
+    ///
+    /// # Errors
+    /// `InvalidInput` for letters that exclude each other, with GNU's message as the context.
     pub fn compile(&self) -> Result<Order> {
         Order::new(self)
+    }
+
+    /// The keys by which lines are compared: those without letters have the command line's, and where there are letters
+    /// but no key, the line is one.
+    pub fn keys_in_force(&self) -> Vec<KeySpec> {
+        let mut keys = self.keys.clone();
+        for key in &mut keys {
+            if key.modifiers.is_default() && !key.modifiers.reverse {
+                key.modifiers = self.modifiers;
+            }
+        }
+        if keys.is_empty() && !self.modifiers.is_default() {
+            keys.push(KeySpec { modifiers: self.modifiers, ..KeySpec::default() });
+        }
+        keys
+    }
+
+    /// Whether the order depends on the salt.
+    pub fn is_random(&self) -> bool {
+        self.keys_in_force().iter().any(|key| key.modifiers.random)
     }
 }
 
@@ -85,6 +110,12 @@ enum Rule {
         folded: bool,
     },
     Month,
+    /// By the MD5 digest of the salt and the key; keys of one digest by their bytes.
+    Random {
+        salt: [u8; 16],
+        ignore: Ignore,
+        folded: bool,
+    },
     Version {
         ignore: Ignore,
         folded: bool,
@@ -101,19 +132,9 @@ struct Key {
 impl Order {
     fn new(options: &TextOptions) -> Result<Order> {
         let global = options.modifiers;
-        let mut keys = options.keys.clone();
-        for key in &mut keys {
-            if key.modifiers.is_default() && !key.modifiers.reverse {
-                key.modifiers = global;
-            }
-        }
-        if keys.is_empty() && !global.is_default() {
-            keys.push(KeySpec { modifiers: global, ..KeySpec::default() });
-        }
-        // GNU first complains about every incompatible pair, and only then could -R be served.
+        let keys = options.keys_in_force();
         keys.iter().try_for_each(|key| key.modifiers.check())?;
-        // Without keys a lone -R would have become a key above; beside keys with letters GNU overlooks it.
-        let keys: Vec<Key> = keys.iter().map(|key| Key::new(key, options.separator)).collect();
+        let keys: Vec<Key> = keys.iter().map(|key| Key::new(key, options)).collect();
         let shape = match keys.split_first() {
             None if global.reverse => Shape::PlainReverse,
             None => Shape::Plain,
@@ -254,8 +275,8 @@ fn compare_all(first: &Key, rest: &[Key], a: &[u8], b: &[u8]) -> Ordering {
 }
 
 impl Key {
-    fn new(key: &KeySpec, separator: Option<u8>) -> Key {
-        let place = Place::new(key, separator);
+    fn new(key: &KeySpec, options: &TextOptions) -> Key {
+        let place = Place::new(key, options.separator);
         let Modifiers { ignore, fold_case: folded, .. } = key.modifiers;
         let short = place.max_len().is_some_and(|len| len <= 7);
         let rule = match key.modifiers {
@@ -263,6 +284,8 @@ impl Key {
             Modifiers { general: true, .. } => Rule::General,
             Modifiers { human: true, .. } => Rule::Human { folded },
             Modifiers { month: true, .. } => Rule::Month,
+            // Before -V: GNU takes the two together for -R.
+            Modifiers { random: true, .. } => Rule::Random { salt: options.salt, ignore, folded },
             Modifiers { version: true, .. } => Rule::Version { ignore, folded },
             _ if short => Rule::Short { ignore, folded },
             _ if ignore != Ignore::Nothing => Rule::Ignoring { ignore, folded },
@@ -293,9 +316,11 @@ impl Key {
             Rule::General => general::compare(a, b),
             Rule::Human { folded } => number::compare_human(a, b, folded),
             Rule::Month => number::month(a).cmp(&number::month(b)),
-            Rule::Version { ignore: Ignore::Nothing, folded: false } => version::compare(a, b),
+            Rule::Random { salt, ignore, folded } => with_seen(a, ignore, folded, |a| {
+                with_seen(b, ignore, folded, |b| if a == b { Ordering::Equal } else { random::compare(&salt, a, b) })
+            }),
             Rule::Version { ignore, folded } => {
-                with_kept(a, ignore, folded, |a| with_kept(b, ignore, folded, |b| version::compare(a, b)))
+                with_seen(a, ignore, folded, |a| with_seen(b, ignore, folded, |b| version::compare(a, b)))
             }
         };
         if self.reverse { order.reverse() } else { order }
@@ -313,8 +338,10 @@ impl Key {
             Rule::General => general::prefix(text),
             Rule::Human { folded } => number::human_prefix(text, folded),
             Rule::Month => u64::from(number::month(text)),
-            Rule::Version { ignore: Ignore::Nothing, folded: false } => version::prefix(text),
-            Rule::Version { ignore, folded } => with_kept(text, ignore, folded, version::prefix),
+            Rule::Random { salt, ignore, folded } => {
+                with_seen(text, ignore, folded, |text| random::prefix(&salt, text))
+            }
+            Rule::Version { ignore, folded } => with_seen(text, ignore, folded, version::prefix),
         };
         if self.reverse { !word } else { word }
     }
@@ -333,7 +360,12 @@ fn short_word(text: &[u8], ignore: Ignore, folded: bool) -> u64 {
 /// Longer keys than this are rare; only they cost an allocation.
 const STACK_BYTES: usize = 256;
 
-/// Calls `f` with what a key sees of `text`, gathered on the stack.
+/// Calls `f` with what a key sees of `text`: with the text itself, or with what is left of it, gathered on the stack.
+#[inline]
+fn with_seen<T>(text: &[u8], ignore: Ignore, folded: bool, f: impl FnOnce(&[u8]) -> T) -> T {
+    if ignore == Ignore::Nothing && !folded { f(text) } else { with_kept(text, ignore, folded, f) }
+}
+
 fn with_kept<T>(text: &[u8], ignore: Ignore, folded: bool, f: impl FnOnce(&[u8]) -> T) -> T {
     if text.len() > STACK_BYTES {
         return f(&kept(text, ignore, folded).collect::<Vec<u8>>());

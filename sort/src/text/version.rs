@@ -1,8 +1,8 @@
-//! -V: the order of versions in names, as gnulib's `filenvercmp` (coreutils 9.1) has it.
+//! -V: the order of versions in names, as gnulib's `filenvercmp` has it (coreutils 9.2 and later).
 //!
 //! ```text
 //! ""  <  "."  <  ".."  <  ".hidden"  <  "name"
-//! name = stem + suffix, suffix = (\.[A-Za-z~][A-Za-z0-9~]*)* at the end, perhaps the entire name
+//! name = stem + suffix, suffix = (\.[A-Za-z~][A-Za-z0-9~]*)* at the end, but never the entire name
 //! stems first, then entire names; each as runs of non-digits and digits, in turns:
 //!   non-digits: '~' < end of the run < letters < all others
 //!   digits: by value
@@ -15,16 +15,13 @@ fn stem_len(name: &[u8]) -> usize {
     let mut at = 0;
     let mut stem = 0;
     while at < name.len() {
+        at += 1;
         stem = at;
         while at + 1 < name.len() && name[at] == b'.' && (name[at + 1].is_ascii_alphabetic() || name[at + 1] == b'~') {
             at += 2;
             while at < name.len() && (name[at].is_ascii_alphanumeric() || name[at] == b'~') {
                 at += 1;
             }
-        }
-        if at < name.len() {
-            at += 1;
-            stem = at;
         }
     }
     stem
@@ -174,7 +171,7 @@ mod tests {
     #[test]
     fn known_orders() {
         let sorted: [&[u8]; 14] =
-            [b"", b".", b"..", b".A", b".0", b"0", b"a~", b"a", b"a.b", b"a.b1", b"a1.2", b"a1.10", b"ab", b"a+"];
+            [b"", b".", b"..", b".0", b".A", b"0", b"a~", b"a", b"a.b", b"a.b1", b"a1.2", b"a1.10", b"ab", b"a+"];
         for pair in sorted.windows(2) {
             assert_eq!(compare(pair[0], pair[1]), Ordering::Less, "{pair:?}");
             assert_eq!(compare(pair[1], pair[0]), Ordering::Greater, "{pair:?}");

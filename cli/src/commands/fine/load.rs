@@ -1,10 +1,11 @@
 //! Which bytes are read, in which order: by a law, or as the standard input says.
 
-use std::io::BufRead;
 use std::str::FromStr;
 
 use datapipes::{Error, ErrorKind, Result};
 use datapipes_testkit::access::{Items, Layout, Popularity, Read};
+
+use crate::standard;
 
 /// What a phase reads: items of so many bytes, by a law.
 #[derive(Clone, Debug, PartialEq)]
@@ -99,7 +100,7 @@ impl Phase {
                 let len = self.len;
                 Box::new((0..items).cycle().map(move |i| Ok(Read { offset: i * u64::from(len), len })))
             }
-            Law::Stdin => Box::new(std::io::stdin().lock().lines().map(line_reader(self.len))),
+            Law::Stdin => Box::new(standard::lines()?.map(line_reader(self.len))),
         })
     }
 }
@@ -109,7 +110,7 @@ fn line_reader(usual: u32) -> impl FnMut(std::io::Result<String>) -> Result<Read
     let mut number = 0;
     move |line| {
         number += 1;
-        let line = line.map_err(|e| Error::io("read", &e, "standard input"))?;
+        let line = line.map_err(|e| Error::io("read", &e, standard::INPUT))?;
         let mut words = line.split_whitespace();
         let offset = words.next().and_then(|w| w.parse().ok());
         let len = words.next().map_or(Some(usual), |w| w.parse().ok().filter(|l| (1..=1 << 20).contains(l)));

@@ -12,7 +12,7 @@ use super::load::{Phase, phases};
 use super::plot::{self, Sample};
 use crate::amount;
 use crate::command_line::size;
-use crate::outcome::{Verdict, complain, print, print_json};
+use crate::outcome::{Verdict, note, print, print_json};
 use crate::signals::{self, WaitsFor};
 
 /// Reads FILE (it is not changed) through a cache, and prints the cache's metrics. With --plot, the load changes and the
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
             let remark = format!("policy {}, as the load changes", args.policy.name());
             let picture = plot::svg(&title, &remark, &begins, &course.samples);
             std::fs::write(path, picture).map_err(|e| Error::io("write", &e, path.display().to_string()))?;
-            complain(&format!("drawn in {}\n", path.display()));
+            note(&format!("drawn in {}\n", path.display()));
         }
         let file = file.display().to_string();
         let (metrics, explain) = (fine.metrics(), fine.explain());
@@ -185,7 +185,7 @@ impl Course<'_> {
         self.shown = Instant::now();
         let m = self.fine.metrics();
         let rate = done as f64 / started.elapsed().as_secs_f64();
-        complain(&format!(
+        note(&format!(
             "\r{phase}: {done} reads, {rate:.0} a second, {:.1}% hits, {:.2} bytes moved a byte, {} items\x1b[K",
             m.hit_percent(),
             m.amplification(),
@@ -195,7 +195,7 @@ impl Course<'_> {
 
     fn clear_line(&self) {
         if std::io::stderr().is_terminal() {
-            complain("\r\x1b[K");
+            note("\r\x1b[K");
         }
     }
 }

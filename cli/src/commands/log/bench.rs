@@ -12,7 +12,7 @@ use crate::command_line::size;
 use crate::outcome::{Verdict, print, print_json};
 use crate::progress::{self, State};
 use crate::signals::{self, WaitsFor};
-use crate::{amount, usage};
+use crate::{amount, threads, usage};
 
 /// Each thread appends a record and waits until it is durable, again and again. The log is removed afterwards.
 #[derive(Debug, clap::Args)]
@@ -84,8 +84,20 @@ fn measure(log: &Log, args: &Args) -> Result<Outcome> {
     };
     let all = || {
         std::thread::scope(|scope| {
-            let others: Vec<_> = (1..args.threads.max(1)).map(|_| scope.spawn(work)).collect();
-            let mut outcome = work();
+            let mut others = Vec::new();
+            let mut outcome = Ok(());
+            for _ in 1..args.threads.max(1) {
+                match threads::spawn_scoped(scope, "append", work) {
+                    Ok(thread) => others.push(thread),
+                    Err(error) => {
+                        // Fewer threads are another measurement.
+                        failed.store(true, Relaxed);
+                        outcome = Err(error);
+                        break;
+                    }
+                }
+            }
+            outcome = outcome.and(work());
             for thread in others {
                 let result = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
                 outcome = outcome.and(result);

@@ -1,6 +1,5 @@
 //! `dpipe sort -c`: whether an input is in order.
 
-use std::io::Write;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -13,13 +12,13 @@ use crate::commands::check::each_piece;
 use crate::outcome::Verdict;
 use crate::signals::{self, WaitsFor};
 use crate::sort_args::{Format, Parsed};
+use crate::standard;
 use crate::window::Window;
 
 /// Reads up to the first disorder; names it as GNU sort does, unless quiet.
 pub(super) fn run(parsed: &Parsed, quiet: bool) -> Result<Verdict> {
     let rule = rule(parsed);
-    let names = super::names(parsed)?;
-    let name = names.first().cloned().unwrap_or_else(|| "-".into());
+    let name = parsed.inputs.first().cloned().unwrap_or_else(|| "-".into());
     let input = Input::open(Path::new(&name))?;
     let mut search = Search::new(&rule, parsed.options.unique);
     let mut look = |bytes: &[u8]| if search.push(bytes) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
@@ -44,8 +43,10 @@ pub(super) fn run(parsed: &Parsed, quiet: bool) -> Result<Verdict> {
 /// Bytes as they are: a line need not be text.
 fn tell(name: &[u8], rule: &Rule, disorder: &Disorder) {
     let mut message = [b"dpipe sort: ", name].concat();
+    let mut end = b'\n';
     match rule {
-        Rule::Lines { .. } => {
+        Rule::Lines { terminator, .. } => {
+            end = *terminator;
             message.extend_from_slice(format!(":{}: disorder: ", disorder.record + 1).as_bytes());
             message.extend_from_slice(&disorder.bytes);
         }
@@ -53,9 +54,8 @@ fn tell(name: &[u8], rule: &Rule, disorder: &Disorder) {
             message.extend_from_slice(format!(": disorder at record {}, from 0", disorder.record).as_bytes());
         }
     }
-    message.push(b'\n');
-    // There is nobody to tell that nobody can be told; the exit code says it too.
-    let _ = std::io::stderr().write_all(&message);
+    message.push(end);
+    standard::complain(&message);
 }
 
 fn rule(parsed: &Parsed) -> Rule {

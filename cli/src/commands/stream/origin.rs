@@ -13,6 +13,8 @@ use datapipes::{Error, ErrorKind, Result};
 use datapipes_fabric::device::Function;
 use serde::Serialize;
 
+use crate::threads;
+
 /// Where the bytes come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
@@ -107,7 +109,7 @@ impl Origin {
                 let (arriving, _) = listener.accept().map_err(io)?;
                 let (go, wait) = channel();
                 let len = *len;
-                let thread = std::thread::spawn(move || {
+                let thread = threads::spawn("generate", move || {
                     let mut sum = Summing::default();
                     if wait.recv().is_ok() {
                         generate(len, |part| {
@@ -116,7 +118,7 @@ impl Origin {
                         })?;
                     }
                     Ok(sum.sum())
-                });
+                })?;
                 Ok(Opened { descriptor: arriving.into(), generator: Some(Generator { go, thread }) })
             }
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use datapipes_fabric::placement::Placement;
 
 use super::meter::{Meter, Sample};
-use crate::outcome::complain;
+use crate::outcome::note;
 use crate::{amount, progress};
 
 const REDRAW_EVERY: Duration = Duration::from_millis(100);
@@ -27,7 +27,7 @@ impl View {
     }
 
     pub(super) fn begin(&self, processes: &str) {
-        complain(&format!("{}: {processes}\n", self.placement.name()));
+        note(&format!("{}: {processes}\n", self.placement.name()));
     }
 
     /// Shows how far the devices are, if it is time to.
@@ -41,9 +41,9 @@ impl View {
         if self.on_terminal {
             let up = if self.drawn { format!("\x1b[{}A", lines.len()) } else { String::new() };
             let redrawn: String = lines.iter().map(|line| format!("\r\x1b[K{line}\n")).collect();
-            complain(&(up + &redrawn));
+            note(&(up + &redrawn));
         } else {
-            complain(&format!("{}: {}\n", self.placement.name(), lines.join("; ")));
+            note(&format!("{}: {}\n", self.placement.name(), lines.join("; ")));
         }
         self.drawn = true;
         self.shown = (Instant::now(), now);
@@ -52,7 +52,7 @@ impl View {
     /// Takes the lines off the terminal again: the result says more.
     pub(super) fn end(&mut self) {
         if self.on_terminal && self.drawn {
-            complain(&format!("\x1b[{}A\x1b[J", self.edges.len()));
+            note(&format!("\x1b[{}A\x1b[J", self.edges.len()));
         }
         self.drawn = false;
     }

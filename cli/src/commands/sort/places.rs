@@ -1,0 +1,67 @@
+//! Where the sorted records go, where runs wait, how much memory and how many threads there are.
+
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use datapipes::{Error, ErrorKind, Machine, Result, StagePlace};
+use datapipes_sort::{Output, default_memory};
+
+use super::words::trouble;
+use crate::sort_args::Parsed;
+use crate::standard;
+
+/// The file of -o, or the standard output.
+pub(super) fn output(parsed: &Parsed) -> Result<Output> {
+    match &parsed.output {
+        // No file has it; a folder and a name made of it would be another file.
+        Some(path) if path.is_empty() => Err(Error::os("open", libc::ENOENT, "")),
+        Some(path) => Output::to(Path::new(path)),
+        None => Ok(Output::Stream { name: PathBuf::from(standard::OUTPUT), file: File::from(standard::output_fd()?) }),
+    }
+}
+
+/// -T, else $TMPDIR, else /tmp, as GNU has it. The places of one list come one after the other, lists beside each other.
+pub(super) fn spill(parsed: &Parsed) -> Result<Vec<StagePlace>> {
+    if parsed.temp_dirs.is_empty() {
+        let variable = std::env::var_os("TMPDIR").filter(|dir| !dir.as_bytes().is_empty());
+        return Ok(vec![StagePlace::folder(variable.map_or_else(|| PathBuf::from("/tmp"), PathBuf::from))]);
+    }
+    let mut places = Vec::new();
+    for list in &parsed.temp_dirs {
+        if list.is_empty() {
+            let why = "-T '': an empty name is no folder; give one, or leave -T out";
+            return Err(trouble(ErrorKind::InvalidInput, why));
+        }
+        match list.to_str() {
+            Some(list) => places.append(&mut StagePlace::parse_list(list)?),
+            None => places.push(StagePlace::folder(list)),
+        }
+    }
+    Ok(places)
+}
+
+/// The folders among the places for runs, for messages.
+pub(super) fn folders(parsed: &Parsed) -> Vec<PathBuf> {
+    let places = spill(parsed).unwrap_or_default();
+    places.iter().filter_map(|place| place.as_folder().map(Path::to_path_buf)).collect()
+}
+
+/// -S, in percent a part of physical memory, and never more than that; half of what is available without one.
+pub(super) fn memory_bytes(machine: &Machine, parsed: &Parsed) -> u64 {
+    let topology = machine.topology();
+    let physical = topology.memory.limit_bytes.into_iter().chain(topology.memory.total_bytes).min();
+    let asked = parsed.buffer_bytes(physical.unwrap_or(1 << 30));
+    let bytes = asked.map_or_else(|| default_memory(topology), |asked| asked.min(physical.unwrap_or(asked)));
+    bytes.max(datapipes_sort::MIN_MEMORY)
+}
+
+/// All cores, or as told; fewer where the memory has no room for so many threads' buffers.
+pub(super) fn threads(machine: &Machine, parsed: &Parsed, memory_bytes: u64) -> usize {
+    const EACH: u64 = 640 << 10;
+    const PROGRAM: u64 = 10 << 20;
+    let cores = machine.topology().usable_cores().count().max(1);
+    let wanted = parsed.parallel.unwrap_or(cores).min(cores.max(8));
+    let room = usize::try_from(memory_bytes.saturating_sub(PROGRAM) / EACH).unwrap_or(usize::MAX);
+    wanted.min(room).max(1)
+}
