@@ -128,6 +128,11 @@ impl<'a> StreamOut<'a> {
         StreamOut { name, state, turned, abandoned: AtomicBool::new(false), movements }
     }
 
+    /// What it is written to.
+    pub(crate) fn stat(&self) -> Result<rustix::fs::Stat, rustix::io::Errno> {
+        rustix::fs::fstat(&self.state.lock().unwrap_or_else(PoisonError::into_inner).0)
+    }
+
     /// Nobody will write the bytes that others may be waiting for.
     pub(crate) fn abandon(&self) {
         let _state = self.state.lock();

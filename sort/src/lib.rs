@@ -29,6 +29,7 @@ mod output;
 mod passes;
 mod prefetch;
 mod report;
+mod sink;
 mod slot;
 mod source;
 mod space;
