@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{BufReader, Read, Write};
 use std::path::Path;
 
-use datapipes_core::{Draft, Error, ErrorKind, Identity, Result};
+use datapipes_core::{Draft, Error, ErrorKind, FileMode, Result};
 
 use crate::fine::FineGrained;
 use crate::outside::Look;
@@ -95,7 +95,9 @@ impl FineGrained {
         };
         // Before the items: if the file changes while they are collected, it looks otherwise than is written here.
         let look = Look::at_rest(ssd)?;
-        let draft = Draft::beside(path)?;
+        // It holds bytes of the file, and is as private.
+        let mode = FileMode::of(ssd)?.and(FileMode::USUAL).and_owner();
+        let draft = Draft::beside_with(path, mode)?;
         let fail = io(path, "save");
         let file = File::from(draft.ssd().file().cached_fd().try_clone_to_owned().map_err(&fail)?);
         let mut out = std::io::BufWriter::with_capacity(BLOCK, Counted { file, written: 0 });
@@ -130,7 +132,7 @@ impl FineGrained {
         out.flush().map_err(&fail)?;
         let written = out.get_ref().written;
         drop(out);
-        draft.publish(written, Identity::OfReplaced)?;
+        draft.publish(written)?;
         Ok(count)
     }
 

@@ -7,6 +7,7 @@
 mod amount;
 mod command_line;
 mod commands;
+mod files;
 mod kind;
 mod outcome;
 mod place;

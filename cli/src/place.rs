@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use datapipes::{
-    CoreCache, Dram, Endpoint, Error, ErrorKind, FileAccess, Lease, Locator, Machine, MapOptions, NumaMemory, Pages,
-    Pmem, PmemOptions, Result, Ssd, Uri,
+    CoreCache, Dram, Endpoint, Error, ErrorKind, FileAccess, FileMode, Lease, Locator, Machine, MapOptions, NumaMemory,
+    Pages, Pmem, PmemOptions, Result, Ssd, Uri,
 };
 
 /// What memory is wanted where a URI names memory.
@@ -78,13 +78,20 @@ impl Place {
         }
     }
 
-    /// Opens persistent memory to write `len` bytes to: in place, in what is there or in a new file.
-    pub(crate) fn pmem_target(path: &Path, emulated: bool, len: u64) -> Result<Place> {
-        use std::os::unix::fs::FileTypeExt;
+    /// Opens persistent memory to write `len` bytes to: in place, in what is there or in a new file of this mode.
+    pub(crate) fn pmem_target(path: &Path, emulated: bool, len: u64, mode: FileMode) -> Result<Place> {
+        use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
         // A device is mapped whole: it takes no other lengths than multiples of its alignment.
         let whole = std::fs::metadata(path).is_ok_and(|m| m.file_type().is_char_device() || m.len() >= len);
         let len = if whole { None } else { Some(len) };
-        Ok(Place::Pmem(Pmem::open_with(path, PmemOptions { len, emulated })?))
+        // It is mapped, and written where it is: there is no other file that could be given its name.
+        let new = std::fs::OpenOptions::new().write(true).create_new(true).mode(mode.bits()).open(path).is_ok();
+        let opened = Pmem::open_with(path, PmemOptions { len, emulated });
+        if new && opened.is_err() {
+            // The error is what counts.
+            let _ = std::fs::remove_file(path);
+        }
+        Ok(Place::Pmem(opened?))
     }
 
     /// The length in bytes now.

@@ -44,8 +44,9 @@ pub use backend::Counters;
 pub use descriptor::{ConnectFd, PipeFd};
 pub use error::{Error, ErrorKind, Result};
 pub use locator::{
-    CoreCache, Draft, Dram, Endpoint, Extent, FileAccess, Identity, Locator, NumaMemory, Persistence, PlaceUse, Pmem,
-    PmemOptions, Reach, Reader, Ssd, StageOrder, StagePlace, Staging, Uri, Watch, Watchers, parse_size,
+    CoreCache, Draft, Dram, Endpoint, Extent, FileAccess, FileMode, InPlace, InPlaceReason, Locator, NumaMemory,
+    OutputFile, Persistence, PlaceUse, Pmem, PmemOptions, Published, Reach, Reader, Ssd, StageOrder, StagePlace,
+    Staging, TargetKind, Uri, Watch, Watchers, parse_size,
 };
 pub use machine::Machine;
 pub use memory::{Lease, LeaseMut, MapOptions, Pages, Pool};

@@ -9,12 +9,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use datapipes_core::{Dram, ErrorKind, Machine, MapOptions, Pages};
+use datapipes_core::{Dram, ErrorKind, FileMode, Machine, MapOptions, Pages};
 use datapipes_durable::checkpoint::{Checkpoints, Fallback, SaveOptions, go_on};
 use datapipes_file::{Config, Faults, Operation, Verdict};
 use scene::{Killed, Random, Scratch, machine, machine_with, seed};
 
-const ALL: SaveOptions = SaveOptions { keep: None };
+const ALL: SaveOptions = SaveOptions { keep: None, mode: FileMode::USUAL };
 
 /// A region whose bytes follow from a seed.
 fn region(seed: u64, len: usize) -> Dram {
@@ -110,7 +110,7 @@ fn the_last_ones_are_kept() {
     let store = Checkpoints::at(&machine, scratch.path("store"));
     let memory = region(1, 10_000);
     for n in 1..=5 {
-        let saved = store.save(&[("r", &memory)], &SaveOptions { keep: Some(2) }, &mut go_on).unwrap();
+        let saved = store.save(&[("r", &memory)], &SaveOptions { keep: Some(2), ..ALL }, &mut go_on).unwrap();
         assert_eq!(saved.number, n);
         assert_eq!(saved.removed, if n > 2 { vec![n - 2] } else { vec![] });
     }
@@ -123,7 +123,7 @@ fn the_last_ones_are_kept() {
     };
     assert_eq!(numbers(&store), [(4, true), (5, false)]);
     assert_eq!(store.latest().unwrap_err().kind(), ErrorKind::Corrupt, "the newest is not passed over in silence");
-    let saved = store.save(&[("r", &memory)], &SaveOptions { keep: Some(2) }, &mut go_on).unwrap();
+    let saved = store.save(&[("r", &memory)], &SaveOptions { keep: Some(2), ..ALL }, &mut go_on).unwrap();
     assert_eq!((saved.number, saved.removed), (6, vec![]), "two intact ones are kept");
     assert_eq!(numbers(&store), [(4, true), (5, false), (6, true)]);
     assert_eq!(store.keep_last(1).unwrap(), [5, 4]);
@@ -272,7 +272,7 @@ fn child_saves_until_killed() {
     for turn in store.list().unwrap_or_default().last().map_or(1, |l| l.number + 1).. {
         // All regions of a checkpoint follow from its number.
         let (a, b) = (region(turn, 6 << 20), region(turn + 1000, 300_000));
-        let saved = store.save(&[("a", &a), ("b", &b)], &SaveOptions { keep: Some(3) }, &mut go_on).unwrap();
+        let saved = store.save(&[("a", &a), ("b", &b)], &SaveOptions { keep: Some(3), ..ALL }, &mut go_on).unwrap();
         assert_eq!(saved.number, turn);
         println!("saved {turn}");
     }

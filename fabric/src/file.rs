@@ -4,7 +4,7 @@
 //! [`Draft`]: it has no name until the device has made it durable and the application gives it one, so that nothing half-written
 //! is ever seen under a name, whoever dies when.
 
-use datapipes_core::{Draft, Error, ErrorKind, Identity, Result};
+use datapipes_core::{Draft, Error, ErrorKind, Result};
 
 use crate::channel::{Head, Reply};
 pub use crate::device::Mode;
@@ -83,7 +83,7 @@ impl FileClient {
     /// As [`commit`](Self::commit); what naming it meets. Nothing of it is left then.
     pub fn publish(&mut self, draft: Draft) -> Result<u64> {
         let len = self.commit()?;
-        draft.publish(len, Identity::New)?;
+        draft.publish(len)?;
         Ok(len)
     }
 

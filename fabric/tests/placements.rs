@@ -5,7 +5,7 @@ mod scene;
 
 use std::os::fd::OwnedFd;
 
-use datapipes_core::{Draft, ErrorKind, Identity};
+use datapipes_core::{Draft, ErrorKind};
 use datapipes_fabric::channel::{Head, Shape, Trust};
 use datapipes_fabric::control::Session;
 use datapipes_fabric::device::{Place, Role, Spread};
@@ -124,7 +124,7 @@ fn a_file_goes_through_decompression_into_a_file_that_appears_whole() {
         let report = flow.report(&mut session, sink, LONG).unwrap();
         assert_eq!((report.bytes_in, report.crc), (data.len() as u64, Some(crc32fast::hash(&data))), "{placement:?}");
         assert!(!out.exists(), "nothing has a name before it is published");
-        draft.publish(report.bytes_in, Identity::New).unwrap();
+        draft.publish(report.bytes_in).unwrap();
         assert!(std::fs::read(&out).unwrap() == data);
         let read = flow.report(&mut session, source, LONG).unwrap();
         assert_eq!((read.bytes_in, read.bytes_out, read.crc), (report.bytes_in, report.bytes_in, report.crc));

@@ -153,6 +153,11 @@ impl<'a> StreamOut<'a> {
         (written, sum.map_or(0, Hasher::finalize))
     }
 
+    /// What it is written to.
+    pub(crate) fn stat(&self) -> Result<rustix::fs::Stat, rustix::io::Errno> {
+        rustix::fs::fstat(&self.state.lock().unwrap_or_else(PoisonError::into_inner).file)
+    }
+
     /// Nobody will write the bytes that others may be waiting for.
     pub(crate) fn abandon(&self) {
         let _state = self.state.lock();

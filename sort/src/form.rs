@@ -17,11 +17,12 @@ use crate::blocks::{Blocks, Target};
 use crate::entry::Entry;
 use crate::gather::Gather;
 use crate::input::{Feed, Input};
-use crate::job::{Engine, Sink};
+use crate::job::Engine;
 use crate::layout::Layout;
 use crate::numbers::{Flying, Numbers, SortedNumbers, land};
 use crate::passes::Sorted;
 use crate::report::{Phase, Role, SortReport};
+use crate::sink::Sink;
 use crate::slot::{Filled, Filler, Slots};
 use crate::spill::{Run, Spill};
 use crate::tally::Tally;
@@ -221,7 +222,7 @@ impl<L: Layout> Engine<'_, L> {
         lock(&lanes.forming).dropped.join(gather.dropped());
         let progress = &self.control.progress;
         if let Some(sink) = output {
-            sink.preallocate(gather.bytes())?;
+            sink.begin(Some(gather.bytes()))?;
             let gathered = gather.write(lanes.blocks, sink.target(), self.control, &progress.written)?;
             lock(&lanes.forming).direct = Some(gathered.tally);
             return Ok(());
@@ -256,7 +257,7 @@ impl<L: Layout> Engine<'_, L> {
         let progress = &self.control.progress;
         if let Some(sink) = output {
             let sorted = SortedNumbers::sort(numbers, &slot.arena, slot.entries, threads, unique)?;
-            sink.preallocate(sorted.bytes())?;
+            sink.begin(Some(sorted.bytes()))?;
             let counts = sorted.write_output(lanes.blocks, sink.target(), self.control, &progress.written)?;
             let mut forming = lock(&lanes.forming);
             forming.read.join(sorted.read);

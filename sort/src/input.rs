@@ -127,6 +127,16 @@ impl Input {
         }
     }
 
+    /// What the system says of it.
+    pub(crate) fn stat(&self) -> Result<rustix::fs::Stat, rustix::io::Errno> {
+        match self {
+            Input::Place { ssd, .. } => rustix::fs::fstat(ssd.file().cached_fd()),
+            Input::Stream { fd, .. } => rustix::fs::fstat(fd),
+            Input::Later { path } if path == Path::new("-") => rustix::fs::fstat(rustix::stdio::stdin()),
+            Input::Later { path } => rustix::fs::stat(path),
+        }
+    }
+
     /// Whether reading it may have to wait for somebody else: a terminal, a pipe, a socket.
     pub fn may_wait(&self) -> bool {
         let kind = |mode| FileType::from_raw_mode(mode);

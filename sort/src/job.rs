@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use datapipes_core::topology::{BlockDevice, Topology};
 use datapipes_core::{
-    Constraints, Draft, Dram, Error, ErrorKind, Identity, Machine, MapOptions, Pages, Pipe, Pool, Result, StageOrder,
+    Constraints, Dram, Error, ErrorKind, FileMode, Machine, MapOptions, OutputFile, Pages, Pool, Result, StageOrder,
     StagePlace,
 };
 
-use crate::blocks::{Blocks, StreamOut, Target};
+use crate::blocks::{Blocks, StreamOut};
 use crate::budget::{Budget, MIN_MEMORY};
 use crate::control::Control;
 use crate::entry::Entry;
@@ -19,7 +19,8 @@ use crate::input::Input;
 use crate::layout::{Fixed, KeyedLines, Layout, PlainLines};
 use crate::numbers::{NumberKind, Numbers};
 use crate::output::Output;
-use crate::report::{Movements, Phase, Role, SortReport, SpacePlan};
+use crate::report::{Movements, Phase, SortReport, SpacePlan};
+use crate::sink::Sink;
 use crate::space::{Space, check_space};
 use crate::spill::Spill;
 use crate::text::Order;
@@ -204,29 +205,6 @@ pub(crate) struct Engine<'a, L> {
     pub(crate) movements: Movements,
 }
 
-/// An output that has been opened.
-pub(crate) enum Sink<'a> {
-    Draft { draft: Draft, pipe: Box<Pipe> },
-    Stream(StreamOut<'a>),
-}
-
-impl<'a> Sink<'a> {
-    pub(crate) fn target(&'a self) -> Target<'a> {
-        match self {
-            Sink::Draft { pipe, .. } => Target::File { pipe },
-            Sink::Stream(stream) => Target::Stream(stream),
-        }
-    }
-
-    /// Reserves room for the output, where it is a file.
-    pub(crate) fn preallocate(&self, bytes: u64) -> Result<()> {
-        match self {
-            Sink::Draft { draft, .. } => draft.ssd().preallocate(bytes).map(|_| ()),
-            Sink::Stream(_) => Ok(()),
-        }
-    }
-}
-
 impl<'a, L: Layout> Engine<'a, L> {
     fn new(
         machine: &'a Machine,
@@ -267,14 +245,31 @@ impl<'a, L: Layout> Engine<'a, L> {
     fn sort(&self, work: Work<'_>) -> Result<SortReport> {
         let started = Instant::now();
         let Work { inputs, output, spill, places, total } = work;
-        check_space(&places, &output, self.space(total, self.fits))?;
+        let sink = self.open_sink(output)?;
+        check_space(&places, sink.room()?, self.space(total, self.fits))?;
         let plan = self.space_plan(total, &places);
         let _ = self.control.progress.plan.set(plan.clone());
-        let sink = self.open_sink(output)?;
         let mut report = SortReport { plan, ..self.report() };
         let blocks = Blocks::new(&self.memory, 0, self.budget.block, self.budget.blocks);
 
-        let Formed { runs, read, mut dropped, direct } = self.form_runs(inputs, &blocks, &sink, &spill, &mut report)?;
+        self.write(inputs, &blocks, &sink, &spill, &mut report).map_err(|e| sink.explain(e))?;
+        self.publish(sink, &mut report)?;
+        report.spill = spill.uses();
+        report.movements = self.movements.take();
+        report.seconds = started.elapsed().as_secs_f64();
+        Ok(report)
+    }
+
+    /// From the inputs to the output, and what was counted on the way.
+    fn write(
+        &self,
+        inputs: Vec<Input>,
+        blocks: &Blocks,
+        sink: &Sink<'_>,
+        spill: &Spill<'_>,
+        report: &mut SortReport,
+    ) -> Result<()> {
+        let Formed { runs, read, mut dropped, direct } = self.form_runs(inputs, blocks, sink, spill, report)?;
         report.records = read.records;
         report.bytes = self.control.progress.read.load(Relaxed);
         let written = match direct {
@@ -283,17 +278,12 @@ impl<'a, L: Layout> Engine<'a, L> {
                 written
             }
             None => {
-                let (written, more) = self.merge_formed(runs, &blocks, &sink, &spill, &mut report)?;
+                let (written, more) = self.merge_formed(runs, blocks, sink, spill, report)?;
                 dropped.join(more);
                 written
             }
         };
-        read.must_be(written, dropped)?;
-        self.publish(sink, &mut report)?;
-        report.spill = spill.uses();
-        report.movements = self.movements.take();
-        report.seconds = started.elapsed().as_secs_f64();
-        Ok(report)
+        read.must_be(written, dropped)
     }
 
     pub(crate) fn report(&self) -> SortReport {
@@ -322,15 +312,16 @@ impl<'a, L: Layout> Engine<'a, L> {
         Space { output_bytes: total, spill_bytes: total.filter(|_| !fits) }
     }
 
+    /// Whether the output is written in place is decided here, before anything is read.
     pub(crate) fn open_sink(&self, output: Output) -> Result<Sink<'_>> {
         match output {
             Output::File(path) => {
-                let draft = Draft::beside(&path)?;
+                let file = OutputFile::open(&path, FileMode::USUAL)?;
                 // The file is empty yet: the planner is told that it will not stay so.
                 let typical_len = Some(self.control.progress.total.load(Relaxed).max(self.budget.block as u64));
                 let constraints = Constraints { typical_len, ..Constraints::default() };
-                let pipe = Box::new(self.machine.connect_with(&self.memory, draft.ssd(), &constraints)?);
-                Ok(Sink::Draft { draft, pipe })
+                let pipe = Box::new(self.machine.connect_with(&self.memory, file.ssd(), &constraints)?);
+                Ok(Sink::File { file, pipe })
             }
             Output::Stream { name, file } => Ok(Sink::Stream(StreamOut::new(name, file, &self.movements))),
         }
@@ -338,10 +329,7 @@ impl<'a, L: Layout> Engine<'a, L> {
 
     pub(crate) fn publish(&self, sink: Sink<'_>, report: &mut SortReport) -> Result<()> {
         let started = Instant::now();
-        if let Sink::Draft { draft, pipe } = sink {
-            self.movements.keep(Role::Output, *pipe);
-            draft.publish(report.bytes_out, Identity::OfReplaced)?;
-        }
+        report.output = sink.publish(report.bytes_out, &self.movements)?;
         report.phases.push(Phase { name: "publish", seconds: started.elapsed().as_secs_f64() });
         Ok(())
     }

@@ -30,6 +30,7 @@ mod packed;
 mod passes;
 mod prefetch;
 mod report;
+mod sink;
 mod slot;
 mod source;
 mod space;

@@ -10,11 +10,12 @@ use datapipes_core::Result;
 
 use crate::blocks::{Blocks, Target};
 use crate::input::{Input, Opened};
-use crate::job::{Engine, Sink, Work};
+use crate::job::{Engine, Work};
 use crate::layout::Layout;
 use crate::merge::{Merged, Merger};
 use crate::packed::{MAX_PROGRAMS, Packed};
 use crate::report::{Phase, Role, SortReport};
+use crate::sink::Sink;
 use crate::source::{SHORT_RECORD, Segment, Source};
 use crate::space::check_space;
 use crate::spill::{Run, Spill};
@@ -73,13 +74,14 @@ impl<L: Layout> Engine<'_, L> {
     pub(crate) fn merge_inputs(&self, work: Work<'_>) -> Result<SortReport> {
         let started = Instant::now();
         let Work { inputs, output, spill, places, total } = work;
-        check_space(&places, &output, self.space(total, true))?;
-        let mut report = self.report();
         let sink = self.open_sink(output)?;
+        check_space(&places, sink.room()?, self.space(total, true))?;
+        let mut report = self.report();
         let blocks = Blocks::new(&self.memory, 0, self.budget.block, self.budget.blocks);
         let passes = Passes { engine: self, merger: self.merger(&blocks, true), blocks: &blocks, spill: &spill };
-        let inputs = inputs.into_iter().map(Sorted::Input).collect();
-        let (written, dropped) = passes.run(inputs, &sink, &mut report)?;
+        let (inputs, twice) = passes.set_aside(inputs, &sink)?;
+        let (written, mut dropped) = passes.run(inputs, &sink, &mut report).map_err(|e| sink.explain(e))?;
+        dropped.join(twice);
         report.bytes = written.bytes + dropped.bytes;
         report.records = written.records + dropped.records;
         report.phases.push(Phase { name: "merge", seconds: started.elapsed().as_secs_f64() });
@@ -142,7 +144,7 @@ impl<L: Layout> Passes<'_, L> {
             sorted.insert(at, made);
             at += 1;
         }
-        self.reserve_output(&sorted, sink)?;
+        self.begin_output(&sorted, sink)?;
         let merged = self.merge(sorted, sink.target())?;
         dropped.join(merged.dropped);
         report.bytes_out = merged.bytes;
@@ -150,6 +152,22 @@ impl<L: Layout> Passes<'_, L> {
         report.memory_excess_bytes = report.memory_excess_bytes.max(merged.excess);
         report.merge_passes += 1;
         Ok((merged.written, dropped))
+    }
+
+    /// Inputs that the output overwrites go to the spill places first; returns also what was dropped there as a duplicate.
+    fn set_aside(&self, inputs: Vec<Input>, sink: &Sink<'_>) -> Result<(Vec<Sorted>, Tally)> {
+        let (mut sorted, mut dropped) = (Vec::with_capacity(inputs.len()), Tally::default());
+        for input in inputs {
+            sorted.push(match sink.overwrites(&input)? {
+                true => {
+                    let (made, merged) = self.to_run(vec![Sorted::Input(input)])?;
+                    dropped.join(merged.dropped);
+                    made
+                }
+                false => Sorted::Input(input),
+            });
+        }
+        Ok((sorted, dropped))
     }
 
     /// How many of these one pass can take; all of them, or fewer.
@@ -208,12 +226,12 @@ impl<L: Layout> Passes<'_, L> {
         Ok((Sorted::Run(made), merged))
     }
 
-    /// Reserves room for the output, where its length is known.
-    fn reserve_output(&self, sorted: &[Sorted], sink: &Sink<'_>) -> Result<()> {
+    /// Begins the output; reserves room for it where its length is known.
+    fn begin_output(&self, sorted: &[Sorted], sink: &Sink<'_>) -> Result<()> {
         let lens = sorted.iter().map(Sorted::len).collect::<Result<Option<Vec<u64>>>>()?;
         match lens {
-            Some(lens) if !self.engine.settings.unique => sink.preallocate(lens.iter().sum()),
-            _ => Ok(()),
+            Some(lens) if !self.engine.settings.unique => sink.begin(Some(lens.iter().sum())),
+            _ => sink.begin(None),
         }
     }
 

@@ -44,6 +44,16 @@ pub struct Phase {
     pub seconds: f64,
 }
 
+/// How the output came to be where it is.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct OutputReport {
+    /// `new`: a file that was not there. `replaced`: it took the place of another file, and its identity. `in-place`: it was
+    /// written into the file that was there. `stream`: it was written in order to what is no file.
+    pub way: &'static str,
+    /// Why it was written in place.
+    pub why: Option<String>,
+}
+
 /// What a sort needs, checked before it starts.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct SpacePlan {
@@ -103,6 +113,8 @@ pub struct SortReport {
     pub phases: Vec<Phase>,
     /// Movements, by role and primitive.
     pub movements: Vec<Movement>,
+    /// How the output was published.
+    pub output: OutputReport,
     /// Spill places and the bytes that went there.
     pub spill: Vec<SpillUse>,
     /// The whole time, in seconds.
@@ -237,6 +249,9 @@ impl fmt::Display for SortReport {
                 c.short_finished,
                 m.between
             )?;
+        }
+        if let Some(why) = &self.output.why {
+            writeln!(f, "  output  written in place, because {why}")?;
         }
         for s in &self.spill {
             writeln!(f, "  spill   {} ({}): {:.3} GB, {}", s.place, s.order, gb(s.bytes), s.why)?;

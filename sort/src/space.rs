@@ -2,11 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use datapipes_core::locator::folder_of;
 use datapipes_core::topology::BlockDevice;
 use datapipes_core::{Error, Result, StagePlace};
-
-use crate::output::Output;
 
 /// Bytes that must find room, as far as they are known.
 #[derive(Clone, Copy, Debug)]
@@ -15,11 +12,15 @@ pub(crate) struct Space {
     pub(crate) spill_bytes: Option<u64>,
 }
 
-/// Refuses what certainly will not fit.
-pub(crate) fn check_space(places: &[StagePlace], output: &Output, space: Space) -> Result<()> {
+/// Refuses what certainly will not fit. An output is given by a path on its device and the bytes that it
+/// has there already.
+pub(crate) fn check_space(places: &[StagePlace], output: Option<(PathBuf, u64)>, space: Space) -> Result<()> {
     let mut needs: Vec<(PathBuf, u64)> = Vec::new();
-    if let (Output::File(path), Some(bytes)) = (output, space.output_bytes) {
-        needs.push((folder_of(path), bytes));
+    if let (Some((dir, has)), Some(bytes)) = (output, space.output_bytes) {
+        // What cannot be asked is not known; opening the output said all that must be said of it.
+        if device_of(&dir).is_ok() {
+            needs.push((dir, bytes.saturating_sub(has)));
+        }
     }
     if let Some(bytes) = space.spill_bytes {
         match places {

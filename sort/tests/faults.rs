@@ -8,7 +8,7 @@
 mod scene;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -490,16 +490,4 @@ fn an_output_place_that_is_not_there() {
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
     assert!(error.to_string().contains("nowhere"), "{error}");
     assert_untouched(&folder, &bytes, "no output place");
-}
-
-#[test]
-fn leftovers_of_the_dead_are_removed() {
-    let (folder, input, _) = scene(16, 1000);
-    // Process numbers end far below this one.
-    let dead = folder.put("out/.dpipe-output-4294967295-0", b"half");
-    let alive = folder.put(&format!("out/.dpipe-output-{}-77", std::process::id()), b"under way");
-    let other = folder.put("out/.dpipe-output-notes", b"of a user");
-    sort(folder.job(Format::SORT_BENCHMARK, &[input])).unwrap();
-    let there = |path: &Path| path.exists();
-    assert_eq!([&dead, &alive, &other].map(|p| there(p)), [false, true, true]);
 }

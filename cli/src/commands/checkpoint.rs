@@ -8,13 +8,14 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use datapipes::{Constraints, Draft, Dram, Error, ErrorKind, Identity, Machine, Result, Span, Ssd};
+use datapipes::{Constraints, Draft, Dram, Error, ErrorKind, FileMode, Machine, Result, Span, Ssd};
 use datapipes_durable::checkpoint::{
     Checkpoint, Checkpoints, Fallback, Listed, Manifest, Progress, SaveOptions, Saved,
 };
 use serde::Serialize;
 
 use crate::amount;
+use crate::files;
 use crate::outcome::{Verdict, print, print_json};
 use crate::progress::{self, State};
 use crate::signals::{self, WaitsFor};
@@ -120,10 +121,17 @@ fn watched<T>(phase: &'static str, work: impl FnOnce(&mut dyn FnMut(Progress) ->
 fn save(args: &Save) -> Result<Verdict> {
     signals::catch(WaitsFor::Places);
     let machine = Machine::discover();
-    let regions: Vec<(String, Dram)> = args.files.iter().map(|path| load(&machine, path)).collect::<Result<_>>()?;
+    // It holds the bytes of all of them, and is as private as the most private.
+    let mut mode = FileMode::USUAL;
+    let mut regions = Vec::new();
+    for path in &args.files {
+        let loaded = load(&machine, path)?;
+        mode = mode.and(loaded.mode);
+        regions.push((loaded.name, loaded.memory));
+    }
     let named: Vec<(&str, &Dram)> = regions.iter().map(|(name, memory)| (name.as_str(), memory)).collect();
     let store = Checkpoints::at(&machine, &args.dir);
-    let saved = watched("saving", |watch| store.save(&named, &SaveOptions { keep: args.keep }, watch))?;
+    let saved = watched("saving", |watch| store.save(&named, &SaveOptions { keep: args.keep, mode }, watch))?;
     if args.json {
         print_json(&saved)?;
     } else {
@@ -147,8 +155,14 @@ fn shown(saved: &Saved) -> String {
     )
 }
 
-/// A file in memory, and its name.
-fn load(machine: &Machine, path: &Path) -> Result<(String, Dram)> {
+/// A file in memory.
+struct Loaded {
+    name: String,
+    memory: Dram,
+    mode: FileMode,
+}
+
+fn load(machine: &Machine, path: &Path) -> Result<Loaded> {
     let bad = |why: &str| Error::new(ErrorKind::InvalidInput, "save", format!("{}: {why}", path.display()));
     let name = path.file_name().and_then(|n| n.to_str()).ok_or_else(|| bad("its name is not UTF-8"))?;
     let ssd = Ssd::open(path)?;
@@ -158,7 +172,7 @@ fn load(machine: &Machine, path: &Path) -> Result<(String, Dram)> {
     }
     let memory = Dram::allocate(usize::try_from(len).map_err(|_| bad("it is larger than memory"))?)?;
     machine.connect(&ssd, &memory)?.transfer(Span { source: 0, target: 0, len })?;
-    Ok((name.to_owned(), memory))
+    Ok(Loaded { name: name.to_owned(), memory, mode: FileMode::of(&ssd)? })
 }
 
 #[derive(Serialize)]
@@ -181,10 +195,12 @@ fn restore(args: &Restore) -> Result<Verdict> {
         Some(number) => store.open(number)?.restore(watch).map(|regions| (number, regions, Vec::new())),
         None => store.restore_latest(fallback, watch).map(|r| (r.number, r.regions, r.skipped)),
     })?;
+    // What comes out of a checkpoint is as private as that is.
+    let mode = store.mode(number)?;
     std::fs::create_dir_all(&args.to).map_err(|e| Error::io("create", &e, args.to.display().to_string()))?;
     for (name, memory) in &regions {
         signals::check("restore")?;
-        write(&machine, &args.to.join(plain(name)?), memory)?;
+        write(&machine, &args.to.join(plain(name)?), memory, mode)?;
     }
     let outcome = RestoredFiles {
         number,
@@ -213,13 +229,13 @@ fn plain(name: &str) -> Result<&str> {
     }
 }
 
-fn write(machine: &Machine, path: &Path, memory: &Dram) -> Result<()> {
-    let draft = Draft::beside(path)?;
+fn write(machine: &Machine, path: &Path, memory: &Dram, mode: FileMode) -> Result<()> {
+    let draft = Draft::replacing(path, mode)?;
     let len = memory.len() as u64;
     draft.ssd().preallocate(len)?;
     let constraints = Constraints { typical_len: Some(len), ..Constraints::default() };
     machine.connect_with(memory, draft.ssd(), &constraints)?.transfer(Span { source: 0, target: 0, len })?;
-    draft.publish(len, Identity::New)
+    files::publish(draft, len)
 }
 
 /// What a folder holds, for people.

@@ -3,15 +3,17 @@
 pub(crate) mod verify;
 
 use std::collections::VecDeque;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use datapipes::{Draft, Error, ErrorKind, Identity, Machine, Pipe, Report, Result, Route, Span, Ssd, Transfer, Uri};
+use datapipes::{Draft, Error, ErrorKind, FileMode, Machine, Pipe, Report, Result, Route, Span, Ssd, Transfer, Uri};
 use serde::Serialize;
 
 use super::constraints::Demands;
 use crate::command_line::size;
+use crate::files;
 use crate::outcome::{Verdict, complain, print, print_json};
 use crate::place::{Memory, Place, is_block_device, with_access};
 use crate::progress::{self, State};
@@ -108,7 +110,8 @@ impl Target {
                 let why = format!("{} exists, and persistent memory is written in place", path.display());
                 return Err(Error::new(ErrorKind::InvalidInput, "copy", why).advice("say --force if you mean it"));
             }
-            return Ok(Target { place: Place::pmem_target(path, *emulated, len)?, draft: None });
+            refuse_same(source, path)?;
+            return Ok(Target { place: Place::pmem_target(path, *emulated, len, mode_of(source)?)?, draft: None });
         }
         let Uri::Ssd { path, access } = uri else {
             return Ok(Target {
@@ -116,15 +119,60 @@ impl Target {
                 draft: None,
             });
         };
+        let path = &named(path, source)?;
+        refuse_same(source, path)?;
         if is_block_device(path) {
             let ssd = with_access(open_device(path, len, force)?, *access)?;
             return Ok(Target { place: Place::Ssd(ssd), draft: None });
         }
-        let draft = Draft::beside(&named(path, source)?)?;
+        let draft = Draft::replacing(path, mode_of(source)?)?;
         draft.ssd().preallocate(len)?;
         let place = Place::Ssd(with_access(draft.ssd().clone(), *access)?);
         Ok(Target { place, draft: Some(draft) })
     }
+}
+
+/// A new file is no more readable than its source, as `cp` has it.
+fn mode_of(source: &Place) -> Result<FileMode> {
+    match source {
+        Place::Ssd(ssd) => FileMode::of(ssd),
+        Place::Pmem(pmem) => {
+            let shown = || pmem.path().display().to_string();
+            let meta = std::fs::metadata(pmem.path()).map_err(|e| Error::io("look at", &e, shown()))?;
+            Ok(FileMode::like(meta.permissions().mode()))
+        }
+        Place::Dram(_) | Place::Cache(_) | Place::Numa(_) => Ok(FileMode::USUAL),
+    }
+}
+
+/// Refuses a target that is the source, by whatever name: another link to it, another mount, another node of the device.
+fn refuse_same(source: &Place, target: &Path) -> Result<()> {
+    let from = match source {
+        Place::Ssd(ssd) => {
+            let fd = ssd.file().cached_fd();
+            rustix::fs::fstat(fd)
+                .map_err(|e| Error::os("look at", e.raw_os_error(), ssd.path().display().to_string()))?
+        }
+        Place::Pmem(pmem) => match rustix::fs::stat(pmem.path()) {
+            Ok(stat) => stat,
+            // Whatever the target is, it is not what has no name any more.
+            Err(_) => return Ok(()),
+        },
+        Place::Dram(_) | Place::Cache(_) | Place::Numa(_) => return Ok(()),
+    };
+    let Ok(to) = rustix::fs::stat(target) else { return Ok(()) };
+    let same_device = from.st_mode & libc::S_IFMT == to.st_mode & libc::S_IFMT
+        && matches!(from.st_mode & libc::S_IFMT, libc::S_IFBLK | libc::S_IFCHR)
+        && from.st_rdev == to.st_rdev;
+    if same_device || (from.st_dev, from.st_ino) == (to.st_dev, to.st_ino) {
+        let name = match source {
+            Place::Pmem(pmem) => pmem.path().display().to_string(),
+            other => other.ssd().map_or_else(String::new, |ssd| ssd.path().display().to_string()),
+        };
+        let why = format!("{name} and {} are the same file", target.display());
+        return Err(Error::new(ErrorKind::InvalidInput, "copy", why));
+    }
+    Ok(())
 }
 
 /// In a folder, the file has the name of the source.
@@ -185,7 +233,7 @@ fn copy(machine: &Machine, args: &Args, source: &Place, target: Target, len: u64
     if let Some(draft) = target.draft
         && verified != Some(false)
     {
-        draft.publish(len, Identity::New)?;
+        files::publish(draft, len)?;
     }
     let route = Route { source: args.source.clone(), target: args.target.clone(), ..pipe.route().clone() };
     let report = Report { source: args.source.clone(), target: args.target.clone(), ..pipe.report() };

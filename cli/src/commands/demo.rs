@@ -21,6 +21,7 @@ use serde_json::Value;
 use super::copy::verify;
 use super::sort;
 use crate::command_line::size;
+use crate::files::WorkFolder;
 use crate::outcome::{Verdict, print, print_json};
 use crate::place::Place;
 use crate::progress::{self, State};
@@ -102,14 +103,14 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     // The sort raises less than its minimum to it; then the system's sort should have as much.
     let memory = args.memory.max(datapipes_sort::MIN_MEMORY);
     check_space(&parent, args)?;
-    let folder = Folder::create(&parent, args.keep)?;
-    let outcome = act(&folder.path, args, memory)?;
+    let folder = WorkFolder::under(&parent, "dpipe-demo", args.keep)?;
+    let outcome = act(folder.path(), args, memory)?;
     if args.json {
         print_json(&outcome)?;
     } else {
         print(&table::verdict(&outcome))?;
         if args.keep {
-            print(&format!("the files are in {}\n", folder.path.display()))?;
+            print(&format!("the files are in {}\n", folder.path().display()))?;
         }
     }
     Ok(if outcome.holds { Verdict::Good } else { Verdict::Bad })
@@ -207,28 +208,5 @@ fn check_space(dir: &Path, args: &Args) -> Result<()> {
             Err(Error::new(ErrorKind::NoSpace, "demo", why).advice("give a smaller --size, or another --dir"))
         }
         _ => Ok(()),
-    }
-}
-
-/// A folder of our own, removed with everything in it.
-struct Folder {
-    path: PathBuf,
-    keep: bool,
-}
-
-impl Folder {
-    fn create(parent: &Path, keep: bool) -> Result<Folder> {
-        let path = parent.join(format!("dpipe-demo-{}", std::process::id()));
-        std::fs::create_dir(&path).map_err(|e| Error::io("create", &e, path.display().to_string()))?;
-        Ok(Folder { path, keep })
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if !self.keep || signals::arrived() {
-            // An error here has nobody to go to, and hides none.
-            let _ = std::fs::remove_dir_all(&self.path);
-        }
     }
 }

@@ -10,12 +10,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use datapipes::{Constraints, Draft, Dram, Error, Identity, Machine, MapOptions, Pages, Pipe, Result, Span, Transfer};
+use datapipes::locator::target_kind;
+use datapipes::{
+    Constraints, Draft, Dram, Error, FileMode, Machine, MapOptions, Pages, Pipe, Result, Span, TargetKind, Transfer,
+};
 use datapipes_testkit::generate::{Amount, Generator};
 use serde::Serialize;
 
 use crate::amount;
 use crate::command_line::size;
+use crate::files;
 use crate::kind::{self, Kind};
 use crate::outcome::{Verdict, print, print_json};
 use crate::progress::{self, State};
@@ -69,15 +73,24 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     let state = || State { phase: "writing", done: done.load(Relaxed), total: bytes };
     let started = Instant::now();
     if to_stdout {
-        return progress::during(progress::wanted(), state, || stream(&source, &done)).map(|()| Verdict::Good);
+        let mut out = standard::output()?;
+        let name = Path::new(standard::OUTPUT);
+        return progress::during(progress::wanted(), state, || stream(&source, &mut out, name, &done))
+            .map(|()| Verdict::Good);
+    }
+    if target_kind(&args.file)? == TargetKind::Stream {
+        let fail = |e: std::io::Error| Error::io("open", &e, args.file.display().to_string());
+        let mut out = std::fs::File::options().write(true).open(&args.file).map_err(fail)?;
+        return progress::during(progress::wanted(), state, || stream(&source, &mut out, &args.file, &done))
+            .map(|()| Verdict::Good);
     }
     let machine = Machine::discover();
     let threads = args.threads.unwrap_or(machine.topology().usable_cores().count()).max(1);
-    let draft = Draft::beside(&args.file)?;
+    let draft = Draft::replacing(&args.file, FileMode::USUAL)?;
     draft.ssd().preallocate(bytes)?;
     signals::catch(WaitsFor::Places);
     progress::during(progress::wanted(), state, || write(&machine, &source, &draft, Extent { bytes, threads }, &done))?;
-    draft.publish(bytes, Identity::New)?;
+    files::publish(draft, bytes)?;
     let seconds = started.elapsed().as_secs_f64();
     let outcome = Outcome { bytes, records: source.records(), seconds, gb_per_s: amount::gb_s(bytes, seconds) };
     if args.json {
@@ -152,18 +165,17 @@ impl Writer<'_> {
     }
 }
 
-/// Block after block to the standard output.
-fn stream(source: &Generator, done: &AtomicU64) -> Result<()> {
+/// Block after block to what is no file.
+fn stream(source: &Generator, out: &mut (impl Write + Send), name: &Path, done: &AtomicU64) -> Result<()> {
+    let fail = |e: std::io::Error| Error::io("write", &e, name.display().to_string());
     let mut buffer = vec![0; BLOCK];
-    let mut out = standard::output()?;
     let mut at = 0;
     loop {
         let len = source.fill(at, &mut buffer);
         if len == 0 {
-            return Ok(());
+            return out.flush().map_err(fail);
         }
-        let written = out.write_all(&buffer[..len]);
-        written.map_err(|e| Error::io("write", &e, standard::OUTPUT).offset(at))?;
+        out.write_all(&buffer[..len]).map_err(|e| fail(e).offset(at))?;
         at += len as u64;
         done.store(at, Relaxed);
     }

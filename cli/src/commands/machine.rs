@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use datapipes::backend::{Backend, Knob, Primitive};
 use datapipes::topology::{BlockDevice, Storage, Topology};
-use datapipes::{Error, Machine, Result};
+use datapipes::{Machine, Result};
 use datapipes_cpu::Calibration;
 use serde::Serialize;
 
@@ -81,8 +81,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
         storage_cost,
     };
     if let Some(path) = &args.svg {
-        let svg = picture::draw(&facts);
-        std::fs::write(path, svg).map_err(|e| Error::io("write", &e, path.display().to_string()))?;
+        crate::files::draw(path, &picture::draw(&facts))?;
     }
     if args.json {
         print_json(&facts)?

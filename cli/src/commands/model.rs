@@ -6,7 +6,7 @@ mod placements;
 
 use std::path::Path;
 
-use datapipes::{Error, Result};
+use datapipes::Result;
 
 use crate::outcome::{Verdict, print};
 
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
 
 /// Writes a picture, and says so on the standard error, for the output may be JSON.
 fn save(path: &Path, picture: &str) -> Result<()> {
-    std::fs::write(path, picture).map_err(|e| Error::io("write", &e, path.display().to_string()))?;
+    crate::files::draw(path, picture)?;
     crate::outcome::note(&format!("drawn in {}\n", path.display()));
     Ok(())
 }

@@ -1,6 +1,8 @@
 //! What the tests of the command share.
 #![allow(dead_code, clippy::unwrap_used)] // Not every test needs all of it.
 
+pub(crate) mod twins;
+
 pub(crate) use datapipes_testkit::Folder;
 
 /// Under the target folder, for /tmp may be memory.
@@ -10,4 +12,15 @@ pub(crate) fn folder() -> Folder {
 
 pub(crate) fn json(text: &str) -> serde_json::Value {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("{e} in {text}"))
+}
+
+/// Whether the tests run as root, who may change users and mount.
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Whether a program can be started by its name.
+pub(crate) fn on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }

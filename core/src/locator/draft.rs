@@ -1,39 +1,83 @@
-//! Files that are not there yet, or never will be: outputs under way to their names, and scratch files.
+//! The door through which files come to be: outputs that are published whole, and scratch files.
 //!
-//! Both are nameless (`O_TMPFILE`) where the file system can, so that the kernel frees them with the process, whatever
-//! happens to it. Where it cannot, they have a name that says whose they are, and the next user of the directory removes
-//! those of processes that are gone.
+//! **How.** A [`Draft`] is written beside the name that it is to have. It has no name itself (`O_TMPFILE`) where the file
+//! system has such files, so that the kernel frees it with the process, whatever happens to that. When it is complete and
+//! durable it takes the name, or the place of the file that has it, in one step: a reader sees the old file or the new one.
+//!
+//! **What is kept of a file that is replaced.** Its owner, group, mode, extended attributes, ACL, security label and inode
+//! flags are taken over. Its inode number, its birth time and its project (of project quotas) are not: a program that has
+//! the old file open goes on seeing the old bytes, and so does a mount of that one file in another container.
+//!
+//! **When a rename would lose something** — the file has several names, or something mounted on it; a part of its identity
+//! cannot be given to another file; its directory takes no new files or does not let go of its name; somebody held a lease
+//! on it; running it gives rights; it was named by a descriptor (`/dev/fd/3`) — an [`OutputFile`] or a draft made by
+//! [`Draft::replacing`] writes the bytes into the file that is there, as `cp` does, and says so ([`InPlaceReason`]). That
+//! is decided when it is opened. An output file is written in place from [`OutputFile::begin`] on. A draft is completed
+//! first, in its directory or in that for temporary files, and copied at the end. [`Draft::beside`] never writes in place:
+//! it is for files of which no half may ever be seen, and takes over what it can.
+//!
+//! **What is refused.** A file that the process may not write to is not replaced, though its directory would allow that:
+//! the error is that of `open(2)`.
+//!
+//! **Who may read what is not complete.** Its owner. A file gets its final mode when it is published.
+//!
+//! **What a crash leaves.** Where files need no names, nothing; and a hidden name (`.dpipe-output-*`) where it falls between
+//! two calls of the kernel, because no call gives a nameless file the name of another. Where they need names (NFS, FUSE,
+//! overlayfs before Linux 6.3), a hidden name with the bytes so far. The next user of the directory removes it: see
+//! `names.rs` for how it knows that nobody is at work on it. Only the first 4096 names of a directory are looked at. What is
+//! written in place is incomplete after a crash; the bytes not yet written are zeros, or the file is shorter.
 
-use std::fs::File;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+mod decide;
+mod folder;
+mod identity;
+mod in_place;
+mod names;
+mod output;
+mod target;
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use rustix::fs::{FileType, Mode, OFlags, RenameFlags, Stat};
+use rustix::io::Errno;
 
 use super::Ssd;
 use crate::error::{Error, ErrorKind, Result};
+pub use decide::{Held, InPlaceReason, TargetKind};
+use decide::{Way, decide};
+use folder::Folder;
+pub use folder::folder_of;
+pub use identity::Lost;
+pub use in_place::InPlace;
+use in_place::copy_all;
+use names::Naming;
+pub use output::OutputFile;
+use target::{Beside, Target, look_again};
+pub use target::{FileMode, target_kind};
 
-/// Names of outputs that are not complete start with this.
-const OUTPUT: &str = ".dpipe-output-";
-/// Names of scratch files start with this.
-const SCRATCH: &str = ".dpipe-spill-";
+/// So often a name may come and go between two looks at it.
+const MAX_LOOKS: usize = 16;
 
-/// Whose mode and owner a published file has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Identity {
-    /// Those of any new file of this process.
+/// How a file came to be under its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Published {
+    /// There was none of this name.
     New,
-    /// Those of the file that it replaces, as far as the process may give files away.
-    OfReplaced,
+    /// It took the place of another, and its identity.
+    Replaced,
+    /// Its bytes were written into the file that was there.
+    InPlace(InPlaceReason),
 }
 
 /// A file under way to its name. Dropped before [`publish`](Self::publish), it leaves nothing.
 ///
 /// ```
-/// use datapipes_core::{Draft, Identity};
+/// use datapipes_core::Draft;
 /// let path = std::env::temp_dir().join(format!("draft-{}", std::process::id()));
 /// drop(Draft::beside(&path)?); // changed its mind: nothing is there
 /// assert!(!path.exists());
-/// Draft::beside(&path)?.publish(5, Identity::New)?;
+/// Draft::beside(&path)?.publish(5)?;
 /// assert_eq!(std::fs::read(&path).unwrap(), [0; 5]);
 /// # std::fs::remove_file(&path).unwrap();
 /// # Ok::<(), datapipes_core::Error>(())
@@ -41,36 +85,98 @@ pub enum Identity {
 #[derive(Debug)]
 pub struct Draft {
     ssd: Ssd,
-    target: PathBuf,
-    dir: PathBuf,
+    /// For messages.
+    shown: PathBuf,
+    /// Where its name will be; none where it is to be copied into a file that is open already.
+    place: Option<(Folder, OsString)>,
     /// Its name meanwhile, where it has one.
-    hidden: Option<PathBuf>,
+    hidden: Option<OsString>,
+    naming: Naming,
+    /// The mode of a new file.
+    mode: Mode,
+    /// The file that it is to replace, open for writing.
+    there: Option<OwnedFd>,
+    whole: Whole,
+}
+
+/// What counts more where a rename would cost the replaced file something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Whole {
+    /// That nobody ever sees a half of it.
+    Always,
+    /// That it stays the same file.
+    UnlessLost,
+    /// It was found out that it must be copied.
+    Copied(InPlaceReason),
 }
 
 impl Draft {
     /// A file beside `path`; whatever is at `path` stays until it is published. The file behind a link is replaced, not
-    /// the link.
+    /// the link, also where the link leads to nothing yet. A reader sees the old file or the new one, never anything else.
     ///
     /// # Errors
-    /// `InvalidInput` where `path` is there and is no regular file; what creating a file in its directory meets.
+    /// `InvalidInput` where `path` is there and is no regular file; `PermissionDenied`, and whatever else `open(2)` says,
+    /// where it may not be written to; `Busy` or `PermissionDenied` where its name cannot be taken; what creating a file
+    /// in its directory meets.
     pub fn beside(path: &Path) -> Result<Draft> {
-        let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-        if std::fs::metadata(&target).is_ok_and(|meta| !meta.is_file()) {
-            // A rename would put a file in the place of a device or a pipe.
-            let why = format!("{} is there, and is no regular file", path.display());
-            return Err(Error::new(ErrorKind::InvalidInput, "write", why).advice("name a file, new or to be replaced"));
+        Draft::beside_with(path, FileMode::USUAL)
+    }
+
+    /// As [`beside`](Self::beside), with the permissions that a new file has.
+    ///
+    /// # Errors
+    /// As [`beside`](Self::beside).
+    pub fn beside_with(path: &Path, mode: FileMode) -> Result<Draft> {
+        let target = Target::of(path, mode)?;
+        if let Way::InPlace(reason) = &target.way
+            && let Some(errno) = never_whole(reason)
+        {
+            let context = format!("{}: {reason}", path.display());
+            return Err(Error::os("replace", errno, context).advice("name another file"));
         }
-        let dir = folder_of(&target);
-        remove_leftovers(&dir, OUTPUT);
-        let (ssd, hidden) = match Ssd::unlinked_in(&dir) {
-            Ok(ssd) => (ssd, None),
-            Err(e) if knows_no_nameless(&e) => {
-                let hidden = hidden_name(&dir, OUTPUT);
-                (Ssd::create_new(&hidden)?, Some(hidden))
+        Draft::of(target, Whole::Always)
+    }
+
+    /// A file that is to take the place of the one at `path`, if there is one, without its losing its identity: where a
+    /// rename would cost it that, the bytes are copied into it when they are complete, and it is not whole meanwhile.
+    ///
+    /// # Errors
+    /// As [`beside`](Self::beside), but for a name that cannot be taken.
+    pub fn replacing(path: &Path, mode: FileMode) -> Result<Draft> {
+        Draft::of(Target::of(path, mode)?, Whole::UnlessLost)
+    }
+
+    fn of(mut target: Target, whole: Whole) -> Result<Draft> {
+        let whole = match &target.way {
+            Way::Refuse(e) => return Err(target.refusal(*e)),
+            Way::Stream => {
+                let why = format!("{} is there, and is no regular file", target.shown.display());
+                let error = Error::new(ErrorKind::InvalidInput, "write", why);
+                return Err(error.advice("name a file, new or to be replaced"));
             }
-            Err(e) => return Err(e),
+            Way::InPlace(reason) if whole == Whole::UnlessLost => Whole::Copied(reason.clone()),
+            Way::Rename | Way::InPlace(_) => whole,
         };
-        Ok(Draft { ssd, target, dir, hidden })
+        let shown = std::mem::take(&mut target.shown);
+        let there = target.there.take();
+        match target.beside.take() {
+            Some(Beside { fd, hidden, naming, mode }) => {
+                let place = target.place.take();
+                let ssd = Ssd::from_fd(fd, &shown).inspect_err(|_| {
+                    if let (Some((folder, _)), Some(hidden)) = (&place, &hidden) {
+                        // The error is what counts.
+                        let _ = folder.remove(hidden);
+                    }
+                })?;
+                Ok(Draft { ssd, shown, place, hidden, naming, mode, there, whole })
+            }
+            // Nothing can be made beside it, so it is completed elsewhere.
+            None => {
+                let ssd = Ssd::scratch_in(&std::env::temp_dir())?;
+                let (hidden, naming, mode) = (None, Naming::ByDescriptor, names::PRIVATE);
+                Ok(Draft { ssd, shown, place: None, hidden, naming, mode, there, whole })
+            }
+        }
     }
 
     /// The file, to be written to.
@@ -78,106 +184,242 @@ impl Draft {
         &self.ssd
     }
 
+    /// The path that it was asked for by.
+    pub fn path(&self) -> &Path {
+        &self.shown
+    }
+
+    /// Writes bytes from its beginning on, through the page cache: for small files.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Device`.
+    pub fn write(&self, bytes: &[u8]) -> Result<()> {
+        let mut done = 0;
+        while done < bytes.len() {
+            match rustix::io::pwrite(self.fd(), &bytes[done..], done as u64) {
+                Ok(0) => return Err(self.failed("write", Errno::IO)),
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(self.failed("write", e).offset(done as u64)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Why its bytes will be copied into the file that is there, where that is known already.
+    pub fn copied_because(&self) -> Option<&InPlaceReason> {
+        match &self.whole {
+            Whole::Copied(reason) => Some(reason),
+            Whole::Always | Whole::UnlessLost => None,
+        }
+    }
+
     /// Cuts the file to its length, makes it durable and gives it its name.
     ///
     /// # Errors
-    /// `NoSpace`, `Device` from making it durable; what naming it meets. Nothing of it is left then.
-    pub fn publish(mut self, len: u64, identity: Identity) -> Result<()> {
+    /// `NoSpace`, `Device` from making it durable; what naming it meets. Nothing of it is left then, and what was there is
+    /// as it was, unless the error says that it was being written in place.
+    pub fn publish(mut self, len: u64) -> Result<Published> {
         if self.ssd.len()? != len {
             self.ssd.set_len(len)?;
         }
-        if identity == Identity::OfReplaced {
-            self.take_over_identity()?;
+        if let Whole::Copied(reason) = &self.whole {
+            let reason = reason.clone();
+            return self.copy(len, reason);
         }
-        self.ssd.sync()?;
-        let hidden = match self.hidden.take() {
-            Some(hidden) => hidden,
-            None => {
-                let hidden = hidden_name(&self.dir, OUTPUT);
-                self.ssd.link_as(&hidden)?;
-                hidden
+        for _ in 0..MAX_LOOKS {
+            let Some((folder, name)) = &self.place else { break };
+            match folder.stat_of(name) {
+                Err(Errno::NOENT) => {
+                    rustix::fs::fchmod(self.fd(), self.mode).map_err(|e| self.failed("set mode of", e))?;
+                    self.sync()?;
+                    match self.name_it(Over::Nothing) {
+                        // Somebody was quicker: what is there now is replaced.
+                        Err(Errno::EXIST) => {}
+                        Err(e) => self.get_name(e, len)?,
+                        Ok(()) => return self.named(Published::New),
+                    }
+                }
+                Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
+                    match self.replace(&stat, len)? {
+                        Some(published) => return Ok(published),
+                        None => continue,
+                    }
+                }
+                Ok(_) => {
+                    let why = format!("{} is there now, and is no regular file", self.shown.display());
+                    return Err(Error::new(ErrorKind::InvalidInput, "rename", why));
+                }
+                Err(e) => return Err(self.failed("rename", e)),
             }
-        };
-        // From here on the hidden name must go, one way or the other.
-        self.hidden = Some(hidden.clone());
-        let shown = || format!("{} as {}", hidden.display(), self.target.display());
-        std::fs::rename(&hidden, &self.target).map_err(|e| Error::io("rename", &e, shown()))?;
-        self.hidden = None;
-        let synced = File::open(&self.dir).and_then(|dir| dir.sync_all());
-        synced.map_err(|e| Error::io("sync", &e, self.dir.display().to_string()))
+        }
+        Err(Error::new(ErrorKind::Busy, "rename", format!("{} comes and goes", self.shown.display())))
     }
 
-    fn take_over_identity(&self) -> Result<()> {
-        let Ok(old) = std::fs::metadata(&self.target) else { return Ok(()) };
+    /// Takes the place of the file that has the name now; `None` where it must be looked at again.
+    fn replace(&mut self, stat: &Stat, len: u64) -> Result<Option<Published>> {
+        let there = self.open_there(stat)?;
+        let Some((folder, name)) = &self.place else { return Ok(None) };
+        let mut facts = look_again(folder, name, there.as_fd()).map_err(|e| self.failed("look at", e))?;
+        facts.lost = identity::take_over(there.as_fd(), self.fd()).map_err(|e| self.failed("take over", e))?;
+        let way = decide(&facts);
+        self.there = Some(there);
+        if let (Way::InPlace(reason), Whole::UnlessLost) = (way, &self.whole) {
+            return self.copy(len, reason).map(Some);
+        }
+        self.sync()?;
+        match self.name_it(Over::File) {
+            Ok(()) => self.named(Published::Replaced).map(Some),
+            Err(e) if self.whole == Whole::UnlessLost && e != Errno::NOENT => {
+                self.copy(len, InPlaceReason::Refused(e.raw_os_error())).map(Some)
+            }
+            Err(e) => self.get_name(e, len).map(|()| None),
+        }
+    }
+
+    /// The file that has the name, open for writing: the one that was opened in the beginning, if it is still there.
+    fn open_there(&mut self, stat: &Stat) -> Result<OwnedFd> {
+        let same = |fd: &OwnedFd| {
+            rustix::fs::fstat(fd).is_ok_and(|open| (open.st_dev, open.st_ino) == (stat.st_dev, stat.st_ino))
+        };
+        if let Some(there) = self.there.take().filter(same) {
+            return Ok(there);
+        }
+        let Some((folder, name)) = &self.place else { return Err(self.failed("open", Errno::NOENT)) };
+        let opened = folder.open_in(name, OFlags::WRONLY | OFlags::NOFOLLOW, Mode::empty());
+        opened.map_err(|e| self.failed("open", e))
+    }
+
+    /// Gives it its final name.
+    fn name_it(&mut self, over: Over) -> Result<(), Errno> {
+        let Some((folder, name)) = &self.place else { return Err(Errno::NOENT) };
         let fd = self.ssd.file().cached_fd();
-        let mode = rustix::fs::Mode::from_raw_mode(old.permissions().mode() & 0o7777);
-        let (user, group) = (rustix::fs::Uid::from_raw(old.uid()), rustix::fs::Gid::from_raw(old.gid()));
-        // Only a privileged process may give files away: to fail here is no reason to lose the result.
-        let _ = rustix::fs::fchown(fd, Some(user), Some(group));
-        let named = || self.target.display().to_string();
-        rustix::fs::fchmod(fd, mode).map_err(|e| Error::os("set mode of", e.raw_os_error(), named()))
+        let hidden = match (&self.hidden, over) {
+            (Some(hidden), _) => hidden,
+            (None, Over::Nothing) => return self.naming.link(fd, folder, name),
+            // From here on the hidden name must go, one way or the other.
+            (None, Over::File) => self.hidden.insert(names::link_hidden(self.naming, fd, folder)?),
+        };
+        let renamed = match over {
+            Over::File => rustix::fs::renameat(folder.fd(), hidden, folder.fd(), name),
+            Over::Nothing => {
+                let careful = rustix::fs::renameat_with(folder.fd(), hidden, folder.fd(), name, RenameFlags::NOREPLACE);
+                match careful {
+                    // The file system does not know how: what came since the last look is replaced.
+                    Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                        rustix::fs::renameat(folder.fd(), hidden, folder.fd(), name)
+                    }
+                    other => other,
+                }
+            }
+        };
+        renamed.map(|()| self.hidden = None)
+    }
+
+    /// A file without a name could not be given one: its bytes go to a file with a hidden name, which can be renamed.
+    fn get_name(&mut self, e: Errno, len: u64) -> Result<()> {
+        let Some((folder, _)) = &self.place else { return Err(self.failed("name", e)) };
+        let gone = folder.stat().is_ok_and(|stat| stat.st_nlink == 0);
+        let hopeless = matches!(e, Errno::NOENT | Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::IO);
+        if gone || hopeless || self.hidden.is_some() {
+            let error = self.failed("name", e);
+            return Err(if gone { error.advice("its directory was removed meanwhile") } else { error });
+        }
+        let (fd, hidden) = names::hidden(folder, names::OUTPUT, names::PRIVATE).map_err(|e| self.failed("name", e))?;
+        self.hidden = Some(hidden);
+        let named = Ssd::from_fd(fd, &self.shown)?;
+        copy_all(&self.ssd, &named, len)?;
+        self.ssd = named;
+        Ok(())
+    }
+
+    /// It has its name: makes that durable.
+    fn named(&self, published: Published) -> Result<Published> {
+        names::unlock(self.fd());
+        if let Some((folder, _)) = &self.place {
+            let shown = || folder.path().display().to_string();
+            folder.sync(self.fd()).map_err(|e| Error::os("sync", e.raw_os_error(), shown()))?;
+        }
+        Ok(published)
+    }
+
+    /// Copies its bytes into the file that is there.
+    fn copy(&mut self, len: u64, reason: InPlaceReason) -> Result<Published> {
+        let Some(there) = self.there.take() else { return Err(self.failed("open", Errno::NOENT)) };
+        let target = InPlace::new(there, &self.shown, reason)?;
+        target.begin(Some(len))?;
+        let why = target.reason().clone();
+        copy_all(&self.ssd, target.ssd(), len)
+            .map_err(|e| e.advice(format!("it was being written in place, because {why}, and is incomplete")))?;
+        target.publish(len).map(Published::InPlace)
+    }
+
+    fn sync(&self) -> Result<()> {
+        rustix::fs::fsync(self.fd()).map_err(|e| self.failed("sync", e))
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.ssd.file().cached_fd()
+    }
+
+    fn failed(&self, operation: &'static str, e: Errno) -> Error {
+        Error::os(operation, e.raw_os_error(), self.shown.display().to_string())
+    }
+}
+
+/// What a file that is complete takes the name of.
+#[derive(Clone, Copy)]
+enum Over {
+    Nothing,
+    File,
+}
+
+/// The error's number where a reason to write in place leaves no other way.
+fn never_whole(reason: &InPlaceReason) -> Option<i32> {
+    match reason {
+        InPlaceReason::Descriptor => Some(libc::EINVAL),
+        InPlaceReason::Mounted => Some(libc::EBUSY),
+        InPlaceReason::Held(_) => Some(libc::EPERM),
+        InPlaceReason::Folder(errno) | InPlaceReason::Refused(errno) => Some(*errno),
+        InPlaceReason::Links(_) | InPlaceReason::Leased | InPlaceReason::GivesRights | InPlaceReason::Lost(_) => None,
     }
 }
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        if let Some(hidden) = &self.hidden {
+        if let (Some((folder, _)), Some(hidden)) = (&self.place, &self.hidden) {
             // It may be gone already, which is what is wanted.
-            let _ = std::fs::remove_file(hidden);
+            let _ = folder.remove(hidden);
         }
     }
 }
 
 impl Ssd {
-    /// A file in `dir` that nobody else sees and that is gone with its last user, also after `kill -9`.
+    /// A file in `dir` that nobody else sees and that is gone with its last user, also after `kill -9`. Only its owner may
+    /// open it in the moment in which it has a name, where the file system has no files without.
     ///
     /// # Errors
     /// `NotFound` where there is no such directory; `PermissionDenied`; what the kernel says.
     pub fn scratch_in(dir: &Path) -> Result<Ssd> {
-        match Ssd::unlinked_in(dir) {
-            Ok(ssd) => Ok(ssd),
-            Err(e) if dir.is_dir() && knows_no_nameless(&e) => {
-                remove_leftovers(dir, SCRATCH);
-                let path = hidden_name(dir, SCRATCH);
-                let ssd = Ssd::create_new(&path)?;
-                // From here on it has no name: something can be left only by a death between these two calls.
-                std::fs::remove_file(&path).map_err(|e| Error::io("remove", &e, path.display().to_string()))?;
-                Ok(ssd)
-            }
-            Err(e) => Err(e),
-        }
+        let fail = |e: Errno| Error::os("open", e.raw_os_error(), dir.display().to_string());
+        let folder = Folder::open(dir).map_err(fail)?;
+        Ssd::from_fd(names::scratch(&folder).map_err(fail)?, dir)
+    }
+
+    /// Gives a file that has no name one, which must not exist yet.
+    ///
+    /// # Errors
+    /// `System` with `EEXIST` where the name exists; what the kernel says.
+    pub fn link_as(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let fail = |e: Errno| Error::os("name", e.raw_os_error(), path.display().to_string());
+        let folder = Folder::open(&folder_of(path)).map_err(fail)?;
+        let name = path.file_name().ok_or(Errno::ISDIR).map_err(fail)?;
+        let fd = self.file().cached_fd();
+        let naming = Naming::of(fd, &folder).ok_or(Errno::NOENT).map_err(fail)?;
+        naming.link(fd, &folder, name).map_err(fail)
     }
 }
 
-/// The directory that a path lies in.
-pub fn folder_of(path: &Path) -> PathBuf {
-    match path.parent() {
-        Some(dir) if dir != Path::new("") => dir.to_path_buf(),
-        _ => PathBuf::from("."),
-    }
-}
-
-/// Whether the file system, or the kernel, refuses `O_TMPFILE` as such (kernels before 3.11 open the directory).
-fn knows_no_nameless(e: &Error) -> bool {
-    matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL | libc::ENOENT))
-}
-
-fn hidden_name(dir: &Path, prefix: &str) -> PathBuf {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    dir.join(format!("{prefix}{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed)))
-}
-
-/// Removes files of processes that are gone.
-fn remove_leftovers(dir: &Path, prefix: &str) {
-    let Ok(entries) = std::fs::read_dir(dir) else { return };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let owner = name.to_str().and_then(|n| n.strip_prefix(prefix)?.split('-').next()?.parse::<u32>().ok());
-        if let Some(pid) = owner
-            && !Path::new(&format!("/proc/{pid}")).exists()
-        {
-            // Somebody else may have removed it: all the same.
-            let _ = std::fs::remove_file(entry.path());
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

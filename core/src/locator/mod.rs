@@ -15,7 +15,9 @@ mod uri;
 mod watch;
 
 pub use cache::CoreCache;
-pub use draft::{Draft, Identity, folder_of};
+pub use draft::{
+    Draft, FileMode, Held, InPlace, InPlaceReason, Lost, OutputFile, Published, TargetKind, folder_of, target_kind,
+};
 pub use dram::Dram;
 pub use numa::NumaMemory;
 pub use pmem::{Pmem, PmemOptions};

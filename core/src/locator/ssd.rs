@@ -448,16 +448,6 @@ impl Ssd {
     pub fn sync(&self) -> Result<()> {
         rustix::fs::fdatasync(&self.0.cached).map_err(|e| self.0.error("sync", e))
     }
-
-    /// Gives an unlinked file a name, which must not exist yet.
-    ///
-    /// # Errors
-    /// `System` with `EEXIST` where the name exists; what the kernel says.
-    pub fn link_as(&self, path: impl AsRef<Path>) -> Result<()> {
-        let from = format!("/proc/self/fd/{}", self.0.cached.as_raw_fd());
-        rustix::fs::linkat(rustix::fs::CWD, from, rustix::fs::CWD, path.as_ref(), AtFlags::SYMLINK_FOLLOW)
-            .map_err(|e| Error::os("name", e.raw_os_error(), path.as_ref().display().to_string()))
-    }
 }
 
 /// Opens the file of a descriptor once more, past the page cache.

@@ -11,7 +11,8 @@
 //! let (table, index) = (Dram::allocate(3 << 20)?, Dram::allocate(1 << 20)?);
 //! table.lease_mut()?.fill(7);
 //! let store = Checkpoints::at(&machine, &dir);
-//! let saved = store.save(&[("table", &table), ("index", &index)], &SaveOptions { keep: Some(3) }, &mut go_on)?;
+//! let options = SaveOptions { keep: Some(3), ..SaveOptions::default() };
+//! let saved = store.save(&[("table", &table), ("index", &index)], &options, &mut go_on)?;
 //! table.lease_mut()?.fill(0); // it happened
 //! store.open(saved.number)?.restore_into(&[("table", &table)], &mut go_on)?;
 //! assert_eq!(table.lease()?[12345], 7);

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use datapipes_core::{Draft, Dram, Error, ErrorKind, Identity, Lease, Machine, Result, Span};
+use datapipes_core::{Draft, Dram, Error, ErrorKind, FileMode, Lease, Machine, Result, Span};
 use serde::Serialize;
 
 use super::manifest::{BLOCK, CHUNK, Manifest, Region};
@@ -15,6 +15,9 @@ use super::store::Checkpoints;
 pub struct SaveOptions {
     /// How many are kept, the new one included; older ones are removed when it is durable. All, if not given.
     pub keep: Option<usize>,
+    /// The permissions of its file, of which the umask is taken as of any new file. Only those are given that the newest
+    /// checkpoint of the folder has too, so that a folder made private stays so.
+    pub mode: FileMode,
 }
 
 /// A checkpoint that was saved.
@@ -45,7 +48,8 @@ pub(crate) fn save(
     let leases: Vec<Lease> = regions.iter().map(|(_, memory)| memory.lease()).collect::<Result<_>>()?;
     let since = Instant::now();
     let mut manifest = plan(store.next_number()?, regions)?;
-    let draft = Draft::beside(&store.path(manifest.number))?;
+    let mode = store.mode_of_newest()?.map_or(options.mode, |newest| options.mode.and(newest));
+    let draft = Draft::beside_with(&store.path(manifest.number), mode.and_owner())?;
     draft.ssd().preallocate(manifest.offset())?;
     let jobs: Vec<Job<'_>> = regions
         .iter()
@@ -66,7 +70,7 @@ pub(crate) fn save(
     let len = write_end(store.machine(), &draft, &manifest)?;
     drop(leases);
     let write_seconds = since.elapsed().as_secs_f64();
-    draft.publish(len, Identity::New)?;
+    draft.publish(len)?;
     let publish_seconds = since.elapsed().as_secs_f64() - write_seconds;
     let removed = match options.keep {
         Some(keep) => store.keep_last_locked(keep.max(1))?,

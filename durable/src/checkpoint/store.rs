@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use datapipes_core::{Dram, Error, ErrorKind, Machine, Result};
+use datapipes_core::{Dram, Error, ErrorKind, FileMode, Machine, Result};
 use serde::Serialize;
 
 use super::manifest::Manifest;
@@ -168,7 +168,28 @@ impl Checkpoints {
     }
 
     pub(crate) fn next_number(&self) -> Result<u64> {
-        Ok(self.numbers()?.last().map_or(1, |last| last + 1))
+        let Some(last) = self.numbers()?.pop() else { return Ok(1) };
+        last.checked_add(1).ok_or_else(|| {
+            let why = format!("{}: no number comes after {last}", self.dir.display());
+            Error::new(ErrorKind::OutOfRange, "save", why).advice("remove or rename that file")
+        })
+    }
+
+    /// The permissions of the newest checkpoint's file, if there is one.
+    pub(crate) fn mode_of_newest(&self) -> Result<Option<FileMode>> {
+        let Some(newest) = self.numbers()?.pop() else { return Ok(None) };
+        self.mode(newest).map(Some)
+    }
+
+    /// The permissions of a checkpoint's file: what is restored from it should be no less private.
+    ///
+    /// # Errors
+    /// `NotFound`; what looking at it meets.
+    pub fn mode(&self, number: u64) -> Result<FileMode> {
+        use std::os::unix::fs::PermissionsExt;
+        let path = self.path(number);
+        let meta = std::fs::metadata(&path).map_err(|e| Error::io("look at", &e, path.display().to_string()))?;
+        Ok(FileMode::like(meta.permissions().mode()))
     }
 
     /// The numbers of the files that are there, ascending.

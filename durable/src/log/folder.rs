@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use datapipes_core::{
-    Constraints, Draft, Dram, Error, ErrorKind, FileAccess, Identity, Locator, Machine, MapOptions, Pages, Result,
+    Constraints, Draft, Dram, Error, ErrorKind, FileAccess, FileMode, Locator, Machine, MapOptions, Pages, Result,
     Span, Ssd, Transfer,
 };
 
@@ -39,6 +39,18 @@ impl Folder {
 
     fn path(&self, number: u64) -> PathBuf {
         self.dir.join(format!("{number:020}{ENDING}"))
+    }
+
+    /// The permissions of a new segment: no more than those of the newest, so that a log made private stays so.
+    fn mode(&self) -> Result<FileMode> {
+        use std::os::unix::fs::PermissionsExt;
+        let newest = self.list()?.pop().map(|number| std::fs::metadata(self.path(number)));
+        let mode = match newest {
+            Some(Ok(meta)) => FileMode::like(meta.permissions().mode()).and(FileMode::USUAL),
+            // None yet, or it was released since.
+            Some(Err(_)) | None => FileMode::USUAL,
+        };
+        Ok(mode.and_owner())
     }
 
     fn fill_with_zeros(&self, ssd: &Ssd, len: u64) -> Result<()> {
@@ -88,7 +100,7 @@ impl Storage for Folder {
 
     fn prepare(&self, number: u64, len: u64) -> Result<Box<dyn Spare>> {
         let path = self.path(number);
-        let draft = Draft::beside(&path)?;
+        let draft = Draft::beside_with(&path, self.mode()?)?;
         draft.ssd().preallocate(len)?;
         self.fill_with_zeros(draft.ssd(), len)?;
         // Not when the first record waits for it.
@@ -169,7 +181,7 @@ impl Medium for Unnamed {
 
 impl Spare for Unnamed {
     fn publish(self: Box<Self>) -> Result<Arc<dyn Medium>> {
-        self.draft.publish(self.len, Identity::New)?;
+        self.draft.publish(self.len)?;
         // By its name, so that messages show it.
         Ok(Arc::new(Files::of(Ssd::open_rw(&self.path)?)?))
     }

@@ -1,12 +1,11 @@
 //! The calibration on disk: one file a machine, replaced whole, measured again where it cannot be trusted.
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use datapipes_core::topology::Topology;
-use datapipes_core::{Error, ErrorKind, Result};
+use datapipes_core::{Draft, Error, ErrorKind, Result};
 
 use super::{Calibration, VERSION};
 
@@ -63,7 +62,7 @@ impl Calibration {
         Ok(calibration)
     }
 
-    /// Writes it beside its final name and renames it, so that a reader sees the old file or the new one.
+    /// Publishes it whole ([`Draft`]), so that a reader sees the old file or the new one.
     ///
     /// # Errors
     /// Errors of writing, with the path.
@@ -83,20 +82,11 @@ impl Calibration {
         if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             fs::create_dir_all(parent).map_err(|e| failed(&e))?;
         }
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(format!(".{}.new", std::process::id()));
         let text = serde_json::to_vec_pretty(self)
             .map_err(|e| Error::new(ErrorKind::System, "write", format!("{shown}: {e}")))?;
-        let written = fs::File::create(&beside).and_then(|mut file| {
-            file.write_all(&text)?;
-            file.sync_all()?;
-            fs::rename(&beside, path)
-        });
-        written.map_err(|e| {
-            // The error of writing is what the caller needs; what is left beside is removed if it can be.
-            let _ = fs::remove_file(&beside);
-            failed(&e)
-        })
+        let draft = Draft::beside(path)?;
+        draft.write(&text)?;
+        draft.publish(text.len() as u64).map(|_| ())
     }
 
     /// The calibration on disk; where there is none that can be trusted, measures and saves one. That it cannot be saved

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::{shown, watched};
 use crate::command_line::size;
+use crate::files::WorkFolder;
 use crate::outcome::{Verdict, print, print_json};
 use crate::signals::{self, WaitsFor};
 use crate::{amount, usage};
@@ -60,8 +61,8 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     for (nth, region) in regions.iter().enumerate() {
         fill(nth as u64, &mut region.lease_mut()?);
     }
-    let place = Place(parent.join(format!("dpipe-checkpoint-bench-{}", std::process::id())));
-    let store = Checkpoints::at(&machine, &place.0);
+    let place = WorkFolder::under(&parent, "dpipe-checkpoint-bench", false)?;
+    let store = Checkpoints::at(&machine, place.path());
     let named =
         |memory: &'_ [Dram]| -> Vec<(String, Dram)> { names.iter().cloned().zip(memory.iter().cloned()).collect() };
     let (sources, into) = (named(&regions), named(&targets));
@@ -113,15 +114,5 @@ fn fill(seed: u64, bytes: &mut [u8]) {
         state ^= state >> 7;
         state ^= state << 17;
         word.copy_from_slice(&state.to_le_bytes()[..word.len()]);
-    }
-}
-
-/// The folder of this measurement, removed with it.
-struct Place(PathBuf);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        // An error here has nobody to go to, and hides none.
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-use datapipes::{Error, Result};
+use datapipes::{Draft, Error, FileMode, Result};
 
 use crate::progress::{self, State};
 use crate::signals;
@@ -35,7 +35,8 @@ pub(super) fn make(path: &Path, bytes: u64) -> Result<()> {
         let done = std::sync::atomic::AtomicU64::new(0);
         let relaxed = std::sync::atomic::Ordering::Relaxed;
         let write = || -> Result<()> {
-            let mut file = File::create(path).map_err(told)?;
+            let draft = Draft::replacing(path, FileMode::USUAL)?;
+            let mut file = File::from(draft.ssd().file().cached_fd().try_clone_to_owned().map_err(told)?);
             let mut block = vec![0; BLOCK];
             for start in (0..bytes).step_by(BLOCK) {
                 for (at, eight) in (start / 8..).zip(block.chunks_exact_mut(8)) {
@@ -46,7 +47,7 @@ pub(super) fn make(path: &Path, bytes: u64) -> Result<()> {
                 done.store(start + len, relaxed);
                 signals::check("fine")?;
             }
-            file.sync_all().map_err(told)
+            draft.publish(bytes).map(|_| ())
         };
         let state = || State { phase: "writing", done: done.load(relaxed), total: bytes };
         progress::during(progress::wanted(), state, write)?;

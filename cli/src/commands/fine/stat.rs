@@ -107,7 +107,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
                 format!("A fine-grained cache of {} over {}", amount::memory(args.budget), amount::memory(ssd.len()?));
             let remark = format!("policy {}, as the load changes", args.policy.name());
             let picture = plot::svg(&title, &remark, &begins, &course.samples);
-            std::fs::write(path, picture).map_err(|e| Error::io("write", &e, path.display().to_string()))?;
+            crate::files::draw(path, &picture)?;
             note(&format!("drawn in {}\n", path.display()));
         }
         let file = file.display().to_string();

@@ -9,6 +9,7 @@ use datapipes_durable::log::{Folder, Log, LogStats, Options};
 use serde::Serialize;
 
 use crate::command_line::size;
+use crate::files::WorkFolder;
 use crate::outcome::{Verdict, print, print_json};
 use crate::progress::{self, State};
 use crate::signals::{self, WaitsFor};
@@ -53,11 +54,11 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     signals::catch(WaitsFor::Places);
     let machine = Machine::discover();
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-    let folder = Place(parent.join(format!("dpipe-log-bench-{}", std::process::id())));
+    let folder = WorkFolder::under(&parent, "dpipe-log-bench", false)?;
     let batch_bytes =
         u32::try_from(args.record.saturating_mul(2).max(1 << 20).next_multiple_of(4096)).unwrap_or(u32::MAX);
     let options = Options { batch_bytes, segment_bytes: (u64::from(batch_bytes) * 4).max(64 << 20) };
-    let log = Log::open(&machine, Folder::at(&machine, &folder.0), options)?;
+    let log = Log::open(&machine, Folder::at(&machine, folder.path()), options)?;
     let outcome = measure(&log, args)?;
     log.close()?;
     if args.json {
@@ -148,14 +149,4 @@ fn text(o: &Outcome, dir: &Path) -> String {
         ns(s.sync.p50_ns),
         o.route.as_ref().map_or_else(String::new, ToString::to_string),
     )
-}
-
-/// The folder of this measurement, removed with it.
-struct Place(PathBuf);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        // An error here has nobody to go to, and hides none.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }

@@ -1,10 +1,11 @@
 //! Which way the bytes of a sort will go: `--explain`.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use datapipes::locator::folder_of;
-use datapipes::{Constraints, Dram, Locator, Machine, MapOptions, Pages, Result, Route, Ssd, StageOrder, StagePlace};
+use datapipes::{
+    Constraints, Dram, FileMode, Locator, Machine, MapOptions, OutputFile, Pages, Result, Route, StageOrder, StagePlace,
+};
 use datapipes_sort::{Input, Output};
 
 /// Bytes that a sort moves at a time, about.
@@ -63,8 +64,8 @@ pub(crate) fn ways(
         Err(error) => ways.push(Way { title, route: Err(error.to_string()) }),
     }
     ways.push(match output {
-        Output::File(path) => match stand_in(&folder(path)) {
-            Ok(place) => explain(format!("output, beside {}", path.display()), &memory, &place),
+        Output::File(path) => match opened(path) {
+            Ok((title, file)) => explain(title, &memory, file.ssd()),
             Err(error) => Way { title: "output".into(), route: Err(error.to_string()) },
         },
         Output::Stream { name, .. } => stream("output", name, "write"),
@@ -72,17 +73,19 @@ pub(crate) fn ways(
     Ok(ways)
 }
 
-/// A file without a name, as long as such a file would be at least.
-fn stand_in(dir: &Path) -> Result<Ssd> {
-    let place = Ssd::unlinked_in(dir)?;
-    place.preallocate(PIECE as u64)?;
-    Ok(place)
+/// The output as it will be opened; a file that is begun is as long as such a file would be at least.
+fn opened(path: &Path) -> Result<(String, OutputFile)> {
+    let file = OutputFile::open(path, FileMode::USUAL)?;
+    let title = match file.in_place() {
+        Some(reason) => format!("output, in place, because {reason}"),
+        None => {
+            file.ssd().preallocate(PIECE as u64)?;
+            format!("output, beside {}", path.display())
+        }
+    };
+    Ok((title, file))
 }
 
 fn stream(title: &str, name: &Path, call: &str) -> Way {
     Way { title: title.into(), route: Err(format!("{}, a stream, by {call}", name.display())) }
-}
-
-fn folder(path: &Path) -> PathBuf {
-    folder_of(&std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()))
 }

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use datapipes::{Draft, Error, ErrorKind, Identity, Result};
+use datapipes::{Draft, Error, ErrorKind, Result};
 use datapipes_fabric::channel::Patience;
 use datapipes_fabric::control::{Event, Program, Session};
 use datapipes_fabric::device::{Place, Report, Role, Spread};
@@ -17,6 +17,7 @@ use super::bodies::with_meter;
 use super::meter::{Meter, now_ns};
 use super::origin::{Generator, Opened, Origin, Sum, Summing};
 use super::view::View;
+use crate::files;
 use crate::signals;
 use crate::usage::family_cpu_seconds;
 
@@ -76,8 +77,8 @@ struct Device {
 
 pub(super) fn run(job: &Job, placement: Placement) -> Result<Run> {
     let cpu = family_cpu_seconds();
-    let draft = Draft::beside(&job.to)?;
-    let Opened { descriptor, generator } = job.origin.open()?;
+    let Opened { descriptor, generator, mode } = job.origin.open()?;
+    let draft = Draft::replacing(&job.to, mode)?;
     let mut session = Session::start(&Program::This)?;
     let meters = (0..=job.steps.len()).map(|_| Meter::new()).collect::<Result<Vec<_>>>()?;
     let target = draft.ssd().file().cached_fd().try_clone_to_owned();
@@ -121,7 +122,7 @@ pub(super) fn run(job: &Job, placement: Placement) -> Result<Run> {
     let agrees_with_origin = job.due.is_none_or(|(replayed, _)| replayed == sent);
     let verified = agrees_with_origin && arrived == sent && sunk == due && on_disk == due;
     if verified {
-        draft.publish(on_disk.bytes, Identity::New)?;
+        files::publish(draft, on_disk.bytes)?;
     }
     let seconds = ended_ns.saturating_sub(samples[0].since_ns) as f64 / 1e9;
     let gb_per_s = crate::amount::gb_s(sent.bytes, seconds);

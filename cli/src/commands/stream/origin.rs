@@ -4,12 +4,13 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
-use datapipes::{Error, ErrorKind, Result};
+use datapipes::{Error, ErrorKind, FileMode, Result};
 use datapipes_fabric::device::Function;
 use serde::Serialize;
 
@@ -68,6 +69,8 @@ pub(super) struct Opened {
     pub(super) descriptor: OwnedFd,
     /// Who sends, and what it says that it sent; it begins when told to.
     pub(super) generator: Option<Generator>,
+    /// Of the file that the stream becomes: what was private stays so.
+    pub(super) mode: FileMode,
 }
 
 pub(super) struct Generator {
@@ -96,11 +99,13 @@ impl Origin {
                 if file.metadata().is_ok_and(|m| m.is_dir()) {
                     return Err(Error::new(ErrorKind::InvalidInput, "open", format!("{}: a folder", path.display())));
                 }
-                Ok(Opened { descriptor: file.into(), generator: None })
+                let mode = file.metadata().map_or(FileMode::USUAL, |m| FileMode::like(m.permissions().mode()));
+                // Several placements write the target one after the other.
+                Ok(Opened { descriptor: file.into(), generator: None, mode: mode.and(FileMode::USUAL).and_owner() })
             }
             Origin::Tcp(address) => {
                 let stream = TcpStream::connect(address).map_err(|e| Error::io("connect", &e, address.clone()))?;
-                Ok(Opened { descriptor: stream.into(), generator: None })
+                Ok(Opened { descriptor: stream.into(), generator: None, mode: FileMode::USUAL })
             }
             Origin::Generate(len) => {
                 let io = |e: std::io::Error| Error::io("connect", &e, "the generator over TCP");
@@ -119,7 +124,8 @@ impl Origin {
                     }
                     Ok(sum.sum())
                 })?;
-                Ok(Opened { descriptor: arriving.into(), generator: Some(Generator { go, thread }) })
+                let generator = Some(Generator { go, thread });
+                Ok(Opened { descriptor: arriving.into(), generator, mode: FileMode::USUAL })
             }
         }
     }

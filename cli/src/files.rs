@@ -1,0 +1,80 @@
+//! Files that the commands make beside what they were asked for: pictures, and folders to work in.
+
+use std::fs::{DirBuilder, File};
+use std::io::Write;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use datapipes::locator::target_kind;
+use datapipes::{Draft, Error, FileMode, Published, Result, TargetKind};
+
+use crate::outcome::complain;
+use crate::signals;
+
+/// So many random names are tried before something else must be wrong.
+const MAX_TRIES: usize = 100;
+
+/// Writes a picture: a file whole or not at all, and what is no file (`/dev/stdout`, a named pipe) in order.
+pub(crate) fn draw(path: &Path, picture: &str) -> Result<()> {
+    let bytes = picture.as_bytes();
+    if target_kind(path)? == TargetKind::Stream {
+        let fail = |e: std::io::Error| Error::io("write", &e, path.display().to_string());
+        File::options().write(true).open(path).and_then(|mut file| file.write_all(bytes)).map_err(fail)?;
+    } else {
+        let draft = Draft::replacing(path, FileMode::USUAL)?;
+        draft.write(bytes)?;
+        publish(draft, bytes.len() as u64)?;
+    }
+    Ok(())
+}
+
+/// Publishes a file, and says so where it was not done by giving it its name.
+pub(crate) fn publish(draft: Draft, len: u64) -> Result<()> {
+    let path = draft.path().display().to_string();
+    if let Published::InPlace(reason) = draft.publish(len)? {
+        complain(&format!("dpipe: {} was written in place, because {reason}\n", path));
+    }
+    Ok(())
+}
+
+/// A folder to work in, which only its owner may enter. It vanishes with this value and everything in it, unless it is to
+/// be kept.
+#[derive(Debug)]
+pub(crate) struct WorkFolder {
+    path: PathBuf,
+    keep: bool,
+}
+
+impl WorkFolder {
+    /// A new one under another, which is made if it is not there. Its name begins with `prefix` and ends with a random
+    /// number: the number of a process may be that of one that is dead, or of one in another container.
+    pub(crate) fn under(parent: &Path, prefix: &str, keep: bool) -> Result<WorkFolder> {
+        let fail = |path: &Path, e: &std::io::Error| Error::io("create", e, path.display().to_string());
+        std::fs::create_dir_all(parent).map_err(|e| fail(parent, &e))?;
+        for _ in 0..MAX_TRIES {
+            let mut random = [0; 8];
+            rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+                .map_err(|e| Error::os("create", e.raw_os_error(), format!("a name in {}", parent.display())))?;
+            let path = parent.join(format!("{prefix}-{:016x}", u64::from_le_bytes(random)));
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => return Ok(WorkFolder { path, keep }),
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(fail(&path, &e)),
+            }
+        }
+        Err(Error::os("create", libc::EEXIST, format!("a folder in {}", parent.display())))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for WorkFolder {
+    fn drop(&mut self) {
+        if !self.keep || signals::arrived() {
+            // An error here has nobody to go to, and hides none.
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}

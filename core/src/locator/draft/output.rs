@@ -1,0 +1,113 @@
+//! A file to be written once, from its beginning to its end, by who needs its room: by rename or in place.
+
+use std::path::{Path, PathBuf};
+
+use super::decide::{InPlaceReason, Way};
+use super::target::{FileMode, Target};
+use super::{Draft, InPlace, Published, Whole, folder_of};
+use crate::error::{Error, ErrorKind, Result};
+use crate::locator::Ssd;
+
+/// An output: a draft that takes its name when it is complete, or a file that is written in place because a rename would
+/// cost it its identity. Which of the two is decided when it is opened, before anything is written.
+///
+/// [`Draft::replacing`] keeps the old bytes until all new ones are there, and needs room for both. An output file that is
+/// written in place needs room for the longer of the two, and the old bytes are gone from [`begin`](Self::begin) on.
+///
+/// ```
+/// use datapipes_core::{FileMode, OutputFile, Published};
+/// let dir = std::env::temp_dir().join(format!("output-{}", std::process::id()));
+/// std::fs::create_dir(&dir).unwrap();
+/// std::fs::write(dir.join("one"), "old").unwrap();
+/// std::fs::hard_link(dir.join("one"), dir.join("two")).unwrap();
+/// let output = OutputFile::open(&dir.join("one"), FileMode::USUAL)?;
+/// assert_eq!(output.in_place().unwrap().to_string(), "it has 2 names (hard links)");
+/// output.begin(Some(5))?;
+/// assert!(matches!(output.publish(5)?, Published::InPlace(_)));
+/// assert_eq!(std::fs::read(dir.join("two")).unwrap(), [0; 5]);
+/// # std::fs::remove_dir_all(&dir).unwrap();
+/// # Ok::<(), datapipes_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub enum OutputFile {
+    /// It takes its name when it is complete.
+    Draft(Draft),
+    /// It is written in place.
+    InPlace(InPlace),
+}
+
+impl OutputFile {
+    /// Decides, and opens what is needed. Nothing is changed at `path` yet.
+    ///
+    /// # Errors
+    /// What `open(2)` says where it may not be written to; `InvalidInput` for what is there and is no regular file.
+    pub fn open(path: &Path, mode: FileMode) -> Result<OutputFile> {
+        let mut target = Target::of(path, mode)?;
+        if let Way::InPlace(reason) = &target.way {
+            let reason = reason.clone();
+            let there = target
+                .there
+                .take()
+                .ok_or_else(|| Error::new(ErrorKind::NotFound, "open", format!("{}: it is gone", path.display())))?;
+            return InPlace::new(there, path, reason).map(OutputFile::InPlace);
+        }
+        Draft::of(target, Whole::UnlessLost).map(OutputFile::Draft)
+    }
+
+    /// The file, to be written to after [`begin`](Self::begin).
+    pub fn ssd(&self) -> &Ssd {
+        match self {
+            OutputFile::Draft(draft) => draft.ssd(),
+            OutputFile::InPlace(file) => file.ssd(),
+        }
+    }
+
+    /// Why it is written in place, if it is.
+    pub fn in_place(&self) -> Option<&InPlaceReason> {
+        match self {
+            OutputFile::Draft(_) => None,
+            OutputFile::InPlace(file) => Some(file.reason()),
+        }
+    }
+
+    /// Reserves room for the bytes, where their number is known. Of a file that is written in place the old bytes are gone
+    /// from here on.
+    ///
+    /// # Errors
+    /// `NoSpace`; the old bytes are there still.
+    pub fn begin(&self, len: Option<u64>) -> Result<()> {
+        match (self, len) {
+            (OutputFile::Draft(draft), Some(len)) => draft.ssd().preallocate(len).map(|_| ()),
+            (OutputFile::Draft(_), None) => Ok(()),
+            (OutputFile::InPlace(file), len) => file.begin(len),
+        }
+    }
+
+    /// Cuts it to its length, makes it durable, and gives it its name where it has none.
+    ///
+    /// # Errors
+    /// As [`Draft::publish`] and [`InPlace::publish`].
+    pub fn publish(self, len: u64) -> Result<Published> {
+        match self {
+            OutputFile::Draft(draft) => draft.publish(len),
+            OutputFile::InPlace(file) => file.publish(len).map(Published::InPlace),
+        }
+    }
+
+    /// A path on whose device it needs room, and the bytes that it has there already.
+    ///
+    /// # Errors
+    /// What looking at it meets.
+    pub fn room(&self) -> Result<(PathBuf, u64)> {
+        match self {
+            OutputFile::Draft(Draft { place: Some((folder, _)), .. }) => Ok((folder.path().to_path_buf(), 0)),
+            OutputFile::Draft(draft) => Ok((folder_of(draft.ssd().path()), 0)),
+            OutputFile::InPlace(file) => {
+                let stat = rustix::fs::fstat(file.fd());
+                let path = file.ssd().path();
+                let stat = stat.map_err(|e| Error::os("look at", e.raw_os_error(), path.display().to_string()))?;
+                Ok((path.to_path_buf(), u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512)))
+            }
+        }
+    }
+}

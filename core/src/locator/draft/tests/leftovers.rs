@@ -1,0 +1,158 @@
+//! Hidden names: those that the dead left, those of the living, and file systems that need them.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+
+#[test]
+fn what_the_dead_left_is_removed_and_nothing_else() {
+    let scene = Scene::new();
+    let folder = Folder::open(&scene.0).unwrap();
+    let hidden = |prefix| names::hidden(&folder, prefix, names::PRIVATE).unwrap();
+    let (dead, alive, scratch) = (hidden(names::OUTPUT), hidden(names::OUTPUT), hidden(names::SCRATCH));
+    // As a process that dies: the descriptor is closed, and with it the lock is gone.
+    drop(dead.0);
+    drop(scratch.0);
+    let named = dead.1.into_string().unwrap();
+    let (stem, digit) = named.split_at(named.len() - 1);
+    let neighbour = format!("{stem}{}", if digit == "0" { "1" } else { "0" });
+    let pipe = format!("{}{}", &stem[..stem.len() - 1], "ab");
+    rustix::fs::mknodat(rustix::fs::CWD, scene.path(&pipe), FileType::Fifo, names::PRIVATE, 0).unwrap();
+    fs::hard_link(scene.put("of-a-user", 0o600), scene.path(&neighbour)).unwrap();
+    // A user who has a lock on a file of ours is at work on it.
+    let held = fs::File::open(scene.path(&neighbour)).unwrap();
+    rustix::fs::flock(&held, FlockOperation::LockShared).unwrap();
+    scene.put(".dpipe-output-1-0", 0o600);
+    scene.put(".dpipe-output-notes", 0o600);
+
+    drop(Draft::beside(&scene.path("f")).unwrap());
+    let alive_name = alive.1.to_str().unwrap().to_owned();
+    let scratch_name = scratch.1.to_str().unwrap().to_owned();
+    let mut expected = vec![
+        alive_name.as_str(),
+        scratch_name.as_str(),
+        &neighbour,
+        &pipe,
+        ".dpipe-output-1-0",
+        ".dpipe-output-notes",
+        "of-a-user",
+    ];
+    expected.sort_unstable();
+    assert_eq!(scene.names(), expected);
+
+    without(&[NO_NAMELESS], || drop(Ssd::scratch_in(&scene.0).unwrap()));
+    assert!(!scene.path(&scratch_name).exists());
+    assert!(scene.path(&alive_name).exists());
+    drop(alive);
+}
+
+#[test]
+fn scratch_files_have_no_name_and_are_private() {
+    let scene = Scene::new();
+    for calls in [&[][..], &[NO_NAMELESS], &[NO_NAMELESS, refused(libc::SYS_flock, libc::ENOLCK)]] {
+        without(calls, || {
+            let ssd = Ssd::scratch_in(&scene.0).unwrap();
+            let stat = rustix::fs::fstat(ssd.file().cached_fd()).unwrap();
+            assert_eq!((stat.st_nlink, stat.st_mode & 0o777), (0, 0o600));
+            rustix::io::pwrite(ssd.file().cached_fd(), b"bytes", 4096).unwrap();
+            let mut back = [0; 5];
+            rustix::io::pread(ssd.file().cached_fd(), &mut back, 4096).unwrap();
+            assert_eq!(&back, b"bytes");
+        });
+        assert!(scene.names().is_empty());
+    }
+    let error = Ssd::scratch_in(&scene.path("nowhere")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    assert_eq!(Ssd::scratch_in(&scene.put("f", 0o644)).unwrap_err().raw_os_error(), Some(libc::ENOTDIR));
+}
+
+/// A folder seen through a file system of a process, which has no files without names.
+struct Through {
+    view: PathBuf,
+    below: PathBuf,
+}
+
+impl Through {
+    /// `None`, with a line that says so, where there is no such program or it may not mount.
+    fn mount(test: &str, program: &str, scene: &Scene) -> Option<Through> {
+        let (view, below) = (scene.path(&format!("{program}-view")), scene.path(&format!("{program}-below")));
+        fs::create_dir(&view).unwrap();
+        fs::create_dir(&below).unwrap();
+        let mounted = std::process::Command::new(program).arg(&below).arg(&view).output();
+        match mounted {
+            Ok(output) if output.status.success() => Some(Through { view, below }),
+            Ok(output) => {
+                println!("SKIPPED: {test}: {program}: {}", String::from_utf8_lossy(&output.stderr).trim());
+                None
+            }
+            Err(e) => {
+                println!("SKIPPED: {test}: {program}: {e}");
+                None
+            }
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> =
+            fs::read_dir(&self.below).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Through {
+    /// The process may keep a file under a name of its own until it hears that nobody has it open any more.
+    fn settles_on(&self, names: &[&str]) {
+        let since = std::time::Instant::now();
+        while self.names() != names {
+            assert!(since.elapsed().as_secs() < 60, "{}: {:?}", self.view.display(), self.names());
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Through {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.view).status();
+    }
+}
+
+#[test]
+fn through_file_systems_of_processes() {
+    let scene = Scene::new();
+    for program in ["bindfs", "mergerfs"] {
+        let Some(through) = Through::mount("through_file_systems_of_processes", program, &scene) else { continue };
+        let path = through.view.join("f");
+        assert_eq!(publish(replacing(&path)).unwrap(), Published::New, "{program}");
+        fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        assert_eq!(publish(replacing(&path)).unwrap(), Published::Replaced, "{program}");
+        assert_eq!((text(&path), mode(&path)), ("new bytes".into(), 0o640), "{program}");
+        drop(replacing(&path));
+        through.settles_on(&["f"]);
+
+        let ssd = Ssd::scratch_in(&through.view).unwrap();
+        rustix::io::pwrite(ssd.file().cached_fd(), b"bytes", 4096).unwrap();
+        let mut back = [0; 5];
+        rustix::io::pread(ssd.file().cached_fd(), &mut back, 4096).unwrap();
+        assert_eq!(&back, b"bytes", "{program}");
+        drop(ssd);
+        through.settles_on(&["f"]);
+
+        // Locks are not seen beneath it, so that a user of the folder itself leaves alone what is at work above.
+        let draft = Draft::beside(&path).unwrap();
+        let hidden = draft.hidden.clone().unwrap();
+        drop(Draft::beside(&through.below.join("g")).unwrap());
+        assert!(through.below.join(&hidden).exists(), "{program}: removed at work");
+        drop(Draft::beside(&through.view.join("g")).unwrap());
+        assert!(through.view.join(&hidden).exists(), "{program}: removed at work");
+        publish(draft).unwrap();
+
+        // The next user through the same view removes what a death left.
+        let folder = Folder::open(&through.view).unwrap();
+        drop(names::hidden(&folder, names::OUTPUT, names::PRIVATE).unwrap());
+        assert_eq!(through.names().len(), 2, "{program}");
+        drop(Draft::beside(&path).unwrap());
+        through.settles_on(&["f"]);
+    }
+}
