@@ -38,17 +38,15 @@ impl RawLease {
     ///
     /// # Errors
     /// `OutOfRange` where they do not lie within.
-    pub(crate) fn part(self: &Arc<RawLease>, at: usize, len: usize) -> Result<RawLease> {
-        if at > self.len() || len > self.len() - at {
-            return Err(Error::new(
-                ErrorKind::OutOfRange,
-                "lease",
-                format!("{len} bytes at {at} of a lease on {}", self.len()),
-            ));
-        }
+    pub(crate) fn part(self: &Arc<RawLease>, at: u64, len: u64) -> Result<RawLease> {
+        let end = at.checked_add(len).filter(|end| *end <= self.len() as u64);
+        let (Some(end), Ok(at)) = (end.and_then(|end| usize::try_from(end).ok()), usize::try_from(at)) else {
+            let context = format!("{len} bytes at {at} of a lease on {}", self.len());
+            return Err(Error::new(ErrorKind::OutOfRange, "lease", context));
+        };
         // SAFETY: `at` was just checked to lie within the leased bytes.
         let start = unsafe { self.start.add(at) };
-        let range = self.range.start + at..self.range.start + at + len;
+        let range = self.range.start + at..self.range.start + end;
         Ok(RawLease { start, region: self.region.clone(), range, access: self.access, whole: Some(self.clone()) })
     }
 

@@ -1,4 +1,5 @@
 //! Movers into files that tell the file's watches what they are about to write, and when it is over.
+#![deny(clippy::arithmetic_side_effects)]
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::BorrowedFd;
