@@ -5,6 +5,7 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use super::pool::Cut;
 use super::region::Region;
 use super::table::Access;
 use crate::error::{Error, ErrorKind, Result};
@@ -18,6 +19,8 @@ pub struct RawLease {
     pub(super) access: Access,
     /// What holds the bytes, where this is a part of another lease.
     pub(super) whole: Option<Arc<RawLease>>,
+    /// What keeps the bytes from being taken from their pool again.
+    pub(super) _cut: Option<Arc<Cut>>,
 }
 
 // SAFETY: the pointer is into the region, which is Send and Sync itself and is kept by the lease; what may be done with
@@ -47,7 +50,8 @@ impl RawLease {
         // SAFETY: `at` was just checked to lie within the leased bytes.
         let start = unsafe { self.start.add(at) };
         let range = self.range.start + at..self.range.start + end;
-        Ok(RawLease { start, region: self.region.clone(), range, access: self.access, whole: Some(self.clone()) })
+        let (region, access) = (self.region.clone(), self.access);
+        Ok(RawLease { start, region, range, access, whole: Some(self.clone()), _cut: None })
     }
 
     /// The length in bytes.

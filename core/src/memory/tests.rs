@@ -352,21 +352,21 @@ fn the_pool_never_gives_bytes_twice_and_joins_what_returns() {
         let mut owner = [false; PAGES];
         for step in 0..ROUNDS {
             if random.below(2) == 0 && !taken.is_empty() {
-                let (range, cut): (MemoryRange, super::Cut) = taken.swap_remove(random.below(taken.len()));
+                let range: MemoryRange = taken.swap_remove(random.below(taken.len()));
                 owner[range.at() / 4096..(range.at() + range.len()).div_ceil(4096)].fill(false);
-                drop(cut);
+                drop(range);
             } else {
                 let len = 1 + random.below(6 * 4096);
                 let pages = len.div_ceil(4096);
                 // The naive answer: the longest run of free pages.
                 let longest = owner.split(|o| *o).map(<[bool]>::len).max().unwrap_or(0);
                 match pool.take(len) {
-                    Ok((range, cut)) => {
+                    Ok(range) => {
                         assert_eq!((range.len(), range.at() % 4096), (len, 0));
                         let pages = &mut owner[range.at() / 4096..range.at() / 4096 + pages];
                         assert!(pages.iter().all(|o| !*o), "seed {seed} step {step}: bytes were given twice");
                         pages.fill(true);
-                        taken.push((range, cut));
+                        taken.push(range);
                     }
                     Err(e) => {
                         assert_eq!(e.kind(), ErrorKind::OutOfMemory);

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use datapipes_core::backend::{Bell, Counters, Done, Job};
-use datapipes_core::memory::RawLease;
+use datapipes_core::memory::{Access, RawLease};
 use datapipes_core::{Error, ErrorKind, Result, Span};
 
 use super::bounce::Bounce;
@@ -173,6 +173,11 @@ impl Jobs {
             return Err((give_back(None, other), e));
         };
         let end = file_at.checked_add(span.len).filter(|end| i64::try_from(*end).is_ok());
+        if !self.permits(&lease) {
+            let context = format!("{span:?} of {}: {lease:?} does not permit it", self.path());
+            let e = Error::new(ErrorKind::InvalidInput, self.site.operation(), context);
+            return Err((give_back(Some(lease), other), e));
+        }
         if end.is_none() || lease.len() as u64 != span.len {
             let e = Error::new(
                 ErrorKind::InvalidInput,
@@ -211,6 +216,17 @@ impl Jobs {
         }
         self.finish_if_quiet(slot);
         Ok(())
+    }
+
+    /// Whether bytes may be moved under a lease: it is on memory of this mover, which is what the ring registered, and one
+    /// for writing where the memory is the target.
+    fn permits(&self, lease: &RawLease) -> bool {
+        let (memory, (region, at)) = (&self.site.memory, lease.place());
+        let within = || {
+            at.checked_sub(memory.at()).and_then(|at| memory.len().checked_sub(at)).is_some_and(|n| n >= lease.len())
+        };
+        let ours = region.id() == memory.region().id() && within();
+        ours && (self.site.rules.direction == Direction::Write || lease.access() == Access::Write)
     }
 
     /// The next request to make.
