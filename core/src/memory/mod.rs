@@ -14,6 +14,7 @@
 
 mod bytes;
 mod file_map;
+mod intervals;
 mod lease;
 mod lines;
 mod page_nodes;

@@ -54,10 +54,13 @@ fn a_refusal_names_both_ranges() {
     assert!(said.contains("12..62") && said.contains("10..15"), "{said}");
 }
 
+/// (bytes of the region, bytes of the longest lease, leases at most): a few, as in most programs, and as many as fit.
+const CROWDS: [(usize, usize, usize); 2] = [(64, 12, 12), (400, 5, 200)];
+
 #[test]
 fn leases_agree_with_a_naive_list() {
-    for seed in 1..4 {
-        let whole = region(64);
+    for (seed, (bytes, longest, most)) in (1..4).flat_map(|seed| CROWDS.map(|crowd| (seed, crowd))) {
+        let whole = region(bytes);
         let mut random = Random(seed);
         let mut held: Vec<(usize, usize, Access, RawLease)> = Vec::new();
         for step in 0..ROUNDS {
@@ -65,9 +68,10 @@ fn leases_agree_with_a_naive_list() {
                 held.swap_remove(random.below(held.len()));
                 continue;
             }
-            let at = random.below(64);
+            let at = random.below(bytes);
             // Not empty: see `an_empty_lease_stands_in_nobodys_way`.
-            let end = at + 1 + random.below(64 - at).min(12);
+            let room = bytes - at;
+            let end = at + 1 + random.below(room).min(longest - 1);
             let access = if random.below(3) == 0 { Access::Write } else { Access::Read };
             // The naive answer: byte by byte.
             let stands = |h: &(usize, usize, Access, RawLease)| {
@@ -80,7 +84,7 @@ fn leases_agree_with_a_naive_list() {
                 assert_eq!((lease.len(), lease.place().1, lease.access()), (end - at, at, access));
                 held.push((at, end, access, lease));
             }
-            if held.len() > 12 {
+            if held.len() > most {
                 held.clear();
             }
         }
