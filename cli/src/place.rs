@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use datapipes::{
-    CoreCache, Dram, Endpoint, Error, ErrorKind, FileAccess, FileMode, Lease, Locator, Machine, MapOptions, NumaMemory,
-    Pages, Pmem, PmemOptions, Result, Ssd, Uri,
+    CoreCache, Dram, Endpoint, Error, ErrorKind, FileAccess, FileMode, Locator, Machine, MapOptions, NumaMemory, Pages,
+    Pmem, PmemOptions, Result, Ssd, Uri,
 };
 
 /// What memory is wanted where a URI names memory.
@@ -124,11 +124,11 @@ impl Place {
     }
 
     /// Bytes that are reached by loads, to look at; none of a file.
-    pub(crate) fn look(&self, at: usize, len: usize) -> Result<Option<Lease>> {
+    pub(crate) fn look(&self, at: usize, len: usize) -> Result<Option<Vec<u8>>> {
         match self {
             Place::Ssd(_) => Ok(None),
-            Place::Pmem(pmem) => pmem.range(at, len)?.lease().map(Some),
-            other => other.memory().map(|memory| memory.range(at, len)?.lease()).transpose(),
+            Place::Pmem(pmem) => pmem.range(at, len)?.memory().to_vec().map(Some),
+            other => other.memory().map(|memory| memory.range(at, len)?.memory().to_vec()).transpose(),
         }
     }
 

@@ -159,11 +159,22 @@ pub trait Inline: Send + Sync {
 
 /// An inline mover that can be used piece by piece: how a runtime keeps a long copy interruptible.
 pub trait InParts: Send + Sync {
-    /// Moves one part. `whole` is the length of what it is a part of, so that a kernel is chosen for the whole.
+    /// Moves one part. `whole` is the length of what it is a part of, so that a kernel is chosen for the whole. The job is
+    /// borrowed for writing: its leases permit one thread at a time to move the bytes.
     ///
     /// # Errors
-    /// `InvalidInput` where the job's leases are missing or of other lengths than its span.
-    fn transfer_part(&self, part: &Job, whole: u64) -> Result<()>;
+    /// `InvalidInput` where the job's leases are missing, do not permit it, or are of other lengths than its span.
+    ///
+    /// ```compile_fail,E0596
+    /// # use datapipes_core::backend::{InParts, Job};
+    /// fn twice_at_once(mover: &dyn InParts, part: &Job) {
+    ///     std::thread::scope(|scope| {
+    ///         scope.spawn(|| mover.transfer_part(part, 1)); // refused: not borrowed for writing
+    ///         scope.spawn(|| mover.transfer_part(part, 1));
+    ///     });
+    /// }
+    /// ```
+    fn transfer_part(&self, part: &mut Job, whole: u64) -> Result<()>;
 }
 
 /// A mover with a queue. Jobs bring their leases along, and the mover keeps them until the device is done.

@@ -1,8 +1,24 @@
-//! The three numbers of a transfer.
+//! The three numbers of a transfer, and the one place where they are checked.
+//!
+//! ```text
+//! Span (any numbers) -> Bounds::check, at the door of every flavor -> Bounded -> cut into parts, none of which wraps
+//! ```
+//!
+//! Code that cuts takes a [`Bounded`], which nothing but the check makes.
+#![deny(clippy::arithmetic_side_effects)]
+
+use std::ops::Deref;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// The end of the last byte that any place may have: the kernel counts offsets as `loff_t`.
+pub(crate) const LAST: u64 = i64::MAX as u64;
 
 /// What a transfer moves: `len` bytes from offset `source` of the source locator to offset `target` of the target.
 ///
 /// The fields have names because three integers side by side get swapped (CIDR'23, section 5.2, takes them by position).
+/// Any numbers make a span. A pipe refuses one that does not lie within its ends, as `OutOfRange`, before anything moves:
+/// memory ends with its length, and every other place at 2^63 - 1, beyond which the kernel has no offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Span {
     /// Offset in the source locator, in bytes.
@@ -15,8 +31,118 @@ pub struct Span {
 
 impl Span {
     /// The part of this span that starts `at` bytes into it and has `len` bytes.
-    #[must_use]
-    pub fn part(self, at: u64, len: u64) -> Span {
-        Span { source: self.source + at, target: self.target + at, len }
+    ///
+    /// # Errors
+    /// `OutOfRange` where the part does not lie within the span, or the span beyond what 64 bits count.
+    ///
+    /// ```
+    /// use datapipes_core::Span;
+    /// let span = Span { source: 100, target: 0, len: 50 };
+    /// assert_eq!(span.part(10, 40)?, Span { source: 110, target: 10, len: 40 });
+    /// assert!(span.part(11, 40).is_err() && span.part(u64::MAX, 2).is_err());
+    /// # Ok::<(), datapipes_core::Error>(())
+    /// ```
+    pub fn part(self, at: u64, len: u64) -> Result<Span> {
+        let part = || {
+            at.checked_add(len).filter(|end| *end <= self.len)?;
+            Some(Span { source: self.source.checked_add(at)?, target: self.target.checked_add(at)?, len })
+        };
+        part().ok_or_else(|| {
+            Error::new(ErrorKind::OutOfRange, "cut", format!("{len} bytes at {at} of a span ({self:?})"))
+        })
+    }
+}
+
+/// Where the two ends of a pipe end: no byte of a span lies there or beyond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bounds {
+    pub(crate) source: u64,
+    pub(crate) target: u64,
+}
+
+impl Bounds {
+    /// The span as one that lies within; `None` where it does not.
+    #[inline]
+    pub(crate) fn check(self, span: Span) -> Option<Bounded> {
+        let within = |at: u64, end: u64| at.checked_add(span.len).is_some_and(|last| last <= end);
+        (within(span.source, self.source) && within(span.target, self.target)).then_some(Bounded(span))
+    }
+}
+
+/// A span that lies within both ends of its pipe: no sum of an offset and a length within it is beyond [`LAST`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bounded(Span);
+
+impl Bounded {
+    /// A part, which lies within as well.
+    ///
+    /// # Errors
+    /// `OutOfRange` where it does not lie within the span.
+    pub(crate) fn part(self, at: u64, len: u64) -> Result<Bounded> {
+        self.0.part(at, len).map(Bounded)
+    }
+
+    /// The numbers.
+    #[inline]
+    pub(crate) fn span(self) -> Span {
+        self.0
+    }
+}
+
+impl Deref for Bounded {
+    type Target = Span;
+
+    #[inline]
+    fn deref(&self) -> &Span {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AWKWARD: [u64; 12] =
+        [0, 1, 511, 4096, 1 << 32, LAST - 1, LAST, LAST + 1, u64::MAX - 4096, u64::MAX - 10, u64::MAX - 1, u64::MAX];
+
+    #[test]
+    fn what_lies_within_is_what_exact_arithmetic_says() {
+        for source in AWKWARD {
+            for target in AWKWARD {
+                for len in AWKWARD {
+                    for end in AWKWARD {
+                        let (span, bounds) = (Span { source, target, len }, Bounds { source: end, target: LAST });
+                        let fits = |at: u64, end: u64| u128::from(at) + u128::from(len) <= u128::from(end);
+                        let within = fits(source, end) && fits(target, LAST);
+                        assert_eq!(bounds.check(span).is_some(), within, "{span:?} in {bounds:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_part_lies_within_or_is_refused() {
+        for source in AWKWARD {
+            for len in AWKWARD {
+                let whole = Span { source, target: 7, len };
+                for at in AWKWARD {
+                    for part in AWKWARD {
+                        let ends =
+                            [at.checked_add(part).filter(|end| *end <= len), source.checked_add(at), at.checked_add(7)];
+                        match whole.part(at, part) {
+                            Ok(cut) => assert_eq!(
+                                (Some(cut.source), Some(cut.target), cut.len, ends[0].is_some()),
+                                (ends[1], ends[2], part, true)
+                            ),
+                            Err(e) => {
+                                assert_eq!(e.kind(), ErrorKind::OutOfRange);
+                                assert!(ends.contains(&None), "{whole:?} at {at}, {part} bytes");
+                            }
+                        }
+                    }
+                }
+            }
+        }
     }
 }

@@ -2,21 +2,23 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use datapipes::memory::{Access, Region};
-use datapipes::{Dram, Endpoint, Error, Lease, LeaseMut, Locator, Pages, Result};
+use datapipes::memory::{Access, MemoryRange, Region};
+use datapipes::{Dram, Endpoint, Error, Locator, Pages, Result};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
 
 /// Memory that can be passed to the service: a memfd, sealed so that its length stays. Here it is a place like any other.
 ///
 /// While a [`ClientPipe`](crate::ClientPipe) moves bytes from or to it, it holds leases on them, as a pipe of this process
-/// does. Who has the descriptor can reach the bytes past any lease: give it to those only that keep to what was agreed.
+/// does. Who has the descriptor can reach the bytes past any lease: give it to those only that keep to what was agreed. So
+/// nobody gets a reference to them: [`read`](Self::read) and [`write`](Self::write) copy, and who knows what the others do
+/// leases them by [`memory`](Self::memory) (`lease_unchecked`).
 ///
 /// ```
 /// use datapipes_service::SharedMemory;
 /// let memory = SharedMemory::create(1 << 20)?;
-/// memory.lease_mut()?[0] = 7;
-/// assert_eq!(memory.lease()?[0], 7);
+/// memory.write(0, &[7])?;
+/// assert_eq!(memory.to_vec()?[0], 7);
 /// # Ok::<(), datapipes::Error>(())
 /// ```
 #[derive(Debug)]
@@ -76,20 +78,33 @@ impl SharedMemory {
         self.dram.len()
     }
 
-    /// Leases the bytes for reading.
-    ///
-    /// # Errors
-    /// `Busy` while a transfer or somebody else of this process may write them.
-    pub fn lease(&self) -> Result<Lease> {
-        self.dram.lease()
+    /// The memory range.
+    pub fn memory(&self) -> &MemoryRange {
+        self.dram.memory()
     }
 
-    /// Leases the bytes for writing.
+    /// Copies the bytes at `at` into a buffer.
     ///
     /// # Errors
-    /// `Busy` while a transfer or anybody else of this process holds them.
-    pub fn lease_mut(&self) -> Result<LeaseMut> {
-        self.dram.lease_mut()
+    /// `OutOfRange`; `Busy` while a transfer or somebody else of this process may write them.
+    pub fn read(&self, at: usize, into: &mut [u8]) -> Result<()> {
+        self.memory().read(at, into)
+    }
+
+    /// A copy of all of its bytes.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn to_vec(&self) -> Result<Vec<u8>> {
+        self.memory().to_vec()
+    }
+
+    /// Copies a buffer over the bytes at `at`.
+    ///
+    /// # Errors
+    /// `OutOfRange`; `Busy` while a transfer or anybody else of this process holds them.
+    pub fn write(&self, at: usize, from: &[u8]) -> Result<()> {
+        self.memory().write(at, from)
     }
 }
 

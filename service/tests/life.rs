@@ -70,7 +70,7 @@ fn asked_to_stop_it_carries_out_what_is_under_way() {
         assert_eq!(pipe.complete_wait().unwrap_err().kind(), ErrorKind::Unavailable, "then it is over");
         assert_eq!(pipe.submit(span(0)).unwrap_err().kind(), ErrorKind::Unavailable);
     }
-    assert!(target.lease().unwrap()[..] == bytes[..] && content(&file, bytes.len()) == bytes);
+    assert!(target.to_vec().unwrap()[..] == bytes[..] && content(&file, bytes.len()) == bytes);
     assert_eq!(client.status().unwrap_err().kind(), ErrorKind::Unavailable);
     let socket = service.socket.clone();
     let (status, log) = service.end();

@@ -38,9 +38,9 @@ impl Good {
                 .map(|from| client.connect_pipe(&from, &to, &ConnectFd::default()).unwrap());
             let mut rounds = 0;
             while !told.load(Ordering::SeqCst) || rounds < 4 {
-                target.lease_mut().unwrap().fill(0);
+                target.write(0, &vec![0; target.len()]).unwrap();
                 pipes[rounds as usize % 2].transfer(Span { source: 0, target: 0, len: MIB }).unwrap();
-                assert!(target.lease().unwrap()[..] == bytes[..], "round {rounds}");
+                assert!(target.to_vec().unwrap()[..] == bytes[..], "round {rounds}");
                 rounds += 1;
                 let _ = said.send(());
             }
@@ -397,13 +397,13 @@ fn huge_pages_that_are_not_there_end_their_client_and_nobody_else() {
     let mut pipe =
         client.connect_pipe(&Place::memory(&source), &Place::memory(&target), &ConnectFd::default()).unwrap();
     pipe.transfer(Span { source: 0, target: 0, len: page as u64 }).unwrap();
-    assert!(target.lease().unwrap()[..] == source.lease().unwrap()[..]);
+    assert!(target.to_vec().unwrap()[..] == source.to_vec().unwrap()[..]);
     // The page is punched out, and every free one taken: there is none for the service when it writes.
     let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(&target, flags, 0, page as u64).unwrap();
     let mut taken = Vec::new();
     while let Ok(memory) = SharedMemory::create_on(Pages::Huge, page) {
-        memory.lease_mut().unwrap()[0] = 1;
+        memory.write(0, &[1]).unwrap();
         taken.push(memory);
     }
     // Whether it is told as done or as cut off depends on who is quicker; the bytes are nowhere.

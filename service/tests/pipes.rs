@@ -39,7 +39,7 @@ fn every_pair(client: &Client, seed: u64, rounds: u64) {
             assert!(!pipe.route().is_empty());
         }
         for memory in [&to_memory, &from_file] {
-            assert!(memory.lease().unwrap()[..] == bytes[..], "seed {seed}, round {round}");
+            assert!(memory.to_vec().unwrap()[..] == bytes[..], "seed {seed}, round {round}");
         }
         for file in [&to_file, &copy] {
             assert!(content(file, bytes.len()) == bytes, "seed {seed}, round {round}");
@@ -111,7 +111,7 @@ fn the_descriptor_works_in_an_event_loop() {
         }
     }
     for target in &targets {
-        assert!(target.lease().unwrap()[..] == bytes[..]);
+        assert!(target.to_vec().unwrap()[..] == bytes[..]);
     }
 }
 
@@ -139,18 +139,17 @@ fn plain_packets_do_and_errors_come_with_their_kind() {
         ask(79, Span { source: u64::MAX, target: u64::MAX, len: u64::MAX }).unwrap_err().kind(),
         ErrorKind::OutOfRange
     );
-    let lease = target.lease().unwrap();
-    assert!(lease[MIB as usize..] == bytes[..] && lease[..MIB as usize].iter().all(|b| *b == 0));
+    let held = target.to_vec().unwrap();
+    assert!(held[MIB as usize..] == bytes[..] && held[..MIB as usize].iter().all(|b| *b == 0));
     // A file that is shorter than was thought, and one that is cut while it is used: errors, and the service lives.
     let file = file_of(&bytes[..5000]);
-    drop(lease);
     let mut pipe = client.connect_pipe(&Place::file(&file), &Place::memory(&target), &ConnectFd::default()).unwrap();
     assert_eq!(pipe.transfer(whole(MIB)).unwrap_err().kind(), ErrorKind::EndOfFile);
     pipe.transfer(whole(5000)).unwrap();
     file.set_len(100).unwrap();
     assert_eq!(pipe.transfer(whole(5000)).unwrap_err().kind(), ErrorKind::EndOfFile);
     pipe.transfer(whole(100)).unwrap();
-    assert!(target.lease().unwrap()[..100] == bytes[..100]);
+    assert!(target.to_vec().unwrap()[..100] == bytes[..100]);
 }
 
 #[test]
@@ -164,13 +163,13 @@ fn bytes_are_leased_here_while_they_move_there() {
     let ask = ConnectFd { connect: Connect { service: asked, ..Connect::default() }, ..ConnectFd::default() };
     let pipe = client.connect_pipe(&Place::memory(&source), &Place::memory(&target), &ask).unwrap();
     pipe.submit(whole(bytes.len() as u64)).unwrap();
-    assert_eq!(target.lease().unwrap_err().kind(), ErrorKind::Busy);
-    assert_eq!(source.lease_mut().unwrap_err().kind(), ErrorKind::Busy);
-    assert!(source.lease().is_ok(), "others may read what is read");
+    assert_eq!(target.to_vec().unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(source.write(0, &[0]).unwrap_err().kind(), ErrorKind::Busy);
+    assert!(source.to_vec().is_ok(), "others may read what is read");
     assert_eq!(pipe.submit(whole(1)).unwrap_err().kind(), ErrorKind::Busy);
     // Dropping waits until the bytes are there.
     drop(pipe);
-    assert!(target.lease().unwrap()[..] == bytes[..]);
+    assert!(target.to_vec().unwrap()[..] == bytes[..]);
     drop((client, source));
 }
 
@@ -184,7 +183,7 @@ fn the_same_memory_is_mapped_once_and_overlaps_are_refused() {
     let _two = client.connect_pipe(&all, &all, &whole_of).unwrap();
     assert_eq!(client.status().unwrap().mapped_bytes, 2 * MIB);
     one.transfer(Span { source: 0, target: MIB, len: MIB }).unwrap();
-    let bytes = memory.lease().unwrap();
+    let bytes = memory.to_vec().unwrap();
     assert!(bytes[..MIB as usize] == bytes[MIB as usize..]);
 }
 
@@ -206,5 +205,5 @@ fn past_the_page_cache_by_the_descriptor_that_was_passed_for_it() {
     let mut pipe = client.connect_pipe(&Place::file(&file), &Place::memory(&target), &ask).unwrap();
     assert!(pipe.route().contains("direct"), "{}", pipe.route());
     pipe.transfer(whole(MIB)).unwrap();
-    assert!(target.lease().unwrap()[..] == bytes[..]);
+    assert!(target.to_vec().unwrap()[..] == bytes[..]);
 }

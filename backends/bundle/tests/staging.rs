@@ -407,7 +407,7 @@ fn like_the_model() {
                         range.lease_mut().unwrap().iter_mut().zip(0..).for_each(|(b, i)| *b = pattern(i));
                     }
                     let span = Span { source, target: at, len };
-                    let halves = [span.part(0, len / 2), span.part(len / 2, len - len / 2)];
+                    let halves = [span.part(0, len / 2).unwrap(), span.part(len / 2, len - len / 2).unwrap()];
                     let flights = halves.map(|half| (half, bench.down.start(half)));
                     for (half, flight) in flights {
                         match flight.and_then(|f| f.wait()) {

@@ -24,7 +24,7 @@ use crate::offers::{self, Relation};
 /// # if cfg!(target_arch = "x86_64") {
 /// let pipe = machine.connect(&dram, &pmem)?;
 /// pipe.transfer(Span { source: 0, target: 100, len: 10_000 })?;
-/// assert_eq!(pmem.lease()?[99..102], [0, 7, 7]);
+/// assert_eq!(pmem.memory().to_vec()?[99..102], [0, 7, 7]);
 /// assert!(pipe.route().to_string().contains("emulated"));
 /// # }
 /// # std::fs::remove_file(&path).map_err(|e| datapipes_core::Error::io("remove", &e, "a file"))?;

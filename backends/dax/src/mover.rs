@@ -138,7 +138,7 @@ impl DaxMover {
     }
 
     /// A part, under leases that the job brings.
-    fn move_part(&self, part: &Job, whole: u64) -> Result<()> {
+    fn move_part(&self, part: &mut Job, whole: u64) -> Result<()> {
         let refuse = |why: &str| Err(Error::new(ErrorKind::InvalidInput, "transfer", format!("a part {why}")));
         let (Some(source), Some(target)) = (&part.source, &part.target) else { return refuse("without its leases") };
         let (len, in_place) = (source.len(), self.work == Work::Flush);
@@ -198,7 +198,7 @@ impl Inline for DaxMover {
 }
 
 impl InParts for DaxMover {
-    fn transfer_part(&self, part: &Job, whole: u64) -> Result<()> {
+    fn transfer_part(&self, part: &mut Job, whole: u64) -> Result<()> {
         self.count(part.span.len, || self.move_part(part, whole))
     }
 }

@@ -49,7 +49,7 @@ fn a_file_on_dax_is_persistent_without_being_emulated() {
     let back = filled(LEN);
     machine.connect(&file, &back).unwrap().transfer(span(77, 0, LEN - 100)).unwrap();
     assert!(back.lease().unwrap()[..LEN as usize - 100] == dram.lease().unwrap()[1..LEN as usize - 99]);
-    pmem.lease_mut().unwrap()[..5].copy_from_slice(b"bytes");
+    pmem.write(0, b"bytes").unwrap();
     pmem.persist(0..5).unwrap();
     // A file comes in by two hops, of which the second flushes.
     let source = Ssd::unlinked_in(&dir).unwrap();
@@ -57,7 +57,7 @@ fn a_file_on_dax_is_persistent_without_being_emulated() {
     let two = machine.connect(&source, &pmem).unwrap();
     assert_eq!(two.route().primitives().last(), Some(&"pmem-flush"));
     two.transfer(span(0, 300, 1 << 19)).unwrap();
-    assert!(pmem.lease().unwrap()[300..300 + (1 << 19)].iter().all(|byte| *byte == 0));
+    assert!(pmem.memory().to_vec().unwrap()[300..300 + (1 << 19)].iter().all(|byte| *byte == 0));
     // It is cut under the mapping.
     std::fs::File::options().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();
     let e = up.transfer(span(0, 0, LEN)).unwrap_err();

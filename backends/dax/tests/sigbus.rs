@@ -95,8 +95,9 @@ fn act_as_a_child() {
     assert_eq!(e.kind(), ErrorKind::Device);
     match then {
         "touch" => {
-            let lease = pmem.lease().unwrap();
-            println!("{}", std::hint::black_box(&lease[..])[4096]);
+            let mut byte = [0];
+            pmem.read(4096, &mut byte).unwrap();
+            println!("{}", std::hint::black_box(byte)[0]);
         }
         "send" => {
             // SAFETY: sends a signal to this thread.

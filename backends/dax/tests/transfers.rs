@@ -84,7 +84,7 @@ fn what_a_file_brings_to_persistent_memory_is_flushed_by_a_second_hop() {
     );
     up.transfer(span(4096, 100, LEN - 8192)).unwrap();
     let part = pattern(LEN)[4096..LEN as usize - 4096].to_vec();
-    assert_eq!(place.0.lease().unwrap()[100..100 + part.len()], part);
+    assert_eq!(place.0.memory().to_vec().unwrap()[100..100 + part.len()], part);
     assert_eq!(up.report().hops[1].counters.bytes, LEN - 8192);
     // Back, and between two of them; the emulated one takes the file's bytes in one hop, since it promises less.
     let other = Scene::new("flush-other");
@@ -92,7 +92,7 @@ fn what_a_file_brings_to_persistent_memory_is_flushed_by_a_second_hop() {
     let between = machine.connect(&place, &second).unwrap();
     assert_eq!(between.route().primitives(), ["pmem-store"]);
     between.transfer(span(100, 4000, 9999)).unwrap();
-    assert_eq!(second.0.lease().unwrap()[4000..13_999], part[..9999]);
+    assert_eq!(second.0.memory().to_vec().unwrap()[4000..13_999], part[..9999]);
     let down = machine.connect(&second, &file).unwrap();
     assert_eq!(down.route().hops.len(), 1);
     down.transfer(span(4000, 1, 9999)).unwrap();
@@ -126,7 +126,8 @@ fn a_truncated_file_is_an_error_with_the_offset_and_the_process_lives() {
         up.transfer(span(5, 10, 300)).unwrap();
         scene.set_len(LEN);
         up.transfer(span(0, 0, LEN)).unwrap();
-        assert_eq!(*pmem.lease_mut().unwrap(), *pattern(LEN));
+        assert_eq!(pmem.memory().to_vec().unwrap(), pattern(LEN));
+        assert!(pmem.memory().raw_lease(Access::Write).is_ok(), "a lease was left behind");
         assert_eq!((up.report().hops[0].counters.failed, up.report().bytes()), (2, 300 + LEN));
     }
     for name in ["pmem-load", "pmem-load-nt"] {
@@ -170,15 +171,15 @@ fn parts_under_leases_of_somebody_else_are_moved_and_checked() {
             bell: None,
         }
     };
-    parts.transfer_part(&job(10, 500, 100, 100, Access::Write), 1 << 20).unwrap();
-    assert_eq!(pmem.lease().unwrap()[500..600], pattern(LEN)[10..110]);
-    let kind = |job: &Job| parts.transfer_part(job, 1 << 20).unwrap_err().kind();
-    assert_eq!(kind(&job(10, 500, 100, 101, Access::Write)), ErrorKind::InvalidInput);
-    assert_eq!(kind(&job(10, 500, 100, 100, Access::Read)), ErrorKind::InvalidInput);
+    parts.transfer_part(&mut job(10, 500, 100, 100, Access::Write), 1 << 20).unwrap();
+    assert_eq!(pmem.memory().to_vec().unwrap()[500..600], pattern(LEN)[10..110]);
+    let kind = |mut job: Job| parts.transfer_part(&mut job, 1 << 20).unwrap_err().kind();
+    assert_eq!(kind(job(10, 500, 100, 101, Access::Write)), ErrorKind::InvalidInput);
+    assert_eq!(kind(job(10, 500, 100, 100, Access::Read)), ErrorKind::InvalidInput);
     let bare = Job { token: 1, span: span(0, 0, 1), source: None, target: None, bell: None };
-    assert_eq!(kind(&bare), ErrorKind::InvalidInput);
+    assert_eq!(kind(bare), ErrorKind::InvalidInput);
     scene.set_len(0);
-    let e = parts.transfer_part(&job(0, 4096, 4096, 4096, Access::Write), 4096).unwrap_err();
+    let e = parts.transfer_part(&mut job(0, 4096, 4096, 4096, Access::Write), 4096).unwrap_err();
     assert_eq!((e.kind(), e.at_offset()), (ErrorKind::Device, Some(4096)), "{e}");
     assert_eq!((mover.counters().bytes, mover.counters().failed), (100, 4));
 }

@@ -8,6 +8,7 @@
 //! Cloned bytes count as direct (they pass no page cache), copied ones as cached.
 //!
 //! Unsafe code: one `ioctl`.
+#![deny(clippy::arithmetic_side_effects)]
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -95,6 +96,36 @@ pub(crate) fn offer(source: &FilePlace, target: &FilePlace) -> (Result<Quality, 
     }
 }
 
+/// The whole blocks of a span: bytes before the first, and their bytes.
+struct Whole {
+    head: u64,
+    len: u64,
+}
+
+impl Whole {
+    /// None where source and target begin at different places of a block, or there is no whole one.
+    fn blocks(span: Span, block: u64) -> Option<Whole> {
+        let misfit = span.source.checked_rem(block)?;
+        if span.target.checked_rem(block)? != misfit {
+            return None;
+        }
+        let head = if misfit == 0 { 0 } else { block.checked_sub(misfit)? };
+        let len = span.len.checked_sub(head)?;
+        let len = len.checked_sub(len.checked_rem(block)?)?;
+        (len > 0).then_some(Whole { head, len })
+    }
+}
+
+fn add(to: &mut u64, n: u64) {
+    *to = to.saturating_add(n);
+}
+
+/// Counts a request, which is a system call.
+fn asked(counters: &mut Counters) {
+    add(&mut counters.requests, 1);
+    add(&mut counters.system_calls, 1);
+}
+
 /// The mover.
 pub(crate) struct KernelCopy {
     source: Arc<FilePlace>,
@@ -114,53 +145,51 @@ impl KernelCopy {
 
     fn carry_out(&self, span: Span, counters: &mut Counters) -> Result<()> {
         let mut done = 0;
-        if self.shares.load(Ordering::Relaxed) && span.source % self.block == span.target % self.block {
-            let head = ((self.block - span.source % self.block) % self.block).min(span.len);
-            let whole = (span.len - head) / self.block * self.block;
-            if whole > 0 {
-                self.copy(span.part(0, head), 0, counters)?;
-                done = head;
-                counters.requests += 1;
-                counters.system_calls += 1;
-                match clone_range(self.source.cached_fd(), self.target.cached_fd(), span.part(head, whole)) {
-                    Ok(()) => {
-                        counters.bytes += whole;
-                        counters.direct_bytes += whole;
-                        done += whole;
-                    }
-                    Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::NOTTY) => self.shares.store(false, Ordering::Relaxed),
-                    // Past the end, a swap file, blocks of another size: the copy below finds out, or serves.
-                    Err(_) => {}
+        if self.shares.load(Ordering::Relaxed)
+            && let Some(Whole { head, len }) = Whole::blocks(span, self.block)
+        {
+            self.copy(span.part(0, head)?, 0, counters)?;
+            done = head;
+            asked(counters);
+            match clone_range(self.source.cached_fd(), self.target.cached_fd(), span.part(head, len)?) {
+                Ok(()) => {
+                    add(&mut counters.bytes, len);
+                    add(&mut counters.direct_bytes, len);
+                    add(&mut done, len);
                 }
+                Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::NOTTY) => self.shares.store(false, Ordering::Relaxed),
+                // Past the end, a swap file, blocks of another size: the copy below finds out, or serves.
+                Err(_) => {}
             }
         }
-        self.copy(span.part(done, span.len - done), done, counters)
+        self.copy(span.part(done, span.len.saturating_sub(done))?, done, counters)
     }
 
     /// Copies all of `span`, `before` bytes of the transfer being done already.
     fn copy(&self, span: Span, before: u64, counters: &mut Counters) -> Result<()> {
-        let (mut done, mut tries) = (0, 0);
-        while done < span.len {
-            let (mut from, mut to) = (span.source + done, span.target + done);
-            let len = (span.len - done).min(AT_ONCE);
-            counters.requests += 1;
-            counters.system_calls += 1;
+        let (mut done, mut tries) = (0u64, 0u32);
+        while let Some(left) = span.len.checked_sub(done).filter(|left| *left > 0) {
+            let len = left.min(AT_ONCE);
+            let Span { source: from, target: to, .. } = span.part(done, len)?;
+            let at = |e: Error| e.offset(from).bytes_done(before.saturating_add(done));
+            asked(counters);
             let (source, target) = (self.source.cached_fd(), self.target.cached_fd());
+            let (mut source_at, mut target_at) = (from, to);
             // The length is at most AT_ONCE.
-            let outcome = rustix::fs::copy_file_range(source, Some(&mut from), target, Some(&mut to), len as usize);
-            let at = |e: Error| e.offset(span.source + done).bytes_done(before + done);
+            let outcome =
+                rustix::fs::copy_file_range(source, Some(&mut source_at), target, Some(&mut target_at), len as usize);
             match outcome {
                 Ok(0) => return Err(at(Error::new(ErrorKind::EndOfFile, "copy", self.pair()))),
                 Ok(n) => {
                     let n = n as u64;
-                    counters.short_finished += u64::from(n < len);
-                    counters.bytes += n;
-                    counters.cached_bytes += n;
-                    (done, tries) = (done + n, 0);
+                    add(&mut counters.short_finished, u64::from(n < len));
+                    add(&mut counters.bytes, n);
+                    add(&mut counters.cached_bytes, n);
+                    (done, tries) = (done.saturating_add(n), 0);
                 }
                 Err(Errno::INTR | Errno::AGAIN) if tries < TRIES => {
-                    counters.retries += 1;
-                    tries += 1;
+                    add(&mut counters.retries, 1);
+                    tries = tries.saturating_add(1);
                 }
                 Err(e) => return Err(at(Error::os("copy", e.raw_os_error(), self.pair()))),
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Endpoint, Facts, Handle, Locator, Persistence, Reach};
 use crate::error::Result;
-use crate::memory::{Cut, Lease, LeaseMut, MapOptions, MemoryRange, Pool, Region};
+use crate::memory::{Lease, LeaseMut, MapOptions, MemoryRange, Pool, Region};
 
 /// A range of main memory.
 ///
@@ -21,8 +21,6 @@ use crate::memory::{Cut, Lease, LeaseMut, MapOptions, MemoryRange, Pool, Region}
 #[derive(Clone, Debug)]
 pub struct Dram {
     range: MemoryRange,
-    /// Returns the range to its pool when the last clone is dropped.
-    _cut: Option<Arc<Cut>>,
 }
 
 impl Dram {
@@ -42,19 +40,18 @@ impl Dram {
         Ok(Dram::over(Region::map(len, options)?.range(0, len)?))
     }
 
-    /// Takes `len` bytes from a pool; they return to it when the last clone of this locator is dropped. Their contents
-    /// are what their last user left.
+    /// Takes `len` bytes from a pool. They return to it when nothing refers to them any more: the last clone of this locator,
+    /// the last pipe that was connected to it, the last lease. Their contents are what their last user left.
     ///
     /// # Errors
     /// `OutOfMemory` where no hole of the pool is large enough.
     pub fn from_pool(pool: &Pool, len: usize) -> Result<Dram> {
-        let (range, cut) = pool.take(len)?;
-        Ok(Dram { range, _cut: Some(Arc::new(cut)) })
+        Ok(Dram::over(pool.take(len)?))
     }
 
     /// A locator over a range that exists.
     pub fn over(range: MemoryRange) -> Dram {
-        Dram { range, _cut: None }
+        Dram { range }
     }
 
     /// The locator of `len` bytes at `at` of this one: the same bytes.
@@ -62,7 +59,7 @@ impl Dram {
     /// # Errors
     /// `OutOfRange` where they do not lie within.
     pub fn range(&self, at: usize, len: usize) -> Result<Dram> {
-        Ok(Dram { range: self.range.range(at, len)?, _cut: self._cut.clone() })
+        Ok(Dram::over(self.range.range(at, len)?))
     }
 
     /// The memory range.

@@ -8,6 +8,7 @@
 //! Rejected: `ftruncate`. Between the look at the length and the call somebody else may have written further on, and would
 //! be cut off. A byte that is written never shortens. It is written while no pipe of this process writes it; another process
 //! that writes this one byte between our look and our write would lose it.
+#![deny(clippy::arithmetic_side_effects)]
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,17 +17,15 @@ use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, retry_on_intr};
 
 use super::watch::Watchers;
+use crate::span::LAST;
 
 /// Reserves the blocks of a range of a regular file, which is at least as long as the end of the range afterwards. False
 /// where the file system cannot reserve: then only the length is seen to.
 pub(super) fn reserve(file: &impl AsFd, watchers: &Watchers, range: Range<u64>) -> Result<bool, Errno> {
-    if range.is_empty() {
-        return Ok(true);
-    }
-    if i64::try_from(range.end).is_err() {
+    let Some(len) = range.end.checked_sub(range.start).filter(|len| *len > 0) else { return Ok(true) };
+    if range.end > LAST {
         return Err(Errno::FBIG);
     }
-    let len = range.end - range.start;
     match retry_on_intr(|| rustix::fs::fallocate(file, FallocateFlags::empty(), range.start, len)) {
         Ok(()) => Ok(true),
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => extend(file.as_fd(), watchers, range.end).map(|()| false),
@@ -34,11 +33,12 @@ pub(super) fn reserve(file: &impl AsFd, watchers: &Watchers, range: Range<u64>) 
     }
 }
 
-/// Makes a file at least `end` bytes long. `end` is neither 0 nor beyond what the kernel takes as an offset.
+/// Makes a file at least `end` bytes long; `end` is not beyond what the kernel takes as an offset.
 fn extend(file: BorrowedFd<'_>, watchers: &Watchers, end: u64) -> Result<(), Errno> {
+    let Some(last) = end.checked_sub(1) else { return Ok(()) };
     let is_shorter = || rustix::fs::fstat(file).map(|stat| u64::try_from(stat.st_size).unwrap_or(0) < end);
     let grow = || match is_shorter()? {
-        true => match retry_on_intr(|| rustix::io::pwrite(file, &[0], end - 1))? {
+        true => match retry_on_intr(|| rustix::io::pwrite(file, &[0], last))? {
             1 if !is_shorter()? => Ok(()),
             _ => Err(Errno::IO),
         },
@@ -46,5 +46,5 @@ fn extend(file: BorrowedFd<'_>, watchers: &Watchers, end: u64) -> Result<(), Err
     };
     // A transfer that writes this byte extends the file itself, if it succeeds. It must not be waited for: the caller may
     // be who completes it.
-    watchers.alone(end - 1..end, grow).unwrap_or(Ok(()))
+    watchers.alone(last..end, grow).unwrap_or(Ok(()))
 }

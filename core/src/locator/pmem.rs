@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::{Endpoint, Facts, Handle, Locator, Persistence, Reach};
 use crate::error::Result;
-use crate::memory::{Lease, LeaseMut, MemoryRange};
+use crate::memory::MemoryRange;
 
 /// Bytes that the medium writes at once; a store to a part of them costs the medium a read and a write of all.
 const BLOCK: u64 = 256;
@@ -31,16 +31,21 @@ pub struct PmemOptions {
 /// be there in any part, in lines of 64 bytes. A place opened as `emulated` is a file in the page cache: what was moved or
 /// stored survives once `persist` or `sync` returned.
 ///
+/// **Who else can change it.** Whoever opens the file or device: other processes, other places of this one, a pipe into the
+/// file. So nobody gets a reference to its bytes: [`read`](Self::read) and [`write`](Self::write) copy, pipes move, and who
+/// knows that nobody else is there says so ([`MemoryRange::lease_unchecked`]). Two places over one file do not know
+/// of each other's leases.
+///
 /// **What can go wrong.** A page that the file lost (truncated, or a hole on a full file system) or that the medium cannot read
 /// (a bad block) raises `SIGBUS`. A transfer answers with an error of kind `Device` and the offset (where the kernel itself moves
-/// the bytes, from or to a file, it answers `EFAULT`); whoever touches such a page through a lease, or persists it, is killed by
-/// the signal, as with any mapped file. Two places over one file do not know of each other's leases.
+/// the bytes, from or to a file, it answers `EFAULT`); whoever reads, writes or persists such a page by other means is killed
+/// by the signal, as with any mapped file.
 ///
 /// ```
 /// use datapipes_core::{Persistence, Locator, Pmem, PmemOptions};
 /// # let path = std::env::temp_dir().join(format!("datapipes-doc-pmem-{}", std::process::id()));
 /// let pmem = Pmem::open_with(&path, PmemOptions { len: Some(1 << 20), emulated: true })?;
-/// pmem.lease_mut()?[..4].copy_from_slice(b"data");
+/// pmem.write(0, b"data")?;
 /// pmem.persist(0..4)?;
 /// assert_eq!(pmem.endpoint().facts.persistence, Persistence::AfterSync);
 /// assert!(pmem.endpoint().facts.name.ends_with("?emulated"));
@@ -99,20 +104,26 @@ impl Pmem {
         self.range.len()
     }
 
-    /// Leases the bytes for reading.
+    /// Copies the bytes at `at` into a buffer.
     ///
     /// # Errors
-    /// `Busy` while somebody may write them.
-    pub fn lease(&self) -> Result<Lease> {
-        self.range.lease()
+    /// `OutOfRange`; `Busy` while a transfer or somebody else of this process may write them.
+    pub fn read(&self, at: usize, into: &mut [u8]) -> Result<()> {
+        self.range.read(at, into)
     }
 
-    /// Leases the bytes for writing. They survive a power failure once [`persist`](Self::persist) returned for them.
+    /// Copies a buffer over the bytes at `at`. They survive a power failure once [`persist`](Self::persist) returned for them.
     ///
     /// # Errors
-    /// `Busy` while anybody else holds them.
-    pub fn lease_mut(&self) -> Result<LeaseMut> {
-        self.range.lease_mut()
+    /// `OutOfRange`; `Busy` while a transfer or anybody else of this process holds them.
+    pub fn write(&self, at: usize, from: &[u8]) -> Result<()> {
+        self.range.write(at, from)
+    }
+
+    /// The memory range. It leases bytes in place to who vouches that nobody else is there
+    /// ([`MemoryRange::lease_unchecked`]).
+    pub fn memory(&self) -> &MemoryRange {
+        &self.range
     }
 
     /// Touches every page, so that later access does not fault: on a DAX file each first store to a page may cost a commit

@@ -1,4 +1,5 @@
 //! A file, or a block device.
+#![deny(clippy::arithmetic_side_effects)]
 
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -13,6 +14,7 @@ use super::extend;
 use super::watch::{self, Watchers};
 use super::{Endpoint, Facts, Handle, Locator, Persistence, Reach};
 use crate::error::{Error, ErrorKind, Result};
+use crate::span::LAST;
 
 /// `STATX_DIOALIGN` (kernel 6.1), which rustix does not name yet.
 const STATX_DIOALIGN: u32 = 0x2000;
@@ -146,6 +148,25 @@ impl FilePlace {
     /// As [`len`](Self::len).
     pub fn is_empty(&self) -> Result<bool> {
         Ok(self.len()? == 0)
+    }
+
+    /// Whether [`len`](Self::len) is the number of bytes that reading gives. Files that the kernel makes up while they are
+    /// read (in /proc, /sys) state 0, or a page, and hold more or less: they are read to their end, whatever they state.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn len_is_exact(&self) -> Result<bool> {
+        let stat = rustix::fs::fstat(&self.cached).map_err(|e| self.error("measure", e))?;
+        // What has blocks is on a medium. Nothing else is looked into, so that the page cache stays as it is.
+        if self.block_device || stat.st_blocks > 0 || !self.readable {
+            return Ok(true);
+        }
+        let len = u64::try_from(stat.st_size).unwrap_or(0);
+        let has = |at: u64| {
+            let there = retry_on_intr(|| rustix::io::pread(&self.cached, &mut [0u8; 1], at));
+            there.map(|bytes| bytes > 0).map_err(|e| self.error("read", e).offset(at))
+        };
+        Ok(!has(len)? && len.checked_sub(1).map_or(Ok(true), has)?)
     }
 
     fn error(&self, operation: &'static str, e: Errno) -> Error {
@@ -361,24 +382,12 @@ impl Ssd {
         self.0.len()
     }
 
-    /// Whether [`len`](Self::len) is the number of bytes that reading gives. Files that the kernel makes up while they are
-    /// read (in /proc, /sys) state 0, or a page, and hold more or less: they are read to their end, whatever they state.
+    /// Whether [`len`](Self::len) is the number of bytes that reading gives; see [`FilePlace::len_is_exact`].
     ///
     /// # Errors
     /// What the kernel says.
     pub fn len_is_exact(&self) -> Result<bool> {
-        let file = &self.0;
-        let stat = rustix::fs::fstat(&file.cached).map_err(|e| file.error("measure", e))?;
-        // What has blocks is on a medium. Nothing else is looked into, so that the page cache stays as it is.
-        if file.block_device || stat.st_blocks > 0 || !file.readable {
-            return Ok(true);
-        }
-        let len = u64::try_from(stat.st_size).unwrap_or(0);
-        let has = |at: u64| {
-            let there = retry_on_intr(|| rustix::io::pread(&file.cached, &mut [0u8; 1], at));
-            there.map(|bytes| bytes > 0).map_err(|e| file.error("read", e).offset(at))
-        };
-        Ok(!has(len)? && (len == 0 || has(len - 1)?))
+        self.0.len_is_exact()
     }
 
     /// Cuts or extends to `len` bytes; an extension reads as zeros.
@@ -412,8 +421,7 @@ impl Ssd {
         if self.0.block_device {
             return Ok(true);
         }
-        let end = offset.checked_add(len).filter(|end| i64::try_from(*end).is_ok());
-        let Some(end) = end else {
+        let Some(end) = offset.checked_add(len).filter(|end| *end <= LAST) else {
             let context = format!("{len} bytes at {offset} of {}", self.0.path.display());
             return Err(Error::new(ErrorKind::OutOfRange, "reserve", context));
         };

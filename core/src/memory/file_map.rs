@@ -53,9 +53,8 @@ impl Region {
             return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
         }
         let Some(base) = NonNull::new(base.cast::<u8>()) else { return Err(Errno::NOMEM) };
-        // SAFETY: the mapping is valid until `Unmap` is dropped, and nobody else of this process knows its address. That
-        // another process may write the file is said in the module's promise.
-        Ok(unsafe { Region::foreign(base, len, Box::new(Unmap { base, len })) })
+        // SAFETY: the mapping is valid until `Unmap` is dropped. Whoever opens the file may change it, so it is shared.
+        Ok(unsafe { Region::shared(base, len, Box::new(Unmap { base, len })) })
     }
 }
 

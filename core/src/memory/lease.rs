@@ -5,6 +5,7 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use super::pool::Cut;
 use super::region::Region;
 use super::table::Access;
 use crate::error::{Error, ErrorKind, Result};
@@ -18,6 +19,8 @@ pub struct RawLease {
     pub(super) access: Access,
     /// What holds the bytes, where this is a part of another lease.
     pub(super) whole: Option<Arc<RawLease>>,
+    /// What keeps the bytes from being taken from their pool again.
+    pub(super) _cut: Option<Arc<Cut>>,
 }
 
 // SAFETY: the pointer is into the region, which is Send and Sync itself and is kept by the lease; what may be done with
@@ -38,18 +41,17 @@ impl RawLease {
     ///
     /// # Errors
     /// `OutOfRange` where they do not lie within.
-    pub(crate) fn part(self: &Arc<RawLease>, at: usize, len: usize) -> Result<RawLease> {
-        if at > self.len() || len > self.len() - at {
-            return Err(Error::new(
-                ErrorKind::OutOfRange,
-                "lease",
-                format!("{len} bytes at {at} of a lease on {}", self.len()),
-            ));
-        }
+    pub(crate) fn part(self: &Arc<RawLease>, at: u64, len: u64) -> Result<RawLease> {
+        let end = at.checked_add(len).filter(|end| *end <= self.len() as u64);
+        let (Some(end), Ok(at)) = (end.and_then(|end| usize::try_from(end).ok()), usize::try_from(at)) else {
+            let context = format!("{len} bytes at {at} of a lease on {}", self.len());
+            return Err(Error::new(ErrorKind::OutOfRange, "lease", context));
+        };
         // SAFETY: `at` was just checked to lie within the leased bytes.
         let start = unsafe { self.start.add(at) };
-        let range = self.range.start + at..self.range.start + at + len;
-        Ok(RawLease { start, region: self.region.clone(), range, access: self.access, whole: Some(self.clone()) })
+        let range = self.range.start + at..self.range.start + end;
+        let (region, access) = (self.region.clone(), self.access);
+        Ok(RawLease { start, region, range, access, whole: Some(self.clone()), _cut: None })
     }
 
     /// The length in bytes.

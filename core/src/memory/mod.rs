@@ -4,13 +4,17 @@
 //! * a [`Region`] stays mapped while anything refers to it (an `Arc` is held by every range, lease and transfer);
 //! * bytes are seen through a [`Lease`] or [`LeaseMut`] only, and the region's table refuses a lease that overlaps one
 //!   with which it cannot coexist ([`ErrorKind::Busy`](crate::ErrorKind::Busy)), so `&[u8]` and `&mut [u8]` never alias;
-//! * a transfer in flight holds a [`RawLease`], which outlives any handle that the caller may drop.
+//! * bytes that others can change without a lease (a mapped file, memory that another process has) are never seen by
+//!   reference, unless the caller vouches for the others (`unsafe`): they are copied, or moved by pipes;
+//! * a transfer in flight holds a [`RawLease`], which outlives any handle that the caller may drop;
+//! * memory of a pool is not taken again while a place, a pipe or a lease refers to it.
 //!
-//! It does not guard against other processes that share the mapping, nor against a file that is mapped twice; a page that a
-//! mapped file or its medium no longer has raises SIGBUS for whoever touches it through a lease.
+//! A page that a mapped file or its medium no longer has raises SIGBUS for whoever touches it here.
 #![allow(unsafe_code)]
 
+mod bytes;
 mod file_map;
+mod intervals;
 mod lease;
 mod lines;
 mod page_nodes;
@@ -22,7 +26,6 @@ mod table;
 pub(crate) use file_map::Sharing;
 pub use lease::{Lease, LeaseMut, Plain, RawLease, as_bytes};
 pub(crate) use lines::WriteBack;
-pub(crate) use pool::Cut;
 pub use pool::Pool;
 pub use region::{MapOptions, MemoryRange, Pages, Region, copy_pair, lease_pair};
 pub use table::Access;

@@ -26,9 +26,9 @@ struct Shared {
 #[derive(Clone, Debug)]
 pub struct Pool(Arc<Shared>);
 
-/// A range that returns to its pool when dropped.
+/// Bytes that return to their pool when dropped. Every range, lease and pipe over them keeps it.
 #[derive(Debug)]
-pub(crate) struct Cut {
+pub(super) struct Cut {
     pool: Pool,
     at: usize,
     len: usize,
@@ -40,12 +40,14 @@ impl Pool {
     /// # Errors
     /// As [`Region::map`].
     pub fn new(len: usize, options: MapOptions) -> Result<Pool> {
-        let len = len.max(1).next_multiple_of(GRAIN);
+        let whole = len.max(1).checked_next_multiple_of(GRAIN);
+        let too_long = || Error::new(ErrorKind::InvalidInput, "map", format!("{len} bytes of memory"));
+        let len = whole.ok_or_else(too_long)?;
         let region = Region::map(len, options)?;
         Ok(Pool(Arc::new(Shared { region, free: Mutex::new(Free { holes: vec![(0, len)] }) })))
     }
 
-    /// The region under the pool.
+    /// The region under the pool: all of its bytes, those that were taken too. Leases keep its users apart.
     pub fn region(&self) -> &Region {
         &self.0.region
     }
@@ -55,18 +57,20 @@ impl Pool {
         self.0.free.lock().unwrap_or_else(PoisonError::into_inner).holes.iter().map(|h| h.1).sum()
     }
 
-    /// The first hole of at least `len` bytes (rounded up to 4 KiB) becomes a cut.
-    pub(crate) fn take(&self, len: usize) -> Result<(MemoryRange, Cut)> {
-        let rounded = len.max(1).next_multiple_of(GRAIN);
+    /// The first hole of at least `len` bytes (rounded up to 4 KiB) becomes a range. It returns to the pool when nothing
+    /// refers to it any more: no place, no pipe, no lease.
+    pub(crate) fn take(&self, len: usize) -> Result<MemoryRange> {
+        let rounded = len.max(1).checked_next_multiple_of(GRAIN);
         let mut free = self.0.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(index) = free.holes.iter().position(|h| h.1 >= rounded) else {
+        let found = rounded.and_then(|rounded| Some((rounded, free.holes.iter().position(|h| h.1 >= rounded)?)));
+        let Some((rounded, index)) = found else {
             let largest = free.holes.iter().map(|h| h.1).max().unwrap_or(0);
             return Err(Error::new(
                 ErrorKind::OutOfMemory,
                 "take",
                 format!("{len} bytes from a pool of {}, whose largest hole is {largest}", self.0.region.len()),
             )
-            .advice("drop a place of this pool, or make a larger pool"));
+            .advice("drop a place of this pool, and the pipes that are connected to it, or make a larger pool"));
         };
         let (at, hole) = free.holes[index];
         if hole == rounded {
@@ -75,8 +79,8 @@ impl Pool {
             free.holes[index] = (at + rounded, hole - rounded);
         }
         drop(free);
-        let range = self.0.region.range(at, len)?;
-        Ok((range, Cut { pool: self.clone(), at, len: rounded }))
+        let cut = Cut { pool: self.clone(), at, len: rounded };
+        Ok(self.0.region.range(at, len)?.of_cut(cut))
     }
 }
 

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
+use super::bytes;
 use super::lease::{Lease, LeaseMut, RawLease};
+use super::pool::Cut;
 use super::table::{Access, Table};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -60,6 +62,8 @@ pub(super) struct Inner {
     pub(super) table: Table,
     id: u64,
     options: MapOptions,
+    /// Others than those who lease may change the bytes.
+    shared: bool,
     /// How often pages were given back.
     generation: AtomicU64,
 }
@@ -103,7 +107,7 @@ impl Region {
         let Some(base) = NonNull::new(base.cast::<u8>()) else {
             return Err(Error::new(ErrorKind::OutOfMemory, "map", "the kernel returned address 0"));
         };
-        let skip = if align == 0 { 0 } else { base.as_ptr().align_offset(HUGE) };
+        let skip = if align == 0 { 0 } else { base.addr().get().wrapping_neg() % HUGE };
         // SAFETY: skip is smaller than HUGE, by which the mapping is longer than len.
         let start = unsafe { base.add(skip) };
         let region = Region(Arc::new(Inner {
@@ -113,6 +117,7 @@ impl Region {
             table: Table::new(),
             id: next_id(),
             options,
+            shared: false,
             generation: AtomicU64::new(0),
         }));
         if align != 0 {
@@ -135,6 +140,19 @@ impl Region {
     /// `start..start + len` must stay valid for reads and writes until `keeper` is dropped, and must not be reached by
     /// any other way while a lease or a transfer holds it.
     pub unsafe fn foreign(start: NonNull<u8>, len: usize, keeper: Box<dyn Any + Send + Sync>) -> Region {
+        Region::over((start, len), keeper, false)
+    }
+
+    /// As [`foreign`](Self::foreign), of memory that others reach as well, without asking: other processes, other mappings
+    /// of the same pages, whoever has the descriptor of the file. Transfers move its bytes; nobody gets a reference to them.
+    ///
+    /// # Safety
+    /// `start..start + len` must stay valid for reads and writes until `keeper` is dropped.
+    pub unsafe fn shared(start: NonNull<u8>, len: usize, keeper: Box<dyn Any + Send + Sync>) -> Region {
+        Region::over((start, len), keeper, true)
+    }
+
+    fn over((start, len): (NonNull<u8>, usize), keeper: Box<dyn Any + Send + Sync>, shared: bool) -> Region {
         Region(Arc::new(Inner {
             start,
             len,
@@ -142,8 +160,14 @@ impl Region {
             table: Table::new(),
             id: next_id(),
             options: MapOptions { pages: Pages::Small, prefault: false, node: None },
+            shared,
             generation: AtomicU64::new(0),
         }))
+    }
+
+    /// Whether others than those who lease may change the bytes at any time: then [`MemoryRange::lease`] is refused.
+    pub fn is_shared(&self) -> bool {
+        self.0.shared
     }
 
     /// The length in bytes.
@@ -179,7 +203,7 @@ impl Region {
     /// `OutOfRange` where it does not lie within the region.
     pub fn range(&self, at: usize, len: usize) -> Result<MemoryRange> {
         check_range("range", at, len, self.len())?;
-        Ok(MemoryRange { region: self.clone(), at, len })
+        Ok(MemoryRange { region: self.clone(), at, len, cut: None })
     }
 
     fn bind(&self, node: u32) -> Result<()> {
@@ -209,6 +233,8 @@ pub struct MemoryRange {
     region: Region,
     at: usize,
     len: usize,
+    /// What the range was taken from a pool by: the pool gives the bytes to nobody else while anything refers to them.
+    cut: Option<Arc<Cut>>,
 }
 
 impl MemoryRange {
@@ -240,7 +266,12 @@ impl MemoryRange {
     /// `OutOfRange` where it does not lie within.
     pub fn range(&self, at: usize, len: usize) -> Result<MemoryRange> {
         check_range("range", at, len, self.len)?;
-        Ok(MemoryRange { region: self.region.clone(), at: self.at + at, len })
+        Ok(MemoryRange { region: self.region.clone(), at: self.at + at, len, cut: self.cut.clone() })
+    }
+
+    /// The range, which belongs to a cut of a pool.
+    pub(super) fn of_cut(self, cut: Cut) -> MemoryRange {
+        MemoryRange { cut: Some(Arc::new(cut)), ..self }
     }
 
     /// Whether both ranges are the same bytes.
@@ -256,17 +287,86 @@ impl MemoryRange {
     /// Leases the whole range for reading.
     ///
     /// # Errors
-    /// `Busy` while somebody may write any of these bytes.
+    /// `Busy` while somebody may write any of these bytes; `Unsupported` where others may change them whatever is leased
+    /// (a mapped file, shared memory): [`read`](Self::read) and [`write`](Self::write) copy, and pipes move.
     pub fn lease(&self) -> Result<Lease> {
+        self.check_own()?;
         Ok(Lease(self.raw_lease(Access::Read)?))
     }
 
     /// Leases the whole range for writing.
     ///
     /// # Errors
-    /// `Busy` while anybody else holds any of these bytes.
+    /// `Busy` while anybody else holds any of these bytes; `Unsupported` as for [`lease`](Self::lease).
     pub fn lease_mut(&self) -> Result<LeaseMut> {
+        self.check_own()?;
         Ok(LeaseMut(self.raw_lease(Access::Write)?))
+    }
+
+    /// As [`lease`](Self::lease), also of bytes that others could change.
+    ///
+    /// # Safety
+    /// While the lease lives, nobody changes the bytes who does not lease them here: no other process, no other mapping, no
+    /// write through a descriptor of the file, no pipe to that file.
+    ///
+    /// # Errors
+    /// `Busy`.
+    pub unsafe fn lease_unchecked(&self) -> Result<Lease> {
+        Ok(Lease(self.raw_lease(Access::Read)?))
+    }
+
+    /// As [`lease_mut`](Self::lease_mut), also of bytes that others could reach.
+    ///
+    /// # Safety
+    /// While the lease lives, nobody reads or changes the bytes who does not lease them here, as for
+    /// [`lease_unchecked`](Self::lease_unchecked).
+    ///
+    /// # Errors
+    /// `Busy`.
+    pub unsafe fn lease_mut_unchecked(&self) -> Result<LeaseMut> {
+        Ok(LeaseMut(self.raw_lease(Access::Write)?))
+    }
+
+    /// Copies the bytes at `at` into a buffer, also of memory that others may change: what they change meanwhile is there in
+    /// any part.
+    ///
+    /// # Errors
+    /// `OutOfRange`; `Busy` while somebody of this process may write them.
+    pub fn read(&self, at: usize, into: &mut [u8]) -> Result<()> {
+        let lease = self.range(at, into.len())?.raw_lease(Access::Read)?;
+        // SAFETY: the lease gives the right to read as many bytes as the buffer has, and the buffer is borrowed for writing.
+        unsafe { bytes::copy(lease.address().cast_const(), into.as_mut_ptr(), into.len()) };
+        Ok(())
+    }
+
+    /// A copy of all of its bytes, as by [`read`](Self::read).
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn to_vec(&self) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.len];
+        self.read(0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Copies a buffer over the bytes at `at`, also of memory that others may change.
+    ///
+    /// # Errors
+    /// `OutOfRange`; `Busy` while anybody of this process holds them.
+    pub fn write(&self, at: usize, from: &[u8]) -> Result<()> {
+        let lease = self.range(at, from.len())?.raw_lease(Access::Write)?;
+        // SAFETY: the lease gives the right to write as many bytes as the buffer has; a buffer that is borrowed is not leased.
+        unsafe { bytes::copy(from.as_ptr(), lease.address(), from.len()) };
+        Ok(())
+    }
+
+    /// References are given to bytes only that nobody changes who does not lease them.
+    fn check_own(&self) -> Result<()> {
+        if self.region.is_shared() {
+            return Err(Error::new(ErrorKind::Unsupported, "lease", "bytes that others may change whatever is leased")
+                .advice("copy them with `read` and `write`, or move them by a pipe"));
+        }
+        Ok(())
     }
 
     /// Leases the whole range for a transfer.
@@ -284,7 +384,7 @@ impl MemoryRange {
         drop(table);
         // SAFETY: at lies within the region, checked when the range was made.
         let start = unsafe { self.region.0.start.add(self.at) };
-        Ok(RawLease { start, region: self.region.clone(), range, access, whole: None })
+        Ok(RawLease { start, region: self.region.clone(), range, access, whole: None, _cut: self.cut.clone() })
     }
 
     /// Touches every page, so that later access does not fault.

@@ -16,7 +16,9 @@ const SEAL_IT: &str = "seal it with fcntl(F_ADD_SEALS, F_SEAL_SHRINK) once it ha
 
 impl Region {
     /// Maps the first `len` bytes of a memfd, which other processes may have mapped, too; `keeper` is dropped when nothing
-    /// refers to them any more, just before they are unmapped. Leases regulate this process alone: what others do to the bytes meanwhile is theirs to agree on.
+    /// refers to them any more, just before they are unmapped. Leases regulate this mapping alone: what others do to the bytes
+    /// meanwhile is theirs to agree on. So the region is [shared](Region::is_shared), unless the memfd is sealed against
+    /// writing (`F_SEAL_WRITE`), which nobody can undo.
     ///
     /// The memfd must be sealed against shrinking, so that nobody can take its pages away while they are in use. Mapped for
     /// reading, no lease for writing is granted on it, ever.
@@ -66,10 +68,17 @@ impl Region {
         // SAFETY: the mapping was just made with this length; advice changes no byte, and is refused where it makes no sense.
         unsafe { libc::madvise(base.as_ptr().cast(), whole, libc::MADV_HUGEPAGE) };
         let keeper = Keeper { _first: keeper, _unmap: Unmap { base, len: whole } };
-        // SAFETY: the mapping is valid until `Unmap` is dropped; the seal keeps its pages there; nobody else of this process
-        // knows its address. That other processes may write the bytes is said in the module's promise. One for reading is
-        // never written, for the lease below stands in the way of every other lease for writing.
-        let region = unsafe { Region::foreign(base, whole, Box::new(keeper)) };
+        let is_constant = access == Access::Read && seals.contains(SealFlags::WRITE);
+        // SAFETY: the mapping is valid until `Unmap` is dropped, and the seal keeps its pages there. Nobody changes the bytes of
+        // a memfd that is sealed against writing: the kernel sets that seal only where no mapping for writing exists, and
+        // makes none afterwards. Others may change, and are shared. One for reading is never written, for the lease below
+        // stands in the way of every lease for writing.
+        let region = unsafe {
+            match is_constant {
+                true => Region::foreign(base, whole, Box::new(keeper)),
+                false => Region::shared(base, whole, Box::new(keeper)),
+            }
+        };
         if access == Access::Read {
             region.0.table.lock().add(0..whole, Access::Read);
         }
@@ -141,8 +150,10 @@ mod tests {
         let kept = Arc::new(());
         let one = Region::map_sealed(fd.as_fd(), 10_000, Access::Write, Box::new(kept.clone())).unwrap();
         let two = map(&fd, 5000, Access::Read).unwrap();
-        one.range(0, 10_000).unwrap().lease_mut().unwrap()[4999] = 7;
-        assert_eq!(two.range(0, 5000).unwrap().lease().unwrap()[4999], 7);
+        one.range(0, 10_000).unwrap().write(4999, &[7]).unwrap();
+        let mut seen = [0];
+        two.range(0, 5000).unwrap().read(4999, &mut seen).unwrap();
+        assert_eq!(seen, [7]);
         assert_eq!(Arc::strong_count(&kept), 2);
         drop(one);
         assert_eq!(Arc::strong_count(&kept), 1);
@@ -152,7 +163,30 @@ mod tests {
     fn mapped_for_reading_it_is_never_leased_for_writing() {
         let region = map(&memfd(4096, SealFlags::SHRINK | SealFlags::WRITE), 4096, Access::Read).unwrap();
         assert_eq!(region.range(8, 8).unwrap().lease_mut().unwrap_err().kind(), ErrorKind::Busy);
+        assert_eq!(region.range(8, 8).unwrap().write(0, &[1]).unwrap_err().kind(), ErrorKind::Busy);
         assert_eq!(region.range(0, 4096).unwrap().lease().unwrap()[0], 0);
+    }
+
+    #[test]
+    fn bytes_that_others_may_change_are_given_by_copy_only() {
+        let fd = memfd(4096, SealFlags::SHRINK);
+        let (one, two) = (map(&fd, 4096, Access::Write).unwrap(), map(&fd, 4096, Access::Read).unwrap());
+        // Sealed against writing from now on, but not what was mapped before.
+        let later = memfd(4096, SealFlags::SHRINK | SealFlags::FUTURE_WRITE);
+        let third = map(&later, 4096, Access::Read).unwrap();
+        for region in [&one, &two, &third] {
+            let range = region.range(0, 10).unwrap();
+            assert!(region.is_shared());
+            assert_eq!(range.lease().unwrap_err().kind(), ErrorKind::Unsupported);
+            assert_eq!(range.lease_mut().unwrap_err().kind(), ErrorKind::Unsupported);
+        }
+        let range = one.range(0, 10).unwrap();
+        // SAFETY: nobody else has this memory but `two`, and nobody uses that here.
+        unsafe { range.lease_mut_unchecked() }.unwrap().fill(5);
+        // SAFETY: as above.
+        assert_eq!(unsafe { two.range(0, 10).unwrap().lease_unchecked() }.unwrap()[..], [5; 10]);
+        let constant = map(&memfd(4096, SealFlags::SHRINK | SealFlags::WRITE), 4096, Access::Read).unwrap();
+        assert!(!constant.is_shared() && constant.range(0, 10).unwrap().lease().is_ok());
     }
 
     #[test]

@@ -2,10 +2,13 @@
 //!
 //! A spin lock around a short list. A short copy between memories takes the lock, looks, copies and lets go, which
 //! costs one atomic exchange a region; a mutex would cost two and the target of 30 ns over memcpy would be out of reach.
+//! Leases for which the list has no room are in a tree (`intervals.rs`), which costs nothing while there are few.
 
 use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::intervals::Intervals;
 
 /// What a lease permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,13 +25,23 @@ struct Held {
     access: Access,
 }
 
+/// Leases that are looked through one by one: about as quick as the tree for so many.
+const FEW: usize = 16;
+
+struct Leases {
+    /// All of them.
+    count: usize,
+    few: Vec<Held>,
+    many: Intervals,
+}
+
 /// The leases held on one region.
 pub(super) struct Table {
     locked: AtomicBool,
-    held: UnsafeCell<Vec<Held>>,
+    leases: UnsafeCell<Leases>,
 }
 
-// SAFETY: `held` is reached only through `Locked`, and at most one `Locked` exists, because `lock` makes one only after
+// SAFETY: `leases` is reached only through `Locked`, and at most one `Locked` exists, because `lock` makes one only after
 // it changed `locked` from false to true, and the drop of `Locked` is what changes it back.
 unsafe impl Sync for Table {}
 // SAFETY: the table owns plain integers.
@@ -36,7 +49,8 @@ unsafe impl Send for Table {}
 
 impl Table {
     pub(super) fn new() -> Self {
-        Table { locked: AtomicBool::new(false), held: UnsafeCell::new(Vec::with_capacity(16)) }
+        let leases = Leases { count: 0, few: Vec::with_capacity(FEW), many: Intervals::default() };
+        Table { locked: AtomicBool::new(false), leases: UnsafeCell::new(leases) }
     }
 
     #[inline]
@@ -65,43 +79,67 @@ pub(super) struct Locked<'a> {
 
 impl Locked<'_> {
     #[inline]
-    fn held(&self) -> &Vec<Held> {
-        // SAFETY: `self` is the only `Locked` of this table (see `Sync for Table`), so nobody writes the list.
-        unsafe { &*self.table.held.get() }
+    fn leases(&self) -> &Leases {
+        // SAFETY: `self` is the only `Locked` of this table (see `Sync for Table`), so nobody writes the leases.
+        unsafe { &*self.table.leases.get() }
     }
 
     #[inline]
-    fn held_mut(&mut self) -> &mut Vec<Held> {
+    fn leases_mut(&mut self) -> &mut Leases {
         // SAFETY: `self` is the only `Locked` of this table, and it is borrowed mutably.
-        unsafe { &mut *self.table.held.get() }
+        unsafe { &mut *self.table.leases.get() }
     }
 
-    /// The first lease that stands in the way of `access` to `range`.
+    /// A lease that stands in the way of `access` to `range`. An empty range holds nothing, wherever it lies.
     #[inline]
     pub(super) fn conflict(&self, range: &Range<usize>, access: Access) -> Option<Range<usize>> {
-        self.held()
-            .iter()
-            .find(|h| {
-                // An empty range holds nothing, wherever it lies.
-                (access == Access::Write || h.access == Access::Write)
-                    && !h.range.is_empty()
-                    && !range.is_empty()
-                    && h.range.start < range.end
-                    && range.start < h.range.end
-            })
-            .map(|h| h.range.clone())
+        // The way of a short copy: nothing is held.
+        if self.leases().count == 0 { None } else { self.conflict_among(range, access) }
+    }
+
+    #[inline(never)]
+    fn conflict_among(&self, range: &Range<usize>, access: Access) -> Option<Range<usize>> {
+        let writing = access == Access::Write;
+        let leases = self.leases();
+        let overlaps = |h: &&Held| {
+            (writing || h.access == Access::Write)
+                && h.range.start < range.end
+                && range.start < h.range.end
+                && !range.is_empty()
+        };
+        match leases.few.iter().find(overlaps) {
+            Some(held) => Some(held.range.clone()),
+            None if leases.many.is_empty() || range.is_empty() => None,
+            None => leases.many.overlap(range, !writing),
+        }
     }
 
     #[inline]
     pub(super) fn add(&mut self, range: Range<usize>, access: Access) {
-        self.held_mut().push(Held { range, access });
+        if range.is_empty() {
+            return;
+        }
+        let leases = self.leases_mut();
+        leases.count += 1;
+        if leases.few.len() < FEW {
+            leases.few.push(Held { range, access });
+        } else {
+            leases.many.add(range, access);
+        }
     }
 
     #[inline]
     pub(super) fn remove(&mut self, range: &Range<usize>, access: Access) {
-        let held = self.held_mut();
-        if let Some(at) = held.iter().position(|h| h.range == *range && h.access == access) {
-            held.swap_remove(at);
+        if range.is_empty() {
+            return;
+        }
+        let leases = self.leases_mut();
+        leases.count -= 1;
+        if let Some(at) = leases.few.iter().position(|h| h.range == *range && h.access == access) {
+            leases.few.swap_remove(at);
+        } else {
+            let there = leases.many.remove(range, access);
+            debug_assert!(there, "a lease on {range:?} that nobody holds");
         }
     }
 }

@@ -54,10 +54,13 @@ fn a_refusal_names_both_ranges() {
     assert!(said.contains("12..62") && said.contains("10..15"), "{said}");
 }
 
+/// (bytes of the region, bytes of the longest lease, leases at most): a few, as in most programs, and as many as fit.
+const CROWDS: [(usize, usize, usize); 2] = [(64, 12, 12), (400, 5, 200)];
+
 #[test]
 fn leases_agree_with_a_naive_list() {
-    for seed in 1..4 {
-        let whole = region(64);
+    for (seed, (bytes, longest, most)) in (1..4).flat_map(|seed| CROWDS.map(|crowd| (seed, crowd))) {
+        let whole = region(bytes);
         let mut random = Random(seed);
         let mut held: Vec<(usize, usize, Access, RawLease)> = Vec::new();
         for step in 0..ROUNDS {
@@ -65,9 +68,10 @@ fn leases_agree_with_a_naive_list() {
                 held.swap_remove(random.below(held.len()));
                 continue;
             }
-            let at = random.below(64);
+            let at = random.below(bytes);
             // Not empty: see `an_empty_lease_stands_in_nobodys_way`.
-            let end = at + 1 + random.below(64 - at).min(12);
+            let room = bytes - at;
+            let end = at + 1 + random.below(room).min(longest - 1);
             let access = if random.below(3) == 0 { Access::Write } else { Access::Read };
             // The naive answer: byte by byte.
             let stands = |h: &(usize, usize, Access, RawLease)| {
@@ -80,7 +84,7 @@ fn leases_agree_with_a_naive_list() {
                 assert_eq!((lease.len(), lease.place().1, lease.access()), (end - at, at, access));
                 held.push((at, end, access, lease));
             }
-            if held.len() > 12 {
+            if held.len() > most {
                 held.clear();
             }
         }
@@ -352,21 +356,21 @@ fn the_pool_never_gives_bytes_twice_and_joins_what_returns() {
         let mut owner = [false; PAGES];
         for step in 0..ROUNDS {
             if random.below(2) == 0 && !taken.is_empty() {
-                let (range, cut): (MemoryRange, super::Cut) = taken.swap_remove(random.below(taken.len()));
+                let range: MemoryRange = taken.swap_remove(random.below(taken.len()));
                 owner[range.at() / 4096..(range.at() + range.len()).div_ceil(4096)].fill(false);
-                drop(cut);
+                drop(range);
             } else {
                 let len = 1 + random.below(6 * 4096);
                 let pages = len.div_ceil(4096);
                 // The naive answer: the longest run of free pages.
                 let longest = owner.split(|o| *o).map(<[bool]>::len).max().unwrap_or(0);
                 match pool.take(len) {
-                    Ok((range, cut)) => {
+                    Ok(range) => {
                         assert_eq!((range.len(), range.at() % 4096), (len, 0));
                         let pages = &mut owner[range.at() / 4096..range.at() / 4096 + pages];
                         assert!(pages.iter().all(|o| !*o), "seed {seed} step {step}: bytes were given twice");
                         pages.fill(true);
-                        taken.push((range, cut));
+                        taken.push(range);
                     }
                     Err(e) => {
                         assert_eq!(e.kind(), ErrorKind::OutOfMemory);

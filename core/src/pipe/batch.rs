@@ -1,4 +1,5 @@
 //! Many short transfers of one pipe, submitted together and taken as they come.
+#![deny(clippy::arithmetic_side_effects)]
 
 use std::collections::VecDeque;
 
@@ -70,7 +71,7 @@ impl Batch<'_> {
     pub fn submit(&mut self, transfers: impl IntoIterator<Item = (u64, Span)>) {
         let Body::Queued(queue) = &self.pipe.body else {
             for (tag, span) in transfers {
-                self.under_way += 1;
+                self.under_way = self.under_way.saturating_add(1);
                 let result = self.pipe.transfer(span);
                 self.arrivals.lock().push_back(Finished { tag, result });
             }
@@ -78,8 +79,8 @@ impl Batch<'_> {
         };
         let mut parts = Vec::new();
         for (tag, span) in transfers {
-            self.under_way += 1;
-            match queue.leases(span) {
+            self.under_way = self.under_way.saturating_add(1);
+            match self.pipe.check(span).and_then(|span| queue.leases(span.span())) {
                 Ok((source, target)) => {
                     let sink = self.arrivals.clone();
                     parts.push(Part { at: tag, span, source, target, sink, bell: None });

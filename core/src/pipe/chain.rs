@@ -1,4 +1,5 @@
 //! Routes of two hops.
+#![deny(clippy::arithmetic_side_effects)]
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +9,7 @@ use crate::backend::{Counters, Inline};
 use crate::error::Result;
 use crate::locator::Dram;
 use crate::plan::{BOUNCE_BYTES, Shape};
-use crate::span::Span;
+use crate::span::{Bounded, Span};
 
 pub(crate) enum Stage {
     Inline(Box<dyn Inline>),
@@ -61,7 +62,7 @@ impl Chain {
         self.stages.iter().map(Stage::counters).collect()
     }
 
-    pub(crate) fn transfer(&self, span: Span) -> Result<()> {
+    pub(crate) fn transfer(&self, span: Bounded) -> Result<()> {
         match self.shape {
             Shape::Bounce => self.bounce(span),
             Shape::Direct | Shape::Placement => self.place(span),
@@ -69,8 +70,8 @@ impl Chain {
     }
 
     /// The first hop brings the bytes, the later ones work on them where they are.
-    fn place(&self, span: Span) -> Result<()> {
-        let mut span = span;
+    fn place(&self, span: Bounded) -> Result<()> {
+        let mut span = span.span();
         for stage in &self.stages {
             stage.finish(stage.start(span)?)?;
             span.source = span.target;
@@ -79,56 +80,80 @@ impl Chain {
     }
 
     /// Fills one buffer while the other is emptied.
-    fn bounce(&self, span: Span) -> Result<()> {
+    fn bounce(&self, span: Bounded) -> Result<()> {
         let [up, down] = self.stages.as_slice() else { unreachable!("a bounce has two hops") };
         let buffers = self.bounce.lock().unwrap_or_else(PoisonError::into_inner);
-        let pieces = span.len.div_ceil(BOUNCE_BYTES as u64);
-        let piece = |i: u64| {
-            let at = i * BOUNCE_BYTES as u64;
-            (at, (span.len - at).min(BOUNCE_BYTES as u64))
-        };
-        let slot = |i: u64| (i % buffers.len() as u64) * BOUNCE_BYTES as u64;
-        let read = |i: u64| {
-            let (at, len) = piece(i);
-            up.start(Span { source: span.source + at, target: slot(i), len })
-        };
-        let mut reading = VecDeque::new();
-        let mut writing: VecDeque<(u64, Started)> = VecDeque::new();
+        let mut pieces = Pieces { span, at: 0, number: 0, buffers: buffers.len() };
+        // Pieces whose bytes are on their way into a buffer, and out of it, in order.
+        let mut reading: VecDeque<(Piece, Started)> = VecDeque::new();
+        let mut writing: VecDeque<(Piece, Started)> = VecDeque::new();
         let mut moved = 0;
         let mut run = || -> Result<()> {
-            let mut next = 0;
-            for i in 0..pieces {
-                while next < pieces && next < i + buffers.len() as u64 {
-                    // The buffer is free once the write that used it is done.
-                    if let Some((w, _)) = writing.front()
-                        && w + buffers.len() as u64 <= next
-                        && let Some((w, started)) = writing.pop_front()
+            loop {
+                while reading.len() < buffers.len() {
+                    let Some(piece) = pieces.next() else { break };
+                    // A buffer is free once the write that used it is done.
+                    if let Some((before, _)) = writing.front()
+                        && before.slot == piece.slot
+                        && let Some((before, started)) = writing.pop_front()
                     {
                         down.finish(started)?;
-                        moved = piece(w).0 + piece(w).1;
+                        moved = before.end;
                     }
-                    reading.push_back(read(next)?);
-                    next += 1;
+                    let started = up.start(Span { target: piece.slot, ..piece.span.span() })?;
+                    reading.push_back((piece, started));
                 }
-                let Some(started) = reading.pop_front() else { unreachable!("piece {i} was started above") };
+                let Some((piece, started)) = reading.pop_front() else { break };
                 up.finish(started)?;
-                let (at, len) = piece(i);
-                writing.push_back((i, down.start(Span { source: slot(i), target: span.target + at, len })?));
+                let started = down.start(Span { source: piece.slot, ..piece.span.span() })?;
+                writing.push_back((piece, started));
             }
-            while let Some((w, started)) = writing.pop_front() {
+            while let Some((piece, started)) = writing.pop_front() {
                 down.finish(started)?;
-                moved = piece(w).0 + piece(w).1;
+                moved = piece.end;
             }
             Ok(())
         };
         let result = run();
         // After an error the others are waited for: they hold the buffers.
-        for started in reading {
+        for (_, started) in reading {
             let _ = up.finish(started);
         }
         for (_, started) in writing {
             let _ = down.finish(started);
         }
         result.map_err(|e| e.bytes_done(moved))
+    }
+}
+
+/// What a buffer holds of a span.
+#[derive(Clone, Copy)]
+struct Piece {
+    span: Bounded,
+    /// Where the buffer begins in the memory of all buffers.
+    slot: u64,
+    /// Where the piece ends in the whole span.
+    end: u64,
+}
+
+/// A span in pieces of a buffer's length, which take the buffers in turns.
+struct Pieces {
+    span: Bounded,
+    at: u64,
+    number: usize,
+    buffers: usize,
+}
+
+impl Iterator for Pieces {
+    type Item = Piece;
+
+    fn next(&mut self) -> Option<Piece> {
+        let left = self.span.len.checked_sub(self.at).filter(|left| *left > 0)?;
+        let len = left.min(BOUNCE_BYTES as u64);
+        let slot = self.number.checked_rem(self.buffers)?.checked_mul(BOUNCE_BYTES)? as u64;
+        let span = self.span.part(self.at, len).ok()?;
+        let end = self.at.checked_add(len)?;
+        (self.at, self.number) = (end, self.number.wrapping_add(1));
+        Some(Piece { span, slot, end })
     }
 }

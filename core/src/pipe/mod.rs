@@ -17,10 +17,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::backend::{Ask, Constraints, Inline, Mover};
-use crate::error::Result;
-use crate::locator::Endpoint;
+use crate::error::{Error, ErrorKind, Result};
+use crate::locator::{Endpoint, Handle};
 use crate::plan::{Leg, Plan, Route, Shape};
-use crate::span::Span;
+use crate::span::{Bounded, Bounds, LAST, Span};
 use crate::topology::Topology;
 use chain::Chain;
 use queue::Queue;
@@ -34,6 +34,7 @@ pub struct Pipe {
     body: Body,
     source: Endpoint,
     target: Endpoint,
+    bounds: Bounds,
 }
 
 /// What the runtime works with.
@@ -119,7 +120,36 @@ impl Pipe {
                 Body::Chain(Chain::new(shape, stages.collect(), plan.bounce))
             }
         };
-        Ok(Pipe { route: plan.route, body, source, target })
+        Ok(Pipe::new(plan.route, body, (source, target)))
+    }
+
+    fn new(route: Route, body: Body, (source, target): (Endpoint, Endpoint)) -> Pipe {
+        let bounds = Bounds { source: end_of(&source), target: end_of(&target) };
+        Pipe { route, body, source, target, bounds }
+    }
+
+    /// The span, if it lies within both ends: the door of every flavor. What is behind it cuts without looking again.
+    ///
+    /// # Errors
+    /// `OutOfRange`.
+    #[inline]
+    pub(crate) fn check(&self, span: Span) -> Result<Bounded> {
+        self.bounds.check(span).ok_or_else(|| self.outside(span))
+    }
+
+    #[cold]
+    fn outside(&self, span: Span) -> Error {
+        let within = |at: u64, end: u64| at.checked_add(span.len).is_some_and(|last| last <= end);
+        let (at, end, place, side) = match within(span.source, self.bounds.source) {
+            false => (span.source, self.bounds.source, &self.source, "from"),
+            true => (span.target, self.bounds.target, &self.target, "to"),
+        };
+        let why = match end {
+            LAST => "beyond the last offset that the kernel knows".to_owned(),
+            end => format!("which ends at {end}"),
+        };
+        let context = format!("{} bytes at {at} {side} {}, {why}", span.len, place.facts.name);
+        Error::new(ErrorKind::OutOfRange, "transfer", context)
     }
 
     /// Moves a span; returns when the bytes are there.
@@ -129,9 +159,10 @@ impl Pipe {
     /// the bytes done.
     #[inline]
     pub fn transfer(&self, span: Span) -> Result<()> {
+        let span = self.check(span)?;
         match &self.body {
-            Body::Inline(inline) => inline.transfer(span),
-            Body::Queued(queue) => queue.wait(queue.submit(span)?),
+            Body::Inline(inline) => inline.transfer(span.span()),
+            Body::Queued(queue) => queue.wait(queue.submit(span.span())?),
             Body::Chain(chain) => chain.transfer(span),
             Body::Staged(staged) => staged.start(span)?.wait(),
         }
@@ -142,9 +173,10 @@ impl Pipe {
     /// # Errors
     /// `OutOfRange`, `Busy`: nothing was started.
     pub fn start(&self, span: Span) -> Result<Transfer> {
+        let span = self.check(span)?;
         Ok(Transfer(match &self.body {
-            Body::Inline(inline) => State::Finished(inline.transfer(span)),
-            Body::Queued(queue) => State::Pending { token: queue.submit(span)?, queue: queue.clone() },
+            Body::Inline(inline) => State::Finished(inline.transfer(span.span())),
+            Body::Queued(queue) => State::Pending { token: queue.submit(span.span())?, queue: queue.clone() },
             Body::Chain(chain) => State::Finished(chain.transfer(span)),
             Body::Staged(staged) => State::Staged(Box::new(staged.start(span)?)),
         }))
@@ -185,6 +217,15 @@ impl Pipe {
             Body::Staged(staged) => return staged.report(&self.route),
         };
         Report::new(&self.route, counters)
+    }
+}
+
+/// Where a place ends for spans. That a file may end before is found out by the transfer.
+fn end_of(place: &Endpoint) -> u64 {
+    match &place.handle {
+        Handle::Memory(range) => range.len() as u64,
+        Handle::Other(_) => place.facts.len.map_or(LAST, |len| len.min(LAST)),
+        Handle::File(_) | Handle::Staging(_) | Handle::Reader(_) => LAST,
     }
 }
 

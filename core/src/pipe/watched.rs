@@ -1,4 +1,5 @@
 //! Movers into files that tell the file's watches what they are about to write, and when it is over.
+#![deny(clippy::arithmetic_side_effects)]
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::BorrowedFd;
@@ -45,7 +46,7 @@ impl Inline for WatchedInline {
 }
 
 impl InParts for WatchedInline {
-    fn transfer_part(&self, part: &Job, whole: u64) -> Result<()> {
+    fn transfer_part(&self, part: &mut Job, whole: u64) -> Result<()> {
         match self.inner.parts() {
             Some(parts) => self.watchers.around(target_of(part.span), || parts.transfer_part(part, whole)),
             None => self.transfer(part.span),

@@ -156,10 +156,10 @@ fn carry_out(moving: &Arc<Moving>, at: u64, len: u64) {
 
 /// Carries out a part; None where its queue has told of it already.
 fn transfer(moving: &Arc<Moving>, at: u64, len: u64) -> Result<Option<Result<()>>> {
-    let job = moving.job(at, len)?;
+    let mut job = moving.job(at, len)?;
     match moving.line.pipe.carrier() {
         Carrier::Inline(inline) => Ok(Some(match inline.parts() {
-            Some(parts) => parts.transfer_part(&job, moving.span.len),
+            Some(parts) => parts.transfer_part(&mut job, moving.span.len),
             None => inline.transfer(job.span),
         })),
         Carrier::Whole(pipe) => Ok(Some(pipe.transfer(job.span))),

@@ -5,7 +5,7 @@ use super::station::Station;
 use super::tally::Tally;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipe::Pipe;
-use crate::span::Span;
+use crate::span::Bounded;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -60,7 +60,7 @@ impl Line {
     }
 
     /// Bytes by which a transfer begins after a border of parts.
-    pub(crate) fn misfit(&self, span: Span) -> u64 {
+    pub(crate) fn misfit(&self, span: Bounded) -> u64 {
         match self.anchor {
             Anchor::Source => span.source % ALIGN,
             Anchor::Target => span.target % ALIGN,

@@ -52,7 +52,7 @@ use crate::memory::Access;
 use crate::pipe::queue::lease;
 use crate::pipe::{Carrier, Pipe, Report};
 use crate::plan::Route;
-use crate::span::Span;
+use crate::span::{Bounded, Span};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::thread::JoinHandle;
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -377,6 +377,7 @@ impl RuntimePipe {
     /// `OutOfRange`, `Busy` (the bytes are held by somebody else): nothing was started.
     #[inline]
     pub fn transfer(&self, span: Span) -> Result<Handle> {
+        let span = self.line.pipe.check(span)?;
         if self.is_at_once(span) { self.now(span) } else { self.start(span, true) }
     }
 
@@ -386,8 +387,8 @@ impl RuntimePipe {
     /// As [`transfer`](Self::transfer), and `Busy` where the queue is full.
     #[allow(clippy::result_large_err)]
     pub fn try_transfer(&self, span: Span) -> std::result::Result<Handle, Refused> {
-        let outcome = if self.is_at_once(span) { self.now(span) } else { self.start(span, false) };
-        outcome.map_err(|error| Refused { span, error })
+        let started = |span| if self.is_at_once(span) { self.now(span) } else { self.start(span, false) };
+        self.line.pipe.check(span).and_then(started).map_err(|error| Refused { span, error })
     }
 
     /// Starts transfers, and gives one handle for all.
@@ -400,7 +401,7 @@ impl RuntimePipe {
 
     /// Whether it runs on the caller. Beside others that are held back, only what is in a hurry does.
     #[inline]
-    fn is_at_once(&self, span: Span) -> bool {
+    fn is_at_once(&self, span: Bounded) -> bool {
         self.at_once
             && span.len <= self.inner.config.at_once_bytes
             && (self.service.class == Class::Latency || !self.line.station.has_backlog())
@@ -408,12 +409,12 @@ impl RuntimePipe {
 
     /// On the caller: a copy this short is over before another thread would have woken up.
     #[inline]
-    fn now(&self, span: Span) -> Result<Handle> {
+    fn now(&self, span: Bounded) -> Result<Handle> {
         let Carrier::Inline(inline) = self.line.pipe.carrier() else { return self.start(span, true) };
         if self.inner.closed.load(Ordering::Relaxed) {
             self.inner.open()?;
         }
-        match inline.transfer(span) {
+        match inline.transfer(span.span()) {
             // Nothing was moved: as for the others, the caller hears of it at once, and it does not count.
             Err(e) if matches!(e.kind(), ErrorKind::OutOfRange | ErrorKind::Busy | ErrorKind::InvalidInput) => Err(e),
             result => {
@@ -423,7 +424,7 @@ impl RuntimePipe {
         }
     }
 
-    fn start(&self, span: Span, wait: bool) -> Result<Handle> {
+    fn start(&self, span: Bounded, wait: bool) -> Result<Handle> {
         self.start_ringing(span, wait, None)
     }
 
@@ -436,9 +437,11 @@ impl RuntimePipe {
         bell: &Arc<Bell>,
         done: impl FnOnce(Result<()>) + Send + 'static,
     ) -> std::result::Result<(), Refused> {
-        let handle =
-            if self.is_at_once(span) { self.now(span) } else { self.start_ringing(span, false, Some(bell.clone())) };
-        match handle {
+        let started = |span| match self.is_at_once(span) {
+            true => self.now(span),
+            false => self.start_ringing(span, false, Some(bell.clone())),
+        };
+        match self.line.pipe.check(span).and_then(started) {
             Ok(handle) => {
                 handle.call_back(done, bell.rings() == 0);
                 Ok(())
@@ -447,7 +450,7 @@ impl RuntimePipe {
         }
     }
 
-    fn start_ringing(&self, span: Span, wait: bool, bell: Option<Arc<Bell>>) -> Result<Handle> {
+    fn start_ringing(&self, span: Bounded, wait: bool, bell: Option<Arc<Bell>>) -> Result<Handle> {
         self.inner.open()?;
         let line = &self.line;
         line.enter(wait)?;
@@ -465,14 +468,14 @@ impl RuntimePipe {
     }
 
     /// Leases for the whole of a transfer, where its parts can work under them.
-    fn leases(&self, span: Span) -> Result<moving::Leases> {
+    fn leases(&self, span: Bounded) -> Result<moving::Leases> {
         let pipe = &self.line.pipe;
         match pipe.carrier() {
-            Carrier::Queue(queue) => match queue.leases(span) {
+            Carrier::Queue(queue) => match queue.leases(span.span()) {
                 Err(e) if e.kind() == ErrorKind::Busy => {
                     // A transfer whose handle was dropped may be done, with nobody to take note of it.
                     self.look();
-                    queue.leases(span)
+                    queue.leases(span.span())
                 }
                 leases => leases,
             },

@@ -7,7 +7,7 @@ use crate::backend::{Bell, Job};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::RawLease;
 use crate::pipe::queue::{Part, Sink};
-use crate::span::Span;
+use crate::span::Bounded;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// On the source and on the target, where they are in memory.
@@ -20,7 +20,7 @@ pub(crate) struct Moving {
     pub(crate) line: Arc<Line>,
     /// The scheduler's name for it.
     pub(crate) request: u64,
-    pub(crate) span: Span,
+    pub(crate) span: Bounded,
     bell: Option<Arc<Bell>>,
     state: Mutex<State>,
     changed: Condvar,
@@ -50,7 +50,13 @@ struct State {
 }
 
 impl Moving {
-    pub(crate) fn new(line: Arc<Line>, request: u64, span: Span, leases: Leases, bell: Option<Arc<Bell>>) -> Arc<Self> {
+    pub(crate) fn new(
+        line: Arc<Line>,
+        request: u64,
+        span: Bounded,
+        leases: Leases,
+        bell: Option<Arc<Bell>>,
+    ) -> Arc<Self> {
         let state = State { source: leases.0.map(Arc::new), target: leases.1.map(Arc::new), ..State::default() };
         Arc::new(Moving { line, request, span, bell, state: Mutex::new(state), changed: Condvar::new() })
     }
@@ -84,11 +90,12 @@ impl Moving {
     ///
     /// # Errors
     /// None in practice: parts lie within their transfer.
+    #[deny(clippy::arithmetic_side_effects)]
     pub(crate) fn job(&self, at: u64, len: u64) -> Result<Job> {
         let state = self.lock();
-        let span = Span { source: self.span.source + at, target: self.span.target + at, len };
+        let span = self.span.part(at, len)?.span();
         let part = |lease: &Option<Arc<RawLease>>| match lease {
-            Some(lease) => lease.part(at as usize, len as usize).map(Some),
+            Some(lease) => lease.part(at, len).map(Some),
             None => Ok(None),
         };
         Ok(Job { token: self.request, span, source: part(&state.source)?, target: part(&state.target)?, bell: None })
@@ -120,7 +127,7 @@ impl Moving {
             Err(e) => {
                 let nearer = state.failure.as_ref().is_none_or(|f| at < f.0);
                 if nearer {
-                    let done = at + e.done();
+                    let done = at.saturating_add(e.done());
                     state.failure = Some((at, e.bytes_done(done)));
                 }
             }

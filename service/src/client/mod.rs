@@ -40,7 +40,7 @@ pub fn default_paths() -> Vec<PathBuf> {
 /// let (file, memory) = (Ssd::open("/data/input")?, SharedMemory::create(1 << 20)?);
 /// let mut pipe = client.connect_pipe(&Place::file(&file), &Place::memory(&memory), &ConnectFd::default())?;
 /// pipe.transfer(Span { source: 0, target: 0, len: 1 << 20 })?;
-/// println!("{}", memory.lease()?[0]);
+/// println!("{}", memory.to_vec()?[0]);
 /// # Ok::<(), datapipes::Error>(())
 /// ```
 #[derive(Clone)]

@@ -159,7 +159,7 @@ pub fn content(file: &Ssd, len: usize) -> Vec<u8> {
 
 pub fn memory_of(bytes: &[u8]) -> SharedMemory {
     let memory = SharedMemory::create(bytes.len()).unwrap();
-    memory.lease_mut().unwrap().copy_from_slice(bytes);
+    memory.write(0, bytes).unwrap();
     memory
 }
 

@@ -4,6 +4,7 @@
 //! a byte outside the span that changed is seen as well as one inside that is wrong.
 
 use datapipes_core::locator::{Facts, Persistence, Reach};
+use datapipes_core::memory::Access;
 use datapipes_core::{Constraints, Error, ErrorKind, Machine, Pipe, Result, Span};
 
 use super::place::Place;
@@ -202,20 +203,20 @@ impl Case<'_> {
         let (source, target) = (self.places.0.endpoint(), self.places.1.endpoint());
         if let Some(memory) = source.memory() {
             let part = memory.range(5000, 10).map_err(text)?;
-            let writer = part.lease_mut().map_err(text)?;
+            let writer = part.raw_lease(Access::Write).map_err(text)?;
             let held = self.pipe.transfer(over);
             drop(writer);
             demand(held.as_ref().is_err_and(|e| e.kind() == ErrorKind::Busy), || {
                 format!("the source is written by somebody, and the transfer says {held:?}")
             })?;
             self.compare(&"a busy source")?;
-            let reader = part.lease().map_err(text)?;
+            let reader = part.raw_lease(Access::Read).map_err(text)?;
             self.transfer(over)?;
             drop(reader);
         }
         if let Some(memory) = target.memory() {
             let part = memory.range(200, 1).map_err(text)?;
-            let reader = part.lease().map_err(text)?;
+            let reader = part.raw_lease(Access::Read).map_err(text)?;
             let held = self.pipe.transfer(over);
             demand(held.as_ref().is_err_and(|e| e.kind() == ErrorKind::Busy), || {
                 format!("the target is read by somebody, and the transfer says {held:?}")
@@ -311,13 +312,13 @@ impl Case<'_> {
         drop(self.pipe.start(span).map_err(text)?);
         self.move_twin(span);
         if let Some(memory) = self.places.1.endpoint().memory() {
-            match memory.lease() {
-                Ok(bytes) => demand(*bytes == *self.twins.1, || "the bytes are free before they are there".into())?,
+            match memory.to_vec() {
+                Ok(bytes) => demand(bytes == self.twins.1, || "the bytes are free before they are there".into())?,
                 Err(e) => demand(e.kind() == ErrorKind::Busy, || text(e))?,
             }
         }
         if let Some(memory) = self.places.0.endpoint().memory()
-            && let Err(e) = memory.lease_mut()
+            && let Err(e) = memory.raw_lease(Access::Write)
         {
             demand(e.kind() == ErrorKind::Busy, || text(e))?;
         }
@@ -327,7 +328,7 @@ impl Case<'_> {
         // Nothing is leased any more.
         for place in [places.0, places.1] {
             if let Some(memory) = place.endpoint().memory() {
-                drop(memory.lease_mut().map_err(text)?);
+                drop(memory.raw_lease(Access::Write).map_err(text)?);
             }
         }
         Ok(())
@@ -362,7 +363,7 @@ pub(super) fn certify_in_place(
     demand(report.bytes() == moved, || format!("{moved} bytes were placed, and\n{report}"))?;
     let endpoint = source.endpoint();
     let Some(memory) = endpoint.memory() else { return Err("not memory".into()) };
-    let writer = memory.range(at(100, 1).source as usize, 1).and_then(|r| r.lease_mut()).map_err(text)?;
+    let writer = memory.range(at(100, 1).source as usize, 1).and_then(|r| r.raw_lease(Access::Write)).map_err(text)?;
     let held = pipe.transfer(at(0, 4096));
     demand(held.as_ref().is_err_and(|e| e.kind() == ErrorKind::Busy), || format!("busy, and it says {held:?}"))?;
     drop(writer);

@@ -135,11 +135,12 @@ impl Copier {
         copy_pair(source, target, len, |from, to| unsafe { self.run(from, to, len, len) })
     }
 
-    /// Copies a part of a longer copy, under leases that the job brings, by the kernel for `whole` bytes.
+    /// Copies a part of a longer copy, under leases that the job brings, by the kernel for `whole` bytes. The job is borrowed
+    /// for writing, so that no two threads copy under its leases.
     ///
     /// # Errors
     /// `InvalidInput` where a lease is missing, of another length, or not for writing; or where the two overlap.
-    pub fn copy_part(&self, part: &Job, whole: usize) -> Result<()> {
+    pub fn copy_part(&self, part: &mut Job, whole: usize) -> Result<()> {
         let refuse = |why: &str| Err(Error::new(ErrorKind::InvalidInput, "transfer", format!("a part {why}")));
         let (Some(source), Some(target)) = (&part.source, &part.target) else { return refuse("without its leases") };
         let len = source.len();

@@ -37,7 +37,7 @@ impl Inline for CopyMover {
 }
 
 impl InParts for CopyMover {
-    fn transfer_part(&self, part: &Job, whole: u64) -> Result<()> {
+    fn transfer_part(&self, part: &mut Job, whole: u64) -> Result<()> {
         let Bytes { len, .. } = Bytes::of(part.span)?;
         self.tally.check_core(self.ends.target_core);
         self.tally.count(len, || self.copier.copy_part(part, usize::try_from(whole).unwrap_or(usize::MAX)))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use datapipes_core::backend::{Counters, Inline};
 use datapipes_core::locator::Reader;
 use datapipes_core::memory::MemoryRange;
-use datapipes_core::{ErrorKind, Result, Span};
+use datapipes_core::{Error, ErrorKind, Result, Span};
 
 use super::Bytes;
 use super::tally::Tally;
@@ -23,16 +23,40 @@ impl ReadMover {
     }
 }
 
+/// Bytes that are read at once into memory of which nobody is given a reference.
+const AT_ONCE: usize = 64 << 10;
+
+impl ReadMover {
+    /// By a buffer, into memory that others reach as well.
+    fn by_copy(&self, from: u64, target: &MemoryRange) -> Result<()> {
+        let mut buffer = vec![0; target.len().min(AT_ONCE)];
+        let mut done = 0;
+        while done < target.len() {
+            let piece = &mut buffer[..(target.len() - done).min(AT_ONCE)];
+            self.source.read_at(from.saturating_add(done as u64), piece).map_err(told)?;
+            target.write(done, piece)?;
+            done += piece.len();
+        }
+        Ok(())
+    }
+}
+
+fn told(e: Error) -> Error {
+    match e.kind() {
+        ErrorKind::EndOfFile | ErrorKind::Device | ErrorKind::Busy => e,
+        _ => e.within("reading the source"),
+    }
+}
+
 impl Inline for ReadMover {
     fn transfer(&self, span: Span) -> Result<()> {
         let bytes = Bytes::of(Span { source: 0, ..span })?;
-        let mut lease = self.target.range(bytes.target, bytes.len)?.lease_mut()?;
-        self.tally.count(bytes.len, || {
-            self.source.read_at(span.source, &mut lease).map_err(|e| match e.kind() {
-                ErrorKind::EndOfFile | ErrorKind::Device | ErrorKind::Busy => e,
-                _ => e.within("reading the source"),
-            })
-        })
+        let target = self.target.range(bytes.target, bytes.len)?;
+        if target.region().is_shared() {
+            return self.tally.count(bytes.len, || self.by_copy(span.source, &target));
+        }
+        let mut lease = target.lease_mut()?;
+        self.tally.count(bytes.len, || self.source.read_at(span.source, &mut lease).map_err(told))
     }
 
     fn counters(&self) -> Counters {

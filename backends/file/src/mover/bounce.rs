@@ -1,6 +1,7 @@
 //! Aligned buffers for what direct I/O does not take as it is.
 //!
 //! Unsafe code: copies between a bounce buffer and leased memory by address. Callers promise what each function names.
+#![deny(clippy::arithmetic_side_effects)]
 #![allow(unsafe_code)]
 
 use std::sync::{Mutex, PoisonError};
@@ -64,7 +65,11 @@ impl Bounce {
     /// # Safety
     /// `target..target + len` is writable memory, leased to the job of the request.
     pub(crate) unsafe fn empty(&self, skip: usize, target: usize, len: usize) {
-        assert!(skip + len <= self.region.len(), "{len} bytes at {skip} of a buffer of {}", self.region.len());
+        assert!(
+            skip.saturating_add(len) <= self.region.len(),
+            "{len} bytes at {skip} of a buffer of {}",
+            self.region.len()
+        );
         // SAFETY: the range of the source was just checked and the kernel is done with it; the target is promised by the
         // caller.
         unsafe {

@@ -13,6 +13,7 @@
 //! of our own would not be. And it extends a file to the byte. A page is written either directly or through the cache,
 //! never both, whatever else is in flight: direct requests cover whole pages only, so the write-back of a page
 //! cannot carry old bytes over new ones. The kernel keeps both views of the file coherent between requests.
+#![deny(clippy::arithmetic_side_effects)]
 
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +35,8 @@ pub(crate) enum Lane {
 
 /// Direct jobs up to this length that are not aligned are read by one bounce rather than by head, middle and tail.
 const ONE_BOUNCE: u64 = 64 << 10;
+/// The end of what the kernel takes as an offset.
+const LAST: u64 = i64::MAX as u64;
 /// Bytes of a bounce buffer.
 pub(crate) const BOUNCE: u64 = 256 << 10;
 
@@ -42,7 +45,7 @@ pub(crate) const BOUNCE: u64 = 256 << 10;
 pub(crate) struct Rules {
     pub(crate) direction: Direction,
     pub(crate) lane: Lane,
-    /// Of offset and length, for direct I/O.
+    /// Of offset and length, for direct I/O. This and the other two are powers of two.
     pub(crate) offset_align: u64,
     /// Of addresses, for direct I/O.
     pub(crate) memory_align: u64,
@@ -93,43 +96,66 @@ impl Rules {
 
     fn read(&self, need: &Need) -> Cut {
         let align = self.offset_align;
-        let misfit = need.file_at % align;
-        if misfit == 0 && need.address.is_multiple_of(self.memory_align) && need.len >= align {
+        let before = misfit(need.file_at, align);
+        if before == 0 && misfit(need.address, self.memory_align) == 0 && need.len >= align {
             return straight(Lane::Direct, need, self.whole(need, align));
         }
-        let to_block = align - misfit;
-        // The address after the head decides whether what follows can go straight.
-        let lands = (need.address + to_block).is_multiple_of(self.memory_align);
-        let useful = if need.len <= ONE_BOUNCE || !lands {
-            need.len.min((BOUNCE / align).max(1) * align - misfit)
-        } else if misfit != 0 {
+        let to_block = align.saturating_sub(before);
+        let useful = if need.len <= ONE_BOUNCE || !self.agree(need) {
+            need.len.min(down(BOUNCE, align).max(align).saturating_sub(before))
+        } else if before != 0 {
             to_block.min(need.len)
         } else {
             // Aligned in the file and a head of a whole block would align the address: only if blocks shift addresses.
             need.len.min(align)
         };
-        let io_len = (misfit + useful).next_multiple_of(align);
-        Cut { lane: Lane::Direct, file_at: need.file_at - misfit, io_len, skip: misfit, useful, bounce: true }
+        let io_len = up(before.saturating_add(useful), align);
+        if need.file_at.saturating_sub(before).saturating_add(io_len) > LAST {
+            // The rest of the block is beyond what the kernel takes as an offset.
+            return straight(Lane::Cached, need, need.len.min(self.request_bytes));
+        }
+        Cut { lane: Lane::Direct, file_at: down(need.file_at, align), io_len, skip: before, useful, bounce: true }
+    }
+
+    /// Whether the address is one that direct I/O takes where the file is at the border of a block: then all but the ends
+    /// of a job goes straight.
+    pub(crate) fn agree(&self, need: &Need) -> bool {
+        let to_block = self.offset_align.saturating_sub(misfit(need.file_at, self.offset_align));
+        misfit(need.address.wrapping_add(to_block), self.memory_align) == 0
     }
 
     fn write(&self, need: &Need) -> Cut {
         let unit = self.edge_align;
-        let misfit = need.file_at % unit;
-        if misfit != 0 || need.len < unit {
-            return straight(Lane::Cached, need, need.len.min(unit - misfit));
+        let before = misfit(need.file_at, unit);
+        if before != 0 || need.len < unit {
+            return straight(Lane::Cached, need, need.len.min(unit.saturating_sub(before)));
         }
-        if need.address.is_multiple_of(self.memory_align) {
+        if misfit(need.address, self.memory_align) == 0 {
             return straight(Lane::Direct, need, self.whole(need, unit));
         }
-        let useful = (need.len.min(BOUNCE.max(unit)) / unit) * unit;
+        let useful = down(need.len.min(BOUNCE.max(unit)), unit);
         Cut { lane: Lane::Direct, file_at: need.file_at, io_len: useful, skip: 0, useful, bounce: true }
     }
 
     /// The most whole units that fit a request and the slice; one unit may stick out of the slice.
     fn whole(&self, need: &Need, unit: u64) -> u64 {
-        let most = need.len.min(self.request_bytes).min(need.room);
-        (most / unit).max(1) * unit
+        down(need.len.min(self.request_bytes).min(need.room), unit).max(unit)
     }
+}
+
+/// Bytes by which something lies behind a border of `unit`, a power of two.
+fn misfit(at: u64, unit: u64) -> u64 {
+    at & unit.wrapping_sub(1)
+}
+
+/// The border of `unit`, a power of two, at or before something.
+fn down(at: u64, unit: u64) -> u64 {
+    at & !unit.wrapping_sub(1)
+}
+
+/// The border at or behind it. What is cut is far from where 64 bits end.
+fn up(at: u64, unit: u64) -> u64 {
+    down(at.saturating_add(unit.wrapping_sub(1)), unit)
 }
 
 fn straight(lane: Lane, need: &Need, len: u64) -> Cut {
@@ -137,6 +163,7 @@ fn straight(lane: Lane, need: &Need, len: u64) -> Cut {
 }
 
 #[cfg(test)]
+#[allow(clippy::arithmetic_side_effects)]
 mod tests {
     use super::*;
 

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use datapipes_core::backend::{Bell, Counters, Done, Job};
-use datapipes_core::memory::RawLease;
+use datapipes_core::memory::{Access, RawLease};
 use datapipes_core::{Error, ErrorKind, Result, Span};
 
 use super::bounce::Bounce;
@@ -60,6 +60,22 @@ struct Rest {
     tries: u16,
 }
 
+#[deny(clippy::arithmetic_side_effects)]
+impl Rest {
+    /// What is left of it after `done` bytes. It lies within its job's span, which ends within what the kernel counts.
+    fn after(&self, done: u64, tries: u16) -> Rest {
+        let done = done.min(self.len);
+        Rest { slot: self.slot, at: self.at.saturating_add(done), len: self.len.saturating_sub(done), tries }
+    }
+}
+
+/// Where a byte of a job is.
+struct Spot {
+    file_at: u64,
+    address: usize,
+    region_at: usize,
+}
+
 struct Active {
     token: u64,
     span: Span,
@@ -77,6 +93,20 @@ struct Active {
     bell: Option<Arc<Bell>>,
     /// It was rung, so that nobody but who hears it looks after the job: whatever is left of it rings as well.
     rung: bool,
+}
+
+#[deny(clippy::arithmetic_side_effects)]
+impl Active {
+    /// Where the byte is that is `at` bytes into the span. `admit` saw that the span does not end beyond what the kernel counts,
+    /// and that as many bytes of memory are leased, so that nothing of this wraps.
+    fn spot(&self, at: u64) -> Spot {
+        let here = at as usize;
+        Spot {
+            file_at: self.file_at.saturating_add(at),
+            address: self.address.wrapping_add(here),
+            region_at: self.region_at.saturating_add(here),
+        }
+    }
 }
 
 /// The jobs of a mover (or of one call, where the engine blocks).
@@ -143,6 +173,11 @@ impl Jobs {
             return Err((give_back(None, other), e));
         };
         let end = file_at.checked_add(span.len).filter(|end| i64::try_from(*end).is_ok());
+        if !self.permits(&lease) {
+            let context = format!("{span:?} of {}: {lease:?} does not permit it", self.path());
+            let e = Error::new(ErrorKind::InvalidInput, self.site.operation(), context);
+            return Err((give_back(Some(lease), other), e));
+        }
         if end.is_none() || lease.len() as u64 != span.len {
             let e = Error::new(
                 ErrorKind::InvalidInput,
@@ -183,6 +218,17 @@ impl Jobs {
         Ok(())
     }
 
+    /// Whether bytes may be moved under a lease: it is on memory of this mover, which is what the ring registered, and one
+    /// for writing where the memory is the target.
+    fn permits(&self, lease: &RawLease) -> bool {
+        let (memory, (region, at)) = (&self.site.memory, lease.place());
+        let within = || {
+            at.checked_sub(memory.at()).and_then(|at| memory.len().checked_sub(at)).is_some_and(|n| n >= lease.len())
+        };
+        let ours = region.id() == memory.region().id() && within();
+        ours && (self.site.rules.direction == Direction::Write || lease.access() == Access::Write)
+    }
+
     /// The next request to make.
     pub(crate) fn next(&mut self) -> Option<Piece> {
         while let Some(rest) = self.rests.pop_front() {
@@ -207,15 +253,8 @@ impl Jobs {
     fn cut(&mut self, rest: Rest) -> Result<Piece> {
         let site = self.site.clone();
         let job = self.job(rest.slot);
-        // The rest lies within the job's span, whose bytes are leased, so that neither sum overflows.
-        let at = rest.at as usize;
-        let (address, region_at) = (job.address + at, job.region_at + at);
-        let need = Need {
-            file_at: job.file_at + rest.at,
-            len: rest.len,
-            address: address as u64,
-            room: site.room(region_at, job.span.len),
-        };
+        let Spot { file_at, address, region_at } = job.spot(rest.at);
+        let need = Need { file_at, len: rest.len, address: address as u64, room: site.room(region_at, job.span.len) };
         let cut = site.rules_now().cut(&need);
         let nth = site.requests.fetch_add(1, Ordering::Relaxed);
         let (len, injected) = verdict(&site, cut.lane, cut.file_at, cut.io_len, nth);
@@ -256,8 +295,7 @@ impl Jobs {
         self.counters.requests += 1;
         self.counters.max_outstanding = self.counters.max_outstanding.max(self.outstanding);
         if rest.len > cut.useful {
-            let (at, len) = (rest.at + cut.useful, rest.len - cut.useful);
-            self.rest(Rest { slot: rest.slot, at, len, tries: 0 }, true);
+            self.rest(rest.after(cut.useful, 0), true);
         }
         Ok(piece)
     }
@@ -271,7 +309,7 @@ impl Jobs {
         let moved = u64::try_from(result).unwrap_or(0).saturating_sub(skip).min(useful);
         if moved > 0 {
             if let (Some(bounce), Direction::Read) = (&bounce, self.site.rules.direction) {
-                let target = self.job(slot).address + at as usize;
+                let target = self.job(slot).spot(at).address;
                 // SAFETY: the target lies within the job's lease, as in `cut`; `moved` is at most `useful`.
                 unsafe { bounce.empty(skip as usize, target, moved as usize) };
             }
@@ -285,7 +323,8 @@ impl Jobs {
             self.site.bounces.give_back(bounce);
         }
         if moved < useful {
-            let rest = Rest { slot, at: at + moved, len: useful - moved, tries: if moved > 0 { 0 } else { tries + 1 } };
+            let tries = if moved > 0 { 0 } else { tries.saturating_add(1) };
+            let rest = Rest { slot, at, len: useful, tries }.after(moved, tries);
             match self.stopped(&rest, lane, result, moved) {
                 Ok(()) => self.rest(rest, true),
                 Err(e) => self.fail(slot, rest.at, e),
@@ -296,7 +335,7 @@ impl Jobs {
 
     /// Whether a request that stopped early is worth another try, or what the job's error is.
     fn stopped(&mut self, rest: &Rest, lane: Lane, result: i32, moved: u64) -> Result<()> {
-        let file_at = self.job(rest.slot).file_at + rest.at;
+        let file_at = self.job(rest.slot).spot(rest.at).file_at;
         let os = |errno: i32| Error::os(self.site.operation(), errno, self.path()).offset(file_at).bytes_done(rest.at);
         // ECANCELED: the thread that submitted it ended, and its workers with it; the request itself is fine.
         let again = matches!(-result, libc::EINTR | libc::EAGAIN | libc::ECANCELED);

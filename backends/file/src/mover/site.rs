@@ -1,4 +1,5 @@
 //! What the requests of one mover have in common.
+#![deny(clippy::arithmetic_side_effects)]
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
@@ -99,7 +100,8 @@ impl Site {
         let share = self.queue.short_request.max(len / 8);
         match self.queue.slice_bytes {
             0 => share,
-            slice => share.min((slice - region_at % slice) as u64),
+            // The length of a slice is a power of two.
+            slice => share.min(slice.saturating_sub(region_at & slice.wrapping_sub(1)) as u64),
         }
     }
 

@@ -6,6 +6,7 @@
 //!
 //! Unsafe code: addresses handed to the kernel for pinning. They belong to the mover's memory range, which keeps its
 //! region mapped for as long as the ring exists.
+#![deny(clippy::arithmetic_side_effects)]
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,9 +42,9 @@ impl Slices {
             slices.refused = Some("not asked for".into());
             return slices;
         }
-        slices.first = slices.memory.at() / slice_bytes;
-        let end = (slices.memory.at() + slices.memory.len()).div_ceil(slice_bytes);
-        let count = end - slices.first;
+        // The caller gives a power of two, so that neither division is by zero.
+        slices.first = slices.memory.at().checked_div(slice_bytes).unwrap_or(0);
+        let count = slices.end().div_ceil(slice_bytes).saturating_sub(slices.first);
         if count > TABLE || slice_bytes > MOST {
             slices.refused = Some(format!("{count} slices of {slice_bytes} bytes"));
             return slices;
@@ -59,45 +60,49 @@ impl Slices {
 
     /// The buffer that holds `len` bytes at `region_at`, registered now if it was not.
     pub(crate) fn lookup(&mut self, ring: &IoUring, region_at: usize, len: usize, calls: &AtomicU64) -> Option<u16> {
-        if self.slice_bytes == 0 {
-            return None;
-        }
+        let slice = region_at.checked_div(self.slice_bytes)?;
         let generation = self.memory.region().generation();
         if generation != self.generation {
             // Pages were given back: what is registered may be pages that are no longer at these addresses.
             self.generation = generation;
             self.registered.fill(false);
         }
-        let slice = region_at / self.slice_bytes;
-        if (region_at + len - 1) / self.slice_bytes != slice {
+        let last = region_at.checked_add(len)?.checked_sub(1)?;
+        if last.checked_div(self.slice_bytes)? != slice {
             return None;
         }
         let index = slice.checked_sub(self.first)?;
         if *self.registered.get(index)? {
             return u16::try_from(index).ok();
         }
-        if self.refused.is_some() || !self.register(ring, slice, calls) {
+        if self.refused.is_some() || !self.register(ring, index, calls)? {
             return None;
         }
         self.registered[index] = true;
         u16::try_from(index).ok()
     }
 
-    fn register(&mut self, ring: &IoUring, slice: usize, calls: &AtomicU64) -> bool {
-        let range = self.memory.at()..self.memory.at() + self.memory.len();
-        let start = (slice * self.slice_bytes).max(range.start);
-        let end = ((slice + 1) * self.slice_bytes).min(range.end);
-        let address = self.memory.address().wrapping_add(start - range.start);
+    /// Where the range ends in its region.
+    fn end(&self) -> usize {
+        self.memory.at().saturating_add(self.memory.len())
+    }
+
+    /// Registers the slice of an index; None where it lies outside of the range.
+    fn register(&mut self, ring: &IoUring, index: usize, calls: &AtomicU64) -> Option<bool> {
+        let slice = self.first.checked_add(index)?.checked_mul(self.slice_bytes)?;
+        let start = slice.max(self.memory.at());
+        let end = slice.checked_add(self.slice_bytes)?.min(self.end());
+        let part = self.memory.range(start.checked_sub(self.memory.at())?, end.checked_sub(start)?).ok()?;
         // The kernel takes buffers at page borders as well as others: it pins the pages that are touched.
-        let buffer = libc::iovec { iov_base: address.cast(), iov_len: end - start };
+        let buffer = libc::iovec { iov_base: part.address().cast(), iov_len: part.len() };
         calls.fetch_add(1, Ordering::Relaxed);
+        // The index is less than TABLE.
         // SAFETY: the buffer lies within the memory range held in `self`, so it stays mapped while the ring, which is
         // dropped before `self` is, has it registered; bytes move only for jobs that lease them.
-        let outcome = unsafe { ring.submitter().register_buffers_update((slice - self.first) as u32, &[buffer], None) };
-        if let Err(e) = outcome {
+        let outcome = unsafe { ring.submitter().register_buffers_update(index as u32, &[buffer], None) };
+        if let Err(e) = &outcome {
             self.refused = Some(e.to_string());
-            return false;
         }
-        true
+        Some(outcome.is_ok())
     }
 }

@@ -29,9 +29,15 @@ pub(crate) fn first_difference(
             })?;
         }
         (one, other) => {
-            let bytes = |place: &Place| place.look(0, len as usize)?.ok_or_else(unseen);
-            // One step: there is nothing to break off.
-            let _ = compare.step(&bytes(one)?, &bytes(other)?)?;
+            let mut at = 0;
+            while at < len {
+                let piece = (len - at).min(BLOCK as u64);
+                let bytes = |place: &Place| place.look(at as usize, piece as usize)?.ok_or_else(unseen);
+                if compare.step(&bytes(one)?, &bytes(other)?)?.is_break() {
+                    break;
+                }
+                at += piece;
+            }
         }
     }
     Ok(compare.found)

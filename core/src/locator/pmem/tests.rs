@@ -7,6 +7,7 @@ use super::open::DaxDevice;
 use super::{Pmem, PmemOptions};
 use crate::error::ErrorKind;
 use crate::locator::{Locator, Persistence};
+use crate::memory::Access;
 
 /// A file name beside the test's executable (a disk, not tmpfs), removed on drop.
 struct Name(PathBuf);
@@ -54,7 +55,7 @@ fn an_emulated_place_says_so_and_its_bytes_reach_the_file() {
     assert!(pmem.is_emulated() && pmem.len() == 10_000);
     let part = pmem.range(4000, 3000).unwrap();
     assert!(part.endpoint().facts.name.ends_with("@4000+3000?emulated"), "{}", part.endpoint().facts.name);
-    part.lease_mut().unwrap().fill(9);
+    part.write(0, &[9; 3000]).unwrap();
     part.persist(0..3000).unwrap();
     pmem.sync().unwrap();
     let file = std::fs::File::open(&name.0).unwrap();
@@ -66,8 +67,13 @@ fn an_emulated_place_says_so_and_its_bytes_reach_the_file() {
     // Opened again without a length: all of the file, with what was stored.
     drop((part, pmem));
     let again = Pmem::open_with(&name.0, PmemOptions { len: None, emulated: true }).unwrap();
-    assert_eq!((again.len(), again.lease().unwrap()[6999]), (10_000, 9));
-    assert_eq!(again.lease().and_then(|_held| again.lease_mut().map(|_| ())).unwrap_err().kind(), ErrorKind::Busy);
+    let memory = again.memory();
+    assert_eq!((again.len(), memory.to_vec().unwrap()[6999]), (10_000, 9));
+    let _held = memory.raw_lease(Access::Read).unwrap();
+    assert_eq!(again.write(9999, &[1]).unwrap_err().kind(), ErrorKind::Busy);
+    // Whoever opens the file may change the bytes: nobody gets a reference.
+    assert_eq!(memory.lease().unwrap_err().kind(), ErrorKind::Unsupported);
+    assert_eq!(memory.lease_mut().unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
 #[test]
@@ -81,7 +87,9 @@ fn a_file_is_extended_never_cut_and_its_space_is_reserved() {
     let meta = std::fs::metadata(&name.0).unwrap();
     assert_eq!((long.len(), meta.len()), (1 << 20, 1 << 20));
     assert!(meta.blocks() * 512 >= 1 << 20, "{} blocks", meta.blocks());
-    assert_eq!((long.lease().unwrap()[4999], long.lease().unwrap()[5000]), (5, 0));
+    let mut seen = [1; 2];
+    long.read(4999, &mut seen).unwrap();
+    assert_eq!(seen, [5, 0]);
 }
 
 #[test]

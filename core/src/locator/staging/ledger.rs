@@ -38,6 +38,17 @@ impl Part {
     pub(super) fn bytes(&self) -> Range<u64> {
         self.at..self.at + self.len
     }
+
+    /// Where it lies in the staging.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.offset..self.offset + self.len
+    }
+
+    /// What is left of it after `done` bytes, of which it has as many.
+    pub(crate) fn after(&self, done: u64) -> Part {
+        let done = done.min(self.len);
+        Part { offset: self.offset + done, len: self.len - done, place: self.place, at: self.at + done }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -169,6 +180,15 @@ impl Ledger {
         Some(at)
     }
 
+    /// Bytes that were [`fresh`](Self::fresh) and were not to be had: their offsets are given out again, unless others were
+    /// given out behind them.
+    pub(super) fn stale(&mut self, offset: u64, len: u64) {
+        let next = offset.checked_add(len).and_then(|end| end.checked_next_multiple_of(GRAIN));
+        if next == Some(self.next) {
+            self.next = offset;
+        }
+    }
+
     /// The places in the order in which they are asked for `len` bytes now.
     pub(super) fn order(&mut self, len: u64) -> Vec<usize> {
         let turn = self.turn;
@@ -216,6 +236,34 @@ impl Ledger {
             }
         }
         Claim::Nothing
+    }
+
+    /// Bytes of a range that are not mapped.
+    pub(super) fn unmapped(&self, range: &Range<u64>) -> u64 {
+        let mapped: u64 = self.parts(range).iter().map(|part| part.len).sum();
+        (range.end - range.start).saturating_sub(mapped)
+    }
+
+    /// Bytes that the places could take in all, where their devices have so many unused ones; None where that is not known,
+    /// or a place failed: then it is that which is to be told.
+    pub(super) fn room(&self, unused: &[Option<u64>]) -> Option<u64> {
+        let of_place = |(store, unused): (&Store, &Option<u64>)| {
+            if matches!(store.out, Some(Out::Failed(..))) {
+                return None;
+            }
+            // What is being asked for by others may come back.
+            let ready = store.held.saturating_sub(store.mapped);
+            let more = if store.fixed { 0 } else { (*unused)?.min(store.budget.saturating_sub(store.held)) };
+            Some(ready.saturating_add(more))
+        };
+        self.places.iter().zip(unused).map(of_place).try_fold(0u64, |sum, room| Some(sum.saturating_add(room?)))
+    }
+
+    /// The device is not asked after all.
+    pub(super) fn unasked(&mut self, place: usize, range: Range<u64>) {
+        let store = &mut self.places[place];
+        store.held -= range.end - range.start;
+        store.open.put(range);
     }
 
     /// The device gave what it was asked for.

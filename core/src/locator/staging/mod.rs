@@ -118,6 +118,7 @@ impl Staging {
         let offset = self.lock().fresh(len).ok_or_else(|| out_of_range(0, len))?;
         if let Err(e) = self.map(&(offset..offset + len)) {
             self.free(offset, len);
+            self.lock().stale(offset, len);
             return Err(e);
         }
         Ok(Extent { offset, len })
@@ -238,6 +239,7 @@ impl Staging {
     fn map(&self, range: &Range<u64>) -> Result<()> {
         let order = self.lock().order(range.end - range.start);
         let mut again = false;
+        let mut looked = false;
         loop {
             let claim = {
                 let mut ledger = self.lock();
@@ -253,9 +255,32 @@ impl Staging {
             };
             match claim {
                 Claim::Mapped(_) => {}
-                Claim::Ask { place, range } => self.ask(place, range),
+                Claim::Ask { place, range: wanted } => {
+                    if !std::mem::replace(&mut looked, true)
+                        && let Err(e) = self.could_hold(range)
+                    {
+                        self.lock().unasked(place, wanted);
+                        return Err(e);
+                    }
+                    self.ask(place, wanted);
+                }
                 Claim::Nothing => return Err(self.no_room(range)),
             }
+        }
+    }
+
+    /// What all places together cannot hold is refused before any of them is asked: a file system that is filled up to see
+    /// whether more can be had is full for everybody else meanwhile.
+    fn could_hold(&self, range: &Range<u64>) -> Result<()> {
+        let free: Vec<Option<u64>> = self.0.places.iter().map(Opened::unused_bytes).collect();
+        let ledger = self.lock();
+        let wanted: u64 = ledger.unmapped(range);
+        match ledger.room(&free) {
+            Some(room) if room < wanted => {
+                let context = format!("{wanted} bytes: all places together have {room} to give");
+                Err(Error::os("stage", libc::ENOSPC, context))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -248,6 +248,12 @@ pub(super) struct Opened {
 }
 
 impl Opened {
+    /// Bytes that nobody uses where it grows, those included that the system keeps for itself; None where that is not known.
+    pub(super) fn unused_bytes(&self) -> Option<u64> {
+        let fs = rustix::fs::fstatvfs(self.file.as_ref()?.file().cached_fd()).ok().filter(|fs| fs.f_blocks > 0)?;
+        fs.f_bfree.checked_mul(fs.f_frsize)
+    }
+
     /// Bytes that it could take now, as far as that is known.
     pub(super) fn free_bytes(&self) -> Option<u64> {
         let free = match (&self.file, self.endpoint.facts.len) {

@@ -8,6 +8,7 @@
 //!                    any other error?  that of the transfer, with place and offset
 //! ```
 //! A handle that is dropped leaves its transfer to the pipe, which sees it through at its next start, or at its end.
+#![deny(clippy::arithmetic_side_effects)]
 
 mod order;
 
@@ -22,10 +23,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::queue::lease;
 use super::{Body, Pipe, PlaceReport, Report, Transfer};
 use crate::error::{Error, ErrorKind, Result};
-use crate::locator::{Endpoint, StagePart as Part, Staging};
+use crate::locator::{Endpoint, FilePlace, StagePart as Part, Staging};
 use crate::memory::{Access, MemoryRange, RawLease};
 use crate::plan::{Planner, Route};
-use crate::span::Span;
+use crate::span::{Bounded, Span};
 
 /// Which end of the pipe the staging is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +44,8 @@ pub(crate) struct Staged {
     arrived: Vec<AtomicU64>,
     /// The other end, where it is memory.
     memory: Option<MemoryRange>,
+    /// The source, where it is a file.
+    source: Option<Arc<FilePlace>>,
     /// Transfers whose handle was dropped.
     orphans: Mutex<Vec<Moving>>,
 }
@@ -54,7 +57,7 @@ pub(crate) struct Flight {
 }
 
 struct Moving {
-    span: Span,
+    span: Bounded,
     legs: VecDeque<Leg>,
     /// Keeps the source as it is until all of it has arrived.
     _source: Option<RawLease>,
@@ -119,9 +122,10 @@ pub(crate) fn connect(planner: &Planner<'_>, source: &Endpoint, target: &Endpoin
         arrived: pipes.iter().map(|_| AtomicU64::new(0)).collect(),
         pipes,
         memory: other.memory().cloned(),
+        source: source.file().cloned(),
         orphans: Mutex::new(Vec::new()),
     };
-    Ok(Pipe { route, body: Body::Staged(Arc::new(staged)), source: source.clone(), target: target.clone() })
+    Ok(Pipe::new(route, Body::Staged(Arc::new(staged)), (source.clone(), target.clone())))
 }
 
 /// The routes by all places as one, each hop with the reason for its place.
@@ -151,23 +155,31 @@ fn together<'a>(
 
 impl Staged {
     /// Starts a transfer.
-    pub(crate) fn start(self: &Arc<Self>, span: Span) -> Result<Flight> {
+    pub(crate) fn start(self: &Arc<Self>, span: Bounded) -> Result<Flight> {
         self.tend_orphans(false);
+        self.check_source(span)?;
         let source = match self.side {
             Side::Target => lease(self.memory.as_ref(), span.source, span.len, Access::Read)?,
             Side::Source => None,
         };
-        let tries = 4 * self.pipes.len() + 4;
+        let tries = self.pipes.len().saturating_add(1).saturating_mul(4);
         let mut moving = Moving { span, legs: VecDeque::new(), _source: source, tries, failure: None };
-        let offset = self.offset(span);
-        let end = offset.checked_add(span.len).ok_or_else(|| {
-            Error::new(ErrorKind::OutOfRange, "transfer", format!("{} bytes at {offset} of a staging", span.len))
-        })?;
-        if let Err(e) = self.launch(&mut moving, offset..end) {
+        if let Err(e) = self.launch(&mut moving, self.range(span)) {
             self.advance(&mut moving, true);
             return Err(e);
         }
         Ok(Flight { staged: self.clone(), moving: Mutex::new(Some(moving)) })
+    }
+
+    /// No places are found for bytes that a file does not have.
+    fn check_source(&self, span: Bounded) -> Result<()> {
+        let (Side::Target, Some(file)) = (self.side, &self.source) else { return Ok(()) };
+        let (has, end) = (file.len()?, span.source.saturating_add(span.len));
+        if end <= has || span.len == 0 || !file.len_is_exact()? {
+            return Ok(());
+        }
+        let context = format!("{} bytes of {}, which has {has}", span.len, file.path().display());
+        Err(Error::new(ErrorKind::EndOfFile, "read", context).offset(has.max(span.source)).bytes_done(0))
     }
 
     /// What the places did.
@@ -190,8 +202,16 @@ impl Staged {
     }
 
     /// Where a span lies in the staging.
-    fn offset(&self, span: Span) -> u64 {
-        if self.side == Side::Target { span.target } else { span.source }
+    fn range(&self, span: Bounded) -> Range<u64> {
+        let at = if self.side == Side::Target { span.target } else { span.source };
+        // The sum is that of a span that was checked.
+        at..at.saturating_add(span.len)
+    }
+
+    /// How far a part is from the start of a transfer.
+    fn within(&self, moving: &Moving, part: &Part) -> u64 {
+        // Parts lie within their transfer.
+        part.offset.saturating_sub(self.range(moving.span).start)
     }
 
     /// Starts what lies in a range of the staging, by the pipes of the places where it lies.
@@ -202,13 +222,12 @@ impl Staged {
         };
         let mut parts = parts.into_iter();
         while let Some(part) = parts.next() {
-            let whole = moving.span.part(part.offset - self.offset(moving.span), part.len);
-            let span = match self.side {
-                Side::Source => Span { source: part.at, ..whole },
-                Side::Target => Span { target: part.at, ..whole },
-            };
+            let span = moving.span.part(self.within(moving, &part), part.len).map(|whole| match self.side {
+                Side::Source => Span { source: part.at, ..whole.span() },
+                Side::Target => Span { target: part.at, ..whole.span() },
+            });
             let started = match self.pipes.get(part.place) {
-                Some(pipe) => pipe.start(span),
+                Some(pipe) => span.and_then(|span| pipe.start(span)),
                 None => Err(Error::new(ErrorKind::InvalidInput, "transfer", "a place that the pipe does not know")),
             };
             match started {
@@ -235,12 +254,12 @@ impl Staged {
             let (done, error) = match result {
                 Ok(()) => (part.len, None),
                 // After an error of the device nothing of the part is trusted; of a full one, what it took.
-                Err(e) if e.kind() == ErrorKind::NoSpace => (e.done().min(part.len) / 4096 * 4096, Some(e)),
+                Err(e) if e.kind() == ErrorKind::NoSpace => (whole_pages(e.done().min(part.len)), Some(e)),
                 Err(e) => (0, Some(e)),
             };
             self.count(&part, done);
             if let Some(error) = error {
-                let rest = Part { offset: part.offset + done, len: part.len - done, at: part.at + done, ..part };
+                let rest = part.after(done);
                 self.failed(moving, &rest, error);
             }
         }
@@ -254,16 +273,17 @@ impl Staged {
             || error.kind() == ErrorKind::Device && self.memory.is_some();
         let mut refused = None;
         if of_place && self.side == Side::Target && moving.tries > 0 {
-            moving.tries -= 1;
+            moving.tries = moving.tries.saturating_sub(1);
             self.staging.moves_on(part, &error);
-            match self.launch(moving, part.offset..part.offset + part.len) {
+            match self.launch(moving, part.range()) {
                 Ok(()) => return,
                 Err(e) => refused = Some(e),
             }
         } else if of_place {
             self.staging.failed(part.place, &error);
         }
-        let at = part.offset - self.offset(moving.span) + if refused.is_some() { 0 } else { error.done() };
+        let done = if refused.is_some() { 0 } else { error.done() };
+        let at = self.within(moving, part).saturating_add(done);
         if moving.failure.as_ref().is_none_or(|f| at < f.0) {
             moving.failure = Some((at, self.told(part, &error, refused)));
         }
@@ -307,6 +327,11 @@ impl Staged {
     fn lock_orphans(&self) -> MutexGuard<'_, Vec<Moving>> {
         self.orphans.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// As many bytes of these as whole pages have.
+fn whole_pages(bytes: u64) -> u64 {
+    bytes & !4095
 }
 
 impl Drop for Staged {

@@ -40,12 +40,12 @@ pub(crate) fn by_cost(planner: &Planner<'_>, staging: &Staging) -> Result<()> {
     let poor = |j: &Judged| j.free.is_some_and(|free| free < ROOM);
     judged.sort_by(|a, b| poor(a).cmp(&poor(b)).then(a.ns.total_cmp(&b.ns)));
     let mut ranks = vec![(0, String::new()); judged.len()];
-    let mut tier = 0;
+    let mut tier = 0usize;
     for (i, j) in judged.iter().enumerate() {
         if let Some(before) = i.checked_sub(1).and_then(|i| judged.get(i))
             && (j.ns > before.ns * ALIKE || poor(j) != poor(before))
         {
-            tier += 1;
+            tier = tier.saturating_add(1);
         }
         if let Some(rank) = ranks.get_mut(j.place) {
             *rank = (tier, reason(j, tier, len, poor(j)));
@@ -66,6 +66,6 @@ fn reason(j: &Judged, tier: usize, len: u64, poor: bool) -> String {
         None => "free space not known".to_owned(),
     };
     let poor = if poor { ", which is next to nothing" } else { "" };
-    let number = tier + 1;
+    let number = tier.saturating_add(1);
     format!("number {number} by cost: {:.0} us for {len} bytes by {} ({figures}), {free}{poor}", j.ns / 1e3, j.ways)
 }

@@ -110,7 +110,7 @@ impl Inline for Copier {
 }
 
 impl InParts for Copier {
-    fn transfer_part(&self, part: &Job, _whole: u64) -> Result<()> {
+    fn transfer_part(&self, part: &mut Job, _whole: u64) -> Result<()> {
         thread::yield_now();
         assert!(part.source.is_some() && part.target.is_some());
         Ok(())
