@@ -14,21 +14,20 @@
 //! ```
 //!
 //! With `panic = "abort"` there is nothing to catch, and the program ends with the panic, as everywhere.
-#![allow(dead_code)] // Those who call the outbox follow.
 
 use std::any::Any;
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
 
 use serde::Serialize;
 
 use crate::error::{Error, ErrorKind};
-use crate::process::Owner;
+use crate::process::{Owner, PerProcess};
 use crate::sync::{Arc, thread_local};
 
 /// What was called. The list of the places is in ARCHITECTURE.md.
@@ -144,9 +143,32 @@ pub fn call<R>(what: Foreign, f: impl FnOnce() -> R) -> Result<R, Panicked> {
 pub struct Panics {
     count: AtomicU64,
     first: OnceLock<String>,
+    number: u64,
+}
+
+/// Those of this process, by number. What is complete when it is started knows no runtime, for a reference would cost it more
+/// than it takes; a number costs nothing, and is looked up where there was a panic.
+static NUMBERED: PerProcess<Mutex<BTreeMap<u64, Weak<Panics>>>> = PerProcess::new();
+
+fn numbered() -> MutexGuard<'static, BTreeMap<u64, Weak<Panics>>> {
+    NUMBERED.get(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Panics {
+    /// One that is found by its number.
+    pub(crate) fn with_number() -> Arc<Panics> {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+        let panics = Arc::new(Panics { count: AtomicU64::new(0), first: OnceLock::new(), number });
+        numbered().insert(number, Arc::downgrade(&panics));
+        panics
+    }
+
+    /// Its number; 0 for one that has none.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
     /// Counts one.
     pub fn note(&self, panicked: &Panicked) {
         self.count.fetch_add(1, Ordering::Relaxed);
@@ -162,6 +184,22 @@ impl Panics {
     /// What the first one said.
     pub fn first(&self) -> Option<&str> {
         self.first.get().map(String::as_str)
+    }
+}
+
+impl Drop for Panics {
+    fn drop(&mut self) {
+        if self.number > 0 {
+            numbered().remove(&self.number);
+        }
+    }
+}
+
+/// Counts a panic where it belongs.
+fn note(panicked: &Panicked, number: u64) {
+    let panics = numbered().get(&number).and_then(Weak::upgrade);
+    if let Some(panics) = panics {
+        panics.note(panicked);
     }
 }
 
@@ -185,8 +223,8 @@ impl Call {
     }
 }
 
-/// A call, and who counts its panic.
-type Entry = (Call, Option<Arc<Panics>>);
+/// A call, and the number of who counts its panic.
+type Entry = (Call, u64);
 
 #[derive(Default)]
 struct Outbox {
@@ -232,10 +270,10 @@ impl Drop for Hold {
     }
 }
 
-/// Calls foreign code as soon as the thread is in the middle of nothing: now, if it is not.
-pub(crate) fn later(call: Call, who: Option<&Arc<Panics>>) {
-    let entry = (call, who.cloned());
-    let mut entry = Some(entry);
+/// Calls foreign code as soon as the thread is in the middle of nothing: now, if it is not. A panic of it is counted by the
+/// [`Panics`] of this number; by nobody but the process for 0.
+pub(crate) fn later(call: Call, counts: u64) {
+    let mut entry = Some((call, counts));
     if with(|outbox| outbox.entries.extend(entry.take())).is_none()
         && let Some(entry) = entry
     {
@@ -244,9 +282,23 @@ pub(crate) fn later(call: Call, who: Option<&Arc<Panics>>) {
     settle(1);
 }
 
-/// Drops a value of the caller's, whose destructor may do anything.
-pub(crate) fn dispose(value: Box<dyn Any + Send>) {
-    later(Call::Drop(value), None);
+/// A value of the caller's that is kept for as long as something lives. Its destructor may do anything: it is called when the
+/// thread that drops it is in the middle of nothing.
+pub(crate) struct Keeper(Option<Box<dyn Any + Send + Sync>>);
+
+impl Keeper {
+    /// Keeps a value.
+    pub(crate) fn new(value: Box<dyn Any + Send + Sync>) -> Keeper {
+        Keeper(Some(value))
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        if let Some(value) = self.0.take() {
+            later(Call::Drop(value), 0);
+        }
+    }
 }
 
 /// Whether this thread is within a call of foreign code.
@@ -283,11 +335,9 @@ fn settle(most: usize) {
     }
 }
 
-fn make((call, who): Entry) {
-    if let Err(panicked) = call.make()
-        && let Some(who) = who
-    {
-        who.note(&panicked);
+fn make((call, counts): Entry) {
+    if let Err(panicked) = call.make() {
+        note(&panicked, counts);
     }
 }
 

@@ -24,7 +24,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 
@@ -171,10 +170,7 @@ impl PipeFd {
             if let Some(completion) = self.complete()? {
                 return Ok(completion);
             }
-            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], None) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(e) => return Err(Error::os("complete", e.raw_os_error(), "poll of a pipe's descriptor")),
-            }
+            self.serving.pipe().sleep_beside(self.socket.as_fd());
         }
     }
 

@@ -23,6 +23,7 @@ use super::room::Room;
 use super::wire::{Completion, MESSAGE_BYTES, REQUEST_BYTES, Request};
 use crate::backend::{Bell, BellTower};
 use crate::error::{Error, ErrorKind, Result};
+use crate::guard::{self, Keeper};
 use crate::runtime::{Attended, Interest, RuntimePipe};
 use crate::span::Span;
 
@@ -50,7 +51,7 @@ pub(super) struct Serving {
     /// Completions for this process, each with a bell in the socket, or soon to be.
     heard: Mutex<Heard>,
     /// Dropped after the pipe: it tells the giver that the pipe has ended.
-    _keeper: Option<Box<dyn Any + Send + Sync>>,
+    _keeper: Option<Keeper>,
 }
 
 #[derive(Default)]
@@ -88,7 +89,7 @@ impl Serving {
             left: AtomicBool::new(false),
             tower,
             heard: Mutex::new(Heard::default()),
-            _keeper: keeper,
+            _keeper: keeper.map(Keeper::new),
         }))
     }
 
@@ -139,6 +140,8 @@ impl Serving {
     /// # Errors
     /// `Unavailable` where the runtime is gone.
     pub(super) fn take(self: &Arc<Self>, socket: &OwnedFd) -> Result<Option<Completion>> {
+        // What is not ours is called when this is over, and not in the middle of it.
+        let _hold = guard::hold();
         let before = TAKING.replace(Arc::as_ptr(self).addr());
         self.pipe.look();
         TAKING.set(before);
@@ -215,7 +218,7 @@ impl Serving {
         match self.pipe.try_transfer(span) {
             Ok(handle) => {
                 let serving = self.clone();
-                handle.on_done(move |result| serving.done(token, span, result));
+                RuntimePipe::on_done_here(handle, move |result| serving.done(token, span, result));
             }
             Err(refused) => self.done(token, span, Err(refused.error)),
         }

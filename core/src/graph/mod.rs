@@ -211,7 +211,8 @@ impl Runtime {
     ///
     /// # Errors
     /// The error of the first item (in their order) that failed, with the stage's name; what was under way is waited for,
-    /// nothing else is begun. `InvalidInput` for a set without buffers that is used.
+    /// nothing else is begun. `Panicked` where a closure of a stage panicked. `InvalidInput` for a set without buffers that is
+    /// used.
     pub fn run(&self, graph: &Graph<'_>, items: u64) -> Result<GraphReport> {
         run::run(self, graph, items)
     }

@@ -3,18 +3,21 @@
 //! ```text
 //! loop: admit items while the first stages can have buffers
 //!       for each stage of each item, in the order of items: all it depends on done, its turn, its buffers free?  begin
-//!       wait for something to end: a transfer (callback) or a computation (thread), both by one channel
+//!       wait for something to end: a transfer (callback) or a computation (thread), both by one list
 //! ```
+//!
+//! The closures are the caller's, and may panic: that is the error of the item. Where the kernel gives no thread, the caller's
+//! own computes.
 
 use std::collections::VecDeque;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
 use super::report::{GraphReport, StageReport};
 use super::{Action, Graph, Item, Work};
 use crate::error::{Error, ErrorKind, Result};
-use crate::runtime::Runtime;
+use crate::guard::{self, Foreign};
+use crate::runtime::{Inbox, Runtime, RuntimePipe};
+use crate::sync::{Arc, Condvar, Mutex, PoisonError};
 use crate::threads;
 
 /// Something that ended: item, stage, when it really began, how it went.
@@ -40,17 +43,22 @@ struct Underway {
     begun: Vec<u64>,
 }
 
+/// A computation: its stage, for which item, and what to do.
+type Task<'g> = (usize, Item, &'g Work<'g>);
+
 /// What the threads are to do next, and whether nothing will follow.
 #[derive(Default)]
 struct Tasks<'g> {
-    next: VecDeque<(usize, Item, &'g Work<'g>)>,
+    next: VecDeque<Task<'g>>,
     over: bool,
 }
 
-/// Work for the threads.
+/// Work for the threads, and what has ended.
 struct Bench<'g> {
+    runtime: &'g Runtime,
     queue: Mutex<Tasks<'g>>,
     called: Condvar,
+    ended: Arc<Inbox<Ended>>,
 }
 
 pub(super) fn run(runtime: &Runtime, graph: &Graph<'_>, items: u64) -> Result<GraphReport> {
@@ -60,73 +68,80 @@ pub(super) fn run(runtime: &Runtime, graph: &Graph<'_>, items: u64) -> Result<Gr
             return Err(Error::new(ErrorKind::InvalidInput, "run", context));
         }
     }
-    let (sender, receiver) = channel();
     let computes = graph.stages.iter().any(|stage| matches!(stage.action, Action::Compute(_)));
     let cores = runtime.machine().topology().usable_cores().count().max(1);
     let threads = if computes { graph.threads.unwrap_or(cores) } else { 0 };
-    let bench = Bench { queue: Mutex::new(Tasks::default()), called: Condvar::new() };
+    let bench = Bench {
+        runtime,
+        queue: Mutex::new(Tasks::default()),
+        called: Condvar::new(),
+        ended: Arc::new(Inbox::new(runtime)),
+    };
     std::thread::scope(|scope| {
+        let _dismissed = Dismissed(&bench);
+        let mut started = 0;
         for n in 0..threads {
-            let (bench, sender) = (&bench, sender.clone());
-            match threads::spawn_scoped(scope, &format!("dp-graph-{n}"), move || work(bench, &sender)) {
-                Ok(_) => {}
-                Err(e) if n == 0 => return Err(e),
-                // Fewer will do.
-                Err(_) => break,
+            match threads::spawn_scoped(scope, &format!("dp-graph-{n}"), || bench.work()) {
+                Ok(_) => started += 1,
+                Err(e) => {
+                    let instead = if n == 0 { "the caller of the graph computes" } else { "fewer threads compute" };
+                    runtime.note_refused(&e, instead);
+                    break;
+                }
             }
         }
-        let mut run = Run::new(graph, &bench, sender, items);
-        let result = run.finish(&receiver);
-        bench.dismiss();
-        result
+        Run::new(graph, &bench, items, computes && started == 0).finish()
     })
 }
 
-impl Bench<'_> {
-    fn dismiss(&self) {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).over = true;
-        self.called.notify_all();
-    }
-}
+/// However the graph ends, its threads end, too: the scope waits for them.
+struct Dismissed<'b, 'g>(&'b Bench<'g>);
 
-fn work(bench: &Bench<'_>, sender: &Sender<Ended>) {
-    loop {
-        let mut queue = bench.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let (stage, item, work) = loop {
-            match queue.next.pop_front() {
-                Some(task) => break task,
-                None if queue.over => return,
-                None => queue = bench.called.wait(queue).unwrap_or_else(PoisonError::into_inner),
-            }
-        };
-        drop(queue);
-        // A panic of the caller's closure goes on in the caller's thread when the scope ends; the loop there must end, too.
-        let guard = Panicked { sender, item: item.index, stage };
-        let result = work(&item);
-        std::mem::forget(guard);
-        // The receiver lives until every task is back.
-        let _ = sender.send(Ended { item: item.index, stage, result });
-    }
-}
-
-/// Reports a task whose closure panicked.
-struct Panicked<'a> {
-    sender: &'a Sender<Ended>,
-    item: u64,
-    stage: usize,
-}
-
-impl Drop for Panicked<'_> {
+impl Drop for Dismissed<'_, '_> {
     fn drop(&mut self) {
-        let result = Err(Error::new(ErrorKind::InvalidInput, "compute", "the stage's closure panicked"));
-        let _ = self.sender.send(Ended { item: self.item, stage: self.stage, result });
+        self.0.queue.lock().unwrap_or_else(PoisonError::into_inner).over = true;
+        self.0.called.notify_all();
+    }
+}
+
+impl<'g> Bench<'g> {
+    /// What a thread does.
+    fn work(&self) {
+        while let Some(task) = self.next() {
+            self.carry_out(task);
+            if self.runtime.check("run").is_err() {
+                // The closure forked, and this is the child: it has no caller who waits.
+                return;
+            }
+        }
+    }
+
+    /// Sleeps until there is a task; None when there will be none.
+    fn next(&self) -> Option<Task<'g>> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match queue.next.pop_front() {
+                Some(task) => return Some(task),
+                None if queue.over => return None,
+                None => queue = self.called.wait(queue).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+
+    fn carry_out(&self, (stage, item, work): Task<'g>) {
+        let result = guard::call(Foreign::Compute, || work(&item)).unwrap_or_else(|panicked| {
+            self.runtime.note_panic(&panicked);
+            Err(panicked.error("compute"))
+        });
+        self.ended.put(Ended { item: item.index, stage, result });
     }
 }
 
 struct Run<'r, 'g> {
     graph: &'g Graph<'g>,
     bench: &'r Bench<'g>,
-    sender: Sender<Ended>,
+    /// No thread was to be had.
+    computes_here: bool,
     items: u64,
     begun: Instant,
     /// Items that were admitted and are not through, in their order.
@@ -145,13 +160,13 @@ struct Run<'r, 'g> {
 }
 
 impl<'r, 'g> Run<'r, 'g> {
-    fn new(graph: &'g Graph<'g>, bench: &'r Bench<'g>, sender: Sender<Ended>, items: u64) -> Self {
+    fn new(graph: &'g Graph<'g>, bench: &'r Bench<'g>, items: u64, computes_here: bool) -> Self {
         let count = graph.stages.len();
         let reports = graph.stages.iter().map(|s| StageReport { name: s.name.clone(), ..StageReport::default() });
         Run {
             graph,
             bench,
-            sender,
+            computes_here,
             items,
             begun: Instant::now(),
             under: VecDeque::new(),
@@ -171,7 +186,7 @@ impl<'r, 'g> Run<'r, 'g> {
         u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    fn finish(&mut self, receiver: &Receiver<Ended>) -> Result<GraphReport> {
+    fn finish(&mut self) -> Result<GraphReport> {
         loop {
             if self.failure.is_none() {
                 self.begin_what_can();
@@ -179,11 +194,16 @@ impl<'r, 'g> Run<'r, 'g> {
             if self.out == 0 {
                 break;
             }
-            let Ok(ended) = receiver.recv() else { break };
-            self.end(ended);
-            while let Ok(ended) = receiver.try_recv() {
-                self.end(ended);
+            if self.computes_here {
+                let task = self.bench.queue.lock().unwrap_or_else(PoisonError::into_inner).next.pop_front();
+                if let Some(task) = task {
+                    self.bench.carry_out(task);
+                }
             }
+            let ended = self.bench.ended.take();
+            // A closure that ran here may have forked: a child gets nothing and is told so.
+            self.bench.runtime.check("run")?;
+            ended.into_iter().for_each(|ended| self.end(ended));
         }
         match self.failure.take() {
             Some((_, error)) => Err(error),
@@ -266,15 +286,15 @@ impl<'r, 'g> Run<'r, 'g> {
                 self.bench.called.notify_one();
             }
             Action::Transfer(pipe, span) => {
-                let started = span(&item).and_then(|span| Ok((pipe.transfer(span)?, span.len)));
-                let sender = self.sender.clone();
-                match started {
+                let span = guard::call(Foreign::Span, || span(&item)).unwrap_or_else(|panicked| {
+                    self.bench.runtime.note_panic(&panicked);
+                    Err(panicked.error("run"))
+                });
+                match span.and_then(|span| Ok((pipe.transfer(span)?, span.len))) {
                     Ok((handle, len)) => {
                         self.reports[stage].moved_bytes += len;
-                        handle.on_done(move |result| {
-                            // The receiver lives until every transfer is back.
-                            let _ = sender.send(Ended { item: index, stage, result });
-                        });
+                        let ends = self.bench.ended.clone();
+                        RuntimePipe::on_done_here(handle, move |result| ends.put(Ended { item: index, stage, result }));
                     }
                     Err(e) => self.end(Ended { item: index, stage, result: Err(e) }),
                 }

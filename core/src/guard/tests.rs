@@ -40,12 +40,12 @@ fn a_panic_is_told_by_its_text_whatever_it_throws() {
 #[test]
 fn what_is_put_aside_is_called_in_order_when_the_outermost_work_is_done() {
     let called = Arc::new(Mutex::new(Vec::new()));
-    later(note(&called, 0), None);
+    later(note(&called, 0), 0);
     assert_eq!(*called.lock().unwrap(), [0], "nothing is under way");
     let outer = hold();
-    later(note(&called, 1), None);
+    later(note(&called, 1), 0);
     let inner = hold();
-    later(note(&called, 2), None);
+    later(note(&called, 2), 0);
     drop(inner);
     assert_eq!(*called.lock().unwrap(), [0]);
     drop(outer);
@@ -54,11 +54,11 @@ fn what_is_put_aside_is_called_in_order_when_the_outermost_work_is_done() {
 
 #[test]
 fn a_panic_among_them_keeps_no_other_from_being_called() {
-    let (called, panics) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Panics::default()));
+    let (called, panics) = (Arc::new(Mutex::new(Vec::new())), Panics::with_number());
     let held = hold();
     for n in 0..9 {
-        later(note(&called, n), Some(&panics));
-        later(Call::Run(Box::new(move || panic!("after {n}"))), Some(&panics));
+        later(note(&called, n), panics.number());
+        later(Call::Run(Box::new(move || panic!("after {n}"))), panics.number());
     }
     struct Bad;
     impl Drop for Bad {
@@ -66,14 +66,14 @@ fn a_panic_among_them_keeps_no_other_from_being_called() {
             panic!("a destructor");
         }
     }
-    later(Call::Drop(Box::new(Bad)), Some(&panics));
+    later(Call::Drop(Box::new(Bad)), panics.number());
     struct Loud;
     impl Wake for Loud {
         fn wake(self: Arc<Self>) {
             panic!("a waker");
         }
     }
-    later(Call::Wake(Arc::new(Loud).into()), Some(&panics));
+    later(Call::Wake(Arc::new(Loud).into()), panics.number());
     drop(held);
     assert_eq!(*called.lock().unwrap(), (0..9).collect::<Vec<_>>());
     assert_eq!((panics.count(), panics.first()), (11, Some("a callback panicked: after 0")));
@@ -87,7 +87,7 @@ fn a_chain_of_calls_is_a_loop_and_not_a_recursion() {
         if n == 0 {
             end.store(address, Ordering::SeqCst);
         } else {
-            later(Call::Run(Box::new(move || link(n - 1, &end))), None);
+            later(Call::Run(Box::new(move || link(n - 1, &end))), 0);
         }
     }
     let end = Arc::new(AtomicU64::new(0));
@@ -103,12 +103,12 @@ fn who_sleeps_within_a_call_lets_the_others_be_called_first() {
     later(
         Call::Run(Box::new(move || {
             let _held = hold();
-            later(first, None);
+            later(first, 0);
             assert!(list.lock().unwrap().is_empty() && is_within());
             settle_before_sleep();
             assert_eq!(*list.lock().unwrap(), [1]);
         })),
-        None,
+        0,
     );
     assert!(!is_within());
 }

@@ -11,8 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::Ssd;
+use crate::guard::{self, Foreign, Keeper};
 
-/// Wants to know of changes of a file.
+/// Wants to know of changes of a file. It is told while the file's watches are locked, so it must not change the file itself,
+/// nor wait for who does. A panic of it is caught and counted ([`guard::panics`](crate::guard::panics)); the change goes on.
 pub trait Watch: Send + Sync {
     /// Bytes of the range are about to change. Until [`changed`](Self::changed) with the same range, reads may return the
     /// old bytes, the new ones, or some of both.
@@ -38,14 +40,17 @@ pub struct Watchers {
 
 impl Watchers {
     fn lock(&self) -> MutexGuard<'_, Known> {
-        // No foreign code runs under the lock but watches, which must not panic; what is guarded is whole in any case.
+        // No foreign code runs under the lock but watches, whose panics are caught; what is guarded is whole in any case.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a watch; it hears at once of changes that are under way. It ends with the last reference to it.
     pub fn add(&self, watch: &Arc<dyn Watch>) {
+        let _hold = guard::hold();
         let mut known = self.lock();
-        known.under_way.values().for_each(|range| watch.changing(range.clone()));
+        for range in known.under_way.values() {
+            let _ = guard::call(Foreign::Watch, || watch.changing(range.clone()));
+        }
         known.watches.retain(|w| w.strong_count() > 0);
         known.watches.push(Arc::downgrade(watch));
     }
@@ -53,6 +58,7 @@ impl Watchers {
     /// Tells that a range is about to change; the number is for [`end`](Self::end).
     pub fn begin(&self, range: Range<u64>) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let _hold = guard::hold();
         let mut known = self.lock();
         // Under the lock: a watch that is added meanwhile hears of the change either here or there, and never of its end
         // before its beginning.
@@ -63,6 +69,7 @@ impl Watchers {
 
     /// Tells that the change is over.
     pub fn end(&self, number: u64) {
+        let _hold = guard::hold();
         let mut known = self.lock();
         if let Some(range) = known.under_way.remove(&number) {
             each(&known, |w| w.changed(range.clone()));
@@ -84,15 +91,26 @@ impl Watchers {
 
     /// Runs what changes a range.
     pub(crate) fn around<R>(&self, range: Range<u64>, change: impl FnOnce() -> R) -> R {
-        let number = self.begin(range);
-        let result = change();
-        self.end(number);
-        result
+        /// The change is over however it ends.
+        struct Change<'a>(&'a Watchers, u64);
+        impl Drop for Change<'_> {
+            fn drop(&mut self) {
+                self.0.end(self.1);
+            }
+        }
+        let _change = Change(self, self.begin(range));
+        change()
     }
 }
 
+/// Tells each watch. One that panics was told, and the others are, too. Whoever drops a watch meanwhile drops it here: its
+/// destructor is called when this thread is in the middle of nothing.
 fn each(known: &Known, tell: impl Fn(&dyn Watch)) {
-    known.watches.iter().filter_map(Weak::upgrade).for_each(|watch| tell(&*watch));
+    for watch in known.watches.iter().filter_map(Weak::upgrade) {
+        // The process counts it, and the panic hook has printed it.
+        let _ = guard::call(Foreign::Watch, || tell(&*watch));
+        drop(Keeper::new(Box::new(watch)));
+    }
 }
 
 impl fmt::Debug for Watchers {
@@ -160,6 +178,61 @@ mod tests {
         assert_eq!(*heard.0.lock().unwrap(), [(true, 0..10), (true, 5..7), (false, 0..10), (false, 5..7)]);
         drop((watch, heard));
         watchers.around(1..2, || {});
+    }
+
+    #[test]
+    fn a_watch_that_panics_keeps_no_change_from_its_end_and_no_other_from_hearing_of_it() {
+        struct Loud;
+        impl Watch for Loud {
+            fn changing(&self, _: Range<u64>) {
+                panic!("it does not like changes");
+            }
+
+            fn changed(&self, _: Range<u64>) {
+                panic!("nor their ends");
+            }
+        }
+        let watchers = Arc::new(Watchers::default());
+        let (loud, heard) = (Arc::new(Loud), Arc::new(Heard::default()));
+        watchers.add(&(loud.clone() as Arc<dyn Watch>));
+        watchers.add(&(heard.clone() as Arc<dyn Watch>));
+        watchers.around(0..1, || {});
+        let fails = std::panic::AssertUnwindSafe(|| watchers.around(1..2, || panic!("a mover")));
+        assert!(std::panic::catch_unwind(fails).is_err());
+        let all = [(true, 0..1), (false, 0..1), (true, 1..2), (false, 1..2)];
+        assert_eq!(*heard.0.lock().unwrap(), all);
+        assert!(format!("{watchers:?}").contains("0 changes under way"));
+    }
+
+    #[test]
+    fn a_watch_whose_last_reference_is_dropped_by_who_tells_it_may_change_the_file_then() {
+        /// It gives its own last reference up when it is told.
+        struct Leaves(Mutex<Option<Arc<Leaves>>>, Arc<Watchers>);
+        impl Watch for Leaves {
+            fn changing(&self, _: Range<u64>) {
+                drop(self.0.lock().unwrap().take());
+            }
+
+            fn changed(&self, _: Range<u64>) {}
+        }
+        impl Drop for Leaves {
+            fn drop(&mut self) {
+                self.1.around(7..8, || {});
+            }
+        }
+        let watchers = Arc::new(Watchers::default());
+        let leaves = Arc::new(Leaves(Mutex::new(None), watchers.clone()));
+        watchers.add(&(leaves.clone() as Arc<dyn Watch>));
+        *leaves.0.lock().unwrap() = Some(leaves.clone());
+        drop(leaves);
+        let (done, ended) = std::sync::mpsc::channel();
+        let theirs = watchers.clone();
+        std::thread::spawn(move || {
+            theirs.around(0..1, || {});
+            done.send(()).unwrap();
+        });
+        ended.recv_timeout(std::time::Duration::from_secs(60)).expect("it waits for itself");
+        assert!(format!("{watchers:?}").starts_with("Watchers(1, 0 "), "{watchers:?}");
     }
 
     #[test]

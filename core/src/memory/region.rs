@@ -14,6 +14,7 @@ use super::lease::{Lease, LeaseMut, RawLease};
 use super::pool::Cut;
 use super::table::{Access, Table};
 use crate::error::{Error, ErrorKind, Result};
+use crate::guard::Keeper;
 
 /// The size of a huge page on the machines we know; mappings are aligned to it.
 const HUGE: usize = 2 << 20;
@@ -52,7 +53,7 @@ enum Owner {
     /// Unmapped on drop: the base and length of the whole mapping.
     Mapped { base: NonNull<u8>, len: usize },
     /// Kept alive by somebody else's value.
-    Foreign { _keeper: Box<dyn Any + Send + Sync> },
+    Foreign { _keeper: Keeper },
 }
 
 pub(super) struct Inner {
@@ -134,7 +135,9 @@ impl Region {
         Ok(region)
     }
 
-    /// Takes memory that somebody else owns; `keeper` is dropped when the last reference to the region is.
+    /// Takes memory that somebody else owns; `keeper` is dropped when the last reference to the region is: by a thread of a
+    /// runtime, where a transfer was the last to use it. A panic of its destructor is caught and counted
+    /// ([`guard::panics`](crate::guard::panics)).
     ///
     /// # Safety
     /// `start..start + len` must stay valid for reads and writes until `keeper` is dropped, and must not be reached by
@@ -156,7 +159,7 @@ impl Region {
         Region(Arc::new(Inner {
             start,
             len,
-            owner: Owner::Foreign { _keeper: keeper },
+            owner: Owner::Foreign { _keeper: Keeper::new(keeper) },
             table: Table::new(),
             id: next_id(),
             options: MapOptions { pages: Pages::Small, prefault: false, node: None },

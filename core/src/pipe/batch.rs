@@ -67,28 +67,34 @@ impl Pipe {
 
 impl Batch<'_> {
     /// Starts transfers, each with a tag by which it comes back. One that cannot be started comes back with its error. Where
-    /// the route has no queue, they are carried out here, one after the other.
+    /// the route has no queue, they are carried out here, one after the other. Where the iterator panics, what it gave before is
+    /// not started, but on a route without a queue, and the batch goes on with what it had.
     pub fn submit(&mut self, transfers: impl IntoIterator<Item = (u64, Span)>) {
         let Body::Queued(queue) = &self.pipe.body else {
             for (tag, span) in transfers {
-                self.under_way = self.under_way.saturating_add(1);
                 let result = self.pipe.transfer(span);
                 self.arrivals.lock().push_back(Finished { tag, result });
+                self.under_way = self.under_way.saturating_add(1);
             }
             return;
         };
+        // The iterator is the caller's and may panic: what it gave is counted when it is submitted, and what was not, with its
+        // leases, goes with the panic.
         let mut parts = Vec::new();
         for (tag, span) in transfers {
-            self.under_way = self.under_way.saturating_add(1);
             match self.pipe.check(span).and_then(|span| queue.leases(span.span())) {
                 Ok((source, target)) => {
                     let sink = self.arrivals.clone();
                     parts.push(Part { at: tag, span, source, target, sink, bell: None });
                 }
-                Err(error) => self.arrivals.lock().push_back(Finished { tag, result: Err(error) }),
+                Err(error) => {
+                    self.arrivals.lock().push_back(Finished { tag, result: Err(error) });
+                    self.under_way = self.under_way.saturating_add(1);
+                }
             }
         }
         if !parts.is_empty() {
+            self.under_way = self.under_way.saturating_add(parts.len());
             queue.submit_parts(parts);
         }
     }

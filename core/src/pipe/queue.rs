@@ -16,6 +16,7 @@ use std::os::fd::BorrowedFd;
 
 use crate::backend::{Bell, Counters, Done, Job, Queued};
 use crate::error::{Error, ErrorKind, Result};
+use crate::guard::{self, Foreign, Panicked};
 use crate::memory::{Access, MemoryRange, RawLease};
 use crate::span::Span;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -108,11 +109,14 @@ impl Queue {
             leases => leases?,
         };
         let token = self.next.fetch_add(1, Ordering::Relaxed);
-        self.lock().slots.insert(token, Slot::Pending);
-        if let Err((_job, error)) = self.mover.submit(Job { token, span, source, target, bell: None }) {
-            self.lock().slots.remove(&token);
-            return Err(error);
-        }
+        let mut results = self.lock();
+        results.check_mover()?;
+        results.slots.insert(token, Slot::Pending);
+        drop(results);
+        let job = Job { token, span, source, target, bell: None };
+        let outcome = guard::call(Foreign::Mover, || self.mover.submit(job).map_err(|(_job, error)| error));
+        let outcome = outcome.unwrap_or_else(|panicked| Err(self.is_lost(&panicked)));
+        outcome.inspect_err(|_| _ = self.lock().slots.remove(&token))?;
         Ok(token)
     }
 
@@ -134,7 +138,18 @@ impl Queue {
         }
         results.submitting += 1;
         drop(results);
-        while let Err(error) = self.mover.submit_all(&mut jobs) {
+        loop {
+            let outcome = guard::call(Foreign::Mover, || self.mover.submit_all(&mut jobs));
+            let error = match outcome {
+                Ok(Ok(())) => break,
+                Ok(Err(error)) => error,
+                Err(panicked) => {
+                    // Which of them it has nobody knows. Their leases go before anybody hears of it.
+                    jobs.clear();
+                    self.is_lost(&panicked);
+                    break;
+                }
+            };
             let Some(refused) = jobs.pop_front() else { break };
             let mut results = self.lock();
             file(&mut results, Done { token: refused.token, result: Err(error) });
@@ -261,14 +276,16 @@ impl Queue {
 
     /// Asks the mover for what is done, files and delivers it; waits for about `least`. The lock is not held meanwhile.
     fn complete<'a>(&'a self, mut results: MutexGuard<'a, Results>, least: usize) -> Result<MutexGuard<'a, Results>> {
+        results.check_mover()?;
         results.completing = true;
         let mut done = std::mem::take(&mut results.scratch);
         drop(results);
         let wait = least > 0;
-        let outcome = match least {
+        let outcome = guard::call(Foreign::Mover, || match least {
             0 | 1 => self.mover.complete(wait, &mut done),
             several => self.mover.complete_several(several, &mut done),
-        };
+        });
+        let outcome = outcome.unwrap_or_else(|panicked| Err(panicked.error("complete")));
         let mut results = self.lock();
         results.completing = false;
         // Who submits wakes everybody; before that there is nothing to lead.
@@ -297,6 +314,8 @@ impl Queue {
         }
         let mut deliveries = std::mem::take(&mut results.deliveries);
         drop(results);
+        // What is not ours is called when all is told, and those who lead until a delivery were woken.
+        let hold = guard::hold();
         let mut told: Vec<Arc<dyn Sink>> = Vec::with_capacity(deliveries.len());
         for (sink, at, len, result) in deliveries.drain(..) {
             sink.part_done(at, len, result);
@@ -311,7 +330,21 @@ impl Queue {
         }
         // For those who lead until a delivery.
         self.wake(&results);
-        results
+        drop(results);
+        drop(hold);
+        self.lock()
+    }
+
+    /// The mover panicked: it is not asked any more, and whoever has a part at it hears that.
+    #[cold]
+    fn is_lost(&self, panicked: &Panicked) -> Error {
+        let error = panicked.error("submit");
+        let mut results = self.lock();
+        results.broken = Some((error.kind(), error.to_string()));
+        tell_the_lost(&mut results);
+        self.wake(&results);
+        drop(self.deliver(results));
+        error
     }
 
     fn sleep<'a>(&self, mut results: MutexGuard<'a, Results>) -> MutexGuard<'a, Results> {
@@ -328,8 +361,18 @@ impl Queue {
     }
 
     fn lock(&self) -> MutexGuard<'_, Results> {
-        // The lock is never held while foreign code runs, so a poisoned one guards a state that is whole.
+        // The lock is not held while foreign code runs, so a poisoned one guards a state that is whole.
         self.results.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Results {
+    /// A mover that panicked is not called again.
+    fn check_mover(&self) -> Result<()> {
+        match &self.broken {
+            Some((ErrorKind::Panicked, text)) => Err(Error::relayed(ErrorKind::Panicked, text.clone())),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -363,7 +406,11 @@ impl Drop for Queue {
         let mut done = Vec::new();
         loop {
             let before = done.len();
-            if self.mover.complete(true, &mut done).is_err() || done.len() == before {
+            if self.lock().check_mover().is_err() {
+                break;
+            }
+            let outcome = guard::call(Foreign::Mover, || self.mover.complete(true, &mut done));
+            if !matches!(outcome, Ok(Ok(()))) || done.len() == before {
                 break;
             }
         }

@@ -1,21 +1,46 @@
-//! The one thread that looks after transfers nobody waits for. It sleeps in the kernel until an event is due.
+//! Who looks after transfers that nobody waits for: one thread of the runtime, or one that would sleep otherwise.
+//!
+//! ```text
+//! turn:       sleep until an event is due, see to it                        whoever has the role, and nobody else
+//! call out:   callbacks, one after another                                  the runtime's own thread, without the role
+//! own thread: call out; has another thread the role?  sleep; else turn
+//! block_on:   poll the future; nothing to poll?  take the role and turn
+//! a thread that sleeps in the library until others' transfers end: if nobody has the role, take it and turn meanwhile
+//! stand-in:   while a callback takes longer than PATIENCE and nobody has the role, turn
+//! ```
+//!
+//! Code that is not ours never runs while its thread has the role. So a callback or a future may call whatever blocks: the
+//! role is free, and the thread that blocks takes it. One that blocks elsewhere is stood in for: a callback by the stand-in, a
+//! future by the own thread, which looks after each [`PATIENCE`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::time::Duration;
 
 use super::events::{Events, WAKE};
+use super::here;
 use super::station::Station;
+use super::troubles::Troubles;
 use crate::error::{Error, Result};
+use crate::guard::{self, Foreign};
 use crate::pipe::queue::Queue;
+use crate::process::Owner;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::thread::JoinHandle;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use crate::threads;
 
 /// How long a completion whose event was lost stays unheard at most.
 const LOOK_AGAIN_NS: u64 = 100_000_000;
+/// How long callbacks are called before somebody sees to the events.
+const CALL_OUT_NS: u64 = 1_000_000;
+/// How long foreign code may keep from its work the thread that has it before another one does it.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 pub(crate) struct Coordinator {
+    pub(crate) owner: Owner,
     events: Events,
-    /// Somebody asked it to wake up, and it has not yet.
+    /// Somebody asked who has the role to wake up, and it has not yet.
     woken: AtomicBool,
     /// When it will wake by itself, in nanoseconds since it began.
     sleeps_until: AtomicU64,
@@ -24,12 +49,57 @@ pub(crate) struct Coordinator {
     stopping: AtomicBool,
     /// Threads that sleep until transfers of others end, of which nobody may wait for any.
     leaning: AtomicU64,
+    /// One of them has the role: who ends a transfer must wake it.
+    leaner_turns: AtomicBool,
+    /// The own thread sleeps without a limit, though a thread in `block_on` may keep it from its work.
+    sleeps_deep: AtomicBool,
     watched: Mutex<Watched>,
-    /// Held by the thread that does the work.
-    driving: Mutex<()>,
-    /// Another thread than our own does it.
-    guest: Mutex<bool>,
-    guest_left: Condvar,
+    role: Mutex<Role>,
+    /// For the own thread and those who want the role.
+    role_changed: Condvar,
+    /// For the stand-in.
+    calling_out: Condvar,
+    pub(crate) troubles: Troubles,
+}
+
+/// Who may do the coordinator's work.
+#[derive(Default)]
+struct Role {
+    taken: Option<Taken>,
+    /// Threads that want it and for whom it is to be given back.
+    wanted: usize,
+    /// A thread in `block_on` takes it when it would sleep, so the own thread leaves it alone.
+    guest: bool,
+    /// Callbacks for the own thread to call.
+    calls: VecDeque<Box<dyn FnOnce() + Send>>,
+    /// The own thread is within a callback: the how manieth.
+    calling: Option<u64>,
+    called: u64,
+    /// The own thread sleeps, because another has the role.
+    own_sleeps: bool,
+    /// Threads that sleep until transfers of others end, while another has the role.
+    leaners_asleep: usize,
+    stand_in: StandIn,
+    /// It sleeps until the own thread is within a callback.
+    stand_in_sleeps: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Taken {
+    Own,
+    Guest,
+    Leaner,
+    StandIn,
+}
+
+#[derive(Default)]
+enum StandIn {
+    /// Nobody asked for a callback yet.
+    #[default]
+    None,
+    Started(JoinHandle<()>),
+    /// The kernel gave no thread.
+    Refused,
 }
 
 /// Says that a thread sleeps until transfers of others end: while there is one, all that sets out is attended.
@@ -41,10 +111,56 @@ impl Drop for Leaning<'_> {
     }
 }
 
-/// The right to do the coordinator's work.
-pub(crate) struct Guest<'a> {
+/// The role: the right to do the coordinator's work, once.
+struct Turn<'a> {
     coordinator: &'a Coordinator,
-    _driving: MutexGuard<'a, ()>,
+    as_whom: Taken,
+    /// What is not ours is called when the role was given back.
+    _hold: guard::Hold,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let coordinator = self.coordinator;
+        if !coordinator.owner.is_here() {
+            return;
+        }
+        if self.as_whom == Taken::Leaner {
+            coordinator.leaner_turns.store(false, Ordering::SeqCst);
+        }
+        let mut role = coordinator.role();
+        role.taken = None;
+        // The own thread takes it if nobody else does.
+        if role.own_sleeps && role.is_for_own_thread() || role.wanted > 0 {
+            coordinator.role_changed.notify_all();
+        }
+    }
+}
+
+impl Role {
+    /// A guest takes it by itself when it would sleep, but where another thread sleeps it may be away for long.
+    fn is_for_own_thread(&self) -> bool {
+        self.taken.is_none() && self.wanted == 0 && (!self.guest || self.leaners_asleep > 0)
+    }
+}
+
+/// Says that a thread sleeps while another has the role.
+struct Asleep<'a>(&'a Coordinator);
+
+impl Drop for Asleep<'_> {
+    fn drop(&mut self) {
+        self.0.role().leaners_asleep -= 1;
+    }
+}
+
+/// A thread in `block_on`.
+pub(crate) struct Guest<'a>(&'a Coordinator);
+
+impl Drop for Guest<'_> {
+    fn drop(&mut self) {
+        self.0.role().guest = false;
+        self.0.role_changed.notify_all();
+    }
 }
 
 #[derive(Default)]
@@ -52,6 +168,8 @@ struct Watched {
     /// By descriptor.
     entries: HashMap<RawFd, Entry>,
     stations: Vec<Weak<Station>>,
+    /// Entries that are not queues.
+    others: usize,
 }
 
 struct Entry {
@@ -85,16 +203,20 @@ pub(crate) trait Attended: Send + Sync {
 impl Coordinator {
     pub(crate) fn new() -> Result<Arc<Coordinator>> {
         Ok(Arc::new(Coordinator {
+            owner: Owner::here(),
             events: Events::new()?,
             woken: AtomicBool::new(false),
             sleeps_until: AtomicU64::new(0),
             second_look: AtomicU64::new(u64::MAX),
             stopping: AtomicBool::new(false),
             leaning: AtomicU64::new(0),
+            leaner_turns: AtomicBool::new(false),
+            sleeps_deep: AtomicBool::new(false),
             watched: Mutex::new(Watched::default()),
-            driving: Mutex::new(()),
-            guest: Mutex::new(false),
-            guest_left: Condvar::new(),
+            role: Mutex::new(Role::default()),
+            role_changed: Condvar::new(),
+            calling_out: Condvar::new(),
+            troubles: Troubles::new(),
         }))
     }
 
@@ -105,6 +227,10 @@ impl Coordinator {
 
     fn watched(&self) -> MutexGuard<'_, Watched> {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn role(&self) -> MutexGuard<'_, Role> {
+        self.role.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn add_station(&self, station: &Arc<Station>) {
@@ -175,80 +301,276 @@ impl Coordinator {
         if at < self.sleeps_until.load(Ordering::SeqCst) {
             self.wake();
         }
+        self.stir();
     }
 
+    /// The own thread is to see whether it is needed.
+    fn stir(&self) {
+        if self.sleeps_deep.load(Ordering::SeqCst) {
+            drop(self.role());
+            self.role_changed.notify_all();
+        }
+    }
+
+    /// Wakes who has the role.
     pub(crate) fn wake(&self) {
         if !self.woken.swap(true, Ordering::SeqCst) {
             self.events.call();
         }
     }
 
-    pub(crate) fn stop(&self) {
+    /// Something ended for which a thread may wait that has the role meanwhile.
+    pub(crate) fn wake_leaner(&self) {
+        if self.leaner_turns.load(Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
+    /// The own thread ends when it has called what there is to call; so does the stand-in, whose handle is given.
+    pub(crate) fn stop(&self) -> Option<JoinHandle<()>> {
         self.stopping.store(true, Ordering::SeqCst);
         self.wake();
+        let mut role = self.role();
+        let stand_in = std::mem::replace(&mut role.stand_in, StandIn::Refused);
+        drop(role);
+        self.role_changed.notify_all();
+        self.calling_out.notify_all();
+        match stand_in {
+            StandIn::Started(thread) => Some(thread),
+            StandIn::None | StandIn::Refused => None,
+        }
     }
 
-    /// The thread's work.
-    pub(crate) fn run(&self) {
-        while !self.stopping.load(Ordering::SeqCst) {
-            let mut guest = self.guest.lock().unwrap_or_else(PoisonError::into_inner);
-            while *guest {
-                guest = self.guest_left.wait(guest).unwrap_or_else(PoisonError::into_inner);
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+
+    /// What the own thread does.
+    pub(crate) fn run(self: &Arc<Self>) {
+        here::is_own(self);
+        loop {
+            self.call_out();
+            if !self.owner.is_here() {
+                // A callback forked, and this is the child: it has one thread, this one, and nothing of this is the child's.
+                return;
             }
-            drop(guest);
-            let _driving = self.driving.lock().unwrap_or_else(PoisonError::into_inner);
-            self.turn();
+            match self.turn_of_own_thread() {
+                Some((turn, may_sleep)) => turn.take(may_sleep, None),
+                None if self.is_over() => return,
+                None => {}
+            }
         }
     }
 
-    /// Lets this thread do the work; None where another one does it already.
-    pub(crate) fn host(&self) -> Option<Guest<'_>> {
-        let mut guest = self.guest.lock().unwrap_or_else(PoisonError::into_inner);
-        if std::mem::replace(&mut *guest, true) {
-            return None;
-        }
-        drop(guest);
-        // Our own thread lets go when it wakes up, and sleeps until the guest has left.
-        self.wake();
-        let driving = self.driving.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(Guest { coordinator: self, _driving: driving })
+    /// It was stopped, and what there was to call was called.
+    fn is_over(&self) -> bool {
+        self.is_stopping() && self.role().calls.is_empty()
     }
 
-    /// Sleeps until something is due, and sees to it. The caller holds `driving`.
-    fn turn(&self) {
-        // Announced before the stations are asked, so that whoever names an earlier time after that wakes us.
-        self.sleeps_until.store(u64::MAX, Ordering::SeqCst);
-        let until = self.next_time();
-        if let Some(until) = until {
-            self.sleeps_until.store(until, Ordering::SeqCst);
-        }
-        let ready = self.events.wait(until);
-        self.sleeps_until.store(0, Ordering::SeqCst);
-        for name in ready {
-            if name == WAKE {
-                self.events.called();
-                self.woken.store(false, Ordering::SeqCst);
+    /// The role, when nobody else has or is to have it, and whether there is nothing to do but to sleep; None where there
+    /// are callbacks to call while another has it, or it is over.
+    fn turn_of_own_thread(&self) -> Option<(Turn<'_>, bool)> {
+        let mut role = self.role();
+        let mut overdue = false;
+        loop {
+            if self.is_stopping() {
+                return None;
+            }
+            if role.is_for_own_thread() || overdue && role.taken.is_none() && role.wanted == 0 {
+                let may_sleep = role.calls.is_empty();
+                return Some((self.turn(role, Taken::Own), may_sleep));
+            }
+            if !role.calls.is_empty() {
+                return None;
+            }
+            if role.taken == Some(Taken::StandIn) {
+                // It stood in for this thread, which is back.
+                role = self.want(role);
                 continue;
             }
-            self.see_to(name as RawFd);
-        }
-        let now = self.now();
-        let stations: Vec<_> = self.watched().stations.iter().filter_map(Weak::upgrade).collect();
-        if self.second_look.load(Ordering::SeqCst) <= now {
-            self.second_look.store(u64::MAX, Ordering::SeqCst);
-            let mut left = false;
-            for station in &stations {
-                left |= station.look_at_all();
+            role.own_sleeps = true;
+            // A guest may do something else for long, while there is work.
+            self.sleeps_deep.store(role.guest, Ordering::SeqCst);
+            if role.guest && self.has_work() {
+                self.sleeps_deep.store(false, Ordering::SeqCst);
+                let (back, timeout) =
+                    self.role_changed.wait_timeout(role, PATIENCE).unwrap_or_else(PoisonError::into_inner);
+                (role, overdue) = (back, timeout.timed_out());
+            } else {
+                role = self.role_changed.wait(role).unwrap_or_else(PoisonError::into_inner);
+                self.sleeps_deep.store(false, Ordering::SeqCst);
+                overdue = false;
             }
-            if left {
-                self.look_again();
+            role.own_sleeps = false;
+        }
+    }
+
+    /// Takes the role, which nobody has.
+    fn turn<'a>(&'a self, mut role: MutexGuard<'a, Role>, as_whom: Taken) -> Turn<'a> {
+        role.taken = Some(as_whom);
+        drop(role);
+        if as_whom == Taken::Leaner {
+            self.leaner_turns.store(true, Ordering::SeqCst);
+        }
+        Turn { coordinator: self, as_whom, _hold: guard::hold() }
+    }
+
+    /// Whether something may become due that somebody must see to. (Asked with `role` held, which nobody takes who holds
+    /// `watched`.)
+    fn has_work(&self) -> bool {
+        self.second_look.load(Ordering::SeqCst) != u64::MAX || self.watched().others > 0 || self.next_time().is_some()
+    }
+
+    /// Sleeps until somebody gave the role back, who is told to.
+    fn want<'a>(&self, mut role: MutexGuard<'a, Role>) -> MutexGuard<'a, Role> {
+        role.wanted += 1;
+        self.wake();
+        let mut role = self.role_changed.wait(role).unwrap_or_else(PoisonError::into_inner);
+        role.wanted -= 1;
+        role
+    }
+
+    /// Has the own thread call a callback.
+    pub(crate) fn call_out_later(self: &Arc<Self>, callback: Box<dyn FnOnce() + Send>) {
+        let mut role = self.role();
+        role.calls.push_back(callback);
+        self.have_stand_in(&mut role);
+        let (asleep, turns) = (role.own_sleeps, role.taken == Some(Taken::Own));
+        drop(role);
+        if asleep {
+            self.role_changed.notify_all();
+        } else if turns && !here::is_own_of(self) {
+            self.wake();
+        }
+    }
+
+    /// Somebody stands in for the own thread where a callback keeps it; where the kernel gives no thread, nobody does.
+    fn have_stand_in(self: &Arc<Self>, role: &mut Role) {
+        // The model knows no time.
+        if cfg!(shuttle) || !matches!(role.stand_in, StandIn::None) || self.is_stopping() {
+            return;
+        }
+        let stands_in = self.clone();
+        role.stand_in = match threads::spawn("dp-stand-in", move || stands_in.stand_in()) {
+            Ok(thread) => StandIn::Started(thread),
+            Err(e) => {
+                self.troubles.refused(&e, "a callback that blocks holds up what nobody waits for");
+                StandIn::Refused
+            }
+        };
+    }
+
+    /// Calls the callbacks that are there now, unless that takes so long that somebody must see to the events.
+    fn call_out(&self) {
+        let begun = self.now();
+        let mut role = self.role();
+        while let Some(callback) = role.calls.pop_front() {
+            role.called += 1;
+            role.calling = Some(role.called);
+            let wakes_stand_in = role.stand_in_sleeps;
+            drop(role);
+            if wakes_stand_in {
+                self.calling_out.notify_one();
+            }
+            self.call_now(callback);
+            if !self.owner.is_here() {
+                return;
+            }
+            role = self.role();
+            role.calling = None;
+            if !role.calls.is_empty() && self.now() - begun > CALL_OUT_NS {
+                return;
             }
         }
-        for station in stations {
-            if station.next_at().is_some_and(|at| at <= now) {
-                station.go_on();
+    }
+
+    /// Calls a callback here, or, within another call, when that one is over.
+    pub(crate) fn call_now(&self, callback: Box<dyn FnOnce() + Send>) {
+        guard::later(guard::Call::Run(callback), self.troubles.panics().number());
+    }
+
+    /// What the stand-in does.
+    fn stand_in(&self) {
+        let mut role = self.role();
+        while !self.is_stopping() {
+            let Some(within) = role.calling else {
+                role.stand_in_sleeps = true;
+                role = self.calling_out.wait(role).unwrap_or_else(PoisonError::into_inner);
+                role.stand_in_sleeps = false;
+                continue;
+            };
+            // Nobody notifies meanwhile, but who stops the runtime.
+            role = self.calling_out.wait_timeout(role, PATIENCE).unwrap_or_else(PoisonError::into_inner).0;
+            while role.calling == Some(within) && role.taken.is_none() && role.wanted == 0 && !self.is_stopping() {
+                self.turn(role, Taken::StandIn).take(true, None);
+                role = self.role();
             }
         }
+    }
+
+    /// This thread does the work whenever it would sleep; None where another one does so already.
+    pub(crate) fn host(&self) -> Option<Guest<'_>> {
+        let mut role = self.role();
+        if std::mem::replace(&mut role.guest, true) { None } else { Some(Guest(self)) }
+    }
+
+    /// The role for a thread that is about to sleep; if another has it, a note that this one sleeps.
+    fn turn_or_sleep(&self) -> Result<Turn<'_>, Asleep<'_>> {
+        let mut role = self.role();
+        if role.taken.is_some() || role.wanted > 0 {
+            role.leaners_asleep += 1;
+            return Err(Asleep(self));
+        }
+        Ok(self.turn(role, Taken::Leaner))
+    }
+
+    /// Sleeps until `over`, of which `changed` tells, and does the work meanwhile if nobody else does. While it sleeps it is
+    /// counted in `sleepers`, and who makes it over calls [`wake_leaner`](Self::wake_leaner) if there are any.
+    pub(crate) fn sleep_until<'a, T>(
+        &self,
+        lock: &'a Mutex<T>,
+        changed: &Condvar,
+        sleepers: impl Fn(&mut T) -> &mut u32,
+        mut over: impl FnMut(&T) -> bool,
+    ) -> MutexGuard<'a, T> {
+        let mut state = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if over(&state) {
+            return state;
+        }
+        drop(state);
+        // Others may wait for what this thread has put aside, and for the work that it does not do meanwhile.
+        guard::settle_before_sleep();
+        let _away = here::sleeps();
+        loop {
+            let turn = self.turn_or_sleep();
+            state = lock.lock().unwrap_or_else(PoisonError::into_inner);
+            if over(&state) || !self.owner.is_here() {
+                return state;
+            }
+            *sleepers(&mut state) += 1;
+            match turn {
+                Ok(turn) => {
+                    drop(state);
+                    turn.take(true, None);
+                    state = lock.lock().unwrap_or_else(PoisonError::into_inner);
+                }
+                Err(_asleep) => state = changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            }
+            *sleepers(&mut state) -= 1;
+            drop(state);
+            guard::settle_before_sleep();
+        }
+    }
+
+    /// Sleeps until the descriptor is readable, or something was seen to, and does the work meanwhile if nobody else does.
+    pub(crate) fn sleep_beside(&self, fd: BorrowedFd<'_>) {
+        guard::settle_before_sleep();
+        let _away = here::sleeps();
+        match self.turn_or_sleep() {
+            Ok(turn) => turn.take(true, Some(fd)),
+            Err(_asleep) => self.events.wait_for(fd),
+        }
+        guard::settle_before_sleep();
     }
 
     fn see_to(&self, fd: RawFd) {
@@ -282,6 +604,9 @@ impl Coordinator {
             .add(other.fd(), raw as u64, Some(Interest::Read))
             .map_err(|e| Error::os("connect", e.raw_os_error(), "epoll_ctl of a descriptor"))?;
         watched.entries.insert(raw, Entry { whom: Whom::Other(other), armed: true });
+        watched.others += 1;
+        drop(watched);
+        self.stir();
         Ok(())
     }
 
@@ -294,39 +619,100 @@ impl Coordinator {
 
     /// Forgets it, before its descriptor is closed.
     pub(crate) fn remove_other(&self, other: &dyn Attended) {
-        let entry = self.watched().entries.remove(&other.fd().as_raw_fd());
+        let mut watched = self.watched();
+        let entry = watched.entries.remove(&other.fd().as_raw_fd());
         if entry.is_some() {
+            watched.others -= 1;
             let _ = self.events.remove(other.fd());
         }
+        drop(watched);
         // Dropped without the lock: it may be the last one, with a pipe in it.
         drop(entry);
     }
 
     /// Forgets everything.
     pub(crate) fn clear(&self) {
-        let entries = std::mem::take(&mut self.watched().entries);
+        let mut watched = self.watched();
+        let entries = std::mem::take(&mut watched.entries);
+        watched.others = 0;
+        drop(watched);
         drop(entries);
     }
 
     fn next_time(&self) -> Option<u64> {
         let mut watched = self.watched();
         watched.stations.retain(|station| station.strong_count() > 0);
-        let times = watched.stations.iter().filter_map(|station| station.upgrade()?.next_at());
+        let stations: Vec<_> = watched.stations.iter().filter_map(Weak::upgrade).collect();
+        drop(watched);
         let second_look = Some(self.second_look.load(Ordering::SeqCst)).filter(|at| *at != u64::MAX);
-        times.chain(second_look).min()
+        stations.iter().filter_map(|station| station.next_for_coordinator()).chain(second_look).min()
+    }
+
+    /// Looks after what is due now.
+    fn see_to_the_time(&self) {
+        let now = self.now();
+        let stations: Vec<_> = self.watched().stations.iter().filter_map(Weak::upgrade).collect();
+        if self.second_look.load(Ordering::SeqCst) <= now {
+            self.second_look.store(u64::MAX, Ordering::SeqCst);
+            let mut left = false;
+            for station in &stations {
+                left |= station.look_at_all();
+            }
+            if left {
+                self.look_again();
+            }
+        }
+        for station in stations {
+            if station.next_for_coordinator().is_some_and(|at| at <= now) {
+                station.go_on();
+            }
+        }
+    }
+}
+
+impl Turn<'_> {
+    /// Sees to what is due; sleeps, if it may, until something is, or `beside` is readable.
+    fn take(self, may_sleep: bool, beside: Option<BorrowedFd<'_>>) {
+        let coordinator = self.coordinator;
+        // Announced before the stations are asked, so that whoever names an earlier time after that wakes us.
+        coordinator.sleeps_until.store(u64::MAX, Ordering::SeqCst);
+        let until = if may_sleep { coordinator.next_time() } else { Some(0) };
+        if let Some(until) = until {
+            coordinator.sleeps_until.store(until, Ordering::SeqCst);
+        }
+        let ready = coordinator.events.wait(until, beside);
+        coordinator.sleeps_until.store(0, Ordering::SeqCst);
+        // Nothing of this is foreign, so nothing panics; if it did, the runtime would still have its coordinator.
+        let outcome = guard::call(Foreign::Thread, || {
+            for name in ready {
+                if name == WAKE {
+                    coordinator.events.called();
+                    coordinator.woken.store(false, Ordering::SeqCst);
+                    continue;
+                }
+                coordinator.see_to(name as RawFd);
+            }
+            coordinator.see_to_the_time();
+        });
+        if let Err(panicked) = outcome {
+            coordinator.troubles.panics().note(&panicked);
+        }
     }
 }
 
 impl Guest<'_> {
-    /// Sleeps until something is due, and sees to it.
-    pub(crate) fn turn(&self) {
-        self.coordinator.turn();
-    }
-}
-
-impl Drop for Guest<'_> {
-    fn drop(&mut self) {
-        *self.coordinator.guest.lock().unwrap_or_else(PoisonError::into_inner) = false;
-        self.coordinator.guest_left.notify_all();
+    /// Does the work until `woken`, at least once unless it is so already.
+    pub(crate) fn turn(&self, woken: &AtomicBool) {
+        let coordinator = self.0;
+        guard::settle_before_sleep();
+        let _away = here::sleeps();
+        let mut role = coordinator.role();
+        // Who wakes it after this look makes the turn end.
+        while !woken.load(Ordering::SeqCst) {
+            if role.taken.is_none() {
+                return coordinator.turn(role, Taken::Guest).take(true, None);
+            }
+            role = coordinator.want(role);
+        }
     }
 }

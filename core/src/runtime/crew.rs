@@ -2,20 +2,28 @@
 //!
 //! They are started when there is work that no idle one can take, up to a number, and sleep when there is none. A thread
 //! asks the station before each part, so that a long copy stands in nobody's way for longer than a part takes.
+//!
+//! A thread of a crew may be made to sleep by foreign code that it calls (a waker that waits for a transfer). It counts as
+//! away then, and another one takes its place. Where the kernel gives no thread, whoever brings the work carries it out, and
+//! the coordinator what is due later.
 
 use std::time::Duration;
 
+use super::here;
 use super::moving::Moving;
 use super::station::Station;
 use crate::error::Result;
+use crate::guard::{self, Foreign};
 use crate::pipe::Carrier;
 use crate::pipe::queue::{Part, Sink};
+use crate::process::Owner;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::thread::JoinHandle;
+use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use crate::threads;
 
 pub(crate) struct Crew {
+    owner: Owner,
     name: String,
     most: usize,
     /// The core that its threads are bound to.
@@ -23,25 +31,40 @@ pub(crate) struct Crew {
     state: Mutex<State>,
     called: Condvar,
     stopping: AtomicBool,
+    /// No thread of it works: none was to be had, or all are away.
+    deserted: AtomicBool,
 }
 
 #[derive(Default)]
 struct State {
     threads: Vec<JoinHandle<()>>,
+    /// Threads that have not ended.
+    alive: usize,
+    /// Threads that sleep in foreign code.
+    away: usize,
     idle: usize,
     /// Calls that no thread has answered yet.
     calls: u64,
+    started: u64,
+}
+
+impl State {
+    fn at_work(&self) -> usize {
+        self.alive - self.away
+    }
 }
 
 impl Crew {
     pub(crate) fn new(name: String, most: usize, core: Option<usize>) -> Crew {
         Crew {
+            owner: Owner::here(),
             name,
             most: most.max(1),
             core,
             state: Mutex::new(State::default()),
             called: Condvar::new(),
             stopping: AtomicBool::new(false),
+            deserted: AtomicBool::new(true),
         }
     }
 
@@ -54,33 +77,72 @@ impl Crew {
         self.most
     }
 
+    /// No thread of it works.
+    pub(crate) fn is_deserted(&self) -> bool {
+        self.deserted.load(Ordering::SeqCst)
+    }
+
     /// There is something to do.
     pub(crate) fn call(&self, station: &Arc<Station>) {
         let mut state = self.lock();
         state.calls += 1;
         if state.idle > 0 {
             self.called.notify_one();
-        } else if state.threads.len() < self.most {
-            let weak = Arc::downgrade(station);
-            let name = format!("{}-{}", self.name, state.threads.len());
-            match threads::spawn(&name, move || serve(&weak)) {
-                Ok(thread) => state.threads.push(thread),
-                // Those that exist will come to it; with none at all the caller does the work itself.
-                Err(_) if !state.threads.is_empty() => {}
-                Err(_) => {
-                    drop(state);
-                    while let Some((moving, at, len)) = station.next_for_crew() {
-                        carry_out(&moving, at, len);
-                    }
+            return;
+        }
+        if state.at_work() >= self.most {
+            return;
+        }
+        let name = format!("{}-{}", self.name, state.started);
+        let weak = Arc::downgrade(station);
+        match threads::spawn(&name, move || Ends(weak).serve()) {
+            Ok(thread) => {
+                // With the lock, so that it is not idle, and has not ended, before it is counted.
+                state.alive += 1;
+                state.started += 1;
+                state.threads.push(thread);
+                self.deserted.store(false, Ordering::SeqCst);
+            }
+            Err(e) => {
+                let nobody = state.at_work() == 0;
+                drop(state);
+                station.coordinator.troubles.refused(&e, "its work was carried out by who brought it");
+                // Those that exist will come to it.
+                if nobody {
+                    carry_out_all(station);
                 }
             }
         }
     }
 
-    /// Sleeps until there is a call, or a time comes; false when the crew is dismissed.
+    /// A thread of it is about to sleep in foreign code.
+    pub(super) fn goes_away(&self, station: &Arc<Station>) {
+        let mut state = self.lock();
+        state.away += 1;
+        self.deserted.store(state.at_work() == 0, Ordering::SeqCst);
+        let alone = state.idle == 0;
+        drop(state);
+        // What is held back, or will be due, waits for another one.
+        if alone && station.has_backlog() {
+            self.call(station);
+        }
+    }
+
+    /// It goes on.
+    pub(super) fn is_back(&self) {
+        let mut state = self.lock();
+        state.away -= 1;
+        self.deserted.store(false, Ordering::SeqCst);
+    }
+
+    /// Sleeps until there is a call, or a time comes; false when the thread is to end, because the crew is dismissed or has
+    /// one too many.
     fn sleep(&self, station: &Station) -> bool {
         let mut state = self.lock();
         loop {
+            if state.at_work() > self.most {
+                return false;
+            }
             if state.calls > 0 {
                 state.calls -= 1;
                 return true;
@@ -112,33 +174,73 @@ impl Crew {
         }
     }
 
-    /// Ends the threads; they have nothing left to do, because the runtime was drained.
-    pub(crate) fn dismiss(&self) {
+    /// Ends the threads; they have nothing left to do, because the runtime was drained. With `wait`, returns when they have
+    /// ended.
+    pub(crate) fn dismiss(&self, wait: bool) {
         self.stopping.store(true, Ordering::SeqCst);
         let threads = std::mem::take(&mut self.lock().threads);
         self.called.notify_all();
-        for thread in threads {
-            // A thread ends by a panic only if a callback of the caller panicked in it; the others go on.
-            let _ = thread.join();
+        if wait {
+            for thread in threads {
+                // Foreign code that panicked in it was caught; were it ours, others would go on.
+                let _ = threads::join(thread);
+            }
         }
     }
 }
 
-fn serve(station: &Weak<Station>) {
-    if let Some(station) = station.upgrade()
-        && let Some(crew) = &station.crew
-        && let Some(core) = crew.core
-    {
-        // Refused: transfers into the core's cache count themselves as run on the wrong core.
-        let _ = crate::machine::bind_to(core);
-    }
-    loop {
-        let Some(station) = station.upgrade() else { return };
-        let Some(crew) = &station.crew else { return };
-        while let Some((moving, at, len)) = station.next_for_crew() {
-            carry_out(&moving, at, len);
+impl Drop for Crew {
+    fn drop(&mut self) {
+        if !self.owner.is_here() {
+            // Handles of threads that this process does not have.
+            let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut state.threads).into_iter().for_each(std::mem::forget);
         }
-        if !crew.sleep(&station) {
+    }
+}
+
+/// A thread of a crew. It counts until this is dropped, however it ends.
+struct Ends(Weak<Station>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let Some(station) = self.0.upgrade() else { return };
+        let Some(crew) = station.crew.as_ref().filter(|crew| crew.owner.is_here()) else { return };
+        let mut state = crew.lock();
+        state.alive -= 1;
+        // Nobody waits for its end, unless the crew was dismissed, and then it is not in there.
+        state.threads.retain(|thread| thread.thread().id() != thread::current().id());
+        crew.deserted.store(state.at_work() == 0, Ordering::SeqCst);
+    }
+}
+
+impl Ends {
+    fn serve(self) {
+        here::is_crew(&self.0);
+        if let Some(station) = self.0.upgrade()
+            && let Some(crew) = &station.crew
+            && let Some(core) = crew.core
+        {
+            // Refused: transfers into the core's cache count themselves as run on the wrong core.
+            let _ = crate::machine::bind_to(core);
+        }
+        loop {
+            let Some(station) = self.0.upgrade() else { return };
+            let Some(crew) = &station.crew else { return };
+            carry_out_all(&station);
+            if !crew.owner.is_here() || !crew.sleep(&station) {
+                return;
+            }
+        }
+    }
+}
+
+/// Carries out whatever may be carried out now.
+fn carry_out_all(station: &Arc<Station>) {
+    while let Some((moving, at, len)) = station.next_for_crew() {
+        carry_out(&moving, at, len);
+        if !station.coordinator.owner.is_here() {
+            // A waker forked, and this is the child.
             return;
         }
     }
@@ -146,7 +248,12 @@ fn serve(station: &Weak<Station>) {
 
 fn carry_out(moving: &Arc<Moving>, at: u64, len: u64) {
     let line = &moving.line;
-    match transfer(moving, at, len) {
+    let troubles = &line.station.coordinator.troubles;
+    let outcome = guard::call(Foreign::Mover, || transfer(moving, at, len)).unwrap_or_else(|panicked| {
+        troubles.panics().note(&panicked);
+        Err(panicked.error("transfer"))
+    });
+    match outcome {
         // The queue tells of it.
         Ok(None) => {}
         Ok(Some(result)) => line.station.came_back(moving, at, len, result),

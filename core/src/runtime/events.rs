@@ -6,7 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
 use super::coordinator::Interest;
@@ -61,18 +61,30 @@ impl Events {
         let _ = rustix::io::read(&self.wake, &mut counter);
     }
 
-    /// Sleeps until an event is due, or the time comes; gives the names of the events.
-    pub(super) fn wait(&self, until: Option<u64>) -> Vec<u64> {
-        let timeout = until.map(|at| {
+    /// Sleeps until an event is due, or the time comes, or another descriptor is readable; gives the names of the events.
+    pub(super) fn wait(&self, until: Option<u64>, beside: Option<BorrowedFd<'_>>) -> Vec<u64> {
+        let mut timeout = until.map(|at| {
             let ns = at.saturating_sub(self.now());
             Timespec { tv_sec: (ns / 1_000_000_000).cast_signed(), tv_nsec: (ns % 1_000_000_000).cast_signed() }
         });
+        if let Some(beside) = beside {
+            let mut fds = [PollFd::from_borrowed_fd(beside, PollFlags::IN), PollFd::new(&self.epoll, PollFlags::IN)];
+            // Interrupted, or short of memory: there may be events all the same.
+            let _ = poll(&mut fds, timeout.as_ref());
+            timeout = Some(Timespec { tv_sec: 0, tv_nsec: 0 });
+        }
         let mut events = [const { MaybeUninit::uninit() }; 32];
         match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
             Ok((ready, _)) => ready.iter().map(|event| event.data.u64()).collect(),
             // EINTR; nothing else can happen to a descriptor of our own.
             Err(_) => Vec::new(),
         }
+    }
+
+    /// Sleeps until a descriptor is readable.
+    pub(super) fn wait_for(&self, fd: BorrowedFd<'_>) {
+        // Interrupted, or short of memory: the caller looks again.
+        let _ = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], None);
     }
 }
 

@@ -85,7 +85,14 @@ impl Events {
         kernel().called.remove(&self.id);
     }
 
-    pub(super) fn wait(&self, until: Option<u64>) -> Vec<u64> {
+    pub(super) fn wait_for(&self, fd: BorrowedFd<'_>) {
+        let mut state = kernel();
+        while !state.readable.contains(&fd.as_raw_fd()) {
+            state = CHANGED.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    pub(super) fn wait(&self, until: Option<u64>, beside: Option<BorrowedFd<'_>>) -> Vec<u64> {
         let mut state = kernel();
         loop {
             let Kernel { readable, known, called, .. } = &mut *state;
@@ -101,7 +108,8 @@ impl Events {
             if called.contains(&self.id) {
                 names.push(WAKE);
             }
-            if !names.is_empty() {
+            let beside = beside.is_some_and(|fd| readable.contains(&fd.as_raw_fd()));
+            if beside || !names.is_empty() {
                 return names;
             }
             if let Some(until) = until {

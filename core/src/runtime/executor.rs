@@ -1,7 +1,7 @@
 //! An executor for one future, whose thread does the coordinator's work while it waits.
 //!
 //! With any other executor a completion takes two wake-ups: the coordinator's, then that of the thread that waits. Here it
-//! takes one.
+//! takes one. While the future runs, the thread has given the work back: it may block, in this library or elsewhere.
 
 use std::future::Future;
 use std::pin::pin;
@@ -9,15 +9,20 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use super::Runtime;
 use super::coordinator::Coordinator;
-use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::thread::{self, Thread, ThreadId};
+use crate::sync::thread::{self, ThreadId};
+use crate::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// Wakes the thread that does the coordinator's work.
+/// Wakes the thread that polls.
 struct Driver {
     thread: ThreadId,
     woken: AtomicBool,
     coordinator: Arc<Coordinator>,
+    /// Threads that sleep because another one does the work: this one.
+    sleepers: Mutex<u32>,
+    changed: Condvar,
+    /// It does the work itself.
+    hosts: bool,
 }
 
 impl Wake for Driver {
@@ -27,39 +32,36 @@ impl Wake for Driver {
 
     fn wake_by_ref(self: &Arc<Self>) {
         // On its own thread it is awake.
-        if !self.woken.swap(true, Ordering::SeqCst) && thread::current().id() != self.thread {
-            self.coordinator.wake();
+        if self.woken.swap(true, Ordering::SeqCst) || thread::current().id() == self.thread {
+            return;
         }
-    }
-}
-
-/// Wakes a thread that parks, because another one does the work already.
-struct Parked(Thread);
-
-impl Wake for Parked {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
+        if self.hosts {
+            return self.coordinator.wake();
+        }
+        drop(self.sleepers.lock().unwrap_or_else(PoisonError::into_inner));
+        self.changed.notify_all();
+        self.coordinator.wake_leaner();
     }
 }
 
 impl Runtime {
-    /// Runs a future to its end on this thread, which does the coordinator's work meanwhile: the shortest way from a
-    /// completion to who awaits it. Handles may be awaited in any other executor as well. It must not be called from
-    /// within a future that it runs.
+    /// Runs a future to its end on this thread, which does the coordinator's work when the future waits: the shortest way from
+    /// a completion to who awaits it. Handles may be awaited in any other executor as well.
+    ///
+    /// The future may call what blocks, `block_on` too. Where it blocks outside of the library, others do the coordinator's
+    /// work after 100 ms. A panic of the future goes on in the caller.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let coordinator = &self.inner.coordinator;
         let mut future = pin!(future);
-        let Some(guest) = coordinator.host() else {
-            let waker = Waker::from(Arc::new(Parked(thread::current())));
-            loop {
-                match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-                    Poll::Ready(output) => return output,
-                    Poll::Pending => thread::park(),
-                }
-            }
-        };
-        let thread = thread::current().id();
-        let driver = Arc::new(Driver { thread, woken: AtomicBool::new(true), coordinator: coordinator.clone() });
+        let guest = coordinator.host();
+        let driver = Arc::new(Driver {
+            thread: thread::current().id(),
+            woken: AtomicBool::new(true),
+            coordinator: coordinator.clone(),
+            sleepers: Mutex::new(0),
+            changed: Condvar::new(),
+            hosts: guest.is_some(),
+        });
         let waker = Waker::from(driver.clone());
         loop {
             if driver.woken.swap(false, Ordering::SeqCst)
@@ -67,8 +69,12 @@ impl Runtime {
             {
                 return output;
             }
-            if !driver.woken.load(Ordering::SeqCst) {
-                guest.turn();
+            match &guest {
+                Some(guest) => guest.turn(&driver.woken),
+                None => {
+                    let over = |_: &u32| driver.woken.load(Ordering::SeqCst);
+                    drop(coordinator.sleep_until(&driver.sleepers, &driver.changed, |sleepers| sleepers, over));
+                }
             }
         }
     }

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::line::Line;
-use super::moving::Moving;
+use super::moving::{Callback, Moving};
 use crate::error::{Error, ErrorKind, Result};
+use crate::guard::{self, Call};
 use crate::pipe::Carrier;
 
 /// A transfer that the runtime carries out. It is a future, for any executor; it can be waited for, tested, cancelled, or
@@ -19,8 +20,8 @@ use crate::pipe::Carrier;
 pub struct Handle(State);
 
 enum State {
-    /// It was complete when it was started.
-    Finished(Result<()>),
+    /// It was complete when it was started. A panic of its callback is counted by who has this number.
+    Finished(Result<()>, u64),
     Moving(Arc<Moving>),
     /// The result was given away.
     Taken,
@@ -39,8 +40,8 @@ pub enum Cancelled {
 }
 
 impl Handle {
-    pub(super) fn finished(result: Result<()>) -> Handle {
-        Handle(State::Finished(result))
+    pub(super) fn finished(result: Result<()>, counts_panics: u64) -> Handle {
+        Handle(State::Finished(result, counts_panics))
     }
 
     pub(super) fn moving(moving: Arc<Moving>) -> Handle {
@@ -53,7 +54,7 @@ impl Handle {
     /// The transfer's own error, with the bytes done before it; `InvalidInput` where the result was already given, by a poll.
     pub fn wait(mut self) -> Result<()> {
         match std::mem::replace(&mut self.0, State::Taken) {
-            State::Finished(result) => result,
+            State::Finished(result, _) => result,
             State::Taken => Err(given()),
             State::Moving(moving) => {
                 wait_for(&moving);
@@ -65,7 +66,7 @@ impl Handle {
     /// Whether [`wait`](Self::wait) would return at once. It does not block.
     pub fn is_done(&self) -> bool {
         match &self.0 {
-            State::Finished(_) | State::Taken => true,
+            State::Finished(..) | State::Taken => true,
             State::Moving(moving) => {
                 look(&moving.line);
                 moving.is_finished()
@@ -73,19 +74,25 @@ impl Handle {
         }
     }
 
-    /// Has `callback` called with the result, once, by the thread that completes the transfer; at once if it is complete. A
-    /// callback must not block: others wait for that thread. It may start transfers by `try_transfer`.
+    /// Has `callback` called with the result, once: by a thread of the runtime, or, where the transfer is complete already, by
+    /// this one before `on_done` returns (within another callback: when that one has returned).
+    ///
+    /// A callback may call everything, and block: that holds up other callbacks, and nothing else. (Where the kernel refuses
+    /// the thread that stands in for it, it holds up what nobody waits for; the runtime's report says so.) Within a callback,
+    /// draining waits for transfers, not for callbacks. A panic of it is caught, and counted in the runtime's report.
     pub fn on_done(self, callback: impl FnOnce(Result<()>) + Send + 'static) {
-        self.call_back(callback, true);
+        self.call_back(Callback::Callers(Box::new(callback)), true);
     }
 
     /// As [`on_done`](Self::on_done). The coordinator completes the transfer only if it is to attend to it.
-    pub(super) fn call_back(mut self, callback: impl FnOnce(Result<()>) + Send + 'static, attended: bool) {
+    pub(super) fn call_back(mut self, callback: Callback, attended: bool) {
         match std::mem::replace(&mut self.0, State::Taken) {
-            State::Finished(result) => callback(result),
-            State::Taken => callback(Err(given())),
-            State::Moving(moving) => match moving.call_back(Box::new(callback), attended) {
-                Some((callback, result)) => callback(result),
+            State::Finished(result, counts_panics) => call_now(callback, result, counts_panics),
+            State::Taken => call_now(callback, Err(given()), 0),
+            State::Moving(moving) => match moving.call_back(callback, attended) {
+                Some((callback, result)) => {
+                    call_now(callback, result, moving.line.station.coordinator.troubles.panics().number());
+                }
                 None if attended => attend(&moving),
                 None => {}
             },
@@ -98,7 +105,7 @@ impl Handle {
     /// The transfer's own error, if it failed by itself.
     pub fn cancel(mut self) -> Result<Cancelled> {
         match std::mem::replace(&mut self.0, State::Taken) {
-            State::Finished(result) => result.map(|()| Cancelled::Completed),
+            State::Finished(result, _) => result.map(|()| Cancelled::Completed),
             State::Taken => Err(given()),
             State::Moving(moving) => {
                 moving.line.station.cancel(&moving);
@@ -109,6 +116,16 @@ impl Handle {
                     Err(e) => Err(e),
                 }
             }
+        }
+    }
+}
+
+/// Calls back for a transfer that is complete.
+fn call_now(callback: Callback, result: Result<()>, counts_panics: u64) {
+    match callback {
+        Callback::Ours(callback) => callback(result),
+        Callback::Callers(callback) => {
+            guard::later(Call::Run(Box::new(move || callback(result))), counts_panics);
         }
     }
 }
@@ -162,7 +179,7 @@ impl Future for Handle {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
         let State::Moving(moving) = &self.0 else {
             return match std::mem::replace(&mut self.0, State::Taken) {
-                State::Finished(result) => Poll::Ready(result),
+                State::Finished(result, _) => Poll::Ready(result),
                 _ => Poll::Ready(Err(given())),
             };
         };
@@ -183,10 +200,11 @@ impl Future for Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if let State::Moving(moving) = &self.0
-            && moving.leave_to_coordinator()
-        {
-            attend(moving);
+        if let State::Moving(moving) = &self.0 {
+            if moving.leave_to_coordinator() {
+                attend(moving);
+            }
+            moving.forget_waker();
         }
     }
 }
@@ -194,7 +212,7 @@ impl Drop for Handle {
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            State::Finished(result) => write!(f, "Handle({result:?})"),
+            State::Finished(result, _) => write!(f, "Handle({result:?})"),
             State::Taken => f.write_str("Handle(result given)"),
             State::Moving(moving) => write!(f, "Handle({:?} of {:?})", moving.span, moving.line.pipe),
         }
@@ -233,7 +251,7 @@ impl Future for Handles {
         for handle in &mut self.0 {
             if let State::Moving(_) = &handle.0 {
                 match Pin::new(&mut *handle).poll(context) {
-                    Poll::Ready(result) => handle.0 = State::Finished(result),
+                    Poll::Ready(result) => handle.0 = State::Finished(result, 0),
                     Poll::Pending => pending = true,
                 }
             }

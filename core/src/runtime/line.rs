@@ -34,7 +34,7 @@ pub(crate) enum Anchor {
 struct Room {
     taken: usize,
     most: usize,
-    sleepers: usize,
+    sleepers: u32,
 }
 
 /// Transfers that begin off this are cut so that their later parts begin on it.
@@ -73,7 +73,7 @@ impl Line {
     /// `Busy` where it is full and the caller does not want to wait.
     pub(crate) fn enter(&self, wait: bool) -> Result<()> {
         let mut room = self.lock();
-        while room.taken >= room.most {
+        if room.taken >= room.most {
             if !wait {
                 return Err(Error::new(
                     ErrorKind::Busy,
@@ -84,14 +84,12 @@ impl Line {
             }
             // Whoever waits here drives nothing: the coordinator must.
             drop(room);
-            let _leaning = self.station.coordinator.lean();
+            let coordinator = &self.station.coordinator;
+            let _leaning = coordinator.lean();
             self.station.attend_all();
-            room = self.lock();
-            while room.taken >= room.most {
-                room.sleepers += 1;
-                room = self.freed.wait(room).unwrap_or_else(PoisonError::into_inner);
-                room.sleepers -= 1;
-            }
+            room = coordinator.sleep_until(&self.room, &self.freed, |r| &mut r.sleepers, |r| r.taken < r.most);
+            // What it called meanwhile may have forked.
+            coordinator.owner.check("transfer")?;
         }
         room.taken += 1;
         drop(room);
@@ -102,12 +100,22 @@ impl Line {
     /// A transfer that had entered was not started after all.
     pub(crate) fn turned_away(&self) {
         self.leave();
-        self.tally.ended(None);
+        self.tally.ended(None, &self.station.coordinator);
     }
 
     /// A transfer that left is finished.
     pub(crate) fn ended(&self, good: bool) {
-        self.tally.ended(Some(good));
+        self.tally.ended(Some(good), &self.station.coordinator);
+    }
+
+    /// A transfer is to call back: before it is handed over to be called, and has [`ended`](Self::ended).
+    pub(crate) fn calls_back(&self) {
+        self.tally.calls_back();
+    }
+
+    /// It has called back.
+    pub(crate) fn called_back(&self) {
+        self.tally.called_back(&self.station.coordinator);
     }
 
     /// One more transfer is left to the coordinator. To be called before what is out already is attended.
@@ -129,8 +137,11 @@ impl Line {
     pub(crate) fn leave(&self) {
         let mut room = self.lock();
         room.taken -= 1;
-        if room.sleepers > 0 {
+        let sleepers = room.sleepers;
+        drop(room);
+        if sleepers > 0 {
             self.freed.notify_all();
+            self.station.coordinator.wake_leaner();
         }
     }
 
@@ -147,14 +158,10 @@ impl Line {
 
     /// Sleeps until no transfer of this pipe is under way.
     pub(crate) fn drain(&self) {
-        let _leaning = self.station.coordinator.lean();
+        let coordinator = &self.station.coordinator;
+        let _leaning = coordinator.lean();
         self.station.attend_all();
-        let mut room = self.lock();
-        while room.taken > 0 {
-            room.sleepers += 1;
-            room = self.freed.wait(room).unwrap_or_else(PoisonError::into_inner);
-            room.sleepers -= 1;
-        }
+        drop(coordinator.sleep_until(&self.room, &self.freed, |r| &mut r.sleepers, |r| r.taken == 0));
     }
 
     fn lock(&self) -> MutexGuard<'_, Room> {

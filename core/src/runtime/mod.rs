@@ -26,6 +26,8 @@ mod events;
 mod events;
 mod executor;
 mod handle;
+mod here;
+mod inbox;
 mod line;
 mod moving;
 pub(crate) mod schedule;
@@ -33,19 +35,23 @@ pub(crate) mod schedule;
 mod schedules;
 mod station;
 mod tally;
+mod troubles;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::os::fd::BorrowedFd;
 
 use serde::Serialize;
 
 pub(crate) use coordinator::{Attended, Interest};
 pub use handle::{Cancelled, Handle, Handles};
+pub(crate) use inbox::Inbox;
 pub use schedule::{Class, ClassStats, FlowStats, Policy, Served, Service, Stats};
 pub use station::StationReport;
 
 use crate::backend::{Bell, Constraints};
 use crate::error::{Error, ErrorKind, Result};
+use crate::guard::{self, Panicked};
 use crate::locator::{Endpoint, Locator};
 use crate::machine::Machine;
 use crate::memory::Access;
@@ -60,7 +66,7 @@ use crate::threads;
 use coordinator::Coordinator;
 use crew::Crew;
 use line::{Anchor, Line};
-use moving::Moving;
+use moving::{Callback, Moving};
 use station::Station;
 use tally::Tally;
 
@@ -133,7 +139,8 @@ pub struct Connect {
 
 /// The data mover: connects pipes and carries out their transfers side by side.
 ///
-/// Dropping it waits for what is under way; nothing is lost. Pipes that outlive it refuse new transfers.
+/// Dropping it waits for what is under way; nothing is lost. Pipes that outlive it refuse new transfers. Dropped within a
+/// callback, it waits for transfers, not for callbacks nor for its threads, which end when they have called them.
 pub struct Runtime {
     inner: Arc<Inner>,
     thread: Option<JoinHandle<()>>,
@@ -222,7 +229,8 @@ impl Runtime {
         let at_once = station.crew.is_some() && ask.service.at_most.is_none() && is_short_cut(&pipe);
         let most = ask.queue.unwrap_or(inner.config.queue);
         let line = Line::new(pipe, station, flow, anchor, most, inner.tally.clone(), inner.next.clone());
-        Ok(RuntimePipe { line: Arc::new(line), inner: inner.clone(), at_once, service: ask.service.clone() })
+        let (counts_panics, service) = (inner.coordinator.troubles.panics().number(), ask.service.clone());
+        Ok(RuntimePipe { line: Arc::new(line), inner: inner.clone(), at_once, counts_panics, service })
     }
 
     /// Starts transfers of several pipes, and gives one handle for all.
@@ -234,11 +242,31 @@ impl Runtime {
         Ok(Handles::new(handles))
     }
 
-    /// Returns when nothing is under way. Others may start transfers meanwhile; those are waited for, too.
+    /// Whether this is the process that started it.
+    ///
+    /// # Errors
+    /// `Forked` in a child.
+    pub(crate) fn check(&self, operation: &'static str) -> Result<()> {
+        self.inner.coordinator.owner.check(operation)
+    }
+
+    /// A panic of foreign code was caught.
+    pub(crate) fn note_panic(&self, panicked: &Panicked) {
+        self.inner.coordinator.troubles.panics().note(panicked);
+    }
+
+    /// A thread was refused; `instead` says what was done.
+    pub(crate) fn note_refused(&self, error: &Error, instead: &str) {
+        self.inner.coordinator.troubles.refused(error, instead);
+    }
+
+    /// Returns when nothing is under way. Others may start transfers meanwhile; those are waited for, too, and callbacks, but
+    /// within a callback.
     pub fn drain(&self) {
-        let _leaning = self.inner.coordinator.lean();
+        let coordinator = &self.inner.coordinator;
+        let _leaning = coordinator.lean();
         self.inner.attend_all();
-        self.inner.tally.drain();
+        self.inner.tally.drain(coordinator);
     }
 
     /// Refuses new transfers, carries out what is under way, and ends the threads. Dropping the runtime does the same.
@@ -249,26 +277,38 @@ impl Runtime {
         let (under_way, completed, failed) = self.inner.tally.read();
         let mut stations: Vec<_> = self.inner.stations().values().map(|station| station.report()).collect();
         stations.sort_by(|a, b| a.name.cmp(&b.name));
-        RuntimeReport { under_way, completed, failed, stations }
+        let troubles = &self.inner.coordinator.troubles;
+        let (threads_refused, first_refusal) = troubles.refusals();
+        RuntimeReport {
+            under_way,
+            completed,
+            failed,
+            panics: troubles.panics().count(),
+            first_panic: troubles.panics().first().map(str::to_owned),
+            threads_refused,
+            first_refusal,
+            stations,
+        }
     }
 }
 
 impl Drop for Runtime {
     fn drop(&mut self) {
         self.inner.closed.store(true, Ordering::SeqCst);
-        let leaning = self.inner.coordinator.lean();
-        self.inner.attend_all();
-        self.inner.tally.drain();
-        drop(leaning);
+        self.drain();
+        // A thread of a runtime that waited for threads would wait for itself, or they for each other.
+        let waits = !guard::is_within();
         for station in self.inner.stations().values() {
             if let Some(crew) = &station.crew {
-                crew.dismiss();
+                crew.dismiss(waits);
             }
         }
-        self.inner.coordinator.stop();
-        if let Some(thread) = self.thread.take() {
-            // It ends by a panic only if a callback of the caller panicked in it.
-            let _ = thread.join();
+        let stand_in = self.inner.coordinator.stop();
+        if waits {
+            for thread in [self.thread.take(), stand_in].into_iter().flatten() {
+                // Foreign code that panicked in it was caught; were it ours, what is left is dropped all the same.
+                let _ = threads::join(thread);
+            }
         }
         // Descriptors hold pipes, which hold what holds the coordinator.
         self.inner.coordinator.clear();
@@ -358,6 +398,8 @@ pub struct RuntimePipe {
     inner: Arc<Inner>,
     /// Whether short transfers may run on the caller.
     at_once: bool,
+    /// Who counts the panics of callbacks of what ran on the caller.
+    counts_panics: u64,
     service: Service,
 }
 
@@ -419,7 +461,7 @@ impl RuntimePipe {
             Err(e) if matches!(e.kind(), ErrorKind::OutOfRange | ErrorKind::Busy | ErrorKind::InvalidInput) => Err(e),
             result => {
                 self.inner.tally.at_once(result.is_ok());
-                Ok(Handle::finished(result))
+                Ok(Handle::finished(result, self.counts_panics))
             }
         }
     }
@@ -443,7 +485,7 @@ impl RuntimePipe {
         };
         match self.line.pipe.check(span).and_then(started) {
             Ok(handle) => {
-                handle.call_back(done, bell.rings() == 0);
+                handle.call_back(Callback::Ours(Box::new(done)), bell.rings() == 0);
                 Ok(())
             }
             Err(error) => Err(Refused { span, error }),
@@ -452,6 +494,8 @@ impl RuntimePipe {
 
     fn start_ringing(&self, span: Bounded, wait: bool, bell: Option<Arc<Bell>>) -> Result<Handle> {
         self.inner.open()?;
+        // What setting out may complete on this thread is told when all is out.
+        let _hold = guard::hold();
         let line = &self.line;
         line.enter(wait)?;
         // Again, after it is counted: either this sees that the runtime was shut down, or who shuts it down waits for this.
@@ -498,6 +542,16 @@ impl RuntimePipe {
     /// Transfers under way.
     pub fn under_way(&self) -> usize {
         self.line.taken()
+    }
+
+    /// As [`Handle::on_done`], for parts of the library: called by whoever completes.
+    pub(crate) fn on_done_here(handle: Handle, done: impl FnOnce(Result<()>) + Send + 'static) {
+        handle.call_back(Callback::Ours(Box::new(done)), true);
+    }
+
+    /// The coordinator, for who sleeps until something of this pipe is done.
+    pub(crate) fn sleep_beside(&self, fd: BorrowedFd<'_>) {
+        self.inner.coordinator.sleep_beside(fd);
     }
 
     /// Has the coordinator look after a descriptor.
@@ -559,6 +613,14 @@ pub struct RuntimeReport {
     pub completed: u64,
     /// Transfers that failed or were cancelled.
     pub failed: u64,
+    /// Panics of foreign code that were caught: callbacks, wakers, closures of graphs, destructors, movers.
+    pub panics: u64,
+    /// What the first of them said.
+    pub first_panic: Option<String>,
+    /// Threads that the kernel refused.
+    pub threads_refused: u64,
+    /// The first refusal, and what was done instead.
+    pub first_refusal: Option<String>,
     /// By place.
     pub stations: Vec<StationReport>,
 }

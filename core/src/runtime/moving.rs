@@ -5,6 +5,7 @@ use std::task::Waker;
 use super::line::Line;
 use crate::backend::{Bell, Job};
 use crate::error::{Error, ErrorKind, Result};
+use crate::guard::{self, Call, Foreign};
 use crate::memory::RawLease;
 use crate::pipe::queue::{Part, Sink};
 use crate::span::Bounded;
@@ -13,8 +14,13 @@ use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 /// On the source and on the target, where they are in memory.
 pub(crate) type Leases = (Option<RawLease>, Option<RawLease>);
 
-/// What a callback is.
-pub(crate) type Callback = Box<dyn FnOnce(Result<()>) + Send>;
+/// Who is told of the outcome.
+pub(crate) enum Callback {
+    /// A part of the library, by whoever completes: it neither blocks nor panics.
+    Ours(Box<dyn FnOnce(Result<()>) + Send>),
+    /// The caller's, which may do anything: by the coordinator's own thread.
+    Callers(Box<dyn FnOnce(Result<()>) + Send>),
+}
 
 pub(crate) struct Moving {
     pub(crate) line: Arc<Line>,
@@ -161,46 +167,74 @@ impl Moving {
         };
         let (source, target) = (state.source.take(), state.target.take());
         let (waker, callback) = (state.waker.take(), state.callback.take());
+        // Memory that ends with its lease may have a keeper of the caller's, who is called below, with the waker.
+        let _hold = guard::hold();
         drop((source, target));
         match callback {
             Some(callback) => {
                 drop(state);
-                let good = result.is_ok();
-                // Its place is free, so that the callback can start another transfer; who drains waits for the callback.
-                self.line.leave();
-                callback(result);
-                self.line.ended(good);
+                self.call(callback, result);
             }
             None => {
                 self.line.leave();
                 self.line.ended(result.is_ok());
                 state.outcome = Some(result);
-                if state.sleepers > 0 {
-                    self.changed.notify_all();
-                }
+                let sleepers = state.sleepers;
                 drop(state);
-                if let Some(waker) = waker {
-                    waker.wake();
+                if sleepers > 0 {
+                    self.wake_sleepers();
                 }
             }
+        }
+        if let Some(waker) = waker {
+            self.call_later(Call::Wake(waker));
         }
         true
     }
 
+    /// Its place is free first, so that the callback can start another transfer; who drains waits for the callback.
+    fn call(&self, callback: Callback, result: Result<()>) {
+        let (line, good) = (&self.line, result.is_ok());
+        line.leave();
+        match callback {
+            Callback::Ours(callback) => callback(result),
+            Callback::Callers(callback) => {
+                line.calls_back();
+                let called = Called(line.clone());
+                line.station.coordinator.call_out_later(Box::new(move || {
+                    // Counted before it has called back: who drains finds it counted.
+                    if let Err(panicked) = guard::call(Foreign::Callback, move || callback(result)) {
+                        called.0.station.coordinator.troubles.panics().note(&panicked);
+                    }
+                    drop(called);
+                }));
+            }
+        }
+        line.ended(good);
+    }
+
+    /// Calls what is not ours when this thread is in the middle of nothing.
+    fn call_later(&self, call: Call) {
+        guard::later(call, self.line.station.coordinator.troubles.panics().number());
+    }
+
+    fn wake_sleepers(&self) {
+        self.changed.notify_all();
+        self.line.station.coordinator.wake_leaner();
+    }
+
     /// Sleeps until it is finished or has all its parts out.
     pub(crate) fn sleep(&self, until_out: bool) {
-        let mut state = self.lock();
-        while !(state.finished || until_out && state.released) {
-            state.sleepers += 1;
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-            state.sleepers -= 1;
-        }
+        let over = |state: &State| state.finished || until_out && state.released;
+        let coordinator = &self.line.station.coordinator;
+        drop(coordinator.sleep_until(&self.state, &self.changed, |state| &mut state.sleepers, over));
     }
 
     /// Those who sleep until all parts are out look again.
     pub(crate) fn nudge(&self) {
-        if self.lock().sleepers > 0 {
-            self.changed.notify_all();
+        let sleepers = self.lock().sleepers;
+        if sleepers > 0 {
+            self.wake_sleepers();
         }
     }
 
@@ -209,18 +243,39 @@ impl Moving {
         self.lock().outcome.take()
     }
 
-    /// The result, or the waker is kept.
+    /// The result, or the waker is kept. Wakers are cloned and dropped without the lock: that is foreign code.
     pub(crate) fn poll(&self, waker: &Waker) -> Option<Result<()>> {
         let mut state = self.lock();
         if let Some(result) = state.outcome.take() {
             return Some(result);
         }
-        match &mut state.waker {
-            Some(kept) => kept.clone_from(waker),
-            None => state.waker = Some(waker.clone()),
+        if !state.waker.as_ref().is_some_and(|kept| kept.will_wake(waker)) {
+            drop(state);
+            let mine = waker.clone();
+            state = self.lock();
+            if let Some(result) = state.outcome.take() {
+                drop(state);
+                self.call_later(Call::Drop(Box::new(mine)));
+                return Some(result);
+            }
+            let before = state.waker.replace(mine);
+            self.leave(&mut state);
+            drop(state);
+            if let Some(before) = before {
+                self.call_later(Call::Drop(Box::new(before)));
+            }
+            return None;
         }
         self.leave(&mut state);
         None
+    }
+
+    /// Nobody polls any more.
+    pub(crate) fn forget_waker(&self) {
+        let waker = self.lock().waker.take();
+        if let Some(waker) = waker {
+            self.call_later(Call::Drop(Box::new(waker)));
+        }
     }
 
     /// Keeps the callback, or gives it back with the result. `attended` says that the coordinator sees to it from now on.
@@ -234,6 +289,15 @@ impl Moving {
             self.leave(&mut state);
         }
         None
+    }
+}
+
+/// A callback that is to be called counts until this is dropped.
+struct Called(Arc<Line>);
+
+impl Drop for Called {
+    fn drop(&mut self) {
+        self.0.called_back();
     }
 }
 

@@ -117,9 +117,14 @@ impl Station {
     }
 
     /// Sets out what may go, where something was held back.
-    pub(crate) fn go_on(&self) {
-        if self.crew.is_none() && self.backlog.load(Ordering::Relaxed) {
-            self.set_out(self.lock());
+    pub(crate) fn go_on(self: &Arc<Self>) {
+        if self.backlog.load(Ordering::Relaxed) {
+            match &self.crew {
+                None => self.set_out(self.lock()),
+                // Its threads come by themselves, where there are any.
+                Some(crew) if crew.is_deserted() => crew.call(self),
+                Some(_) => {}
+            }
         }
     }
 
@@ -171,7 +176,7 @@ impl Station {
             Next::At(at) => {
                 // Before the question when the coordinator wakes up, so that it sees this or is woken.
                 self.next_at.store(at, Ordering::SeqCst);
-                if self.crew.is_none() {
+                if self.is_for_coordinator() {
                     self.coordinator.be_awake_at(at);
                 }
                 None
@@ -189,6 +194,16 @@ impl Station {
         let part = self.next(&mut state);
         self.backlog.store(state.scheduler.backlog() > 0, Ordering::Relaxed);
         part
+    }
+
+    /// Whether the coordinator has to come back when the scheduler named a time: no thread of a crew will.
+    fn is_for_coordinator(&self) -> bool {
+        self.crew.as_ref().is_none_or(Crew::is_deserted)
+    }
+
+    /// When the coordinator is to ask again.
+    pub(crate) fn next_for_coordinator(&self) -> Option<u64> {
+        self.next_at().filter(|_| self.is_for_coordinator())
     }
 
     /// When to ask again, if the scheduler named a time.

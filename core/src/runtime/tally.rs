@@ -1,14 +1,24 @@
 //! How many transfers a runtime has under way, and what came of them.
 
+use super::coordinator::Coordinator;
+use crate::guard;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex, PoisonError};
 
+/// A transfer that moves, in [`Tally::counts`].
+const MOVING: u64 = 1;
+/// A transfer that has ended and whose callback was not called yet.
+const CALLING: u64 = 1 << 32;
+
 #[derive(Default)]
 pub(crate) struct Tally {
-    under_way: AtomicU64,
+    /// Both counts in one number, so that they are read together: transfers that move, and above them those whose callback
+    /// is to be called.
+    counts: AtomicU64,
     /// Threads in `drain`.
     drains: AtomicU64,
-    lock: Mutex<()>,
+    /// How many of them sleep.
+    sleepers: Mutex<u32>,
     none: Condvar,
     completed: AtomicU64,
     failed: AtomicU64,
@@ -16,18 +26,36 @@ pub(crate) struct Tally {
 
 impl Tally {
     pub(crate) fn began(&self) {
-        self.under_way.fetch_add(1, Ordering::SeqCst);
+        self.counts.fetch_add(MOVING, Ordering::SeqCst);
     }
 
     /// Whether it went well; None where it was not started after all.
-    pub(crate) fn ended(&self, good: Option<bool>) {
+    pub(crate) fn ended(&self, good: Option<bool>, coordinator: &Coordinator) {
         if let Some(good) = good {
             self.at_once(good);
         }
-        // Either this sees the drain, or the drain sees that nothing is under way.
-        if self.under_way.fetch_sub(1, Ordering::SeqCst) == 1 && self.drains.load(Ordering::SeqCst) > 0 {
-            drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+        self.counts.fetch_sub(MOVING, Ordering::SeqCst);
+        self.tell(coordinator);
+    }
+
+    /// One is to call back. To be called before its callback is handed over, and [`ended`](Self::ended) after: a runtime whose
+    /// transfers have all ended may stop the thread that calls, which ends when there is nothing to call.
+    pub(crate) fn calls_back(&self) {
+        self.counts.fetch_add(CALLING, Ordering::SeqCst);
+    }
+
+    /// It has called back.
+    pub(crate) fn called_back(&self, coordinator: &Coordinator) {
+        self.counts.fetch_sub(CALLING, Ordering::SeqCst);
+        self.tell(coordinator);
+    }
+
+    /// Either this sees the drain, or the drain sees what was counted.
+    fn tell(&self, coordinator: &Coordinator) {
+        if self.drains.load(Ordering::SeqCst) > 0 && self.counts.load(Ordering::SeqCst).is_multiple_of(CALLING) {
+            drop(self.sleepers.lock().unwrap_or_else(PoisonError::into_inner));
             self.none.notify_all();
+            coordinator.wake_leaner();
         }
     }
 
@@ -37,19 +65,22 @@ impl Tally {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn drain(&self) {
+    /// Sleeps until nothing is under way. Within a callback, callbacks do not count: it is one itself.
+    pub(crate) fn drain(&self, coordinator: &Coordinator) {
         self.drains.fetch_add(1, Ordering::SeqCst);
-        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        while self.under_way.load(Ordering::SeqCst) > 0 {
-            guard = self.none.wait(guard).unwrap_or_else(PoisonError::into_inner);
-        }
-        drop(guard);
+        let within = guard::is_within();
+        let over = |_: &u32| {
+            let counts = self.counts.load(Ordering::SeqCst);
+            if within { counts.is_multiple_of(CALLING) } else { counts == 0 }
+        };
+        drop(coordinator.sleep_until(&self.sleepers, &self.none, |sleepers| sleepers, over));
         self.drains.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Under way, completed, failed.
     pub(crate) fn read(&self) -> (u64, u64, u64) {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        (of(&self.under_way), of(&self.completed), of(&self.failed))
+        let counts = of(&self.counts);
+        (counts % CALLING + counts / CALLING, of(&self.completed), of(&self.failed))
     }
 }

@@ -2,6 +2,7 @@
 //! A completion that is lost is a deadlock here, and is found as one.
 #![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
+mod foreign;
 mod places;
 
 use super::{Cancelled, Connect, Service};

@@ -123,16 +123,27 @@ fn topology() -> Topology {
     NONE.get_or_init(|| Topology::discover_under(Path::new("/nowhere"))).clone()
 }
 
-/// A runtime whose transfers have parts of [`CHUNK`] bytes; `at_once` of them may be out.
-pub(super) fn runtime(at_once: u32) -> Runtime {
-    let machine = Machine::new(topology(), vec![Arc::new(Model)]);
-    let mut config = Config::of(&machine);
+fn machine() -> Machine {
+    Machine::new(topology(), vec![Arc::new(Model)])
+}
+
+/// Transfers have parts of [`CHUNK`] bytes; `at_once` of them may be out.
+pub(super) fn config(at_once: u32) -> Config {
+    let mut config = Config::of(&machine());
     (config.copiers, config.blocking, config.at_once_bytes) = (2, 2, 0);
     for policy in [&mut config.device, &mut config.memory] {
         (policy.chunk_bytes, policy.contended_chunk_bytes) = (CHUNK, CHUNK);
         policy.outstanding_chunks = at_once;
     }
-    Runtime::start_with(&machine, config).unwrap()
+    config
+}
+
+pub(super) fn runtime_with(config: Config) -> Runtime {
+    Runtime::start_with(&machine(), config).unwrap()
+}
+
+pub(super) fn runtime(at_once: u32) -> Runtime {
+    runtime_with(config(at_once))
 }
 
 pub(super) fn dram(len: usize) -> Dram {

@@ -1,0 +1,47 @@
+//! What others put and one thread waits for, which does the coordinator's work meanwhile if nobody else does.
+
+use std::collections::VecDeque;
+
+use super::Runtime;
+use super::coordinator::Coordinator;
+use crate::sync::{Arc, Condvar, Mutex, PoisonError};
+
+pub(crate) struct Inbox<T> {
+    coordinator: Arc<Coordinator>,
+    state: Mutex<State<T>>,
+    changed: Condvar,
+}
+
+struct State<T> {
+    arrived: VecDeque<T>,
+    sleepers: u32,
+}
+
+impl<T> Inbox<T> {
+    pub(crate) fn new(runtime: &Runtime) -> Inbox<T> {
+        Inbox {
+            coordinator: runtime.inner.coordinator.clone(),
+            state: Mutex::new(State { arrived: VecDeque::new(), sleepers: 0 }),
+            changed: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn put(&self, value: T) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.arrived.push_back(value);
+        let sleepers = state.sleepers;
+        drop(state);
+        if sleepers > 0 {
+            self.changed.notify_all();
+            self.coordinator.wake_leaner();
+        }
+    }
+
+    /// Sleeps until something is there, and gives all of it. Nothing where foreign code forked meanwhile and this is the child.
+    pub(crate) fn take(&self) -> VecDeque<T> {
+        let over = |state: &State<T>| !state.arrived.is_empty();
+        let _leaning = self.coordinator.lean();
+        let mut state = self.coordinator.sleep_until(&self.state, &self.changed, |state| &mut state.sleepers, over);
+        std::mem::take(&mut state.arrived)
+    }
+}

@@ -1,0 +1,143 @@
+//! What several tests begin with: files and memory with known bytes, an executor that knows nothing, a bound on time.
+#![allow(dead_code)] // Each test uses some of it.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+
+use datapipes::runtime::{Config, Connect};
+use datapipes::{Constraints, Dram, Locator, Machine, Runtime, RuntimePipe, Span, Ssd};
+
+/// What a piece of a test may take: a bound against hanging for ever.
+const PATIENCE: Duration = Duration::from_secs(100);
+
+pub(crate) const KIB: u64 = 1 << 10;
+pub(crate) const MIB: u64 = 1 << 20;
+
+/// Runs something on a thread of its own, and fails where it does not end.
+pub(crate) fn bounded<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = mpsc::channel();
+    let thread = std::thread::spawn(move || _ = sender.send(work()));
+    match receiver.recv_timeout(PATIENCE) {
+        Ok(value) => {
+            thread.join().unwrap();
+            value
+        }
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("{what}: hangs"),
+        Err(mpsc::RecvTimeoutError::Disconnected) => match thread.join() {
+            Err(payload) => std::panic::resume_unwind(payload),
+            Ok(()) => panic!("{what}: it ended without a value"),
+        },
+    }
+}
+
+pub(crate) fn pattern(len: u64) -> Vec<u8> {
+    (0..len).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+}
+
+pub(crate) fn memory_of(bytes: &[u8]) -> Dram {
+    let dram = Dram::allocate(bytes.len()).unwrap();
+    dram.lease_mut().unwrap().copy_from_slice(bytes);
+    dram
+}
+
+pub(crate) fn file_of(bytes: &[u8]) -> Ssd {
+    use std::os::unix::fs::FileExt;
+    std::fs::create_dir_all(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let ssd = Ssd::unlinked_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let file = std::fs::File::from(ssd.file().cached_fd().try_clone_to_owned().unwrap());
+    file.write_all_at(bytes, 0).unwrap();
+    ssd
+}
+
+/// Places with the same bytes, one to move them to, and a runtime.
+pub(crate) struct Scene {
+    pub(crate) machine: Machine,
+    pub(crate) runtime: Arc<Runtime>,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) file: Ssd,
+    pub(crate) memory: Dram,
+    pub(crate) target: Dram,
+}
+
+/// The kinds of route, by where they are carried out.
+pub(crate) const ROUTES: [&str; 4] = ["a ring", "at once", "copiers", "a mover that blocks"];
+
+impl Scene {
+    pub(crate) fn new(len: u64) -> Scene {
+        Scene::with(len, |_| {})
+    }
+
+    pub(crate) fn with(len: u64, change: impl FnOnce(&mut Config)) -> Scene {
+        let machine = Machine::discover();
+        let bytes = pattern(len);
+        let mut config = Config::of(&machine);
+        change(&mut config);
+        let runtime = Arc::new(Runtime::start_with(&machine, config).unwrap());
+        let (file, memory, target) = (file_of(&bytes), memory_of(&bytes), Dram::allocate(bytes.len()).unwrap());
+        Scene { machine, runtime, bytes, file, memory, target }
+    }
+
+    /// A pipe to the target by one of the [`ROUTES`]. Copies between memories run on the caller where they are short.
+    pub(crate) fn pipe(&self, route: &str) -> RuntimePipe {
+        self.pipe_with(route, Connect::default())
+    }
+
+    pub(crate) fn pipe_with(&self, route: &str, mut connect: Connect) -> RuntimePipe {
+        let mut only = |primitive: &str| connect.constraints.only = vec![primitive.into()];
+        let source: &dyn Locator = match route {
+            "a ring" => {
+                only("uring-cached");
+                &self.file
+            }
+            "a mover that blocks" => {
+                only("pread-cached");
+                &self.file
+            }
+            _ => &self.memory,
+        };
+        match self.runtime.connect_with(source, &self.target, &connect) {
+            Err(e) if route == "a ring" => {
+                println!("SKIPPED: {route}: {e}");
+                connect.constraints = Constraints::default();
+                self.runtime.connect_with(source, &self.target, &connect).unwrap()
+            }
+            pipe => pipe.unwrap(),
+        }
+    }
+
+    /// The `i`th piece of a length that the route carries out where its name says.
+    pub(crate) fn span(&self, route: &str, i: u64) -> Span {
+        let len = if route == "copiers" { 128 * KIB } else { 4 * KIB };
+        Span { source: i * len, target: i * len, len }
+    }
+
+    /// Whether the first `n` pieces have arrived.
+    pub(crate) fn has_arrived(&self, route: &str, n: u64) -> bool {
+        let end = self.span(route, n).target as usize;
+        self.target.lease().unwrap()[..end] == self.bytes[..end]
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// The smallest executor: it parks the thread.
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
