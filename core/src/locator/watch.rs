@@ -1,18 +1,26 @@
 //! Who must know when a file's bytes change: caches in front of it.
 //!
-//! Every [`Ssd`](super::Ssd) of one file, however often it was opened, shares one [`Watchers`]. Pipes tell it before they
-//! write and after; so does what changes a file's length or punches holes. What other processes do, and writes through
-//! memory that maps the file, nobody tells.
+//! Every [`Ssd`](super::Ssd) and [`Pmem`](super::Pmem) of one file, however often it was opened, shares one [`Watchers`]. Pipes
+//! tell it before they write and after; so does what changes a file's length or punches holes, and what persists bytes that were
+//! stored through a lease. What other processes do, and stores through memory that maps the file before they are persisted, nobody
+//! tells.
+//!
+//! A watch is code of somebody else. One that panics harms nobody but who called: the other watches hear what they must hear,
+//! and no change stays under way for ever.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::Ssd;
 
 /// Wants to know of changes of a file.
+///
+/// Both calls are made by whoever changes the file, while the file's other changes wait: they are to be short, must not change
+/// the file themselves, and should not panic.
 pub trait Watch: Send + Sync {
     /// Bytes of the range are about to change. Until [`changed`](Self::changed) with the same range, reads may return the
     /// old bytes, the new ones, or some of both.
@@ -38,7 +46,7 @@ pub struct Watchers {
 
 impl Watchers {
     fn lock(&self) -> MutexGuard<'_, Known> {
-        // No foreign code runs under the lock but watches, which must not panic; what is guarded is whole in any case.
+        // No foreign code runs under the lock but watches. What is guarded is whole when they are called.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -56,7 +64,12 @@ impl Watchers {
         let mut known = self.lock();
         // Under the lock: a watch that is added meanwhile hears of the change either here or there, and never of its end
         // before its beginning.
-        each(&known, |w| w.changing(range.clone()));
+        if let Err(panic) = each(&known, |w| w.changing(range.clone())) {
+            // Nobody will have the number: those who heard of a beginning hear of the end.
+            let _ = each(&known, |w| w.changed(range.clone()));
+            drop(known);
+            resume_unwind(panic);
+        }
         known.under_way.insert(number, range);
         number
     }
@@ -64,8 +77,13 @@ impl Watchers {
     /// Tells that the change is over.
     pub fn end(&self, number: u64) {
         let mut known = self.lock();
-        if let Some(range) = known.under_way.remove(&number) {
-            each(&known, |w| w.changed(range.clone()));
+        let Some(range) = known.under_way.remove(&number) else { return };
+        let outcome = each(&known, |w| w.changed(range.clone()));
+        drop(known);
+        if let Err(panic) = outcome
+            && !std::thread::panicking()
+        {
+            resume_unwind(panic);
         }
     }
 
@@ -76,23 +94,39 @@ impl Watchers {
         if known.under_way.values().any(|other| other.start < range.end && range.start < other.end) {
             return None;
         }
-        each(&known, |w| w.changing(range.clone()));
-        let result = change();
-        each(&known, |w| w.changed(range.clone()));
-        Some(result)
+        let outcome = each(&known, |w| w.changing(range.clone()));
+        let outcome = outcome.and_then(|()| catch_unwind(AssertUnwindSafe(change)));
+        let ended = each(&known, |w| w.changed(range.clone()));
+        drop(known);
+        match (outcome, ended) {
+            (Ok(result), Ok(())) => Some(result),
+            (Err(panic), _) | (_, Err(panic)) => resume_unwind(panic),
+        }
     }
 
-    /// Runs what changes a range.
+    /// Runs what changes a range. The change is over when it returns, and when it panics.
     pub(crate) fn around<R>(&self, range: Range<u64>, change: impl FnOnce() -> R) -> R {
-        let number = self.begin(range);
-        let result = change();
-        self.end(number);
-        result
+        let _change = Change { watchers: self, number: self.begin(range) };
+        change()
     }
 }
 
-fn each(known: &Known, tell: impl Fn(&dyn Watch)) {
-    known.watches.iter().filter_map(Weak::upgrade).for_each(|watch| tell(&*watch));
+/// A change that is over when this is dropped.
+struct Change<'a> {
+    watchers: &'a Watchers,
+    number: u64,
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.watchers.end(self.number);
+    }
+}
+
+/// Calls all watches, and gives back the first panic.
+fn each(known: &Known, tell: impl Fn(&dyn Watch)) -> std::thread::Result<()> {
+    let all = known.watches.iter().filter_map(Weak::upgrade);
+    all.map(|watch| catch_unwind(AssertUnwindSafe(|| tell(&*watch)))).fold(Ok(()), Result::and)
 }
 
 impl fmt::Debug for Watchers {
@@ -160,6 +194,43 @@ mod tests {
         assert_eq!(*heard.0.lock().unwrap(), [(true, 0..10), (true, 5..7), (false, 0..10), (false, 5..7)]);
         drop((watch, heard));
         watchers.around(1..2, || {});
+    }
+
+    struct Panics(Heard);
+
+    impl Watch for Panics {
+        fn changing(&self, range: Range<u64>) {
+            self.0.changing(range.clone());
+            assert!(range.start != 1, "a watch that panics at a beginning");
+        }
+
+        fn changed(&self, range: Range<u64>) {
+            self.0.changed(range.clone());
+            assert!(range.start != 2, "a watch that panics at an end");
+        }
+    }
+
+    #[test]
+    fn a_watch_or_a_change_that_panics_leaves_nothing_under_way() {
+        let watchers = Watchers::default();
+        let (panics, heard) = (Arc::new(Panics(Heard::default())), Arc::new(Heard::default()));
+        let watches: [Arc<dyn Watch>; 2] = [panics.clone(), heard.clone()];
+        watches.iter().for_each(|w| watchers.add(w));
+        let panicked = |work: &dyn Fn()| catch_unwind(AssertUnwindSafe(work)).is_err();
+        assert!(panicked(&|| _ = watchers.begin(1..5)));
+        assert!(panicked(&|| watchers.end(watchers.begin(2..5))));
+        assert!(panicked(&|| watchers.around(3..5, || panic!("a change that panics"))));
+        assert!(panicked(&|| watchers.around(2..4, || panic!("and a watch beside it"))));
+        assert!(panicked(&|| _ = watchers.alone(1..4, || {})));
+        assert!(panicked(&|| _ = watchers.alone(3..4, || panic!("a change that panics"))));
+        assert_eq!(watchers.alone(4..5, || 7), Some(7));
+        assert!(format!("{watchers:?}").contains(" 0 changes under way"), "{watchers:?}");
+        for heard in [&panics.0, &*heard] {
+            let heard = heard.0.lock().unwrap();
+            let of = |begins: bool| heard.iter().filter(|h| h.0 == begins).map(|h| h.1.clone()).collect::<Vec<_>>();
+            assert_eq!(of(true), [1..5, 2..5, 3..5, 2..4, 1..4, 3..4, 4..5]);
+            assert_eq!(of(true), of(false), "whoever hears of a beginning hears of its end");
+        }
     }
 
     #[test]
