@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use datapipes_cache::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
 use datapipes_cache::{FineGrained, Outside, Policy};
-use datapipes_core::{Dram, ErrorKind, Runtime, Span, Ssd};
+use datapipes_core::{Dram, ErrorKind, Pmem, PmemOptions, Runtime, Span, Ssd};
 use fixture::array::Array;
 use fixture::{File, machine, noise, small};
 
@@ -119,9 +119,15 @@ fn writes_by_every_way_are_seen_when_they_return() {
         let on_runtime = runtime.connect(&memory, &Ssd::open_rw(of.file.path()).unwrap()).unwrap();
         let fd = runtime.connect_fd(&memory, &other).unwrap();
         let writer = of.fine.writer().unwrap();
+        // The same file as memory: by a pipe from another place, in both flavors, and by a lease whose bytes are persisted.
+        let mapped = PmemOptions { len: None, emulated: true };
+        let pmem = Pmem::open_with(of.file.path(), mapped).unwrap();
+        let part = pmem.range(4096, 8192).unwrap();
+        let into_pmem = machine().connect(&memory, &part).unwrap();
+        let pmem_on_runtime = runtime.connect(&memory, &pmem).unwrap();
         // Overlapping reads before: whole, starting before, starting within, across the page.
         let reads = [(8100usize, 300usize), (8150, 20), (8192, 4096), (8000, 150), (8191, 2)];
-        for way in 0..4 {
+        for way in 0..8 {
             for _ in 0..3 {
                 reads.iter().for_each(|&(o, l)| _ = of.read(o, l));
             }
@@ -133,6 +139,18 @@ fn writes_by_every_way_are_seen_when_they_return() {
                 0 => writer.write(8140, &bytes).unwrap(),
                 1 => pipe.transfer(span).unwrap(),
                 2 => on_runtime.transfer(span).unwrap().wait().unwrap(),
+                3 => into_pmem.transfer(Span { target: 8140 - 4096, ..span }).unwrap(),
+                4 => pmem_on_runtime.transfer(span).unwrap().wait().unwrap(),
+                5 => {
+                    // From a file: the bytes go by a mover of files, into memory.
+                    let source = File::with(&bytes);
+                    let into = machine().connect(&Ssd::open(source.path()).unwrap(), &part).unwrap();
+                    into.transfer(Span { target: 8140 - 4096, ..span }).unwrap();
+                }
+                6 => {
+                    pmem.range(8140, 120).unwrap().lease_mut().unwrap().copy_from_slice(&bytes);
+                    part.persist(8140 - 4096..8140 - 4096 + 120).unwrap();
+                }
                 _ => {
                     fd.submit(span).unwrap();
                     fd.complete_wait().unwrap().result.unwrap();
