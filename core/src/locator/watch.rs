@@ -19,8 +19,8 @@ use super::Ssd;
 
 /// Wants to know of changes of a file.
 ///
-/// Both calls are made by whoever changes the file, while the file's other changes wait: they are to be short, must not change
-/// the file themselves, and should not panic.
+/// Both calls are made by whoever changes the file, on its thread; several at once where several change it. They are to be short,
+/// and should not panic.
 pub trait Watch: Send + Sync {
     /// Bytes of the range are about to change. Until [`changed`](Self::changed) with the same range, reads may return the
     /// old bytes, the new ones, or some of both.
@@ -30,9 +30,12 @@ pub trait Watch: Send + Sync {
     fn changed(&self, range: Range<u64>);
 }
 
+/// All watches of a file; another list with each change of it, so that one can be called without the lock.
+type Watches = Arc<[Weak<dyn Watch>]>;
+
 #[derive(Default)]
 struct Known {
-    watches: Vec<Weak<dyn Watch>>,
+    watches: Watches,
     /// Changes under way, by number: who begins to watch hears of them.
     under_way: BTreeMap<u64, Range<u64>>,
 }
@@ -46,31 +49,32 @@ pub struct Watchers {
 
 impl Watchers {
     fn lock(&self) -> MutexGuard<'_, Known> {
-        // No foreign code runs under the lock but watches. What is guarded is whole when they are called.
+        // What is guarded is whole whenever foreign code runs.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a watch; it hears at once of changes that are under way. It ends with the last reference to it.
     pub fn add(&self, watch: &Arc<dyn Watch>) {
         let mut known = self.lock();
+        // Under the lock: of none of them the end is told before it has heard of the beginning.
         known.under_way.values().for_each(|range| watch.changing(range.clone()));
-        known.watches.retain(|w| w.strong_count() > 0);
-        known.watches.push(Arc::downgrade(watch));
+        let others = known.watches.iter().filter(|w| w.strong_count() > 0).cloned();
+        known.watches = others.chain([Arc::downgrade(watch)]).collect();
     }
 
     /// Tells that a range is about to change; the number is for [`end`](Self::end).
     pub fn begin(&self, range: Range<u64>) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let mut known = self.lock();
-        // Under the lock: a watch that is added meanwhile hears of the change either here or there, and never of its end
-        // before its beginning.
-        if let Err(panic) = each(&known, |w| w.changing(range.clone())) {
-            // Nobody will have the number: those who heard of a beginning hear of the end.
-            let _ = each(&known, |w| w.changed(range.clone()));
-            drop(known);
+        // A watch that is added from here on hears of the change when it is added, and is not among those that are called here.
+        known.under_way.insert(number, range.clone());
+        let watches = known.watches.clone();
+        drop(known);
+        if let Err(panic) = each(&watches, |w| w.changing(range.clone())) {
+            // Nobody will have the number.
+            self.end(number);
             resume_unwind(panic);
         }
-        known.under_way.insert(number, range);
         number
     }
 
@@ -78,9 +82,9 @@ impl Watchers {
     pub fn end(&self, number: u64) {
         let mut known = self.lock();
         let Some(range) = known.under_way.remove(&number) else { return };
-        let outcome = each(&known, |w| w.changed(range.clone()));
+        let watches = known.watches.clone();
         drop(known);
-        if let Err(panic) = outcome
+        if let Err(panic) = each(&watches, |w| w.changed(range.clone()))
             && !std::thread::panicking()
         {
             resume_unwind(panic);
@@ -94,10 +98,11 @@ impl Watchers {
         if known.under_way.values().any(|other| other.start < range.end && range.start < other.end) {
             return None;
         }
-        let outcome = each(&known, |w| w.changing(range.clone()));
+        let outcome = each(&known.watches, |w| w.changing(range.clone()));
         let outcome = outcome.and_then(|()| catch_unwind(AssertUnwindSafe(change)));
-        let ended = each(&known, |w| w.changed(range.clone()));
+        let watches = known.watches.clone();
         drop(known);
+        let ended = each(&watches, |w| w.changed(range.clone()));
         match (outcome, ended) {
             (Ok(result), Ok(())) => Some(result),
             (Err(panic), _) | (_, Err(panic)) => resume_unwind(panic),
@@ -124,8 +129,8 @@ impl Drop for Change<'_> {
 }
 
 /// Calls all watches, and gives back the first panic.
-fn each(known: &Known, tell: impl Fn(&dyn Watch)) -> std::thread::Result<()> {
-    let all = known.watches.iter().filter_map(Weak::upgrade);
+fn each(watches: &Watches, tell: impl Fn(&dyn Watch)) -> std::thread::Result<()> {
+    let all = watches.iter().filter_map(Weak::upgrade);
     all.map(|watch| catch_unwind(AssertUnwindSafe(|| tell(&*watch)))).fold(Ok(()), Result::and)
 }
 
