@@ -50,6 +50,15 @@ impl Over {
     }
 }
 
+/// Waits until it holds, and fails where it never does.
+fn within(what: &str, mut holds: impl FnMut() -> bool) {
+    let started = std::time::Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < Duration::from_secs(60), "{what}: it never is");
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn parts_of_what_is_cached_are_hits_and_so_is_what_several_items_have_together() {
     for policy in Policy::ALL {
@@ -304,13 +313,12 @@ fn the_maintenance_thread_looks_outside_by_itself() {
     fine.read(640, &mut out).unwrap();
     std::thread::sleep(Duration::from_millis(20));
     std::fs::write(of.file.path(), vec![9; LEN]).unwrap();
-    while fine.metrics().changes_outside == 0 {
-        std::thread::yield_now();
-    }
+    within("the change is noticed", || fine.metrics().changes_outside > 0);
     // It is counted before the items go; a read that began after they went sees the new bytes.
-    while out != [9; 64] {
+    within("the new bytes are read", || {
         fine.read(640, &mut out).unwrap();
-    }
+        out == [9; 64]
+    });
 }
 
 #[test]
@@ -401,11 +409,11 @@ fn the_kernel_tells_of_changes_by_other_processes() {
     assert_eq!((&out, fine.metrics().changes_outside), (b"ourselve", 0));
     let script = "printf somebody | dd of=\"$0\" bs=1 seek=640 conv=notrunc 2>/dev/null";
     assert!(std::process::Command::new("sh").args(["-c", script]).arg(of.file.path()).status().unwrap().success());
-    // Without the event this would never end: the file's times are not looked at.
-    while &out != b"somebody" {
-        std::thread::yield_now();
+    // Without the event this would never come: the file's times are not looked at.
+    within("the event is taken", || {
         fine.read(640, &mut out).unwrap();
-    }
+        &out == b"somebody"
+    });
     assert!(fine.metrics().changes_outside > 0);
 }
 
