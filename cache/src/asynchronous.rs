@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use datapipes_core::{
     Connect, Constraints, Dram, Error, ErrorKind, Handle, MapOptions, Pages, Result, Runtime, RuntimePipe, Span,
@@ -12,12 +13,12 @@ use datapipes_core::{
 use crate::constructor::Piece;
 use crate::dispatcher::Path;
 use crate::engine::Extent;
-use crate::fine::{FineGrained, Inner};
+use crate::fine::{FineGrained, Inner, zeroed};
 use crate::metrics::Tally;
-use crate::requester::{Settle, in_pages};
+use crate::requester::{Repeats, Settle, in_pages};
 use crate::store::PAGE;
-use crate::sync::{Arc, Mutex, lock};
-use crate::writes::Stamp;
+use crate::sync::{Arc, Mutex, lock, wake_all};
+use crate::writes::Since;
 
 /// Bytes of a buffer: a page's read and what alignment adds on both sides.
 const BUFFER: usize = 2 * PAGE as usize;
@@ -53,8 +54,11 @@ impl FineGrained {
         if in_flight == 0 {
             return Err(Error::new(ErrorKind::InvalidInput, "read", "with nothing in flight"));
         }
+        let Some(bytes) = in_flight.checked_mul(BUFFER) else {
+            return Err(Error::new(ErrorKind::InvalidInput, "read", format!("with {in_flight} in flight")));
+        };
         let options = MapOptions { pages: Pages::Small, ..MapOptions::default() };
-        let buffers = Dram::allocate_with(in_flight * BUFFER, options)?;
+        let buffers = Dram::allocate_with(bytes, options)?;
         let direct = self.0.engine.facts().granularity > 1;
         let constraints = Constraints {
             bypass_page_cache: direct,
@@ -73,13 +77,14 @@ impl Asynchronous {
     /// Reads `len` bytes at `offset`; nothing happens until the future is polled. Dropping it neither cancels the device's work
     /// nor frees its buffer before that is over. A read across pages goes to the device page by page.
     pub fn read(&self, offset: u64, len: usize) -> Reading {
-        let out = vec![0; len];
         Reading {
             shared: self.0.clone(),
             offset,
-            out,
+            len,
+            out: Vec::new(),
             done: 0,
-            stamp: None,
+            since: None,
+            repeats: Repeats::default(),
             careful: false,
             ticket: None,
             step: Step::Look,
@@ -91,11 +96,14 @@ impl Asynchronous {
 pub struct Reading {
     shared: Arc<Shared>,
     offset: u64,
+    len: usize,
+    /// Empty until it is known that the file has so many bytes.
     out: Vec<u8>,
     /// Bytes of `out` that are there.
     done: usize,
     /// From before the first look at what is cached, in this attempt.
-    stamp: Option<Stamp>,
+    since: Option<Since>,
+    repeats: Repeats,
     /// After an error: only what was asked for is read.
     careful: bool,
     /// That of a wait for a buffer.
@@ -116,26 +124,46 @@ enum Step {
     Over,
 }
 
+impl Slots {
+    fn remove(&mut self, ticket: u64) -> Option<Waker> {
+        let at = self.waiting.iter().position(|(t, _)| *t == ticket)?;
+        self.waiting.remove(at).map(|(_, waker)| waker)
+    }
+}
+
 impl Shared {
     /// Takes a buffer, or waits for one.
     fn take(&self, ticket: &mut Option<u64>, context: &Context<'_>) -> Option<usize> {
-        let mut slots = lock(&self.slots);
-        if let Some(slot) = slots.free.pop() {
-            if let Some(mine) = ticket.take() {
-                slots.waiting.retain(|(t, _)| *t != mine);
+        // Wakers are code of others: none is cloned or dropped under the lock.
+        let mut waker = None;
+        loop {
+            let mut slots = lock(&self.slots);
+            if let Some(slot) = slots.free.pop() {
+                let left = ticket.take().and_then(|mine| slots.remove(mine));
+                drop(slots);
+                drop((left, waker));
+                return Some(slot);
             }
-            return Some(slot);
+            let Some(waker) = waker.take() else {
+                drop(slots);
+                waker = Some(context.waker().clone());
+                continue;
+            };
+            let mine = ticket.unwrap_or(slots.tickets);
+            if ticket.replace(mine).is_none() {
+                slots.tickets += 1;
+            }
+            let replaced = match slots.waiting.iter_mut().find(|(t, _)| *t == mine) {
+                Some(waiting) => Some(std::mem::replace(&mut waiting.1, waker)),
+                None => {
+                    slots.waiting.push_back((mine, waker));
+                    None
+                }
+            };
+            drop(slots);
+            drop(replaced);
+            return None;
         }
-        let mine = ticket.unwrap_or(slots.tickets);
-        if ticket.replace(mine).is_none() {
-            slots.tickets += 1;
-        }
-        let waker = context.waker().clone();
-        match slots.waiting.iter_mut().find(|(t, _)| *t == mine) {
-            Some(waiting) => waiting.1 = waker,
-            None => slots.waiting.push_back((mine, waker)),
-        }
-        None
     }
 
     fn give(&self, slot: usize) {
@@ -143,22 +171,18 @@ impl Shared {
         slots.free.push(slot);
         let next = slots.waiting.pop_front();
         drop(slots);
-        if let Some((_, waker)) = next {
-            waker.wake();
-        }
+        wake_all(next.map(|(_, waker)| waker));
     }
 
     /// Waits no longer. Who was chosen for a buffer and does not want it any more hands that on.
     fn leave(&self, ticket: u64) {
         let mut slots = lock(&self.slots);
-        let before = slots.waiting.len();
-        slots.waiting.retain(|(t, _)| *t != ticket);
-        let chosen = slots.waiting.len() == before && !slots.free.is_empty();
+        let left = slots.remove(ticket);
+        let chosen = left.is_none() && !slots.free.is_empty();
         let next = if chosen { slots.waiting.pop_front() } else { None };
         drop(slots);
-        if let Some((_, waker)) = next {
-            waker.wake();
-        }
+        drop(left);
+        wake_all(next.map(|(_, waker)| waker));
     }
 
     /// The extent that brings a piece: what is kept of it, aligned.
@@ -183,14 +207,54 @@ impl Shared {
 
 impl Reading {
     fn range(&self) -> std::ops::Range<u64> {
-        self.offset..self.offset.saturating_add(self.out.len() as u64)
+        self.offset..self.offset.saturating_add(self.len as u64)
     }
 
     /// The next piece: all that is left of one page.
     fn piece(&self) -> Option<Piece> {
         let offset = self.offset + self.done as u64;
-        let (offset, len) = in_pages(offset, self.out.len() - self.done).next()?;
+        let (offset, len) = in_pages(offset, self.len - self.done).next()?;
         Some(Piece { offset, len, out_at: self.done, read: 0, path: Path::Bytes })
+    }
+
+    /// Begins an attempt. None where bytes are changing: then it is woken.
+    fn begin(&mut self, range: &std::ops::Range<u64>, context: &Context<'_>) -> Result<Option<Since>> {
+        let inner = self.shared.inner.clone();
+        self.done = 0;
+        inner.check_range(self.offset, self.len)?;
+        if self.out.len() < self.len {
+            self.out = zeroed(self.len).map_err(|e| e.offset(self.offset))?;
+        }
+        loop {
+            let stamp = inner.writes.stamp(range);
+            if inner.writes.wake_when_quiet(range, context.waker()) {
+                return Ok(None);
+            }
+            if !self.repeats.are_many() {
+                return Ok(Some(Since::Versions(stamp)));
+            }
+            self.careful = true;
+            // No writer waits for it: it may be that writer's thread which polls.
+            if let Ok(named) = inner.writes.insist(range, false, Duration::ZERO) {
+                return Ok(Some(Since::Named(named)));
+            }
+        }
+    }
+
+    /// Ends an attempt.
+    fn leave(&mut self) {
+        if let Some(Since::Named(named)) = self.since.take() {
+            self.shared.inner.writes.leave(named);
+        }
+    }
+
+    /// Ends an attempt because bytes changed.
+    fn again(&mut self) -> Result<()> {
+        self.leave();
+        let shared = self.shared.clone();
+        Tally::add(&shared.inner.tally.repeated, 1);
+        let range = self.range();
+        self.repeats.one_more(&range, shared.inner.config.patience)
     }
 
     /// Looks in the cache, and starts a transfer for what is not there. None where it went on.
@@ -198,34 +262,31 @@ impl Reading {
         let shared = self.shared.clone();
         let inner = &*shared.inner;
         let range = self.range();
-        if self.stamp.is_none() {
-            self.done = 0;
-            self.stamp = Some(inner.writes.stamp(&range));
-            if let Err(error) = inner.check_range(self.offset, self.out.len()) {
-                return Some(Poll::Ready(Err(error)));
-            }
-            if inner.writes.wake_when_quiet(&range, context.waker()) {
-                self.stamp = None;
-                if let Some(ticket) = self.ticket.take() {
-                    shared.leave(ticket);
+        if self.since.is_none() {
+            match self.begin(&range, context) {
+                Ok(Some(since)) => self.since = Some(since),
+                Ok(None) => {
+                    if let Some(ticket) = self.ticket.take() {
+                        shared.leave(ticket);
+                    }
+                    return Some(Poll::Pending);
                 }
-                return Some(Poll::Pending);
+                Err(error) => return Some(Poll::Ready(Err(error))),
             }
         }
         let Some(mut piece) = self.piece() else {
             // All is there; of one moment?
-            let unchanged = || self.stamp.is_some_and(|stamp| inner.writes.unchanged(&range, stamp));
+            let since = self.since;
+            let unchanged = || since.is_some_and(|since| inner.writes.is_same(&range, since));
             if unchanged() {
-                let checked = match in_pages(self.offset, self.out.len()).nth(1) {
+                let checked = match in_pages(self.offset, self.len).nth(1) {
                     Some(_) => inner.check_together(self.offset, &self.out, &unchanged),
                     // One piece, which was checked by itself.
                     None => Ok(()),
                 };
                 return Some(Poll::Ready(checked.map(|()| std::mem::take(&mut self.out))));
             }
-            Tally::add(&inner.tally.repeated, 1);
-            self.stamp = None;
-            return None;
+            return self.again().err().map(|error| Poll::Ready(Err(error)));
         };
         inner.sample(piece.offset);
         let missing = match inner.store.read(piece.offset, &mut self.out[self.done..self.done + piece.len]) {
@@ -259,19 +320,23 @@ impl Reading {
         self.step = Step::Look;
         let shared = self.shared.clone();
         let (range, inner) = (self.range(), &*shared.inner);
-        let stamp = self.stamp.unwrap_or_else(|| inner.writes.stamp(&range));
-        let whole = piece.len == self.out.len();
-        let settle = Settle { whole, unchanged: &|| inner.writes.unchanged(&range, stamp) };
+        let since = self.since.unwrap_or_else(|| Since::Versions(inner.writes.stamp(&range)));
+        let whole = piece.len == self.len;
+        let settle = Settle { whole, unchanged: &|| inner.writes.is_same(&range, since) };
         let out = &mut self.out[piece.out_at..piece.out_at + piece.len];
+        let buffer = Taken { shared: &shared, slot };
         let outcome = result.and_then(|()| shared.arrived(slot, extent, &piece, out, settle));
-        shared.give(slot);
+        drop(buffer);
         match outcome {
             Ok(()) => self.done += piece.len,
             // An error may come of a change as well: a file that was cut.
-            Err(_) if !inner.writes.unchanged(&range, stamp) => self.stamp = None,
+            Err(_) if !inner.writes.is_same(&range, since) => {
+                return self.again().err().map(|error| Poll::Ready(Err(error)));
+            }
             // Perhaps only bytes beside those that were asked for cannot be had, or the file is shorter than it was.
             Err(error) if !self.careful && error.kind() != ErrorKind::Corrupt => {
-                (self.careful, self.stamp) = (true, None);
+                self.careful = true;
+                self.leave();
                 if let Err(error) = inner.look_at_len() {
                     return Some(Poll::Ready(Err(error)));
                 }
@@ -279,6 +344,18 @@ impl Reading {
             Err(error) => return Some(Poll::Ready(Err(error))),
         }
         None
+    }
+}
+
+/// A buffer that is in use, and free when this is dropped: what looks at its bytes may panic.
+struct Taken<'a> {
+    shared: &'a Shared,
+    slot: usize,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.shared.give(self.slot);
     }
 }
 
@@ -309,6 +386,7 @@ impl Reading {
             match outcome {
                 None => {}
                 Some(Poll::Ready(result)) => {
+                    self.leave();
                     self.step = Step::Over;
                     return Poll::Ready(result);
                 }
@@ -320,6 +398,7 @@ impl Reading {
 
 impl Drop for Reading {
     fn drop(&mut self) {
+        self.leave();
         if let Some(ticket) = self.ticket.take() {
             self.shared.leave(ticket);
         }

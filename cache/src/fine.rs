@@ -125,7 +125,9 @@ impl FineGrained {
     /// Opens a cache over a file.
     ///
     /// # Errors
-    /// `InvalidInput` for a budget below 2 MiB, a file that is not open for reading or one beyond 16 TiB; what connecting meets.
+    /// `InvalidInput` for a budget below 2 MiB, a file that is not open for reading or one beyond 16 TiB, and for
+    /// [`Outside::Events`](crate::Outside::Events) without the maintenance thread; `OutOfMemory` for a budget beyond the memory that
+    /// this process may have; what connecting meets.
     pub fn over(ssd: &Ssd, config: Config) -> Result<FineGrained> {
         let (depth, lanes) = buffers(&config);
         let lanes = Arc::new(Lanes::open(&config.machine, ssd, depth, lanes)?);
@@ -156,6 +158,12 @@ impl FineGrained {
             )
             .advice("give at least 2 MiB"));
         }
+        let memory = &config.machine.topology().memory;
+        let most = [memory.total_bytes, memory.limit_bytes].into_iter().flatten().min().unwrap_or(MAX_OFFSET);
+        if config.budget as u64 > most {
+            let context = format!("a budget of {} bytes, of {most} that this process may have", config.budget);
+            return Err(Error::new(ErrorKind::OutOfMemory, "make a cache", context).advice("give less"));
+        }
         let facts = engine.facts();
         if !facts.granularity.is_power_of_two()
             || u64::from(facts.granularity) > PAGE
@@ -164,11 +172,19 @@ impl FineGrained {
             return Err(Error::new(ErrorKind::InvalidInput, "make a cache", format!("an engine with {facts:?}"))
                 .advice("granularity: a power of two up to 4096; longest: at least 4096"));
         }
-        let detector = Detector::new(config.budget / DETECTOR_PART);
+        if config.outside == config::Outside::Events && (file.is_none() || !config.maintenance) {
+            let context = match file {
+                None => format!("changes by events of {name}, which is no file"),
+                Some(_) => "changes by events, without the thread that takes them".to_owned(),
+            };
+            return Err(Error::new(ErrorKind::InvalidInput, "make a cache", context)
+                .advice("look at the file's times instead, or let it have its maintenance thread"));
+        }
+        let detector_bytes = config.budget / DETECTOR_PART;
         let (depth, most) = if file.is_some() { buffers(&config) } else { (0, 0) };
         let adaptive = config.policy == Policy::Adaptive;
         let samples = if adaptive { config.budget / 256 } else { 0 };
-        let rest = config.budget - lanes::lane_bytes(depth) * most - detector.bytes() - samples;
+        let rest = config.budget - lanes::lane_bytes(depth) * most - detector_bytes - samples;
         let (prefault, lives) = (config.prefault, config.ttl.is_some());
         let rest = rest.max(LEAST_BUDGET);
         let store: Box<dyn Store> = match config.policy {
@@ -177,6 +193,8 @@ impl FineGrained {
             Policy::WTinyLfu => Box::new(Sharded::<policy::TinyLfu>::new(rest, prefault, lives)?),
             Policy::Pipette => Box::new(Sharded::<policy::Pipette>::new(rest, prefault, lives)?),
         };
+        // After the store, which is refused where there is no memory for a budget.
+        let detector = Detector::new(detector_bytes);
         let (ssd, lanes) = file.unzip();
         let file_len = engine.len_bytes()?;
         check_len(file_len, &name)?;
@@ -214,8 +232,9 @@ impl FineGrained {
     /// Reads `out.len()` bytes at `offset`. They are as they were at one moment between the call and its return.
     ///
     /// # Errors
-    /// `EndOfFile` where the file is shorter; `Busy` where a transfer into these bytes was started and does not end; `Device`
-    /// with errno and offset; `Corrupt` where [`Config::verify`](crate::Config) finds them wrong.
+    /// `EndOfFile` where the file is shorter; `Busy` where a transfer into these bytes was started and does not end within
+    /// [`Config::patience`](crate::Config::patience), or they changed again and again for so long; `Device` with errno and offset;
+    /// `Corrupt` where [`Config::verify`](crate::Config::verify) finds them wrong.
     #[inline]
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         let inner = &*self.0;
@@ -236,7 +255,7 @@ impl FineGrained {
     /// cache stays as it is: for short use.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// As [`read`](Self::read); `OutOfMemory` where there is no memory for so many bytes.
     pub fn get(&self, offset: u64, len: usize) -> Result<Bytes> {
         let inner = &*self.0;
         inner.sample(offset);
@@ -247,7 +266,9 @@ impl FineGrained {
                 Err(missing) => missed = Some(missing),
             }
         }
-        let mut bytes = vec![0; len].into_boxed_slice();
+        // Before there is memory for them: a length may be anything.
+        inner.check_range(offset, len)?;
+        let mut bytes = zeroed(len).map_err(|e| e.offset(offset))?.into_boxed_slice();
         inner.read_slowly(offset, &mut bytes, missed)?;
         Ok(Bytes(Held::Read(bytes)))
     }
@@ -305,6 +326,16 @@ fn buffers(config: &Config) -> (usize, usize) {
     let most = (config.budget / 16 / lanes::lane_bytes(1)).max(8);
     let depth = config.depth.clamp(1, most.min(4096));
     (depth, config.lanes.clamp(1, (most / depth).max(1)))
+}
+
+/// Zeros, if there is memory for them.
+pub(crate) fn zeroed(len: usize) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    bytes
+        .try_reserve_exact(len)
+        .map_err(|_| Error::new(ErrorKind::OutOfMemory, "read", format!("no memory for {len} bytes")))?;
+    bytes.resize(len, 0);
+    Ok(bytes)
 }
 
 fn check_len(len: u64, name: &str) -> Result<()> {
@@ -399,7 +430,8 @@ impl Inner {
     /// Ends periods of the time to live, by the engine's clock.
     fn turn(&self) {
         let Some(ttl) = self.config.ttl else { return };
-        let period = (ttl.as_nanos() as u64 / PERIODS_OF_TTL).max(1);
+        let ttl = u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX);
+        let period = (ttl / PERIODS_OF_TTL).max(1);
         let turned = self.turned.load(Ordering::Acquire);
         let passed = self.engine.now_ns().saturating_sub(turned) / period;
         // One of those who come at once does it.

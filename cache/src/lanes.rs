@@ -82,8 +82,7 @@ impl Lanes {
             returned: Condvar::new(),
             started: Instant::now(),
         };
-        let first = lanes.take()?;
-        lanes.give(first);
+        drop(lanes.take()?);
         Ok(lanes)
     }
 
@@ -104,22 +103,34 @@ impl Lanes {
         Ok(Lane { pipe, buffers })
     }
 
-    fn take(&self) -> Result<Lane> {
+    /// A lane that is free, or a new one; where none can be made, one that others use, once they return it.
+    fn take(&self) -> Result<Taken<'_>> {
         let mut free = lock(&self.free);
+        let mut refused = false;
         loop {
             if let Some(lane) = free.lanes.pop() {
-                return Ok(lane);
+                return Ok(Taken { lanes: self, lane: Some(lane) });
             }
             let made = self.made.load(Ordering::Relaxed);
-            if made < self.most {
+            if made < self.most && (!refused || made == 0) {
                 self.made.store(made + 1, Ordering::Relaxed);
                 drop(free);
-                return self.make().inspect_err(|_| {
-                    // The place is another's again; under the lock, as above.
-                    let _free = lock(&self.free);
-                    self.made.fetch_sub(1, Ordering::Relaxed);
-                    self.returned.notify_one();
-                });
+                let outcome = self.make();
+                free = lock(&self.free);
+                match outcome {
+                    Ok(lane) => return Ok(Taken { lanes: self, lane: Some(lane) }),
+                    Err(error) => {
+                        let left = self.made.fetch_sub(1, Ordering::Relaxed) - 1;
+                        if left == 0 {
+                            // Nobody is there to be waited for; those who wait for this one try for themselves.
+                            self.returned.notify_all();
+                            return Err(error);
+                        }
+                        // No descriptor is left, or no memory: others read, and return what they read by.
+                        refused = true;
+                        continue;
+                    }
+                }
             }
             free.waiting += 1;
             free = self.returned.wait(free).unwrap_or_else(crate::sync::PoisonError::into_inner);
@@ -199,6 +210,20 @@ impl Lanes {
     }
 }
 
+/// A lane in use, which is free again when this is dropped: who is told of bytes may panic.
+struct Taken<'a> {
+    lanes: &'a Lanes,
+    lane: Option<Lane>,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if let Some(lane) = self.lane.take() {
+            self.lanes.give(lane);
+        }
+    }
+}
+
 impl ReadEngine for Lanes {
     fn facts(&self) -> EngineFacts {
         EngineFacts { granularity: self.granularity, depth: self.depth as u32, longest: BUFFER as u32 }
@@ -217,12 +242,12 @@ impl ReadEngine for Lanes {
                 return;
             }
         };
+        let Some(lane) = &lane.lane else { return };
         match extents {
             [] => {}
-            [one] => Self::read_one(&lane, *one, done),
-            many => self.read_many(&lane, many, done),
+            [one] => Self::read_one(lane, *one, done),
+            many => self.read_many(lane, many, done),
         }
-        self.give(lane);
     }
 
     fn now_ns(&self) -> u64 {

@@ -7,6 +7,9 @@
 //!        -> did a byte of the read change meanwhile?  all of it again
 //! ```
 
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
 use datapipes_core::{Error, ErrorKind, Result};
 
 use crate::constructor::{Piece, construct};
@@ -16,6 +19,7 @@ use crate::fine::Inner;
 use crate::info::Claim;
 use crate::metrics::Tally;
 use crate::store::{Missing, PAGE};
+use crate::writes::{Since, Writes};
 
 impl Inner {
     /// Reads what is not there, or not in one piece. `missed` is what the store said if it was asked already, for all of it.
@@ -27,9 +31,10 @@ impl Inner {
         let mut missed = missed;
         let mut careful = false;
         let range = offset..offset.saturating_add(out.len() as u64);
+        let mut attempts = Attempts::new(&self.writes, &range, self.config.patience);
         loop {
-            let stamp = self.writes.stamp(&range);
-            self.writes.wait_quiet(&range, self.config.patience).inspect_err(|_| Tally::add(&self.tally.failed, 1))?;
+            let since = attempts.begin().inspect_err(|_| Tally::add(&self.tally.failed, 1))?;
+            careful |= matches!(since, Since::Named(_));
             self.check_range(offset, out.len())?;
             let mut pieces = Vec::new();
             for (at, len) in in_pages(offset, out.len()) {
@@ -44,18 +49,19 @@ impl Inner {
                 }
             }
             let mut failure = None;
-            let unchanged = |_: &Piece| self.writes.unchanged(&range, stamp);
+            let unchanged = |_: &Piece| self.writes.is_same(&range, since);
             if !pieces.is_empty() {
                 let whole = pieces.len() == 1 && pieces[0].len == out.len();
                 let how = Bring { careful, whole, unchanged: &unchanged };
                 self.bring(&mut pieces, out, how, &mut |_, error| _ = failure.get_or_insert(error));
                 if failure.is_none() && !whole {
-                    failure = self.check_together(offset, out, &|| self.writes.unchanged(&range, stamp)).err();
+                    failure = self.check_together(offset, out, &|| self.writes.is_same(&range, since)).err();
                 }
             }
             // An error may come of a change as well: a file that was cut.
-            if !self.writes.unchanged(&range, stamp) {
+            if !self.writes.is_same(&range, since) {
                 Tally::add(&self.tally.repeated, 1);
+                attempts.again().inspect_err(|_| Tally::add(&self.tally.failed, 1))?;
                 continue;
             }
             let Some(error) = failure else { return Ok(()) };
@@ -214,6 +220,90 @@ impl Inner {
             Some(errno) => told.errno(errno),
             None => told,
         }
+    }
+}
+
+/// The attempts of one read, which is repeated while its bytes change.
+struct Attempts<'a> {
+    writes: &'a Writes,
+    range: &'a Range<u64>,
+    patience: Duration,
+    repeats: Repeats,
+    named: Option<u64>,
+}
+
+impl<'a> Attempts<'a> {
+    fn new(writes: &'a Writes, range: &'a Range<u64>, patience: Duration) -> Attempts<'a> {
+        Attempts { writes, range, patience, repeats: Repeats::default(), named: None }
+    }
+
+    /// Waits until nothing of the range is changing.
+    fn begin(&mut self) -> Result<Since> {
+        self.leave();
+        if !self.repeats.are_many() {
+            // In this order: what begins to change after the wait is told by the stamp.
+            let stamp = self.writes.stamp(self.range);
+            self.writes.wait_quiet(self.range, self.patience)?;
+            return Ok(Since::Versions(stamp));
+        }
+        let named = self.writes.insist(self.range, true, self.patience)?;
+        self.named = Some(named);
+        Ok(Since::Named(named))
+    }
+
+    fn again(&mut self) -> Result<()> {
+        self.repeats.one_more(self.range, self.patience)
+    }
+
+    fn leave(&mut self) {
+        if let Some(named) = self.named.take() {
+            self.writes.leave(named);
+        }
+    }
+}
+
+impl Drop for Attempts<'_> {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// How often a read was repeated, and since when.
+#[derive(Default)]
+pub(crate) struct Repeats {
+    count: u32,
+    since: Option<Instant>,
+}
+
+/// Repeats after which a read insists.
+const FEW: u32 = 3;
+
+impl Repeats {
+    /// Whether it is time to insist.
+    pub(crate) fn are_many(&self) -> bool {
+        self.count >= FEW
+    }
+
+    /// Notes one more.
+    ///
+    /// # Errors
+    /// `Busy` where it insisted, and its patience is at an end.
+    pub(crate) fn one_more(&mut self, range: &Range<u64>, patience: Duration) -> Result<()> {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        self.count += 1;
+        // The model knows no time, and its writers come to an end.
+        if cfg!(shuttle) || self.count <= FEW || since.elapsed() < patience {
+            return Ok(());
+        }
+        let (len, count) = (range.end - range.start, self.count);
+        Err(Error::new(
+            ErrorKind::Busy,
+            "read",
+            format!("{len} bytes that changed during each of {count} reads of them"),
+        )
+        .offset(range.start)
+        .bytes_done(0)
+        .advice("let whoever writes there pause, or write through the cache's own writer, which lets readers finish"))
     }
 }
 

@@ -9,7 +9,21 @@ pub(crate) use shuttle::sync::{Condvar, Mutex, MutexGuard, atomic};
 
 pub(crate) use std::sync::{Arc, PoisonError, Weak};
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::Waker;
+
 /// Locks. What these locks guard is whole whenever foreign code runs, so a poisoned one is taken as it is.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Wakes all of them. Wakers are code of others: never under a lock, and one that panics leaves nobody asleep who comes after it.
+/// Its panic is no concern of whoever happens to wake it.
+pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
+    for waker in wakers {
+        // What the panic carries is dropped by nobody: that may panic, too.
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
+            std::mem::forget(panic);
+        }
+    }
 }

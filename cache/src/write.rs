@@ -1,10 +1,13 @@
 //! Writes through the cache: to the file first, by a pipe, then to what was cached of it.
 
+use std::ops::Range;
+
 use datapipes_core::{Constraints, Dram, Error, ErrorKind, MapOptions, Pages, Pipe, Result, Span};
 
 use crate::fine::FineGrained;
 use crate::requester::in_pages;
 use crate::sync::{Mutex, lock};
+use crate::writes::Writes;
 
 /// Bytes of a piece of a write.
 const PIECE: usize = 256 << 10;
@@ -36,11 +39,18 @@ impl FineGrained {
 
 impl Writer {
     /// Writes the bytes at `offset`, beyond the end too. When it returns, every read sees them; they survive a power failure
-    /// after [`Ssd::sync`](datapipes_core::Ssd::sync). Of more than 256 KiB, readers may see a part before the rest.
+    /// after [`Ssd::sync`](datapipes_core::Ssd::sync). Of more than 256 KiB, readers may see a part before the rest. It waits for
+    /// reads of these bytes that were repeated often because the bytes changed each time, at most as long as
+    /// [`Config::patience`](crate::Config::patience) says.
     ///
     /// # Errors
-    /// `NoSpace`, `Device`, with the bytes done; of the rest nothing is certain.
+    /// `OutOfRange` for bytes beyond what a file can have (2^63); `NoSpace`, `Device`, with the bytes done; of the rest nothing is
+    /// certain.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        if offset.checked_add(bytes.len() as u64).is_none_or(|end| i64::try_from(end).is_err()) {
+            let context = format!("{} bytes at {offset} of a file", bytes.len());
+            return Err(Error::new(ErrorKind::OutOfRange, "write", context).offset(offset).bytes_done(0));
+        }
         let buffer = lock(&self.buffer);
         let mut done = 0;
         for piece in bytes.chunks(PIECE) {
@@ -62,8 +72,10 @@ impl Writer {
         let short = bytes.len() <= MOST_KEPT;
         let kept: Vec<_> =
             in_pages(offset, bytes.len()).filter(|&(at, len)| short && inner.store.holds(at, len)).collect();
+        inner.writes.let_readers_go(&range, inner.config.patience);
         // Around the pipe's own announcement, so that readers wait until the new bytes are cached, too.
         inner.notice_others();
+        let change = Change { writes: &inner.writes, range: &range };
         let before = inner.writes.begin(&range);
         let result = self.pipe.transfer(Span { source: 0, target: offset, len: bytes.len() as u64 });
         if let (Ok(()), Some(before)) = (&result, before) {
@@ -74,7 +86,19 @@ impl Writer {
                 inner.store.insert(at, &bytes[from..from + len], at, &valid);
             }
         }
-        inner.writes.end(&range);
+        drop(change);
         result
+    }
+}
+
+/// A change that is over when this is dropped, whatever happens in between.
+struct Change<'a> {
+    writes: &'a Writes,
+    range: &'a Range<u64>,
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.writes.end(self.range);
     }
 }

@@ -9,17 +9,18 @@
 //! ```
 //! Cached items are removed when a change begins and none is added while it lasts, so a hit is never of the past. A read of
 //! the device is valid only if nothing changed from before it began until after it ended, so it is never of two moments.
+//!
+//! Versions are of stripes, so a read is repeated for changes beside it as well. One that was repeated often names its range
+//! ([`Writes::insist`]): then only changes of these very bytes count, and a writer that can wait lets it finish first.
 
 use std::ops::Range;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use datapipes_core::Result;
-#[cfg(not(shuttle))]
-use datapipes_core::{Error, ErrorKind};
+use datapipes_core::{Error, ErrorKind, Result};
 
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Condvar, Mutex, PoisonError, lock};
+use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError, lock, wake_all};
 
 /// Versions; a stripe of 64 KiB has one of them.
 const STRIPES: usize = 256;
@@ -43,24 +44,55 @@ impl Stamp {
     }
 }
 
+/// What is changing, and who must hear of it.
+#[derive(Default)]
+struct Active {
+    changes: Vec<Range<u64>>,
+    /// Who waits for the end of a change without a thread.
+    wakers: Vec<Waker>,
+    insisting: Vec<Named>,
+    next: u64,
+}
+
+impl Active {
+    fn is_changing(&self, range: &Range<u64>) -> bool {
+        self.changes.iter().any(|r| overlap(r, range))
+    }
+}
+
+/// The range of a read that insists.
+struct Named {
+    number: u64,
+    range: Range<u64>,
+    /// Whether writers that can wait are to wait for it.
+    waits: bool,
+    has_changed: bool,
+}
+
+/// From when on a read asks for changes, and of what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Since {
+    /// Of the stripes of its range.
+    Versions(Stamp),
+    /// Of its range, which it has named.
+    Named(u64),
+}
+
 /// The changes of one file.
 pub(crate) struct Writes {
     versions: Box<[AtomicU64]>,
-    active: Mutex<Vec<Range<u64>>>,
+    active: Mutex<Active>,
     count: AtomicUsize,
     over: Condvar,
-    /// Who waits for the end of a change without a thread. Locked only while `active` is.
-    wakers: Mutex<Vec<Waker>>,
 }
 
 impl Default for Writes {
     fn default() -> Writes {
         Writes {
             versions: (0..STRIPES).map(|_| AtomicU64::new(0)).collect(),
-            active: Mutex::new(Vec::new()),
+            active: Mutex::default(),
             count: AtomicUsize::new(0),
             over: Condvar::new(),
-            wakers: Mutex::default(),
         }
     }
 }
@@ -90,8 +122,9 @@ impl Writes {
     /// no other change of the range is under way.
     pub(crate) fn begin(&self, range: &Range<u64>) -> Option<Stamp> {
         let mut active = lock(&self.active);
-        let alone = !active.iter().any(|r| overlap(r, range));
-        active.push(range.clone());
+        let alone = !active.is_changing(range);
+        active.changes.push(range.clone());
+        active.insisting.iter_mut().for_each(|named| named.has_changed |= overlap(&named.range, range));
         // Before the versions: who reads them unchanged and finds nobody active came before this.
         self.count.fetch_add(1, Ordering::SeqCst);
         for stripe in stripes(range) {
@@ -103,14 +136,14 @@ impl Writes {
     /// The change is over.
     pub(crate) fn end(&self, range: &Range<u64>) {
         let mut active = lock(&self.active);
-        if let Some(at) = active.iter().position(|r| r == range) {
-            active.swap_remove(at);
+        if let Some(at) = active.changes.iter().position(|r| r == range) {
+            active.changes.swap_remove(at);
             self.count.fetch_sub(1, Ordering::SeqCst);
             self.over.notify_all();
         }
-        let wakers = std::mem::take(&mut *lock(&self.wakers));
+        let wakers = std::mem::take(&mut active.wakers);
         drop(active);
-        wakers.into_iter().for_each(Waker::wake);
+        wake_all(wakers);
     }
 
     /// Whether a byte of the range is changing; if so, `waker` is woken when a change is over.
@@ -118,12 +151,74 @@ impl Writes {
         if self.count.load(Ordering::SeqCst) == 0 {
             return false;
         }
-        let active = lock(&self.active);
-        let changing = active.iter().any(|r| overlap(r, range));
-        if changing {
-            lock(&self.wakers).push(waker.clone());
+        let waker = waker.clone();
+        let mut active = lock(&self.active);
+        if !active.is_changing(range) {
+            drop(active);
+            return false;
         }
-        changing
+        active.wakers.push(waker);
+        true
+    }
+
+    /// Names the range of a read that was repeated often, from when nothing of it is changing. With `waits`, writers that can wait
+    /// are to wait for it: a thread is at it.
+    ///
+    /// # Errors
+    /// As [`wait_quiet`](Self::wait_quiet).
+    pub(crate) fn insist(&self, range: &Range<u64>, waits: bool, patience: Duration) -> Result<u64> {
+        let mut active = self.quiet(range, patience)?;
+        let number = active.next;
+        active.next += 1;
+        active.insisting.push(Named { number, range: range.clone(), waits, has_changed: false });
+        Ok(number)
+    }
+
+    /// Whether nothing of a read's range began to change since then.
+    #[inline]
+    pub(crate) fn is_same(&self, range: &Range<u64>, since: Since) -> bool {
+        match since {
+            Since::Versions(stamp) => self.unchanged(range, stamp),
+            Since::Named(number) => self.is_untouched(number),
+        }
+    }
+
+    /// Whether nothing of the range began to change since it was named.
+    fn is_untouched(&self, number: u64) -> bool {
+        lock(&self.active).insisting.iter().any(|named| named.number == number && !named.has_changed)
+    }
+
+    /// The read is over.
+    pub(crate) fn leave(&self, number: u64) {
+        lock(&self.active).insisting.retain(|named| named.number != number);
+        self.over.notify_all();
+    }
+
+    /// Before a change, by who can wait: until no read insists on a byte of the range that did so before, or until `patience` is
+    /// at an end.
+    pub(crate) fn let_readers_go(&self, range: &Range<u64>, patience: Duration) {
+        let started = Instant::now();
+        let mut active = lock(&self.active);
+        let before = active.next;
+        let is_before = |named: &Named| named.waits && named.number < before && overlap(&named.range, range);
+        while active.insisting.iter().any(is_before) {
+            let left = patience.saturating_sub(started.elapsed());
+            if left.is_zero() && cfg!(not(shuttle)) {
+                return;
+            }
+            active = self.sleep(active, left);
+        }
+    }
+
+    #[cfg(not(shuttle))]
+    fn sleep<'a>(&self, active: MutexGuard<'a, Active>, left: Duration) -> MutexGuard<'a, Active> {
+        self.over.wait_timeout(active, left).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// The model knows no time: who sleeps is woken, or the model says that it never is.
+    #[cfg(shuttle)]
+    fn sleep<'a>(&self, active: MutexGuard<'a, Active>, _left: Duration) -> MutexGuard<'a, Active> {
+        self.over.wait(active).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The versions now.
@@ -147,7 +242,7 @@ impl Writes {
 
     /// Whether a byte of the range is changing.
     pub(crate) fn is_changing(&self, range: &Range<u64>) -> bool {
-        self.count.load(Ordering::SeqCst) != 0 && lock(&self.active).iter().any(|r| overlap(r, range))
+        self.count.load(Ordering::SeqCst) != 0 && lock(&self.active).is_changing(range)
     }
 
     /// Whether anything is changing.
@@ -163,27 +258,24 @@ impl Writes {
         if self.count.load(Ordering::SeqCst) == 0 {
             return Ok(());
         }
+        self.quiet(range, patience).map(drop)
+    }
+
+    /// What is changing, once nothing of the range is.
+    fn quiet(&self, range: &Range<u64>, patience: Duration) -> Result<MutexGuard<'_, Active>> {
         let started = Instant::now();
         let mut active = lock(&self.active);
-        while active.iter().any(|r| overlap(r, range)) {
-            #[cfg(not(shuttle))]
-            {
-                let left = patience.saturating_sub(started.elapsed());
-                if left.is_zero() {
-                    let len = range.end - range.start;
-                    return Err(Error::new(ErrorKind::Busy, "read", format!("{len} bytes that are being written"))
-                        .offset(range.start)
-                        .advice("wait for the transfer that writes there"));
-                }
-                active = self.over.wait_timeout(active, left).unwrap_or_else(PoisonError::into_inner).0;
+        while active.is_changing(range) {
+            let left = patience.saturating_sub(started.elapsed());
+            if left.is_zero() && cfg!(not(shuttle)) {
+                let len = range.end - range.start;
+                return Err(Error::new(ErrorKind::Busy, "read", format!("{len} bytes that are being written"))
+                    .offset(range.start)
+                    .advice("wait for the transfer that writes there"));
             }
-            #[cfg(shuttle)]
-            {
-                let _ = (patience, started);
-                active = self.over.wait(active).unwrap_or_else(PoisonError::into_inner);
-            }
+            active = self.sleep(active, left);
         }
-        Ok(())
+        Ok(active)
     }
 }
 
@@ -213,6 +305,29 @@ mod tests {
         assert!(writes.unchanged_but_once(&(150..151), alone));
         writes.begin(&(0..1));
         assert!(!writes.unchanged_but_once(&(150..151), alone), "a neighbour in the same stripe counts as well");
+    }
+
+    #[test]
+    fn who_insists_hears_of_its_own_bytes_only() {
+        let writes = Writes::default();
+        let change = |range: Range<u64>| {
+            writes.begin(&range);
+            writes.end(&range);
+        };
+        let named = writes.insist(&(100..200), true, Duration::ZERO).unwrap();
+        [0..100, 200..300, 5000..6000].into_iter().for_each(change);
+        assert!(writes.is_untouched(named));
+        change(199..201);
+        assert!(!writes.is_untouched(named));
+        writes.let_readers_go(&(200..300), Duration::MAX);
+        let started = Instant::now();
+        writes.let_readers_go(&(150..300), Duration::from_millis(5));
+        assert!(started.elapsed() >= Duration::from_millis(5), "it is waited for");
+        writes.leave(named);
+        writes.let_readers_go(&(150..300), Duration::MAX);
+        assert!(!writes.is_untouched(named), "who left is not there");
+        writes.begin(&(150..151));
+        assert_eq!(writes.insist(&(100..200), true, Duration::ZERO).unwrap_err().kind(), ErrorKind::Busy);
     }
 
     #[test]

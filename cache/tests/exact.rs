@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use datapipes_cache::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
 use datapipes_cache::{FineGrained, Outside, Policy};
-use datapipes_core::{Dram, ErrorKind, Runtime, Span, Ssd};
+use datapipes_core::{Dram, ErrorKind, Pmem, PmemOptions, Runtime, Span, Ssd};
 use fixture::array::Array;
 use fixture::{File, machine, noise, small};
 
@@ -47,6 +47,15 @@ impl Over {
 
     fn write(&mut self, offset: usize, bytes: &[u8]) {
         self.bytes[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+}
+
+/// Waits until it holds, and fails where it never does.
+fn within(what: &str, mut holds: impl FnMut() -> bool) {
+    let started = std::time::Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < Duration::from_secs(60), "{what}: it never is");
+        std::thread::yield_now();
     }
 }
 
@@ -119,9 +128,15 @@ fn writes_by_every_way_are_seen_when_they_return() {
         let on_runtime = runtime.connect(&memory, &Ssd::open_rw(of.file.path()).unwrap()).unwrap();
         let fd = runtime.connect_fd(&memory, &other).unwrap();
         let writer = of.fine.writer().unwrap();
+        // The same file as memory: by a pipe from another place, in both flavors, and by a lease whose bytes are persisted.
+        let mapped = PmemOptions { len: None, emulated: true };
+        let pmem = Pmem::open_with(of.file.path(), mapped).unwrap();
+        let part = pmem.range(4096, 8192).unwrap();
+        let into_pmem = machine().connect(&memory, &part).unwrap();
+        let pmem_on_runtime = runtime.connect(&memory, &pmem).unwrap();
         // Overlapping reads before: whole, starting before, starting within, across the page.
         let reads = [(8100usize, 300usize), (8150, 20), (8192, 4096), (8000, 150), (8191, 2)];
-        for way in 0..4 {
+        for way in 0..8 {
             for _ in 0..3 {
                 reads.iter().for_each(|&(o, l)| _ = of.read(o, l));
             }
@@ -133,6 +148,18 @@ fn writes_by_every_way_are_seen_when_they_return() {
                 0 => writer.write(8140, &bytes).unwrap(),
                 1 => pipe.transfer(span).unwrap(),
                 2 => on_runtime.transfer(span).unwrap().wait().unwrap(),
+                3 => into_pmem.transfer(Span { target: 8140 - 4096, ..span }).unwrap(),
+                4 => pmem_on_runtime.transfer(span).unwrap().wait().unwrap(),
+                5 => {
+                    // From a file: the bytes go by a mover of files, into memory.
+                    let source = File::with(&bytes);
+                    let into = machine().connect(&Ssd::open(source.path()).unwrap(), &part).unwrap();
+                    into.transfer(Span { target: 8140 - 4096, ..span }).unwrap();
+                }
+                6 => {
+                    pmem.write(8140, &bytes).unwrap();
+                    part.persist(8140 - 4096..8140 - 4096 + 120).unwrap();
+                }
                 _ => {
                     fd.submit(span).unwrap();
                     fd.complete_wait().unwrap().result.unwrap();
@@ -286,13 +313,12 @@ fn the_maintenance_thread_looks_outside_by_itself() {
     fine.read(640, &mut out).unwrap();
     std::thread::sleep(Duration::from_millis(20));
     std::fs::write(of.file.path(), vec![9; LEN]).unwrap();
-    while fine.metrics().changes_outside == 0 {
-        std::thread::yield_now();
-    }
+    within("the change is noticed", || fine.metrics().changes_outside > 0);
     // It is counted before the items go; a read that began after they went sees the new bytes.
-    while out != [9; 64] {
+    within("the new bytes are read", || {
         fine.read(640, &mut out).unwrap();
-    }
+        out == [9; 64]
+    });
 }
 
 #[test]
@@ -383,11 +409,11 @@ fn the_kernel_tells_of_changes_by_other_processes() {
     assert_eq!((&out, fine.metrics().changes_outside), (b"ourselve", 0));
     let script = "printf somebody | dd of=\"$0\" bs=1 seek=640 conv=notrunc 2>/dev/null";
     assert!(std::process::Command::new("sh").args(["-c", script]).arg(of.file.path()).status().unwrap().success());
-    // Without the event this would never end: the file's times are not looked at.
-    while &out != b"somebody" {
-        std::thread::yield_now();
+    // Without the event this would never come: the file's times are not looked at.
+    within("the event is taken", || {
         fine.read(640, &mut out).unwrap();
-    }
+        &out == b"somebody"
+    });
     assert!(fine.metrics().changes_outside > 0);
 }
 

@@ -95,6 +95,9 @@ pub struct Facts {
 pub enum Handle {
     /// Memory of this process.
     Memory(MemoryRange),
+    /// Memory of this process that is a file: who changes its bytes tells the file's watches. The region begins where the file
+    /// does.
+    MappedFile(MemoryRange, Arc<Watchers>),
     /// An open file or block device.
     File(Arc<FilePlace>),
     /// Several places as one: pipes connect each of them.
@@ -127,7 +130,16 @@ impl Endpoint {
     /// The memory range, if its bytes are reached by loads and stores.
     pub fn memory(&self) -> Option<&MemoryRange> {
         match &self.handle {
-            Handle::Memory(range) => Some(range),
+            Handle::Memory(range) | Handle::MappedFile(range, _) => Some(range),
+            _ => None,
+        }
+    }
+
+    /// Who must know when bytes of it change, where it is a file or maps one; and where in the file it begins.
+    pub(crate) fn watched(&self) -> Option<(&Arc<Watchers>, u64)> {
+        match &self.handle {
+            Handle::File(file) => Some((file.watchers(), 0)),
+            Handle::MappedFile(range, watchers) => Some((watchers, range.at() as u64)),
             _ => None,
         }
     }

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::watch::Watchers;
 use super::{Endpoint, Facts, Handle, Locator, Persistence, Reach};
 use crate::error::Result;
 use crate::memory::MemoryRange;
@@ -57,6 +58,7 @@ pub struct Pmem {
     range: MemoryRange,
     path: Arc<PathBuf>,
     emulated: bool,
+    watchers: Arc<Watchers>,
 }
 
 impl Pmem {
@@ -76,8 +78,8 @@ impl Pmem {
     /// As [`open`](Self::open); `OutOfRange` or `Misaligned` for a length that a device does not have or cannot map;
     /// `NoSpace` where the file system has no room for the length.
     pub fn open_with(path: impl AsRef<Path>, options: PmemOptions) -> Result<Pmem> {
-        let range = open::map(path.as_ref(), options)?;
-        Ok(Pmem { range, path: Arc::new(path.as_ref().to_path_buf()), emulated: options.emulated })
+        let (range, watchers) = open::map(path.as_ref(), options)?;
+        Ok(Pmem { range, path: Arc::new(path.as_ref().to_path_buf()), emulated: options.emulated, watchers })
     }
 
     /// The path it was opened by.
@@ -113,11 +115,13 @@ impl Pmem {
     }
 
     /// Copies a buffer over the bytes at `at`. They survive a power failure once [`persist`](Self::persist) returned for them.
+    /// Caches in front of the file hear of the change.
     ///
     /// # Errors
     /// `OutOfRange`; `Busy` while a transfer or anybody else of this process holds them.
     pub fn write(&self, at: usize, from: &[u8]) -> Result<()> {
-        self.range.write(at, from)
+        let start = (self.range.at() as u64).saturating_add(at as u64);
+        self.watchers.around(start..start.saturating_add(from.len() as u64), || self.range.write(at, from))
     }
 
     /// The memory range. It leases bytes in place to who vouches that nobody else is there
@@ -137,13 +141,17 @@ impl Pmem {
 
     /// Returns when the bytes of `part`, as they are now, would survive a power failure: their lines are written back (CLWB,
     /// else CLFLUSHOPT, else CLFLUSH) and fenced; where it is emulated, their pages are also written to the file (`msync`).
-    /// Takes no lease, so that a writer can persist while it goes on.
+    /// Takes no lease, so that a writer can persist while it goes on. Caches in front of the file (`datapipes-cache`) hear of bytes
+    /// that were stored through an unchecked lease now; of those that a pipe or [`write`](Self::write) changes they hear at once.
     ///
     /// # Errors
     /// `OutOfRange`; where it is emulated, what the kernel says: `Device`, `NoSpace`.
     pub fn persist(&self, part: Range<usize>) -> Result<()> {
-        self.range.write_back(part.clone())?;
-        if self.emulated { self.range.write_to_file(part) } else { Ok(()) }
+        let at = |byte: usize| (self.range.at() as u64).saturating_add(byte as u64);
+        self.watchers.around(at(part.start)..at(part.end), || {
+            self.range.write_back(part.clone())?;
+            if self.emulated { self.range.write_to_file(part) } else { Ok(()) }
+        })
     }
 
     /// [`persist`](Self::persist) for the whole place.
@@ -175,7 +183,7 @@ impl Locator for Pmem {
             node: None,
             core: None,
         };
-        Endpoint { facts: Arc::new(facts), handle: Handle::Memory(self.range.clone()) }
+        Endpoint { facts: Arc::new(facts), handle: Handle::MappedFile(self.range.clone(), self.watchers.clone()) }
     }
 }
 

@@ -1,20 +1,27 @@
 //! Who must know when a file's bytes change: caches in front of it.
 //!
-//! Every [`Ssd`](super::Ssd) of one file, however often it was opened, shares one [`Watchers`]. Pipes tell it before they
-//! write and after; so does what changes a file's length or punches holes. What other processes do, and writes through
-//! memory that maps the file, nobody tells.
+//! Every [`Ssd`](super::Ssd) and [`Pmem`](super::Pmem) of one file, however often it was opened, shares one [`Watchers`]. Pipes
+//! tell it before they write and after; so does what changes a file's length or punches holes, and what persists bytes that were
+//! stored through a lease. What other processes do, and stores through memory that maps the file before they are persisted, nobody
+//! tells.
+//!
+//! A watch is code of somebody else. The panic of one is caught and counted: the other watches hear what they must hear, and the
+//! change goes on.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::Ssd;
 use crate::guard::{self, Foreign, Keeper};
 
-/// Wants to know of changes of a file. It is told while the file's watches are locked, so it must not change the file itself,
-/// nor wait for who does. A panic of it is caught and counted ([`guard::panics`](crate::guard::panics)); the change goes on.
+/// Wants to know of changes of a file.
+///
+/// Both calls are made by whoever changes the file, on its thread; several at once where several change it. They are to be short.
+/// A panic is caught and counted ([`guard::panics`](crate::guard::panics)).
 pub trait Watch: Send + Sync {
     /// Bytes of the range are about to change. Until [`changed`](Self::changed) with the same range, reads may return the
     /// old bytes, the new ones, or some of both.
@@ -24,9 +31,12 @@ pub trait Watch: Send + Sync {
     fn changed(&self, range: Range<u64>);
 }
 
+/// All watches of a file; another list with each change of it, so that one can be called without the lock.
+type Watches = Arc<[Weak<dyn Watch>]>;
+
 #[derive(Default)]
 struct Known {
-    watches: Vec<Weak<dyn Watch>>,
+    watches: Watches,
     /// Changes under way, by number: who begins to watch hears of them.
     under_way: BTreeMap<u64, Range<u64>>,
 }
@@ -40,7 +50,7 @@ pub struct Watchers {
 
 impl Watchers {
     fn lock(&self) -> MutexGuard<'_, Known> {
-        // No foreign code runs under the lock but watches, whose panics are caught; what is guarded is whole in any case.
+        // What is guarded is whole whenever foreign code runs.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -48,11 +58,13 @@ impl Watchers {
     pub fn add(&self, watch: &Arc<dyn Watch>) {
         let _hold = guard::hold();
         let mut known = self.lock();
+        // Under the lock: of none of them the end is told before it has heard of the beginning.
         for range in known.under_way.values() {
+            // The process counts a panic, and the panic hook has printed it.
             let _ = guard::call(Foreign::Watch, || watch.changing(range.clone()));
         }
-        known.watches.retain(|w| w.strong_count() > 0);
-        known.watches.push(Arc::downgrade(watch));
+        let others = known.watches.iter().filter(|w| w.strong_count() > 0).cloned();
+        known.watches = others.chain([Arc::downgrade(watch)]).collect();
     }
 
     /// Tells that a range is about to change; the number is for [`end`](Self::end).
@@ -60,10 +72,11 @@ impl Watchers {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let _hold = guard::hold();
         let mut known = self.lock();
-        // Under the lock: a watch that is added meanwhile hears of the change either here or there, and never of its end
-        // before its beginning.
-        each(&known, |w| w.changing(range.clone()));
-        known.under_way.insert(number, range);
+        // A watch that is added from here on hears of the change when it is added, and is not among those that are called here.
+        known.under_way.insert(number, range.clone());
+        let watches = known.watches.clone();
+        drop(known);
+        each(&watches, |w| w.changing(range.clone()));
         number
     }
 
@@ -71,42 +84,51 @@ impl Watchers {
     pub fn end(&self, number: u64) {
         let _hold = guard::hold();
         let mut known = self.lock();
-        if let Some(range) = known.under_way.remove(&number) {
-            each(&known, |w| w.changed(range.clone()));
-        }
+        let Some(range) = known.under_way.remove(&number) else { return };
+        let watches = known.watches.clone();
+        drop(known);
+        each(&watches, |w| w.changed(range.clone()));
     }
 
     /// Runs what changes a range, and nothing else of this process that is told here changes it meanwhile. `None`, and
     /// nothing is run, where such a change is under way already. Who begins another change waits until this one is over.
     pub(crate) fn alone<R>(&self, range: Range<u64>, change: impl FnOnce() -> R) -> Option<R> {
+        let _hold = guard::hold();
         let known = self.lock();
         if known.under_way.values().any(|other| other.start < range.end && range.start < other.end) {
             return None;
         }
-        each(&known, |w| w.changing(range.clone()));
-        let result = change();
-        each(&known, |w| w.changed(range.clone()));
-        Some(result)
+        let watches = known.watches.clone();
+        each(&watches, |w| w.changing(range.clone()));
+        let outcome = catch_unwind(AssertUnwindSafe(change));
+        drop(known);
+        each(&watches, |w| w.changed(range.clone()));
+        Some(outcome.unwrap_or_else(|panic| resume_unwind(panic)))
     }
 
-    /// Runs what changes a range.
+    /// Runs what changes a range. The change is over when it returns, and when it panics.
     pub(crate) fn around<R>(&self, range: Range<u64>, change: impl FnOnce() -> R) -> R {
-        /// The change is over however it ends.
-        struct Change<'a>(&'a Watchers, u64);
-        impl Drop for Change<'_> {
-            fn drop(&mut self) {
-                self.0.end(self.1);
-            }
-        }
-        let _change = Change(self, self.begin(range));
+        let _change = Change { watchers: self, number: self.begin(range) };
         change()
+    }
+}
+
+/// A change that is over when this is dropped.
+struct Change<'a> {
+    watchers: &'a Watchers,
+    number: u64,
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.watchers.end(self.number);
     }
 }
 
 /// Tells each watch. One that panics was told, and the others are, too. Whoever drops a watch meanwhile drops it here: its
 /// destructor is called when this thread is in the middle of nothing.
-fn each(known: &Known, tell: impl Fn(&dyn Watch)) {
-    for watch in known.watches.iter().filter_map(Weak::upgrade) {
+fn each(watches: &Watches, tell: impl Fn(&dyn Watch)) {
+    for watch in watches.iter().filter_map(Weak::upgrade) {
         // The process counts it, and the panic hook has printed it.
         let _ = guard::call(Foreign::Watch, || tell(&*watch));
         drop(Keeper::new(Box::new(watch)));
@@ -178,6 +200,43 @@ mod tests {
         assert_eq!(*heard.0.lock().unwrap(), [(true, 0..10), (true, 5..7), (false, 0..10), (false, 5..7)]);
         drop((watch, heard));
         watchers.around(1..2, || {});
+    }
+
+    struct Panics(Heard);
+
+    impl Watch for Panics {
+        fn changing(&self, range: Range<u64>) {
+            self.0.changing(range.clone());
+            assert!(range.start != 1, "a watch that panics at a beginning");
+        }
+
+        fn changed(&self, range: Range<u64>) {
+            self.0.changed(range.clone());
+            assert!(range.start != 2, "a watch that panics at an end");
+        }
+    }
+
+    #[test]
+    fn a_watch_or_a_change_that_panics_leaves_nothing_under_way() {
+        let watchers = Watchers::default();
+        let (panics, heard) = (Arc::new(Panics(Heard::default())), Arc::new(Heard::default()));
+        let watches: [Arc<dyn Watch>; 2] = [panics.clone(), heard.clone()];
+        watches.iter().for_each(|w| watchers.add(w));
+        let panicked = |work: &dyn Fn()| catch_unwind(AssertUnwindSafe(work)).is_err();
+        assert!(!panicked(&|| watchers.end(watchers.begin(1..5))));
+        assert!(!panicked(&|| watchers.end(watchers.begin(2..5))));
+        assert!(panicked(&|| watchers.around(3..5, || panic!("a change that panics"))));
+        assert!(panicked(&|| watchers.around(2..4, || panic!("and a watch beside it"))));
+        assert!(!panicked(&|| _ = watchers.alone(1..4, || {})));
+        assert!(panicked(&|| _ = watchers.alone(3..4, || panic!("a change that panics"))));
+        assert_eq!(watchers.alone(4..5, || 7), Some(7));
+        assert!(format!("{watchers:?}").contains(" 0 changes under way"), "{watchers:?}");
+        for heard in [&panics.0, &*heard] {
+            let heard = heard.0.lock().unwrap();
+            let of = |begins: bool| heard.iter().filter(|h| h.0 == begins).map(|h| h.1.clone()).collect::<Vec<_>>();
+            assert_eq!(of(true), [1..5, 2..5, 3..5, 2..4, 1..4, 3..4, 4..5]);
+            assert_eq!(of(true), of(false), "whoever hears of a beginning hears of its end");
+        }
     }
 
     #[test]

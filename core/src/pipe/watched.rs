@@ -1,4 +1,5 @@
-//! Movers into files that tell the file's watches what they are about to write, and when it is over.
+//! Movers into files, and into memory that is a file, that tell the file's watches what they are about to write, and when it is
+//! over.
 #![deny(clippy::arithmetic_side_effects)]
 
 use std::collections::{HashMap, VecDeque};
@@ -12,28 +13,38 @@ use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The mover, with the file's watches told of what it does, if the target is a file.
 pub(super) fn watched(mover: Mover, target: &Endpoint) -> Mover {
-    let Some(file) = target.file() else { return mover };
-    let watchers = file.watchers().clone();
+    let Some((watchers, begins_at)) = target.watched() else { return mover };
+    let told = Told { watchers: watchers.clone(), begins_at };
     match mover {
-        Mover::Inline(inner) => Mover::Inline(Box::new(WatchedInline { inner, watchers })),
+        Mover::Inline(inner) => Mover::Inline(Box::new(WatchedInline { inner, told })),
         Mover::Queued(inner) => {
-            Mover::Queued(Box::new(WatchedQueue { inner, watchers, changes: Mutex::new(HashMap::new()) }))
+            Mover::Queued(Box::new(WatchedQueue { inner, told, changes: Mutex::new(HashMap::new()) }))
         }
     }
 }
 
-fn target_of(span: Span) -> std::ops::Range<u64> {
-    span.target..span.target.saturating_add(span.len)
+/// Who is told, and where in the file the target begins.
+struct Told {
+    watchers: Arc<Watchers>,
+    begins_at: u64,
+}
+
+impl Told {
+    /// What of the file a span changes.
+    fn range(&self, span: Span) -> std::ops::Range<u64> {
+        let start = self.begins_at.saturating_add(span.target);
+        start..start.saturating_add(span.len)
+    }
 }
 
 struct WatchedInline {
     inner: Box<dyn Inline>,
-    watchers: Arc<Watchers>,
+    told: Told,
 }
 
 impl Inline for WatchedInline {
     fn transfer(&self, span: Span) -> Result<()> {
-        self.watchers.around(target_of(span), || self.inner.transfer(span))
+        self.told.watchers.around(self.told.range(span), || self.inner.transfer(span))
     }
 
     fn parts(&self) -> Option<&dyn InParts> {
@@ -48,7 +59,7 @@ impl Inline for WatchedInline {
 impl InParts for WatchedInline {
     fn transfer_part(&self, part: &mut Job, whole: u64) -> Result<()> {
         match self.inner.parts() {
-            Some(parts) => self.watchers.around(target_of(part.span), || parts.transfer_part(part, whole)),
+            Some(parts) => self.told.watchers.around(self.told.range(part.span), || parts.transfer_part(part, whole)),
             None => self.transfer(part.span),
         }
     }
@@ -56,7 +67,7 @@ impl InParts for WatchedInline {
 
 struct WatchedQueue {
     inner: Box<dyn Queued>,
-    watchers: Arc<Watchers>,
+    told: Told,
     /// The changes of the jobs under way, by token.
     changes: Mutex<HashMap<u64, u64>>,
 }
@@ -67,14 +78,14 @@ impl WatchedQueue {
     }
 
     fn begin(&self, job: &Job) {
-        let number = self.watchers.begin(target_of(job.span));
+        let number = self.told.watchers.begin(self.told.range(job.span));
         self.lock().insert(job.token, number);
     }
 
     fn end(&self, token: u64) {
         let number = self.lock().remove(&token);
         if let Some(number) = number {
-            self.watchers.end(number);
+            self.told.watchers.end(number);
         }
     }
 }
@@ -120,6 +131,6 @@ impl Drop for WatchedQueue {
     fn drop(&mut self) {
         // Of a queue that broke, jobs never came back: what they may have written is not under way for ever.
         let left: Vec<u64> = self.lock().drain().map(|(_, number)| number).collect();
-        left.into_iter().for_each(|number| self.watchers.end(number));
+        left.into_iter().for_each(|number| self.told.watchers.end(number));
     }
 }

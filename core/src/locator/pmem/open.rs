@@ -3,20 +3,22 @@
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::PmemOptions;
 use crate::error::{Error, ErrorKind, Result};
+use crate::locator::watch::Watchers;
 use crate::locator::{extend, folder_of, watch};
 use crate::memory::{MemoryRange, Region, Sharing, WriteBack};
 
 /// The alignment of mappings of a DAX device that does not tell its own.
 const DEVICE_ALIGN: u64 = 2 << 20;
 
-/// Maps what is at a path.
-pub(super) fn map(path: &Path, options: PmemOptions) -> Result<MemoryRange> {
+/// Maps what is at a path; who must know of changes of it.
+pub(super) fn map(path: &Path, options: PmemOptions) -> Result<(MemoryRange, Arc<Watchers>)> {
     if !options.emulated && WriteBack::of_this_processor().is_none() {
         let context =
             format!("{}: no instruction to flush with is known for {}", path.display(), std::env::consts::ARCH);
@@ -32,7 +34,8 @@ pub(super) fn map(path: &Path, options: PmemOptions) -> Result<MemoryRange> {
     let bytes = usize::try_from(len).ok().filter(|len| *len <= isize::MAX as usize);
     let bytes = bytes.ok_or_else(|| file.bad(format!("has {len} bytes, more than this process can address")))?;
     let region = Region::map_file(file.fd.as_fd(), bytes, sharing).map_err(|e| file.refused(e, sharing, len))?;
-    region.range(0, bytes)
+    let watchers = watch::of((file.stat.st_dev, file.stat.st_ino));
+    Ok((region.range(0, bytes)?, watchers))
 }
 
 const AS_EMULATED: &str =

@@ -1,0 +1,353 @@
+//! What comes from outside: numbers of any size, code of others that panics or comes back, a machine that is short of something.
+#![allow(clippy::unwrap_used)]
+
+mod fixture;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Barrier, mpsc};
+use std::task::{Context, Wake, Waker};
+use std::time::Duration;
+
+use datapipes_cache::{Config, FineGrained, Outside, Policy};
+use datapipes_core::{ErrorKind, Runtime, Ssd};
+use datapipes_testkit::{RefusedCall, without_calls};
+use fixture::array::Array;
+use fixture::{File, machine, noise, small};
+
+const LEN: usize = 1 << 20;
+/// Against waiting for ever, nothing else.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Runs it on a thread of its own, and fails where it does not end.
+fn ends<R: Send + 'static>(what: &str, work: impl FnOnce() -> R + Send + 'static) -> R {
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || tell.send(work()));
+    told.recv_timeout(LONG).unwrap_or_else(|e| panic!("{what}: {e}"))
+}
+
+fn over(config: Config) -> (File, Ssd, FineGrained) {
+    let file = File::with(&noise(LEN, 1));
+    let ssd = Ssd::open_rw(file.path()).unwrap();
+    let fine = FineGrained::over(&ssd, config).unwrap();
+    (file, ssd, fine)
+}
+
+#[test]
+fn lengths_that_no_file_or_memory_has_are_errors() {
+    let (_file, ssd, fine) = over(small(Policy::default()));
+    let runtime = Runtime::start(machine()).unwrap();
+    let alone = fine.on(&runtime, 4).unwrap();
+    let huge = [64 << 30, 1 << 46, isize::MAX as usize, usize::MAX];
+    for len in huge {
+        for offset in [0, 5, u64::MAX - 10] {
+            assert_eq!(fine.get(offset, len).unwrap_err().kind(), ErrorKind::EndOfFile, "{len} at {offset}");
+            let read = runtime.block_on(alone.read(offset, len));
+            assert_eq!(read.unwrap_err().kind(), ErrorKind::EndOfFile, "{len} at {offset}");
+        }
+        assert!(fine.gather_ranges(&[(0, len), (1, len)], &mut [0; 8]).is_err());
+    }
+    // The file has them, the memory has not.
+    let long = 1 << 43;
+    match ssd.set_len(long) {
+        Ok(()) => {
+            let len = usize::try_from(long).unwrap();
+            assert_eq!(fine.get(0, len).unwrap_err().kind(), ErrorKind::OutOfMemory);
+            assert_eq!(runtime.block_on(alone.read(0, len)).unwrap_err().kind(), ErrorKind::OutOfMemory);
+        }
+        Err(e) => println!("SKIPPED: a read of {long} bytes: {e}"),
+    }
+    let mut out = [0; 8];
+    fine.read(77, &mut out).unwrap();
+    assert_eq!(out, noise(LEN, 1)[77..85]);
+}
+
+#[test]
+fn settings_of_any_size_are_taken_or_refused() {
+    let (_file, ssd, fine) = over(small(Policy::default()));
+    let runtime = Runtime::start(machine()).unwrap();
+    for in_flight in [0, usize::MAX, usize::MAX / 4096, 1 << 46] {
+        let error = fine.on(&runtime, in_flight).map(|_| ()).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::OutOfMemory), "{in_flight}: {error}");
+    }
+    let mut refused = 0;
+    for budget in [0, 1, (2 << 20) - 1, 1 << 46, isize::MAX as usize, usize::MAX] {
+        let error = FineGrained::over(&ssd, small(Policy::default()).budget(budget)).map(|_| ()).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::OutOfMemory), "{budget}: {error}");
+        refused += 1;
+    }
+    assert_eq!(refused, 6);
+    let odd: [fn(&mut Config); 9] = [
+        |c| c.depth = 0,
+        |c| c.depth = usize::MAX,
+        |c| c.lanes = 0,
+        |c| c.lanes = usize::MAX,
+        |c| c.large = usize::MAX,
+        |c| c.ttl = Some(Duration::ZERO),
+        |c| c.ttl = Some(Duration::MAX),
+        |c| c.outside = Outside::Every(Duration::ZERO),
+        |c| c.patience = Duration::MAX,
+    ];
+    for set in odd {
+        let mut config = small(Policy::default());
+        set(&mut config);
+        let fine = FineGrained::over(&ssd, config).unwrap();
+        let mut out = [0; 300];
+        for _ in 0..2 {
+            fine.read(4000, &mut out).unwrap();
+            fine.maintain();
+            assert_eq!(out, noise(LEN, 1)[4000..4300]);
+        }
+    }
+}
+
+#[test]
+fn events_that_nobody_takes_are_refused() {
+    let (file, ssd, _fine) = over(small(Policy::default()));
+    let mut config = small(Policy::default());
+    config.outside = Outside::Events;
+    let refused = |e: datapipes_core::Error| assert_eq!(e.kind(), ErrorKind::InvalidInput, "{e}");
+    refused(FineGrained::over(&ssd, config.clone()).map(|_| ()).unwrap_err());
+    // And those of an engine, which has no file.
+    config.maintenance = true;
+    let array = Arc::new(Array::new(512, noise(LEN, 1)));
+    refused(FineGrained::with_engine(array, config, "array").map(|_| ()).unwrap_err());
+    drop(file);
+}
+
+/// Checks nothing, and panics where it is told to.
+fn panicking(panics: &Arc<AtomicBool>) -> Config {
+    let panics = panics.clone();
+    let mut config = small(Policy::default());
+    config.verify = Some(Arc::new(move |_, _: &[u8]| {
+        assert!(!panics.load(SeqCst), "a check that panics");
+        Ok(())
+    }));
+    // One of each, so that one that is lost is missed.
+    (config.lanes, config.depth) = (1, 8);
+    config
+}
+
+#[test]
+fn a_check_that_panics_harms_only_its_own_read() {
+    let panics = Arc::new(AtomicBool::new(true));
+    let (_file, _ssd, fine) = over(panicking(&panics));
+    let runtime = Runtime::start(machine()).unwrap();
+    let alone = fine.on(&runtime, 1).unwrap();
+    let offsets: Vec<u64> = (0..100).map(|i| i * 5000).collect();
+    ends("checks that panic", {
+        let (fine, alone, offsets) = (fine.clone(), alone.clone(), offsets.clone());
+        let runtime = Runtime::start(machine()).unwrap();
+        move || {
+            for _ in 0..3 {
+                let caught = |work: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err();
+                assert!(caught(&|| fine.read(9000, &mut [0; 64]).unwrap()));
+                assert!(caught(&|| _ = fine.gather(&offsets, 64, &mut vec![0; 6400])));
+                assert!(caught(&|| fine.read(4000, &mut [0; 200]).unwrap()));
+                assert!(caught(&|| _ = runtime.block_on(alone.read(70_000, 64))));
+            }
+        }
+    });
+    panics.store(false, SeqCst);
+    ends("reads after a check that panicked", move || {
+        let mut out = vec![0; 6400];
+        fine.read(9000, &mut out[..64]).unwrap();
+        assert_eq!(out[..64], noise(LEN, 1)[9000..9064]);
+        fine.gather(&offsets, 64, &mut out).unwrap().all().unwrap();
+        assert!(out.chunks(64).zip(&offsets).all(|(b, &at)| *b == noise(LEN, 1)[at as usize..at as usize + 64]));
+        let read = runtime.block_on(alone.read(70_000, 64)).unwrap();
+        assert_eq!(read, noise(LEN, 1)[70_000..70_064]);
+        assert_eq!(fine.metrics().under_way, 0);
+    });
+}
+
+/// Panics when it is woken, or comes back to the file; or says that it was woken.
+struct Wakes {
+    woken: AtomicU64,
+    panics: bool,
+    writes: Option<Ssd>,
+}
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.woken.fetch_add(1, SeqCst);
+        if let Some(ssd) = &self.writes {
+            ssd.punch(500_000, 4096).unwrap();
+        }
+        assert!(!self.panics, "a waker that panics");
+    }
+}
+
+#[test]
+fn wakers_that_panic_or_come_back_leave_nobody_asleep() {
+    let (_file, ssd, fine) = over(small(Policy::default()));
+    let runtime = Runtime::start(machine()).unwrap();
+    let alone = fine.on(&runtime, 1).unwrap();
+    let wakes: Vec<Arc<Wakes>> = [(true, false), (false, true), (false, false)]
+        .map(|(panics, writes)| Arc::new(Wakes { woken: 0.into(), panics, writes: writes.then(|| ssd.clone()) }))
+        .into();
+    let poll = |reading: &mut datapipes_cache::Reading, wakes: &Arc<Wakes>| {
+        let waker = Waker::from(wakes.clone());
+        Pin::new(reading).poll(&mut Context::from_waker(&waker)).is_ready()
+    };
+    // All wait for the end of a change.
+    let change = ssd.watchers().begin(64..128);
+    let mut readings: Vec<_> = wakes.iter().map(|_| alone.read(64, 64)).collect();
+    assert!(!readings.iter_mut().zip(&wakes).any(|(r, w)| poll(r, w)));
+    let last = wakes[2].clone();
+    ends("the end of a change", move || {
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| ssd.watchers().end(change)));
+        drop(ended);
+    });
+    assert!(last.woken.load(SeqCst) > 0, "the last one sleeps for ever");
+    // All want the one buffer; the first has it, and leaves.
+    let mut out = runtime.block_on(readings.pop().unwrap()).unwrap();
+    readings.clear();
+    assert_eq!(out, noise(LEN, 1)[64..128]);
+    let mut first = alone.read(10_000, 64);
+    assert!(!poll(&mut first, &wakes[2]));
+    let mut readings: Vec<_> = wakes.iter().map(|_| alone.read(20_000, 64)).collect();
+    assert!(!readings.iter_mut().zip(&wakes).any(|(r, w)| poll(r, w)));
+    _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| runtime.block_on(first)));
+    out = ends("a read after the others left", move || {
+        let last = readings.pop().unwrap();
+        _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(readings)));
+        runtime.block_on(last).unwrap()
+    });
+    assert_eq!(out, noise(LEN, 1)[20_000..20_064]);
+}
+
+#[test]
+fn where_no_more_lanes_can_be_made_those_that_are_there_serve() {
+    let mut config = small(Policy::default());
+    (config.lanes, config.depth) = (8, 8);
+    let (_file, _ssd, fine) = over(config);
+    let offsets: Vec<u64> = (0..64).map(|i| i * 7000).collect();
+    // One is there for sure.
+    fine.gather(&offsets, 64, &mut vec![0; 64 * 64]).unwrap().all().unwrap();
+    let refused = [
+        RefusedCall { number: libc::SYS_io_uring_setup, errno: libc::EMFILE },
+        RefusedCall { number: libc::SYS_mmap, errno: libc::ENOMEM },
+    ];
+    for refused in refused {
+        // All begin together, those as well for which nothing is refused.
+        let all = Barrier::new(6);
+        let outcome = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..6)
+                .map(|thread| {
+                    let (fine, all) = (&fine, &all);
+                    scope.spawn(move || {
+                        // Each in its own part of the file, which it alone invalidates.
+                        let part = thread * 131_072..(thread + 1) * 131_072;
+                        let offsets: Vec<u64> = part.clone().step_by(2048).collect();
+                        let mut out = vec![0; 64 * 64];
+                        let arrived = AtomicBool::new(false);
+                        let refusing = without_calls(&[refused], || {
+                            arrived.store(true, SeqCst);
+                            all.wait();
+                            for _ in 0..100 {
+                                fine.invalidate(part.clone());
+                                fine.gather(&offsets, 64, &mut out)?.all()?;
+                            }
+                            Ok::<(), datapipes_core::Error>(())
+                        });
+                        if !arrived.load(SeqCst) {
+                            all.wait();
+                        }
+                        refusing
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect::<Vec<_>>()
+        });
+        for result in outcome {
+            match result {
+                Ok(read) => read.unwrap(),
+                Err(why) => return println!("SKIPPED: where_no_more_lanes_can_be_made: {why}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_read_that_others_change_again_and_again_ends() {
+    // Somebody changes bytes each time they are read: others' bytes, which share their versions; or the very bytes.
+    for (at, is_over_it) in [(4096 + 64, false), (4096, true)] {
+        let array = Arc::new(Array::new(512, noise(LEN, 4)));
+        let mut config = small(Policy::default());
+        config.patience = Duration::from_millis(30);
+        let fine = FineGrained::with_engine(array.clone(), config, "array").unwrap();
+        let in_hook = fine.clone();
+        array.hook(Some(Arc::new(move |_, _| in_hook.invalidate(at..at + 64))));
+        let (one, several) = ends("a read that is repeated", move || {
+            let one = fine.read(4096, &mut [0; 64]);
+            let several = fine.gather(&[4096, 70_000], 64, &mut [0; 128]).unwrap();
+            array.hook(None);
+            fine.read(4096, &mut [0; 64]).unwrap();
+            (one, several)
+        });
+        let expected = if is_over_it { Err((ErrorKind::Busy, Some(4096))) } else { Ok(()) };
+        assert_eq!(one.map_err(|e| (e.kind(), e.at_offset())), expected);
+        let failed: Vec<_> = several.failed.iter().map(|(n, e)| (*n, e.kind())).collect();
+        assert_eq!(failed, if is_over_it { vec![(0, ErrorKind::Busy)] } else { vec![] });
+    }
+}
+
+/// Says that it is over, whatever becomes of whoever holds it.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// Writers at full speed, by the cache's own writer and by a pipe: reads of the same bytes end, and bytes are of one moment.
+#[test]
+fn reads_against_writers_at_full_speed_end() {
+    for by_pipe in [false, true] {
+        let mut config = small(Policy::default());
+        // The cache's own writer waits for readers: none is refused, on however busy a machine.
+        config.patience = if by_pipe { Duration::from_millis(200) } else { LONG };
+        let (_file, ssd, fine) = over(config);
+        let writer = fine.writer().unwrap();
+        writer.write(8192, &[1; 4096]).unwrap();
+        let ended = AtomicBool::new(false);
+        let reads: u64 = std::thread::scope(|scope| {
+            let ends = Ends(&ended);
+            scope.spawn(|| {
+                let memory = datapipes_core::Dram::allocate(4096).unwrap();
+                let pipe = machine().connect(&memory, &ssd).unwrap();
+                for i in (0..=255u8).cycle() {
+                    if ended.load(SeqCst) {
+                        break;
+                    }
+                    if by_pipe {
+                        memory.lease_mut().unwrap().fill(i);
+                        pipe.transfer(datapipes_core::Span { source: 0, target: 8192, len: 4096 }).unwrap();
+                    } else {
+                        writer.write(8192, &[i; 4096]).unwrap();
+                    }
+                }
+            });
+            let mut done = 0;
+            let started = std::time::Instant::now();
+            while started.elapsed() < Duration::from_millis(700) {
+                let mut out = [0; 512];
+                match fine.read(8192 + 512, &mut out) {
+                    Ok(()) => {
+                        assert!(out.iter().all(|b| *b == out[0]), "of two moments: {out:?}");
+                        done += 1;
+                    }
+                    // By a pipe nobody waits for a reader; it is told.
+                    Err(e) => assert!(by_pipe && e.kind() == ErrorKind::Busy, "by a pipe {by_pipe}: {e}"),
+                }
+            }
+            drop(ends);
+            done
+        });
+        println!("by a pipe {by_pipe}: {reads} reads");
+        assert!(by_pipe || reads > 0);
+    }
+}
