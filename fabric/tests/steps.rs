@@ -100,28 +100,13 @@ fn main() -> ExitCode {
     if let Some(code) = process::enter(&functions()) {
         return code;
     }
-    let tests: [(&str, fn()); 5] = [
-        ("a_device_killed_at_any_step", a_device_killed_at_any_step),
-        ("a_device_stopped_at_any_step", a_device_stopped_at_any_step),
-        ("a_stopped_device_whose_channel_is_revoked", a_stopped_device_whose_channel_is_revoked),
-        ("a_controller_killed_at_any_step", a_controller_killed_at_any_step),
-        ("a_controller_stopped_at_any_step", a_controller_stopped_at_any_step),
-    ];
-    let filter = std::env::args().skip(1).find(|a| !a.starts_with('-'));
-    let chosen = tests.iter().filter(|(name, _)| filter.as_ref().is_none_or(|f| name.contains(f.as_str())));
-    let (mut passed, mut failed) = (0, 0);
-    for (name, test) in chosen {
-        if std::env::args().any(|a| a == "--list") {
-            println!("{name}: test");
-            continue;
-        }
-        let ok = std::panic::catch_unwind(test).is_ok();
-        println!("test {name} ... {}", if ok { "ok" } else { "FAILED" });
-        passed += usize::from(ok);
-        failed += usize::from(!ok);
-    }
-    println!("\ntest result: {}. {passed} passed; {failed} failed\n", if failed == 0 { "ok" } else { "FAILED" });
-    ExitCode::from(u8::from(failed > 0))
+    harness::run(tests![
+        a_device_killed_at_any_step,
+        a_device_stopped_at_any_step,
+        a_stopped_device_whose_channel_is_revoked,
+        a_controller_killed_at_any_step,
+        a_controller_stopped_at_any_step,
+    ])
 }
 
 /// What this process has of channels: memories mapped, and descriptors.

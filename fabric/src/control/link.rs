@@ -91,6 +91,10 @@ impl Link {
         }
     }
 
+    pub(super) fn shape(&self) -> Shape {
+        self.shape
+    }
+
     /// The rights to the ends that are here.
     pub(super) fn rights(&self) -> Rights {
         match (&self.sender, &self.receiver) {

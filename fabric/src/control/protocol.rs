@@ -6,6 +6,7 @@ use datapipes_core::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
 use super::joining::Key;
+use super::quota::{Charge, Limits};
 use crate::capability::{Cap, Party, Rights};
 use crate::channel::{Shape, Taking};
 use crate::device::{Report, Role};
@@ -22,6 +23,7 @@ pub(crate) enum Ask {
     Launch {
         name: String,
         role: Role,
+        limits: Limits,
     },
     /// A channel, held by who asks.
     Channel {
@@ -101,6 +103,7 @@ pub(crate) enum Tell {
         party: Party,
         name: String,
         role: Role,
+        threads: Threads,
     },
     /// The part of an endpoint that its holder alone may write, to be mapped.
     Endpoint(EndpointSpec),
@@ -112,11 +115,27 @@ pub(crate) enum Tell {
     Release {
         endpoint: EndpointId,
     },
+    /// What a revocation took away, nobody has any more.
+    Settled {
+        revocation: u64,
+    },
     Run {
         ins: Vec<String>,
         outs: Vec<String>,
     },
     Event(Event),
+}
+
+/// How a device bounds its threads itself, before it runs anything of anybody else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Threads {
+    /// It has one, and makes no other.
+    One,
+    /// A control group of the controller bounds them.
+    Grouped,
+    /// A limit on processes in a user namespace of its own.
+    Limited(u32),
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -146,12 +165,28 @@ pub(crate) enum EndpointKind {
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Answer {
     Done,
-    Device { party: Party },
-    Created { cap: Cap },
-    Offered { cap: Cap, address: SocketAddr },
-    Revoked { count: usize },
+    Device {
+        party: Party,
+    },
+    Created {
+        cap: Cap,
+    },
+    Offered {
+        cap: Cap,
+        address: SocketAddr,
+    },
+    /// So many capabilities have gone. With a number: what they were about is not out of reach of everybody yet; when it is,
+    /// [`Tell::Settled`] says so.
+    Revoked {
+        count: usize,
+        settles: Option<u64>,
+    },
     Status(Status),
-    Refused { kind: String, errno: Option<i32>, text: String },
+    Refused {
+        kind: String,
+        errno: Option<i32>,
+        text: String,
+    },
 }
 
 /// What happens to devices, as the application is told.
@@ -189,6 +224,16 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// Which device it is about.
+    pub fn device(&self) -> Option<Party> {
+        match self {
+            Event::Ready { device, .. } | Event::Report { device, .. } | Event::Ended { device, .. } => Some(*device),
+            Event::Link { .. } => None,
+        }
+    }
+}
+
 /// How far a device has locked itself down.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Confined {
@@ -198,6 +243,9 @@ pub struct Confined {
     pub seccomp: bool,
     /// Whether it runs as a user without rights.
     pub unprivileged: bool,
+    /// What bounds its threads.
+    #[serde(default)]
+    pub threads: String,
 }
 
 /// What a controller has, so that leaks can be seen.
@@ -215,8 +263,10 @@ pub struct Status {
     pub capabilities: usize,
     /// Descriptors that the controller has open.
     pub descriptors: usize,
-    /// Endpoints that were revoked and are not yet known to be unmapped.
+    /// Endpoints that were revoked and are not yet known to be unmapped, of channels and of memories.
     pub releasing: usize,
+    /// What devices use and may use, in the order of `devices`.
+    pub charges: Vec<Charge>,
 }
 
 impl Answer {

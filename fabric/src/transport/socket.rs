@@ -519,7 +519,14 @@ fn send_all(socket: BorrowedFd<'_>, header: &[u8], body: &[u8], patience: Patien
         let head = &header[done.min(header.len())..];
         let rest = &body[done.saturating_sub(header.len())..];
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        match sendmsg(socket, &[IoSlice::new(head), IoSlice::new(rest)], &mut SendAncillaryBuffer::default(), flags) {
+        let both = [IoSlice::new(head), IoSlice::new(rest)];
+        let sent = match sendmsg(socket, &both, &mut SendAncillaryBuffer::default(), flags) {
+            // A device may not gather: it sends one part after the other.
+            Err(Errno::PERM) if !head.is_empty() => rustix::net::send(socket, head, flags | SendFlags::MORE),
+            Err(Errno::PERM) => rustix::net::send(socket, rest, flags),
+            other => other,
+        };
+        match sent {
             Ok(n) => done += n,
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => {
