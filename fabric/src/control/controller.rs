@@ -129,8 +129,8 @@ impl Controller {
             Ask::Connection { shape, carrier } => {
                 self.created(by, |epoch| Thing::link(Link::within(shape, epoch, carrier)?))
             }
-            Ask::Offer { shape, side, at, key } => self.offer(shape, side, at, key),
-            Ask::Join { shape, side, to, key } => self.join(shape, side, to, key),
+            Ask::Offer { spec, at, key } => self.offer(spec, at, key),
+            Ask::Join { spec, to, key } => self.join(spec, to, key),
             Ask::Memory { len } => self.created(by, |_| Thing::memory(len)),
             Ask::Delegate { cap, to, rights } => {
                 self.peer(to)?;

@@ -33,6 +33,7 @@ mod events;
 mod groups;
 mod joining;
 mod link;
+mod noise;
 mod objects;
 pub(crate) mod packet;
 mod peers;
@@ -45,7 +46,7 @@ mod session;
 mod stderr;
 mod unread;
 
-pub use joining::Key;
+pub use joining::{Encryption, Key, LinkSpec};
 pub use protocol::{Confined, Event, Status};
 pub use quota::{Charge, Limits};
 pub(crate) use serving::serve;

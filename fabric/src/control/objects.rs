@@ -14,6 +14,7 @@ use crate::channel::memory::{Mapping, Object, View, page_bytes};
 use crate::channel::{Shape, Taking, bell};
 use crate::sync::atomic::Ordering;
 use crate::transport::Token;
+use crate::transport::seal::Keys;
 
 /// An endpoint at a party.
 #[derive(Debug)]
@@ -105,9 +106,9 @@ impl Thing {
         matches!(self.kind, Kind::Channel(_) | Kind::Link(_))
     }
 
-    pub(super) fn connected(&mut self, socket: OwnedFd, token: Token) {
+    pub(super) fn connected(&mut self, socket: OwnedFd, token: Token, keys: Option<Keys>) {
         if let Kind::Link(link) = &mut self.kind {
-            link.connected(socket, token);
+            link.connected(socket, token, keys);
         }
     }
 

@@ -113,12 +113,12 @@ impl Ports {
                 let ring = ReceiveRing::new(self.common(shape, epoch, state), page, peer);
                 End::Receiver(Receiver::new(Box::new(SharedInlet::new(ring, payload, shape, trust)?)))
             }
-            (Own::Link { socket, state }, EndpointKind::SendLink { shape, epoch, token }) => {
-                let outlet = SocketOutlet::new(socket, shape, token)?;
+            (Own::Link { socket, state }, EndpointKind::SendLink { shape, epoch, token, keys }) => {
+                let outlet = SocketOutlet::sealed(socket, shape, token, keys.as_ref())?;
                 End::Sender(Sender::new(Box::new(outlet.watched(self.common(shape, epoch, state)))))
             }
-            (Own::Link { socket, state }, EndpointKind::ReceiveLink { shape, epoch, token }) => {
-                let inlet = SocketInlet::new(socket, shape, token)?;
+            (Own::Link { socket, state }, EndpointKind::ReceiveLink { shape, epoch, token, keys }) => {
+                let inlet = SocketInlet::sealed(socket, shape, token, keys.as_ref())?;
                 End::Receiver(Receiver::new(Box::new(inlet.watched(self.common(shape, epoch, state)))))
             }
             (Own::Memory(own), EndpointKind::Memory { len, writable }) => {

@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use datapipes_core::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
-use super::joining::Key;
+use super::joining::{Key, LinkSpec};
 use super::quota::{Charge, Limits};
 use crate::capability::{Cap, Party, Rights};
 use crate::channel::{Shape, Taking};
 use crate::device::{Report, Role};
+use crate::transport::seal::Keys;
 use crate::transport::{Carrier, Token};
 
 /// A number that the controller gives to what it configured at a party.
@@ -36,15 +37,13 @@ pub(crate) enum Ask {
     },
     /// One end of a channel, whose other end another controller is to have: it joins at the address.
     Offer {
-        shape: Shape,
-        side: Rights,
+        spec: LinkSpec,
         at: SocketAddr,
         key: Key,
     },
     /// One end of a channel that another controller offers.
     Join {
-        shape: Shape,
-        side: Rights,
+        spec: LinkSpec,
         to: SocketAddr,
         key: Key,
     },
@@ -154,9 +153,9 @@ pub(crate) enum EndpointKind {
     /// Its page, the state; then the sender's page, the payload.
     Receive { shape: Shape, epoch: u64, trust: Taking },
     /// The socket, the state; then nothing.
-    SendLink { shape: Shape, epoch: u64, token: Token },
+    SendLink { shape: Shape, epoch: u64, token: Token, keys: Option<Keys> },
     /// The same.
-    ReceiveLink { shape: Shape, epoch: u64, token: Token },
+    ReceiveLink { shape: Shape, epoch: u64, token: Token, keys: Option<Keys> },
     /// The memory, in the first half to write it, in the second to read it.
     Memory { len: usize, writable: bool },
 }

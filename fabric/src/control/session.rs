@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::time::Timespec;
 
 use super::events::Events;
-use super::joining::Key;
+use super::joining::{Key, LinkSpec};
 use super::packet::{self, Arrived, PACKET_BYTES};
 use super::ports::{End, Ports, no_such};
 use super::protocol::{Answer, Ask, Event, Status, Tell, relayed};
@@ -142,12 +142,21 @@ impl Session {
     /// no other right (but to delegate). Returns the address where the controller listens: that of `at`, with a port where that
     /// was 0. It listens until somebody with the key has come, or the capability is revoked.
     ///
-    /// Bytes on the way are **neither encrypted nor signed**, the key included: see the paper's rack, or use a tunnel.
+    /// The two find each other out without showing the key, and what goes over the channel is encrypted and protected against
+    /// change: see [`offer_link`](Self::offer_link) for one that is not.
     ///
     /// # Errors
     /// `InvalidInput` for a bad shape or side; what listening meets.
     pub fn offer(&mut self, shape: Shape, side: Rights, at: SocketAddr, key: &Key) -> Result<(Cap, SocketAddr)> {
-        match self.ask(&Ask::Offer { shape, side, at, key: key.clone() }, &[])? {
+        self.offer_link(LinkSpec::new(shape, side), at, key)
+    }
+
+    /// The same, with all that can be said of a link.
+    ///
+    /// # Errors
+    /// As [`offer`](Self::offer).
+    pub fn offer_link(&mut self, spec: LinkSpec, at: SocketAddr, key: &Key) -> Result<(Cap, SocketAddr)> {
+        match self.ask(&Ask::Offer { spec, at, key: key.clone() }, &[])? {
             Answer::Offered { cap, address } => Ok((cap, address)),
             other => Err(unexpected(&other)),
         }
@@ -159,7 +168,15 @@ impl Session {
     /// # Errors
     /// `InvalidInput` for a bad shape or side; what making a socket meets. Whether the other is there is told later.
     pub fn join(&mut self, shape: Shape, side: Rights, to: SocketAddr, key: &Key) -> Result<Cap> {
-        self.created(&Ask::Join { shape, side, to, key: key.clone() })
+        self.join_link(LinkSpec::new(shape, side), to, key)
+    }
+
+    /// The same, with all that can be said of a link.
+    ///
+    /// # Errors
+    /// As [`join`](Self::join).
+    pub fn join_link(&mut self, spec: LinkSpec, to: SocketAddr, key: &Key) -> Result<Cap> {
+        self.created(&Ask::Join { spec, to, key: key.clone() })
     }
 
     /// Waits until a link that was offered or joined is connected.
@@ -168,8 +185,9 @@ impl Session {
     /// `Busy` when patience ends; `Device` where it cannot be connected: the other is not there, or refuses.
     pub fn joined(&mut self, link: Cap, patience: Patience) -> Result<()> {
         match self.event_where(patience, |e| matches!(e, Event::Link { cap, .. } if *cap == link))? {
-            Event::Link { error: Some(why), .. } => Err(Error::new(ErrorKind::Device, "join", why)
-                .advice("is it offered there, with the same key and shape, and the other side? then join again")),
+            Event::Link { error: Some(why), .. } => Err(Error::new(ErrorKind::Device, "join", why).advice(
+                "is it offered there, with the same key, shape and encryption, and the other side? then join again",
+            )),
             _ => Ok(()),
         }
     }
