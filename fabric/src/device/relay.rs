@@ -51,10 +51,15 @@ impl Body for Hub {
         }
         let pairs = stage.inlets.drain(..).flatten().zip(stage.outlets.drain(..));
         std::thread::scope(|scope| {
-            let threads: Vec<_> = pairs
-                .map(|(mut receiver, mut sender)| scope.spawn(move || relay(&mut receiver, &mut sender)))
-                .collect();
-            let mut outcome = Ok(());
+            let (mut threads, mut outcome) = (Vec::new(), Ok(()));
+            for (mut receiver, mut sender) in pairs {
+                let carry = move || relay(&mut receiver, &mut sender);
+                match std::thread::Builder::new().spawn_scoped(scope, carry) {
+                    Ok(thread) => threads.push(thread),
+                    // Its ends are gone with it, so both its neighbours are told at once.
+                    Err(e) => outcome = Err(Error::io("relay", &e, "a thread for a channel")),
+                }
+            }
             for thread in threads {
                 let done =
                     thread.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::System, "relay", "a thread panicked")));
