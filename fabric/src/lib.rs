@@ -64,17 +64,23 @@
 //!   the memory is sealed before others get to see it (see [`control`]).
 //! * Counters, descriptors and replies of the other side are copied once and checked; a side that breaks the protocol loses the
 //!   channel, and nothing else happens (see [`channel`]).
-//! * Every wait is bounded by a [`Patience`](channel::Patience); a peer's death, a revocation and the controller's end wake who
+//! * Every wait of the application is bounded by a [`Patience`](channel::Patience); devices and relays wait until their channel
+//!   ends, so a placement changes times and never outcomes. A peer's death, a revocation and the controller's end wake who
 //!   waits. Nobody spins, unless it says that it owns its core.
-//! * A device cannot open, fork, exec, trace, signal or connect (see [`process`]).
+//! * A device cannot open, fork, exec, trace, signal, connect or pass a descriptor on (see [`process`]).
+//! * What was revoked is out of reach of the devices that had it, whatever they do, when [`Session::revoke`](control::Session::revoke)
+//!   returns; between two devices that both cheat, after a second at most.
+//! * A device's memory and threads are charged to it and bounded ([`Limits`](control::Limits)), as far as the system has a way
+//!   to: [`Status::charges`](control::Status) says which. What it says on standard error is shown labelled and bounded.
 //!
 //! # What is not
 //!
 //! * Devices here are processes: the kernel's page tables stand between them. Hardware with DMA would need an IOMMU, and an
 //!   interface to it, to be held to the same.
 //! * In place means trust, and to say so is `unsafe`: see [`Vouched`](channel::Vouched).
-//! * Sockets carry bytes neither encrypted nor signed, and a link between machines shows its [`Key`](control::Key) in the
-//!   clear: it keeps out strangers and mistakes, not who sits on the wire.
+//! * Links between machines are encrypted unless both sides say otherwise ([`Encryption`](control::Encryption)), and their
+//!   [`Key`](control::Key) is never shown. Who sits on the wire can still end them, delay them, and see how much they carry. Channels
+//!   within a machine, over the loopback interface too, are not encrypted: who may read others' packets there is root.
 //! * Of a link that another machine revoked, this one is told that the other side has gone, not why.
 //! * A device that receives from several channels receives from all of them over sockets, or from all over shared memory.
 //! * Timing is not hidden: who shares a machine can measure others.

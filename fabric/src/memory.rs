@@ -37,7 +37,7 @@ impl SharedMemory {
     /// Copies bytes out.
     ///
     /// # Errors
-    /// `OutOfRange`.
+    /// `OutOfRange`; `PermissionDenied` after it was revoked.
     pub fn read(&self, at: usize, target: &mut [u8]) -> Result<()> {
         self.check(at, target.len())?;
         // SAFETY: within the mapping, as was just checked; the target is private memory.
@@ -48,7 +48,7 @@ impl SharedMemory {
     /// Copies bytes in.
     ///
     /// # Errors
-    /// `OutOfRange`; `PermissionDenied` where it was given for reading.
+    /// `OutOfRange`; `PermissionDenied` where it was given for reading, and after it was revoked.
     pub fn write(&self, at: usize, source: &[u8]) -> Result<()> {
         self.check(at, source.len())?;
         if !self.writable {
@@ -60,6 +60,9 @@ impl SharedMemory {
     }
 
     fn check(&self, at: usize, len: usize) -> Result<()> {
+        if self.mapping.is_apart() {
+            return Err(Error::new(ErrorKind::PermissionDenied, "use", "the memory was revoked"));
+        }
         if at > self.len() || len > self.len() - at {
             let context = format!("{len} bytes at {at} of a memory of {}", self.len());
             return Err(Error::new(ErrorKind::OutOfRange, "use", context));

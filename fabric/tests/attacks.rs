@@ -11,122 +11,34 @@ use std::process::ExitCode;
 use datapipes_core::ErrorKind;
 use datapipes_fabric::capability::Rights;
 use datapipes_fabric::channel::{Head, Patience, Shape, Trust};
-use datapipes_fabric::control::{Device, Event, Program, Session};
 use datapipes_fabric::device::Role;
-use datapipes_fabric::placement::{Flow, Graph, Placement};
+use datapipes_fabric::placement::{Graph, Placement};
 use datapipes_fabric::process;
-use datapipes_fabric::transport::Receiver;
+use scene::attack::*;
 use scene::*;
-use serde_json::{Value, json};
+use serde_json::json;
 
 fn main() -> ExitCode {
     if let Some(code) = process::enter(&attacker::functions()) {
         return code;
     }
-    let tests: &[(&str, fn())] = &[
-        ("no_system_call_beyond_moving_bytes", no_system_call_beyond_moving_bytes),
-        ("what_is_mapped_for_reading_stays_so", what_is_mapped_for_reading_stays_so),
-        ("a_forged_sender_page_is_not_believed", a_forged_sender_page_is_not_believed),
-        ("a_forged_receiver_page_is_not_believed", a_forged_receiver_page_is_not_believed),
-        ("nobody_vouches_for_a_sender_in_another_s_name", nobody_vouches_for_a_sender_in_another_s_name),
-        ("the_seals_hold_without_any_lock_down", the_seals_hold_without_any_lock_down),
-        ("overwriting_after_send_changes_no_copy", overwriting_after_send_changes_no_copy),
-        ("a_descriptor_flood_ends_the_flooder_alone", a_descriptor_flood_ends_the_flooder_alone),
-        (
-            "nonsense_over_the_control_socket_ends_its_author_alone",
-            nonsense_over_the_control_socket_ends_its_author_alone,
-        ),
-        (
-            "what_only_the_application_may_ask_is_refused_to_devices",
-            what_only_the_application_may_ask_is_refused_to_devices,
-        ),
-        ("a_device_that_lies_about_unmapping_is_killed", a_device_that_lies_about_unmapping_is_killed),
-        ("there_is_no_event_descriptor_to_block", there_is_no_event_descriptor_to_block),
-        ("descriptors_of_the_wrong_type_fail_their_own_device", descriptors_of_the_wrong_type_fail_their_own_device),
-    ];
-    let filter = std::env::args().skip(1).find(|a| !a.starts_with('-'));
-    let chosen: Vec<_> =
-        tests.iter().filter(|(name, _)| filter.as_ref().is_none_or(|f| name.contains(f.as_str()))).collect();
-    if std::env::args().any(|a| a == "--list") {
-        chosen.iter().for_each(|(name, _)| println!("{name}: test"));
-        return ExitCode::SUCCESS;
-    }
-    println!("\nrunning {} tests", chosen.len());
-    let mut failed = 0;
-    for (name, test) in &chosen {
-        let passed = std::panic::catch_unwind(test).is_ok();
-        println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
-        failed += usize::from(!passed);
-    }
-    println!(
-        "\ntest result: {}. {} passed; {failed} failed\n",
-        if failed == 0 { "ok" } else { "FAILED" },
-        chosen.len() - failed
-    );
-    ExitCode::from(u8::from(failed > 0))
-}
-
-fn own_session() -> Session {
-    Session::start(&Program::This).unwrap()
-}
-
-fn attack(name: &str, arguments: Value) -> Role {
-    Role::Custom { name: name.into(), arguments }
-}
-
-/// An honest stream beside the attacker, which must not suffer.
-struct Bystander(Option<Flow>);
-
-impl Bystander {
-    fn new(session: &mut Session) -> Bystander {
-        let mut graph = Graph::new(Shape::new(2, 4096), Trust::Copy);
-        let device = graph.device("bystander", transform("forward"), Vec::new());
-        graph.connect(Graph::APPLICATION, device).unwrap();
-        graph.connect(device, Graph::APPLICATION).unwrap();
-        Bystander(Some(graph.start(session, Placement::DistributedResourceSide).unwrap()))
-    }
-
-    fn stays_well(mut self, session: &mut Session) {
-        let mut flow = self.0.take().unwrap();
-        let mut sender = flow.take_sender(0).unwrap().with_patience(LONG);
-        let mut receiver = flow.take_receiver(0).unwrap().with_patience(LONG);
-        for n in 0..10 {
-            sender.send(&bytes(n, 4096), Head::default()).unwrap();
-            let block = receiver.receive().unwrap();
-            assert_eq!(&*block, &bytes(n, 4096)[..]);
-            block.done().unwrap();
-        }
-        drop((sender, receiver));
-        flow.end(session).unwrap();
-    }
-}
-
-/// A device with a body of `attacker`, which tells what happened over a channel to the application.
-fn launch(session: &mut Session, name: &str, arguments: Value) -> (Device, Receiver) {
-    let device = session.launch(name, attack(name, arguments), &[]).unwrap();
-    let confined = session.ready(device, LONG).unwrap();
-    assert!(confined.seccomp);
-    let cap = session.channel(Shape::new(4, 64 << 10)).unwrap();
-    let port = format!("{name}-{}", device.0.0);
-    let sends = session.delegate(cap, device.0, Rights::SEND).unwrap();
-    session.activate(sends, &port, Rights::SEND, Trust::Copy).unwrap();
-    session.activate(cap, &port, Rights::RECEIVE, Trust::Copy).unwrap();
-    session.run(device, &[], std::slice::from_ref(&port)).unwrap();
-    let receiver = session.receiver(&port, LONG).unwrap().with_patience(LONG);
-    (device, receiver)
-}
-
-fn told(receiver: &mut Receiver) -> Value {
-    let block = receiver.receive().unwrap();
-    let value = serde_json::from_slice(&block).unwrap();
-    block.done().unwrap();
-    value
-}
-
-fn end_of(session: &mut Session, device: Device) -> String {
-    let of_it = |e: &Event| matches!(e, Event::Ended { device: d, .. } if *d == device.0);
-    let Event::Ended { how, .. } = session.event_where(LONG, of_it).unwrap() else { unreachable!() };
-    how
+    harness::run(tests![
+        no_system_call_beyond_moving_bytes,
+        what_is_mapped_for_reading_stays_so,
+        a_forged_sender_page_is_not_believed,
+        a_forged_receiver_page_is_not_believed,
+        nobody_configures_an_end_at_another,
+        a_forged_end_is_not_taken_for_the_result,
+        the_seals_hold_without_any_lock_down,
+        overwriting_after_send_changes_no_copy,
+        a_flood_of_descriptors_or_of_packets_harms_the_flooder_alone,
+        nonsense_over_the_control_socket_ends_its_author_alone,
+        what_only_the_application_may_ask_is_refused_to_devices,
+        a_device_that_lies_about_unmapping_is_killed,
+        a_device_that_dies_before_it_has_its_end_leaves_nobody_waiting,
+        there_is_no_event_descriptor_to_block,
+        descriptors_of_the_wrong_type_fail_their_own_device,
+    ])
 }
 
 fn no_system_call_beyond_moving_bytes() {
@@ -152,8 +64,8 @@ fn what_is_mapped_for_reading_stays_so() {
     for (rights, own) in [(Rights::SEND, Rights::RECEIVE), (Rights::RECEIVE, Rights::SEND)] {
         let cap = session.channel(Shape::new(2, 4096)).unwrap();
         let given = session.delegate(cap, device.0, rights).unwrap();
-        session.activate(given, "theirs", rights, Trust::Copy).unwrap();
-        session.activate(cap, "ours", own, Trust::Copy).unwrap();
+        session.activate(given, &format!("theirs {rights:?}"), rights, Trust::Copy).unwrap();
+        session.activate(cap, &format!("ours {rights:?}"), own, Trust::Copy).unwrap();
         let answers = told(&mut receiver);
         for (attempt, outcome) in answers.as_object().unwrap() {
             assert_ne!(outcome, "done", "{attempt} of {rights:?}: {answers:?}");
@@ -211,17 +123,40 @@ fn a_forged_receiver_page_is_not_believed() {
     bystander.stays_well(&mut session);
 }
 
-/// A device that may delegate gives another an end of a channel, and says that its sender is trusted.
-fn nobody_vouches_for_a_sender_in_another_s_name() {
+/// A device that may delegate gives another an end of a channel, and would configure it there: to be believed blindly, or
+/// under a name that the other knows.
+fn nobody_configures_an_end_at_another() {
     let mut session = own_session();
     let (device, mut results) = launch(&mut session, "vouching", json!({}));
     let cap = session.channel(Shape::new(2, 4096)).unwrap();
     session.delegate(cap, device.0, Rights::RECEIVE.and(Rights::DELEGATE)).unwrap();
     let answers = told(&mut results);
-    let said = |at: usize| answers[at].as_str().unwrap().to_owned();
-    assert!(said(0).contains("says that a sender is trusted"), "{answers:?}");
-    assert!(said(1).contains("says that a sender is trusted"), "{answers:?}");
-    assert!(said(2).contains("done"), "{answers:?}");
+    for answer in answers.as_array().unwrap() {
+        assert!(answer.as_str().unwrap().contains("activates what it holds itself"), "{answers:?}");
+    }
+    assert_eq!(answers.as_array().unwrap().len(), 3);
+}
+
+/// A device offers the application an end under a name that the application awaits a result by.
+fn a_forged_end_is_not_taken_for_the_result() {
+    let mut session = own_session();
+    let bystander = Bystander::new(&mut session);
+    let (device, mut results) = launch(&mut session, "forging-result", json!({}));
+    let cap = session.channel(Shape::new(1, 64)).unwrap();
+    let given = session.delegate(cap, device.0, Rights::SEND.and(Rights::RECEIVE).and(Rights::DELEGATE)).unwrap();
+    let answer = told(&mut results);
+    assert!(answer.as_str().unwrap().contains("activates what it holds itself"), "{answer:?}");
+    // Nothing is at that name, however long one waits; and the name is free for who may use it.
+    let soon = Patience::up_to(std::time::Duration::from_millis(200));
+    assert_eq!(session.receiver("result", soon).unwrap_err().kind(), ErrorKind::Busy);
+    session.revoke(given).unwrap();
+    let real = session.channel(Shape::new(1, 64)).unwrap();
+    session.activate(real, "result", Rights::RECEIVE, Trust::Copy).unwrap();
+    // A second end under a name in use is refused, whoever asks.
+    let again = session.channel(Shape::new(1, 64)).unwrap();
+    let e = session.activate(again, "result", Rights::RECEIVE, Trust::Copy).unwrap_err();
+    assert!(e.kind() == ErrorKind::Busy && e.to_string().contains("in use"), "{e}");
+    bystander.stays_well(&mut session);
 }
 
 /// What a process that is not locked down, and has all rights of its user, can do to memory that is not its own to write: this
@@ -292,10 +227,11 @@ fn overwriting_after_send_changes_no_copy() {
     block.done().unwrap();
 }
 
-fn a_descriptor_flood_ends_the_flooder_alone() {
+fn a_flood_of_descriptors_or_of_packets_harms_the_flooder_alone() {
     let mut session = own_session();
     let bystander = Bystander::new(&mut session);
-    let (device, _results) = launch(&mut session, "flooding", json!({}));
+    let (device, mut results) = launch(&mut session, "flooding", json!({}));
+    assert_eq!(told(&mut results), libc::EPERM, "descriptors were sent");
     let how = end_of(&mut session, device);
     assert!(how.contains("broke the control protocol"), "{how}");
     assert!(session.status().unwrap().descriptors < 64);
@@ -339,8 +275,26 @@ fn a_device_that_lies_about_unmapping_is_killed() {
     assert_eq!(told(&mut results), "mapped");
     session.revoke(given).unwrap();
     let how = end_of(&mut session, device);
-    assert!(how.contains("kept memory mapped"), "{how}");
+    assert!(how.contains("it kept"), "{how}");
     bystander.stays_well(&mut session);
+}
+
+fn a_device_that_dies_before_it_has_its_end_leaves_nobody_waiting() {
+    let mut session = own_session();
+    for (theirs, ours) in [(Rights::SEND, Rights::RECEIVE), (Rights::RECEIVE, Rights::SEND)] {
+        let (device, _results) = launch(&mut session, "silent", json!({}));
+        let cap = session.channel(Shape::new(2, 4096)).unwrap();
+        let given = session.delegate(cap, device.0, theirs).unwrap();
+        let port = format!("ours {ours:?}");
+        session.activate(given, "theirs", theirs, Trust::Copy).unwrap();
+        session.activate(cap, &port, ours, Trust::Copy).unwrap();
+        session.stop(device).unwrap();
+        let e = match ours {
+            Rights::SEND => session.sender(&port, LONG).unwrap().send(b"x", Head::default()).unwrap_err(),
+            _ => session.receiver(&port, LONG).unwrap().receive().map(|block| block.done()).unwrap_err(),
+        };
+        assert!(e.kind() == ErrorKind::Device && e.to_string().contains("has died"), "{e}");
+    }
 }
 
 fn there_is_no_event_descriptor_to_block() {
@@ -365,10 +319,12 @@ fn there_is_no_event_descriptor_to_block() {
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     let open: Vec<String> =
         open.map(|e| std::fs::read_link(e.unwrap().path()).unwrap().display().to_string()).collect();
-    // The control socket (twice), standard output and error; memories are closed once they are mapped.
+    // The control socket, nothing as standard input and output, a pipe as standard error; memories are closed once mapped.
     assert!(!open.iter().any(|to| to.contains("anon_inode") || to.contains("memfd")), "{open:?}");
     // What this process had open without close-on-exec is not among them.
-    assert!(open.len() <= 4, "{open:?}");
+    assert_eq!(open.len(), 4, "{open:?}");
+    let of = |what: &str| open.iter().filter(|to| to.starts_with(what)).count();
+    assert_eq!((of("/dev/null"), of("socket:"), of("pipe:")), (2, 1, 1), "{open:?}");
 }
 
 fn descriptors_of_the_wrong_type_fail_their_own_device() {

@@ -9,7 +9,7 @@ use datapipes_core::{Draft, ErrorKind};
 use datapipes_fabric::capability::{Party, Rights};
 use datapipes_fabric::channel::{Shape, Trust};
 use datapipes_fabric::device::Role;
-use datapipes_fabric::file::{FileClient, Mode};
+use datapipes_fabric::file::{FileClient, Mode, Piece};
 use datapipes_fabric::placement::{Flow, Graph, Placement};
 use scene::*;
 
@@ -119,5 +119,147 @@ fn a_storage_device_that_dies_leaves_nothing_under_the_name() {
     drop(client);
     flow.end(&mut session).unwrap();
     assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// A storage device with many clients, each over a channel to it and one back.
+fn storage_of_many(
+    session: &mut datapipes_fabric::control::Session,
+    given: Vec<OwnedFd>,
+    placement: Placement,
+    clients: usize,
+) -> (Flow, Vec<FileClient>) {
+    let mut graph = Graph::new(Shape::new(2, 4 << 10), Trust::Copy);
+    let device = graph.device("storage", Role::Files, given);
+    for _ in 0..clients {
+        graph.connect(Graph::APPLICATION, device).unwrap();
+    }
+    for _ in 0..clients {
+        graph.connect(device, Graph::APPLICATION).unwrap();
+    }
+    let mut flow = graph.start(session, placement).unwrap();
+    let client = |n: usize| {
+        let requests = flow.take_sender(n).unwrap().with_patience(LONG);
+        FileClient::new(requests, flow.take_receiver(n).unwrap().with_patience(LONG))
+    };
+    let clients = (0..clients).map(client).collect();
+    (flow, clients)
+}
+
+#[test]
+fn each_client_of_a_storage_device_has_its_own_file_and_place_in_it() {
+    let dir = scratch("clients");
+    let mut session = session();
+    const CLIENTS: usize = 4;
+    let files: Vec<Vec<u8>> = (0..CLIENTS as u64).map(|n| bytes(n + 40, 60_000 + 777 * n as usize)).collect();
+    for (n, data) in files.iter().enumerate() {
+        std::fs::write(dir.join(n.to_string()), data).unwrap();
+    }
+    for placement in Placement::ALL {
+        let given = (0..CLIENTS).map(|n| reader(&dir.join(n.to_string()))).collect();
+        let (flow, mut clients) = storage_of_many(&mut session, given, placement, CLIENTS + 1);
+        // One asks for blocks, as many as it may, and takes none: nobody else waits for it.
+        let mut idle = clients.pop().unwrap();
+        idle.open(0, Mode::Read).unwrap();
+        let held = idle.next_in().unwrap().unwrap();
+        std::thread::scope(|scope| {
+            for (n, mut client) in clients.into_iter().enumerate() {
+                let files = &files;
+                scope.spawn(move || {
+                    // Each in its own order of files, so that no two are in the same place at a time.
+                    for turn in 0..CLIENTS {
+                        let file = (n + turn) % CLIENTS;
+                        assert_eq!(client.open(file as u64, Mode::Read).unwrap(), files[file].len() as u64);
+                        let mut read = Vec::new();
+                        while let Some(block) = client.next_in().unwrap() {
+                            read.extend_from_slice(&block);
+                            block.done().unwrap();
+                        }
+                        assert!(read == files[file], "client {n}, file {file}, {placement:?}");
+                    }
+                });
+            }
+        });
+        assert_eq!(&*held, &files[0][..4 << 10]);
+        held.done().unwrap();
+        drop(idle);
+        flow.end(&mut session).unwrap();
+    }
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// Reads and writes at offsets, against a vector: the seed is in every message.
+#[test]
+fn files_are_read_and_written_at_any_offset() {
+    let dir = scratch("random");
+    let mut session = session();
+    let seed = std::env::var("FABRIC_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(0x5EED_u64);
+    for placement in Placement::ALL {
+        let mut state = seed | 1;
+        let mut next = |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % below
+        };
+        let path = dir.join(format!("{placement:?}"));
+        let mut twin = bytes(seed, 50_000);
+        std::fs::write(&path, &twin).unwrap();
+        let both = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let (flow, mut client) = storage(&mut session, vec![both.into()], placement);
+        client.open(0, Mode::ReadWrite).unwrap();
+        let mut end = 0;
+        for step in 0..200 {
+            let (at, len) = (next(60_000), next(8 << 10) as usize + 1);
+            if next(3) == 0 {
+                let data = bytes(next(1 << 40), len);
+                let mut out = client.out_at(at).unwrap();
+                out.bytes()[..len].copy_from_slice(&data);
+                out.send(len).unwrap();
+                let to = at as usize + len;
+                twin.resize(twin.len().max(to), 0);
+                twin[at as usize..to].copy_from_slice(&data);
+                end = end.max(to as u64);
+            } else {
+                let block = client.read_at(at, len).unwrap();
+                let expected = twin.get(at as usize..twin.len().min(at as usize + len)).unwrap_or_default();
+                assert!(*block == *expected, "step {step}, {len} bytes at {at}, seed {seed:#x}, {placement:?}");
+                block.done().unwrap();
+            }
+        }
+        let pieces: Vec<Piece> = (0..40).map(|_| Piece { at: next(60_000), len: next(3_000) as usize }).collect();
+        let mut seen = 0;
+        client
+            .read_each(&pieces, |n, bytes| {
+                let Piece { at, len } = pieces[n];
+                let expected = twin.get(at as usize..twin.len().min(at as usize + len)).unwrap_or_default();
+                assert!(n == seen && *bytes == *expected, "piece {n}, {len} bytes at {at}, seed {seed:#x}");
+                seen += 1;
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!((seen, client.commit().unwrap()), (40, end), "seed {seed:#x}");
+        assert!(std::fs::read(&path).unwrap() == twin);
+        // What cannot be is told, and the device goes on.
+        let kind = |r: datapipes_core::Result<_>| r.map(|_: ()| ()).unwrap_err().kind();
+        assert_eq!(kind(client.read_at(0, 1).map(|b| b.done().unwrap())), ErrorKind::Device, "nothing is open");
+        client.open(0, Mode::Read).unwrap();
+        assert_eq!(kind(client.read_at(u64::MAX - 3, 8).map(|b| b.done().unwrap())), ErrorKind::Device);
+        assert_eq!(kind(client.read_at(0, 9 << 10).map(|b| b.done().unwrap())), ErrorKind::OutOfRange);
+        assert_eq!(kind(client.commit().map(|_| ())), ErrorKind::Device, "opened for reading");
+        // A block that is dropped is no failure of the next.
+        drop(client.read_at(0, 1).unwrap());
+        let block = client.read_at(7, 3).unwrap();
+        assert_eq!(&*block, &twin[7..10]);
+        block.done().unwrap();
+        let mut out = client.out_at(u64::MAX).unwrap();
+        out.bytes()[0] = 1;
+        out.send(1).unwrap();
+        // What comes of a write is told later.
+        let e = (0..100).find_map(|_| client.open(0, Mode::Read).err());
+        assert_eq!(e.map(|e| e.kind()), Some(ErrorKind::Device));
+        drop(client);
+        flow.end(&mut session).unwrap();
+    }
     std::fs::remove_dir_all(&dir).unwrap();
 }

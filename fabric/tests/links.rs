@@ -11,7 +11,7 @@ use std::process::Command;
 use datapipes_core::ErrorKind;
 use datapipes_fabric::capability::Rights;
 use datapipes_fabric::channel::{Head, Patience, Shape, Trust};
-use datapipes_fabric::control::{Key, Program, Session};
+use datapipes_fabric::control::{Encryption, Event, Key, LinkSpec, Program, Session};
 use datapipes_fabric::placement::{Flow, Graph, Placement};
 use datapipes_fabric::transport::{Carrier, Receiver, Sender};
 use rustix::process::{Pid, Signal, kill_process};
@@ -235,12 +235,7 @@ fn only_who_has_the_key_the_shape_and_the_other_side_is_let_in() {
     b.revoke(fake).unwrap();
     // No channel has come of all this; the right one gets in.
     assert_eq!(
-        b.event_where(
-            Patience::NONE,
-            |e| matches!(e, datapipes_fabric::control::Event::Link { cap, .. } if *cap == offered)
-        )
-        .unwrap_err()
-        .kind(),
+        b.event_where(Patience::NONE, |e| matches!(e, Event::Link { cap, .. } if *cap == offered)).unwrap_err().kind(),
         ErrorKind::Busy
     );
     let link = a.join(SHAPE, Rights::SEND, address, &key).unwrap();
@@ -269,6 +264,164 @@ fn only_who_has_the_key_the_shape_and_the_other_side_is_let_in() {
     b.revoke(offered).unwrap();
     nothing_is_left(&mut a, &before_a);
     nothing_is_left(&mut b, &before_b);
+}
+
+/// Who sits on the way: carries bytes both ways, keeps a copy of them, and changes one if it is told to.
+struct Eavesdropper {
+    address: SocketAddr,
+    thread: std::thread::JoinHandle<[Vec<u8>; 2]>,
+}
+
+impl Eavesdropper {
+    /// On the way to an address; `changes`: which byte of what goes there, counted from the first.
+    fn before(to: SocketAddr, changes: Option<usize>) -> Eavesdropper {
+        let listener = std::net::TcpListener::bind(anywhere()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let thread = std::thread::spawn(move || {
+            let (near, _) = listener.accept().unwrap();
+            let far = TcpStream::connect(to).unwrap();
+            let (back, near_2, far_2) =
+                (near.try_clone().unwrap(), near.try_clone().unwrap(), far.try_clone().unwrap());
+            let there = std::thread::spawn(move || carry(near, far, changes));
+            let back = carry(far_2, back, None);
+            drop(near_2);
+            [there.join().unwrap(), back]
+        });
+        Eavesdropper { address, thread }
+    }
+
+    /// What went there, and what came back.
+    fn heard(self) -> [Vec<u8>; 2] {
+        self.thread.join().unwrap()
+    }
+}
+
+fn carry(mut from: TcpStream, mut to: TcpStream, changes: Option<usize>) -> Vec<u8> {
+    let (mut all, mut buffer) = (Vec::new(), vec![0; 64 << 10]);
+    while let Ok(n @ 1..) = from.read(&mut buffer) {
+        if let Some(at) = changes.and_then(|at| at.checked_sub(all.len())).filter(|at| *at < n) {
+            buffer[at] ^= 1;
+        }
+        all.extend_from_slice(&buffer[..n]);
+        if to.write_all(&buffer[..n]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(std::net::Shutdown::Write);
+    all
+}
+
+const SAID: &[u8] = b"a sentence that nobody else should be able to read on its way";
+
+/// One block from one machine to the other, past somebody who listens.
+fn past(
+    eavesdropper: impl FnOnce(SocketAddr) -> Eavesdropper,
+    encryption: Encryption,
+) -> (Vec<u8>, Result<(), ErrorKind>) {
+    let (mut a, mut b) = (session(), session());
+    let key = Key::random().unwrap();
+    let spec = |side| LinkSpec { encryption, ..LinkSpec::new(SHAPE, side) };
+    let (offered, address) = b.offer_link(spec(Rights::RECEIVE), anywhere(), &key).unwrap();
+    let eavesdropper = eavesdropper(address);
+    let link = a.join_link(spec(Rights::SEND), eavesdropper.address, &key).unwrap();
+    a.joined(link, LONG).unwrap();
+    b.joined(offered, LONG).unwrap();
+    a.activate(link, "out", Rights::SEND, Trust::Copy).unwrap();
+    b.activate(offered, "in", Rights::RECEIVE, Trust::Copy).unwrap();
+    let mut sender = a.sender("out", LONG).unwrap().with_patience(LONG);
+    let mut receiver = b.receiver("in", LONG).unwrap().with_patience(LONG);
+    sender.send(SAID, Head::default()).unwrap();
+    let came = match receiver.receive() {
+        Ok(block) => {
+            assert_eq!(&*block, SAID);
+            block.done().unwrap();
+            sender.drain().unwrap();
+            Ok(())
+        }
+        Err(e) => Err(e.kind()),
+    };
+    drop((sender, receiver));
+    a.revoke(link).unwrap();
+    b.revoke(offered).unwrap();
+    drop((a, b));
+    let [there, back] = eavesdropper.heard();
+    // The key is never shown, by neither side, nor half of it.
+    for shown in [&there, &back] {
+        assert!(key.bytes().chunks(8).all(|part| !shown.windows(8).any(|w| w == part)), "part of the key was shown");
+    }
+    (there, came)
+}
+
+#[test]
+fn between_machines_nobody_reads_or_changes_what_is_sent() {
+    let reads = |shown: &[u8]| shown.windows(SAID.len()).any(|w| w == SAID);
+    let (there, came) = past(|to| Eavesdropper::before(to, None), Encryption::On);
+    assert!(came.is_ok() && !reads(&there), "what was sent can be read on the way");
+    // Where both sides have said so it is not encrypted.
+    let (there, came) = past(|to| Eavesdropper::before(to, None), Encryption::Off);
+    assert!(came.is_ok() && reads(&there));
+    // After 64 bytes of handshake: in the hello, in the header of the block, in its bytes, in its seal.
+    for at in [64, 64 + 79, 64 + 80 + 5, 64 + 160 + 3, 64 + 160 + SAID.len() + 2] {
+        let (_, came) = past(|to| Eavesdropper::before(to, Some(at)), Encryption::On);
+        assert_eq!(came, Err(ErrorKind::Corrupt), "byte {at} was changed on the way");
+    }
+}
+
+/// What was shown to somebody is of no use to it, and an offer is for who can use it.
+#[test]
+fn what_was_recorded_opens_no_link_and_uses_up_no_offer() {
+    let (mut a, mut b) = (session(), session());
+    let (before_a, before_b) = (a.status().unwrap(), b.status().unwrap());
+    let key = Key::random().unwrap();
+    // A listener that is none records what who joins shows it.
+    let listener = std::net::TcpListener::bind(anywhere()).unwrap();
+    let wrong = a.join(SHAPE, Rights::SEND, listener.local_addr().unwrap(), &key).unwrap();
+    let (mut trap, _) = listener.accept().unwrap();
+    let mut first = [0; 48];
+    trap.read_exact(&mut first).unwrap();
+    drop(trap);
+    assert_eq!(a.joined(wrong, LONG).unwrap_err().kind(), ErrorKind::Device);
+    a.revoke(wrong).unwrap();
+    let (offered, address) = b.offer(SHAPE, Rights::RECEIVE, anywhere(), &key).unwrap();
+    // Played to the true one it is answered, and the answer cannot be answered.
+    let mut echo = TcpStream::connect(address).unwrap();
+    echo.write_all(&first).unwrap();
+    let mut answer = [0; 48];
+    echo.read_exact(&mut answer).unwrap();
+    // A second time not even that.
+    let mut again = TcpStream::connect(address).unwrap();
+    again.write_all(&first).unwrap();
+    assert_eq!(again.read(&mut [0; 1]).unwrap_or(0), 0, "what was said before is answered again");
+    // A wrong second half: its author is cut off, and nobody else.
+    echo.write_all(&[7; 16]).unwrap();
+    assert_eq!(echo.read(&mut [0; 1]).unwrap_or(0), 0);
+    let is_of_it = |e: &Event| matches!(e, Event::Link { cap, .. } if *cap == offered);
+    assert_eq!(b.event_where(Patience::NONE, is_of_it).unwrap_err().kind(), ErrorKind::Busy);
+    // Many who are silent after a first half that was recorded do not push out who has the key.
+    let silent: Vec<_> = (0..40).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let link = a.join(SHAPE, Rights::SEND, address, &key).unwrap();
+    a.joined(link, LONG).unwrap();
+    b.joined(offered, LONG).unwrap();
+    drop(silent);
+    a.revoke(link).unwrap();
+    b.revoke(offered).unwrap();
+    nothing_is_left(&mut a, &before_a);
+    nothing_is_left(&mut b, &before_b);
+}
+
+/// A side that says "encrypted" and one that says "not" have not said the same.
+#[test]
+fn a_link_is_not_talked_out_of_its_encryption() {
+    let (mut a, mut b) = (session(), session());
+    let key = Key::random().unwrap();
+    for (ours, theirs) in [(Encryption::On, Encryption::Off), (Encryption::Off, Encryption::On)] {
+        let spec = |encryption, side| LinkSpec { encryption, ..LinkSpec::new(SHAPE, side) };
+        let (offered, address) = b.offer_link(spec(theirs, Rights::RECEIVE), anywhere(), &key).unwrap();
+        let link = a.join_link(spec(ours, Rights::SEND), address, &key).unwrap();
+        assert_eq!(a.joined(link, LONG).unwrap_err().kind(), ErrorKind::Device);
+        a.revoke(link).unwrap();
+        b.revoke(offered).unwrap();
+    }
 }
 
 /// A network namespace of this test, which goes with it.

@@ -88,8 +88,29 @@ impl Body for Stepper {
     }
 }
 
+/// Forwards blocks, each after a while.
+struct Slow(Duration);
+
+impl Body for Slow {
+    fn run(&mut self, stage: &mut Stage<'_>) -> Result<()> {
+        while let Some(block) = stage.receive()? {
+            std::thread::sleep(self.0);
+            if block.head().end {
+                stage.end(block, None, None)?;
+            } else {
+                stage.outlets[0].forward(&block, block.head())?;
+                block.done()?;
+            }
+        }
+        Ok(())
+    }
+}
+
 fn functions() -> Functions {
-    Functions::default().with_body("stepper", |arguments, given| {
+    let slow = |arguments: &serde_json::Value, _| -> Result<Box<dyn Body>> {
+        Ok(Box::new(Slow(Duration::from_millis(arguments["ms"].as_u64().unwrap()))))
+    };
+    Functions::default().with_body("slow", slow).with_body("stepper", |arguments, given| {
         let step = serde_json::from_value(arguments["step"].clone()).unwrap();
         let point = (step, arguments["when"].as_str().unwrap().to_owned());
         Ok(Box::new(Stepper { point, socket: given.into_iter().next().unwrap().into() }))
@@ -100,28 +121,15 @@ fn main() -> ExitCode {
     if let Some(code) = process::enter(&functions()) {
         return code;
     }
-    let tests: [(&str, fn()); 5] = [
-        ("a_device_killed_at_any_step", a_device_killed_at_any_step),
-        ("a_device_stopped_at_any_step", a_device_stopped_at_any_step),
-        ("a_stopped_device_whose_channel_is_revoked", a_stopped_device_whose_channel_is_revoked),
-        ("a_controller_killed_at_any_step", a_controller_killed_at_any_step),
-        ("a_controller_stopped_at_any_step", a_controller_stopped_at_any_step),
-    ];
-    let filter = std::env::args().skip(1).find(|a| !a.starts_with('-'));
-    let chosen = tests.iter().filter(|(name, _)| filter.as_ref().is_none_or(|f| name.contains(f.as_str())));
-    let (mut passed, mut failed) = (0, 0);
-    for (name, test) in chosen {
-        if std::env::args().any(|a| a == "--list") {
-            println!("{name}: test");
-            continue;
-        }
-        let ok = std::panic::catch_unwind(test).is_ok();
-        println!("test {name} ... {}", if ok { "ok" } else { "FAILED" });
-        passed += usize::from(ok);
-        failed += usize::from(!ok);
-    }
-    println!("\ntest result: {}. {passed} passed; {failed} failed\n", if failed == 0 { "ok" } else { "FAILED" });
-    ExitCode::from(u8::from(failed > 0))
+    harness::run(tests![
+        a_device_killed_at_any_step,
+        a_device_stopped_at_any_step,
+        a_stopped_device_whose_channel_is_revoked,
+        a_controller_killed_at_any_step,
+        a_controller_stopped_at_any_step,
+        a_stage_that_is_slower_than_patience_ends_the_same_under_every_placement,
+        a_session_ends_in_time_though_its_controller_is_stopped,
+    ])
 }
 
 /// What this process has of channels: memories mapped, and descriptors.
@@ -378,5 +386,80 @@ fn a_controller_stopped_at_any_step() {
         }
     }
     drop(session);
+    assert_eq!(own(), mine, "this process kept something");
+}
+
+/// Who has less patience than a stage needs is told so, and tries again; what comes of it is the same wherever blocks pass.
+/// How slow the stage is, is no matter: run with `FABRIC_SLOW_MS=12000` or `35000` it takes minutes and ends the same.
+fn a_stage_that_is_slower_than_patience_ends_the_same_under_every_placement() {
+    let ms = std::env::var("FABRIC_SLOW_MS").ok().and_then(|ms| ms.parse().ok()).unwrap_or(120u64);
+    let impatient = Patience::up_to(Duration::from_millis(ms / 6));
+    let mut session = own_session();
+    let before = session.status().unwrap();
+    for carrier in CARRIERS {
+        for placement in Placement::ALL {
+            let mut graph = Graph::new(Shape::new(2, 4096), Trust::Copy).over(carrier);
+            let first = graph.device("first", transform("forward"), Vec::new());
+            let role = Role::Custom { name: "slow".into(), arguments: serde_json::json!({ "ms": ms }) };
+            let slow = graph.device("slow", role, Vec::new());
+            let last = graph.device("last", transform("forward"), Vec::new());
+            for (from, to) in [(Graph::APPLICATION, first), (first, slow), (slow, last), (last, Graph::APPLICATION)] {
+                graph.connect(from, to).unwrap();
+            }
+            let mut flow = graph.start(&mut session, placement).unwrap();
+            let (mut sender, mut receiver) = ends(&mut flow);
+            sender.set_patience(impatient);
+            receiver.set_patience(impatient);
+            const BLOCKS: u64 = 4;
+            let receiving = std::thread::spawn(move || {
+                let (mut came, mut waits) = (Vec::new(), 0);
+                loop {
+                    match receiver.receive() {
+                        Ok(block) => {
+                            let end = block.head().end;
+                            came.push(block.to_vec());
+                            block.done().unwrap();
+                            if end {
+                                return (came, waits);
+                            }
+                        }
+                        Err(e) if e.kind() == ErrorKind::Busy => waits += 1,
+                        Err(e) => panic!("{carrier:?} {placement:?}: {e}"),
+                    }
+                }
+            });
+            let again = |call: &mut dyn FnMut() -> Result<()>| {
+                while let Err(e) = call() {
+                    assert_eq!(e.kind(), ErrorKind::Busy, "{carrier:?} {placement:?}: {e}");
+                }
+            };
+            for n in 0..BLOCKS {
+                again(&mut || sender.send(&bytes(n, LEN), Head { words: [n; 4], end: false }));
+            }
+            again(&mut || sender.send(&[], Head { words: [0; 4], end: true }));
+            again(&mut || sender.drain().map(|_| ()));
+            let (came, waits) = receiving.join().unwrap();
+            let expected: Vec<_> = (0..BLOCKS).map(|n| bytes(n, LEN)).chain([Vec::new()]).collect();
+            assert!(came == expected && waits > 0, "{carrier:?} {placement:?}: {} blocks, {waits} waits", came.len());
+            drop(sender);
+            flow.end(&mut session).unwrap();
+            nothing_is_left(&mut session, &before);
+        }
+    }
+}
+
+fn a_session_ends_in_time_though_its_controller_is_stopped() {
+    let mine = own();
+    let mut session = own_session();
+    let scene = Scene::new(&mut session, CARRIERS[0], 0);
+    let (pid, devices) = (controller(&session), session.status().unwrap().devices);
+    kill_process(pid, Signal::STOP).unwrap();
+    stopped(pid);
+    drop((scene, session));
+    // It has ended, and so have its devices; nothing of it is left here.
+    assert!(gone(pid.as_raw_nonzero().get().cast_unsigned()));
+    while !devices.iter().all(|(.., pid)| gone(*pid)) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     assert_eq!(own(), mine, "this process kept something");
 }

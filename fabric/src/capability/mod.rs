@@ -3,8 +3,11 @@
 //! The tree is a value without processes: the controller asks it before it does anything. A capability names an object, its
 //! rights and its holder. Delegating makes a child with the same rights or fewer; revoking takes a capability away with all
 //! that was delegated from it, whoever holds that. By default nobody has any.
+//!
+//! A party can delegate so often and no more (see [`Tree::with_limits`]): what a device does by delegating costs others no
+//! more than that. Revoking takes as many steps as capabilities go; asking who commands one, as many as it is deep.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use datapipes_core::{Error, ErrorKind, Result};
@@ -82,17 +85,54 @@ pub struct Capability {
     pub parent: Option<Cap>,
 }
 
+/// A capability in the tree.
+#[derive(Debug)]
+struct Node {
+    capability: Capability,
+    /// Who delegated it; of a first capability, its holder.
+    by: Party,
+    children: BTreeSet<Cap>,
+}
+
+/// How many capabilities that a party delegated may be there at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// By the application.
+    pub application: usize,
+    /// By each device.
+    pub device: usize,
+}
+
+impl Default for Limits {
+    /// 65,536 by the application, 1,024 by each device.
+    fn default() -> Self {
+        Limits { application: 1 << 16, device: 1 << 10 }
+    }
+}
+
 /// All capabilities.
 #[derive(Debug, Default)]
 pub struct Tree {
-    all: BTreeMap<Cap, Capability>,
+    all: BTreeMap<Cap, Node>,
+    /// By holder.
+    held: BTreeMap<Party, BTreeSet<Cap>>,
+    /// By object.
+    roots: BTreeMap<ObjectId, BTreeSet<Cap>>,
+    /// How many of those that a party delegated are there.
+    delegated: BTreeMap<Party, usize>,
+    limits: Limits,
     last: u64,
 }
 
 impl Tree {
-    /// No capabilities.
+    /// No capabilities, and the usual limits.
     pub fn new() -> Tree {
         Tree::default()
+    }
+
+    /// No capabilities, and these limits.
+    pub fn with_limits(limits: Limits) -> Tree {
+        Tree { limits, ..Tree::default() }
     }
 
     /// How many there are.
@@ -107,7 +147,9 @@ impl Tree {
 
     /// The first capability of an object.
     pub fn root(&mut self, object: ObjectId, rights: Rights, holder: Party) -> Cap {
-        self.add(Capability { object, rights, holder, parent: None })
+        let cap = self.add(Capability { object, rights, holder, parent: None }, holder);
+        self.roots.entry(object).or_default().insert(cap);
+        cap
     }
 
     /// The capability of that name.
@@ -115,14 +157,15 @@ impl Tree {
     /// # Errors
     /// `NotFound`: there never was one, or it was revoked.
     pub fn get(&self, cap: Cap) -> Result<&Capability> {
-        self.all.get(&cap).ok_or_else(|| Error::new(ErrorKind::NotFound, "use", format!("capability {}", cap.0)))
+        let node = self.all.get(&cap).map(|node| &node.capability);
+        node.ok_or_else(|| Error::new(ErrorKind::NotFound, "use", format!("capability {}", cap.0)))
     }
 
     /// Gives `to` a child of a capability that `by` holds.
     ///
     /// # Errors
     /// `NotFound`; `PermissionDenied` where `by` does not hold it, may not delegate, or has not all of `rights`; `InvalidInput`
-    /// for no rights at all.
+    /// for no rights at all; `NoSpace` where `by` has delegated as often as it may.
     pub fn delegate(&mut self, cap: Cap, by: Party, to: Party, rights: Rights) -> Result<Cap> {
         let own = self.get(cap)?;
         if own.holder != by {
@@ -138,17 +181,28 @@ impl Tree {
             return Err(Error::new(ErrorKind::InvalidInput, "delegate", "no rights"));
         }
         let object = own.object;
-        Ok(self.add(Capability { object, rights, holder: to, parent: Some(cap) }))
+        let most = if by == Party::APPLICATION { self.limits.application } else { self.limits.device };
+        let so_far = self.delegated.entry(by).or_default();
+        if *so_far >= most {
+            let context = format!("capability {}: {most} that this party delegated are there", cap.0);
+            return Err(Error::new(ErrorKind::NoSpace, "delegate", context).advice("revoke what is not needed"));
+        }
+        *so_far += 1;
+        let child = self.add(Capability { object, rights, holder: to, parent: Some(cap) }, by);
+        if let Some(parent) = self.all.get_mut(&cap) {
+            parent.children.insert(child);
+        }
+        Ok(child)
     }
 
     /// Whether a party commands a capability: it holds it, or one that it was delegated from.
     pub fn commands(&self, cap: Cap, party: Party) -> bool {
         let mut next = Some(cap);
         while let Some(current) = next.and_then(|c| self.all.get(&c)) {
-            if current.holder == party {
+            if current.capability.holder == party {
                 return true;
             }
-            next = current.parent;
+            next = current.capability.parent;
         }
         false
     }
@@ -167,31 +221,68 @@ impl Tree {
 
     /// Takes away all that a party holds, with everything delegated from it.
     pub fn drop_party(&mut self, party: Party) -> Vec<(Cap, Capability)> {
-        let held: Vec<Cap> = self.all.iter().filter(|(_, c)| c.holder == party).map(|(cap, _)| *cap).collect();
+        let held = self.held.remove(&party).unwrap_or_default();
         held.into_iter().flat_map(|cap| self.remove(cap)).collect()
     }
 
     /// Takes away all capabilities of an object.
     pub fn drop_object(&mut self, object: ObjectId) {
-        self.all.retain(|_, c| c.object != object);
+        for root in self.roots.get(&object).cloned().unwrap_or_default() {
+            self.remove(root);
+        }
     }
 
-    fn add(&mut self, capability: Capability) -> Cap {
+    fn add(&mut self, capability: Capability, by: Party) -> Cap {
         self.last += 1;
         let cap = Cap(self.last);
-        self.all.insert(cap, capability);
+        self.held.entry(capability.holder).or_default().insert(cap);
+        self.all.insert(cap, Node { capability, by, children: BTreeSet::new() });
         cap
     }
 
+    /// Removes it and all below it, if it is there; children come before their parents.
     fn remove(&mut self, cap: Cap) -> Vec<(Cap, Capability)> {
-        // A child is younger than its parent, so going by names downwards finds children before parents.
         let mut doomed = vec![cap];
-        for (name, capability) in self.all.range(cap..) {
-            if capability.parent.is_some_and(|parent| doomed.contains(&parent)) {
-                doomed.push(*name);
+        let mut seen = 0;
+        while let Some(next) = doomed.get(seen) {
+            doomed.extend(
+                self.all.get(next).into_iter().flat_map(|node| node.children.iter().copied()).collect::<Vec<_>>(),
+            );
+            seen += 1;
+        }
+        let gone = doomed.into_iter().rev().filter_map(|name| Some((name, self.forget(name)?)));
+        gone.collect()
+    }
+
+    /// Takes one out of all books.
+    fn forget(&mut self, cap: Cap) -> Option<Capability> {
+        let Node { capability, by, .. } = self.all.remove(&cap)?;
+        strike(&mut self.held, capability.holder, cap);
+        match capability.parent {
+            None => strike(&mut self.roots, capability.object, cap),
+            Some(parent) => {
+                if let Some(parent) = self.all.get_mut(&parent) {
+                    parent.children.remove(&cap);
+                }
+                if let Some(count) = self.delegated.get_mut(&by) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.delegated.remove(&by);
+                    }
+                }
             }
         }
-        doomed.into_iter().rev().filter_map(|name| Some((name, self.all.remove(&name)?))).collect()
+        Some(capability)
+    }
+}
+
+/// Takes a capability out of a book, and the page with it when nothing else is on it.
+fn strike<K: Ord>(book: &mut BTreeMap<K, BTreeSet<Cap>>, key: K, cap: Cap) {
+    if let Some(page) = book.get_mut(&key) {
+        page.remove(&cap);
+        if page.is_empty() {
+            book.remove(&key);
+        }
     }
 }
 

@@ -28,6 +28,42 @@ fn rights_shrink_on_the_way_and_never_grow() {
     assert_eq!(format!("{ALL:?}"), r#"{"send", "receive", "delegate"}"#);
 }
 
+#[test]
+fn who_delegates_without_end_comes_to_one_and_revoking_gives_it_back() {
+    let mut tree = Tree::with_limits(Limits { application: 10, device: 3 });
+    let device = Party(7);
+    let root = tree.root(ObjectId(1), ALL, device);
+    let first = tree.delegate(root, device, device, ALL).unwrap();
+    let second = tree.delegate(first, device, device, ALL).unwrap();
+    tree.delegate(second, device, device, ALL).unwrap();
+    assert_eq!(tree.delegate(second, device, device, ALL).unwrap_err().kind(), ErrorKind::NoSpace);
+    assert_eq!(tree.revoke(second, device).unwrap().len(), 2);
+    tree.delegate(first, device, Party(8), ALL).unwrap();
+    // What another holds is charged to who delegated it, and given back with it.
+    tree.delegate(first, device, Party(8), ALL).unwrap();
+    assert_eq!(tree.delegate(first, device, Party(8), ALL).unwrap_err().kind(), ErrorKind::NoSpace);
+    tree.drop_party(Party(8));
+    tree.delegate(first, device, Party(9), ALL).unwrap();
+    tree.drop_object(ObjectId(1));
+    assert!(tree.is_empty() && tree.held.is_empty() && tree.roots.is_empty() && tree.delegated.is_empty(), "{tree:?}");
+}
+
+/// In steps that grew with the square this took minutes.
+#[test]
+fn a_long_chain_and_a_wide_fan_go_in_as_many_steps_as_they_have_links() {
+    let most = Limits { application: usize::MAX, device: usize::MAX };
+    let (mut tree, own) = (Tree::with_limits(most), Party::APPLICATION);
+    const COUNT: usize = 200_000;
+    let root = tree.root(ObjectId(1), ALL, own);
+    let (mut last, fan) = (root, tree.delegate(root, own, own, ALL).unwrap());
+    for _ in 0..COUNT {
+        last = tree.delegate(last, own, own, ALL).unwrap();
+        tree.delegate(fan, own, own, ALL).unwrap();
+    }
+    assert_eq!(tree.revoke(root, own).unwrap().len(), 2 * COUNT + 2);
+    assert!(tree.is_empty());
+}
+
 /// Keeps every capability that ever was, and asks each for its ancestors.
 #[derive(Default)]
 struct Twin(Vec<(Cap, Capability, bool)>);

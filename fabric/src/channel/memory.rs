@@ -23,6 +23,8 @@ use super::Shape;
 use super::copy;
 use super::layout::{ReceiverPage, SenderPage, StatePage};
 use crate::sync::Arc;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, lock};
 
 /// A kernel object with bytes, as the controller makes them.
 #[derive(Debug)]
@@ -64,12 +66,6 @@ impl Object {
     pub(crate) fn len(&self) -> usize {
         self.len
     }
-
-    /// By which `/proc/PID/maps` names it.
-    pub(crate) fn inode(&self) -> Result<u64> {
-        let stat = rustix::fs::fstat(&self.fd);
-        stat.map(|s| s.st_ino).map_err(|e| Error::os("stat", e.raw_os_error(), "a shared memory"))
-    }
 }
 
 impl AsFd for Object {
@@ -84,6 +80,9 @@ pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
     writable: bool,
+    /// By which it can be taken apart from what others have of it.
+    own: Mutex<Option<OwnedFd>>,
+    is_apart: AtomicBool,
 }
 
 // SAFETY: a mapping belongs to the process, not to a thread; what is done through it is said at each use.
@@ -99,7 +98,8 @@ impl Mapping {
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
         let base = unsafe { mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, fd, 0) }.map_err(os)?;
         let base = NonNull::new(base.cast::<u8>()).ok_or_else(|| os(Errno::NOMEM))?;
-        let mapping = Mapping { base, len, writable };
+        let (own, is_apart) = (Mutex::new(None), AtomicBool::new(false));
+        let mapping = Mapping { base, len, writable, own, is_apart };
         let touch = if writable { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
         // SAFETY: the mapping was just made with this length; populating changes no byte. A kernel before 5.14 refuses, and
         // pages come with their first use.
@@ -107,8 +107,35 @@ impl Mapping {
         Ok(Arc::new(mapping))
     }
 
+    /// The same, to be taken apart some day: the descriptor is kept for that.
+    pub(crate) fn new_apart(fd: OwnedFd, len: usize, writable: bool) -> Result<Arc<Mapping>> {
+        let mapping = Mapping::new(fd.as_fd(), len, writable)?;
+        *lock(&mapping.own) = Some(fd);
+        Ok(mapping)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Takes it apart from what others have of it, for good: what this process writes from here on, by whatever borrow it has,
+    /// nobody else sees. It shows what it showed, until it is written.
+    pub(crate) fn part(&self) {
+        self.is_apart.store(true, Ordering::SeqCst);
+        let Some(fd) = lock(&self.own).take() else { return };
+        let both = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        // SAFETY: exchanges the whole of this mapping, which exists as long as this value, for a private one of the same bytes:
+        // what is borrowed stays mapped, as it was and at its address, and no byte changes, for this process was the one that
+        // could write it (see `Payload`, and `SharedMemory`, which shows none in place).
+        let parted = unsafe { mmap(self.base.as_ptr().cast(), self.len, both, flags, &fd, 0) };
+        // Without memory for the exchange it stays shared, and `is_apart` stops who asks for it.
+        let _: Result<_, Errno> = parted;
+    }
+
+    /// Whether it was taken apart, or should have been.
+    pub(crate) fn is_apart(&self) -> bool {
+        self.is_apart.load(Ordering::SeqCst)
     }
 
     /// Copies bytes out, whoever writes them meanwhile.

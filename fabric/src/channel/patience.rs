@@ -7,7 +7,7 @@ use datapipes_core::{Error, ErrorKind};
 /// Everything is looked at again within this time, whatever was or was not told.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// How long to wait for the other side, and whether the waiting core is one's own. Nothing waits without a bound.
+/// How long to wait for the other side, and whether the waiting core is one's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// After this time the wait fails with `Busy`; the channel stays usable.
@@ -20,6 +20,11 @@ pub struct Patience {
 impl Patience {
     /// Do not wait at all.
     pub const NONE: Patience = Patience { limit: Duration::ZERO, own_core: false };
+
+    /// Sleep until the channel ends: because the other side closes it or dies, it is revoked, or the controller ends. For who
+    /// only carries on what others decide about, such as devices and relays: however slow the next one is, it is for the
+    /// application to say when that is too slow, so that where blocks pass changes times and never outcomes.
+    pub const UNTIL_ENDED: Patience = Patience::up_to(Duration::MAX);
 
     /// Sleep, up to `limit`.
     pub const fn up_to(limit: Duration) -> Patience {

@@ -1,17 +1,9 @@
-//! How two controllers, each of its machine, connect the two halves of a link.
+//! How two controllers, each of its machine, connect the two halves of a link: see `noise` for what they say.
 //!
-//! ```text
-//! who joins  -> who offered   64 bytes: its half of the key; the channel's shape; which side it wants
-//! who joins  <- who offered   64 bytes: the other half of the key; a token for this connection
-//! ```
-//!
-//! A key of 32 bytes says who the other is: each side shows one half and knows both. It keeps strangers and mistakes out.
-//! **Nothing is encrypted or signed**, the key included: who can read or change packets on the way can read and change all of
-//! it, so a link belongs on a network that is trusted, or in a tunnel.
-//!
-//! A stranger is cut off without an answer; one that is silent is cut off after [`TALK`], and keeps nobody else waiting.
+//! A stranger is cut off without an answer; one that is silent is cut off after [`TALK`], and keeps nobody else waiting. An
+//! offer is used up by nobody but who has shown the key; what was said to another, and is said again, is refused.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,12 +16,45 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use serde::{Deserialize, Serialize};
 
 use super::controller::Controller;
-use super::link::{Link, secret};
+use super::link::Link;
+use super::noise::{Agreed, Conversation, MESSAGE_BYTES, Role, WORD_BYTES};
 use super::objects::Thing;
 use super::protocol::{Answer, EndpointId, EndpointSpec, Event, Tell, text_of};
 use crate::capability::{Cap, ObjectId, Party, Rights};
 use crate::channel::Shape;
 use crate::transport::Token;
+use crate::transport::seal::Keys;
+
+/// Whether what goes over a link is encrypted, and protected against change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Encryption {
+    /// It is.
+    #[default]
+    On,
+    /// It is not: who can read packets on the way can read it, and who can change them can change it. Only who connects is
+    /// found out. For networks that nobody else has.
+    Off,
+}
+
+/// One half of a link. The other half has the same shape and encryption, and the other side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkSpec {
+    /// How large the channel is.
+    pub shape: Shape,
+    /// [`Rights::SEND`] or [`Rights::RECEIVE`].
+    pub side: Rights,
+    /// Whether bytes are encrypted.
+    pub encryption: Encryption,
+}
+
+impl LinkSpec {
+    /// A half of this shape and side, encrypted.
+    pub const fn new(shape: Shape, side: Rights) -> LinkSpec {
+        LinkSpec { shape, side, encryption: Encryption::On }
+    }
+}
 
 /// What two controllers have in common that nobody else knows.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +62,7 @@ use crate::transport::Token;
 pub struct Key([u8; 32]);
 
 impl Key {
-    /// A key of these bytes. The first half is shown by who joins, the second by who offered.
+    /// A key of these bytes, which nobody should be able to guess.
     pub const fn new(bytes: [u8; 32]) -> Key {
         Key(bytes)
     }
@@ -48,18 +73,14 @@ impl Key {
     /// What reading random bytes meets.
     pub fn random() -> Result<Key> {
         let mut key = [0; 32];
-        key[..16].copy_from_slice(&secret()?);
-        key[16..].copy_from_slice(&secret()?);
+        key[..16].copy_from_slice(&super::link::secret()?);
+        key[16..].copy_from_slice(&super::link::secret()?);
         Ok(Key(key))
     }
 
     /// Its bytes, to be brought to the other machine by a way that is safe.
     pub const fn bytes(&self) -> &[u8; 32] {
         &self.0
-    }
-
-    fn half(&self, second: bool) -> &[u8] {
-        if second { &self.0[16..] } else { &self.0[..16] }
     }
 }
 
@@ -71,21 +92,22 @@ impl fmt::Debug for Key {
 
 /// How long the other side may take to say who it is.
 const TALK: Duration = Duration::from_secs(10);
-/// Connections that have not said who they are; the oldest makes room.
+/// Connections that have not shown that they know the key, and those that have and did not confirm; the oldest of the former
+/// makes room.
 const MOST_TALKS: usize = 16;
-const HAIL: u32 = 0x6461_7411;
-const WELCOME: u32 = 0x6461_7412;
-const BYTES: usize = 64;
+/// First messages that are remembered, so that none is answered twice.
+const MOST_SEEN: usize = 4096;
 
 /// A link that is not connected yet.
 pub(super) struct Joining {
     cap: Cap,
-    shape: Shape,
-    side: Rights,
+    spec: LinkSpec,
     key: Key,
     /// None for who joins.
     listener: Option<TcpListener>,
     talks: VecDeque<Talk>,
+    /// First messages that were answered.
+    seen: BTreeSet<[u8; MESSAGE_BYTES]>,
     /// Endpoints that are to be told when it is.
     pub(super) waiting: Vec<(EndpointId, Party, String)>,
 }
@@ -93,21 +115,46 @@ pub(super) struct Joining {
 /// A connection with somebody.
 struct Talk {
     socket: OwnedFd,
-    hailed: bool,
-    bytes: [u8; BYTES],
+    stage: TalkStage,
+    bytes: [u8; MESSAGE_BYTES],
     have: usize,
     until: Instant,
 }
 
+/// How far a conversation has come.
+enum TalkStage {
+    /// Who joins: it is not connected yet.
+    Connecting,
+    /// A first message (who offers) or its answer (who joins) is awaited.
+    Greeting(Box<Conversation>),
+    /// The other's word is awaited.
+    Confirming(Agreed),
+}
+
+/// Where a conversation is after a turn.
+enum Turn {
+    /// The other is awaited.
+    Awaits(Box<Talk>),
+    /// The other knows the key, and has shown that it is there.
+    Joined(Joined),
+}
+
+/// A connection with who knows the key.
+struct Joined {
+    socket: OwnedFd,
+    agreed: Agreed,
+}
+
 impl Talk {
-    fn new(socket: OwnedFd) -> Talk {
-        Talk { socket, hailed: false, bytes: [0; BYTES], have: 0, until: Instant::now() + TALK }
+    fn new(socket: OwnedFd, stage: TalkStage) -> Talk {
+        Talk { socket, stage, bytes: [0; MESSAGE_BYTES], have: 0, until: Instant::now() + TALK }
     }
 
-    /// Whether all of the other's words are there.
+    /// Whether all of the next words are there.
     fn heard(&mut self) -> Result<bool> {
-        while self.have < BYTES {
-            match recv(&self.socket, &mut self.bytes[self.have..], RecvFlags::DONTWAIT) {
+        let len = if matches!(self.stage, TalkStage::Confirming(_)) { WORD_BYTES } else { MESSAGE_BYTES };
+        while self.have < len {
+            match recv(&self.socket, &mut self.bytes[self.have..len], RecvFlags::DONTWAIT) {
                 Ok((0, _)) => {
                     let what = "the other controller hung up: it knows another key, or another channel";
                     return Err(Error::new(ErrorKind::PermissionDenied, "join", what));
@@ -118,41 +165,34 @@ impl Talk {
                 Err(e) => return Err(Error::os("join", e.raw_os_error(), "the other controller")),
             }
         }
+        self.have = 0;
         Ok(true)
-    }
-
-    /// 64 bytes always fit a socket that nothing was sent over.
-    fn say(&self, bytes: &[u8; BYTES]) -> Result<()> {
-        match send(&self.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-            Ok(BYTES) => Ok(()),
-            Ok(_) => Err(Error::new(ErrorKind::Device, "join", "the connection takes no 64 bytes")),
-            Err(e) => Err(Error::os("join", e.raw_os_error(), "the other controller")),
-        }
     }
 }
 
-fn words(kind: u32, proof: &[u8], token: &Token, shape: Shape, side: Rights) -> [u8; BYTES] {
-    let mut bytes = [0; BYTES];
-    bytes[..4].copy_from_slice(&kind.to_le_bytes());
-    bytes[4] = u8::from(side == Rights::SEND);
-    bytes[5] = u8::from(shape.checked);
-    bytes[8..12].copy_from_slice(&shape.credits.to_le_bytes());
-    bytes[16..24].copy_from_slice(&(shape.block_bytes as u64).to_le_bytes());
-    bytes[24..40].copy_from_slice(proof);
-    bytes[40..56].copy_from_slice(token);
-    bytes
+/// So few bytes always fit a socket that hardly anything was sent over.
+fn say(socket: &OwnedFd, bytes: &[u8]) -> Result<()> {
+    match send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        Ok(n) if n == bytes.len() => Ok(()),
+        Ok(_) => Err(Error::new(ErrorKind::Device, "join", "the connection takes no 48 bytes")),
+        Err(e) => Err(Error::os("join", e.raw_os_error(), "the other controller")),
+    }
 }
 
 impl Joining {
-    fn opposite(&self) -> Rights {
-        if self.side == Rights::SEND { Rights::RECEIVE } else { Rights::SEND }
+    fn role(&self) -> Role {
+        if self.listener.is_some() { Role::Offers } else { Role::Joins }
+    }
+
+    fn conversation(&self) -> Result<Box<Conversation>> {
+        Conversation::new(self.role(), &self.key, &self.spec).map(Box::new)
     }
 
     /// What is waited for, and how.
     pub(super) fn polled(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
         let talks = self.talks.iter().map(|talk| {
-            let joins = self.listener.is_none() && !talk.hailed;
-            (talk.socket.as_fd(), if joins { PollFlags::OUT } else { PollFlags::IN })
+            let connects = matches!(talk.stage, TalkStage::Connecting);
+            (talk.socket.as_fd(), if connects { PollFlags::OUT } else { PollFlags::IN })
         });
         self.listener.iter().map(|l| (l.as_fd(), PollFlags::IN)).chain(talks).collect()
     }
@@ -162,26 +202,38 @@ impl Joining {
         self.talks.iter().map(|t| t.until).min()
     }
 
+    /// Takes new connections in.
+    fn accept(&mut self) -> Result<()> {
+        while let Some(Ok((stream, _))) = self.listener.as_ref().map(TcpListener::accept) {
+            let talk = Talk::new(stream.into(), TalkStage::Greeting(self.conversation()?));
+            // Strangers do not push out who has shown that it knows the key.
+            let is_stranger = |talk: &Talk| matches!(talk.stage, TalkStage::Greeting(_));
+            let strangers = self.talks.iter().filter(|talk| is_stranger(talk)).count();
+            if strangers >= MOST_TALKS {
+                let oldest = self.talks.iter().position(is_stranger);
+                oldest.map(|at| self.talks.remove(at));
+            }
+            self.talks.push_back(talk);
+        }
+        Ok(())
+    }
+
     /// Goes on as far as can be without waiting: a connection with who knows the key, once there is one.
     ///
     /// # Errors
     /// Of who joins: why it cannot.
-    fn go_on(&mut self) -> Result<Option<(OwnedFd, Token)>> {
-        while let Some(Ok((stream, _))) = self.listener.as_ref().map(TcpListener::accept) {
-            if self.talks.len() >= MOST_TALKS {
-                self.talks.pop_front();
-            }
-            self.talks.push_back(Talk::new(stream.into()));
-        }
-        let offers = self.listener.is_some();
+    fn go_on(&mut self) -> Result<Option<Joined>> {
+        self.accept()?;
+        let offers = self.role() == Role::Offers;
         for _ in 0..self.talks.len() {
-            let Some(mut talk) = self.talks.pop_front() else { break };
-            match self.talk(&mut talk) {
-                Ok(Some(token)) => return Ok(Some((talk.socket, token))),
-                Ok(None) if talk.until > Instant::now() => self.talks.push_back(talk),
+            let Some(talk) = self.talks.pop_front() else { break };
+            let until = talk.until;
+            match self.talk(talk) {
+                Ok(Turn::Joined(joined)) => return Ok(Some(joined)),
+                Ok(Turn::Awaits(talk)) if until > Instant::now() => self.talks.push_back(*talk),
                 // A stranger is no news.
                 _ if offers => {}
-                Ok(None) => {
+                Ok(Turn::Awaits(_)) => {
                     return Err(Error::new(ErrorKind::Busy, "join", "the other controller did not answer in time"));
                 }
                 Err(e) => return Err(e),
@@ -190,55 +242,83 @@ impl Joining {
         Ok(None)
     }
 
-    fn talk(&self, talk: &mut Talk) -> Result<Option<Token>> {
-        let offers = self.listener.is_some();
-        if !offers && !talk.hailed {
-            match sockopt::socket_error(&talk.socket) {
-                Ok(Ok(())) => {}
-                Ok(Err(e)) | Err(e) => return Err(Error::os("join", e.raw_os_error(), "the other controller")),
+    /// One conversation: at its end, or as far as it has come.
+    fn talk(&mut self, mut talk: Talk) -> Result<Turn> {
+        loop {
+            if !matches!(talk.stage, TalkStage::Connecting) && !talk.heard()? {
+                return Ok(Turn::Awaits(Box::new(talk)));
             }
-            match talk.say(&words(HAIL, self.key.half(false), &[0; 16], self.shape, self.side)) {
-                // Not connected yet.
-                Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::ENOTCONN)) => return Ok(None),
-                other => other?,
-            }
-            talk.hailed = true;
+            talk = match talk.stage {
+                TalkStage::Connecting => match self.hail(&talk)? {
+                    Some(conversation) => Talk { stage: TalkStage::Greeting(conversation), ..talk },
+                    None => return Ok(Turn::Awaits(Box::new(talk))),
+                },
+                TalkStage::Greeting(conversation) => {
+                    let (socket, bytes) = (talk.socket, talk.bytes);
+                    let agreed = self.greeted(&socket, &bytes, *conversation)?;
+                    Talk { stage: TalkStage::Confirming(agreed), socket, bytes, have: 0, until: talk.until }
+                }
+                TalkStage::Confirming(agreed) => {
+                    agreed.check(&talk.bytes[..WORD_BYTES])?;
+                    if self.role() == Role::Offers {
+                        say(&talk.socket, &agreed.word()?)?;
+                    }
+                    return Ok(Turn::Joined(Joined { socket: talk.socket, agreed }));
+                }
+            };
         }
-        if !talk.heard()? {
-            return Ok(None);
+    }
+
+    /// Says the first message, once there is a connection.
+    fn hail(&self, talk: &Talk) -> Result<Option<Box<Conversation>>> {
+        match sockopt::socket_error(&talk.socket) {
+            Ok(Ok(())) => {}
+            Ok(Err(e)) | Err(e) => return Err(Error::os("join", e.raw_os_error(), "the other controller")),
         }
-        let mut token = [0; 16];
-        if !offers {
-            token.copy_from_slice(&talk.bytes[40..56]);
+        let mut conversation = self.conversation()?;
+        match say(&talk.socket, &conversation.say()?) {
+            // Not connected yet.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::ENOTCONN)) => Ok(None),
+            other => other.map(|()| Some(conversation)),
         }
-        let kind = if offers { HAIL } else { WELCOME };
-        let expected = words(kind, self.key.half(!offers), &token, self.shape, self.opposite());
-        // All of it is compared, however early it differs.
-        if talk.bytes.iter().zip(&expected).fold(0, |d, (a, b)| d | (a ^ b)) != 0 {
-            let what = "the other controller has another key, or another shape or side of the channel";
+    }
+
+    /// A first message has come, or the answer to one.
+    fn greeted(
+        &mut self,
+        socket: &OwnedFd,
+        message: &[u8; MESSAGE_BYTES],
+        mut conversation: Conversation,
+    ) -> Result<Agreed> {
+        conversation.hear(message)?;
+        if self.role() == Role::Joins {
+            let agreed = conversation.agreed();
+            say(socket, &agreed.word()?)?;
+            return Ok(agreed);
+        }
+        // Said once by who made it; a second time it is an echo.
+        if self.seen.len() >= MOST_SEEN || !self.seen.insert(*message) {
+            let what = "what was said before to open this link is said again";
             return Err(Error::new(ErrorKind::PermissionDenied, "join", what));
         }
-        if offers {
-            token = secret()?;
-            talk.say(&words(WELCOME, self.key.half(true), &token, self.shape, self.side))?;
-        }
-        Ok(Some(token))
+        say(socket, &conversation.say()?)?;
+        Ok(conversation.agreed())
     }
 }
 
 impl Controller {
     /// A link whose other end is to be joined from elsewhere.
-    pub(super) fn offer(&mut self, shape: Shape, side: Rights, at: SocketAddr, key: Key) -> Result<Answer> {
+    pub(super) fn offer(&mut self, spec: LinkSpec, at: SocketAddr, key: Key) -> Result<Answer> {
         let io = |e: std::io::Error| Error::io("offer", &e, at.to_string());
         let listener = TcpListener::bind(at).map_err(io)?;
         listener.set_nonblocking(true).map_err(io)?;
         let address = listener.local_addr().map_err(io)?;
-        let cap = self.await_link(shape, side, key, Some(listener), VecDeque::new())?;
+        let cap = self.await_link(spec, key, Some(listener), VecDeque::new())?;
         Ok(Answer::Offered { cap, address })
     }
 
     /// A link whose other end was offered elsewhere.
-    pub(super) fn join(&mut self, shape: Shape, side: Rights, to: SocketAddr, key: Key) -> Result<Answer> {
+    pub(super) fn join(&mut self, spec: LinkSpec, to: SocketAddr, key: Key) -> Result<Answer> {
         let os = |e: Errno| Error::os("join", e.raw_os_error(), to.to_string());
         let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -247,21 +327,22 @@ impl Controller {
             Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
             Err(e) => return Err(os(e)),
         }
-        let cap = self.await_link(shape, side, key, None, [Talk::new(socket)].into())?;
+        let talk = Talk::new(socket, TalkStage::Connecting);
+        let cap = self.await_link(spec, key, None, [talk].into())?;
         Ok(Answer::Created { cap })
     }
 
     fn await_link(
         &mut self,
-        shape: Shape,
-        side: Rights,
+        spec: LinkSpec,
         key: Key,
         listener: Option<TcpListener>,
         talks: VecDeque<Talk>,
     ) -> Result<Cap> {
-        let link = |epoch| Thing::link(Link::across(shape, epoch, side)?);
+        let link = |epoch| Thing::link(Link::across(spec.shape, epoch, spec.side)?);
         let (object, cap) = self.create(Party::APPLICATION, link)?;
-        self.joins.insert(object, Joining { cap, shape, side, key, listener, talks, waiting: Vec::new() });
+        self.joins
+            .insert(object, Joining { cap, spec, key, listener, talks, seen: BTreeSet::new(), waiting: Vec::new() });
         Ok(cap)
     }
 
@@ -270,7 +351,10 @@ impl Controller {
         let Some(joining) = self.joins.get_mut(&object) else { return };
         let error = match joining.go_on() {
             Ok(None) => return,
-            Ok(Some((socket, token))) => self.joined(object, socket, token).err(),
+            Ok(Some(Joined { socket, agreed })) => {
+                let (token, keys) = (agreed.token, agreed.keys(joining.spec.encryption));
+                self.joined(object, socket, token, keys).err()
+            }
             Err(e) => Some(e),
         };
         let Some(joining) = self.joins.remove(&object) else { return };
@@ -278,10 +362,10 @@ impl Controller {
         self.tell(Party::APPLICATION, Tell::Event(event), Vec::new());
     }
 
-    fn joined(&mut self, object: ObjectId, socket: OwnedFd, token: Token) -> Result<()> {
+    fn joined(&mut self, object: ObjectId, socket: OwnedFd, token: Token, keys: Option<Keys>) -> Result<()> {
         let waiting = self.joins.get_mut(&object).map(|j| std::mem::take(&mut j.waiting)).unwrap_or_default();
         let Some(thing) = self.things.get_mut(&object) else { return Ok(()) };
-        thing.connected(socket, token);
+        thing.connected(socket, token, keys);
         let mut told = Vec::new();
         for (endpoint, party, port) in waiting {
             if let Some((kind, fds)) = thing.half(endpoint)? {

@@ -16,6 +16,7 @@ use crate::capability::Rights;
 use crate::channel::layout::{State, StatePage};
 use crate::channel::memory::{Mapping, Object, View, page_bytes};
 use crate::channel::{Shape, bell};
+use crate::transport::seal::Keys;
 use crate::transport::{Carrier, Token};
 
 /// A channel over a connection.
@@ -23,6 +24,8 @@ pub(super) struct Link {
     shape: Shape,
     epoch: u64,
     token: Token,
+    /// Of the end that is here, where bytes are encrypted.
+    keys: Option<Keys>,
     state: View<StatePage>,
     page: Object,
     sender: Copy,
@@ -74,13 +77,13 @@ impl Link {
         let page = Object::create(page_bytes::<StatePage>())?;
         let state = View::of(Mapping::new(page.as_fd(), page.len(), true)?)?;
         page.seal_for_good()?;
-        Ok(Link { shape, epoch, token: [0; 16], state, page, sender, receiver })
+        Ok(Link { shape, epoch, token: [0; 16], keys: None, state, page, sender, receiver })
     }
 
     /// The other controller was found, and is who it should be.
-    pub(super) fn connected(&mut self, socket: OwnedFd, token: Token) {
+    pub(super) fn connected(&mut self, socket: OwnedFd, token: Token, keys: Option<Keys>) {
         prepare(&socket);
-        self.token = token;
+        (self.token, self.keys) = (token, keys);
         match (&self.sender, &self.receiver) {
             (Copy::Awaited, _) => self.sender = Copy::Here(socket),
             (_, Copy::Awaited) => self.receiver = Copy::Here(socket),
@@ -89,6 +92,10 @@ impl Link {
         if self.state.get() == State::Configured {
             self.state.state.0.store(State::Active as u32, Ordering::SeqCst);
         }
+    }
+
+    pub(super) fn shape(&self) -> Shape {
+        self.shape
     }
 
     /// The rights to the ends that are here.
@@ -109,11 +116,11 @@ impl Link {
     /// # Errors
     /// `PermissionDenied` for an end of another controller; what duplicating a descriptor meets.
     pub(super) fn half(&self, endpoint: &Endpoint) -> Result<Option<(EndpointKind, Vec<OwnedFd>)>> {
-        let (shape, epoch, token) = (self.shape, self.epoch, self.token);
+        let (shape, epoch, token, keys) = (self.shape, self.epoch, self.token, self.keys.clone());
         let (copy, kind) = if endpoint.rights == Rights::SEND {
-            (&self.sender, EndpointKind::SendLink { shape, epoch, token })
+            (&self.sender, EndpointKind::SendLink { shape, epoch, token, keys })
         } else {
-            (&self.receiver, EndpointKind::ReceiveLink { shape, epoch, token })
+            (&self.receiver, EndpointKind::ReceiveLink { shape, epoch, token, keys })
         };
         match copy {
             Copy::Awaited => Ok(None),

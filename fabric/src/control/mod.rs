@@ -16,23 +16,38 @@
 //! copy of what is on its machine. Two controllers, one a machine, connect theirs by [`Session::offer`] and [`Session::join`],
 //! where each has to know the [`Key`]; each creates, delegates and revokes its own end and no other.
 //!
-//! How it goes away: the controller changes the channel's state word, which wakes and stops both ends, and tells both to unmap.
-//! A device confirms, and the controller looks into its memory map; one that lies or is late is killed, because no software
-//! stands between a process and what it has mapped. Memory of a revoked channel is never used for another. A socket is shut down, which holds for
-//! every copy of it; so a revoked socket is dead before its holder confirms. (The seal of step 2
-//! rules out taking pages away by punching holes; a process that is alive and lies would get fresh pages anyway.)
+//! How it goes away: the controller changes the channel's state word, which wakes and stops both ends, shuts sockets down, which
+//! holds for every copy of them, and tells both holders to release. What a device has seen of a memory cannot be taken back by
+//! asking, so its word is checked: it is stopped and looked into (see `audit`), and one that has kept anything, or does
+//! not answer within a second, is killed. A memory that others go on using is out of reach when [`Session::revoke`]
+//! returns; memory of a channel is never used again. What the application writes after a revocation, by a borrow that it
+//! had from before, goes into private memory. (The seal of step 2 rules out taking pages away by punching holes.)
+//!
+//! What a party can take of the controller is limited: capabilities, endpoints, packets that wait, reports; and what a
+//! device can take of the machine: see [`Limits`]. An end is configured at a party by itself or by the application, under a
+//! name that is not in use there, and nobody else can make it believe that something it asked for has come.
 
+mod audit;
 mod controller;
+mod events;
+mod groups;
 mod joining;
 mod link;
+mod noise;
 mod objects;
 pub(crate) mod packet;
+mod peers;
 pub(crate) mod ports;
 pub(crate) mod protocol;
+mod quota;
+mod release;
 mod serving;
 mod session;
+mod stderr;
+mod unread;
 
-pub use joining::Key;
+pub use joining::{Encryption, Key, LinkSpec};
 pub use protocol::{Confined, Event, Status};
+pub use quota::{Charge, Limits};
 pub(crate) use serving::serve;
 pub use session::{Device, Program, Session};

@@ -1,9 +1,11 @@
 //! Channels and memories as the controller has them, and which half of which endpoint is where.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 
 use datapipes_core::{Error, ErrorKind, Result};
 
+use super::audit::{Inode, inode};
 use super::link::Link;
 use super::protocol::{EndpointId, EndpointKind};
 use crate::capability::{Cap, Party, Rights};
@@ -12,35 +14,37 @@ use crate::channel::memory::{Mapping, Object, View, page_bytes};
 use crate::channel::{Shape, Taking, bell};
 use crate::sync::atomic::Ordering;
 use crate::transport::Token;
+use crate::transport::seal::Keys;
 
 /// An endpoint at a party.
 #[derive(Debug)]
 pub(super) struct Endpoint {
-    pub(super) id: EndpointId,
     pub(super) party: Party,
     pub(super) cap: Cap,
     pub(super) rights: Rights,
-    trust: Taking,
+    /// The name that its holder knows it by.
+    pub(super) port: String,
+    pub(super) trust: Taking,
     /// Its first half is mapped.
-    mapped: bool,
+    pub(super) mapped: bool,
+    /// Its holder was told to release it.
+    pub(super) asked: bool,
     /// Nothing of it is mapped, as far as can be known.
     pub(super) gone: bool,
-}
-
-impl Endpoint {
-    pub(super) fn new(id: EndpointId, party: Party, (cap, rights): (Cap, Rights), trust: Taking) -> Endpoint {
-        Endpoint { id, party, cap, rights, trust, mapped: false, gone: false }
-    }
+    /// The revocation that waits for its end.
+    pub(super) revocation: Option<u64>,
 }
 
 /// What capabilities are about.
 pub(super) struct Thing {
     pub(super) kind: Kind,
-    pub(super) endpoints: Vec<Endpoint>,
+    pub(super) endpoints: BTreeMap<EndpointId, Endpoint>,
+    /// The same by capability.
+    by_cap: BTreeMap<Cap, Vec<EndpointId>>,
     /// Nobody gets an endpoint of it any more.
     pub(super) ended: bool,
-    /// By which mappings of it are found.
-    pub(super) inodes: Vec<u64>,
+    /// By which it is found in processes.
+    pub(super) inodes: Vec<Inode>,
     pub(super) bytes: usize,
 }
 
@@ -81,15 +85,20 @@ impl Thing {
         // From here on the controller alone can write it.
         pages.state.seal_for_good()?;
         let all = [&pages.sender, &pages.receiver, &pages.payload, &pages.state];
-        let inodes = all.iter().map(|o| o.inode()).collect::<Result<_>>()?;
+        let inodes = all.iter().map(|o| inode_of(o)).collect::<Result<_>>()?;
         let bytes = all.iter().map(|o| o.len()).sum();
         let kind = Kind::Channel(Box::new(Channel { shape, epoch, state, pages: Some(pages) }));
-        Ok(Thing { kind, endpoints: Vec::new(), ended: false, inodes, bytes })
+        Ok(Thing::new(kind, inodes, bytes))
+    }
+
+    fn new(kind: Kind, inodes: Vec<Inode>, bytes: usize) -> Thing {
+        let (endpoints, by_cap) = (BTreeMap::new(), BTreeMap::new());
+        Thing { kind, endpoints, by_cap, ended: false, inodes, bytes }
     }
 
     pub(super) fn link(link: Link) -> Result<Thing> {
-        let (inodes, bytes) = (vec![link.page().inode()?], link.page().len());
-        Ok(Thing { kind: Kind::Link(Box::new(link)), endpoints: Vec::new(), ended: false, inodes, bytes })
+        let (inodes, bytes) = (vec![inode_of(link.page())?], link.page().len());
+        Ok(Thing::new(Kind::Link(Box::new(link)), inodes, bytes))
     }
 
     /// Whether it has two ends, and is none without one of them.
@@ -97,16 +106,16 @@ impl Thing {
         matches!(self.kind, Kind::Channel(_) | Kind::Link(_))
     }
 
-    pub(super) fn connected(&mut self, socket: OwnedFd, token: Token) {
+    pub(super) fn connected(&mut self, socket: OwnedFd, token: Token, keys: Option<Keys>) {
         if let Kind::Link(link) = &mut self.kind {
-            link.connected(socket, token);
+            link.connected(socket, token, keys);
         }
     }
 
     /// What is told to an endpoint of a link that was just connected.
     pub(super) fn half(&self, endpoint: EndpointId) -> Result<Option<(EndpointKind, Vec<OwnedFd>)>> {
-        match (&self.kind, self.endpoints.iter().find(|e| e.id == endpoint && !e.gone)) {
-            (Kind::Link(link), Some(own)) if !self.ended => link.half(own),
+        match (&self.kind, self.endpoints.get(&endpoint)) {
+            (Kind::Link(link), Some(own)) if !self.ended && !own.gone && !own.asked => link.half(own),
             _ => Ok(None),
         }
     }
@@ -116,9 +125,8 @@ impl Thing {
             return Err(Error::new(ErrorKind::InvalidInput, "create", "0 bytes of shared memory"));
         }
         let object = Object::create(len)?;
-        let inodes = vec![object.inode()?];
-        let kind = Kind::Memory { object, sealed: false };
-        Ok(Thing { kind, endpoints: Vec::new(), ended: false, inodes, bytes: len })
+        let inodes = vec![inode_of(&object)?];
+        Ok(Thing::new(Kind::Memory { object, sealed: false }, inodes, len))
     }
 
     /// Rights of the first capability.
@@ -136,7 +144,11 @@ impl Thing {
     /// # Errors
     /// `Busy` where its place is taken, or writers of a memory are not done mapping; `PermissionDenied` where it has ended or
     /// is sealed; `InvalidInput` for rights that are no endpoint.
-    pub(super) fn activate(&mut self, endpoint: Endpoint) -> Result<Option<(EndpointKind, Vec<OwnedFd>)>> {
+    pub(super) fn activate(
+        &mut self,
+        id: EndpointId,
+        endpoint: Endpoint,
+    ) -> Result<Option<(EndpointKind, Vec<OwnedFd>)>> {
         let refuse = |kind, what: &str| Err(Error::new(kind, "activate", what));
         if self.ended {
             return refuse(ErrorKind::PermissionDenied, "the channel or memory was revoked");
@@ -146,7 +158,7 @@ impl Thing {
             if side != Rights::SEND && side != Rights::RECEIVE {
                 return refuse(ErrorKind::InvalidInput, "an end of a channel either sends or receives");
             }
-            if self.endpoints.iter().any(|e| e.rights == side) {
+            if self.endpoints.values().any(|e| e.rights == side) {
                 let what = "this end of the channel is active: for several use several channels";
                 return refuse(ErrorKind::Busy, what);
             }
@@ -159,11 +171,15 @@ impl Thing {
                 if !writable && endpoint.rights != Rights::READ {
                     return refuse(ErrorKind::InvalidInput, "an end of a memory reads, or reads and writes");
                 }
+                // Of two endpoints of one device the one could not be taken away: nobody can tell by which it has the memory.
+                if endpoint.party != Party::APPLICATION && self.endpoints.values().any(|e| e.party == endpoint.party) {
+                    return refuse(ErrorKind::Busy, "the device has this memory: revoke that endpoint first");
+                }
                 if writable && *sealed {
                     return refuse(ErrorKind::PermissionDenied, "the memory has readers: writers come before them");
                 }
                 if !writable && !*sealed {
-                    if self.endpoints.iter().any(|e| !e.mapped && !e.gone) {
+                    if self.endpoints.values().any(|e| !e.mapped && !e.asked) {
                         return refuse(ErrorKind::Busy, "a writer of the memory has not mapped it yet");
                     }
                     object.seal_for_good()?;
@@ -173,8 +189,42 @@ impl Thing {
                 Some((EndpointKind::Memory { len: object.len(), writable }, fds))
             }
         };
-        self.endpoints.push(endpoint);
+        self.by_cap.entry(endpoint.cap).or_default().push(id);
+        self.endpoints.insert(id, endpoint);
         Ok(half)
+    }
+
+    /// The endpoints that were configured by a capability.
+    pub(super) fn of_cap(&self, cap: Cap) -> &[EndpointId] {
+        self.by_cap.get(&cap).map_or(&[], Vec::as_slice)
+    }
+
+    /// Nothing of an endpoint is mapped any more: it, where it was not known to be gone before.
+    pub(super) fn gone(&mut self, id: EndpointId) -> Option<Endpoint> {
+        let end = self.endpoints.get_mut(&id).filter(|end| !end.gone)?;
+        end.gone = true;
+        let copy = Endpoint { port: std::mem::take(&mut end.port), ..*end };
+        // The place of a channel's end stays taken; a memory can have others.
+        if !self.has_two_ends() {
+            self.endpoints.remove(&id);
+            if let Some(ids) = self.by_cap.get_mut(&copy.cap) {
+                ids.retain(|other| *other != id);
+                if ids.is_empty() {
+                    self.by_cap.remove(&copy.cap);
+                }
+            }
+        }
+        Some(copy)
+    }
+
+    /// Bytes of private memory that a party needs for an end of it.
+    pub(super) fn private_bytes(&self) -> u64 {
+        let shape = match &self.kind {
+            Kind::Channel(channel) => channel.shape,
+            Kind::Link(link) => link.shape(),
+            Kind::Memory { .. } => return 0,
+        };
+        shape.payload_bytes() as u64
     }
 
     /// An endpoint has mapped its first half: what is to be sent now, and to whom.
@@ -182,21 +232,33 @@ impl Thing {
     /// # Errors
     /// What sealing meets.
     pub(super) fn mapped(&mut self, endpoint: EndpointId) -> Result<Halves> {
-        let Some(own) = self.endpoints.iter_mut().find(|e| e.id == endpoint && !e.mapped) else {
-            return Ok(Vec::new());
-        };
+        let Some(own) = self.endpoints.get_mut(&endpoint).filter(|e| !e.mapped) else { return Ok(Vec::new()) };
         own.mapped = true;
         let (party, reads) = (own.party, !own.rights.include(Rights::WRITE));
+        // Nobody gets more of what is being taken away.
+        if own.asked || own.gone {
+            return Ok(Vec::new());
+        }
         match &mut self.kind {
             Kind::Memory { object, .. } => {
                 let fds = if reads { vec![object.read_only()?] } else { Vec::new() };
                 Ok(vec![(party, endpoint, fds)])
             }
             Kind::Link(_) => Ok(vec![(party, endpoint, Vec::new())]),
-            Kind::Channel(channel) => {
-                let both = self.endpoints.len() == 2 && self.endpoints.iter().all(|e| e.mapped);
-                if both && !self.ended { channel.complete(&self.endpoints) } else { Ok(Vec::new()) }
-            }
+            Kind::Channel(_) => self.completed(),
+        }
+    }
+
+    /// The second halves of a channel, once both its ends are there, or one is and the other will never be: its holder has died
+    /// before, and who waits for the channel must learn that from it.
+    ///
+    /// # Errors
+    /// What sealing meets.
+    pub(super) fn completed(&mut self) -> Result<Halves> {
+        let both = self.endpoints.len() == 2 && self.endpoints.values().all(|e| e.mapped || e.gone);
+        match &mut self.kind {
+            Kind::Channel(channel) if both && !self.ended => channel.complete(&self.endpoints),
+            _ => Ok(Vec::new()),
         }
     }
 
@@ -218,7 +280,7 @@ impl Thing {
 
     /// Whether nobody has any of it.
     pub(super) fn is_free(&self) -> bool {
-        self.endpoints.iter().all(|e| e.gone)
+        self.endpoints.values().all(|e| e.gone)
     }
 }
 
@@ -235,22 +297,28 @@ impl Channel {
         Ok((EndpointKind::Receive { shape, epoch, trust }, vec![dup(&pages.receiver)?, pages.state.read_only()?]))
     }
 
-    /// Everybody who writes has mapped: nobody else will. Then, and only then, others get to see it.
-    fn complete(&mut self, endpoints: &[Endpoint]) -> Result<Halves> {
+    /// Everybody who writes has mapped, or is dead: nobody else will. Then, and only then, others get to see it.
+    fn complete(&mut self, endpoints: &BTreeMap<EndpointId, Endpoint>) -> Result<Halves> {
         let Some(pages) = self.pages.take() else { return Ok(Vec::new()) };
         for object in [&pages.sender, &pages.receiver, &pages.payload] {
             object.seal_for_good()?;
         }
-        self.state.state.0.store(State::Active as u32, Ordering::SeqCst);
-        let halves = endpoints.iter().map(|e| {
+        if self.state.get() == State::Configured {
+            self.state.state.0.store(State::Active as u32, Ordering::SeqCst);
+        }
+        let halves = endpoints.iter().filter(|(_, e)| !e.gone).map(|(id, e)| {
             let fds = match e.rights {
                 Rights::SEND => vec![pages.receiver.read_only()?],
                 _ => vec![pages.sender.read_only()?, pages.payload.read_only()?],
             };
-            Ok((e.party, e.id, fds))
+            Ok((e.party, *id, fds))
         });
         halves.collect()
     }
+}
+
+fn inode_of(object: &Object) -> Result<Inode> {
+    inode(object.as_fd()).map_err(|e| Error::io("stat", &e, "a shared memory"))
 }
 
 fn dup(object: &Object) -> Result<OwnedFd> {

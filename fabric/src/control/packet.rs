@@ -30,14 +30,18 @@ pub(crate) fn send(socket: BorrowedFd<'_>, value: &impl Serialize, fds: &[Borrow
         let context = format!("a packet of {} bytes with {} descriptors", bytes.len(), fds.len());
         return Err(Error::new(ErrorKind::OutOfRange, "send", context));
     }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     loop {
         let mut control = SendAncillaryBuffer::new(&mut space);
-        if !fds.is_empty() {
+        let sent = if fds.is_empty() {
+            // All that a device may do.
+            rustix::net::send(socket, &bytes, flags)
+        } else {
             control.push(SendAncillaryMessage::ScmRights(fds));
-        }
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        match sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, flags) {
+            sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, flags)
+        };
+        match sent {
             Ok(_) => return Ok(()),
             Err(Errno::INTR) => {}
             Err(Errno::PIPE | Errno::CONNRESET) => {

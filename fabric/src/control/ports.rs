@@ -1,6 +1,6 @@
 //! What the controller configured at this party: the halves of endpoints, until they are whole, and then until they are taken.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
@@ -17,13 +17,20 @@ use crate::transport::{Receiver, Sender, SharedInlet, SharedOutlet, SocketInlet,
 /// The endpoints of a party, by port.
 pub(crate) struct Ports {
     alive: Alive,
+    /// Whether what is written to is taken apart when it is revoked, rather than given back.
+    parts: bool,
     halves: BTreeMap<EndpointId, Half>,
     whole: BTreeMap<String, (EndpointId, End)>,
     /// What is mapped for each endpoint, also when its end was taken.
     mapped: BTreeMap<EndpointId, Vec<Weak<Mapping>>>,
     /// Revoked, and to be told of when nothing is mapped any more.
     releasing: Vec<EndpointId>,
+    /// Ports whose ends were revoked before anybody took them.
+    lost: BTreeSet<String>,
 }
+
+/// Names of ports that are kept as lost; the first make room.
+const MOST_LOST: usize = 1024;
 
 struct Half {
     spec: EndpointSpec,
@@ -44,19 +51,27 @@ pub(crate) enum End {
 }
 
 impl Ports {
+    /// Of a device, which keeps no descriptor of a memory.
     pub(crate) fn new(alive: Alive) -> Ports {
         let (halves, whole, mapped) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Ports { alive, halves, whole, mapped, releasing: Vec::new() }
+        Ports { alive, parts: false, halves, whole, mapped, releasing: Vec::new(), lost: BTreeSet::new() }
+    }
+
+    /// Of an application, whom nobody ends for what it keeps: what it writes after a revocation nobody sees, even by a borrow
+    /// that it has from before.
+    pub(crate) fn of_application(alive: Alive) -> Ports {
+        Ports { parts: true, ..Ports::new(alive) }
     }
 
     /// Maps what this party alone may write.
     pub(crate) fn first_half(&mut self, spec: EndpointSpec, fds: Vec<OwnedFd>) -> Result<()> {
-        let mut fds = Fds { fds: fds.into_iter(), mapped: Vec::new() };
+        self.lost.remove(&spec.port);
+        let mut fds = Fds { fds: fds.into_iter(), mapped: Vec::new(), parts: self.parts };
         let own = match &spec.kind {
             EndpointKind::Send { shape, .. } => {
                 shape.check()?;
                 let page = View::of(fds.map(page_bytes::<SenderPage>(), true)?)?;
-                let payload = Payload::of(fds.map(shape.payload_bytes(), true)?, *shape)?;
+                let payload = Payload::of(fds.map_parting(shape.payload_bytes(), true)?, *shape)?;
                 Own::Sender { page, payload, state: View::of(fds.map(page_bytes::<StatePage>(), false)?)? }
             }
             EndpointKind::Receive { shape, .. } => {
@@ -69,7 +84,7 @@ impl Ports {
                 let socket = fds.next()?;
                 Own::Link { socket, state: View::of(fds.map(page_bytes::<StatePage>(), false)?)? }
             }
-            EndpointKind::Memory { len, writable: true } => Own::Memory(Some(fds.map(*len, true)?)),
+            EndpointKind::Memory { len, writable: true } => Own::Memory(Some(fds.map_parting(*len, true)?)),
             EndpointKind::Memory { .. } => Own::Memory(None),
         };
         self.mapped.insert(spec.endpoint, fds.mapped);
@@ -81,7 +96,11 @@ impl Ports {
     pub(crate) fn second_half(&mut self, endpoint: EndpointId, fds: Vec<OwnedFd>) -> Result<()> {
         let unknown = || Error::new(ErrorKind::Corrupt, "map", format!("endpoint {endpoint}, which was not announced"));
         let half = self.halves.remove(&endpoint).ok_or_else(unknown)?;
-        let mut fds = Fds { fds: fds.into_iter(), mapped: Vec::new() };
+        if self.whole.contains_key(&half.spec.port) {
+            let context = format!("port {}, where another end is", half.spec.port);
+            return Err(Error::new(ErrorKind::Corrupt, "map", context));
+        }
+        let mut fds = Fds { fds: fds.into_iter(), mapped: Vec::new(), parts: self.parts };
         let end = match (half.own, half.spec.kind) {
             (Own::Sender { page, payload, state }, EndpointKind::Send { shape, epoch }) => {
                 let peer = View::of(fds.map(page_bytes::<ReceiverPage>(), false)?)?;
@@ -94,12 +113,12 @@ impl Ports {
                 let ring = ReceiveRing::new(self.common(shape, epoch, state), page, peer);
                 End::Receiver(Receiver::new(Box::new(SharedInlet::new(ring, payload, shape, trust)?)))
             }
-            (Own::Link { socket, state }, EndpointKind::SendLink { shape, epoch, token }) => {
-                let outlet = SocketOutlet::new(socket, shape, token)?;
+            (Own::Link { socket, state }, EndpointKind::SendLink { shape, epoch, token, keys }) => {
+                let outlet = SocketOutlet::sealed(socket, shape, token, keys.as_ref())?;
                 End::Sender(Sender::new(Box::new(outlet.watched(self.common(shape, epoch, state)))))
             }
-            (Own::Link { socket, state }, EndpointKind::ReceiveLink { shape, epoch, token }) => {
-                let inlet = SocketInlet::new(socket, shape, token)?;
+            (Own::Link { socket, state }, EndpointKind::ReceiveLink { shape, epoch, token, keys }) => {
+                let inlet = SocketInlet::sealed(socket, shape, token, keys.as_ref())?;
                 End::Receiver(Receiver::new(Box::new(inlet.watched(self.common(shape, epoch, state)))))
             }
             (Own::Memory(own), EndpointKind::Memory { len, writable }) => {
@@ -118,8 +137,17 @@ impl Ports {
 
     /// An endpoint was revoked: what was not taken goes now.
     pub(crate) fn release(&mut self, endpoint: EndpointId) {
-        self.halves.remove(&endpoint);
-        self.whole.retain(|_, (id, _)| *id != endpoint);
+        let half = self.halves.remove(&endpoint).map(|half| half.spec.port);
+        let whole = self.whole.iter().find(|(_, (id, _))| *id == endpoint).map(|(port, _)| port.clone());
+        if let Some(port) = half.or(whole) {
+            self.whole.remove(&port);
+            self.lost.insert(port);
+            if self.lost.len() > MOST_LOST {
+                self.lost.pop_first();
+            }
+        }
+        let mapped = self.mapped.get(&endpoint).into_iter().flatten();
+        mapped.filter_map(Weak::upgrade).for_each(|mapping| mapping.part());
         self.releasing.push(endpoint);
     }
 
@@ -138,6 +166,11 @@ impl Ports {
         Some(self.whole.remove(port)?.1)
     }
 
+    /// Whether the end at a port was revoked before anybody took it.
+    pub(crate) fn lost(&self, port: &str) -> bool {
+        self.lost.contains(port)
+    }
+
     pub(crate) fn has(&self, port: &str) -> bool {
         self.whole.contains_key(port)
     }
@@ -152,6 +185,7 @@ impl Ports {
 struct Fds {
     fds: std::vec::IntoIter<OwnedFd>,
     mapped: Vec<Weak<Mapping>>,
+    parts: bool,
 }
 
 impl Fds {
@@ -162,6 +196,16 @@ impl Fds {
     fn map(&mut self, len: usize, writable: bool) -> Result<Arc<Mapping>> {
         let fd = self.next()?;
         let mapping = Mapping::new(fd.as_fd(), len, writable)?;
+        self.mapped.push(Arc::downgrade(&mapping));
+        Ok(mapping)
+    }
+
+    /// What is written to.
+    fn map_parting(&mut self, len: usize, writable: bool) -> Result<Arc<Mapping>> {
+        if !self.parts {
+            return self.map(len, writable);
+        }
+        let mapping = Mapping::new_apart(self.next()?, len, writable)?;
         self.mapped.push(Arc::downgrade(&mapping));
         Ok(mapping)
     }

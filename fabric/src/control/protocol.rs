@@ -5,10 +5,12 @@ use std::net::SocketAddr;
 use datapipes_core::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
-use super::joining::Key;
+use super::joining::{Key, LinkSpec};
+use super::quota::{Charge, Limits};
 use crate::capability::{Cap, Party, Rights};
 use crate::channel::{Shape, Taking};
 use crate::device::{Report, Role};
+use crate::transport::seal::Keys;
 use crate::transport::{Carrier, Token};
 
 /// A number that the controller gives to what it configured at a party.
@@ -22,6 +24,7 @@ pub(crate) enum Ask {
     Launch {
         name: String,
         role: Role,
+        limits: Limits,
     },
     /// A channel, held by who asks.
     Channel {
@@ -34,15 +37,13 @@ pub(crate) enum Ask {
     },
     /// One end of a channel, whose other end another controller is to have: it joins at the address.
     Offer {
-        shape: Shape,
-        side: Rights,
+        spec: LinkSpec,
         at: SocketAddr,
         key: Key,
     },
     /// One end of a channel that another controller offers.
     Join {
-        shape: Shape,
-        side: Rights,
+        spec: LinkSpec,
         to: SocketAddr,
         key: Key,
     },
@@ -101,6 +102,7 @@ pub(crate) enum Tell {
         party: Party,
         name: String,
         role: Role,
+        threads: Threads,
     },
     /// The part of an endpoint that its holder alone may write, to be mapped.
     Endpoint(EndpointSpec),
@@ -112,11 +114,27 @@ pub(crate) enum Tell {
     Release {
         endpoint: EndpointId,
     },
+    /// What a revocation took away, nobody has any more.
+    Settled {
+        revocation: u64,
+    },
     Run {
         ins: Vec<String>,
         outs: Vec<String>,
     },
     Event(Event),
+}
+
+/// How a device bounds its threads itself, before it runs anything of anybody else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Threads {
+    /// It has one, and makes no other.
+    One,
+    /// A control group of the controller bounds them.
+    Grouped,
+    /// A limit on processes in a user namespace of its own.
+    Limited(u32),
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -135,9 +153,9 @@ pub(crate) enum EndpointKind {
     /// Its page, the state; then the sender's page, the payload.
     Receive { shape: Shape, epoch: u64, trust: Taking },
     /// The socket, the state; then nothing.
-    SendLink { shape: Shape, epoch: u64, token: Token },
+    SendLink { shape: Shape, epoch: u64, token: Token, keys: Option<Keys> },
     /// The same.
-    ReceiveLink { shape: Shape, epoch: u64, token: Token },
+    ReceiveLink { shape: Shape, epoch: u64, token: Token, keys: Option<Keys> },
     /// The memory, in the first half to write it, in the second to read it.
     Memory { len: usize, writable: bool },
 }
@@ -146,12 +164,28 @@ pub(crate) enum EndpointKind {
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Answer {
     Done,
-    Device { party: Party },
-    Created { cap: Cap },
-    Offered { cap: Cap, address: SocketAddr },
-    Revoked { count: usize },
+    Device {
+        party: Party,
+    },
+    Created {
+        cap: Cap,
+    },
+    Offered {
+        cap: Cap,
+        address: SocketAddr,
+    },
+    /// So many capabilities have gone. With a number: what they were about is not out of reach of everybody yet; when it is,
+    /// [`Tell::Settled`] says so.
+    Revoked {
+        count: usize,
+        settles: Option<u64>,
+    },
     Status(Status),
-    Refused { kind: String, errno: Option<i32>, text: String },
+    Refused {
+        kind: String,
+        errno: Option<i32>,
+        text: String,
+    },
 }
 
 /// What happens to devices, as the application is told.
@@ -189,6 +223,16 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// Which device it is about.
+    pub fn device(&self) -> Option<Party> {
+        match self {
+            Event::Ready { device, .. } | Event::Report { device, .. } | Event::Ended { device, .. } => Some(*device),
+            Event::Link { .. } => None,
+        }
+    }
+}
+
 /// How far a device has locked itself down.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Confined {
@@ -198,6 +242,9 @@ pub struct Confined {
     pub seccomp: bool,
     /// Whether it runs as a user without rights.
     pub unprivileged: bool,
+    /// What bounds its threads.
+    #[serde(default)]
+    pub threads: String,
 }
 
 /// What a controller has, so that leaks can be seen.
@@ -215,8 +262,10 @@ pub struct Status {
     pub capabilities: usize,
     /// Descriptors that the controller has open.
     pub descriptors: usize,
-    /// Endpoints that were revoked and are not yet known to be unmapped.
+    /// Endpoints that were revoked and are not yet known to be unmapped, of channels and of memories.
     pub releasing: usize,
+    /// What devices use and may use, in the order of `devices`.
+    pub charges: Vec<Charge>,
 }
 
 impl Answer {

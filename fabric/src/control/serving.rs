@@ -22,27 +22,34 @@ const TURN: usize = 16;
 /// What waiting for packets meets.
 pub(crate) fn serve(application: OwnedFd) -> Result<()> {
     let mut controller = Controller::new(application);
+    let served = serve_until_gone(&mut controller);
+    // However it went: no device outlives this.
+    controller.end();
+    served
+}
+
+fn serve_until_gone(controller: &mut Controller) -> Result<()> {
     let mut buffer = vec![0; PACKET_BYTES + 1];
     loop {
-        let Heard { spoke, died, joins } = listen(&controller)?;
+        let Heard { spoke, said, died, joins } = listen(controller)?;
         for party in spoke {
-            if !attend(&mut controller, party, &mut buffer) && party == Party::APPLICATION {
-                controller.end();
+            attend(controller, party, &mut buffer);
+            // Whoever speaks much: the application does not wait for more than one of them.
+            if !attend(controller, Party::APPLICATION, &mut buffer) {
                 return Ok(());
             }
         }
+        said.into_iter().for_each(|party| controller.heard(party));
         joins.into_iter().for_each(|object| controller.progress(object));
         died.into_iter().for_each(|party| controller.buried(party));
-        let now = Instant::now();
-        let late: Vec<Party> =
-            controller.peers.iter().filter(|(_, p)| p.deadline.is_some_and(|d| d <= now)).map(|p| *p.0).collect();
-        late.into_iter().for_each(|party| controller.kill(party, "it did not give back in time what was revoked"));
+        controller.look_into_devices();
     }
 }
 
 #[derive(Default)]
 struct Heard {
     spoke: Vec<Party>,
+    said: Vec<Party>,
     died: Vec<Party>,
     joins: Vec<ObjectId>,
 }
@@ -50,6 +57,7 @@ struct Heard {
 #[derive(Clone, Copy)]
 enum Who {
     Packet(Party),
+    Stderr(Party),
     Death(Party),
     Join(ObjectId),
 }
@@ -58,9 +66,15 @@ enum Who {
 fn listen(controller: &Controller) -> Result<Heard> {
     let (mut fds, mut who) = (Vec::new(), Vec::new());
     for (party, peer) in &controller.peers {
-        let out = if peer.is_blocked() { PollFlags::OUT } else { PollFlags::empty() };
-        fds.push(PollFd::new(&peer.socket, PollFlags::IN | out));
-        who.push(Who::Packet(*party));
+        if peer.hung_up.is_none() {
+            let out = if peer.is_blocked() { PollFlags::OUT } else { PollFlags::empty() };
+            fds.push(PollFd::new(&peer.socket, PollFlags::IN | out));
+            who.push(Who::Packet(*party));
+        }
+        if let Some(pipe) = peer.device.as_ref().and_then(|device| device.stderr.polled()) {
+            fds.push(PollFd::from_borrowed_fd(pipe, PollFlags::IN));
+            who.push(Who::Stderr(*party));
+        }
         if let Some(pidfd) = peer.pidfd() {
             fds.push(PollFd::from_borrowed_fd(pidfd, PollFlags::IN));
             who.push(Who::Death(*party));
@@ -73,7 +87,7 @@ fn listen(controller: &Controller) -> Result<Heard> {
         }
     }
     let joins = controller.joins.values().filter_map(|j| j.deadline());
-    let next = controller.peers.values().filter_map(|p| p.deadline).chain(joins).min();
+    let next = joins.chain(controller.next_look()).min();
     let limit = next.map(|d| d.saturating_duration_since(Instant::now()));
     let limit = limit.map(|d| Timespec { tv_sec: d.as_secs() as i64, tv_nsec: d.subsec_nanos().into() });
     match poll(&mut fds, limit.as_ref()) {
@@ -84,6 +98,7 @@ fn listen(controller: &Controller) -> Result<Heard> {
     for (_, who) in fds.iter().zip(who).filter(|(fd, _)| !fd.revents().is_empty()) {
         match who {
             Who::Packet(party) => heard.spoke.push(party),
+            Who::Stderr(party) => heard.said.push(party),
             Who::Death(party) => heard.died.push(party),
             Who::Join(object) => heard.joins.push(object),
         }
@@ -105,8 +120,8 @@ fn attend(controller: &mut Controller, party: Party, buffer: &mut [u8]) -> bool 
             Ok(Arrived::Nothing) => return true,
             Ok(Arrived::End) => {
                 // A device without its control socket cannot be told anything. Most often it is about to be found dead, and
-                // its status says why.
-                controller.finish_off(party);
+                // its status says why: so it has a moment.
+                controller.hung_up(party);
                 return false;
             }
             Err(e) => {

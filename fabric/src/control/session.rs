@@ -1,6 +1,6 @@
 //! The application's side of the controller.
 
-use std::collections::VecDeque;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -14,10 +14,12 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::time::Timespec;
 
-use super::joining::Key;
+use super::events::Events;
+use super::joining::{Key, LinkSpec};
 use super::packet::{self, Arrived, PACKET_BYTES};
 use super::ports::{End, Ports, no_such};
 use super::protocol::{Answer, Ask, Event, Status, Tell, relayed};
+use super::quota::Limits;
 use crate::capability::{Cap, Party, Rights};
 use crate::channel::{Patience, Shape, Taking, Trust};
 use crate::device::Role;
@@ -27,8 +29,10 @@ use crate::transport::{Carrier, Receiver, Sender};
 
 /// How long the controller may take for an answer.
 const ANSWER: Duration = Duration::from_secs(10);
-/// Events that are kept for who asks late.
-const MOST_EVENTS: usize = 4096;
+/// How long an orderly end of the controller may take, and one by force.
+const END: Duration = Duration::from_secs(3);
+/// Packets that are taken at once.
+const MOST_AT_ONCE: usize = 4096;
 
 /// Which program runs as controller and devices: one whose `main` begins with [`process::enter`](crate::process::enter).
 #[derive(Clone, Debug, Default)]
@@ -49,7 +53,9 @@ pub struct Session {
     socket: Arc<OwnedFd>,
     controller: Child,
     ports: Ports,
-    events: VecDeque<Event>,
+    events: Events,
+    /// Revocations that have come to their end, and that nobody waited for.
+    settled: BTreeSet<u64>,
     buffer: Vec<u8>,
     patience: Patience,
     /// Answers that nobody waits for any more.
@@ -76,10 +82,10 @@ impl Session {
         drop(command);
         let socket = Arc::new(ours);
         let watched = socket.clone();
-        let ports = Ports::new(Arc::new(move || lives(watched.as_fd())));
-        let (events, buffer) = (VecDeque::new(), vec![0; PACKET_BYTES + 1]);
+        let ports = Ports::of_application(Arc::new(move || lives(watched.as_fd())));
+        let (events, settled, buffer) = (Events::default(), BTreeSet::new(), vec![0; PACKET_BYTES + 1]);
         let (patience, late) = (Patience::up_to(ANSWER), 0);
-        let mut session = Session { socket, controller, ports, events, buffer, patience, late };
+        let mut session = Session { socket, controller, ports, events, settled, buffer, patience, late };
         let missing = "begin its `main` with `datapipes_fabric::process::enter`";
         session.status().map_err(|e| e.within(format!("{} as controller", path.display())).advice(missing))?;
         Ok(session)
@@ -91,7 +97,22 @@ impl Session {
     /// # Errors
     /// `OutOfRange` for more than 8 descriptors; what starting a process meets.
     pub fn launch(&mut self, name: &str, role: Role, given: &[BorrowedFd<'_>]) -> Result<Device> {
-        match self.ask(&Ask::Launch { name: name.into(), role }, given)? {
+        self.launch_within(name, role, given, Limits::default())
+    }
+
+    /// The same, with other limits than the usual ones. What the device uses, and what keeps it to its limits, is in
+    /// [`Status::charges`].
+    ///
+    /// # Errors
+    /// As [`launch`](Self::launch).
+    pub fn launch_within(
+        &mut self,
+        name: &str,
+        role: Role,
+        given: &[BorrowedFd<'_>],
+        limits: Limits,
+    ) -> Result<Device> {
+        match self.ask(&Ask::Launch { name: name.into(), role, limits }, given)? {
             Answer::Device { party } => Ok(Device(party)),
             other => Err(unexpected(&other)),
         }
@@ -121,12 +142,21 @@ impl Session {
     /// no other right (but to delegate). Returns the address where the controller listens: that of `at`, with a port where that
     /// was 0. It listens until somebody with the key has come, or the capability is revoked.
     ///
-    /// Bytes on the way are **neither encrypted nor signed**, the key included: see the paper's rack, or use a tunnel.
+    /// The two find each other out without showing the key, and what goes over the channel is encrypted and protected against
+    /// change: see [`offer_link`](Self::offer_link) for one that is not.
     ///
     /// # Errors
     /// `InvalidInput` for a bad shape or side; what listening meets.
     pub fn offer(&mut self, shape: Shape, side: Rights, at: SocketAddr, key: &Key) -> Result<(Cap, SocketAddr)> {
-        match self.ask(&Ask::Offer { shape, side, at, key: key.clone() }, &[])? {
+        self.offer_link(LinkSpec::new(shape, side), at, key)
+    }
+
+    /// The same, with all that can be said of a link.
+    ///
+    /// # Errors
+    /// As [`offer`](Self::offer).
+    pub fn offer_link(&mut self, spec: LinkSpec, at: SocketAddr, key: &Key) -> Result<(Cap, SocketAddr)> {
+        match self.ask(&Ask::Offer { spec, at, key: key.clone() }, &[])? {
             Answer::Offered { cap, address } => Ok((cap, address)),
             other => Err(unexpected(&other)),
         }
@@ -138,7 +168,15 @@ impl Session {
     /// # Errors
     /// `InvalidInput` for a bad shape or side; what making a socket meets. Whether the other is there is told later.
     pub fn join(&mut self, shape: Shape, side: Rights, to: SocketAddr, key: &Key) -> Result<Cap> {
-        self.created(&Ask::Join { shape, side, to, key: key.clone() })
+        self.join_link(LinkSpec::new(shape, side), to, key)
+    }
+
+    /// The same, with all that can be said of a link.
+    ///
+    /// # Errors
+    /// As [`join`](Self::join).
+    pub fn join_link(&mut self, spec: LinkSpec, to: SocketAddr, key: &Key) -> Result<Cap> {
+        self.created(&Ask::Join { spec, to, key: key.clone() })
     }
 
     /// Waits until a link that was offered or joined is connected.
@@ -147,8 +185,9 @@ impl Session {
     /// `Busy` when patience ends; `Device` where it cannot be connected: the other is not there, or refuses.
     pub fn joined(&mut self, link: Cap, patience: Patience) -> Result<()> {
         match self.event_where(patience, |e| matches!(e, Event::Link { cap, .. } if *cap == link))? {
-            Event::Link { error: Some(why), .. } => Err(Error::new(ErrorKind::Device, "join", why)
-                .advice("is it offered there, with the same key and shape, and the other side? then join again")),
+            Event::Link { error: Some(why), .. } => Err(Error::new(ErrorKind::Device, "join", why).advice(
+                "is it offered there, with the same key, shape and encryption, and the other side? then join again",
+            )),
             _ => Ok(()),
         }
     }
@@ -186,11 +225,22 @@ impl Session {
     /// Takes a capability away with all that was delegated from it, also while blocks are under way; the number of capabilities
     /// that went.
     ///
+    /// Both ends of a channel are cut off when this returns. A memory that others go on using is out of reach of the devices
+    /// that had it by these capabilities: each has shown that it has nothing of it any more, or is dead. That takes as long as
+    /// such a device takes to answer, a second at most.
+    ///
     /// # Errors
-    /// `NotFound`; `PermissionDenied` where it is not commanded by this party.
+    /// `NotFound`; `PermissionDenied` where it is not commanded by this party; `Busy` when patience ends before a device
+    /// is known to have nothing of a memory: the capabilities are gone, and the controller goes on with the device.
     pub fn revoke(&mut self, cap: Cap) -> Result<usize> {
         match self.ask(&Ask::Revoke { cap }, &[])? {
-            Answer::Revoked { count } => Ok(count),
+            Answer::Revoked { count, settles: None } => Ok(count),
+            Answer::Revoked { count, settles: Some(revocation) } => {
+                self.until(self.patience, "devices to give back what was revoked", |session| {
+                    session.settled.remove(&revocation).then_some(())
+                })?;
+                Ok(count)
+            }
             other => Err(unexpected(&other)),
         }
     }
@@ -268,10 +318,7 @@ impl Session {
     /// # Errors
     /// As [`event`](Self::event).
     pub fn event_where(&mut self, patience: Patience, wanted: impl Fn(&Event) -> bool) -> Result<Event> {
-        self.until(patience, "an event", |session| {
-            let at = session.events.iter().position(&wanted)?;
-            session.events.remove(at)
-        })
+        self.until(patience, "an event", |session| session.events.take(&wanted))
     }
 
     /// Waits until a device has locked itself down.
@@ -281,7 +328,7 @@ impl Session {
     pub fn ready(&mut self, device: Device, patience: Patience) -> Result<super::Confined> {
         let of_it = |e: &Event| match e {
             Event::Ready { device: d, .. } | Event::Ended { device: d, .. } => *d == device.0,
-            Event::Report { .. } | Event::Link { .. } => false,
+            _ => false,
         };
         match self.event_where(patience, of_it)? {
             Event::Ready { confined, .. } => Ok(confined),
@@ -310,9 +357,12 @@ impl Session {
     /// # Errors
     /// `Unavailable` where the controller has ended.
     pub fn attend(&mut self) -> Result<()> {
-        while let Some(answer) = self.take_one()? {
-            if answer.is_some() {
-                return Err(Error::new(ErrorKind::Corrupt, "receive", "an answer to nothing"));
+        // A device that tells without end does not keep this from returning.
+        for _ in 0..MOST_AT_ONCE {
+            match self.take_one()? {
+                None => break,
+                Some(None) => {}
+                Some(Some(_)) => return Err(Error::new(ErrorKind::Corrupt, "receive", "an answer to nothing")),
             }
         }
         Ok(())
@@ -338,7 +388,7 @@ impl Session {
 
     /// Asks, and waits for the answer; what else comes meanwhile is done.
     fn ask(&mut self, ask: &Ask, fds: &[BorrowedFd<'_>]) -> Result<Answer> {
-        let until = Instant::now() + self.patience.limit;
+        let until = deadline(self.patience);
         self.send(ask, fds, until)?;
         loop {
             match self.take_one()? {
@@ -366,13 +416,18 @@ impl Session {
     }
 
     fn until<T>(&mut self, patience: Patience, what: &str, mut found: impl FnMut(&mut Self) -> Option<T>) -> Result<T> {
-        let until = Instant::now() + patience.limit;
+        let until = deadline(patience);
         loop {
-            while self.take_one()?.is_some() {}
             if let Some(found) = found(self) {
                 return Ok(found);
             }
-            self.pause(until, PollFlags::IN, what)?;
+            // Whoever tells without end is no reason to wait for longer.
+            if self.take_one()?.is_none() || Instant::now() >= until {
+                if let Some(found) = found(self) {
+                    return Ok(found);
+                }
+                self.pause(until, PollFlags::IN, what)?;
+            }
         }
     }
 
@@ -403,18 +458,16 @@ impl Session {
             Tell::Endpoint(spec) => {
                 let endpoint = spec.endpoint;
                 self.ports.first_half(spec, fds)?;
-                self.send(&Ask::Mapped { endpoint }, &[], Instant::now() + ANSWER)?;
+                self.send(&Ask::Mapped { endpoint }, &[], deadline(self.patience))?;
             }
             Tell::Complete { endpoint } => self.ports.second_half(endpoint, fds)?,
             Tell::Release { endpoint } => {
                 self.ports.release(endpoint);
                 self.confirm();
             }
-            Tell::Event(event) => {
-                if self.events.len() >= MOST_EVENTS {
-                    self.events.pop_front();
-                }
-                self.events.push_back(event);
+            Tell::Event(event) => self.events.add(event),
+            Tell::Settled { revocation } => {
+                self.settled.insert(revocation);
             }
             Tell::Boot { .. } | Tell::Run { .. } => {}
         }
@@ -431,10 +484,32 @@ impl Session {
 }
 
 impl Drop for Session {
+    /// Ends the controller, which ends its devices: an orderly end is waited for, one that does not come is made.
     fn drop(&mut self) {
         // The controller ends when nobody can speak to it any more; its devices are ended by it before.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
-        let _ = self.controller.wait();
+        if !self.has_ended_within(END) {
+            // It is stopped, or stuck. Its devices end with it.
+            let _ = self.controller.kill();
+            self.has_ended_within(END);
+        }
+    }
+}
+
+impl Session {
+    /// Waits for the controller's process; looked at again and again, for a descriptor of it may not be to be had.
+    fn has_ended_within(&mut self, limit: Duration) -> bool {
+        let (until, mut pause) = (Instant::now() + limit, Duration::from_micros(100));
+        loop {
+            match self.controller.try_wait() {
+                Ok(None) if Instant::now() < until => {
+                    std::thread::sleep(pause);
+                    pause = (pause * 2).min(Duration::from_millis(10));
+                }
+                Ok(None) => return false,
+                Ok(Some(_)) | Err(_) => return true,
+            }
+        }
     }
 }
 
@@ -448,6 +523,12 @@ fn lives(socket: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::empty())];
     let asked = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
     asked.is_err() || !fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+}
+
+/// When a wait ends; a patience that is longer than the clock goes is a year.
+fn deadline(patience: Patience) -> Instant {
+    let now = Instant::now();
+    now.checked_add(patience.limit).unwrap_or_else(|| now + Duration::from_secs(365 * 86_400))
 }
 
 fn ended() -> Error {

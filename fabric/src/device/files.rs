@@ -1,4 +1,7 @@
 //! A storage device that serves files block by block: the device's side of [`file`](crate::file).
+//!
+//! Its n-th inlet and its n-th outlet are one client's. Each client has a thread, so that one who does not take its blocks
+//! keeps nobody else waiting, and a state of its own: what is open, how it was opened, where it is.
 
 use std::os::fd::OwnedFd;
 
@@ -7,8 +10,8 @@ use datapipes_core::{Error, ErrorKind, Result};
 use super::sink::{sync, write_at};
 use super::source::read_at;
 use super::{Body, Stage};
-use crate::channel::{Head, Outcome, Reply, WORDS};
-use crate::transport::Block;
+use crate::channel::{Head, Outcome, Patience, Reply, WORDS};
+use crate::transport::{Block, Receiver, Sender};
 
 /// What the first user word of a request says.
 pub(crate) const OPEN: u64 = 1;
@@ -18,89 +21,212 @@ pub(crate) const READ: u64 = 2;
 pub(crate) const WRITE: u64 = 3;
 /// What was written is complete.
 pub(crate) const COMMIT: u64 = 4;
+/// Bytes from an offset, to the client.
+pub(crate) const READ_AT: u64 = 5;
+/// A block for an offset, from the client.
+pub(crate) const WRITE_AT: u64 = 6;
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
+#[non_exhaustive]
 pub enum Mode {
-    /// From its start, block by block.
+    /// To be read, from its start block by block and anywhere.
     Read = 0,
-    /// From its start, to be committed.
+    /// To be written, from its start block by block and anywhere, and to be committed.
     Write = 1,
+    /// Both.
+    ReadWrite = 2,
+}
+
+impl Mode {
+    fn of(word: u64) -> Option<Mode> {
+        [Mode::Read, Mode::Write, Mode::ReadWrite].into_iter().find(|mode| *mode as u64 == word)
+    }
+
+    pub(crate) fn reads(self) -> bool {
+        self != Mode::Write
+    }
+
+    pub(crate) fn writes(self) -> bool {
+        self != Mode::Read
+    }
 }
 
 pub(super) struct Files {
     given: Vec<OwnedFd>,
-    open: Option<Open>,
 }
 
+/// One client, and what it has open.
+struct Client<'a> {
+    given: &'a [OwnedFd],
+    open: Option<Open>,
+    blocks: Option<Sender>,
+}
+
+#[derive(Clone, Copy)]
 struct Open {
     file: usize,
     mode: Mode,
+    /// Where the next block is read or written.
     at: u64,
+    /// The end of what was written.
+    written: u64,
 }
 
 impl Files {
     pub(super) fn new(given: Vec<OwnedFd>) -> Files {
-        Files { given, open: None }
-    }
-
-    /// Does what a request asks; the reply's word.
-    fn serve(&mut self, block: &Block, stage: &mut Stage<'_>) -> Result<u64> {
-        let wrong = |what: &str| Error::new(ErrorKind::InvalidInput, "serve a file", what);
-        let words = block.head().words;
-        if words[0] == OPEN {
-            return self.open(words);
-        }
-        let open = self.open.as_mut().ok_or_else(|| wrong("none is open"))?;
-        let file = &self.given[open.file];
-        match (words[0], open.mode) {
-            (READ, Mode::Read) => {
-                let at = open.at;
-                let sent = stage.outlets.first_mut().ok_or_else(|| wrong("nobody to read it"))?;
-                let mut grant = sent.grant()?;
-                let got = read_at(file, grant.bytes(), at)?;
-                open.at += got as u64;
-                grant.send(got, Head { words: [at, 0, 0, 0], end: got == 0 })?;
-                Ok(got as u64)
-            }
-            (WRITE, Mode::Write) => {
-                write_at(file, block, open.at)?;
-                open.at += block.len() as u64;
-                Ok(open.at)
-            }
-            (COMMIT, Mode::Write) => {
-                sync(file)?;
-                let len = open.at;
-                self.open = None;
-                Ok(len)
-            }
-            _ => Err(wrong("a request that its mode does not know")),
-        }
-    }
-
-    fn open(&mut self, words: [u64; WORDS]) -> Result<u64> {
-        let missing = || Error::new(ErrorKind::NotFound, "serve a file", format!("file {}", words[1]));
-        let file = usize::try_from(words[1]).ok().filter(|file| *file < self.given.len()).ok_or_else(missing)?;
-        let mode = if words[2] == Mode::Write as u64 { Mode::Write } else { Mode::Read };
-        let stat = rustix::fs::fstat(&self.given[file]);
-        let len = stat.map_err(|e| Error::os("serve a file", e.raw_os_error(), "its length"))?.st_size;
-        self.open = Some(Open { file, mode, at: 0 });
-        Ok(u64::try_from(len).unwrap_or(0))
+        Files { given }
     }
 }
 
-impl Body for Files {
-    /// A request that fails is answered with its failure, and the next one is served.
-    fn run(&mut self, stage: &mut Stage<'_>) -> Result<()> {
-        while let Some(block) = stage.receive()? {
-            let reply = match self.serve(&block, stage) {
+fn wrong(what: &str) -> Error {
+    Error::new(ErrorKind::InvalidInput, "serve a file", what)
+}
+
+impl Client<'_> {
+    /// Serves until the client closes.
+    fn serve(mut self, mut requests: Receiver) -> Result<()> {
+        requests.set_patience(Patience::UNTIL_ENDED);
+        loop {
+            let block = match requests.receive() {
+                Ok(block) => block,
+                Err(e) if e.kind() == ErrorKind::EndOfFile => return Ok(()),
+                Err(e) => return Err(e),
+            };
+            let words = block.head().words;
+            let reply = match self.request(&block, words) {
                 Ok(word) => Reply { outcome: Outcome::Done, word },
                 Err(e) if matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::Unavailable) => return Err(e),
                 Err(e) => Reply { outcome: Outcome::of_error(&e), word: 0 },
             };
             block.reply(reply)?;
         }
-        Ok(())
+    }
+
+    /// Does what a request asks; the reply's word.
+    fn request(&mut self, block: &Block, words: [u64; WORDS]) -> Result<u64> {
+        match words[0] {
+            OPEN => self.open(words),
+            // What comes of a read is told where the bytes are: with the block, in its place among the others.
+            READ | READ_AT => self.read(words),
+            WRITE | WRITE_AT => self.write(block, words),
+            COMMIT => self.commit(),
+            _ => Err(wrong("a request that is none")),
+        }
+    }
+
+    fn open(&mut self, words: [u64; WORDS]) -> Result<u64> {
+        let missing = || Error::new(ErrorKind::NotFound, "serve a file", format!("file {}", words[1]));
+        let file = usize::try_from(words[1]).ok().filter(|file| *file < self.given.len()).ok_or_else(missing)?;
+        let mode = Mode::of(words[2]).ok_or_else(|| wrong("a mode that is none"))?;
+        let stat = rustix::fs::fstat(&self.given[file]);
+        let len = stat.map_err(|e| Error::os("serve a file", e.raw_os_error(), "its length"))?.st_size;
+        self.open = Some(Open { file, mode, at: 0, written: 0 });
+        Ok(u64::try_from(len).unwrap_or(0))
+    }
+
+    fn opened(&self, may: fn(Mode) -> bool) -> Result<Open> {
+        let open = self.open.ok_or_else(|| wrong("none is open"))?;
+        if may(open.mode) { Ok(open) } else { Err(wrong("a request that its mode does not know")) }
+    }
+
+    /// Sends the bytes, or that they cannot be had.
+    fn read(&mut self, words: [u64; WORDS]) -> Result<u64> {
+        let opened = self.opened(Mode::reads);
+        let given = self.given;
+        let out = self.blocks.as_mut().ok_or_else(|| wrong("nobody to read it"))?;
+        let most = out.shape().block_bytes;
+        let next = words[0] == READ;
+        let mut grant = out.grant()?;
+        let from = opened.and_then(|open| {
+            let (at, len) =
+                if next { (open.at, most) } else { (words[1], usize::try_from(words[2]).unwrap_or(usize::MAX)) };
+            if len > most || end_of(at, len).is_none() {
+                return Err(Error::new(ErrorKind::OutOfRange, "serve a file", format!("{len} bytes at {at}")));
+            }
+            read_at(&given[open.file], &mut grant.bytes()[..len], at).map(|got| (at, got))
+        });
+        match from {
+            Ok((at, got)) => {
+                if let Some(open) = self.open.as_mut().filter(|_| next) {
+                    open.at += got as u64;
+                }
+                grant.send(got, Head { words: [at, 0, 0, 0], end: next && got == 0 })?;
+                Ok(got as u64)
+            }
+            Err(e) => {
+                let outcome = u64::from(Outcome::of_error(&e).code());
+                grant.send(0, Head { words: [words[1], outcome, 0, 0], end: next })?;
+                Ok(0)
+            }
+        }
+    }
+
+    fn write(&mut self, block: &Block, words: [u64; WORDS]) -> Result<u64> {
+        let open = self.opened(Mode::writes)?;
+        let at = if words[0] == WRITE { open.at } else { words[1] };
+        let out_of_range =
+            || Error::new(ErrorKind::OutOfRange, "serve a file", format!("{} bytes at {at}", block.len()));
+        let end = end_of(at, block.len()).ok_or_else(out_of_range)?;
+        write_at(&self.given[open.file], block, at)?;
+        if let Some(open) = &mut self.open {
+            if words[0] == WRITE {
+                open.at = end;
+            }
+            open.written = open.written.max(end);
+        }
+        Ok(end)
+    }
+
+    fn commit(&mut self) -> Result<u64> {
+        let open = self.opened(Mode::writes)?;
+        sync(&self.given[open.file])?;
+        self.open = None;
+        Ok(open.written)
+    }
+}
+
+/// The end to a client that may drop blocks it does not want: that is no failure of the next.
+fn unmoved(mut blocks: Sender) -> Sender {
+    blocks.relay_failures();
+    blocks
+}
+
+/// The offset after so many bytes, where a file can have one.
+fn end_of(at: u64, len: usize) -> Option<u64> {
+    at.checked_add(len as u64).filter(|end| i64::try_from(*end).is_ok())
+}
+
+impl Body for Files {
+    /// A request that fails is answered with its failure, and the next one is served. A client whose channel ends is no matter to
+    /// the others.
+    fn run(&mut self, stage: &mut Stage<'_>) -> Result<()> {
+        let requests: Vec<Receiver> = stage.inlets.drain(..).flatten().collect();
+        let mut blocks = stage.outlets.drain(..);
+        let given = &self.given[..];
+        let mut clients: Vec<_> = requests
+            .into_iter()
+            .map(|requests| (Client { given, open: None, blocks: blocks.next().map(unmoved) }, requests))
+            .collect();
+        // The last one is served by this thread: one client needs no other.
+        let Some((last, its_requests)) = clients.pop() else { return Err(wrong("without clients")) };
+        std::thread::scope(|scope| {
+            let mut threads = Vec::new();
+            let mut outcome = Ok(());
+            for (client, requests) in clients {
+                match std::thread::Builder::new().spawn_scoped(scope, move || client.serve(requests)) {
+                    Ok(thread) => threads.push(thread),
+                    // Its ends are gone with it, so the client is told at once.
+                    Err(e) => outcome = Err(Error::io("serve a file", &e, "a thread for a client")),
+                }
+            }
+            let mut outcome = outcome.and(last.serve(its_requests));
+            for thread in threads {
+                let panicked = |_| Err(Error::new(ErrorKind::System, "serve a file", "a thread panicked"));
+                outcome = outcome.and(thread.join().unwrap_or_else(panicked));
+            }
+            outcome
+        })
     }
 }

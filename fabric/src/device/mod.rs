@@ -17,7 +17,7 @@ mod stage;
 mod transform;
 
 pub use files::Mode;
-pub(crate) use files::{COMMIT, OPEN, READ, WRITE};
+pub(crate) use files::{COMMIT, OPEN, READ, READ_AT, WRITE, WRITE_AT};
 pub use functions::{Function, Functions, MakeFunction};
 pub use meter::{Meter, Standing, metered};
 pub use relay::relay;
@@ -60,7 +60,7 @@ pub enum Role {
         /// What is written.
         place: Place,
     },
-    /// Serves files block by block: see [`file`](crate::file).
+    /// Serves files block by block: see [`file`](crate::file). Its n-th inlet and its n-th outlet are its n-th client's.
     Files,
     /// The resource-side CPU: carries blocks from its n-th inlet to its n-th outlet.
     Hub,

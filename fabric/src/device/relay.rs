@@ -7,17 +7,16 @@ use super::{Body, Stage};
 use crate::channel::{Outcome, Patience, Reply};
 use crate::transport::{Receiver, Sender};
 
-/// How long a relay waits at a time; it then waits again, until a channel ends.
-const LONG: Patience = Patience::seconds(3600);
-
 /// Carries blocks until the sender closes; what was carried. A block is replied to when it was sent on, an end of stream when
 /// everything downstream is done; a failure that is told later goes upstream with the
-/// next reply. Bytes are copied once, out of the one memory into the other, and not looked at.
+/// next reply. Bytes are copied once, out of the one memory into the other, and not looked at. It has the patience of neither
+/// end: it waits until a channel ends.
 ///
 /// # Errors
 /// What ended a channel, after it was told upstream.
 pub fn relay(receiver: &mut Receiver, sender: &mut Sender) -> Result<(u64, u64)> {
-    receiver.set_patience(LONG);
+    receiver.set_patience(Patience::UNTIL_ENDED);
+    sender.set_patience(Patience::UNTIL_ENDED);
     sender.relay_failures();
     let (mut blocks, mut bytes) = (0, 0);
     loop {
@@ -52,10 +51,15 @@ impl Body for Hub {
         }
         let pairs = stage.inlets.drain(..).flatten().zip(stage.outlets.drain(..));
         std::thread::scope(|scope| {
-            let threads: Vec<_> = pairs
-                .map(|(mut receiver, mut sender)| scope.spawn(move || relay(&mut receiver, &mut sender)))
-                .collect();
-            let mut outcome = Ok(());
+            let (mut threads, mut outcome) = (Vec::new(), Ok(()));
+            for (mut receiver, mut sender) in pairs {
+                let carry = move || relay(&mut receiver, &mut sender);
+                match std::thread::Builder::new().spawn_scoped(scope, carry) {
+                    Ok(thread) => threads.push(thread),
+                    // Its ends are gone with it, so both its neighbours are told at once.
+                    Err(e) => outcome = Err(Error::io("relay", &e, "a thread for a channel")),
+                }
+            }
             for thread in threads {
                 let done =
                     thread.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::System, "relay", "a thread panicked")));

@@ -7,16 +7,12 @@ use crate::channel::{Head, Patience, Reply};
 use crate::process::Attendant;
 use crate::transport::{Block, Receiver, Sender, receive_any};
 
-/// How long a device waits at a time; it then waits again, for its controller ends it if it must.
-const LONG: Patience = Patience::seconds(3600);
-/// How long a device waits for a receiver that does not reply, before it gives the stream up.
-const STUCK: Patience = Patience::seconds(30);
-
 /// The channels of a device while it works.
 pub struct Stage<'a> {
     /// Where blocks come from; None where the sender has closed.
     pub inlets: Vec<Option<Receiver>>,
-    /// Where they go.
+    /// Where they go. They wait until their channels end, unless a body sets another patience: see
+    /// [`Patience::UNTIL_ENDED`].
     pub outlets: Vec<Sender>,
     /// The way to the controller.
     pub attendant: &'a mut Attendant,
@@ -32,7 +28,7 @@ pub struct Stage<'a> {
 
 impl<'a> Stage<'a> {
     pub(crate) fn new(inlets: Vec<Option<Receiver>>, outlets: Vec<Sender>, attendant: &'a mut Attendant) -> Stage<'a> {
-        let outlets = outlets.into_iter().map(|o| o.with_patience(STUCK)).collect();
+        let outlets = outlets.into_iter().map(|o| o.with_patience(Patience::UNTIL_ENDED)).collect();
         let so_far = Report::default();
         Stage { inlets, outlets, attendant, last: 0, next_out: 0, so_far, meter: None, ends: Vec::new() }
     }
@@ -46,7 +42,7 @@ impl<'a> Stage<'a> {
             if self.inlets.iter().all(Option::is_none) {
                 return Ok(None);
             }
-            match receive_any(&mut self.inlets, self.last, LONG) {
+            match receive_any(&mut self.inlets, self.last, Patience::UNTIL_ENDED) {
                 Ok((at, Ok(block))) => {
                     self.last = at;
                     self.so_far.blocks_in += u64::from(!block.is_empty());

@@ -212,6 +212,9 @@ mod tests {
     #[test]
     fn costs_are_measured() {
         let costs = Costs::measure(Shape::new(2, 256 << 10)).unwrap();
-        assert!(costs.wake_ns > 100.0 && costs.push_ns > 0.0, "{costs:?}");
+        // How much is a matter of the machine, and of who else is on it just now: with others on its cores a copy can be lost in
+        // the noise of a wake-up.
+        assert!(costs.wake_ns > 0.0 && costs.push_ns >= 0.0 && costs.push_ns.is_finite(), "{costs:?}");
+        assert_eq!((costs.block_bytes, costs.credits), (256 << 10, 2));
     }
 }

@@ -1,6 +1,6 @@
 //! The life of a device process: boot, lock-down, endpoints, work, revocation.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -23,6 +23,8 @@ pub struct Attendant {
     ports: Ports,
     /// Work that came while something else was being waited for.
     work: VecDeque<(Vec<String>, Vec<String>)>,
+    /// Revocations that have come to their end.
+    settled: BTreeSet<u64>,
     buffer: Vec<u8>,
 }
 
@@ -30,27 +32,28 @@ impl Attendant {
     pub(crate) fn new(socket: OwnedFd) -> Attendant {
         // The parent's death ends the device (see `sandbox`), so there is nothing to ask while waiting.
         let ports = Ports::new(Arc::new(|| true));
-        let (work, buffer) = (VecDeque::new(), vec![0; PACKET_BYTES + 1]);
-        Attendant { socket, party: Party::APPLICATION, ports, work, buffer }
+        let (work, settled, buffer) = (VecDeque::new(), BTreeSet::new(), vec![0; PACKET_BYTES + 1]);
+        Attendant { socket, party: Party::APPLICATION, ports, work, settled, buffer }
     }
 
     /// Is a device, until the controller ends it.
-    pub(super) fn attend(socket: OwnedFd, functions: &Functions) -> Result<()> {
+    pub(super) fn live(socket: OwnedFd, functions: &Functions) -> Result<()> {
         let mut attendant = Attendant::new(socket);
-        let (name, role, given) = match attendant.next()? {
-            Some((Tell::Boot { party, name, role }, given)) => {
+        let (name, role, threads, given) = match attendant.next()? {
+            Some((Tell::Boot { party, name, role, threads }, given)) => {
                 attendant.party = party;
-                (name, role, given)
+                (name, role, threads, given)
             }
             _ => return Err(Error::new(ErrorKind::Corrupt, "start", "the controller did not say what this device is")),
         };
         let mut body = body(role, given, functions).map_err(|e| e.within(format!("device {name}")))?;
-        let confined = confine()?;
+        let confined = confine(attendant.socket.as_fd(), threads)?;
         attendant.say(&Ask::Ready { confined })?;
         while let Some((ins, outs)) = attendant.next_work()? {
-            let outcome = match attendant.stage(ins, outs)? {
-                Some(mut stage) => body.run(&mut stage),
-                None => return Ok(()),
+            let outcome = match attendant.stage(ins, outs) {
+                Ok(Some(mut stage)) => body.run(&mut stage),
+                Ok(None) => return Ok(()),
+                Err(error) => Err(error),
             };
             // The ends are gone now; a peer that waits has been told.
             if let Err(error) = outcome {
@@ -76,15 +79,41 @@ impl Attendant {
         }
     }
 
-    /// Revokes a capability that this device commands.
+    /// Revokes a capability that this device commands; waits as [`Session::revoke`](crate::control::Session::revoke) does.
     ///
     /// # Errors
     /// See [`Tree::revoke`](crate::capability::Tree::revoke).
     pub fn revoke(&mut self, cap: Cap) -> Result<()> {
-        self.ask(&Ask::Revoke { cap }).map(|_| ())
+        let Answer::Revoked { settles: Some(revocation), .. } = self.ask(&Ask::Revoke { cap })? else { return Ok(()) };
+        while !self.settled.remove(&revocation) {
+            match self.next()? {
+                Some((tell, fds)) => self.obey(tell, fds)?,
+                None => return Err(Error::new(ErrorKind::Unavailable, "revoke", "the controller has ended")),
+            }
+        }
+        Ok(())
     }
 
-    /// The memory that was activated at a port.
+    /// Does what the controller told meanwhile, without waiting: takes endpoints in, and gives back what was revoked. A body
+    /// that works for long on something else than the channels of its stage must call this at least twice a second: a
+    /// device that does not give back in time what was revoked is ended.
+    ///
+    /// # Errors
+    /// What mapping an endpoint meets; `Unavailable` where the controller has ended.
+    pub fn attend(&mut self) -> Result<()> {
+        self.confirm()?;
+        loop {
+            match packet::receive::<Tell>(self.socket.as_fd(), &mut self.buffer, true)? {
+                Arrived::Packet(tell, fds) => self.obey(tell, fds)?,
+                Arrived::Nothing => return Ok(()),
+                Arrived::End => {
+                    return Err(Error::new(ErrorKind::Unavailable, "attend", "the controller has ended"));
+                }
+            }
+        }
+    }
+
+    /// The memory that was activated at a port, which is there as soon as [`attend`](Self::attend) has taken it in.
     ///
     /// # Errors
     /// `NotFound` where there is none.
@@ -141,6 +170,10 @@ impl Attendant {
     /// Waits until all ports are there.
     fn stage(&mut self, ins: Vec<String>, outs: Vec<String>) -> Result<Option<Stage<'_>>> {
         while !ins.iter().chain(&outs).all(|port| self.ports.has(port)) {
+            if let Some(port) = ins.iter().chain(&outs).find(|port| self.ports.lost(port)) {
+                let context = format!("port {port} was revoked before the work began");
+                return Err(Error::new(ErrorKind::PermissionDenied, "begin", context));
+            }
             match self.next()? {
                 Some((tell, fds)) => self.obey(tell, fds)?,
                 None => return Ok(None),
@@ -178,6 +211,10 @@ impl Attendant {
                 self.work.push_back((ins, outs));
                 Ok(())
             }
+            Tell::Settled { revocation } => {
+                self.settled.insert(revocation);
+                Ok(())
+            }
             Tell::Answer(_) | Tell::Event(_) | Tell::Boot { .. } => Ok(()),
         }
     }
@@ -192,6 +229,7 @@ impl Attendant {
 
     /// The next packet; None when the controller has gone.
     fn next(&mut self) -> Result<Option<(Tell, Vec<OwnedFd>)>> {
+        self.confirm()?;
         loop {
             match packet::receive::<Tell>(self.socket.as_fd(), &mut self.buffer, true)? {
                 Arrived::Packet(tell, fds) => return Ok(Some((tell, fds))),

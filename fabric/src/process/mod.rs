@@ -1,7 +1,8 @@
 //! Programs that are controllers and devices when they are started as such.
 
 mod attendant;
-mod inherited;
+pub(crate) mod inherited;
+mod namespace;
 mod sandbox;
 
 pub use attendant::Attendant;
@@ -28,7 +29,7 @@ pub fn enter(functions: &Functions) -> Option<ExitCode> {
     }
     let outcome = match role.as_str() {
         CONTROLLER => control_socket().and_then(crate::control::serve),
-        DEVICE => control_socket().and_then(|socket| Attendant::attend(socket, functions)),
+        DEVICE => control_socket().and_then(|socket| Attendant::live(socket, functions)),
         _ => return None,
     };
     Some(match outcome {
@@ -40,11 +41,18 @@ pub fn enter(functions: &Functions) -> Option<ExitCode> {
     })
 }
 
-/// The socket to who started this process: its standard input.
+/// The socket to who started this process: its standard input, which is nothing from here on.
 fn control_socket() -> Result<OwnedFd> {
+    let os = |what: &'static str| move |e: rustix::io::Errno| Error::os("start", e.raw_os_error(), what);
     let stdin = std::io::stdin();
-    let fd = rustix::io::dup(&stdin).map_err(|e| Error::os("start", e.raw_os_error(), "the control socket"))?;
-    rustix::net::sockopt::socket_domain(&fd)
-        .map_err(|e| Error::os("start", e.raw_os_error(), "standard input is no control socket"))?;
+    rustix::net::sockopt::socket_domain(&stdin).map_err(os("standard input is no control socket"))?;
+    let fd = rustix::io::fcntl_dupfd_cloexec(&stdin, 3).map_err(os("the control socket"))?;
+    let nothing = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty());
+    match nothing {
+        Ok(nothing) => rustix::stdio::dup2_stdin(&nothing).map_err(os("standard input"))?,
+        // Without a /dev/null it stays what it is: the same socket, by another number.
+        Err(e) if e == rustix::io::Errno::NOENT => {}
+        Err(e) => return Err(os("/dev/null")(e)),
+    }
     Ok(fd)
 }

@@ -4,13 +4,17 @@
 //! * Landlock with no rule: no path, no port, no signal and no abstract socket outside of the device;
 //! * a filter of system calls that lets through what moving bytes needs. What is not named in [`allowed`] answers `EPERM`: no
 //!   open (so nothing is reopened through /proc), no fcntl, no exec, no new process, no ptrace, no signal to others, no new
-//!   socket or memfd, no ioctl, no io_uring (its requests would go around this filter).
+//!   socket or memfd, no ioctl, no io_uring (its requests would go around this filter);
+//! * no descriptor leaves it (`sendmsg` is refused, and what is left carries bytes only), and descriptors come in over the
+//!   control socket alone; all its threads share one table of them. So what it has of a memory is in its map and in that
+//!   table, where the controller looks when it takes the memory away;
+//! * no memory but private memory, which is charged to it and limited; one thread, or as many as it was given.
 //!
-//! What is trusted nevertheless: the kernel, and for memory that is mapped, that the process keeps to the protocol or is killed
-//! for it. A real device with DMA but without an IOMMU between it and memory would have to be trusted with all of it: there is
+//! What is trusted nevertheless: the kernel. A real device with DMA but without an IOMMU between it and memory would have to be trusted with all of it: there is
 //! no such interface here, and nothing of this module replaces one.
 
 use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use datapipes_core::{Error, ErrorKind, Result};
 use landlock::{ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetStatus, Scope};
@@ -19,19 +23,22 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
 
+use super::namespace::limit_threads;
 use crate::control::Confined;
+use crate::control::protocol::Threads;
 
 /// Who has no rights.
 const NOBODY: u32 = 65534;
 /// Descriptors that a device can have, and how many it needs for endpoints while they are being mapped.
 const DESCRIPTORS: u64 = 64;
 
-/// Locks this process down; it must have one thread.
+/// Locks this process down; it must have one thread. Over `control` alone descriptors come in.
 ///
 /// # Errors
 /// `Unavailable` where the filter of system calls cannot be had: a device does not run without it.
-pub(crate) fn confine() -> Result<Confined> {
+pub(crate) fn confine(control: BorrowedFd<'_>, threads: Threads) -> Result<Confined> {
     let unprivileged = become_nobody()?;
+    let bounded = bound_threads(threads);
     let limit = |resource, value| {
         let limit = Rlimit { current: Some(value), maximum: Some(value) };
         setrlimit(resource, limit).map_err(|e| Error::os("confine", e.raw_os_error(), "a limit"))
@@ -46,10 +53,22 @@ pub(crate) fn confine() -> Result<Confined> {
     let refused = |e: &dyn std::fmt::Display| {
         Error::new(ErrorKind::Unavailable, "confine", format!("the filter of system calls: {e}"))
     };
-    for filter in filters().map_err(|e| refused(&e))? {
+    for filter in filters(control, threads).map_err(|e| refused(&e))? {
         seccompiler::apply_filter(&filter).map_err(|e| refused(&e))?;
     }
-    Ok(Confined { landlock, seccomp: true, unprivileged })
+    Ok(Confined { landlock, seccomp: true, unprivileged, threads: bounded })
+}
+
+/// What bounds its threads, for people.
+fn bound_threads(threads: Threads) -> String {
+    match threads {
+        Threads::One => "one, by the filter of system calls".into(),
+        Threads::Grouped => "as many as its control group has room for".into(),
+        Threads::Limited(most) => match limit_threads(most) {
+            Ok(()) => format!("{most}, in a user namespace of its own"),
+            Err(e) => format!("not bounded: no control group, and no user namespace: {e}"),
+        },
+    }
 }
 
 fn become_nobody() -> Result<bool> {
@@ -84,19 +103,19 @@ fn landlocked() -> String {
 }
 
 /// The two filters, in the order in which they are installed (the second would refuse to install another).
-fn filters() -> Result<[BpfProgram; 2], seccompiler::BackendError> {
+fn filters(control: BorrowedFd<'_>, threads: Threads) -> Result<[BpfProgram; 2], seccompiler::BackendError> {
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
     let errno = |e: i32| SeccompAction::Errno(e as u32);
     let absent: Rules = [(libc::SYS_clone3, Vec::new())].into();
     let absent = SeccompFilter::new(absent, SeccompAction::Allow, errno(libc::ENOSYS), arch)?;
-    let allowed = SeccompFilter::new(allowed()?, errno(libc::EPERM), SeccompAction::Allow, arch)?;
+    let allowed = SeccompFilter::new(allowed(control, threads)?, errno(libc::EPERM), SeccompAction::Allow, arch)?;
     Ok([absent.try_into()?, allowed.try_into()?])
 }
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// What a device may ask the kernel for.
-fn allowed() -> Result<Rules, seccompiler::BackendError> {
+fn allowed(control: BorrowedFd<'_>, threads: Threads) -> Result<Rules, seccompiler::BackendError> {
     let plain = [
         // Bytes, over descriptors that it has.
         libc::SYS_read,
@@ -113,10 +132,7 @@ fn allowed() -> Result<Rules, seccompiler::BackendError> {
         libc::SYS_fstat,
         libc::SYS_fsync,
         libc::SYS_fdatasync,
-        libc::SYS_sendto,
         libc::SYS_recvfrom,
-        libc::SYS_sendmsg,
-        libc::SYS_recvmsg,
         libc::SYS_shutdown,
         libc::SYS_ppoll,
         libc::SYS_close,
@@ -147,24 +163,36 @@ fn allowed() -> Result<Rules, seccompiler::BackendError> {
     let mut rules: Rules = plain.into_iter().map(|call| (call, Vec::new())).collect();
     #[cfg(target_arch = "x86_64")]
     rules.insert(libc::SYS_poll, Vec::new());
-    // Memory without execution.
-    let no_exec = || {
-        let exec = SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64);
-        let exec = SeccompCondition::new(2, SeccompCmpArgLen::Dword, exec, 0)?;
-        SeccompRule::new(vec![exec])
-    };
-    rules.insert(libc::SYS_mmap, vec![no_exec()?]);
-    rules.insert(libc::SYS_mprotect, vec![no_exec()?]);
+    let word = |argument, op, value| SeccompCondition::new(argument, SeccompCmpArgLen::Dword, op, value);
+    let bits = |argument, mask: i32, value: i32| word(argument, SeccompCmpOp::MaskedEq(mask as u64), value as u64);
+    // To whom it is connected, and nobody else: `sendmsg` could carry descriptors, and what it is given lies in memory, where
+    // no filter sees it.
+    let address = SeccompCondition::new(4, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)?;
+    rules.insert(libc::SYS_sendto, vec![SeccompRule::new(vec![address])?]);
+    // Descriptors come from the controller, and each once.
+    let from_controller = word(0, SeccompCmpOp::Eq, control.as_raw_fd() as u64)?;
+    let taken = bits(2, libc::MSG_PEEK, 0)?;
+    rules.insert(libc::SYS_recvmsg, vec![SeccompRule::new(vec![from_controller, taken])?]);
+    // Memory without execution: of a descriptor, or private. Shared memory of nobody's would be charged to nobody.
+    let no_exec = || bits(2, libc::PROT_EXEC, 0);
+    let of_descriptor = SeccompRule::new(vec![no_exec()?, bits(3, libc::MAP_ANONYMOUS, 0)?])?;
+    let kind = libc::MAP_SHARED | libc::MAP_PRIVATE;
+    let private = SeccompRule::new(vec![no_exec()?, bits(3, kind, libc::MAP_PRIVATE)?])?;
+    rules.insert(libc::SYS_mmap, vec![of_descriptor, private]);
+    rules.insert(libc::SYS_mprotect, vec![SeccompRule::new(vec![no_exec()?])?]);
     // Memory that the allocator grows; moving a mapping elsewhere is of no harm to others.
     rules.insert(libc::SYS_mremap, Vec::new());
     // A panic ends the process by a signal to itself.
     let own = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, std::process::id().into())?;
     let abort = SeccompCondition::new(2, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, libc::SIGABRT as u64)?;
     rules.insert(libc::SYS_tgkill, vec![SeccompRule::new(vec![own, abort])?]);
-    // Threads, not processes.
-    let thread = SeccompCmpOp::MaskedEq(libc::CLONE_THREAD as u64);
-    let thread = SeccompCondition::new(0, SeccompCmpArgLen::Qword, thread, libc::CLONE_THREAD as u64)?;
-    rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![thread])?]);
+    // Threads, not processes, and with one table of descriptors for all of them.
+    if threads != Threads::One {
+        let shared = libc::CLONE_THREAD | libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_FS | libc::CLONE_SIGHAND;
+        let thread = SeccompCmpOp::MaskedEq(shared as u64);
+        let thread = SeccompCondition::new(0, SeccompCmpArgLen::Qword, thread, shared as u64)?;
+        rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![thread])?]);
+    }
     rules.insert(libc::SYS_set_robust_list, Vec::new());
     // Its flags lie in memory, where no filter sees them: the other filter says that there is no such call.
     rules.insert(libc::SYS_clone3, Vec::new());

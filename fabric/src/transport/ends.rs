@@ -69,14 +69,15 @@ impl Sender {
         Ok(Grant { sender: self, slot: Some(slot) })
     }
 
-    /// Sends a copy of `bytes`.
+    /// Sends a copy of `bytes`: they are in the receiver's memory, or over a socket on their way there, when this returns. A
+    /// socket that takes part of a block before patience ends gets the rest with the next call of this end.
     ///
     /// # Errors
-    /// `OutOfRange` for more bytes than a block has; as [`grant`](Self::grant).
+    /// `OutOfRange` for more bytes than a block has; as [`grant`](Self::grant). Nothing was sent then.
     pub fn send(&mut self, bytes: &[u8], head: Head) -> Result<()> {
         self.fits(bytes.len())?;
         let slot = self.credit()?;
-        self.outlet.push_bytes(slot, bytes, head)?;
+        self.outlet.push_bytes(slot, bytes, head, self.patience)?;
         self.count(bytes.len());
         Ok(())
     }
@@ -91,9 +92,9 @@ impl Sender {
         match &block.data {
             Data::Carried(there, copy, _) if copy.get().is_none() => {
                 there.copy_across(&mut self.outlet.memory(slot)[..block.len()]);
-                self.outlet.push(slot, block.len(), head)?;
+                self.outlet.push(slot, block.len(), head, self.patience)?;
             }
-            _ => self.outlet.push_bytes(slot, block, head)?,
+            _ => self.outlet.push_bytes(slot, block, head, self.patience)?,
         }
         self.count(block.len());
         Ok(())
@@ -170,7 +171,7 @@ impl Sender {
     }
 
     fn push(&mut self, slot: u32, len: usize, head: Head) -> Result<()> {
-        self.outlet.push(slot, len, head)?;
+        self.outlet.push(slot, len, head, self.patience)?;
         self.count(len);
         Ok(())
     }

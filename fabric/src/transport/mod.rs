@@ -7,6 +7,7 @@
 
 mod ends;
 mod local;
+pub(crate) mod seal;
 mod several;
 mod shared;
 mod socket;
@@ -76,15 +77,17 @@ pub trait Outlet: Send {
     ///
     /// # Errors
     /// As [`push`](Self::push).
-    fn push_bytes(&mut self, slot: u32, bytes: &[u8], head: Head) -> Result<()> {
+    fn push_bytes(&mut self, slot: u32, bytes: &[u8], head: Head, patience: Patience) -> Result<()> {
         self.fill(slot, bytes);
-        self.push(slot, bytes.len(), head)
+        self.push(slot, bytes.len(), head, patience)
     }
-    /// Pushes the first `len` bytes of a slot and notifies.
+    /// Pushes the first `len` bytes of a slot and notifies. Waits up to `patience` for a way that takes no more just then; a
+    /// block that was begun by then counts as pushed.
     ///
     /// # Errors
-    /// What ended the channel (`PermissionDenied`, `Device`, `Corrupt`, `Unavailable`); the slot is given back.
-    fn push(&mut self, slot: u32, len: usize, head: Head) -> Result<()>;
+    /// `Busy` when patience ends and nothing was pushed; what ended the channel (`PermissionDenied`, `Device`, `Corrupt`,
+    /// `Unavailable`). The slot is given back.
+    fn push(&mut self, slot: u32, len: usize, head: Head, patience: Patience) -> Result<()>;
     /// A reply, if there is one now.
     ///
     /// # Errors

@@ -49,7 +49,7 @@ impl Outlet for SharedOutlet {
         self.payload.fill(slot, bytes);
     }
 
-    fn push(&mut self, slot: u32, len: usize, head: Head) -> Result<()> {
+    fn push(&mut self, slot: u32, len: usize, head: Head, _: Patience) -> Result<()> {
         let check = if self.shape.checked { crc32fast::hash(&self.payload.slot_mut(slot)[..len]) } else { 0 };
         self.ring.publish(slot, len, check, head.end, head.words)
     }

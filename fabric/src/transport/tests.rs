@@ -39,6 +39,15 @@ fn over_socket(shape: Shape) -> (Sender, Receiver) {
     (Sender::new(Box::new(outlet)), Receiver::new(Box::new(SocketInlet::new(b, shape, [5; 16]).unwrap())))
 }
 
+/// Encrypted, as between machines.
+fn sealed(shape: Shape, (a, b): (OwnedFd, OwnedFd)) -> (Sender, Receiver) {
+    let ours = seal::Keys { out: [1; 32], into: [2; 32] };
+    let theirs = seal::Keys { out: [2; 32], into: [1; 32] };
+    let outlet = SocketOutlet::sealed(a, shape, [5; 16], Some(&ours)).unwrap();
+    let inlet = SocketInlet::sealed(b, shape, [5; 16], Some(&theirs)).unwrap();
+    (Sender::new(Box::new(outlet)), Receiver::new(Box::new(inlet)))
+}
+
 fn each_transport(shape: Shape) -> Vec<(&'static str, Sender, Receiver)> {
     let mut all = Vec::new();
     for (name, trust) in [("copy", Trust::Copy), ("in place", IN_PLACE), ("checked", CHECKED)] {
@@ -49,6 +58,8 @@ fn each_transport(shape: Shape) -> Vec<(&'static str, Sender, Receiver)> {
     }
     let (s, r) = over_socket(shape);
     all.push(("socket", s, r));
+    let (s, r) = sealed(shape, sockets());
+    all.push(("sealed", s, r));
     all
 }
 
@@ -393,7 +404,7 @@ fn a_stranger_and_a_sender_without_credit_are_cut_off() {
         let mut first = None;
         if twice {
             let own = outlet.take().unwrap();
-            outlet.push(own, 4, Head::default()).unwrap();
+            outlet.push(own, 4, Head::default(), Patience::default()).unwrap();
             first = Some(inlet.await_block(SOON).unwrap());
         }
         let mut header = [0u8; 64];
@@ -405,4 +416,84 @@ fn a_stranger_and_a_sender_without_credit_are_cut_off() {
         assert_eq!(inlet.await_block(SOON).unwrap_err().kind(), ErrorKind::Corrupt);
         drop(first);
     }
+}
+
+/// Whoever has little patience is told in time, and what was begun is neither lost nor sent twice, nor torn by it.
+#[test]
+fn a_block_that_does_not_fit_now_is_sent_once_however_often_patience_ends() {
+    for is_sealed in [false, true] {
+        let shape = Shape::new(3, 300_000);
+        let (a, b) = sockets();
+        // Far less than a block: every one is begun and goes on later.
+        rustix::net::sockopt::set_socket_send_buffer_size(&a, 8 << 10).unwrap();
+        let (mut sender, mut receiver) = if is_sealed {
+            sealed(shape, (a, b))
+        } else {
+            let outlet = SocketOutlet::new(a, shape, [5; 16]).unwrap();
+            let inlet = SocketInlet::new(b, shape, [5; 16]).unwrap();
+            (Sender::new(Box::new(outlet)), Receiver::new(Box::new(inlet)))
+        };
+        sender.set_patience(Patience::up_to(Duration::from_millis(1)));
+        const BLOCKS: u64 = 24;
+        let receiving = thread::spawn(move || {
+            for n in 0..BLOCKS {
+                // Late, so that the sender's patience ends in the midst of blocks, and between them.
+                thread::sleep(Duration::from_millis(if n % 5 == 0 { 20 } else { 1 }));
+                let block = receiver.receive().unwrap();
+                assert_eq!((block.head().words[0], block.len()), (n, 300_000));
+                assert!(*block == bytes(n, 300_000)[..], "block {n}");
+                block.done().unwrap();
+            }
+            assert_eq!(receiver.receive().unwrap_err().kind(), ErrorKind::EndOfFile);
+        });
+        let mut ends = 0;
+        let mut patiently = |call: &mut dyn FnMut() -> Result<()>| {
+            while let Err(e) = call() {
+                assert_eq!(e.kind(), ErrorKind::Busy, "{e}");
+                ends += 1;
+            }
+        };
+        for n in 0..BLOCKS {
+            let (data, head) = (bytes(n, 300_000), Head { words: [n; WORDS], end: false });
+            patiently(&mut || match n % 2 {
+                0 => sender.send(&data, head),
+                _ => {
+                    let mut grant = sender.grant()?;
+                    grant.bytes().copy_from_slice(&data);
+                    grant.send(data.len(), head)
+                }
+            });
+        }
+        patiently(&mut || sender.drain().map(|_| ()));
+        drop(sender);
+        receiving.join().unwrap();
+        assert!(ends > 0, "patience never ended: nothing was tried");
+    }
+}
+
+/// A sender that reads no replies keeps its receiver neither waiting nor without memory: it is cut off.
+#[test]
+fn a_receiver_does_not_wait_for_a_sender_that_reads_no_replies() {
+    let (a, b) = sockets();
+    rustix::net::sockopt::set_socket_send_buffer_size(&b, 4 << 10).unwrap();
+    let shape = Shape::new(256, 16);
+    let mut inlet = SocketInlet::new(b, shape, [5; 16]).unwrap();
+    let _says_hello = SocketOutlet::new(a.try_clone().unwrap(), shape, [5; 16]).unwrap();
+    let raw = std::os::unix::net::UnixStream::from(a);
+    // Takes slots as if all were free, and looks at no reply. What waits for it is bounded, so this ends.
+    let mut sequence = 0u64;
+    let error = loop {
+        let mut header = [0u8; 68];
+        header[..4].copy_from_slice(&0x6461_7402u32.to_le_bytes());
+        header[4..8].copy_from_slice(&((sequence % 256) as u32).to_le_bytes());
+        header[8..12].copy_from_slice(&4u32.to_le_bytes());
+        header[16..24].copy_from_slice(&sequence.to_le_bytes());
+        std::io::Write::write_all(&mut &raw, &header).unwrap();
+        match inlet.await_block(SOON) {
+            Ok(block) => block.done().unwrap(),
+            Err(e) => break e,
+        }
+        sequence += 1;
+    };
+    assert!(error.kind() == ErrorKind::Corrupt && sequence > 256, "after {sequence} blocks: {error}");
 }

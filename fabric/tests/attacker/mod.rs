@@ -1,10 +1,13 @@
 //! The bodies of devices that attack. They take what they are given raw, past the library.
-#![allow(clippy::unwrap_used, clippy::expect_used, unsafe_code)]
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, unsafe_code)]
+
+pub(crate) mod greedy;
+pub(crate) mod revoked;
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use datapipes_core::Result;
 use datapipes_fabric::channel::Head;
@@ -34,7 +37,10 @@ impl Body for Attacker {
 pub(crate) fn functions() -> Functions {
     macro_rules! attacks {
         ($functions:expr, $($name:literal => $attack:expr),* $(,)?) => {
-            $functions$(.with_body($name, |arguments, _| Ok(Box::new(Attacker($attack, arguments.clone())))))*
+            $functions$(.with_body($name, |arguments, _| {
+                find_control();
+                Ok(Box::new(Attacker($attack, arguments.clone())))
+            }))*
         };
     }
     attacks!(Functions::default(),
@@ -48,6 +54,23 @@ pub(crate) fn functions() -> Functions {
         "asking" => asking,
         "lying" => lying,
         "vouching" => vouching,
+        "forging-result" => forging_result,
+        "silent" => |_, _| stay(),
+        "keeping" => revoked::keeping,
+        "forging-later" => revoked::forging_later,
+        "passing-on" => revoked::passing_on,
+        "taking" => revoked::taking,
+        "peeking" => revoked::peeking,
+        "colluding" => revoked::colluding,
+        "honest" => revoked::honest,
+        "eating" => greedy::eating,
+        "multiplying" => greedy::multiplying,
+        "speaking" => greedy::speaking,
+        "panicking" => greedy::panicking,
+        "chaining" => greedy::chaining,
+        "pestering" => greedy::pestering,
+        "reporting" => greedy::reporting,
+        "always-ready" => greedy::always_ready,
     )
 }
 
@@ -55,17 +78,32 @@ fn tell(stage: &mut Stage<'_>, value: &Value) -> Result<()> {
     stage.outlets[0].send(&serde_json::to_vec(value).unwrap(), Head::default())
 }
 
+/// The descriptor of the control socket.
+static CONTROL: AtomicI32 = AtomicI32::new(0);
+
+/// Finds it, which can be done before the lock-down only: the one socket that keeps packets apart.
+fn find_control() {
+    let is_it = |fd: &i32| {
+        // SAFETY: asks for a property of whatever is open there.
+        let fd = unsafe { BorrowedFd::borrow_raw(*fd) };
+        rustix::net::sockopt::socket_type(fd).is_ok_and(|t| t == rustix::net::SocketType::SEQPACKET)
+    };
+    // The highest: the others may be closed later.
+    CONTROL.store((0..16).rev().find(is_it).unwrap(), Ordering::SeqCst);
+}
+
 fn control() -> BorrowedFd<'static> {
-    // SAFETY: standard input is the control socket, and stays open.
-    unsafe { BorrowedFd::borrow_raw(0) }
+    // SAFETY: the control socket stays open.
+    unsafe { BorrowedFd::borrow_raw(CONTROL.load(Ordering::SeqCst)) }
 }
 
 fn say(text: &[u8], fds: &[BorrowedFd<'_>]) -> rustix::io::Result<usize> {
+    if fds.is_empty() {
+        return rustix::net::send(control(), text, SendFlags::NOSIGNAL);
+    }
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(8))];
     let mut control_data = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() {
-        assert!(control_data.push(SendAncillaryMessage::ScmRights(fds)));
-    }
+    assert!(control_data.push(SendAncillaryMessage::ScmRights(fds)));
     sendmsg(control(), &[IoSlice::new(text)], &mut control_data, SendFlags::empty())
 }
 
@@ -154,6 +192,17 @@ fn system_calls(arguments: &Value, stage: &mut Stage<'_>) -> Result<()> {
             libc::SYS_tgkill,
             [i64::from(std::process::id()), i64::from(std::process::id()), kill, 0, 0, 0],
         ),
+        ("sendmsg", libc::SYS_sendmsg, [control().as_raw_fd().into(), 0, 0, 0, 0, 0]),
+        ("sendmmsg", libc::SYS_sendmmsg, [control().as_raw_fd().into(), 0, 0, 0, 0, 0]),
+        ("sendto with an address", libc::SYS_sendto, [0, 0, 0, 0, passwd, 16]),
+        ("recvmsg of another descriptor", libc::SYS_recvmsg, [0, 0, 0, 0, 0, 0]),
+        ("recvmsg that leaves it there", libc::SYS_recvmsg, [control().as_raw_fd().into(), 0, 2, 0, 0, 0]),
+        ("recvmmsg", libc::SYS_recvmmsg, [control().as_raw_fd().into(), 0, 0, 0, 0, 0]),
+        ("mmap of shared memory of nobody", libc::SYS_mmap, [0, 4096, 3, 0x21, -1, 0]),
+        ("mmap of shared memory of nobody, otherwise", libc::SYS_mmap, [0, 4096, 3, 0x23, -1, 0]),
+        ("clone with a table of its own", libc::SYS_clone, [0x0001_0900, 0, 0, 0, 0, 0]),
+        ("close_range", libc::SYS_close_range, [900, 1000, 2, 0, 0, 0]),
+        ("dup3", libc::SYS_dup3, [0, 60, 0, 0, 0, 0]),
         ("rt_sigqueueinfo", libc::SYS_rt_sigqueueinfo, [controller, kill, 0, 0, 0, 0]),
         ("pidfd_open", libc::SYS_pidfd_open, [controller, 0, 0, 0, 0, 0]),
         ("pidfd_getfd", libc::SYS_pidfd_getfd, [0, 0, 0, 0, 0, 0]),
@@ -359,12 +408,27 @@ fn overwriting(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
     stay()
 }
 
-fn flooding(_: &Value, _: &mut Stage<'_>) -> Result<()> {
-    let fds = [control(); 8];
+fn flooding(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
+    let refused = say(br#"{"unmapped":{"endpoint":1}}"#, &[control(); 8]);
+    tell(stage, &json!(refused.map_or_else(|e| e.raw_os_error(), |_| 0)))?;
+    // The kernel lets no descriptor through; packets alone are let, until it is ended for it.
+    while say(br#"{"unmapped":{"endpoint":1}}"#, &[]).is_ok() {}
+    stay()
+}
+
+/// Gives the application an end that sends what the device likes, under the name of a result.
+fn forging_result(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
     loop {
-        // Until it is ended for it.
-        if say(br#"{"unmapped":{"endpoint":1}}"#, &fds).is_err() {
-            stay();
+        for cap in 1..50 {
+            say(json!({"delegate": {"cap": cap, "to": 0, "rights": 2}}).to_string().as_bytes(), &[]).unwrap();
+            let (answer, _) = hear();
+            let child = &answer["answer"]["created"]["cap"];
+            if child.is_u64() {
+                let ask = json!({"cap": child, "port": "result", "rights": 2, "trust": "copy"});
+                say(json!({ "activate": ask }).to_string().as_bytes(), &[]).unwrap();
+                let answer = hear().0.to_string();
+                return tell(stage, &json!(answer));
+            }
         }
     }
 }
@@ -378,7 +442,7 @@ fn nonsense(arguments: &Value, _: &mut Stage<'_>) -> Result<()> {
 
 fn asking(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
     let asks = [
-        json!({"launch": {"name": "mine", "role": "hub"}}),
+        json!({"launch": {"name": "mine", "role": "hub", "limits": {"memory_bytes": 1, "threads": 1}}}),
         json!({"channel": {"shape": {"credits": 1, "block_bytes": 64}}}),
         json!({"memory": {"len": 4096}}),
         json!({"run": {"device": 1, "ins": [], "outs": []}}),

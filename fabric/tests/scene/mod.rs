@@ -1,6 +1,10 @@
 //! What the tests with real processes share.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
 
+pub(crate) mod attack;
+#[macro_use]
+pub(crate) mod harness;
+
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

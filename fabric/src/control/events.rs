@@ -1,0 +1,82 @@
+//! What happened to devices and links, for who asks late.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::protocol::Event;
+use crate::capability::Party;
+
+/// Reports of one device that are kept; the oldest of that device makes room.
+const MOST_REPORTS: usize = 256;
+
+/// Events in the order in which they came.
+///
+/// A device is ready once and ends once, and a link is connected once: these are kept until somebody takes them. Reports are as
+/// many as a device likes to make, so each device has its share, and none has that of another.
+#[derive(Debug, Default)]
+pub(super) struct Events {
+    all: VecDeque<Event>,
+    reports: BTreeMap<Party, usize>,
+}
+
+impl Events {
+    pub(super) fn add(&mut self, event: Event) {
+        if let Event::Report { device, .. } = &event {
+            let (device, count) = (*device, self.reports.entry(*device).or_default());
+            *count += 1;
+            if *count > MOST_REPORTS {
+                let of_it = |e: &Event| matches!(e, Event::Report { device: d, .. } if *d == device);
+                self.take(of_it);
+            }
+        }
+        self.all.push_back(event);
+    }
+
+    /// The first that is wanted.
+    pub(super) fn take(&mut self, wanted: impl Fn(&Event) -> bool) -> Option<Event> {
+        let event = self.all.remove(self.all.iter().position(wanted)?)?;
+        if let Event::Report { device, .. } = &event
+            && let Some(count) = self.reports.get_mut(device)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.reports.remove(device);
+            }
+        }
+        Some(event)
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests {
+    use super::*;
+    use crate::capability::Cap;
+    use crate::control::Confined;
+    use crate::device::Report;
+
+    #[test]
+    fn a_flood_of_one_device_takes_nothing_of_another_s_and_no_end() {
+        let (honest, loud) = (Party(1), Party(2));
+        let mut events = Events::default();
+        events.add(Event::Ready { device: honest, confined: Confined::default() });
+        events.add(Event::Report { device: honest, report: Report::default() });
+        events.add(Event::Link { cap: Cap(1), error: None });
+        for blocks_in in 0..100_000 {
+            events.add(Event::Report { device: loud, report: Report { blocks_in, ..Report::default() } });
+        }
+        events.add(Event::Ended { device: loud, how: "well".into() });
+        assert_eq!(events.all.len(), 4 + MOST_REPORTS);
+        let of = |events: &mut Events, party| events.take(|e| e.device() == Some(party));
+        assert!(matches!(of(&mut events, honest), Some(Event::Ready { .. })));
+        assert!(matches!(of(&mut events, honest), Some(Event::Report { .. })));
+        assert!(matches!(events.take(|e| e.device().is_none()), Some(Event::Link { .. })));
+        // The newest are those that were kept, in their order.
+        let first = of(&mut events, loud);
+        assert!(
+            matches!(first, Some(Event::Report { report, .. }) if report.blocks_in == 100_000 - MOST_REPORTS as u64)
+        );
+        assert!(matches!(events.all.back(), Some(Event::Ended { .. })));
+        while of(&mut events, loud).is_some() {}
+        assert!(events.all.is_empty() && events.reports.is_empty());
+    }
+}

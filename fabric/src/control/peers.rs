@@ -1,0 +1,158 @@
+//! Whom the controller speaks with: the application, and the devices with their processes.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::Child;
+use std::time::Instant;
+
+use datapipes_core::ErrorKind;
+use rustix::process::{Signal, pidfd_send_signal};
+
+use super::audit::Audit;
+use super::packet;
+use super::protocol::{EndpointId, Event, Tell};
+use super::quota::Quota;
+use super::stderr::DeviceStderr;
+use crate::capability::Party;
+
+/// Packets that wait for a device that does not read.
+const MOST_WAITING: usize = 256;
+/// Reports of one device that wait for an application that does not read; the oldest of that device makes room.
+const MOST_REPORTS: usize = 64;
+
+/// Who speaks with the controller.
+pub(super) struct Peer {
+    pub(super) socket: OwnedFd,
+    pub(super) name: String,
+    /// None for the application.
+    pub(super) device: Option<DeviceProcess>,
+    waiting: VecDeque<(Tell, Vec<OwnedFd>)>,
+    /// The names of its endpoints.
+    pub(super) ports: BTreeSet<String>,
+    /// Its endpoints, with the private memory that each needs.
+    pub(super) endpoints: BTreeMap<EndpointId, u64>,
+    /// What it was told to give back, and when.
+    pub(super) asked: BTreeMap<EndpointId, Instant>,
+    /// What of that it says it has given back.
+    pub(super) claimed: BTreeSet<EndpointId>,
+    pub(super) audit: Option<Audit>,
+    /// When its end of the socket was closed.
+    pub(super) hung_up: Option<Instant>,
+}
+
+/// The process of a device.
+pub(super) struct DeviceProcess {
+    pub(super) child: Child,
+    pub(super) pidfd: OwnedFd,
+    pub(super) stderr: DeviceStderr,
+    pub(super) quota: Quota,
+    /// It has locked itself down.
+    pub(super) is_ready: bool,
+    /// Why it was killed, if it was.
+    pub(super) verdict: Option<String>,
+}
+
+impl DeviceProcess {
+    /// It may be dead already, which is what is wanted.
+    pub(super) fn kill(&self) {
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+}
+
+/// What became of something that was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// It was sent, or waits.
+    Well,
+    /// It waits behind too much: who it is for does not read.
+    TooMuch,
+}
+
+impl Peer {
+    pub(super) fn new(socket: OwnedFd, name: String, device: Option<DeviceProcess>) -> Peer {
+        Peer {
+            socket,
+            name,
+            device,
+            waiting: VecDeque::new(),
+            ports: BTreeSet::new(),
+            endpoints: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            claimed: BTreeSet::new(),
+            audit: None,
+            hung_up: None,
+        }
+    }
+
+    pub(super) fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        self.device.as_ref().map(|device| device.pidfd.as_fd())
+    }
+
+    pub(super) fn is_blocked(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Sends it, or keeps it for when the party reads again.
+    ///
+    /// An application that does not read loses the oldest reports of a device that makes many; never an answer, nor that a
+    /// device is ready, a device or a link at its end, or anything of another device.
+    pub(super) fn tell(&mut self, tell: Tell, fds: Vec<OwnedFd>) -> Told {
+        let reports = match &tell {
+            Tell::Event(Event::Report { device, .. }) => Some(*device),
+            _ => None,
+        };
+        self.waiting.push_back((tell, fds));
+        self.flush();
+        if let Some(device) = reports {
+            self.forget_reports(device);
+        }
+        if self.device.is_some() && self.waiting.len() > MOST_WAITING { Told::TooMuch } else { Told::Well }
+    }
+
+    fn forget_reports(&mut self, device: Party) {
+        let of_it =
+            |(tell, _): &(Tell, _)| matches!(tell, Tell::Event(Event::Report { device: d, .. }) if *d == device);
+        if self.waiting.iter().filter(|waiting| of_it(waiting)).count() > MOST_REPORTS {
+            let oldest = self.waiting.iter().position(of_it);
+            oldest.map(|at| self.waiting.remove(at));
+        }
+    }
+
+    /// Sends what waits, as far as it is taken.
+    pub(super) fn flush(&mut self) {
+        while let Some((tell, fds)) = self.waiting.front() {
+            let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+            match packet::send(self.socket.as_fd(), tell, &fds) {
+                Err(e) if e.kind() == ErrorKind::Busy => return,
+                // Who has gone is found by its process or its socket.
+                _ => drop(self.waiting.pop_front()),
+            }
+        }
+    }
+
+    /// Takes back what was not sent yet of an endpoint; whether its holder has never heard of it.
+    pub(super) fn unsay(&mut self, id: EndpointId) -> bool {
+        let first = |tell: &Tell| matches!(tell, Tell::Endpoint(spec) if spec.endpoint == id);
+        let second = |tell: &Tell| matches!(tell, Tell::Complete { endpoint } if *endpoint == id);
+        let unheard = self.waiting.iter().any(|(tell, _)| first(tell));
+        self.waiting.retain(|(tell, _)| !first(tell) && !second(tell));
+        unheard
+    }
+
+    /// An endpoint of it is no more.
+    pub(super) fn forget(&mut self, id: EndpointId, port: &str) {
+        self.endpoints.remove(&id);
+        self.asked.remove(&id);
+        self.claimed.remove(&id);
+        self.ports.remove(port);
+        self.allow();
+    }
+
+    /// Adjusts its limits to what its endpoints need.
+    pub(super) fn allow(&mut self) {
+        if let Some(device) = &mut self.device {
+            let bytes = self.endpoints.values().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
+            device.quota.set_channel_bytes(device.child.id(), bytes);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Devices that take more than their share: memory, threads, standard error, the controller's time.
+
+use std::time::Duration;
+
+use datapipes_core::Result;
+use datapipes_fabric::device::{Report, Stage};
+use serde_json::{Value, json};
+
+use super::*;
+
+/// Takes memory until it is stopped: a mebibyte at a time, all of it touched.
+pub(super) fn eating(arguments: &Value, stage: &mut Stage<'_>) -> Result<()> {
+    let (kind, forgets) = match arguments["how"].as_str().unwrap_or_default() {
+        "private" => (libc::MAP_PRIVATE, false),
+        "shared" => (libc::MAP_SHARED, true),
+        other => unreachable!("{other}"),
+    };
+    const PIECE: usize = 1 << 20;
+    let mut taken = 0u64;
+    // Twice what a machine of tests has, in the end.
+    while taken < 64 << 30 {
+        let (both, flags) = (libc::PROT_READ | libc::PROT_WRITE, kind | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), PIECE, both, flags, -1, 0) };
+        if at == libc::MAP_FAILED {
+            tell(stage, &json!({"errno": errno(), "taken": taken}))?;
+            stay()
+        }
+        // SAFETY: the mapping that was just made.
+        unsafe { at.cast::<u8>().write_bytes(1, PIECE) };
+        if forgets {
+            // What is shared stays charged to somebody, and no longer shows in the process's own figures.
+            // SAFETY: as above.
+            unsafe { libc::madvise(at, PIECE, libc::MADV_DONTNEED) };
+        }
+        taken += PIECE as u64;
+    }
+    tell(stage, &json!({"errno": 0, "taken": taken}))?;
+    stay()
+}
+
+/// Makes threads until it is refused; how many it has made.
+pub(super) fn multiplying(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
+    let sleeps = || {
+        loop {
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    };
+    let made = (0..5000).take_while(|_| std::thread::Builder::new().stack_size(64 << 10).spawn(sleeps).is_ok()).count();
+    tell(stage, &json!(made))?;
+    stay()
+}
+
+/// What it can do with its standard error, and much text that a terminal would obey.
+pub(super) fn speaking(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
+    let mut byte = [0u8; 1];
+    // SAFETY: plain system calls on a descriptor of this process.
+    let (read, shut) = unsafe {
+        (
+            if libc::read(2, byte.as_mut_ptr().cast(), 1) < 0 { errno() } else { 0 },
+            if libc::shutdown(2, libc::SHUT_RDWR) < 0 { errno() } else { 0 },
+        )
+    };
+    eprintln!("password: \x1b[2J\x1b]0;title\x07");
+    for line in 0..20_000 {
+        eprintln!("line {line} {}", "x".repeat(60));
+    }
+    tell(stage, &json!({"read": read, "shutdown": shut}))?;
+    stay()
+}
+
+pub(super) fn panicking(_: &Value, _: &mut Stage<'_>) -> Result<()> {
+    panic!("the reason why")
+}
+
+/// Delegates to itself, each capability from the one before; how often it was let.
+pub(super) fn chaining(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
+    let own = stage.attendant.party();
+    let mut cap = loop {
+        let found = (1..50).find_map(|cap| ask_for_child(cap, own.0));
+        if let Some(found) = found {
+            break found;
+        }
+    };
+    let mut links = 1;
+    while let Some(child) = ask_for_child(cap, own.0) {
+        (cap, links) = (child, links + 1);
+        if links >= 100_000 {
+            break;
+        }
+    }
+    tell(stage, &json!(links))?;
+    stay()
+}
+
+fn ask_for_child(cap: u64, to: u32) -> Option<u64> {
+    say(json!({"delegate": {"cap": cap, "to": to, "rights": 31 & !12}}).to_string().as_bytes(), &[]).unwrap();
+    hear().0["answer"]["created"]["cap"].as_u64()
+}
+
+/// Cuts its memory into as many mappings as it can have, and asks without end for what takes a while to look at.
+pub(super) fn pestering(arguments: &Value, stage: &mut Stage<'_>) -> Result<()> {
+    const PAGES: usize = 64_000;
+    // SAFETY: a new mapping, of which every other page gets other rights: each is then a mapping of its own.
+    let cut = unsafe {
+        let at = libc::mmap(std::ptr::null_mut(), PAGES * 4096, 1, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
+        assert_ne!(at, libc::MAP_FAILED, "{}", errno());
+        (0..PAGES).step_by(2).take_while(|n| libc::mprotect(at.add(n * 4096), 4096, 0) == 0).count()
+    };
+    tell(stage, &json!(cut))?;
+    let ask = match arguments["how"].as_str().unwrap_or_default() {
+        "asks" => json!({"revoke": {"cap": 999_999}}).to_string(),
+        "long" => format!("{}{}", " ".repeat(30_000), json!({"revoke": {"cap": 999_999}})),
+        other => unreachable!("{other}"),
+    };
+    let mut byte = vec![0; 64 << 10];
+    loop {
+        let _ = say(ask.as_bytes(), &[]);
+        let _ = rustix::net::recv(control(), &mut byte[..], RecvFlags::DONTWAIT);
+    }
+}
+
+/// Reports streams that never were, as fast as it can.
+pub(super) fn reporting(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
+    loop {
+        stage.attendant.report(Report { blocks_in: 7, ..Report::default() })?;
+    }
+}
+
+/// Says again and again that it is ready.
+pub(super) fn always_ready(_: &Value, _: &mut Stage<'_>) -> Result<()> {
+    loop {
+        let ready = json!({"ready": {"confined": {"landlock": "", "seccomp": true, "unprivileged": true}}});
+        if say(ready.to_string().as_bytes(), &[]).is_err() {
+            stay();
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Devices that keep what was revoked, each in another way, and look into it afterwards.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use datapipes_core::Result;
+use datapipes_fabric::device::Stage;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use serde_json::{Value, json};
+
+use super::*;
+
+/// What a reader must never see, and what a reader must never be shown.
+pub(crate) const SECRET: &[u8] = b"SECRET";
+pub(crate) const FORGED: &[u8] = b"FORGED";
+pub(crate) const MEMORY_BYTES: usize = 8192;
+
+/// Ways in which a reader keeps a memory.
+pub(crate) const READERS: &[&str] = &["descriptor", "mapping", "another", "leader", "queue", "moves"];
+/// Ways in which a writer keeps one.
+pub(crate) const WRITERS: &[&str] = &["maps again", "maps twice"];
+
+fn unmapped(endpoint: u64) {
+    let _ = say(json!({"unmapped": {"endpoint": endpoint}}).to_string().as_bytes(), &[]);
+}
+
+fn mapped(endpoint: u64) {
+    let _ = say(json!({"mapped": {"endpoint": endpoint}}).to_string().as_bytes(), &[]);
+}
+
+fn unmap(at: *mut u8) {
+    // SAFETY: a mapping of this module of that length, which is not used afterwards.
+    unsafe { libc::munmap(at.cast(), MEMORY_BYTES) };
+}
+
+fn map_all(fd: &OwnedFd, protection: i32) -> Option<*mut u8> {
+    let flags = libc::MAP_SHARED;
+    // SAFETY: a new mapping.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), MEMORY_BYTES, protection, flags, fd.as_raw_fd(), 0) };
+    (at != libc::MAP_FAILED).then_some(at.cast())
+}
+
+/// What a mapping begins with.
+fn seen(at: *const u8) -> [u8; 6] {
+    // SAFETY: the start of a mapping; whoever writes it meanwhile, these are six bytes.
+    std::array::from_fn(|i| unsafe { at.add(i).read_volatile() })
+}
+
+/// Looks for as long as it lives, and tells what it must not have seen.
+fn spy(stage: &mut Stage<'_>, mut look: impl FnMut() -> Option<[u8; 6]>) -> ! {
+    loop {
+        if look().is_some_and(|bytes| bytes == SECRET) {
+            let _ = tell(stage, &json!("SECRET"));
+            stay();
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// By `pread` and by a new mapping.
+fn through(fd: &OwnedFd) -> Option<[u8; 6]> {
+    let mut bytes = [0; 6];
+    if rustix::io::pread(fd, &mut bytes, 0) == Ok(6) {
+        return Some(bytes);
+    }
+    let at = map_all(fd, libc::PROT_READ)?;
+    let bytes = seen(at);
+    unmap(at);
+    Some(bytes)
+}
+
+pub(super) fn keeping(arguments: &Value, stage: &mut Stage<'_>) -> Result<()> {
+    let how = arguments["how"].as_str().unwrap_or_default();
+    if how == "queue" {
+        return keep_in_the_queue(arguments["endpoint"].as_u64().unwrap(), stage);
+    }
+    let (endpoint, _, others) = raw_endpoint();
+    let fd = others.into_iter().next().unwrap();
+    let at = map_all(&fd, libc::PROT_READ).unwrap();
+    tell(stage, &json!("has it"))?;
+    match how {
+        "descriptor" => {
+            hear();
+            unmap(at);
+            unmapped(endpoint);
+            spy(stage, || through(&fd));
+        }
+        "mapping" => {
+            hear();
+            drop(fd);
+            unmapped(endpoint);
+            spy(stage, || Some(seen(at)));
+        }
+        "another" => {
+            hear();
+            drop(fd);
+            // One that nobody has.
+            unmapped(endpoint + 1000);
+            spy(stage, || Some(seen(at)));
+        }
+        "leader" => {
+            drop(fd);
+            end_of_the_leader(endpoint, at as usize, stage)
+        }
+        "moves" => {
+            hear();
+            drop(fd);
+            let mut at = at;
+            // From address to address while somebody looks for it.
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    std::thread::sleep(Duration::from_millis(1));
+                    unmapped(endpoint);
+                });
+                for _ in 0..2000 {
+                    // SAFETY: moves the whole mapping, if it is let.
+                    let to = unsafe { libc::mremap(at.cast(), MEMORY_BYTES, MEMORY_BYTES * 2, libc::MREMAP_MAYMOVE) };
+                    if to != libc::MAP_FAILED {
+                        at = to.cast();
+                        // SAFETY: gives back what it grew by.
+                        unsafe { libc::munmap(at.add(MEMORY_BYTES).cast(), MEMORY_BYTES) };
+                    }
+                }
+            });
+            spy(stage, || Some(seen(at)));
+        }
+        other => unreachable!("{other}"),
+    }
+}
+
+/// Says all that it must say without reading what it is told: the descriptor stays in its socket until nobody looks.
+fn keep_in_the_queue(endpoint: u64, stage: &mut Stage<'_>) -> Result<()> {
+    tell(stage, &json!("has it"))?;
+    std::thread::sleep(Duration::from_millis(200));
+    mapped(endpoint);
+    std::thread::sleep(Duration::from_millis(400));
+    unmapped(endpoint);
+    std::thread::sleep(Duration::from_millis(400));
+    hear();
+    let (_, others) = hear();
+    let Some(fd) = others.into_iter().next() else { stay() };
+    spy(stage, || through(&fd))
+}
+
+/// Its first thread ends, and another goes on: `/proc/PID/maps` is empty then.
+fn end_of_the_leader(endpoint: u64, at: usize, stage: &mut Stage<'_>) -> ! {
+    let stage = std::ptr::from_mut(stage) as usize;
+    let other = move || {
+        hear();
+        // The leader is gone by then.
+        std::thread::sleep(Duration::from_millis(50));
+        unmapped(endpoint);
+        // SAFETY: the leader's stack stays, and the leader, which is at an end, does not use it.
+        let stage = unsafe { &mut *(stage as *mut Stage<'_>) };
+        spy(stage, || Some(seen(at as *const u8)))
+    };
+    std::thread::Builder::new().spawn(other).unwrap();
+    // SAFETY: ends this thread and no other; what its stack holds is never freed.
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
+    unreachable!("it has ended")
+}
+
+/// Writes to a memory after it has said that it has given it back.
+pub(super) fn forging_later(arguments: &Value, stage: &mut Stage<'_>) -> Result<()> {
+    let (endpoint, own, _) = raw_endpoint();
+    let fd = own.into_iter().next().unwrap();
+    let both = libc::PROT_READ | libc::PROT_WRITE;
+    let (one, two) = (map_all(&fd, both).unwrap(), map_all(&fd, both).unwrap());
+    tell(stage, &json!("has it"))?;
+    hear();
+    unmap(one);
+    let again = arguments["how"] == "maps again";
+    if again {
+        unmap(two);
+    }
+    unmapped(endpoint);
+    std::thread::sleep(Duration::from_millis(20));
+    let at = if again { map_all(&fd, both) } else { Some(two) };
+    let Some(at) = at else { stay() };
+    loop {
+        // SAFETY: the start of a mapping for writing.
+        FORGED.iter().enumerate().for_each(|(i, byte)| unsafe { at.add(i).write_volatile(*byte) });
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// Passes a descriptor of its memory on to another device, over a channel that is a socket.
+pub(super) fn passing_on(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
+    let (_, _, memory) = raw_endpoint();
+    tell(stage, &json!("has it"))?;
+    let (_, own, _) = raw_endpoint();
+    let passed = [memory[0].as_fd()];
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    let mut control_data = SendAncillaryBuffer::new(&mut space);
+    assert!(control_data.push(SendAncillaryMessage::ScmRights(&passed)));
+    let sent = sendmsg(&own[0], &[IoSlice::new(b"x")], &mut control_data, SendFlags::NOSIGNAL);
+    tell(stage, &json!(sent.map_or_else(|e| e.raw_os_error(), |_| 0)))?;
+    stay()
+}
+
+/// Takes what another device passes on.
+pub(super) fn taking(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
+    let (_, own, _) = raw_endpoint();
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    let mut control_data = RecvAncillaryBuffer::new(&mut space);
+    tell(stage, &json!("listens"))?;
+    let mut byte = [0];
+    let got = recvmsg(&own[0], &mut [IoSliceMut::new(&mut byte)], &mut control_data, RecvFlags::empty());
+    let mut passed = Vec::new();
+    for message in control_data.drain() {
+        if let RecvAncillaryMessage::ScmRights(fds) = message {
+            passed.extend(fds);
+        }
+    }
+    let (Ok(_), Some(fd)) = (got, passed.pop()) else { stay() };
+    spy(stage, || through(&fd))
+}
+
+/// Looks into the payload of a channel that it receives from, past the protocol.
+pub(super) fn peeking(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
+    let (_, _, others) = raw_endpoint();
+    let at = map_all(&others[1], libc::PROT_READ).unwrap();
+    tell(stage, &json!("has it"))?;
+    spy(stage, || Some(seen(at)))
+}
+
+/// Has both ends of nothing but a channel with another device, and keeps what it has when that is revoked: the memory would
+/// serve the two for ever.
+pub(super) fn colluding(arguments: &Value, stage: &mut Stage<'_>) -> Result<()> {
+    let (endpoint, own, others) = raw_endpoint();
+    let fd = if arguments["sends"] == true { &own[1] } else { &others[1] };
+    let at = map_all(fd, libc::PROT_READ);
+    tell(stage, &json!("has it"))?;
+    hear();
+    unmapped(endpoint);
+    let _kept = (at, own, others);
+    stay()
+}
+
+/// An honest device with a memory: the library's.
+pub(super) fn honest(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
+    let memory = loop {
+        stage.attendant.attend()?;
+        if let Ok(memory) = stage.attendant.memory("theirs") {
+            break memory;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    tell(stage, &json!("has it"))?;
+    let mut bytes = [0; 6];
+    let refused = loop {
+        stage.attendant.attend()?;
+        match memory.read(0, &mut bytes) {
+            Ok(()) => std::thread::sleep(Duration::from_millis(1)),
+            Err(e) => break e,
+        }
+    };
+    drop(memory);
+    stage.attendant.attend()?;
+    tell(stage, &json!(format!("{:?}", refused.kind())))?;
+    // Goes on with what it has, and says so as often as somebody listens.
+    stage.outlets[0].set_patience(datapipes_fabric::channel::Patience::NONE);
+    loop {
+        stage.attendant.attend()?;
+        std::thread::sleep(Duration::from_millis(5));
+        let _ = stage.outlets[0].send(b"\"lives\"", Default::default());
+    }
+}

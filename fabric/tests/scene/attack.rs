@@ -1,0 +1,79 @@
+//! Launching devices that attack, and honest ones beside them, which must not suffer.
+
+use datapipes_fabric::capability::Rights;
+use datapipes_fabric::channel::{Head, Shape, Trust};
+use datapipes_fabric::control::{Device, Event, Limits, Program, Session};
+use datapipes_fabric::device::Role;
+use datapipes_fabric::placement::{Flow, Graph, Placement};
+use datapipes_fabric::transport::Receiver;
+use serde_json::Value;
+
+use super::*;
+
+pub(crate) fn own_session() -> Session {
+    Session::start(&Program::This).unwrap()
+}
+
+pub(crate) fn attack(name: &str, arguments: Value) -> Role {
+    Role::Custom { name: name.into(), arguments }
+}
+
+/// An honest stream beside the attacker, which must not suffer.
+pub(crate) struct Bystander(Option<Flow>);
+
+impl Bystander {
+    pub(crate) fn new(session: &mut Session) -> Bystander {
+        let mut graph = Graph::new(Shape::new(2, 4096), Trust::Copy);
+        let device = graph.device("bystander", transform("forward"), Vec::new());
+        graph.connect(Graph::APPLICATION, device).unwrap();
+        graph.connect(device, Graph::APPLICATION).unwrap();
+        Bystander(Some(graph.start(session, Placement::DistributedResourceSide).unwrap()))
+    }
+
+    pub(crate) fn stays_well(mut self, session: &mut Session) {
+        let mut flow = self.0.take().unwrap();
+        let mut sender = flow.take_sender(0).unwrap().with_patience(LONG);
+        let mut receiver = flow.take_receiver(0).unwrap().with_patience(LONG);
+        for n in 0..10 {
+            sender.send(&bytes(n, 4096), Head::default()).unwrap();
+            let block = receiver.receive().unwrap();
+            assert_eq!(&*block, &bytes(n, 4096)[..]);
+            block.done().unwrap();
+        }
+        drop((sender, receiver));
+        flow.end(session).unwrap();
+    }
+}
+
+/// A device with a body of `attacker`, which tells what happened over a channel to the application.
+pub(crate) fn launch(session: &mut Session, name: &str, arguments: Value) -> (Device, Receiver) {
+    launch_within(session, name, arguments, Limits::default())
+}
+
+/// The same, with other limits.
+pub(crate) fn launch_within(session: &mut Session, name: &str, arguments: Value, limits: Limits) -> (Device, Receiver) {
+    let device = session.launch_within(name, attack(name, arguments), &[], limits).unwrap();
+    let confined = session.ready(device, LONG).unwrap();
+    assert!(confined.seccomp);
+    let cap = session.channel(Shape::new(4, 64 << 10)).unwrap();
+    let port = format!("{name}-{}", device.0.0);
+    let sends = session.delegate(cap, device.0, Rights::SEND).unwrap();
+    session.activate(sends, &port, Rights::SEND, Trust::Copy).unwrap();
+    session.activate(cap, &port, Rights::RECEIVE, Trust::Copy).unwrap();
+    session.run(device, &[], std::slice::from_ref(&port)).unwrap();
+    let receiver = session.receiver(&port, LONG).unwrap().with_patience(LONG);
+    (device, receiver)
+}
+
+pub(crate) fn told(receiver: &mut Receiver) -> Value {
+    let block = receiver.receive().unwrap();
+    let value = serde_json::from_slice(&block).unwrap();
+    block.done().unwrap();
+    value
+}
+
+pub(crate) fn end_of(session: &mut Session, device: Device) -> String {
+    let of_it = |e: &Event| matches!(e, Event::Ended { device: d, .. } if *d == device.0);
+    let Event::Ended { how, .. } = session.event_where(LONG, of_it).unwrap() else { unreachable!() };
+    how
+}
