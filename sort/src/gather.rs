@@ -72,7 +72,7 @@ impl<L: Layout> Gather<'_, L> {
         }
         let wanted = total.div_ceil(blocks.size as u64) as usize;
         let next = AtomicUsize::new(0);
-        let outcome: Mutex<(Result<()>, Vec<(usize, BlockDone)>)> = Mutex::new((Ok(()), Vec::with_capacity(wanted)));
+        let outcome = Mutex::new((Ok(()), Vec::<(usize, BlockDone)>::with_capacity(wanted)));
         team(self.arranger.threads.min(wanted), |_| {
             let work = || -> Result<()> {
                 loop {

@@ -25,7 +25,7 @@ pub(crate) enum Fate {
 
 /// A pipe in one of the flavors.
 pub(crate) enum AnyPipe {
-    Blocking(Pipe),
+    Blocking(Box<Pipe>),
     Runtime(RuntimePipe),
     Descriptor(PipeFd),
     /// A bare descriptor: what another process would have.

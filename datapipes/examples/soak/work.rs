@@ -203,7 +203,7 @@ impl Worker {
         let side = &self.sides[usize::from(rough)];
         let (from, to) = (self.locator(from), self.locator(to));
         Ok(match kind {
-            0 => AnyPipe::Blocking(side.machine.connect_with(from, to, &connect.constraints)?),
+            0 => AnyPipe::Blocking(Box::new(side.machine.connect_with(from, to, &connect.constraints)?)),
             1 => AnyPipe::Descriptor(side.runtime.connect_fd_with(from, to, &ask)?),
             2 => AnyPipe::Packets(side.runtime.connect_raw_fd(from, to, &ask)?.0),
             _ => AnyPipe::Runtime(side.runtime.connect_with(from, to, &connect)?),

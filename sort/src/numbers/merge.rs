@@ -18,7 +18,7 @@ pub(crate) enum Inflow<'a, T, L> {
     /// All of it in memory.
     Memory(&'a [T]),
     /// Read from a run.
-    Run(Source<'a, L>),
+    Run(Box<Source<'a, L>>),
 }
 
 impl<T: Unsigned, L: Layout> Inflow<'_, T, L> {
@@ -134,11 +134,11 @@ pub(crate) fn merge_part<L: Layout>(
 ) -> Result<Counts> {
     match numbers.kind.width() {
         4 => {
-            let inflows = sources.into_iter().map(Inflow::<u32, L>::Run).collect();
+            let inflows = sources.into_iter().map(|s| Inflow::<u32, L>::Run(Box::new(s))).collect();
             merge_into(numbers, inflows, unique, decode, out, progress)
         }
         _ => {
-            let inflows = sources.into_iter().map(Inflow::<u64, L>::Run).collect();
+            let inflows = sources.into_iter().map(|s| Inflow::<u64, L>::Run(Box::new(s))).collect();
             merge_into(numbers, inflows, unique, decode, out, progress)
         }
     }
