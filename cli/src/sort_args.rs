@@ -104,6 +104,16 @@ impl Parsed {
     pub(crate) fn buffer_bytes(&self, physical_bytes: u64) -> Option<u64> {
         self.buffer_sizes.iter().map(|size| size.resolve(physical_bytes)).max()
     }
+
+    /// Bytes of a record, where all have the same.
+    pub(crate) fn record_len(&self) -> Option<usize> {
+        match self.format {
+            Format::Lines => None,
+            Format::Records(shape) => Some(shape.len_bytes),
+            Format::U32 => Some(4),
+            Format::U64 | Format::I64 | Format::F64 => Some(8),
+        }
+    }
 }
 
 /// A command line that makes none. `Display` is all that goes to stderr.

@@ -107,7 +107,7 @@ fn runs_go_where_the_list_says() {
 }
 
 #[test]
-fn sorted_streams_are_merged_by_way_of_the_places() {
+fn sorted_streams_are_merged_as_they_come() {
     let folder = folder();
     let (one, other, fifo) = (folder.path("one"), folder.path("other"), folder.path("fifo"));
     good(dpipe().args(["gen", "lines", "9M", "--seed", "1"]).arg(&one));
@@ -124,7 +124,7 @@ fn sorted_streams_are_merged_by_way_of_the_places() {
     assert!(out.status.success(), "{told}");
     let report = json(&told);
     let placed: Vec<u64> = report["spill"].as_array().unwrap().iter().map(|s| s["bytes"].as_u64().unwrap()).collect();
-    assert!(placed[0] == 3 << 20 && placed[1] > 4 << 20, "{report}");
+    assert_eq!(placed, [0, 0], "{report}");
     let theirs = run(Command::new("sort").env("LC_ALL", "C").arg("-m").arg(&one).arg(&other));
     assert!(out.stdout == theirs.stdout);
 }

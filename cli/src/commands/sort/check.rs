@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use datapipes::{Machine, Result};
+use datapipes::{Error, ErrorKind, Machine, Result};
 use datapipes_sort::Input;
 
 use super::disorder::{Disorder, Rule, Search, float, signed, unsigned};
@@ -33,7 +33,12 @@ pub(super) fn run(parsed: &Parsed, quiet: bool) -> Result<Verdict> {
         }
         other => each_piece(other, look)?,
     }
-    let Some(disorder) = search.finish() else { return Ok(Verdict::Good) };
+    let found = search.finish().map_err(|left| {
+        let len = parsed.record_len().unwrap_or(1);
+        let why = format!("its length is not a multiple of the record length {len}: {left} bytes are left over");
+        Error::new(ErrorKind::InvalidInput, "check", format!("{}: {why}", Path::new(&name).display()))
+    })?;
+    let Some(disorder) = found else { return Ok(Verdict::Good) };
     if !quiet {
         tell(name.as_bytes(), &rule, &disorder);
     }

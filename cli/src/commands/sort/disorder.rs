@@ -125,17 +125,18 @@ impl<'a> Search<'a> {
         self.found.is_some()
     }
 
-    /// What was found. A last line may lack its terminator; bytes that are less than a record are no record.
-    pub(super) fn finish(mut self) -> Option<Disorder> {
-        if self.found.is_none()
-            && !self.carry.is_empty()
-            && let Rule::Lines { terminator, .. } = self.rule
-        {
+    /// What was found. A last line may lack its terminator.
+    ///
+    /// # Errors
+    /// The number of bytes at the end that are less than a record, where nothing was found before them.
+    pub(super) fn finish(mut self) -> Result<Option<Disorder>, usize> {
+        if self.found.is_none() && !self.carry.is_empty() {
+            let Rule::Lines { terminator, .. } = self.rule else { return Err(self.carry.len()) };
             let mut rest = std::mem::take(&mut self.carry);
             rest.push(*terminator);
             self.after_last(&rest);
         }
-        self.found
+        Ok(self.found)
     }
 
     /// A record after the last one of the piece before.
@@ -165,7 +166,7 @@ mod tests {
     fn search(rule: &Rule, strict: bool, bytes: &[u8], piece: usize) -> Option<(u64, Vec<u8>)> {
         let mut search = Search::new(rule, strict);
         let _ = bytes.chunks(piece).find(|p| search.push(p));
-        search.finish().map(|d| (d.record, d.bytes))
+        search.finish().unwrap().map(|d| (d.record, d.bytes))
     }
 
     #[test]

@@ -1,0 +1,174 @@
+//! What a machine, a shell or a parent holds back: descriptors, address space, threads; and files that are not what they say.
+//!
+//! Every case is one command line of a shell, in which `$D` is the program.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod scene;
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use scene::{Folder, folder, is_root, on_path};
+
+/// What a shell's command line came to: its exit code, output and errors.
+fn shell(folder: &Folder, line: &str) -> (Option<i32>, String, String) {
+    let mut command = Command::new("timeout");
+    command.args(["-s", "KILL", "300", "bash", "-c", line]).current_dir(folder.at());
+    let command = command.env("LC_ALL", "C").env("D", env!("CARGO_BIN_EXE_dpipe")).stdin(Stdio::null());
+    let output = command.output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+fn good(folder: &Folder, line: &str) -> String {
+    let (code, out, err) = shell(folder, line);
+    assert_eq!(code, Some(0), "{line}: {err}");
+    out
+}
+
+#[test]
+fn many_files_need_few_descriptors() {
+    let folder = folder();
+    for i in 0..1100 {
+        fs::write(folder.path(&format!("s{i:04}")), format!("b {i}\nc {i}\n")).unwrap();
+    }
+    good(&folder, "cat s* | sort > expected");
+    for (limit, files) in [(1024, "s*"), (64, "s*"), (24, "s00[0-3]*")] {
+        good(&folder, &format!("cat {files} | sort > expected; cat {files} | sort -m > merged_by_gnu"));
+        for options in ["", "-m", "-m --batch-size=7", "-u", "-mu"] {
+            let line = format!("ulimit -n {limit}; $D sort {options} -T . {files} -o sorted && cmp sorted expected");
+            good(&folder, &line);
+        }
+    }
+    // Large files have pipes of their own, as long as there are descriptors for them.
+    for i in 0..20 {
+        good(&folder, &format!("seq {i} 20 900000 | sed s/^/x/ | sort > large{i}"));
+    }
+    good(&folder, "sort -m large* > expected");
+    for options in ["", "-m", "-m -S 20M"] {
+        good(&folder, &format!("ulimit -n 24; $D sort {options} -T . large* -o sorted && cmp sorted expected"));
+    }
+}
+
+#[test]
+fn named_pipes_that_are_written_one_after_the_other() {
+    let folder = folder();
+    good(&folder, "mkfifo one two; seq 300000 > numbers; sort numbers numbers > expected");
+    // The second pipe has no writer before the first one was read to its end.
+    let line = "(cat numbers > one; cat numbers > two) & $D sort one two -o sorted; wait; cmp sorted expected";
+    good(&folder, line);
+    let line =
+        "(sort numbers > one; sort numbers > two) & $D sort one two -S 16M -T . -o sorted; wait; cmp sorted expected";
+    good(&folder, line);
+}
+
+#[test]
+fn merging_streams_ends_with_whoever_reads() {
+    let folder = folder();
+    assert_eq!(good(&folder, "$D sort -m -T /nowhere <(yes a) <(yes b) | head -1"), "a\n");
+    assert_eq!(good(&folder, "printf '1\\n3\\n' | $D sort -m -T /nowhere - <(echo 2)"), "1\n2\n3\n");
+    assert_eq!(good(&folder, "$D sort -m -T /nowhere /dev/null /dev/null"), "");
+    assert_eq!(good(&folder, "$D sort -mu -T /nowhere <(yes a | head -100000) <(echo b)"), "a\nb\n");
+}
+
+#[test]
+fn address_space_is_taken_as_it_is_needed() {
+    let folder = folder();
+    fs::write(folder.path("small"), "b\na\nc\n").unwrap();
+    good(&folder, "seq 900000 | sed 's/^/a rather long line of text that repeats /' > large; sort large > expected");
+    for limit in [200_000, 1_000_000, 4_000_000] {
+        assert_eq!(good(&folder, &format!("ulimit -v {limit}; $D sort small")), "a\nb\nc\n", "{limit}");
+        assert_eq!(good(&folder, &format!("ulimit -v {limit}; $D sort -S 8G small")), "a\nb\nc\n", "{limit}");
+        good(&folder, &format!("ulimit -v {limit}; $D sort -T . large -o sorted && cmp sorted expected"));
+    }
+}
+
+#[test]
+fn files_whose_length_is_not_what_they_say() {
+    let folder = folder();
+    for file in
+        ["/proc/self/limits", "/proc/cpuinfo", "/sys/kernel/mm/transparent_hugepage/enabled", "/proc/filesystems"]
+    {
+        if fs::File::open(file).is_err() {
+            println!("SKIPPED: files_whose_length_is_not_what_they_say: {file} cannot be opened");
+            continue;
+        }
+        good(&folder, &format!("cat {file} > copy; $D sort copy > expected; $D sort {file} > sorted"));
+        if file != "/proc/cpuinfo" {
+            // Clock rates change from one look to the next.
+            good(&folder, "cmp sorted expected");
+        }
+        good(&folder, &format!("test $($D sort {file} | wc -l) = $($D sort -m {file} | wc -l)"));
+        good(&folder, &format!("test $(cat {file} | wc -l) = $($D sort -m {file} | wc -l)"));
+    }
+    // A file that is one hole has no blocks either.
+    good(&folder, "truncate -s 3000000 hole; $D sort -z -u hole | cmp - <(printf '\\0')");
+}
+
+#[test]
+fn records_that_are_not_whole() {
+    let folder = folder();
+    fs::write(folder.path("partial"), [7; 250]).unwrap();
+    fs::write(folder.path("whole"), [7; 300]).unwrap();
+    for options in ["", "-m", "-c", "-C", "-u", "-m --batch-size=2 whole whole whole"] {
+        for file in ["partial", "- < partial", "<(cat partial)"] {
+            let (code, _, err) = shell(&folder, &format!("$D sort --records -T . {options} {file}"));
+            assert_eq!(code, Some(2), "{options} {file}: {err}");
+            assert!(err.contains("not a multiple of the record length 100: 50 bytes"), "{options} {file}: {err}");
+        }
+    }
+    let (code, _, err) = shell(&folder, "$D sort --u64 -c partial");
+    assert_eq!((code, err.contains("the record length 8: 2 bytes")), (Some(2), true), "{err}");
+}
+
+#[test]
+fn duplicates_need_no_room() {
+    // The output and the runs of a file of duplicates are short, so a place that is too small for the input will do.
+    let folder = folder();
+    if !is_root() {
+        println!("SKIPPED: duplicates_need_no_room: only root may mount");
+        return;
+    }
+    good(&folder, "yes 'the same line again and again' | head -c 64M > input; mkdir small");
+    let (code, _, err) = shell(&folder, "mount -t tmpfs -o size=4m tmpfs small");
+    if code != Some(0) {
+        println!("SKIPPED: duplicates_need_no_room: {err}");
+        return;
+    }
+    let ended = shell(&folder, "$D sort -u -S 16M -T small input -o small/sorted && cat small/sorted");
+    let unmounted = shell(&folder, "umount -l small");
+    assert_eq!(ended.1, "the same line again and again\n", "{}", ended.2);
+    assert_eq!(unmounted.0, Some(0), "{}", unmounted.2);
+}
+
+#[test]
+fn threads_that_cannot_be_had() {
+    let folder = folder();
+    if !is_root() || !on_path("setpriv") {
+        println!("SKIPPED: threads_that_cannot_be_had: root is needed, to be another user whose threads are counted");
+        return;
+    }
+    good(
+        &folder,
+        "chmod 777 .; seq 900000 | sed 's/^/a rather long line of text that repeats /' > large; sort large > expected",
+    );
+    good(&folder, "cp $D ./dpipe; $D gen u64 24M numbers; $D sort --u64 numbers -o expected64");
+    // A user that nobody else is, with a limit that one thread meets.
+    let as_other = "setpriv --reuid 54321 --regid 54321 --clear-groups";
+    let probe = shell(&folder, &format!("{as_other} true"));
+    if probe.0 != Some(0) {
+        println!("SKIPPED: threads_that_cannot_be_had: {}", probe.2);
+        return;
+    }
+    for (line, expected) in [
+        ("sort -S 16M -T . large", "expected"),
+        ("sort large", "expected"),
+        ("sort --parallel=8 -u -S 20M -T . large", "expected"),
+        ("sort --u64 -S 16M -T . numbers", "expected64"),
+    ] {
+        for limit in [1, 2, 3] {
+            let limited = format!("{as_other} bash -c 'ulimit -u {limit}; exec ./dpipe {line} > out.{limit}'");
+            good(&folder, &format!("{limited} && cmp out.{limit} {expected}"));
+        }
+    }
+}
