@@ -87,7 +87,8 @@ fn files_are_made_at_the_door() {
             _ => {}
         }
     }
-    let why = "go through `Draft` or `OutputFile` (core/src/locator/draft.rs), or are listed in this test with a reason";
+    let why =
+        "go through `Draft` or `OutputFile` (core/src/locator/draft.rs), or are listed in this test with a reason";
     assert!(wrong.is_empty(), "these make files; they {why}:\n{}", wrong.join("\n"));
     let stale: Vec<&str> = OTHERS.iter().map(|(name, _)| *name).filter(|name| !met.contains(name)).collect();
     assert!(stale.is_empty(), "these make no files any more: {stale:?}");
