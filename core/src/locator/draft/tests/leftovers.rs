@@ -1,5 +1,6 @@
 //! Hidden names: those that the dead left, those of the living, and file systems that need them.
 
+use std::cell::RefCell;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
@@ -128,4 +129,24 @@ fn through_file_systems_of_processes() {
         drop(Draft::beside(&path).unwrap());
         settles_on(&mounted, &["f"]);
     }
+}
+
+#[test]
+fn a_child_leaves_its_parents_files_alone() {
+    let scene = Scene::new();
+    let path = scene.put("f", 0o644);
+    without(&[no_nameless()], || {
+        let (draft, output) = (replacing(&path), OutputFile::open(&path, FileMode::USUAL).unwrap());
+        let hidden = draft.hidden.clone().unwrap();
+        let (draft, output) = (RefCell::new(Some(draft)), RefCell::new(Some(output)));
+        datapipes_testkit::child::in_child(&|| {
+            let error = draft.borrow_mut().take().unwrap().publish(3).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Forked, "{error}");
+            drop(output.borrow_mut().take());
+        });
+        assert!(scene.path(hidden.to_str().unwrap()).exists());
+        drop(output.borrow_mut().take());
+        publish(draft.borrow_mut().take().unwrap()).unwrap();
+    });
+    assert_eq!((scene.names(), text(&path)), (vec!["f".to_owned()], "new bytes".to_owned()));
 }
