@@ -166,3 +166,24 @@ fn a_snapshot_that_cannot_be_written_leaves_the_old_one() {
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
     nothing_else(file.path(), 1);
 }
+
+#[test]
+fn a_snapshot_is_as_private_as_its_file() {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let set = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    let file = File::with(&noise(LEN, 8));
+    set(file.path(), 0o600);
+    let (snapshot, _) = saved(&file, Policy::default());
+    assert_eq!(mode(&snapshot), 0o600, "new");
+    // It is replaced later, so its owner may write to it, and what its owner made of it stays.
+    std::fs::remove_file(&snapshot).unwrap();
+    set(file.path(), 0o440);
+    saved(&file, Policy::default());
+    assert_eq!(mode(&snapshot) | 0o040, 0o640, "of a file that is write-protected; the umask may take from it");
+    set(&snapshot, 0o600);
+    set(file.path(), 0o644);
+    saved(&file, Policy::default());
+    assert_eq!(mode(&snapshot), 0o600, "replaced");
+    std::fs::remove_file(&snapshot).unwrap();
+}

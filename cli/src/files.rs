@@ -28,13 +28,17 @@ pub(crate) fn draw(path: &Path, picture: &str) -> Result<()> {
     Ok(())
 }
 
-/// Publishes a file, and says so where it was not done by giving it its name.
-pub(crate) fn publish(draft: Draft, len: u64) -> Result<()> {
+/// Publishes a file, and says so where it was not done by giving it its name. True where its bytes were copied to another
+/// file than the one that was written.
+pub(crate) fn publish(draft: Draft, len: u64) -> Result<bool> {
     let path = draft.path().display().to_string();
-    if let Published::InPlace(reason) = draft.publish(len)? {
-        complain(&format!("dpipe: {} was written in place, because {reason}\n", path));
+    match draft.publish(len)? {
+        Published::InPlace(reason) => {
+            complain(&format!("dpipe: {path} was written in place, because {reason}\n"));
+            Ok(true)
+        }
+        Published::New | Published::Replaced => Ok(false),
     }
-    Ok(())
 }
 
 /// A folder to work in, which only its owner may enter. It vanishes with this value and everything in it, unless it is to

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use scene::{Folder, folder, is_root, on_path};
+use datapipes_testkit::Mounted;
+use scene::{folder, is_root, on_path};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 const DPIPE: &str = env!("CARGO_BIN_EXE_dpipe");
@@ -94,34 +95,9 @@ fn killed_with_a_hidden_name_as_number_one() {
     assert_eq!(hidden(folder.at()), Vec::<PathBuf>::new());
 }
 
-/// A folder seen through a file system that has no files without names.
-struct Bind<'a> {
-    folder: &'a Folder,
-}
-
-impl<'a> Bind<'a> {
-    fn mount(test: &str, folder: &'a Folder) -> Option<Bind<'a>> {
-        for name in ["below", "view"] {
-            fs::create_dir(folder.path(name)).unwrap();
-        }
-        match Command::new("bindfs").arg(folder.path("below")).arg(folder.path("view")).output() {
-            Ok(output) if output.status.success() => Some(Bind { folder }),
-            Ok(output) => {
-                println!("SKIPPED: {test}: bindfs: {}", String::from_utf8_lossy(&output.stderr).trim());
-                None
-            }
-            Err(e) => {
-                println!("SKIPPED: {test}: bindfs: {e}");
-                None
-            }
-        }
-    }
-}
-
-impl Drop for Bind<'_> {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.folder.path("view")).status();
-    }
+/// A file system that has no files without names; a line says why not.
+fn mounted(test: &str) -> Option<Mounted> {
+    Mounted::bindfs(env!("CARGO_TARGET_TMPDIR")).map_err(|why| println!("SKIPPED: {test}: {why}")).ok()
 }
 
 /// Waits for something that comes, or panics after a long time.
@@ -139,9 +115,8 @@ fn the_living_keep_their_names_and_the_dead_do_not() {
     if !namespaces(TEST) {
         return;
     }
-    let folder = folder();
-    let Some(_bind) = Bind::mount(TEST, &folder) else { return };
-    let (view, below) = (folder.path("view"), folder.path("below"));
+    let Some(bind) = mounted(TEST) else { return };
+    let (folder, view, below) = (folder(), bind.at(), bind.behind(""));
     fs::write(folder.path("in"), "2\n1\n").unwrap();
     let waiting = |output: &str| {
         let mut command = Command::new(DPIPE);
@@ -181,9 +156,8 @@ fn the_living_keep_their_names_and_the_dead_do_not() {
 #[test]
 fn sorting_where_files_need_names() {
     const TEST: &str = "sorting_where_files_need_names";
-    let folder = folder();
-    let Some(_bind) = Bind::mount(TEST, &folder) else { return };
-    let view = folder.path("view");
+    let Some(bind) = mounted(TEST) else { return };
+    let view = bind.at();
     let made = Command::new(DPIPE).args(["gen", "lines", "40M"]).arg(view.join("in")).output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let sum = || {
@@ -193,7 +167,7 @@ fn sorting_where_files_need_names() {
     let before = sum();
     // Runs are spilled there, too.
     let mut command = Command::new(DPIPE);
-    command.args(["sort", "-S16M", "--json", "-T"]).arg(&view).arg(view.join("in")).arg("-o").arg(view.join("in"));
+    command.args(["sort", "-S16M", "--json", "-T"]).arg(view).arg(view.join("in")).arg("-o").arg(view.join("in"));
     let done = command.env("LC_ALL", "C").output().unwrap();
     let error = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{error}");
@@ -204,5 +178,5 @@ fn sorting_where_files_need_names() {
     assert_eq!(after["sorted"], true, "{after}");
     assert_eq!((&after["records"], &after["checksum"]), (&before["records"], &before["checksum"]));
     // Scratch files are the file system's own to remove, when it hears that they are closed.
-    until("the end of the scratch files", || fs::read_dir(folder.path("below")).unwrap().count() == 1);
+    until("the end of the scratch files", || fs::read_dir(bind.behind("")).unwrap().count() == 1);
 }

@@ -4,6 +4,9 @@
 
 mod scene;
 
+use std::io::Read;
+use std::process::Stdio;
+
 use scene::twins::{Case, Twins, Who, case};
 
 const CASES: &[Case] = &[
@@ -60,6 +63,13 @@ const CASES: &[Case] = &[
     case("an ACL that forbids", "echo old > out; setfacl -m u:2:---,m::r out", "$TOOL in -o out", Who::Any),
     case("a folder's ACL", "mkdir d; setfacl -d -m u:2:rw,o::- d", "umask 022; $TOOL in -o d/out", Who::Any),
     case("no ACL in a folder with one", "mkdir d; echo old > d/out; setfacl -d -m u:2:rw d", INTO_D, Who::Any),
+    case(
+        "a label",
+        "echo old > out; setfattr -n security.note -v x out; setfattr -n trusted.note -v y out",
+        INTO,
+        Who::Mounts,
+    ),
+    case("the longest name", "echo old > $(printf %0255d 0)", "$TOOL in -o $(printf %0255d 0)", Who::Any),
     case("flags", "echo old > out; chattr +dA out", "$TOOL in -o out", Who::Any),
     case("a file that is running", "cp $(command -v sleep) out", RUNNING, Who::Any),
     case("a group's folder", "mkdir d; chgrp 100 d; chmod 2770 d", INTO_D, Who::Any),
@@ -103,6 +113,7 @@ const CASES: &[Case] = &[
     case("without /proc and rights", "chmod 777 .", NO_PROC_NOBODY, Who::Mounts),
 ];
 
+const INTO: &str = "$TOOL in -o out";
 const MERGE: &str = "$TOOL -m a b -o out";
 const INTO_D: &str = "umask 022; $TOOL in -o d/out";
 const NAMELESS: &str = "exec 3<> gone; rm gone; $TOOL in -o /dev/fd/3; r=$?; cat /dev/fd/3 > got; exit $r";
@@ -156,6 +167,7 @@ const COPIES: &[Case] = &[
     case("an extended attribute", "echo old > out; setfattr -n user.note -v kept out", "$TOOL in out", Who::Any),
     case("an ACL", "echo old > out; setfacl -m u:2:rw out", "$TOOL in out", Who::Any),
     case("a folder's ACL", "mkdir d; setfacl -d -m u:2:rw,o::- d", "umask 022; $TOOL in d/out", Who::Any),
+    case("a private file under a folder's ACL", "chmod 600 in; mkdir d; setfacl -d -m u:2:rw d", COPY_D, Who::Any),
     case("over a write-protected file", "echo old > out; chmod 444 out", "$TOOL in out", Who::Nobody),
     case(
         "over a file in a write-protected folder",
@@ -170,6 +182,7 @@ const COPIES: &[Case] = &[
     case("to a descriptor", "echo old > out", "$TOOL in /dev/fd/3 3<> out", Who::Any),
 ];
 
+const COPY_D: &str = "umask 022; $TOOL in d/out";
 const COPY_MOUNT: &str = "$TOOL d/f e/f; r=$?; umount e; exit $r";
 const COPY_MOUNTED: &str = "$TOOL in out; r=$?; umount out; exit $r";
 
@@ -184,4 +197,53 @@ fn copies_are_as_cp_leaves_them() {
         same_code: false,
     };
     twins.compare(COPIES);
+}
+
+#[test]
+fn copies_in_place_are_compared_where_they_are() {
+    let folder = scene::folder();
+    std::fs::write(folder.path("in"), vec![7; 100_000]).unwrap();
+    std::fs::write(folder.path("out"), "old").unwrap();
+    std::fs::hard_link(folder.path("out"), folder.path("other")).unwrap();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_dpipe"));
+    let done = command.args(["copy", "--verify", "--json", "in", "out"]).current_dir(folder.at()).output().unwrap();
+    let error = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success() && error.contains("in place, because it has 2 names"), "{error}");
+    assert_eq!(scene::json(std::str::from_utf8(&done.stdout).unwrap())["verified"], true);
+    assert!(std::fs::read(folder.path("other")).unwrap() == vec![7; 100_000]);
+}
+
+#[test]
+fn a_lease_of_another_process_ends_in_place() {
+    const HOLDER: &str = "
+import fcntl, os, signal, sys
+fd = os.open('out', os.O_RDONLY)
+signal.signal(signal.SIGIO, lambda *_: fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK))
+fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+print('held', flush=True)
+sys.stdin.read()
+";
+    if !scene::on_path("python3") {
+        println!("SKIPPED: a_lease_of_another_process_ends_in_place: there is no python3");
+        return;
+    }
+    let folder = scene::folder();
+    std::fs::write(folder.path("in"), "2\n1\n").unwrap();
+    std::fs::write(folder.path("out"), "old").unwrap();
+    let mut holder = std::process::Command::new("python3");
+    holder.args(["-c", HOLDER]).current_dir(folder.at()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut holder = holder.spawn().unwrap();
+    let mut held = [0; 5];
+    if holder.stdout.take().unwrap().read_exact(&mut held).is_err() {
+        println!("SKIPPED: a_lease_of_another_process_ends_in_place: no lease can be had here");
+        return;
+    }
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_dpipe"));
+    let done = command.args(["sort", "--json", "in", "-o", "out"]).current_dir(folder.at()).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let report = scene::json(std::str::from_utf8(&done.stdout).unwrap());
+    assert_eq!(report["output"]["why"], "another process had a lease on it");
+    assert_eq!(std::fs::read_to_string(folder.path("out")).unwrap(), "1\n2\n");
+    drop(holder.stdin.take());
+    holder.wait().unwrap();
 }

@@ -27,4 +27,4 @@ pub use folder::Folder;
 pub use mounted::Mounted;
 #[cfg(shuttle)]
 pub use schedules::schedules;
-pub use without::{RefusedCall, without_calls};
+pub use without::{RefusedCall, RefusedUse, without_calls};

@@ -235,7 +235,7 @@ fn write(machine: &Machine, path: &Path, memory: &Dram, mode: FileMode) -> Resul
     draft.ssd().preallocate(len)?;
     let constraints = Constraints { typical_len: Some(len), ..Constraints::default() };
     machine.connect_with(memory, draft.ssd(), &constraints)?.transfer(Span { source: 0, target: 0, len })?;
-    files::publish(draft, len)
+    files::publish(draft, len).map(|_| ())
 }
 
 /// What a folder holds, for people.

@@ -217,28 +217,33 @@ fn copy(machine: &Machine, args: &Args, source: &Place, target: Target, len: u64
     let started = Instant::now();
     target.place.sync()?;
     let sync_seconds = started.elapsed().as_secs_f64();
-    let verified = if args.verify {
-        done.store(0, Relaxed);
-        let state = || State { phase: "comparing", done: done.load(Relaxed), total: len };
-        let difference =
-            progress::during(visible, state, || verify::first_difference(machine, source, &target.place, len, &done))?;
-        if let Some(at) = difference {
-            complain(&format!("dpipe copy: {} and {} differ at byte {at}\n", args.source, args.target));
-        }
-        Some(difference.is_none())
-    } else {
-        None
-    };
+    let mut verified = if args.verify { Some(equal(machine, args, source, &target.place, len)?) } else { None };
     // What is not equal does not get the name.
     if let Some(draft) = target.draft
         && verified != Some(false)
     {
-        files::publish(draft, len)?;
+        let path = draft.path().to_path_buf();
+        // Where the bytes were copied into the file that was there, what counts is what it has.
+        if files::publish(draft, len)? && args.verify {
+            verified = Some(equal(machine, args, source, &Place::Ssd(Ssd::open(path)?), len)?);
+        }
     }
     let route = Route { source: args.source.clone(), target: args.target.clone(), ..pipe.route().clone() };
     let report = Report { source: args.source.clone(), target: args.target.clone(), ..pipe.report() };
     let gb_per_s = amount::gb_s(len, seconds);
     Ok(Outcome { bytes: len, seconds, sync_seconds, gb_per_s, cpu_seconds, verified, route, report })
+}
+
+/// Whether both ends have the same bytes; a line says where they do not.
+fn equal(machine: &Machine, args: &Args, source: &Place, target: &Place, len: u64) -> Result<bool> {
+    let done = AtomicU64::new(0);
+    let state = || State { phase: "comparing", done: done.load(Relaxed), total: len };
+    let compare = || verify::first_difference(machine, source, target, len, &done);
+    let difference = progress::during(progress::wanted(), state, compare)?;
+    if let Some(at) = difference {
+        complain(&format!("dpipe copy: {} and {} differ at byte {at}\n", args.source, args.target));
+    }
+    Ok(difference.is_none())
 }
 
 /// How many bytes each end has before it starts over.

@@ -44,6 +44,7 @@ use rustix::io::Errno;
 
 use super::Ssd;
 use crate::error::{Error, ErrorKind, Result};
+use crate::process::Owner;
 pub use decide::{Held, InPlaceReason, TargetKind};
 use decide::{Way, decide};
 use folder::Folder;
@@ -97,6 +98,7 @@ pub struct Draft {
     /// The file that it is to replace, open for writing.
     there: Option<OwnedFd>,
     whole: Whole,
+    owner: Owner,
 }
 
 /// What counts more where a rename would cost the replaced file something.
@@ -168,13 +170,13 @@ impl Draft {
                         let _ = folder.remove(hidden);
                     }
                 })?;
-                Ok(Draft { ssd, shown, place, hidden, naming, mode, there, whole })
+                Ok(Draft { ssd, shown, place, hidden, naming, mode, there, whole, owner: Owner::here() })
             }
             // Nothing can be made beside it, so it is completed elsewhere.
             None => {
                 let ssd = Ssd::scratch_in(&std::env::temp_dir())?;
                 let (hidden, naming, mode) = (None, Naming::ByDescriptor, names::PRIVATE);
-                Ok(Draft { ssd, shown, place: None, hidden, naming, mode, there, whole })
+                Ok(Draft { ssd, shown, place: None, hidden, naming, mode, there, whole, owner: Owner::here() })
             }
         }
     }
@@ -218,8 +220,10 @@ impl Draft {
     ///
     /// # Errors
     /// `NoSpace`, `Device` from making it durable; what naming it meets. Nothing of it is left then, and what was there is
-    /// as it was, unless the error says that it was being written in place.
+    /// as it was, unless the error says that it was being written in place. `Forked` in a child of the process that made
+    /// it, where dropping it does nothing.
     pub fn publish(mut self, len: u64) -> Result<Published> {
+        self.owner.check("publish")?;
         if self.ssd.len()? != len {
             self.ssd.set_len(len)?;
         }
@@ -387,7 +391,7 @@ fn never_whole(reason: &InPlaceReason) -> Option<i32> {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        if let (Some((folder, _)), Some(hidden)) = (&self.place, &self.hidden) {
+        if let (Some((folder, _)), Some(hidden), true) = (&self.place, &self.hidden, self.owner.is_here()) {
             // It may be gone already, which is what is wanted.
             let _ = folder.remove(hidden);
         }

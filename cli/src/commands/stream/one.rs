@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use datapipes::{Draft, Error, ErrorKind, Result};
+use datapipes::{Draft, Error, ErrorKind, Result, Ssd};
 use datapipes_fabric::channel::Patience;
 use datapipes_fabric::control::{Event, Program, Session};
 use datapipes_fabric::device::{Place, Report, Role, Spread};
@@ -118,11 +118,13 @@ pub(super) fn run(job: &Job, placement: Placement) -> Result<Run> {
         None if keeps_bytes => (arrived, arrived, "sent"),
         None => (arrived, sunk, "sink"),
     };
-    let on_disk = read_back(&draft)?;
+    let mut on_disk = read_back(draft.ssd())?;
     let agrees_with_origin = job.due.is_none_or(|(replayed, _)| replayed == sent);
-    let verified = agrees_with_origin && arrived == sent && sunk == due && on_disk == due;
-    if verified {
-        files::publish(draft, on_disk.bytes)?;
+    let mut verified = agrees_with_origin && arrived == sent && sunk == due && on_disk == due;
+    // Where the bytes were copied into the file that was there, what counts is what it has.
+    if verified && files::publish(draft, on_disk.bytes)? {
+        on_disk = read_back(&Ssd::open(&job.to)?)?;
+        verified = on_disk == due;
     }
     let seconds = ended_ns.saturating_sub(samples[0].since_ns) as f64 / 1e9;
     let gb_per_s = crate::amount::gb_s(sent.bytes, seconds);
@@ -246,8 +248,8 @@ fn sum_of(device: Option<&Device>, name: &str) -> Result<Sum> {
 }
 
 /// What the file has, from the device where the kernel lets its pages go.
-fn read_back(draft: &Draft) -> Result<Sum> {
-    let fd = draft.ssd().file().cached_fd();
+fn read_back(file: &Ssd) -> Result<Sum> {
+    let fd = file.file().cached_fd();
     // A hint: what stays in the page cache is read from there.
     let _ = fadvise(fd, 0, None, Advice::DontNeed);
     let mut sum = Summing::default();

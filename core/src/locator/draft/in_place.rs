@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use super::decide::InPlaceReason;
 use crate::error::{Error, Result};
 use crate::locator::Ssd;
+use crate::process::Owner;
 
 /// An open file whose bytes are to be replaced. Until [`begin`](Self::begin) it is untouched.
 ///
@@ -20,11 +21,12 @@ pub struct InPlace {
     ssd: Ssd,
     reason: InPlaceReason,
     begun: AtomicBool,
+    owner: Owner,
 }
 
 impl InPlace {
     pub(super) fn new(file: OwnedFd, path: &Path, reason: InPlaceReason) -> Result<InPlace> {
-        Ok(InPlace { ssd: Ssd::from_fd(file, path)?, reason, begun: AtomicBool::new(false) })
+        Ok(InPlace { ssd: Ssd::from_fd(file, path)?, reason, begun: AtomicBool::new(false), owner: Owner::here() })
     }
 
     /// The file, to be written to after [`begin`](Self::begin).
@@ -46,8 +48,9 @@ impl InPlace {
     /// bytes stay.
     ///
     /// # Errors
-    /// `NoSpace` with the file untouched; what the kernel says.
+    /// `NoSpace` with the file untouched; `Forked` in a child of the process that opened it; what the kernel says.
     pub fn begin(&self, len: Option<u64>) -> Result<()> {
+        self.owner.check("write in place")?;
         let (old_len, fd) = (self.ssd.len()?, self.fd());
         if let Some(len) = len {
             self.reserve(len, old_len)?;
@@ -87,8 +90,9 @@ impl InPlace {
     /// Cuts the file to its length and makes it durable.
     ///
     /// # Errors
-    /// `NoSpace`, `Device`: the file is incomplete then.
+    /// `NoSpace`, `Device`: the file is incomplete then. `Forked` in a child of the process that opened it.
     pub fn publish(self, len: u64) -> Result<InPlaceReason> {
+        self.owner.check("publish")?;
         let incomplete = |e: Error| e.advice(format!("it was written in place, because {}", self.reason));
         if self.ssd.len().map_err(incomplete)? != len {
             self.ssd.set_len(len).map_err(incomplete)?;

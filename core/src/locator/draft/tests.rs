@@ -1,15 +1,10 @@
 //! The door where the world is otherwise than it was: what comes, goes and changes while a file is under way, and file
 //! systems and kernels that refuse. Calls are refused by a filter (seccomp) on the thread of the test.
 
-use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::FlockOperation;
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
-};
+use datapipes_testkit::{Folder as TestFolder, Mounted, RefusedCall, RefusedUse, without_calls};
 
 use super::*;
 
@@ -17,21 +12,20 @@ mod changing;
 mod leftovers;
 mod refusing;
 
-static NEXT: AtomicU64 = AtomicU64::new(0);
-
 /// A folder that vanishes with the test.
-struct Scene(PathBuf);
+struct Scene(TestFolder);
 
 impl Scene {
     fn new() -> Scene {
-        let name = format!("draft-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path).unwrap();
-        Scene(path)
+        Scene(TestFolder::under(std::env::temp_dir()).unwrap())
+    }
+
+    fn at(&self) -> &Path {
+        self.0.at()
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+        self.0.path(name)
     }
 
     fn put(&self, name: &str, mode: u32) -> PathBuf {
@@ -42,16 +36,7 @@ impl Scene {
     }
 
     fn names(&self) -> Vec<String> {
-        let mut names: Vec<String> =
-            fs::read_dir(&self.0).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    }
-}
-
-impl Drop for Scene {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        self.0.names().unwrap()
     }
 }
 
@@ -72,40 +57,19 @@ fn usual(scene: &Scene) -> u32 {
     mode
 }
 
-/// A call of the kernel that is refused: all of them, or those with these bits in an argument.
-struct Refused {
-    call: i64,
-    with: Option<(u8, u64)>,
-    errno: i32,
+fn refused(number: i64, errno: i32) -> RefusedUse {
+    RefusedCall { number, errno }.into()
 }
 
-const fn refused(call: i64, errno: i32) -> Refused {
-    Refused { call, with: None, errno }
+/// No files without names.
+fn no_nameless() -> RefusedUse {
+    RefusedCall { number: libc::SYS_openat, errno: libc::EOPNOTSUPP }.with_bits(2, libc::O_TMPFILE as u32)
 }
 
-const NO_NAMELESS: Refused =
-    Refused { call: libc::SYS_openat, with: Some((2, libc::O_TMPFILE as u64)), errno: libc::EOPNOTSUPP };
-
-/// Runs something on a thread on which calls are refused.
-fn without<T: Send>(calls: &[Refused], work: impl FnOnce() -> T + Send) -> T {
-    std::thread::scope(|scope| {
-        let worker = scope.spawn(|| {
-            for Refused { call, with, errno } in calls {
-                let rules = with.map(|(argument, bits)| {
-                    let masked = SeccompCmpOp::MaskedEq(bits);
-                    let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, masked, bits).unwrap();
-                    SeccompRule::new(vec![condition]).unwrap()
-                });
-                let rules = BTreeMap::from([(*call, rules.into_iter().collect())]);
-                let (allow, errno) = (SeccompAction::Allow, SeccompAction::Errno(*errno as u32));
-                let filter = SeccompFilter::new(rules, allow, errno, std::env::consts::ARCH.try_into().unwrap());
-                let program: BpfProgram = filter.unwrap().try_into().unwrap();
-                seccompiler::apply_filter(&program).unwrap();
-            }
-            work()
-        });
-        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
+/// Runs something on a thread on which calls are refused; where none can be refused, a line says so.
+fn without<R: Send>(calls: &[RefusedUse], work: impl FnOnce() -> R + Send) -> Option<R> {
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    without_calls(calls, work).map_err(|why| println!("SKIPPED: {test}: {why}")).ok()
 }
 
 fn publish(draft: Draft) -> Result<Published> {

@@ -32,7 +32,7 @@ fn nobody_else_reads_what_is_under_way() {
         }
     };
     check(false);
-    without(&[NO_NAMELESS], || check(true));
+    without(&[no_nameless()], || check(true));
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn what_is_chmodded_meanwhile_stays_so() {
 fn what_comes_and_goes_meanwhile() {
     let scene = Scene::new();
     for named in [false, true] {
-        let calls: &[Refused] = if named { &[NO_NAMELESS] } else { &[] };
+        let calls: &[RefusedUse] = if named { &[no_nameless()] } else { &[] };
         without(calls, || {
             let path = scene.path("comes");
             let draft = replacing(&path);
@@ -91,7 +91,7 @@ fn what_comes_and_goes_meanwhile() {
 #[test]
 fn folders_that_go_and_move() {
     let scene = Scene::new();
-    for calls in [&[][..], &[NO_NAMELESS]] {
+    for calls in [&[][..], &[no_nameless()]] {
         without(calls, || {
             let folder = scene.path("d");
             fs::create_dir(&folder).unwrap();
@@ -148,7 +148,7 @@ fn whole_or_the_same_file() {
 fn paths_that_are_no_files() {
     let scene = Scene::new();
     let kind = |path: &Path| target_kind(path).map_err(|e| e.raw_os_error());
-    assert_eq!(kind(&scene.0), Ok(TargetKind::Folder));
+    assert_eq!(kind(scene.at()), Ok(TargetKind::Folder));
     assert_eq!(kind(&scene.path("new")), Ok(TargetKind::Nothing));
     assert_eq!(kind(&scene.put("f", 0o644)), Ok(TargetKind::File));
     assert_eq!(kind(Path::new("/dev/null")), Ok(TargetKind::Stream));

@@ -1,14 +1,17 @@
 //! Hidden names: those that the dead left, those of the living, and file systems that need them.
 
+use std::cell::RefCell;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
+
+use rustix::fs::FlockOperation;
 
 use super::*;
 
 #[test]
 fn what_the_dead_left_is_removed_and_nothing_else() {
     let scene = Scene::new();
-    let folder = Folder::open(&scene.0).unwrap();
+    let folder = Folder::open(scene.at()).unwrap();
     let hidden = |prefix| names::hidden(&folder, prefix, names::PRIVATE).unwrap();
     let (dead, alive, scratch) = (hidden(names::OUTPUT), hidden(names::OUTPUT), hidden(names::SCRATCH));
     // As a process that dies: the descriptor is closed, and with it the lock is gone.
@@ -41,7 +44,7 @@ fn what_the_dead_left_is_removed_and_nothing_else() {
     expected.sort_unstable();
     assert_eq!(scene.names(), expected);
 
-    without(&[NO_NAMELESS], || drop(Ssd::scratch_in(&scene.0).unwrap()));
+    without(&[no_nameless()], || drop(Ssd::scratch_in(scene.at()).unwrap()));
     assert!(!scene.path(&scratch_name).exists());
     assert!(scene.path(&alive_name).exists());
     drop(alive);
@@ -50,9 +53,9 @@ fn what_the_dead_left_is_removed_and_nothing_else() {
 #[test]
 fn scratch_files_have_no_name_and_are_private() {
     let scene = Scene::new();
-    for calls in [&[][..], &[NO_NAMELESS], &[NO_NAMELESS, refused(libc::SYS_flock, libc::ENOLCK)]] {
+    for calls in [&[][..], &[no_nameless()], &[no_nameless(), refused(libc::SYS_flock, libc::ENOLCK)]] {
         without(calls, || {
-            let ssd = Ssd::scratch_in(&scene.0).unwrap();
+            let ssd = Ssd::scratch_in(scene.at()).unwrap();
             let stat = rustix::fs::fstat(ssd.file().cached_fd()).unwrap();
             assert_eq!((stat.st_nlink, stat.st_mode & 0o777), (0, 0o600));
             rustix::io::pwrite(ssd.file().cached_fd(), b"bytes", 4096).unwrap();
@@ -67,92 +70,83 @@ fn scratch_files_have_no_name_and_are_private() {
     assert_eq!(Ssd::scratch_in(&scene.put("f", 0o644)).unwrap_err().raw_os_error(), Some(libc::ENOTDIR));
 }
 
-/// A folder seen through a file system of a process, which has no files without names.
-struct Through {
-    view: PathBuf,
-    below: PathBuf,
-}
-
-impl Through {
-    /// `None`, with a line that says so, where there is no such program or it may not mount.
-    fn mount(test: &str, program: &str, scene: &Scene) -> Option<Through> {
-        let (view, below) = (scene.path(&format!("{program}-view")), scene.path(&format!("{program}-below")));
-        fs::create_dir(&view).unwrap();
-        fs::create_dir(&below).unwrap();
-        let mounted = std::process::Command::new(program).arg(&below).arg(&view).output();
-        match mounted {
-            Ok(output) if output.status.success() => Some(Through { view, below }),
-            Ok(output) => {
-                println!("SKIPPED: {test}: {program}: {}", String::from_utf8_lossy(&output.stderr).trim());
-                None
-            }
-            Err(e) => {
-                println!("SKIPPED: {test}: {program}: {e}");
-                None
-            }
+/// The names behind a file system of a process. That process may keep a file under a name of its own until it hears that
+/// nobody has it open any more.
+fn settles_on(mounted: &Mounted, names: &[&str]) {
+    let since = std::time::Instant::now();
+    loop {
+        let entries = fs::read_dir(mounted.behind("")).unwrap();
+        let mut now: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        now.sort();
+        if now == names {
+            return;
         }
-    }
-
-    fn names(&self) -> Vec<String> {
-        let mut names: Vec<String> =
-            fs::read_dir(&self.below).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    }
-}
-
-impl Through {
-    /// The process may keep a file under a name of its own until it hears that nobody has it open any more.
-    fn settles_on(&self, names: &[&str]) {
-        let since = std::time::Instant::now();
-        while self.names() != names {
-            assert!(since.elapsed().as_secs() < 60, "{}: {:?}", self.view.display(), self.names());
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
-    }
-}
-
-impl Drop for Through {
-    fn drop(&mut self) {
-        let _ = std::process::Command::new("umount").arg("-l").arg(&self.view).status();
+        assert!(since.elapsed().as_secs() < 60, "{}: {now:?}", mounted.at().display());
+        std::thread::sleep(std::time::Duration::from_millis(10));
     }
 }
 
 #[test]
 fn through_file_systems_of_processes() {
     let scene = Scene::new();
-    for program in ["bindfs", "mergerfs"] {
-        let Some(through) = Through::mount("through_file_systems_of_processes", program, &scene) else { continue };
-        let path = through.view.join("f");
+    for (program, mounted) in [("bindfs", Mounted::bindfs(scene.at())), ("mergerfs", Mounted::mergerfs(scene.at()))] {
+        let mounted = match mounted {
+            Ok(mounted) => mounted,
+            Err(why) => {
+                println!("SKIPPED: through_file_systems_of_processes: {why}");
+                continue;
+            }
+        };
+        let path = mounted.path("f");
         assert_eq!(publish(replacing(&path)).unwrap(), Published::New, "{program}");
         fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
         assert_eq!(publish(replacing(&path)).unwrap(), Published::Replaced, "{program}");
         assert_eq!((text(&path), mode(&path)), ("new bytes".into(), 0o640), "{program}");
         drop(replacing(&path));
-        through.settles_on(&["f"]);
+        settles_on(&mounted, &["f"]);
 
-        let ssd = Ssd::scratch_in(&through.view).unwrap();
+        let ssd = Ssd::scratch_in(mounted.at()).unwrap();
         rustix::io::pwrite(ssd.file().cached_fd(), b"bytes", 4096).unwrap();
         let mut back = [0; 5];
         rustix::io::pread(ssd.file().cached_fd(), &mut back, 4096).unwrap();
         assert_eq!(&back, b"bytes", "{program}");
         drop(ssd);
-        through.settles_on(&["f"]);
+        settles_on(&mounted, &["f"]);
 
         // Locks are not seen beneath it, so that a user of the folder itself leaves alone what is at work above.
         let draft = Draft::beside(&path).unwrap();
         let hidden = draft.hidden.clone().unwrap();
-        drop(Draft::beside(&through.below.join("g")).unwrap());
-        assert!(through.below.join(&hidden).exists(), "{program}: removed at work");
-        drop(Draft::beside(&through.view.join("g")).unwrap());
-        assert!(through.view.join(&hidden).exists(), "{program}: removed at work");
+        drop(Draft::beside(&mounted.behind("g")).unwrap());
+        assert!(mounted.behind("").join(&hidden).exists(), "{program}: removed at work");
+        drop(Draft::beside(&mounted.path("g")).unwrap());
+        assert!(mounted.at().join(&hidden).exists(), "{program}: removed at work");
         publish(draft).unwrap();
 
         // The next user through the same view removes what a death left.
-        let folder = Folder::open(&through.view).unwrap();
+        let folder = Folder::open(mounted.at()).unwrap();
         drop(names::hidden(&folder, names::OUTPUT, names::PRIVATE).unwrap());
-        assert_eq!(through.names().len(), 2, "{program}");
+        assert_eq!(fs::read_dir(mounted.at()).unwrap().count(), 2, "{program}");
         drop(Draft::beside(&path).unwrap());
-        through.settles_on(&["f"]);
+        settles_on(&mounted, &["f"]);
     }
+}
+
+#[test]
+fn a_child_leaves_its_parents_files_alone() {
+    let scene = Scene::new();
+    let path = scene.put("f", 0o644);
+    without(&[no_nameless()], || {
+        let (draft, output) = (replacing(&path), OutputFile::open(&path, FileMode::USUAL).unwrap());
+        let hidden = draft.hidden.clone().unwrap();
+        let (draft, output) = (RefCell::new(Some(draft)), RefCell::new(Some(output)));
+        datapipes_testkit::child::in_child(&|| {
+            let error = draft.borrow_mut().take().unwrap().publish(3).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Forked, "{error}");
+            drop(output.borrow_mut().take());
+        });
+        assert!(scene.path(hidden.to_str().unwrap()).exists());
+        drop(output.borrow_mut().take());
+        publish(draft.borrow_mut().take().unwrap()).unwrap();
+    });
+    assert_eq!((scene.names(), text(&path)), (vec!["f".to_owned()], "new bytes".to_owned()));
 }

@@ -9,17 +9,17 @@ use super::*;
 fn kernels_and_file_systems_that_refuse() {
     let scene = Scene::new();
     let empty_path =
-        Refused { call: libc::SYS_linkat, with: Some((4, libc::AT_EMPTY_PATH as u64)), errno: libc::ENOENT };
+        RefusedCall { number: libc::SYS_linkat, errno: libc::ENOENT }.with_bits(4, libc::AT_EMPTY_PATH as u32);
     let careful = refused(libc::SYS_renameat2, libc::EINVAL);
     let rename = |errno| [refused(libc::SYS_renameat, errno), refused(libc::SYS_renameat2, errno)];
     let in_place = |errno| Published::InPlace(InPlaceReason::Refused(errno));
     let [busy, busy2] = rename(libc::EBUSY);
-    let table: [(&str, Vec<Refused>, Published); 8] = [
+    let table: [(&str, Vec<RefusedUse>, Published); 8] = [
         ("nothing", vec![], Published::Replaced),
         ("linking by descriptor", vec![empty_path], Published::Replaced),
         ("linking", vec![refused(libc::SYS_linkat, libc::EPERM)], Published::Replaced),
-        ("files without names", vec![NO_NAMELESS], Published::Replaced),
-        ("and renaming with care", vec![NO_NAMELESS, careful], Published::Replaced),
+        ("files without names", vec![no_nameless()], Published::Replaced),
+        ("and renaming with care", vec![no_nameless(), careful], Published::Replaced),
         ("renaming", vec![busy, busy2], in_place(libc::EBUSY)),
         (
             "renaming and copying",
@@ -29,13 +29,14 @@ fn kernels_and_file_systems_that_refuse() {
             },
             in_place(libc::EXDEV),
         ),
-        ("locks", vec![NO_NAMELESS, refused(libc::SYS_flock, libc::ENOLCK)], Published::Replaced),
+        ("locks", vec![no_nameless(), refused(libc::SYS_flock, libc::ENOLCK)], Published::Replaced),
     ];
     for (what, calls, replaced) in table {
         let renames = replaced == Published::Replaced;
         let path = scene.put("f", 0o640);
         let new = scene.path("n");
-        let (over, fresh) = without(&calls, || (publish(replacing(&path)), renames.then(|| publish(replacing(&new)))));
+        let work = || (publish(replacing(&path)), renames.then(|| publish(replacing(&new))));
+        let Some((over, fresh)) = without(&calls, work) else { return };
         assert_eq!(over.expect(what), replaced, "{what}");
         assert_eq!((text(&path), mode(&path)), ("new bytes".into(), 0o640), "{what}");
         if let Some(fresh) = fresh {
@@ -63,13 +64,15 @@ fn errors_at_the_end_leave_what_was() {
             }
             let path = scene.put("f", 0o640);
             let new = scene.path("n");
-            let calls: &[Refused] = if named { &[NO_NAMELESS] } else { &[] };
-            let drafts = without(calls, || [Draft::beside(&path).unwrap(), Draft::beside(&new).unwrap()]);
+            let calls: &[RefusedUse] = if named { &[no_nameless()] } else { &[] };
+            let both = || [Draft::beside(&path).unwrap(), Draft::beside(&new).unwrap()];
+            let Some(drafts) = without(calls, both) else { return };
             for (nth, draft) in drafts.into_iter().enumerate() {
-                let error = without(&[refused(call, errno)], || {
+                let work = || {
                     draft.write(b"longer").unwrap();
                     draft.publish(5).unwrap_err()
-                });
+                };
+                let Some(error) = without(&[refused(call, errno)], work) else { return };
                 assert_eq!(error.raw_os_error(), Some(errno), "{what}, named {named}, {nth}: {error}");
             }
             assert_eq!((text(&path), mode(&path)), ("old".into(), 0o640), "{what}, named {named}");
@@ -83,10 +86,13 @@ fn without_room_the_old_bytes_stay() {
     let scene = Scene::new();
     let path = scene.put("f", 0o644);
     fs::hard_link(&path, scene.path("g")).unwrap();
-    let error = without(&[refused(libc::SYS_fallocate, libc::ENOSPC)], || {
+    let full = [refused(libc::SYS_fallocate, libc::ENOSPC)];
+    let Some(error) = without(&full, || {
         let output = OutputFile::open(&path, FileMode::USUAL).unwrap();
         output.begin(Some(1 << 20)).unwrap_err()
-    });
+    }) else {
+        return;
+    };
     assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
     assert!(error.to_string().contains("nothing was changed"), "{error}");
     assert_eq!((text(&path), fs::metadata(&path).unwrap().len()), ("old".into(), 3));
@@ -129,7 +135,7 @@ fn as_nobody<T: Send>(test: &str, work: impl FnOnce() -> T + Send) -> Option<T> 
 #[test]
 fn what_cannot_be_kept_is_never_more_readable() {
     let scene = Scene::new();
-    fs::set_permissions(&scene.0, Permissions::from_mode(0o777)).unwrap();
+    fs::set_permissions(scene.at(), Permissions::from_mode(0o777)).unwrap();
     // The group may read, and the process is no member of it.
     let path = scene.put("f", 0o666);
     let protected = scene.put("p", 0o644);
@@ -151,7 +157,7 @@ fn what_cannot_be_kept_is_never_more_readable() {
 fn a_draft_is_completed_elsewhere_where_its_folder_takes_none() {
     let scene = Scene::new();
     let path = scene.put("f", 0o666);
-    fs::set_permissions(&scene.0, Permissions::from_mode(0o555)).unwrap();
+    fs::set_permissions(scene.at(), Permissions::from_mode(0o555)).unwrap();
     as_nobody("a_draft_is_completed_elsewhere_where_its_folder_takes_none", || {
         let error = Draft::beside(&path).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EACCES), "{error}");

@@ -1,0 +1,195 @@
+//! Outputs that are written in place, because another file in their place would not be the same file. They are the
+//! inputs, too: what is read must be all read before the first byte is written. Every failure prints the seed.
+// A test stops where it stands; clippy's leave for tests ends at functions without #[test].
+#![allow(clippy::expect_used, clippy::unwrap_used)]
+
+mod scene;
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use datapipes_core::ErrorKind;
+use datapipes_file::{Config, Faults, Operation, Verdict};
+use datapipes_sort::{Format, Input, NumberKind, Output, SortJob, merge};
+use scene::{Folder, Random, assert_same, machine, seed, sort, sort_records};
+
+const RECORD: usize = 100;
+
+/// A file of two names, with these bytes.
+fn two_names(folder: &Folder, bytes: &[u8]) -> [PathBuf; 2] {
+    let one = folder.put("out/one", bytes);
+    let two = folder.path("in/two");
+    fs::hard_link(&one, &two).unwrap();
+    [one, two]
+}
+
+fn onto(path: &Path, job: SortJob) -> SortJob {
+    SortJob { output: Output::to(path).unwrap(), ..job }
+}
+
+fn numbers(bytes: &[u8]) -> Vec<u8> {
+    let mut numbers: Vec<u64> = bytes.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().unwrap())).collect();
+    numbers.sort_unstable();
+    numbers.iter().flat_map(|n| n.to_le_bytes()).collect()
+}
+
+fn lines(bytes: &[u8]) -> Vec<u8> {
+    let mut lines: Vec<&[u8]> = bytes.split_inclusive(|b| *b == b'\n').collect();
+    lines.sort();
+    lines.concat()
+}
+
+#[test]
+fn a_file_of_two_names_is_sorted_onto_itself() {
+    let seed = seed(300);
+    let random = &mut Random(seed);
+    let text = || datapipes_sort::text::TextOptions::default().compile().unwrap();
+    // What fits the memory, and what is spilled first.
+    for (n, spills) in [(0, false), (1_000, false), (10_000, false), (250_000, true)] {
+        let binary = random.bytes(n * RECORD);
+        let text_bytes: Vec<u8> = binary.iter().map(|b| if b % 20 == 0 { b'\n' } else { b'a' + b % 26 }).collect();
+        let text_bytes = [&text_bytes[..], b"\n"].concat();
+        let table: [(&str, Format, &[u8], Vec<u8>); 3] = [
+            ("records", Format::SORT_BENCHMARK, &binary, sort_records(&binary, &Format::SORT_BENCHMARK, false)),
+            ("numbers", Format::Numbers { kind: NumberKind::U64, reverse: false }, &binary, numbers(&binary)),
+            ("lines", Format::Lines { order: text(), terminator: b'\n' }, &text_bytes, lines(&text_bytes)),
+        ];
+        for (what, format, bytes, expected) in table {
+            let case = format!("seed {seed}, {n} {what}");
+            let bytes = if what == "numbers" { &bytes[..bytes.len() / 8 * 8] } else { bytes };
+            let folder = Folder::new();
+            let [one, two] = two_names(&folder, bytes);
+            let inode = fs::metadata(&one).unwrap().ino();
+            let report = sort(onto(&one, folder.job(format, std::slice::from_ref(&two)))).expect(&case);
+            assert_same(&fs::read(&two).unwrap(), &expected, &case);
+            assert_eq!((fs::metadata(&one).unwrap().ino(), fs::metadata(&one).unwrap().nlink()), (inode, 2), "{case}");
+            assert_eq!(folder.files(), ["in/two", "out/one"], "{case}");
+            assert_eq!(report.output.way, "in-place", "{case}");
+            assert_eq!(report.output.why.as_deref(), Some("it has 2 names (hard links)"), "{case}");
+            assert_eq!(report.runs > 0, spills, "{case}: {report:?}");
+        }
+    }
+}
+
+#[test]
+fn of_equal_records_one_is_kept_in_place() {
+    let folder = Folder::new();
+    let bytes: Vec<u8> = Random(seed(301)).bytes(200_000).iter().flat_map(|b| [b % 7; RECORD]).collect();
+    let [one, two] = two_names(&folder, &bytes);
+    let job = SortJob { unique: true, ..folder.job(Format::SORT_BENCHMARK, &[two.clone()]) };
+    sort(onto(&one, job)).unwrap();
+    assert_same(&fs::read(&two).unwrap(), &sort_records(&bytes, &Format::SORT_BENCHMARK, true), "unique");
+}
+
+#[test]
+fn inputs_of_a_merge_that_are_its_output() {
+    let seed = seed(302);
+    let random = &mut Random(seed);
+    for unique in [false, true] {
+        let folder = Folder::new();
+        let [one_bytes, other_bytes] = [random.bytes(30_000 * RECORD), random.bytes(20_000 * RECORD)]
+            .map(|b| sort_records(&b, &Format::SORT_BENCHMARK, false));
+        let [one, two] = two_names(&folder, &one_bytes);
+        let other = folder.put("in/other", &other_bytes);
+        // By both of its names, before and behind another file.
+        let inputs = [two.clone(), other, one.clone()];
+        let job = SortJob { unique, ..folder.job(Format::SORT_BENCHMARK, &inputs) };
+        let job = SortJob { inputs: inputs.iter().map(|p| Input::later(p).unwrap()).collect(), ..job };
+        merge(&machine(Config::default()), onto(&one, job)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let all = [&one_bytes[..], &other_bytes, &one_bytes].concat();
+        let expected = sort_records(&all, &Format::SORT_BENCHMARK, unique);
+        assert_same(&fs::read(&two).unwrap(), &expected, &format!("seed {seed}, unique {unique}"));
+    }
+}
+
+/// EIO for the n-th request that reads or writes.
+struct Breaks {
+    write: bool,
+    nth: u64,
+    seen: AtomicU64,
+}
+
+impl Faults for Breaks {
+    fn verdict(&self, op: &Operation) -> Verdict {
+        if op.write == self.write && self.seen.fetch_add(1, SeqCst) == self.nth {
+            return Verdict::Errno(libc::EIO);
+        }
+        Verdict::Pass
+    }
+}
+
+#[test]
+fn errors_before_the_first_byte_leave_the_file() {
+    let bytes = Random(seed(303)).bytes(250_000 * RECORD);
+    for (what, write, nth) in [("the first read", false, 0), ("a later read", false, 20), ("the first run", true, 0)] {
+        let folder = Folder::new();
+        let [one, two] = two_names(&folder, &bytes);
+        let faults = Arc::new(Breaks { write, nth, seen: AtomicU64::new(0) });
+        let machine = machine(Config { faults: Some(faults), ..Config::default() });
+        let job = onto(&one, folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&two)));
+        let error = datapipes_sort::sort(&machine, job).expect_err(what);
+        assert_eq!(error.kind(), ErrorKind::Device, "{what}: {error}");
+        assert!(!error.to_string().contains("in place"), "{what}: {error}");
+        assert!(fs::read(&two).unwrap() == bytes, "{what}: it was touched");
+        assert_eq!(folder.files(), ["in/two", "out/one"], "{what}");
+    }
+}
+
+#[test]
+fn errors_after_it_say_that_the_file_is_incomplete() {
+    // It fits the memory, so that the first write goes to the output.
+    let bytes = Random(seed(304)).bytes(20_000 * RECORD);
+    let folder = Folder::new();
+    let [one, two] = two_names(&folder, &bytes);
+    let faults = Arc::new(Breaks { write: true, nth: 0, seen: AtomicU64::new(0) });
+    let machine = machine(Config { faults: Some(faults), ..Config::default() });
+    let job = onto(&one, folder.job(Format::SORT_BENCHMARK, &[two]));
+    let error = datapipes_sort::sort(&machine, job).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Device, "{error}");
+    let text = error.to_string();
+    assert!(text.contains("out/one was being written in place, because it has 2 names"), "{text}");
+    assert!(text.contains("is incomplete"), "{text}");
+}
+
+/// A file system of few bytes, gone with the value.
+struct Small(PathBuf);
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn room_that_the_file_has_is_used_again() {
+    let folder = Folder::new();
+    let at = folder.path("small");
+    fs::create_dir(&at).unwrap();
+    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=8m", "tmpfs"]).arg(&at).output();
+    if !mount.as_ref().is_ok_and(|m| m.status.success()) {
+        println!("SKIPPED: room_that_the_file_has_is_used_again: it may not mount");
+        return;
+    }
+    let small = Small(at);
+    let bytes = Random(seed(305)).bytes(50_000 * RECORD);
+    let (one, two) = (small.0.join("one"), small.0.join("two"));
+    fs::write(&one, &bytes).unwrap();
+    // Beside it there is no room for another, which is said before anything is read.
+    let job = || folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&one));
+    let error = sort(onto(&one, job())).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    assert!(fs::read(&one).unwrap() == bytes);
+    fs::hard_link(&one, &two).unwrap();
+    sort(onto(&one, job())).unwrap();
+    assert_same(&fs::read(&two).unwrap(), &sort_records(&bytes, &Format::SORT_BENCHMARK, false), "in place");
+
+    // What has no room even in place is refused while the old bytes are there.
+    let large = folder.put("in/large", &Random(seed(306)).bytes(120_000 * RECORD));
+    let error = sort(onto(&one, folder.job(Format::SORT_BENCHMARK, &[large]))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    assert_same(&fs::read(&two).unwrap(), &sort_records(&bytes, &Format::SORT_BENCHMARK, false), "refused");
+}
