@@ -3,6 +3,7 @@
 //! Exit codes: 0 done; 1 what was checked does not hold (disorder, a difference); 2 an error, or a command line that
 //! makes no sense. Ended by a signal, it dies of that signal.
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod amount;
 mod command_line;

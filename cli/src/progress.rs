@@ -7,7 +7,6 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::outcome::note;
-use crate::threads;
 
 const EVERY: Duration = Duration::from_millis(100);
 
@@ -34,7 +33,7 @@ pub(crate) fn during<T>(visible: bool, state: impl Fn() -> State + Send, work: i
     }
     std::thread::scope(|scope| {
         let (finished, end) = channel::<()>();
-        let draws = threads::spawn_scoped(scope, "progress", move || {
+        let draws = datapipes::threads::spawn_scoped(scope, "progress", move || {
             let mut shown = None;
             while end.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
                 draw(&mut shown, state());

@@ -1,37 +1,12 @@
-//! Threads that may not start: the kernel refuses one beyond a limit of the user or of the container.
+//! Work on as many threads as can be had.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
+use std::sync::{Mutex, PoisonError};
 
-use datapipes::{Error, Result};
+use datapipes::Result;
+use datapipes::threads::spawn_scoped;
 
 use crate::outcome::note;
-
-fn refused(name: &str, error: &std::io::Error) -> Error {
-    Error::io("start a thread", error, name).advice("the limit of processes (ulimit -u, pids.max) may be reached")
-}
-
-/// Starts a thread.
-///
-/// # Errors
-/// Where the kernel refuses.
-pub(crate) fn spawn<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>> {
-    Builder::new().name(name.into()).spawn(work).map_err(|e| refused(name, &e))
-}
-
-/// Starts a thread in a scope.
-///
-/// # Errors
-/// Where the kernel refuses.
-pub(crate) fn spawn_scoped<'scope, T: Send + 'scope>(
-    scope: &'scope Scope<'scope, '_>,
-    name: &str,
-    work: impl FnOnce() -> T + Send + 'scope,
-) -> Result<ScopedJoinHandle<'scope, T>> {
-    Builder::new().name(name.into()).spawn_scoped(scope, work).map_err(|e| refused(name, &e))
-}
 
 /// Does pieces of work, each once, on as many threads, of which this is one; where the kernel refuses a thread, those that
 /// there are do all, and a note says so. The results are in the order of the pieces; after an error no piece is begun.
@@ -71,7 +46,7 @@ pub(crate) fn team<T: Send>(command: &str, pieces: usize, work: impl Fn(usize) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use datapipes::ErrorKind;
+    use datapipes::{Error, ErrorKind};
 
     #[test]
     fn each_piece_is_done_once_and_in_order() {

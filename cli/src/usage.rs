@@ -11,7 +11,7 @@ use datapipes::{Error, ErrorKind, Result};
 use serde::Serialize;
 
 use crate::outcome::interrupted;
-use crate::{signals, threads};
+use crate::signals;
 
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
@@ -67,7 +67,7 @@ pub(crate) fn run(command: &mut Command) -> Result<(Usage, String)> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(|e| Error::io("run", &e, shown.clone()))?;
     let stdout = child.stdout.take();
     // Read meanwhile, lest the child wait for us.
-    let reader = threads::spawn("read", move || {
+    let reader = datapipes::threads::spawn("read", move || {
         let mut output = String::new();
         stdout.map_or(Ok(0), |mut stdout| stdout.read_to_string(&mut output)).map(|_| output)
     });

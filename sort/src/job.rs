@@ -1,6 +1,6 @@
 //! A sort from its description to its report.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
@@ -220,8 +220,12 @@ impl<'a, L: Layout> Engine<'a, L> {
             if let (false, Some(total)) = (fits, work.total) {
                 budget.limit(total);
             }
-            // Pages are touched as the job needs them: a small input does not pay for a large budget.
-            let options = MapOptions { pages: Pages::Huge, prefault: false, node: None };
+            // Pages are touched as the job needs them: a small input does not pay for a large budget. One that would leave
+            // most of a huge page unused does not pay for its zeros either.
+            let huge_page = machine.topology().memory.thp_bytes.unwrap_or(2 << 20);
+            let small = work.total.is_some_and(|total| total < huge_page);
+            let pages = if small { Pages::Small } else { Pages::Huge };
+            let options = MapOptions { pages, prefault: false, node: None };
             let pool = match Pool::new(budget.pool, options) {
                 Err(e) if e.kind() == ErrorKind::OutOfMemory && settings.memory_bytes > MIN_MEMORY => {
                     settings.memory_bytes = less(settings.memory_bytes);
@@ -295,8 +299,8 @@ impl<'a, L: Layout> Engine<'a, L> {
     }
 
     fn space_plan(&self, total: Option<u64>, places: &[StagePlace]) -> SpacePlan {
-        let behind = |dir: &Path| BlockDevice::behind(dir).ok().and_then(|s| s.available_bytes);
-        let free = |p: &StagePlace| p.as_folder().and_then(behind).into_iter().chain(p.most_bytes()).min();
+        let free =
+            |p: &StagePlace| p.as_folder().and_then(BlockDevice::available_at).into_iter().chain(p.most_bytes()).min();
         SpacePlan {
             input_bytes: total,
             memory_bytes: self.settings.memory_bytes,

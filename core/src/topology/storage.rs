@@ -99,14 +99,26 @@ impl BlockDevice {
         };
         if is_device {
             storage.total_bytes = storage.device.as_ref().and_then(|device| device.size_bytes);
-        } else if let Some(fs) = rustix::fs::statvfs(path).ok().filter(|fs| fs.f_blocks > 0) {
-            // A file system that states no blocks at all does not count them (some of FUSE, /proc): it is not full.
+        } else if let Some(fs) = counted_blocks(path) {
             storage.total_bytes = fs.f_blocks.checked_mul(fs.f_frsize);
             storage.free_bytes = fs.f_bfree.checked_mul(fs.f_frsize);
             storage.available_bytes = fs.f_bavail.checked_mul(fs.f_frsize);
         }
         Ok(storage)
     }
+
+    /// The bytes that may still be written to the file system of a path, and nothing else of what is behind it; `None` where
+    /// that is not known.
+    pub fn available_at(path: &Path) -> Option<u64> {
+        let fs = counted_blocks(path)?;
+        fs.f_bavail.checked_mul(fs.f_frsize)
+    }
+}
+
+/// How full the file system of a path is. One that states no blocks at all does not count them (some of FUSE, /proc): it is
+/// not full.
+fn counted_blocks(path: &Path) -> Option<rustix::fs::StatVfs> {
+    rustix::fs::statvfs(path).ok().filter(|fs| fs.f_blocks > 0)
 }
 
 impl Storage {

@@ -211,10 +211,28 @@ fn a_partition_has_the_queue_of_its_disk() {
     assert!(absent.unwrap_err().contains("8:0"));
 }
 
+/// Attributes are read at one go, longer files to their end.
+#[test]
+fn files_of_any_length_are_read_whole() {
+    let recorded = Recorded::new("");
+    let root = recorded.0.clone();
+    for len in [0, 1, 4095, 4096, 4097, 10_000] {
+        for dir in ["sys", "proc"] {
+            fs::create_dir_all(root.join(dir)).unwrap();
+            fs::write(root.join(dir).join("file"), "x".repeat(len)).unwrap();
+            let text = Tree::at(&root).text(&format!("{dir}/file"));
+            assert_eq!(text.map(|text| text.len()), Some(len), "{dir}");
+        }
+    }
+}
+
 #[test]
 fn storage_behind_real_paths() {
     let directory = BlockDevice::behind(&std::env::temp_dir()).unwrap();
     assert!(directory.total_bytes >= directory.available_bytes);
+    assert_eq!(BlockDevice::available_at(&std::env::temp_dir()).is_some(), directory.available_bytes.is_some());
+    assert_eq!(BlockDevice::available_at(Path::new("/proc")), None, "it counts no blocks, which is not full");
+    assert_eq!(BlockDevice::available_at(Path::new("/no/such")), None);
     assert!(directory.offset_align_bytes().is_power_of_two() && directory.memory_align_bytes().is_power_of_two());
     assert!(directory.to_string().contains("direct I/O"));
     let missing = BlockDevice::behind(Path::new("/no/such/file")).unwrap_err();

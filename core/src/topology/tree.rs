@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::fs;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -42,17 +43,39 @@ impl Tree {
     /// The trimmed text of a file; an absent file is ordinary here and leaves no reason.
     pub(super) fn text(&self, relative: &str) -> Option<String> {
         // sysfs may hold bytes that are not UTF-8 (model names); they must not hide the rest.
-        let bytes = fs::read(self.path(relative)).ok()?;
+        let bytes = self.read(relative).ok()?;
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
     /// As `text`, but keeps the reason when it fails.
     pub(super) fn required(&self, relative: &str, what: &str) -> Option<String> {
-        match fs::read(self.path(relative)) {
+        match self.read(relative) {
             Ok(bytes) => Some(String::from_utf8_lossy(&bytes).trim().to_owned()),
             Err(error) => {
                 self.unknown(format!("{what}: /{}: {error}", relative.trim_start_matches('/')));
                 None
+            }
+        }
+    }
+
+    /// All of a file. There are hundreds on a machine, and every start of a program reads them: so none is asked for its
+    /// length, which is not known anyway, and an attribute of sysfs (a page at most) is not asked for its end.
+    fn read(&self, relative: &str) -> io::Result<Vec<u8>> {
+        const PAGE: usize = 4096;
+        let mut file = fs::File::open(self.path(relative))?;
+        let mut page = [0; PAGE];
+        let mut bytes = Vec::new();
+        loop {
+            match file.read(&mut page) {
+                Ok(0) => return Ok(bytes),
+                Ok(n) => {
+                    bytes.extend_from_slice(&page[..n]);
+                    if n < PAGE && relative.starts_with("sys/") {
+                        return Ok(bytes);
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
             }
         }
     }

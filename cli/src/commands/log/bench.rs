@@ -13,7 +13,7 @@ use crate::files::WorkFolder;
 use crate::outcome::{Verdict, print, print_json};
 use crate::progress::{self, State};
 use crate::signals::{self, WaitsFor};
-use crate::{amount, threads, usage};
+use crate::{amount, usage};
 
 /// Each thread appends a record and waits until it is durable, again and again. The log is removed afterwards.
 #[derive(Debug, clap::Args)]
@@ -88,7 +88,7 @@ fn measure(log: &Log, args: &Args) -> Result<Outcome> {
             let mut others = Vec::new();
             let mut outcome = Ok(());
             for _ in 1..args.threads.max(1) {
-                match threads::spawn_scoped(scope, "append", work) {
+                match datapipes::threads::spawn_scoped(scope, "append", work) {
                     Ok(thread) => others.push(thread),
                     Err(error) => {
                         // Fewer threads are another measurement.

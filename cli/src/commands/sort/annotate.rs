@@ -15,7 +15,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::words::trouble;
 use crate::sort_args::Parsed;
-use crate::{standard, threads};
+use crate::standard;
 
 /// The thread that underlines.
 pub(super) struct Annotator(JoinHandle<Result<()>>);
@@ -30,7 +30,8 @@ pub(super) fn start(parsed: &Parsed, output: Output) -> Result<(Annotator, Outpu
     let underlines = Underlines::new(&parsed.options);
     let terminator = parsed.terminator;
     let work = move || annotate(BufReader::new(File::from(from)), terminator, &underlines, BufWriter::new(out));
-    let thread = threads::spawn("annotate", move || work().map_err(|e| Error::io("write", &e, standard::OUTPUT)))?;
+    let thread =
+        datapipes::threads::spawn("annotate", move || work().map_err(|e| Error::io("write", &e, standard::OUTPUT)))?;
     Ok((Annotator(thread), Output::Stream { name, file: File::from(to) }))
 }
 

@@ -14,8 +14,6 @@ use datapipes::{Error, ErrorKind, FileMode, Result};
 use datapipes_fabric::device::Function;
 use serde::Serialize;
 
-use crate::threads;
-
 /// Where the bytes come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
@@ -114,7 +112,7 @@ impl Origin {
                 let (arriving, _) = listener.accept().map_err(io)?;
                 let (go, wait) = channel();
                 let len = *len;
-                let thread = threads::spawn("generate", move || {
+                let thread = datapipes::threads::spawn("generate", move || {
                     let mut sum = Summing::default();
                     if wait.recv().is_ok() {
                         generate(len, |part| {
