@@ -70,7 +70,8 @@ impl<'a> Opened<'a> {
     fn at(path: &'a Path, create: bool) -> Result<Opened<'a>> {
         let fail = |e: Errno| Error::os("open", e.raw_os_error(), path.display().to_string());
         let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP | Mode::ROTH | Mode::WOTH;
-        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        // Nothing is waited for: what is no file and no DAX device is refused below.
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
         let fd = match rustix::fs::open(path, flags, mode) {
             Err(Errno::NOENT) if create => {
                 let fd = rustix::fs::open(path, flags | OFlags::CREATE, mode).map_err(fail)?;
