@@ -32,6 +32,9 @@ fn refused<R>(outcome: Result<R>, knob: &str) {
     assert!(error.to_string().contains(knob), "{knob} is not named: {error}");
 }
 
+/// Makes a configuration senseless.
+type Change = fn(&mut runtime::Config);
+
 const NO_RATES: [f64; 6] = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0, 0.0, -0.0];
 
 fn senseless() -> Vec<(&'static str, Constraints)> {
@@ -78,7 +81,7 @@ fn services_and_queues() {
 #[test]
 fn configurations_of_a_runtime() {
     let machine = All::discover();
-    let bad: [(&str, fn(&mut runtime::Config)); 12] = [
+    let bad: [(&str, Change); 12] = [
         ("copiers", |c| c.copiers = 0),
         ("blocking", |c| c.blocking = 0),
         ("queue", |c| c.queue = 0),
