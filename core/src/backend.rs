@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::locator::Endpoint;
 use crate::memory::RawLease;
 use crate::span::Span;
@@ -31,17 +31,49 @@ pub struct Constraints {
     pub bypass_page_cache: bool,
     /// The bytes must not displace what is in the processor's caches.
     pub bypass_processor_cache: bool,
-    /// The estimated rate must be at least this, in bytes per second.
+    /// The estimated rate must be at least this, in bytes per second: a finite number above zero.
     pub at_least: Option<f64>,
     /// The length of a typical transfer in bytes, by which latency is weighed against rate; 1 MiB if not given.
     pub typical_len: Option<u64>,
-    /// Requests kept outstanding on a device; by the device's limits if not given.
+    /// Requests kept outstanding on a device, at least 1; by the device's limits if not given.
     pub queue_depth: Option<u32>,
-    /// Bytes of one request; by the device's limits if not given.
+    /// Bytes of one request, at least 1; by the device's limits if not given. Direct requests are rounded to whole blocks.
     pub request_bytes: Option<u32>,
     /// Its requests go before those of others at the device (I/O priority), where the kernel honours that and the process
     /// may ask for it. A device may be kept from others by it: for few and short requests.
     pub urgent: bool,
+}
+
+impl Constraints {
+    /// Whether the numbers make sense: what nobody can mean is refused before anything is planned.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a rate that is no number above zero, and for a queue or a request of nothing.
+    pub fn check(&self) -> Result<()> {
+        if let Some(rate) = self.at_least {
+            check_rate("at_least", rate)?;
+        }
+        check_count("queue_depth", self.queue_depth.map(u64::from))?;
+        check_count("request_bytes", self.request_bytes.map(u64::from))
+    }
+}
+
+/// A rate in bytes per second that somebody asks for.
+pub(crate) fn check_rate(knob: &str, rate: f64) -> Result<()> {
+    if rate.is_finite() && rate > 0.0 {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::InvalidInput, "connect", format!("{knob}: {rate} bytes/s is no rate"))
+        .advice("give a number above zero, or leave it out"))
+}
+
+/// A number of something, which cannot be none.
+pub(crate) fn check_count(knob: &str, count: Option<u64>) -> Result<()> {
+    match count {
+        Some(0) => Err(Error::new(ErrorKind::InvalidInput, "connect", format!("{knob}: 0 would move nothing"))
+            .advice("give at least 1, or leave it out")),
+        _ => Ok(()),
+    }
 }
 
 /// The question to a backend.

@@ -8,8 +8,8 @@
 //! | [`guard`] | calls of code that is not ours |
 //! | [`threads`] | threads, which the kernel may refuse |
 //! | [`span`](Span) | how much, from which offset to which |
-//! | [`memory`] | who may reach which bytes |
 //! | [`topology`] | what is there |
+//! | [`memory`] | who may reach which bytes |
 //! | [`locator`] | where is it |
 //! | [`backend`] | who could move it, by which primitive, at what cost |
 //! | [`plan`] | which way, and why not another |

@@ -37,7 +37,8 @@ impl Machine {
     /// Connects two places by the best route this machine has.
     ///
     /// # Errors
-    /// `Unsupported` where there is none, with what each primitive lacks; what opening the primitive meets.
+    /// `Unsupported` where there is none, with what each primitive lacks; what opening the primitive meets, if no other can be
+    /// opened in its place; `InvalidInput` for constraints that make no sense ([`Constraints::check`]).
     pub fn connect(&self, source: &dyn Locator, target: &dyn Locator) -> Result<Pipe> {
         self.connect_with(source, target, &Constraints::default())
     }
@@ -47,6 +48,7 @@ impl Machine {
     /// # Errors
     /// As [`connect`](Self::connect).
     pub fn connect_with(&self, source: &dyn Locator, target: &dyn Locator, constraints: &Constraints) -> Result<Pipe> {
+        constraints.check()?;
         staged::connect(&self.planner(constraints), &source.endpoint(), &target.endpoint())
     }
 
@@ -55,6 +57,7 @@ impl Machine {
     /// # Errors
     /// As [`connect`](Self::connect).
     pub fn explain(&self, source: &dyn Locator, target: &dyn Locator, constraints: &Constraints) -> Result<Route> {
+        constraints.check()?;
         staged::route(&self.planner(constraints), &source.endpoint(), &target.endpoint())
     }
 

@@ -132,6 +132,12 @@ pub(crate) struct Plan {
     pub(crate) ends: (Endpoint, Endpoint),
 }
 
+/// A primitive that was offered and could not be opened.
+pub(crate) struct Unopened {
+    pub(crate) primitive: &'static str,
+    pub(crate) why: String,
+}
+
 /// Which of the caller's demands bear on a leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Demands {
@@ -149,15 +155,16 @@ pub(crate) struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    pub(crate) fn plan(&self, source: &Endpoint, target: &Endpoint) -> Result<Plan> {
+    /// The best route of those whose primitives could be opened so far.
+    pub(crate) fn plan(&self, source: &Endpoint, target: &Endpoint, failed: &[Unopened]) -> Result<Plan> {
         let mut rejected = Vec::new();
         let mut ways: Vec<(Shape, Vec<Leg>, Vec<Dram>)> = Vec::new();
 
-        if let Some(leg) = self.best(source, target, Demands::Movement, &mut rejected) {
+        if let Some(leg) = self.best(source, target, (Demands::Movement, failed), &mut rejected) {
             // Bytes that arrive from elsewhere are in the memory behind the cache; their lines are loaded by a second leg.
             if target.facts.core.is_some() && source.memory().is_none() {
                 let landed = behind_cache(target);
-                if let Some(placement) = self.best(&landed, target, Demands::Placement, &mut rejected) {
+                if let Some(placement) = self.best(&landed, target, (Demands::Placement, failed), &mut rejected) {
                     ways.push((Shape::Placement, vec![leg, placement], Vec::new()));
                 }
             } else {
@@ -170,8 +177,8 @@ impl Planner<'_> {
             && target.facts.persistence == Persistence::OnCompletion
         {
             let landed = before_flush(target);
-            let leg = self.best(source, &landed, Demands::Movement, &mut rejected);
-            let flush = self.best(&landed, target, Demands::Placement, &mut rejected);
+            let leg = self.best(source, &landed, (Demands::Movement, failed), &mut rejected);
+            let flush = self.best(&landed, target, (Demands::Placement, failed), &mut rejected);
             if let (Some(leg), Some(flush)) = (leg, flush) {
                 ways.push((Shape::Placement, vec![leg, flush], Vec::new()));
             }
@@ -184,8 +191,8 @@ impl Planner<'_> {
             // The whole region is the end of the hops, so that one pair of movers serves all buffers.
             let whole = Dram::over(pool.region().range(0, BOUNCE_BYTES * BOUNCE_BUFFERS)?);
             let middle = whole.endpoint();
-            let up = self.best(source, &middle, Demands::Movement, &mut rejected);
-            let down = self.best(&middle, target, Demands::Movement, &mut rejected);
+            let up = self.best(source, &middle, (Demands::Movement, failed), &mut rejected);
+            let down = self.best(&middle, target, (Demands::Movement, failed), &mut rejected);
             if let (Some(up), Some(down)) = (up, down) {
                 ways.push((Shape::Bounce, vec![up, down], buffers));
             }
@@ -221,7 +228,7 @@ impl Planner<'_> {
         &self,
         source: &Endpoint,
         target: &Endpoint,
-        demands: Demands,
+        (demands, failed): (Demands, &[Unopened]),
         rejected: &mut Vec<Rejected>,
     ) -> Option<Leg> {
         let ask = Ask { source, target, constraints: self.constraints, topology: self.topology };
@@ -229,6 +236,11 @@ impl Planner<'_> {
         for backend in self.backends {
             for offer in backend.offers(&ask) {
                 let verdict = offer.verdict.clone().and_then(|q| self.meets(&offer, &q, demands).map(|()| q));
+                let unopened = failed.iter().find(|failed| failed.primitive == offer.primitive);
+                let verdict = match unopened {
+                    Some(failed) => Err(format!("it was offered and could not be opened: {}", failed.why)),
+                    None => verdict,
+                };
                 match verdict {
                     Ok(quality) => legs.push(Leg {
                         backend: backend.clone(),

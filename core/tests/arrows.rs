@@ -47,7 +47,7 @@ fn wrong_imports(order: &[String], module: usize, text: &str) -> Vec<String> {
 fn modules_of_the_core_import_only_those_before_them() {
     let order = order();
     let first = [
-        "sync", "error", "process", "guard", "threads", "span", "memory", "topology", "locator", "backend", "plan",
+        "sync", "error", "process", "guard", "threads", "span", "topology", "memory", "locator", "backend", "plan",
         "pipe",
     ];
     assert_eq!(order, [&first[..], &["machine", "runtime", "graph", "descriptor"]].concat());

@@ -150,3 +150,117 @@ fn an_error_stops_what_has_not_begun_and_names_stage_and_item() {
     none.uses(stage, set).unwrap();
     assert_eq!(runtime.run(&none, 1).unwrap_err().kind(), ErrorKind::InvalidInput);
 }
+
+/// With a look through all items at each step this took minutes.
+#[test]
+fn many_items_without_buffers_go_through() {
+    let machine = Machine::discover();
+    let runtime = Runtime::start(&machine).unwrap();
+    let items = 200_000;
+    let (first, second) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (ahead, farthest) = (AtomicU64::new(0), AtomicU64::new(0));
+    let mut graph = Graph::new("many");
+    let one = graph.compute("one", |_| {
+        first.fetch_add(1, Ordering::Relaxed);
+        farthest.fetch_max(ahead.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+        Ok(())
+    });
+    let two = graph.compute("two", |item| {
+        assert_eq!(second.fetch_add(1, Ordering::Relaxed), item.index(), "in order");
+        ahead.fetch_sub(1, Ordering::Relaxed);
+        Ok(())
+    });
+    graph.after(two, one).unwrap();
+    graph.in_order(two).unwrap();
+    runtime.run(&graph, items).unwrap();
+    drop(graph);
+    assert_eq!([first.into_inner(), second.into_inner(), ahead.into_inner()], [items, items, 0]);
+    assert!(farthest.into_inner() <= 4096, "as many items as anybody likes take little memory");
+}
+
+fn below(state: &mut u64, n: u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) % n
+}
+
+/// What a stage of a random graph is.
+struct Shape {
+    after: Vec<usize>,
+    uses: Vec<usize>,
+    in_order: bool,
+}
+
+/// What happened, item by item and stage by stage.
+struct Seen {
+    done: Vec<Vec<bool>>,
+    /// By set and buffer: the item that has it.
+    held: Vec<Vec<Option<u64>>>,
+    turn: Vec<u64>,
+}
+
+#[test]
+fn every_stage_of_every_item_runs_once_after_what_it_depends_on() {
+    let machine = Machine::discover();
+    let runtime = Runtime::start(&machine).unwrap();
+    let seeds = match std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()) {
+        Some(seed) => seed..seed + 1,
+        None => 0..150u64,
+    };
+    for seed in seeds {
+        let mut random = seed;
+        let (stages, items) = (1 + below(&mut random, 5) as usize, below(&mut random, 40));
+        let counts: Vec<usize> = (0..below(&mut random, 3)).map(|_| 1 + below(&mut random, 3) as usize).collect();
+        let sets: Vec<Buffers> = counts.iter().map(|count| Buffers::new(*count)).collect();
+        let shapes: Vec<Shape> = (0..stages)
+            .map(|stage| Shape {
+                after: (0..stage).filter(|_| below(&mut random, 2) == 0).collect(),
+                uses: (0..sets.len()).filter(|_| below(&mut random, 2) == 0).collect(),
+                in_order: below(&mut random, 4) == 0,
+            })
+            .collect();
+        let seen = Mutex::new(Seen {
+            done: vec![vec![false; stages]; items as usize],
+            held: counts.iter().map(|count| vec![None; *count]).collect(),
+            turn: vec![0; stages],
+        });
+        let mut graph = Graph::new("random");
+        let mut earlier_stages = Vec::new();
+        for (stage, shape) in shapes.iter().enumerate() {
+            let (seen, sets, shapes) = (&seen, &sets, &shapes);
+            let declared = graph.compute(format!("{stage}"), move |item| {
+                let mut seen = seen.lock().unwrap();
+                let at = item.index() as usize;
+                assert!(!seen.done[at][stage], "seed {seed}: twice");
+                assert!(shape.after.iter().all(|earlier| seen.done[at][*earlier]), "seed {seed}: too early");
+                for set in &shape.uses {
+                    let buffer = item.buffer(sets[*set])?;
+                    let holder = seen.held[*set][buffer].replace(item.index());
+                    assert!(holder.is_none_or(|holder| holder == item.index()), "seed {seed}: a buffer of two items");
+                }
+                if shape.in_order {
+                    assert_eq!(seen.turn[stage], item.index(), "seed {seed}: out of order");
+                    seen.turn[stage] += 1;
+                }
+                seen.done[at][stage] = true;
+                // The last of its users gives a buffer back.
+                for set in 0..sets.len() {
+                    let users = shapes.iter().enumerate().filter(|(_, shape)| shape.uses.contains(&set));
+                    if users.map(|(stage, _)| seen.done[at][stage]).all(|done| done) {
+                        seen.held[set].iter_mut().for_each(|held| *held = held.filter(|item| *item != at as u64));
+                    }
+                }
+                Ok(())
+            });
+            shape.after.iter().for_each(|earlier| graph.after(declared, earlier_stages[*earlier]).unwrap());
+            earlier_stages.push(declared);
+            shape.uses.iter().for_each(|set| graph.uses(declared, sets[*set]).unwrap());
+            if shape.in_order {
+                graph.in_order(declared).unwrap();
+            }
+        }
+        runtime.run(&graph, items).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        drop(graph);
+        let seen = seen.into_inner().unwrap();
+        assert!(seen.done.iter().flatten().all(|done| *done), "seed {seed}: left out");
+    }
+}

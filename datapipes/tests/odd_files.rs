@@ -8,7 +8,7 @@ use datapipes::topology::{BlockDevice, Topology};
 use datapipes::{Constraints, Dram, ErrorKind, FileAccess, Pipe, Runtime, Span, Ssd};
 use datapipes_core::Machine;
 use datapipes_file::{Config, FileBackend};
-use datapipes_testkit::{Folder, Mounted};
+use datapipes_testkit::{Folder, Mounted, RefusedCall, without_calls};
 
 const LEN: usize = (5 << 20) + 1234;
 
@@ -138,4 +138,116 @@ fn files_that_the_kernel_makes_up_do_not_hold_what_they_state() {
     let e = pipe.transfer(Span { source: 0, target: 0, len: 1 << 20 }).unwrap_err();
     assert!(e.kind() == ErrorKind::EndOfFile && e.done() > 100, "{e}");
     assert!(memory.lease().unwrap().starts_with(b"Name:"));
+}
+
+/// Runs what may wait for ever, and fails where it does.
+fn bounded<R: Send + 'static>(what: &str, work: impl FnOnce() -> R + Send + 'static) -> R {
+    let (told, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || told.send(work()));
+    ended.recv_timeout(std::time::Duration::from_secs(60)).unwrap_or_else(|e| panic!("{what}: {e}"))
+}
+
+#[test]
+fn what_is_no_file_is_refused_without_waiting_for_it() {
+    let folder = Folder::under(here()).unwrap();
+    let (fifo, socket) = (folder.path("fifo"), folder.path("socket"));
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &fifo,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        0,
+    )
+    .unwrap();
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    for path in [fifo.as_path(), &socket, Path::new("/dev/null"), Path::new("/dev/tty"), folder.at()] {
+        let opens: [fn(&Path) -> datapipes::Result<Ssd>; 4] = [
+            |p| Ssd::open(p),
+            |p| Ssd::open_rw(p),
+            |p| Ssd::create(p),
+            |p| Ssd::open(p)?.with_access(FileAccess::Cached),
+        ];
+        for open in opens {
+            let at = path.to_path_buf();
+            let e = bounded(&format!("opening {}", path.display()), move || open(&at)).unwrap_err();
+            let told = e.to_string();
+            assert!(told.contains(path.to_str().unwrap()), "{told}");
+            if path != folder.at() && e.kind() != ErrorKind::NotFound {
+                assert!(e.kind() == ErrorKind::InvalidInput && told.contains("not a file"), "{told}");
+            }
+        }
+        let at = path.to_path_buf();
+        let options = datapipes::PmemOptions { len: Some(4096), emulated: true };
+        bounded("opening it as memory", move || datapipes::Pmem::open_with(at, options)).unwrap_err();
+    }
+}
+
+#[test]
+fn a_descriptor_serves_with_whatever_flags_it_was_opened() {
+    use std::os::unix::fs::OpenOptionsExt;
+    let name = "a_descriptor_serves_with_whatever_flags_it_was_opened";
+    let folder = Folder::under(here()).unwrap();
+    let mounted = Mounted::bindfs(here());
+    if let Err(why) = &mounted {
+        println!("SKIPPED: {name}, on FUSE: {why}");
+    }
+    let dirs = [Some(folder.at().to_path_buf()), mounted.as_ref().ok().map(|m| m.at().to_path_buf())];
+    for dir in dirs.into_iter().flatten() {
+        let mut options = std::fs::File::options();
+        let options = options.read(true).write(true).create(true);
+        let (memory, back) = (memory(), Dram::allocate(LEN).unwrap());
+        for access in [FileAccess::Auto, FileAccess::Cached] {
+            for (uring, flag) in [(true, libc::O_NONBLOCK), (false, libc::O_NONBLOCK), (true, libc::O_DIRECT)] {
+                let opened = match options.custom_flags(flag).open(dir.join("file")) {
+                    Ok(opened) => opened,
+                    Err(e) => {
+                        println!("SKIPPED: {name}, flag {flag:#x} in {}: {e}", dir.display());
+                        continue;
+                    }
+                };
+                let ssd = Ssd::from_fd(opened.into(), "file").unwrap();
+                let (machine, ssd) = (machine(uring), ssd.with_access(access).unwrap());
+                ssd.set_len(0).unwrap();
+                let whole = Span { source: 0, target: 0, len: LEN as u64 };
+                machine.connect(&memory, &ssd).unwrap().transfer(whole).unwrap();
+                let pipe = machine.connect(&ssd, &back).unwrap();
+                pipe.transfer(whole).unwrap();
+                assert!(*memory.lease().unwrap() == *back.lease().unwrap());
+                assert_eq!(pipe.report().hops[0].counters.retries, 0, "{}: {}", dir.display(), pipe.report());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_ring_that_may_be_made_and_not_entered_is_done_without() {
+    let name = "a_ring_that_may_be_made_and_not_entered_is_done_without";
+    if let Err(why) = &FileBackend::probe().uring().available {
+        return println!("SKIPPED: {name}: {why}");
+    }
+    // Made before the filter came: it offers what cannot be had any more.
+    let before = machine(true);
+    let folder = Folder::under(here()).unwrap();
+    let work = || {
+        let facts = FileBackend::probe().uring().clone();
+        assert!(facts.available.as_ref().is_err_and(|why| why.contains("EPERM")), "{:?}", facts.available);
+        let memory = memory();
+        for (machine, told) in [(machine(true), "no io_uring"), (before, "could not be opened")] {
+            let ssd = large(&folder.path("file"));
+            let pipe = machine.connect(&memory, &ssd).unwrap();
+            assert!(pipe.route().primitives()[0].starts_with("pwrite"), "{}", pipe.route());
+            assert!(pipe.route().to_string().contains(told), "{}", pipe.route());
+            pipe.transfer(Span { source: 0, target: 0, len: LEN as u64 }).unwrap();
+            assert!(std::fs::read(folder.path("file")).unwrap() == *memory.lease().unwrap());
+            // Who demands the ring hears why there is none.
+            let only = vec!["uring-direct".into(), "uring-cached".into()];
+            let refused = machine.connect_with(&memory, &ssd, &Constraints { only, ..Constraints::default() });
+            let said = refused.unwrap_err().to_string();
+            assert!(said.contains("EPERM") || said.contains("not permitted"), "{said}");
+        }
+    };
+    let denied = RefusedCall { number: libc::SYS_io_uring_enter, errno: libc::EPERM };
+    if let Err(why) = without_calls(&[denied], work) {
+        println!("SKIPPED: {name}: {why}");
+    }
 }

@@ -5,7 +5,7 @@
 //! - [`validate`]: order and multiset checksum of data fed in pieces.
 //! - [`conformance`]: one suite for every backend and every locator.
 //! - [`Folder`]: where a test works; with `--cfg shuttle`, `schedules` runs one under schedules chosen at random.
-//! - [`Mounted`], [`without_calls`]: file systems and kernels that lack something.
+//! - [`Mounted`], [`without_calls`], [`MemoryGroup`]: file systems and kernels that lack something, or have little.
 //!
 //! - [`child`]: pieces of a test in another process: a fork, another user, limits.
 //!
@@ -17,6 +17,7 @@ pub mod child;
 pub mod conformance;
 mod folder;
 pub mod generate;
+mod memory_group;
 mod mounted;
 #[cfg(shuttle)]
 mod schedules;
@@ -24,6 +25,7 @@ pub mod validate;
 mod without;
 
 pub use folder::Folder;
+pub use memory_group::MemoryGroup;
 pub use mounted::Mounted;
 #[cfg(shuttle)]
 pub use schedules::schedules;

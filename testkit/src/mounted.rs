@@ -29,13 +29,34 @@ impl Mounted {
         Mounted::over(parent.as_ref(), "mergerfs", &["-o", "use_ino"])
     }
 
+    /// A file system in memory of so many bytes, over a new folder under `parent`; there is nothing behind it.
+    ///
+    /// # Errors
+    /// As [`bindfs`](Self::bindfs).
+    pub fn small(parent: impl AsRef<Path>, bytes: u64) -> Result<Mounted, String> {
+        let folder = Folder::under(parent).map_err(|e| format!("a folder: {e}"))?;
+        let at = folder.path("mounted");
+        std::fs::create_dir(&at).map_err(|e| format!("{}: {e}", at.display()))?;
+        let size = format!("size={bytes}");
+        Mounted::run(
+            Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&at),
+            "mount",
+            at.clone(),
+            folder,
+        )
+    }
+
     fn over(parent: &Path, program: &str, options: &[&str]) -> Result<Mounted, String> {
         let folder = Folder::under(parent).map_err(|e| format!("a folder: {e}"))?;
         let (behind, at) = (folder.path("behind"), folder.path("mounted"));
         for dir in [&behind, &at] {
             std::fs::create_dir(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
         }
-        let output = Command::new(program).args(options).arg(&behind).arg(&at).output();
+        Mounted::run(Command::new(program).args(options).arg(&behind).arg(&at), program, at.clone(), folder)
+    }
+
+    fn run(command: &mut Command, program: &str, at: PathBuf, folder: Folder) -> Result<Mounted, String> {
+        let output = command.output();
         let output = output.map_err(|e| format!("{program}: {e}"))?;
         // The value exists from here on, so that what is mounted is unmounted whatever comes.
         let mounted = Mounted { at, folder };

@@ -56,6 +56,27 @@ pub struct Config {
     pub faults: Option<Arc<dyn Faults>>,
 }
 
+impl Config {
+    /// Whether the numbers make sense. A backend with settings that do not is refused when a pipe is opened.
+    ///
+    /// # Errors
+    /// `InvalidInput` for queues, requests and slices of nothing.
+    pub fn check(&self) -> Result<()> {
+        let knobs = [
+            ("queue_depth", self.queue_depth.map(u64::from)),
+            ("request_bytes", self.request_bytes.map(u64::from)),
+            ("slice_bytes", self.slice_bytes.map(|bytes| bytes as u64)),
+        ];
+        match knobs.iter().find(|knob| knob.1 == Some(0)) {
+            None => Ok(()),
+            Some((knob, _)) => {
+                let context = format!("the file backend's {knob} is 0");
+                Err(Error::new(ErrorKind::InvalidInput, "open", context).advice("give at least 1, or leave it out"))
+            }
+        }
+    }
+}
+
 /// Moves bytes between files or block devices and memory, and from file to file.
 ///
 /// ```
@@ -254,6 +275,7 @@ impl Backend for FileBackend {
     }
 
     fn open(&self, ask: &Ask<'_>, primitive: &str) -> Result<Mover> {
+        self.config.check()?;
         if let (Some(source), Some(target), KERNEL_COPY) = (ask.source.file(), ask.target.file(), primitive) {
             return Ok(Mover::Inline(Box::new(KernelCopy::new(source.clone(), target.clone()))));
         }

@@ -27,6 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 
+use crate::backend::check_count;
 use crate::error::{Error, Result};
 use crate::locator::Locator;
 use crate::machine::Machine;
@@ -88,7 +89,8 @@ impl Runtime {
         ask: &ConnectFd,
         keeper: Option<Box<dyn Any + Send + Sync>>,
     ) -> Result<(OwnedFd, Arc<Serving>)> {
-        let depth = ask.depth.unwrap_or(DEPTH).max(1);
+        check_count("depth", ask.depth.map(|depth| depth as u64))?;
+        let depth = ask.depth.unwrap_or(DEPTH);
         let connect = Connect { queue: Some(ask.connect.queue.unwrap_or(depth).max(depth)), ..ask.connect.clone() };
         let pipe = self.connect_with(source, target, &connect)?;
         let (socket, ours) = pair()?;

@@ -136,6 +136,11 @@ impl<'a> Graph<'a> {
         self.stage(name.into(), Action::Compute(Box::new(work)))
     }
 
+    /// The stages of which something holds, by number.
+    fn stages_where(&self, holds: impl Fn(&Declared<'_>) -> bool) -> Vec<usize> {
+        (0..self.stages.len()).filter(|stage| holds(&self.stages[*stage])).collect()
+    }
+
     fn stage(&mut self, name: String, action: Action<'a>) -> Stage {
         self.stages.push(Declared { name, action, after: Vec::new(), uses: Vec::new(), in_order: false });
         Stage(self.stages.len() - 1)

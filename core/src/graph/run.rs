@@ -2,14 +2,15 @@
 //!
 //! ```text
 //! loop: admit items while the first stages can have buffers
-//!       for each stage of each item, in the order of items: all it depends on done, its turn, its buffers free?  begin
+//!       for each stage of an item that may begin by now, in the order of items: all it depends on done, its turn, its buffers
+//!           free?  begin
 //!       wait for something to end: a transfer (callback) or a computation (thread), both by one list
 //! ```
 //!
 //! The closures are the caller's, and may panic: that is the error of the item. Where the kernel gives no thread, the caller's
 //! own computes.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Instant;
 
 use super::report::{GraphReport, StageReport};
@@ -26,6 +27,9 @@ struct Ended {
     stage: usize,
     result: Result<()>,
 }
+
+/// Items under way at once, at most, where nothing else bounds them: as many as keep every thread and queue at work.
+const AT_ONCE: usize = 4096;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Progress {
@@ -147,11 +151,19 @@ struct Run<'r, 'g> {
     /// Items that were admitted and are not through, in their order.
     under: VecDeque<Underway>,
     next: u64,
+    /// Items that were admitted and have not gone through all stages.
+    unfinished: usize,
     /// By set: free buffers, and the next item that may take one.
     free: Vec<Vec<usize>>,
     turn_of_set: Vec<u64>,
     /// By stage: the next item, where the order matters.
     turn_of_stage: Vec<u64>,
+    /// Stages of items that may begin by now, in the order of items: what ended, or came free, names those that waited for it, so
+    /// that nobody looks through all items that are under way.
+    candidates: BTreeSet<(u64, usize)>,
+    /// By stage: those that depend on it. By set: those that use it.
+    followers: Vec<Vec<usize>>,
+    users: Vec<Vec<usize>>,
     active: Vec<u64>,
     busy_since: Vec<u64>,
     reports: Vec<StageReport>,
@@ -171,9 +183,13 @@ impl<'r, 'g> Run<'r, 'g> {
             begun: Instant::now(),
             under: VecDeque::new(),
             next: 0,
+            unfinished: 0,
             free: graph.sets.iter().map(|set| (0..set.count).rev().collect()).collect(),
             turn_of_set: vec![0; graph.sets.len()],
             turn_of_stage: vec![0; count],
+            candidates: BTreeSet::new(),
+            followers: (0..count).map(|earlier| graph.stages_where(|s| s.after.contains(&earlier))).collect(),
+            users: (0..graph.sets.len()).map(|set| graph.stages_where(|s| s.uses.contains(&set))).collect(),
             active: vec![0; count],
             busy_since: vec![0; count],
             reports: reports.collect(),
@@ -217,57 +233,77 @@ impl<'r, 'g> Run<'r, 'g> {
 
     fn begin_what_can(&mut self) {
         loop {
-            let mut began = false;
-            for at in 0..self.under.len() {
-                for stage in 0..self.graph.stages.len() {
-                    began |= self.begin_if_can(at, stage);
-                    if self.failure.is_some() {
-                        return;
-                    }
+            while let Some((item, stage)) = self.candidates.pop_first() {
+                self.begin_if_can(item, stage);
+                if self.failure.is_some() {
+                    return;
                 }
             }
-            // Another item, once the last one has begun: more could only wait.
-            let waits = self.under.back().is_some_and(|last| last.stages.iter().all(|s| *s == Progress::Ahead));
-            if self.next < self.items && !waits && !self.graph.stages.is_empty() {
-                let count = self.graph.stages.len();
-                self.under.push_back(Underway {
-                    item: Item { index: self.next, held: self.graph.sets.iter().map(|set| (*set, None)).collect() },
-                    stages: vec![Progress::Ahead; count],
-                    wanted: vec![None; count],
-                    ready: vec![None; count],
-                    begun: vec![0; count],
-                });
-                self.next += 1;
-            } else if !began {
+            if !self.admit() {
                 return;
             }
         }
     }
 
-    fn begin_if_can(&mut self, at: usize, stage: usize) -> bool {
+    /// Another item, once the last one has begun: more could only wait. And not more than can be of use, so that as many items as
+    /// anybody likes take little memory.
+    fn admit(&mut self) -> bool {
+        let waits = self.under.back().is_some_and(|last| last.stages.iter().all(|s| *s == Progress::Ahead));
+        let count = self.graph.stages.len();
+        if self.next == self.items || waits || count == 0 || self.unfinished >= AT_ONCE {
+            return false;
+        }
+        self.under.push_back(Underway {
+            item: Item { index: self.next, held: self.graph.sets.iter().map(|set| (*set, None)).collect() },
+            stages: vec![Progress::Ahead; count],
+            wanted: vec![None; count],
+            ready: vec![None; count],
+            begun: vec![0; count],
+        });
+        self.candidates.extend((0..count).map(|stage| (self.next, stage)));
+        self.next += 1;
+        self.unfinished += 1;
+        true
+    }
+
+    /// The item whose turn it is to take a buffer of a set may go on.
+    fn set_is_free(&mut self, set: usize) {
+        let item = self.turn_of_set[set];
+        self.candidates.extend(self.users[set].iter().map(|stage| (item, *stage)));
+    }
+
+    /// Where an item is among those under way; None of one that is through, or did not come yet.
+    fn place_of(&self, item: u64) -> Option<usize> {
+        let first = self.under.front()?.item.index;
+        usize::try_from(item.checked_sub(first)?).ok().filter(|at| *at < self.under.len())
+    }
+
+    fn begin_if_can(&mut self, index: u64, stage: usize) {
+        let Some(at) = self.place_of(index) else { return };
         let graph = self.graph;
         let declared = &graph.stages[stage];
         let now = self.now();
         let under = &mut self.under[at];
-        let index = under.item.index;
         let dependent = declared.after.iter().any(|earlier| under.stages[*earlier] != Progress::Done);
         if under.stages[stage] != Progress::Ahead || dependent {
-            return false;
+            return;
         }
         under.wanted[stage].get_or_insert(now);
         for set in &declared.uses {
-            if under.item.held[*set].1.is_none() {
+            if self.under[at].item.held[*set].1.is_none() {
                 if self.turn_of_set[*set] != index {
-                    return false;
+                    return;
                 }
-                let Some(buffer) = self.free[*set].pop() else { return false };
-                under.item.held[*set].1 = Some(buffer);
+                let Some(buffer) = self.free[*set].pop() else { return };
+                self.under[at].item.held[*set].1 = Some(buffer);
                 self.turn_of_set[*set] += 1;
+                self.set_is_free(*set);
             }
         }
+        let under = &mut self.under[at];
         let ready = *under.ready[stage].get_or_insert(now);
         if declared.in_order && self.turn_of_stage[stage] != index {
-            return false;
+            return;
         }
         under.stages[stage] = Progress::Under;
         under.begun[stage] = now;
@@ -300,7 +336,6 @@ impl<'r, 'g> Run<'r, 'g> {
                 }
             }
         }
-        true
     }
 
     fn end(&mut self, ended: Ended) {
@@ -313,14 +348,17 @@ impl<'r, 'g> Run<'r, 'g> {
         if self.active[stage] == 0 {
             report.busy_ns += now - self.busy_since[stage];
         }
-        let first = self.under.front().map_or(0, |under| under.item.index);
-        let Some(under) = self.under.get_mut((item - first) as usize) else { return };
-        report.work_ns += now - under.begun[stage];
-        under.stages[stage] = Progress::Done;
+        let Some(at) = self.place_of(item) else { return };
+        self.reports[stage].work_ns += now - self.under[at].begun[stage];
+        self.under[at].stages[stage] = Progress::Done;
+        self.unfinished -= usize::from(self.under[at].stages.iter().all(|s| *s == Progress::Done));
+        self.candidates.extend(self.followers[stage].iter().map(|follower| (item, *follower)));
         if self.graph.stages[stage].in_order {
             self.turn_of_stage[stage] += 1;
+            self.candidates.insert((self.turn_of_stage[stage], stage));
         }
         for set in 0..self.graph.sets.len() {
+            let under = &mut self.under[at];
             let over = self
                 .graph
                 .stages
@@ -329,6 +367,7 @@ impl<'r, 'g> Run<'r, 'g> {
                 .all(|(declared, progress)| *progress == Progress::Done || !declared.uses.contains(&set));
             if over && let Some(buffer) = under.item.held[set].1.take() {
                 self.free[set].push(buffer);
+                self.set_is_free(set);
             }
         }
         if let Err(error) = result

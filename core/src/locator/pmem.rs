@@ -3,12 +3,13 @@
 mod open;
 
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::watch::Watchers;
 use super::{Endpoint, Facts, Handle, Locator, Persistence, Reach};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::MemoryRange;
 
 /// Bytes that the medium writes at once; a store to a part of them costs the medium a read and a write of all.
@@ -57,6 +58,8 @@ pub struct PmemOptions {
 pub struct Pmem {
     range: MemoryRange,
     path: Arc<PathBuf>,
+    /// The file, where it is none of a device: its blocks are asked for before its pages.
+    file: Option<Arc<OwnedFd>>,
     emulated: bool,
     watchers: Arc<Watchers>,
 }
@@ -78,8 +81,9 @@ impl Pmem {
     /// As [`open`](Self::open); `OutOfRange` or `Misaligned` for a length that a device does not have or cannot map;
     /// `NoSpace` where the file system has no room for the length.
     pub fn open_with(path: impl AsRef<Path>, options: PmemOptions) -> Result<Pmem> {
-        let (range, watchers) = open::map(path.as_ref(), options)?;
-        Ok(Pmem { range, path: Arc::new(path.as_ref().to_path_buf()), emulated: options.emulated, watchers })
+        let open::Mapped { range, watchers, file } = open::map(path.as_ref(), options)?;
+        let path = Arc::new(path.as_ref().to_path_buf());
+        Ok(Pmem { range, path, file: file.map(Arc::new), emulated: options.emulated, watchers })
     }
 
     /// The path it was opened by.
@@ -131,11 +135,18 @@ impl Pmem {
     }
 
     /// Touches every page, so that later access does not fault: on a DAX file each first store to a page may cost a commit
-    /// of the file system's journal.
+    /// of the file system's journal. The blocks of a file are reserved first, so that a full file system is an error, not a
+    /// signal.
     ///
     /// # Errors
-    /// `OutOfMemory`, `NoSpace`; what the kernel says.
+    /// `NoSpace`; `OutOfMemory`; `Device` where the file lost a page; `Unavailable` on a kernel before 5.14.
     pub fn prefault(&self) -> Result<()> {
+        if let Some(file) = &self.file {
+            let (at, len) = (self.range.at() as u64, self.range.len() as u64);
+            open::reserve_blocks(file, at..at.saturating_add(len)).map_err(|e| {
+                Error::os("reserve space for", e.raw_os_error(), self.path.display().to_string()).offset(at)
+            })?;
+        }
         self.range.prefault()
     }
 

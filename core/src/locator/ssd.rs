@@ -241,9 +241,20 @@ impl Ssd {
     /// # Errors
     /// `InvalidInput` where it is neither a regular file nor a block device.
     pub fn from_fd(fd: OwnedFd, name: impl AsRef<Path>) -> Result<Ssd> {
-        let flags = rustix::fs::fcntl_getfl(&fd)
-            .map_err(|e| Error::os("open", e.raw_os_error(), name.as_ref().display().to_string()))?;
-        Ssd::describe(fd, name.as_ref(), flags, reopen_direct)
+        let name = name.as_ref();
+        let fail = |e: Errno| Error::os("open", e.raw_os_error(), name.display().to_string());
+        let flags = rustix::fs::fcntl_getfl(&fd).map_err(fail)?;
+        if flags.contains(OFlags::PATH) {
+            return Err(only_a_name(name));
+        }
+        if !flags.contains(OFlags::DIRECT) {
+            return Ssd::describe(fd, name, flags, reopen_direct);
+        }
+        // It goes past the page cache alone: what is not aligned needs one that does not.
+        let again = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let mode = flags & OFlags::RWMODE;
+        let cached = rustix::fs::open(again, mode | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty()).map_err(fail)?;
+        Ssd::describe(cached, name, flags, |_, _| Ok(fd))
     }
 
     /// Takes descriptors that somebody opened, and opens nothing itself: `cached` goes through the page cache, `direct`, if
@@ -257,7 +268,7 @@ impl Ssd {
         let bad = |why: &str| Error::new(ErrorKind::InvalidInput, "open", format!("{} {why}", name.display()));
         let flags = rustix::fs::fcntl_getfl(&cached).map_err(fail)?;
         if flags.contains(OFlags::PATH) {
-            return Err(bad("is a descriptor that names a file and does not open it (O_PATH)"));
+            return Err(only_a_name(name));
         }
         if flags.contains(OFlags::DIRECT) {
             return Err(
@@ -280,9 +291,22 @@ impl Ssd {
 
     fn open_flags(path: &Path, flags: OFlags) -> Result<Ssd> {
         let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP | Mode::ROTH | Mode::WOTH;
-        let fd = rustix::fs::open(path, flags | OFlags::CLOEXEC, mode)
+        let open = |more| rustix::fs::open(path, flags | more | OFlags::CLOEXEC | OFlags::NOCTTY, mode);
+        // A pipe without a writer, or a device, would block until somebody comes.
+        let fd = match open(OFlags::NONBLOCK) {
+            // Somebody holds a lease on the file, who is asked for it.
+            Err(Errno::AGAIN) if std::fs::metadata(path).is_ok_and(|meta| meta.is_file()) => open(OFlags::empty()),
+            Err(Errno::NXIO) => return Err(not_a_file(path, "a socket, or a device that is not there")),
+            other => other,
+        };
+        let fd = fd.map_err(|e| Error::os("open", e.raw_os_error(), path.display().to_string()))?;
+        let ssd = Ssd::describe(fd, path, flags, reopen_direct)?;
+        // It is a file or a block device: requests wait for it from here on.
+        let shown = rustix::fs::fcntl_getfl(&ssd.0.cached);
+        shown
+            .and_then(|flags| rustix::fs::fcntl_setfl(&ssd.0.cached, flags & !OFlags::NONBLOCK))
             .map_err(|e| Error::os("open", e.raw_os_error(), path.display().to_string()))?;
-        Ssd::describe(fd, path, flags, reopen_direct)
+        Ok(ssd)
     }
 
     fn describe(
@@ -296,13 +320,7 @@ impl Ssd {
         let block_device = match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => false,
             FileType::BlockDevice => true,
-            other => {
-                return Err(Error::new(
-                    ErrorKind::InvalidInput,
-                    "open",
-                    format!("{} is a {other:?}, not a file or a block device", path.display()),
-                ));
-            }
+            other => return Err(not_a_file(path, &format!("a {other:?}"))),
         };
         let direct = direct(&cached, flags);
         let mask = StatxFlags::from_bits_retain(STATX_DIOALIGN);
@@ -456,6 +474,16 @@ impl Ssd {
     pub fn sync(&self) -> Result<()> {
         rustix::fs::fdatasync(&self.0.cached).map_err(|e| self.0.error("sync", e))
     }
+}
+
+fn only_a_name(path: &Path) -> Error {
+    let why = "is a descriptor that names a file and does not open it (O_PATH)";
+    Error::new(ErrorKind::InvalidInput, "open", format!("{} {why}", path.display()))
+}
+
+fn not_a_file(path: &Path, what: &str) -> Error {
+    let context = format!("{} is {what}, not a file or a block device", path.display());
+    Error::new(ErrorKind::InvalidInput, "open", context)
 }
 
 /// Opens the file of a descriptor once more, past the page cache.

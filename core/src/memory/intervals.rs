@@ -232,7 +232,7 @@ mod tests {
     fn overlaps_agree_with_a_naive_list() {
         for seed in 0..if cfg!(miri) { 2 } else { 30 } {
             let (mut random, mut tree, mut list) = (Random(seed), Intervals::default(), Vec::new());
-            for step in 0..if cfg!(miri) { 150 } else { 1500 } {
+            for step in 0..if cfg!(miri) { 80 } else { 1500 } {
                 let at = random.below(300);
                 let longest = if random.below(4) == 0 { 200 } else { 9 };
                 let range = at..at + 1 + random.below(longest);
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn the_tree_stays_low_in_whatever_order_leases_come() {
-        let many = if cfg!(miri) { 500 } else { 100_000 };
+        let many = if cfg!(miri) { 40 } else { 100_000 };
         let orders: [fn(usize, usize) -> usize; 3] = [|i, _| i, |i, n| n - i, |i, n| (i * 7919) % n];
         for order in orders {
             let mut tree = Intervals::default();

@@ -19,6 +19,7 @@ mod lease;
 mod lines;
 mod page_nodes;
 mod pool;
+mod prefault;
 mod region;
 mod shared_map;
 mod table;

@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::bytes;
 use super::lease::{Lease, LeaseMut, RawLease};
 use super::pool::Cut;
+use super::prefault;
 use super::table::{Access, Table};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Keeper;
@@ -37,7 +38,9 @@ pub enum Pages {
 pub struct MapOptions {
     /// Which pages to ask for.
     pub pages: Pages,
-    /// Touch every page now, so that no transfer pays for a first touch (0.3 to 1.5 GB/s on virtual machines).
+    /// Touch every page now, so that no transfer pays for a first touch (0.3 to 1.5 GB/s on virtual machines). Memory that is
+    /// not there, or that a limit does not leave, is an error then; memory that is touched later, by a transfer, is not looked
+    /// for, and the kernel may end the process where there is none.
     pub prefault: bool,
     /// Bind to this NUMA node (`mbind`, strict); `None` leaves it to the first touch.
     pub node: Option<u32>,
@@ -93,17 +96,20 @@ impl Region {
     /// Maps `len` bytes of anonymous memory, zeroed.
     ///
     /// # Errors
-    /// `InvalidInput` for a length of 0; `OutOfMemory` where the kernel refuses; `Unavailable` where binding to the
-    /// node is refused.
+    /// `InvalidInput` for a length of 0; `OutOfMemory` where the kernel refuses, or, with `prefault`, where the machine, a
+    /// control group or the node has not so much to give; `Unavailable` where binding to the node is refused.
     pub fn map(len: usize, options: MapOptions) -> Result<Region> {
         if len == 0 || len > isize::MAX as usize - HUGE {
             return Err(Error::new(ErrorKind::InvalidInput, "map", format!("{len} bytes of memory")));
+        }
+        if options.prefault {
+            prefault::check(len, options.node)?;
         }
         let align = if len >= HUGE && options.pages == Pages::Huge { HUGE } else { 0 };
         let whole = len + align;
         let base = map_pages(whole);
         if base == libc::MAP_FAILED {
-            return Err(last_os_error("map", format!("{len} bytes of memory")));
+            return Err(not_mapped(len));
         }
         let Some(base) = NonNull::new(base.cast::<u8>()) else {
             return Err(Error::new(ErrorKind::OutOfMemory, "map", "the kernel returned address 0"));
@@ -277,6 +283,11 @@ impl MemoryRange {
         MemoryRange { cut: Some(Arc::new(cut)), ..self }
     }
 
+    /// The NUMA node that it is bound to.
+    pub(super) fn node(&self) -> Option<u32> {
+        self.region.0.options.node
+    }
+
     /// Whether both ranges are the same bytes.
     pub fn same_bytes(&self, other: &MemoryRange) -> bool {
         self.region.id() == other.region.id() && self.at == other.at && self.len == other.len
@@ -388,38 +399,6 @@ impl MemoryRange {
         // SAFETY: at lies within the region, checked when the range was made.
         let start = unsafe { self.region.0.start.add(self.at) };
         Ok(RawLease { start, region: self.region.clone(), range, access, whole: None, _cut: self.cut.clone() })
-    }
-
-    /// Touches every page, so that later access does not fault.
-    ///
-    /// # Errors
-    /// `OutOfMemory` where the kernel has no pages to give.
-    pub fn prefault(&self) -> Result<()> {
-        let page = page_size();
-        let from = self.at - self.at % page;
-        let len = self.at + self.len - from;
-        // SAFETY: from lies within the region.
-        let address = unsafe { self.region.0.start.as_ptr().add(from) };
-        if address.align_offset(page) == 0 {
-            // SAFETY: the range lies within the mapping; populating changes no byte.
-            let rc = unsafe { advise(address.cast(), len, libc::MADV_POPULATE_WRITE) };
-            if rc == 0 {
-                return Ok(());
-            }
-            let e = last_os_error("prefault", format!("{len} bytes of memory"));
-            if e.kind() == ErrorKind::OutOfMemory {
-                return Err(e.advice("ask for less memory, or raise the limit of the container"));
-            }
-        }
-        // Kernels before 5.14 do not know the advice (EINVAL): write the first byte of each page.
-        let mut lease = self.lease_mut()?;
-        for at in (0..lease.len()).step_by(page) {
-            let byte = &mut lease[at];
-            // A volatile write of what is there: the page is faulted in and its contents stay.
-            // SAFETY: byte is a valid reference.
-            unsafe { std::ptr::write_volatile(byte, std::ptr::read_volatile(byte)) };
-        }
-        Ok(())
     }
 
     /// Gives the pages back to the kernel; the bytes read as zero afterwards.
@@ -587,12 +566,24 @@ fn check_range(operation: &'static str, at: usize, len: usize, whole: usize) -> 
     Ok(())
 }
 
-fn last_os_error(operation: &'static str, context: String) -> Error {
+/// Why the kernel made no mapping: the process may not map so much, as a rule.
+#[cold]
+fn not_mapped(len: usize) -> Error {
+    let e = last_os_error("map", format!("{len} bytes of memory"));
+    match rustix::process::getrlimit(rustix::process::Resource::As).current {
+        Some(limit) => e.advice(format!(
+            "the process may map {limit} bytes in all (RLIMIT_AS, `ulimit -v` in KiB): ask for less, or raise the limit"
+        )),
+        None => e.advice("ask for less memory"),
+    }
+}
+
+pub(super) fn last_os_error(operation: &'static str, context: String) -> Error {
     Error::io(operation, &std::io::Error::last_os_error(), context)
 }
 
 #[cfg(not(miri))]
-use libc::madvise as advise;
+pub(super) use libc::madvise as advise;
 
 /// Whether the kernel takes the policy for all of a region; errno says why not.
 #[cfg(not(miri))]
@@ -649,7 +640,7 @@ mod miri {
         }
     }
 
-    pub(super) unsafe fn advise(address: *mut libc::c_void, len: usize, advice: libc::c_int) -> libc::c_int {
+    pub(in crate::memory) unsafe fn advise(address: *mut libc::c_void, len: usize, advice: libc::c_int) -> libc::c_int {
         if advice != libc::MADV_DONTNEED {
             return -1; // As a kernel that does not know the advice.
         }
@@ -659,9 +650,11 @@ mod miri {
     }
 }
 #[cfg(miri)]
-use miri::{advise, bind_pages, map_pages, unmap_pages};
+pub(super) use miri::advise;
+#[cfg(miri)]
+use miri::{bind_pages, map_pages, unmap_pages};
 
-fn page_size() -> usize {
+pub(super) fn page_size() -> usize {
     rustix::param::page_size()
 }
 

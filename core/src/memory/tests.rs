@@ -59,7 +59,8 @@ const CROWDS: [(usize, usize, usize); 2] = [(64, 12, 12), (400, 5, 200)];
 
 #[test]
 fn leases_agree_with_a_naive_list() {
-    for (seed, (bytes, longest, most)) in (1..4).flat_map(|seed| CROWDS.map(|crowd| (seed, crowd))) {
+    let seeds = if cfg!(miri) { 1..2 } else { 1..4 };
+    for (seed, (bytes, longest, most)) in seeds.flat_map(|seed| CROWDS.map(|crowd| (seed, crowd))) {
         let whole = region(bytes);
         let mut random = Random(seed);
         let mut held: Vec<(usize, usize, Access, RawLease)> = Vec::new();

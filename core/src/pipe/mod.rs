@@ -19,7 +19,7 @@ use std::sync::Arc;
 use crate::backend::{Ask, Constraints, Inline, Mover};
 use crate::error::{Error, ErrorKind, Result};
 use crate::locator::{Endpoint, Handle};
-use crate::plan::{Leg, Plan, Route, Shape};
+use crate::plan::{Leg, Plan, Planner, Route, Shape, Unopened};
 use crate::span::{Bounded, Bounds, LAST, Span};
 use crate::topology::Topology;
 use chain::Chain;
@@ -98,11 +98,44 @@ impl Drop for Transfer {
 }
 
 impl Pipe {
-    pub(crate) fn open(plan: Plan, constraints: &Constraints, topology: &Topology) -> Result<Pipe> {
+    /// Opens the best route. Where a primitive that was offered cannot be opened (no descriptor is left, say, or a filter came
+    /// since it was asked for), the next best route is taken, which says so.
+    ///
+    /// # Errors
+    /// What planning says; what opening met first, if nothing can be opened.
+    pub(crate) fn connect(planner: &Planner<'_>, source: &Endpoint, target: &Endpoint) -> Result<Pipe> {
+        let mut failed: Vec<Unopened> = Vec::new();
+        let mut first = None;
+        loop {
+            let plan = match (planner.plan(source, target, &failed), first.take()) {
+                (Ok(plan), error) => {
+                    first = error;
+                    plan
+                }
+                (Err(_), Some(error)) => return Err(error),
+                (Err(error), None) => return Err(error),
+            };
+            match Pipe::open(plan, planner.constraints, planner.topology) {
+                Ok(pipe) => return Ok(pipe),
+                // Who is at fault: the next would be refused the same.
+                Err((_, error)) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::OutOfRange) => {
+                    return Err(first.unwrap_or(error));
+                }
+                Err((primitive, error)) => {
+                    failed.push(Unopened { primitive, why: error.to_string() });
+                    first.get_or_insert(error);
+                }
+            }
+        }
+    }
+
+    /// Opens a route; an error comes with the primitive that it was met at.
+    fn open(plan: Plan, constraints: &Constraints, topology: &Topology) -> Result<Pipe, (&'static str, Error)> {
         let mut movers = Vec::with_capacity(plan.legs.len());
         for leg in &plan.legs {
             let ask = Ask { source: &leg.source, target: &leg.target, constraints, topology };
-            let mover = leg.backend.open(&ask, leg.offer.primitive)?;
+            let primitive = leg.offer.primitive;
+            let mover = leg.backend.open(&ask, primitive).map_err(|error| (primitive, error))?;
             movers.push((watched::watched(mover, &leg.target), leg));
         }
         let (source, target) = plan.ends;

@@ -119,7 +119,7 @@ fn place(at: At) -> Endpoint {
 fn plan(primitives: Vec<Known>, from: At, to: At, constraints: &Constraints) -> Result<Plan> {
     let backends: Vec<Arc<dyn Backend>> = vec![Arc::new(Fake(primitives))];
     let topology = Topology::discover_under(std::path::Path::new("/nonexistent"));
-    Planner { backends: &backends, topology: &topology, constraints }.plan(&place(from), &place(to))
+    Planner { backends: &backends, topology: &topology, constraints }.plan(&place(from), &place(to), &[])
 }
 
 /// Slow to begin and fast, quick to begin and slow, by a device, and one that this machine lacks.

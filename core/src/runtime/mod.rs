@@ -49,7 +49,7 @@ pub(crate) use inbox::Inbox;
 pub use schedule::{Class, ClassStats, FlowStats, Policy, Served, Service, Stats};
 pub use station::StationReport;
 
-use crate::backend::{Bell, Constraints};
+use crate::backend::{Bell, Constraints, check_count};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{self, Panicked};
 use crate::locator::{Endpoint, Locator};
@@ -126,6 +126,19 @@ impl Config {
     }
 }
 
+impl Config {
+    /// Whether the numbers make sense.
+    ///
+    /// # Errors
+    /// `InvalidInput` for none of what must be there, and as [`Policy::check`].
+    pub fn check(&self) -> Result<()> {
+        for (knob, count) in [("copiers", self.copiers), ("blocking", self.blocking), ("queue", self.queue)] {
+            check_count(knob, Some(count as u64))?;
+        }
+        self.memory.check().and_then(|()| self.device.check())
+    }
+}
+
 /// What is asked of one pipe of a runtime.
 #[derive(Clone, Debug, Default)]
 pub struct Connect {
@@ -177,8 +190,9 @@ impl Runtime {
     /// Starts a runtime as told.
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// As [`start`](Self::start); `InvalidInput` for a configuration that makes no sense ([`Config::check`]).
     pub fn start_with(machine: &Machine, config: Config) -> Result<Runtime> {
+        config.check()?;
         let coordinator = Coordinator::new()?;
         let runs = coordinator.clone();
         let thread = threads::spawn(&format!("{}-coord", config.name), move || runs.run())
@@ -216,6 +230,7 @@ impl Runtime {
     pub fn connect_with(&self, source: &dyn Locator, target: &dyn Locator, ask: &Connect) -> Result<RuntimePipe> {
         let inner = &self.inner;
         inner.open()?;
+        check_count("queue", ask.queue.map(|queue| queue as u64))?;
         let urgent = ask.constraints.urgent || ask.service.class == Class::Latency;
         let constraints = Constraints { urgent, ..ask.constraints.clone() };
         let pipe = inner.machine.connect_with(source, target, &constraints)?;

@@ -18,6 +18,7 @@ mod cpu;
 mod memory;
 mod mounts;
 mod numa;
+mod room;
 mod storage;
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,7 @@ pub use cores::{Cache, CacheKind, Core};
 pub use cpu::CpuFeatures;
 pub use memory::{HugePages, Memlock, Memory};
 pub use numa::{Access, Distance, Node};
+pub use room::MemoryRoom;
 pub use storage::{DirectIo, Storage};
 pub use text::Size;
 

@@ -77,6 +77,9 @@ impl Ring {
             .setup_clamp()
             .build((2 * depth).next_power_of_two())
             .map_err(|e| Error::io("open a ring for", &e, site.file.path().display().to_string()))?;
+        // It may be had and not be entered, as under a filter: found out here, while another primitive can be taken.
+        calls.fetch_add(1, Ordering::Relaxed);
+        ring.submit().map_err(|e| Error::io("enter a ring for", &e, site.file.path().display().to_string()))?;
         let depth = depth.min(ring.params().sq_entries() / 2) as usize;
         let files = [site.fd(Lane::Cached), site.fd(Lane::Direct)];
         calls.fetch_add(1, Ordering::Relaxed);

@@ -97,7 +97,8 @@ impl Site {
     /// The most bytes of a request from an offset in the region, of a job of `len` bytes: up to the border of the slice,
     /// and an eighth of the job, but no less than a short request.
     pub(crate) fn room(&self, region_at: usize, len: u64) -> u64 {
-        let share = self.queue.short_request.max(len / 8);
+        // A request has a byte at least, whatever the knobs say: one of nothing would never end.
+        let share = self.queue.short_request.max(len / 8).max(1);
         match self.queue.slice_bytes {
             0 => share,
             // The length of a slice is a power of two.

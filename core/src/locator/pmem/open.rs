@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{FileType, Mode, OFlags, Stat};
-use rustix::io::Errno;
+use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::{Errno, retry_on_intr};
 
 use super::PmemOptions;
 use crate::error::{Error, ErrorKind, Result};
@@ -17,8 +17,17 @@ use crate::memory::{MemoryRange, Region, Sharing, WriteBack};
 /// The alignment of mappings of a DAX device that does not tell its own.
 const DEVICE_ALIGN: u64 = 2 << 20;
 
-/// Maps what is at a path; who must know of changes of it.
-pub(super) fn map(path: &Path, options: PmemOptions) -> Result<(MemoryRange, Arc<Watchers>)> {
+/// What is at a path, mapped.
+pub(super) struct Mapped {
+    pub(super) range: MemoryRange,
+    /// Who must know of changes of it.
+    pub(super) watchers: Arc<Watchers>,
+    /// The descriptor, where it is a file.
+    pub(super) file: Option<OwnedFd>,
+}
+
+/// Maps what is at a path.
+pub(super) fn map(path: &Path, options: PmemOptions) -> Result<Mapped> {
     if !options.emulated && WriteBack::of_this_processor().is_none() {
         let context =
             format!("{}: no instruction to flush with is known for {}", path.display(), std::env::consts::ARCH);
@@ -35,7 +44,17 @@ pub(super) fn map(path: &Path, options: PmemOptions) -> Result<(MemoryRange, Arc
     let bytes = bytes.ok_or_else(|| file.bad(format!("has {len} bytes, more than this process can address")))?;
     let region = Region::map_file(file.fd.as_fd(), bytes, sharing).map_err(|e| file.refused(e, sharing, len))?;
     let watchers = watch::of((file.stat.st_dev, file.stat.st_ino));
-    Ok((region.range(0, bytes)?, watchers))
+    let is_file = FileType::from_raw_mode(file.stat.st_mode) == FileType::RegularFile;
+    Ok(Mapped { range: region.range(0, bytes)?, watchers, file: is_file.then_some(file.fd) })
+}
+
+/// Has a file's blocks where it has holes. Its length stays as it is. A file system that cannot reserve does nothing.
+pub(super) fn reserve_blocks(file: &OwnedFd, range: std::ops::Range<u64>) -> Result<(), Errno> {
+    let Some(len) = range.end.checked_sub(range.start).filter(|len| *len > 0) else { return Ok(()) };
+    match retry_on_intr(|| rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, range.start, len)) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+        other => other,
+    }
 }
 
 const AS_EMULATED: &str =
@@ -51,7 +70,8 @@ impl<'a> Opened<'a> {
     fn at(path: &'a Path, create: bool) -> Result<Opened<'a>> {
         let fail = |e: Errno| Error::os("open", e.raw_os_error(), path.display().to_string());
         let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP | Mode::ROTH | Mode::WOTH;
-        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        // Nothing is waited for: what is no file and no DAX device is refused below.
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
         let fd = match rustix::fs::open(path, flags, mode) {
             Err(Errno::NOENT) if create => {
                 let fd = rustix::fs::open(path, flags | OFlags::CREATE, mode).map_err(fail)?;

@@ -161,6 +161,14 @@ impl StagePlace {
     }
 
     pub(super) fn open(self) -> Result<(Opened, Store)> {
+        if self.limit.is_some_and(|limit| limit < GRAIN) {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "stage",
+                format!("{}: a limit below {GRAIN} bytes", self.name),
+            )
+            .advice("a place with a limit has at least 4 KiB"));
+        }
         let kept = (self.opens)()?;
         let endpoint = kept.endpoint();
         if endpoint.staging().is_some() {

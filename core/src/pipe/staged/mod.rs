@@ -94,7 +94,7 @@ fn ends<'a>(
 /// The route between two places of any kind.
 pub(crate) fn route(planner: &Planner<'_>, source: &Endpoint, target: &Endpoint) -> Result<Route> {
     let Some((staging, side)) = staging_of(source, target) else {
-        return Ok(planner.plan(source, target)?.route);
+        return Ok(planner.plan(source, target, &[])?.route);
     };
     let by_place = staging.ends().map(|(_, place)| {
         let (source, target) = ends(side, place, source, target);
@@ -107,7 +107,7 @@ pub(crate) fn route(planner: &Planner<'_>, source: &Endpoint, target: &Endpoint)
 /// Opens the pipe between two places of any kind.
 pub(crate) fn connect(planner: &Planner<'_>, source: &Endpoint, target: &Endpoint) -> Result<Pipe> {
     let Some((staging, side)) = staging_of(source, target) else {
-        return Pipe::open(planner.plan(source, target)?, planner.constraints, planner.topology);
+        return Pipe::connect(planner, source, target);
     };
     let by_place = staging.ends().map(|(_, place)| {
         let (source, target) = ends(side, place, source, target);

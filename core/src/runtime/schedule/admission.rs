@@ -7,6 +7,7 @@ use super::Scheduler;
 use super::flow::{Limit, State};
 use super::meter::{Meter, smooth_chunk};
 use super::service::Service;
+use crate::backend::check_rate;
 use crate::error::{Error, ErrorKind, Result};
 
 impl Scheduler {
@@ -19,15 +20,9 @@ impl Scheduler {
 
     /// A new flow's state, if what it asks for makes sense and can be kept.
     pub(super) fn admit(&self, service: Service) -> Result<State> {
-        let is_rate = |rate: f64| rate.is_finite() && rate > 0.0;
-        for (what, rate) in [("at least", service.at_least), ("at most", service.at_most)] {
-            if let Some(rate) = rate.filter(|&rate| !is_rate(rate)) {
-                return Err(Error::new(
-                    ErrorKind::InvalidInput,
-                    "connect",
-                    format!("{what} {rate} bytes/s is no rate"),
-                )
-                .advice("give a number above zero, or leave it out"));
+        for (knob, rate) in [("at_least", service.at_least), ("at_most", service.at_most)] {
+            if let Some(rate) = rate {
+                check_rate(knob, rate)?;
             }
         }
         if let (Some(least), Some(most)) = (service.at_least, service.at_most)

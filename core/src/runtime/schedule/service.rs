@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::backend::{check_count, check_rate};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How urgent the transfers of a pipe are: `latency` before `normal` before `bulk`, above each class's minimum share.
@@ -110,6 +111,21 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// Whether the numbers make sense. What is merely more than can be kept is put right, see each field.
+    ///
+    /// # Errors
+    /// `InvalidInput` for chunks of nothing, for shares and rates that are no numbers, and for those below zero.
+    pub fn check(&self) -> Result<()> {
+        check_count("chunk_bytes", Some(self.chunk_bytes))?;
+        check_count("contended_chunk_bytes", Some(self.contended_chunk_bytes))?;
+        check_count("outstanding_chunks", Some(u64::from(self.outstanding_chunks)))?;
+        if let Some(share) = self.shares.iter().find(|share| !share.is_finite() || **share < 0.0) {
+            return Err(Error::new(ErrorKind::InvalidInput, "start", format!("shares: {share} is no share"))
+                .advice("give numbers from 0 to 1"));
+        }
+        self.rate.map_or(Ok(()), |rate| check_rate("rate", rate))
+    }
+
     /// The policy as it can be kept.
     pub(super) fn put_right(mut self) -> Policy {
         self.chunk_bytes = self.chunk_bytes.max(1);
