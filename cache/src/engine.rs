@@ -4,22 +4,11 @@
 //! model in virtual time or on one that fails on purpose.
 
 use datapipes_core::Result;
-
-/// A piece of a file that is to be read from the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
-    /// Where it begins, in bytes: a multiple of the engine's granularity.
-    pub offset: u64,
-    /// Its length in bytes: a multiple of the granularity, except at the end of the file.
-    pub len: u32,
-}
-
-impl Extent {
-    /// Where it ends.
-    pub fn end(&self) -> u64 {
-        self.offset + u64::from(self.len)
-    }
-}
+/// Called for each extent with its number, and its bytes or why they are not to be had.
+pub use datapipes_core::backend::OnExtent;
+/// A piece of a file that is to be read from the device: it begins at a multiple of the engine's granularity, and its length is one
+/// as well, except at the end of the file.
+pub use datapipes_core::backend::ReadExtent as Extent;
 
 /// What an engine states about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +21,6 @@ pub struct EngineFacts {
     /// The longest piece, in bytes.
     pub longest: u32,
 }
-
-/// Called for each extent with its number, and its bytes or why they are not to be had.
-pub type OnExtent<'a> = dyn FnMut(usize, Result<&[u8]>) + 'a;
 
 /// Reads extents of one file.
 pub trait ReadEngine: Send + Sync {

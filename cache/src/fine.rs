@@ -18,7 +18,7 @@ use crate::detector::Detector;
 use crate::dispatcher::{Dispatcher, Path};
 use crate::engine::ReadEngine;
 use crate::info::InfoArea;
-use crate::lanes::{self, Lanes};
+use crate::lanes::{self, FileEngine, Lanes};
 use crate::maintenance::Maintenance;
 use crate::metrics::{Metrics, Tally};
 use crate::outside::Outside;
@@ -73,6 +73,7 @@ pub(crate) struct Inner {
     pub(crate) config: Config,
     pub(crate) tally: Tally,
     pub(crate) ssd: Option<Ssd>,
+    pub(crate) file: Option<Arc<FileEngine>>,
     pub(crate) lanes: Option<Arc<Lanes>>,
     pub(crate) info: InfoArea,
     detector: Detector,
@@ -130,9 +131,10 @@ impl FineGrained {
     /// this process may have; what connecting meets.
     pub fn over(ssd: &Ssd, config: Config) -> Result<FineGrained> {
         let (depth, lanes) = buffers(&config);
-        let lanes = Arc::new(Lanes::open(&config.machine, ssd, depth, lanes)?);
+        let lanes = Arc::new(Lanes::new(&config.machine, depth, lanes));
+        let engine = Arc::new(FileEngine::open(ssd, &lanes)?);
         let name = format!("fine:{}", ssd.path().display());
-        FineGrained::build(lanes.clone(), config, name, Some((ssd.clone(), lanes)))
+        FineGrained::build(engine.clone(), config, name, Some((ssd.clone(), engine, lanes)))
     }
 
     /// Opens a cache over whatever an engine reads: a model of a device, or one that fails on purpose. Nothing tells it of
@@ -148,7 +150,7 @@ impl FineGrained {
         engine: Arc<dyn ReadEngine>,
         config: Config,
         name: String,
-        file: Option<(Ssd, Arc<Lanes>)>,
+        file: Option<(Ssd, Arc<FileEngine>, Arc<Lanes>)>,
     ) -> Result<FineGrained> {
         if config.budget < LEAST {
             return Err(Error::new(
@@ -195,7 +197,10 @@ impl FineGrained {
         };
         // After the store, which is refused where there is no memory for a budget.
         let detector = Detector::new(detector_bytes);
-        let (ssd, lanes) = file.unzip();
+        let (ssd, file, lanes) = match file {
+            Some((ssd, file, lanes)) => (Some(ssd), Some(file), Some(lanes)),
+            None => (None, None, None),
+        };
         let file_len = engine.len_bytes()?;
         check_len(file_len, &name)?;
         let (threaded, now_ns) = (config.maintenance, engine.now_ns());
@@ -215,6 +220,7 @@ impl FineGrained {
             turned: AtomicU64::new(now_ns),
             config,
             ssd,
+            file,
             lanes,
             name,
             maintenance: Mutex::new(None),
@@ -310,7 +316,7 @@ impl FineGrained {
     /// How bytes are brought from the device, and why so.
     pub fn explain(&self) -> String {
         let facts = self.0.engine.facts();
-        let route = self.0.lanes.as_ref().and_then(|l| l.route());
+        let route = self.0.file.as_ref().map(|file| file.explain());
         let route = route.unwrap_or_else(|| "an engine of the caller's".to_owned());
         format!("{route}\npieces of {} bytes, {} at a time", facts.granularity, facts.depth)
     }

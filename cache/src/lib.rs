@@ -10,7 +10,7 @@
 //! | read dispatcher | `dispatcher`: by bytes, by sectors or by blocks, by size and measured cost |
 //! | constructor | `constructor`: aligned requests, merged where they touch |
 //! | requester | `requester`: claims, reads, gives out, offers to the cache |
-//! | read engine | [`engine`], `lanes`: pipes with deep queues, past the page cache |
+//! | read engine | [`engine`], `lanes`: deep queues, past the page cache |
 //! | info area | `info`: what is on its way, and for whom |
 //! | lookup table, data area, slabs, classes | `store` |
 //! | LRU, threshold, TempBuf | `policy/pipette`; others beside it |

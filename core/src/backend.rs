@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::locator::Endpoint;
+use crate::locator::{Endpoint, FilePlace};
 use crate::memory::RawLease;
 use crate::span::Span;
 use crate::topology::Topology;
@@ -147,6 +147,15 @@ pub trait Backend: Send + Sync {
     /// Whatever prevents it now, though it was offered.
     fn open(&self, ask: &Ask<'_>, primitive: &str) -> Result<Mover>;
 
+    /// Makes a reader of many short extents of files. None where that is not this backend's business.
+    ///
+    /// # Errors
+    /// Whatever prevents it now.
+    fn extent_reader(&self, options: ExtentOptions) -> Option<Result<Box<dyn ExtentReader>>> {
+        let _ = options;
+        None
+    }
+
     /// The knobs that can be turned, with their present values (CIDR'23, section 6, principle 3).
     fn knobs(&self) -> Vec<Knob> {
         Vec::new()
@@ -254,6 +263,63 @@ pub trait Queued: Send + Sync {
         let _ = least;
         self.complete(true, done)
     }
+
+    /// What it did so far.
+    fn counters(&self) -> Counters;
+}
+
+/// A piece of a file that is to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadExtent {
+    /// Where it begins, in bytes.
+    pub offset: u64,
+    /// Its length in bytes.
+    pub len: u32,
+}
+
+impl ReadExtent {
+    /// Where it ends.
+    #[inline]
+    pub fn end(&self) -> u64 {
+        self.offset.saturating_add(u64::from(self.len))
+    }
+}
+
+/// Called for each extent with its number, and its bytes or why they are not to be had.
+pub type OnExtent<'a> = dyn FnMut(usize, Result<&[u8]>) + 'a;
+
+/// What is asked of an [`ExtentReader`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExtentOptions {
+    /// Requests outstanding at once, at most.
+    pub depth: u32,
+    /// The longest extent, in bytes.
+    pub longest: u32,
+}
+
+/// The file that an [`ExtentReader`] is to read, and how.
+#[derive(Clone, Copy)]
+pub struct ExtentSource<'a> {
+    /// The file.
+    pub file: &'a Arc<FilePlace>,
+    /// Past the page cache: offsets are multiples of [`FilePlace::offset_align`], which the longest extent is a multiple of.
+    pub direct: bool,
+}
+
+/// Reads many short extents of files, for one caller at a time: what a cache needs for its misses.
+///
+/// A pipe does the same with leases, tokens and a queue for many threads, which cost as much as the kernel's part of a read of 512
+/// bytes. Here the memory is the reader's own and the caller sees it in a callback, so that none of this is needed.
+pub trait ExtentReader: Send {
+    /// Reads the extents in any order, several side by side, and calls `done` once for each on this thread, before it returns. An
+    /// error concerns only the extent it is told of; an extent that ends behind the end of the file is an `EndOfFile`.
+    fn read(&mut self, from: ExtentSource<'_>, extents: &[ReadExtent], done: &mut OnExtent<'_>);
+
+    /// Bytes of memory that it holds.
+    fn memory_bytes(&self) -> usize;
+
+    /// How it reads, and why so.
+    fn explain(&self) -> String;
 
     /// What it did so far.
     fn counters(&self) -> Counters;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::backend::{Backend, Constraints};
+use crate::backend::{Backend, Constraints, ExtentOptions, ExtentReader};
 use crate::error::{Error, ErrorKind, Result};
 use crate::locator::{Locator, StageOrder, StagePlace, Staging};
 use crate::pipe::{Pipe, staged};
@@ -59,6 +59,15 @@ impl Machine {
     pub fn explain(&self, source: &dyn Locator, target: &dyn Locator, constraints: &Constraints) -> Result<Route> {
         constraints.check()?;
         staged::route(&self.planner(constraints), &source.endpoint(), &target.endpoint())
+    }
+
+    /// A reader of many short extents of files, by the first backend that has one.
+    ///
+    /// # Errors
+    /// `Unsupported` where no backend reads files; what making it meets.
+    pub fn extent_reader(&self, options: ExtentOptions) -> Result<Box<dyn ExtentReader>> {
+        let none = || Err(Error::new(ErrorKind::Unsupported, "read extents", "no backend of this machine reads files"));
+        self.backends.iter().find_map(|backend| backend.extent_reader(options)).unwrap_or_else(none)
     }
 
     /// Opens places to stage data in (CIDR'23, section 5.3). By cost, the order is that of this machine's routes from memory

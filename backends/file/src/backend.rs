@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use datapipes_core::backend::{Ask, Backend, Knob, Mover, Offer, Primitive};
+use datapipes_core::backend::{Ask, Backend, ExtentOptions, ExtentReader, Knob, Mover, Offer, Primitive};
 use datapipes_core::locator::FilePlace;
 use datapipes_core::memory::MemoryRange;
 use datapipes_core::topology::BlockDevice;
@@ -13,7 +13,7 @@ use datapipes_core::{Error, ErrorKind, FileAccess, Persistence, Result};
 use crate::choice::{self, Engine};
 use crate::faults::Faults;
 use crate::kernel_copy::{self, KernelCopy};
-use crate::mover::{Blocking, Direction, Lane, Queue, Ring, Rules, Site};
+use crate::mover::{Blocking, Direction, Extents, Lane, Queue, Ring, Rules, Site};
 use crate::uring_facts::UringFacts;
 
 const KERNEL_COPY: &str = "kernel-copy";
@@ -291,6 +291,11 @@ impl Backend for FileBackend {
             Engine::Ring => Box::new(Ring::new(site)?),
             Engine::Blocking => Box::new(Blocking::new(site)),
         }))
+    }
+
+    fn extent_reader(&self, options: ExtentOptions) -> Option<Result<Box<dyn ExtentReader>>> {
+        let reader = Extents::new(options, self.facts.available.clone(), self.config.faults.clone());
+        Some(reader.map(|reader| Box::new(reader) as Box<dyn ExtentReader>))
     }
 
     fn knobs(&self) -> Vec<Knob> {

@@ -133,7 +133,8 @@ mod tests {
         assert_eq!(device.fetch(Time::ns(1_000_000), page - 1, 2), Time::ns(1_000_000) + timing.flash_read);
         assert_eq!((device.host_bytes(), device.flash_reads()), (386, 5));
         let mut device = Device::new(timing);
-        assert_eq!(device.fetch_with_read_ahead(Time::ZERO, 4096, 4096), timing.flash_read * 8);
+        let pages = timing.read_ahead_bytes / page;
+        assert_eq!(device.fetch_with_read_ahead(Time::ZERO, 4096, 4096), timing.flash_read * pages);
         assert_eq!(device.host_bytes(), 4096);
     }
 

@@ -122,6 +122,7 @@ pub struct Library {
     fine: FineGrained,
     engine: Arc<VirtualEngine>,
     page_cache: PageCache,
+    asks_pages: bool,
     timing: Timing,
     account: Account,
     buffer: Vec<u8>,
@@ -151,7 +152,21 @@ impl Library {
         config.maintenance = false;
         config.prefault = false;
         let fine = FineGrained::with_engine(engine.clone(), config, "model")?;
-        Ok(Library { fine, engine, page_cache, timing, account: Account::default(), buffer: Vec::new() })
+        Ok(Library {
+            fine,
+            engine,
+            page_cache,
+            asks_pages: true,
+            timing,
+            account: Account::default(),
+            buffer: Vec::new(),
+        })
+    }
+
+    /// The same, whose fine-grained reads ask the page cache first, or do not.
+    #[must_use]
+    pub fn asking_pages(self, asks_pages: bool) -> Library {
+        Library { asks_pages, ..self }
     }
 
     /// Reads, after all before it, and checks the bytes.
@@ -162,12 +177,12 @@ impl Library {
         let Read { offset, len } = read;
         let mut pages = offset / PAGE..=(offset + u64::from(len.max(1)) - 1) / PAGE;
         self.account.reads += 1;
-        if pages.all(|page| self.page_cache.has(page)) {
+        let is_fine = len as usize <= self.fine.config().large;
+        if (self.asks_pages || !is_fine) && pages.all(|page| self.page_cache.has(page)) {
             self.account.page_hits += 1;
             self.engine.pass(self.timing.page_hit);
             return Ok(());
         }
-        let is_fine = len as usize <= self.fine.config().large;
         let before = self.engine.requests();
         self.buffer.resize(len as usize, 0);
         self.fine.read(offset, &mut self.buffer)?;

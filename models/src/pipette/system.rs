@@ -112,6 +112,8 @@ pub struct System {
     fine: Recency,
     /// Reads of more bytes go by the block path.
     large: u64,
+    /// Whether fine-grained reads ask the page cache first.
+    asks_pages: bool,
     account: Account,
 }
 
@@ -122,13 +124,27 @@ impl System {
     /// A system; what has no cache ignores the two.
     pub fn new(kind: SystemKind, timing: Timing, page_cache: PageCache, fine_items: usize) -> System {
         let fine = Recency::new(fine_items);
-        System { kind, device: Device::new(timing), page_cache, fine, large: LARGE, account: Account::default() }
+        System {
+            kind,
+            device: Device::new(timing),
+            page_cache,
+            fine,
+            large: LARGE,
+            asks_pages: true,
+            account: Account::default(),
+        }
     }
 
     /// The same, with all reads fine-grained: workload E of figure 8, up to 4 KiB.
     #[must_use]
     pub fn all_fine(self) -> System {
         System { large: u64::MAX, ..self }
+    }
+
+    /// The same, whose fine-grained reads ask the page cache first, or do not.
+    #[must_use]
+    pub fn asking_pages(self, asks_pages: bool) -> System {
+        System { asks_pages, ..self }
     }
 
     /// Who it is.
@@ -191,7 +207,7 @@ impl System {
     fn fine_grained(&mut self, now: Time, offset: u64, len: u64) -> Time {
         let timing = *self.device.timing();
         let last = (offset + len.max(1) - 1) / PAGE;
-        if (offset / PAGE..=last).all(|page| self.page_cache.has(page)) {
+        if self.asks_pages && (offset / PAGE..=last).all(|page| self.page_cache.has(page)) {
             self.account.page_hits += 1;
             return now + timing.page_hit;
         }

@@ -19,9 +19,10 @@ fn reads(fit: &Fit, workload: Workload, popularity: Popularity) -> Mixed {
 }
 
 fn run(kind: SystemKind, workload: Workload, popularity: Popularity, count: u64) -> Account {
-    let fit = Fit::fitted();
+    let fit = Fit::fitted().for_reads(popularity);
     let reads = reads(&fit, workload, popularity);
-    let mut system = System::new(kind, fit.timing, fit.page_cache(kind, workload, &reads), fit.fine_items);
+    let system = System::new(kind, fit.timing, fit.page_cache(kind, workload, &reads), fit.fine_items);
+    let mut system = system.asking_pages(fit.small_reads_ask_pages);
     reads.take(count as usize).for_each(|r| system.read(r));
     system.account()
 }
@@ -52,17 +53,32 @@ fn near(ours: f64, published: f64, tolerance: f64, what: &str) {
 /// The fitted rows. Where the page cache alone decides, a tenth of the reads gives a tenth of the traffic.
 #[test]
 fn the_fit_gives_tables_2_and_3_within_its_tolerances() {
-    for (popularity, table, tolerance) in [(Popularity::Uniform, &TABLE_2, 0.03), (ZIPF, &TABLE_3, 0.06)] {
+    for (popularity, table, tolerance) in [(Popularity::Uniform, &TABLE_2, 0.031), (ZIPF, &TABLE_3, 0.025)] {
         let tenth = |kind, workload| run(kind, workload, popularity, FULL / 10).traffic_mib() * 10.0;
         near(tenth(SystemKind::BlockIo, Workload::E), table.block[4], tolerance, "block I/O");
         near(tenth(SystemKind::Pipette, Workload::A), table.pipette[0], tolerance, "Pipette A");
         for (nth, workload) in Workload::ALL.into_iter().enumerate().skip(1) {
             let ours = run(SystemKind::Pipette, workload, popularity, FULL).traffic_mib();
-            let tolerance = if popularity == ZIPF && workload == Workload::D { 0.26 } else { tolerance };
-            // A draw of a seed is within 0.2 % of its mean; with this one D uniform lies at 3.03 %.
-            near(ours, table.pipette[nth], tolerance + 0.001, &format!("Pipette {workload:?} {popularity:?}"));
+            near(ours, table.pipette[nth], tolerance, &format!("Pipette {workload:?} {popularity:?}"));
         }
     }
+}
+
+/// Why the two tables need different ways of small reads: with one of them, one of the two is met and the other is not.
+#[test]
+fn one_way_of_small_reads_for_both_tables_is_out_of_reach() {
+    let pipette_d = |popularity: Popularity, asks: bool| {
+        let fit = Fit::fitted();
+        let reads = reads(&fit, Workload::D, popularity);
+        let pages = fit.page_cache(SystemKind::Pipette, Workload::D, &reads);
+        let mut system = System::new(SystemKind::Pipette, fit.timing, pages, fit.fine_items).asking_pages(asks);
+        reads.take(FULL as usize).for_each(|r| system.read(r));
+        system.account().traffic_mib()
+    };
+    near(pipette_d(Popularity::Uniform, true), TABLE_2.pipette[3], 0.031, "D, uniform, asking");
+    near(pipette_d(ZIPF, false), TABLE_3.pipette[3], 0.025, "D, zipf, not asking");
+    assert!(pipette_d(Popularity::Uniform, false) > 1.15 * TABLE_2.pipette[3]);
+    assert!(pipette_d(ZIPF, true) < 0.8 * TABLE_3.pipette[3]);
 }
 
 /// A page cache that learns is far from table 3: 748 is out of reach, at 0.8, for any that a kernel could have.
@@ -79,10 +95,12 @@ fn the_library_moves_what_its_twin_moves() {
     let fit = Fit::fitted();
     let budget = budget_for(fit.fine_items, fit.small_bytes, Policy::Pipette).unwrap();
     let library = |workload, popularity, count: u64| {
+        let fit = fit.for_reads(popularity);
         let reads = reads(&fit, workload, popularity);
         let page_cache = fit.page_cache(SystemKind::Pipette, workload, &reads);
         let file_bytes = fit.layout(fit.small_bytes).file_bytes();
-        let mut library = Library::new(fit.timing, file_bytes, page_cache, Policy::Pipette, budget).unwrap();
+        let library = Library::new(fit.timing, file_bytes, page_cache, Policy::Pipette, budget).unwrap();
+        let mut library = library.asking_pages(fit.small_reads_ask_pages);
         reads.take(count as usize).for_each(|r| library.read(r).unwrap());
         library
     };
@@ -97,7 +115,7 @@ fn the_library_moves_what_its_twin_moves() {
     // Where large and small reads meet: a small read is never made a block's that nobody keeps, so both move the same.
     let ours = library(Workload::C, ZIPF, FULL).account().traffic_mib();
     near(ours, run(SystemKind::Pipette, Workload::C, ZIPF, FULL).traffic_mib(), 0.01, "library, C");
-    near(ours, TABLE_3.pipette[2], 0.06, "library, C, paper");
+    near(ours, TABLE_3.pipette[2], 0.03, "library, C, paper");
 }
 
 /// Reads of any length at any place, across pages and in small budgets, under each policy: right bytes, or the test ends.
@@ -120,23 +138,32 @@ fn the_library_gives_the_right_bytes_of_a_modelled_device() {
     assert!(library.read(Read { offset: 90, len: 20 }).is_err(), "beyond the end of the file");
 }
 
-/// Figure 8's distances, slope and crossings; and that 2 us are out of reach.
+/// Figure 8: distances, slope and crossings within what the text says; Pipette's 2 us within 10 % at each size, and block I/O's 33.8
+/// times that between the sizes' extremes, which lie within 10 % of it.
 #[test]
 fn latencies_have_the_distances_of_figure_8() {
-    let scale = Scale { reads: 400_000, ..Scale::default() };
+    let scale = Scale { reads: 200_000, ..Scale::default() };
     let by_size: Vec<[Account; 5]> = SIZES.iter().map(|&s| latencies(&Fit::fitted(), s, &scale)).collect();
     let relations = super::figures::relations(&by_size);
     for relation in &relations {
         let (low, high) = relation.published;
-        let within = match relation.what.contains("passes") {
-            true => relation.ours.0 <= low && low < relation.ours.1,
-            false => relation.ours.0 >= low && relation.ours.1 <= high,
+        let within = match relation.what {
+            // One number of the text, and the model's at two neighbouring sizes, or at all of them.
+            what if what.contains("passes") || what.contains("(times)") => {
+                relation.ours.0 <= low && low < relation.ours.1
+            }
+            _ => relation.ours.0 >= low && relation.ours.1 <= high,
         };
-        assert_eq!(within, relation.standing != Standing::OutOfReach, "{relation:?}");
+        assert!(within && relation.standing != Standing::OutOfReach, "{relation:?}");
+        if relation.what.contains("(times)") {
+            near(relation.ours.0, low, 0.1, relation.what);
+            near(relation.ours.1, low, 0.1, relation.what);
+        }
     }
     for column in &by_size {
         let [block, _, dma, uncached, pipette] = column.map(|a| a.latency_us());
         assert!(pipette < uncached && uncached < dma && dma < block);
+        near(pipette, 2.0, 0.1, "Pipette's latency");
     }
 }
 
@@ -146,6 +173,7 @@ fn throughput_has_the_order_of_figures_6_and_7() {
     let (fit, scale) = (Fit::fitted(), Scale { reads: 100_000, ..Scale::default() });
     let budget = budget_for(fit.fine_items, fit.small_bytes, Policy::Pipette).unwrap();
     for popularity in [Popularity::Uniform, ZIPF] {
+        let fit = fit.for_reads(popularity);
         let over_block = |workload| {
             let column = synthetic(&fit, workload, popularity, &scale, budget).unwrap();
             column.map(|a| a.reads_per_s() / column[0].reads_per_s())
@@ -157,6 +185,21 @@ fn throughput_has_the_order_of_figures_6_and_7() {
         let e = over_block(Workload::E);
         assert!(e[4] > e[3] && e[5] > e[3] && e[1] > e[2], "{e:?}");
     }
+}
+
+/// The figures that the text has in numbers, with as many reads as the paper's: 31.2 at E in figure 6 within 7 %, 1.1 at B in
+/// figure 7 within 2 %; and that 1.4 at E in figure 7 is out of reach with these costs.
+#[test]
+fn throughput_has_the_numbers_of_figures_6_and_7() {
+    let over_block = |workload, popularity| {
+        let [pipette, block] =
+            [SystemKind::Pipette, SystemKind::BlockIo].map(|kind| run(kind, workload, popularity, FULL).reads_per_s());
+        pipette / block
+    };
+    near(over_block(Workload::E, Popularity::Uniform), 31.2, 0.07, "figure 6, E");
+    near(over_block(Workload::B, ZIPF), 1.1, 0.02, "figure 7, B");
+    let e = over_block(Workload::E, ZIPF);
+    assert!(e > 10.0, "figure 7, E, where the paper has 1.4: {e}");
 }
 
 /// What follows from the text alone about the applications, and where it contradicts itself.

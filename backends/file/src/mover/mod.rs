@@ -7,12 +7,13 @@
 //! ```
 //!
 //! [`Site`] is what the requests of one mover have in common, [`cut`] the rules of alignment, [`Jobs`] who waits for
-//! what, [`Ring`] and [`Blocking`] the engines.
+//! what, [`Ring`] and [`Blocking`] the engines. [`Extents`] goes its own way: short reads for one caller, without jobs.
 
 mod anchor;
 mod blocking;
 mod bounce;
 mod cut;
+mod extents;
 mod jobs;
 mod ring;
 mod site;
@@ -20,5 +21,6 @@ mod slices;
 
 pub(crate) use blocking::Blocking;
 pub(crate) use cut::{Direction, Lane, Rules};
+pub(crate) use extents::Extents;
 pub(crate) use ring::Ring;
 pub(crate) use site::{Queue, Site};
