@@ -76,31 +76,103 @@ impl Waiting {
     }
 }
 
-/// How often to look before sleeping: more where that helped, hardly at all where it did not.
-pub(crate) struct Glances(u32);
+/// How long to look before sleeping: longer where that helped, hardly at all where it did not, and never for longer than a
+/// sleep and its end were seen to cost. No figure of a processor is in it: how long a pause or a wake-up takes differs by a
+/// factor of ten between them.
+pub(crate) struct AdaptiveSpin {
+    budget: Duration,
+    /// The shortest sleep of late that something ended.
+    sleep_cost: Duration,
+}
 
-impl Glances {
-    const FEWEST: u32 = 4;
-    /// A few microseconds.
-    const MOST: u32 = 256;
+impl AdaptiveSpin {
+    /// Looks before the clock is asked.
+    const FIRST_LOOKS: u32 = 4;
+    /// Looks between two looks at the clock.
+    const LOOKS: u32 = 8;
+    /// Below this it is as good as nothing: about what the clock costs.
+    const LEAST: Duration = Duration::from_nanos(100);
+    /// Until a sleep was measured.
+    const ASSUMED: Duration = Duration::from_micros(5);
 
-    pub(crate) fn new() -> Glances {
-        Glances(Glances::FEWEST)
+    pub(crate) fn new() -> AdaptiveSpin {
+        AdaptiveSpin { budget: Duration::ZERO, sleep_cost: AdaptiveSpin::ASSUMED }
     }
 
-    /// Looks a few times; what `look` found, if anything.
+    /// Looks for a while; what `look` found, if anything.
     pub(crate) fn look<T>(&mut self, mut look: impl FnMut() -> Option<T>) -> Option<T> {
         if cfg!(shuttle) {
             return look();
         }
-        for _ in 0..self.0 {
+        for _ in 0..AdaptiveSpin::FIRST_LOOKS {
             if let Some(found) = look() {
-                self.0 = (self.0 * 2).min(Glances::MOST);
-                return Some(found);
+                return Some(self.helped(found));
             }
             std::hint::spin_loop();
         }
-        self.0 = (self.0 / 2).max(Glances::FEWEST);
+        if self.budget.is_zero() {
+            return None;
+        }
+        let since = Instant::now();
+        while since.elapsed() < self.budget {
+            for _ in 0..AdaptiveSpin::LOOKS {
+                if let Some(found) = look() {
+                    return Some(self.helped(found));
+                }
+                std::hint::spin_loop();
+            }
+        }
+        self.budget = if self.budget > AdaptiveSpin::LEAST { self.budget / 2 } else { Duration::ZERO };
         None
+    }
+
+    fn helped<T>(&mut self, found: T) -> T {
+        self.budget = (self.budget.max(AdaptiveSpin::LEAST) * 2).min(self.sleep_cost);
+        found
+    }
+
+    /// A sleep that took so long was ended by what was waited for.
+    pub(crate) fn slept(&mut self, took: Duration) {
+        // Slowly forgotten: what a sleep costs depends on what the machine is doing.
+        self.sleep_cost = took.min(self.sleep_cost + self.sleep_cost / 16 + AdaptiveSpin::LEAST);
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_looks_longer_where_that_helps_and_no_longer_than_a_sleep_costs() {
+        let mut spin = AdaptiveSpin::new();
+        let mut looks = 0;
+        let mut nothing = |spin: &mut AdaptiveSpin| {
+            looks = 0;
+            spin.look(|| -> Option<()> {
+                looks += 1;
+                None
+            });
+            looks
+        };
+        assert_eq!(nothing(&mut spin), AdaptiveSpin::FIRST_LOOKS, "it begins with hardly any");
+        for _ in 0..20 {
+            spin.look(|| Some(()));
+        }
+        assert_eq!(spin.budget, AdaptiveSpin::ASSUMED);
+        assert!(nothing(&mut spin) > AdaptiveSpin::FIRST_LOOKS);
+        // A sleep is found to be cheap: looking for longer than that gains nothing.
+        spin.slept(Duration::from_nanos(900));
+        spin.look(|| Some(()));
+        assert!(spin.budget <= Duration::from_nanos(900));
+        for _ in 0..20 {
+            nothing(&mut spin);
+        }
+        assert_eq!(spin.budget, Duration::ZERO);
+        // And dear again later: that is learned as well, step by step.
+        for _ in 0..200 {
+            spin.slept(Duration::from_millis(1));
+        }
+        assert!(spin.sleep_cost > Duration::from_micros(50), "{:?}", spin.sleep_cost);
     }
 }

@@ -17,7 +17,7 @@ use datapipes_core::{Error, ErrorKind, Result};
 use super::bell::{Watch, wait, wake};
 use super::layout::{Descriptor, END, ReceiverPage, ReplyRecord, SenderPage, State, StatePage, WORDS};
 use super::memory::View;
-use super::patience::{Glances, Patience, Waiting};
+use super::patience::{AdaptiveSpin, Patience, Waiting};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Arc, Mutex, lock};
 
@@ -94,17 +94,19 @@ trait Waits {
     fn sleeping(&self) -> &AtomicU32;
 }
 
-/// Looks, glances, sleeps until there is something, the state forbids it, or patience is at its end.
-fn await_change<R: Waits>(ring: &mut R, glances: &mut Glances, patience: Patience) -> Result<R::Found> {
-    if let Some(found) = glances.look(|| ring.look().transpose()) {
+/// Looks, spins, sleeps until there is something, the state forbids it, or patience is at its end.
+fn await_change<R: Waits>(ring: &mut R, spin: &mut AdaptiveSpin, patience: Patience) -> Result<R::Found> {
+    if let Some(found) = spin.look(|| ring.look().transpose()) {
         return found;
     }
     let mut waiting = Waiting::new(patience);
     loop {
         ring.sleeping().store(1, Ordering::SeqCst);
+        let since = std::time::Instant::now();
         let found = sleep(ring, &mut waiting);
         ring.sleeping().store(0, Ordering::SeqCst);
         if let Some(found) = found? {
+            spin.slept(since.elapsed());
             return Ok(found);
         }
         if !(ring.common().alive)() {
@@ -151,7 +153,7 @@ pub(crate) struct SendRing {
     free: Vec<u32>,
     /// By slot.
     under_way: Vec<Option<Sent>>,
-    glances: Option<Glances>,
+    spin: Option<AdaptiveSpin>,
     failed: bool,
 }
 
@@ -161,8 +163,8 @@ impl SendRing {
         // The lowest slot first: with few blocks under way few pages are touched.
         let free = (0..credits).rev().collect();
         let under_way = vec![None; credits as usize];
-        let glances = Some(Glances::new());
-        SendRing { common, own, peer, sent: 0, sequence: 0, replied: 0, free, under_way, glances, failed: false }
+        let spin = Some(AdaptiveSpin::new());
+        SendRing { common, own, peer, sent: 0, sequence: 0, replied: 0, free, under_way, spin, failed: false }
     }
 
     /// A free slot, if there is one now.
@@ -253,9 +255,9 @@ impl SendRing {
     /// # Errors
     /// `Busy` when patience ends; what ended the channel.
     pub(crate) fn await_reply(&mut self, patience: Patience) -> Result<(Sent, ReplyRecord)> {
-        let mut glances = self.glances.take().unwrap_or_else(Glances::new);
-        let answer = await_change(self, &mut glances, patience);
-        self.glances = Some(glances);
+        let mut spin = self.spin.take().unwrap_or_else(AdaptiveSpin::new);
+        let answer = await_change(self, &mut spin, patience);
+        self.spin = Some(spin);
         answer
     }
 
@@ -301,7 +303,7 @@ pub(crate) struct ReceiveRing {
     replies: Arc<Mutex<ReplyRing>>,
     taken: u32,
     sequence: u64,
-    glances: Option<Glances>,
+    spin: Option<AdaptiveSpin>,
     failed: bool,
 }
 
@@ -328,8 +330,8 @@ impl ReceiveRing {
             replied: 0,
             held: vec![false; common.credits as usize],
         };
-        let (replies, glances) = (Arc::new(Mutex::new(replies)), Some(Glances::new()));
-        ReceiveRing { common, own, peer, replies, taken: 0, sequence: 0, glances, failed: false }
+        let (replies, spin) = (Arc::new(Mutex::new(replies)), Some(AdaptiveSpin::new()));
+        ReceiveRing { common, own, peer, replies, taken: 0, sequence: 0, spin, failed: false }
     }
 
     /// The half that replies.
@@ -402,9 +404,9 @@ impl ReceiveRing {
     /// # Errors
     /// `Busy` when patience ends; `EndOfFile` where the sender closed; what ended the channel.
     pub(crate) fn await_block(&mut self, patience: Patience) -> Result<Descriptor> {
-        let mut glances = self.glances.take().unwrap_or_else(Glances::new);
-        let answer = await_change(self, &mut glances, patience);
-        self.glances = Some(glances);
+        let mut spin = self.spin.take().unwrap_or_else(AdaptiveSpin::new);
+        let answer = await_change(self, &mut spin, patience);
+        self.spin = Some(spin);
         answer
     }
 
