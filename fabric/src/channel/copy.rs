@@ -149,6 +149,18 @@ pub(crate) unsafe fn move_bytes(source: *const u8, target: *mut u8, len: usize) 
     }
 }
 
+/// Asks for the line of a value, which will be looked at soon.
+pub(crate) fn prefetch<T>(value: &T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing, and its address is that of a reference.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = value;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -76,9 +76,9 @@ impl Waiting {
     }
 }
 
-/// How long to look before sleeping: longer where that helped, hardly at all where it did not, and never for longer than a
-/// sleep and its end were seen to cost. No figure of a processor is in it: how long a pause or a wake-up takes differs by a
-/// factor of ten between them.
+/// How long to look before sleeping: longer where that would have spared a sleep, hardly at all where it would not, and never
+/// for longer than a sleep and its end were seen to cost; so it costs at most twice what is best. No figure of a processor is
+/// in it: how long a pause or a wake-up takes differs by a factor of ten between them.
 pub(crate) struct AdaptiveSpin {
     budget: Duration,
     /// The shortest sleep of late that something ended.
@@ -106,7 +106,7 @@ impl AdaptiveSpin {
         }
         for _ in 0..AdaptiveSpin::FIRST_LOOKS {
             if let Some(found) = look() {
-                return Some(self.helped(found));
+                return Some(found);
             }
             std::hint::spin_loop();
         }
@@ -114,27 +114,31 @@ impl AdaptiveSpin {
             return None;
         }
         let since = Instant::now();
-        while since.elapsed() < self.budget {
+        loop {
             for _ in 0..AdaptiveSpin::LOOKS {
                 if let Some(found) = look() {
-                    return Some(self.helped(found));
+                    return Some(found);
                 }
                 std::hint::spin_loop();
             }
+            if since.elapsed() >= self.budget {
+                return None;
+            }
         }
-        self.budget = if self.budget > AdaptiveSpin::LEAST { self.budget / 2 } else { Duration::ZERO };
-        None
-    }
-
-    fn helped<T>(&mut self, found: T) -> T {
-        self.budget = (self.budget.max(AdaptiveSpin::LEAST) * 2).min(self.sleep_cost);
-        found
     }
 
     /// A sleep that took so long was ended by what was waited for.
     pub(crate) fn slept(&mut self, took: Duration) {
         // Slowly forgotten: what a sleep costs depends on what the machine is doing.
         self.sleep_cost = took.min(self.sleep_cost + self.sleep_cost / 16 + AdaptiveSpin::LEAST);
+        self.budget = if took < self.sleep_cost * 2 {
+            // It came while the sleep had hardly begun: looking on for a little would have found it.
+            (self.budget.max(AdaptiveSpin::LEAST) * 2).min(self.sleep_cost)
+        } else if self.budget > AdaptiveSpin::LEAST {
+            self.budget / 2
+        } else {
+            Duration::ZERO
+        };
     }
 }
 
@@ -144,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_looks_longer_where_that_helps_and_no_longer_than_a_sleep_costs() {
+    fn it_looks_longer_where_that_spares_a_sleep_and_no_longer_than_one_costs() {
         let mut spin = AdaptiveSpin::new();
         let mut looks = 0;
         let mut nothing = |spin: &mut AdaptiveSpin| {
@@ -156,20 +160,18 @@ mod tests {
             looks
         };
         assert_eq!(nothing(&mut spin), AdaptiveSpin::FIRST_LOOKS, "it begins with hardly any");
+        // Sleeps that end at once, at what a sleep costs at least.
         for _ in 0..20 {
-            spin.look(|| Some(()));
+            spin.slept(Duration::from_micros(3));
         }
-        assert_eq!(spin.budget, AdaptiveSpin::ASSUMED);
         assert!(nothing(&mut spin) > AdaptiveSpin::FIRST_LOOKS);
-        // A sleep is found to be cheap: looking for longer than that gains nothing.
-        spin.slept(Duration::from_nanos(900));
-        spin.look(|| Some(()));
-        assert!(spin.budget <= Duration::from_nanos(900));
+        assert!(spin.budget > Duration::from_micros(1) && spin.budget <= Duration::from_micros(4), "{:?}", spin.budget);
+        // What is waited for takes long: looking gains nothing.
         for _ in 0..20 {
-            nothing(&mut spin);
+            spin.slept(Duration::from_millis(1));
         }
-        assert_eq!(spin.budget, Duration::ZERO);
-        // And dear again later: that is learned as well, step by step.
+        assert_eq!((spin.budget, nothing(&mut spin)), (Duration::ZERO, AdaptiveSpin::FIRST_LOOKS));
+        // That sleeps have become dear is learned as well, step by step.
         for _ in 0..200 {
             spin.slept(Duration::from_millis(1));
         }

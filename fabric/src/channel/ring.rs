@@ -15,6 +15,7 @@
 use datapipes_core::{Error, ErrorKind, Result};
 
 use super::bell::{Watch, wait, wake};
+use super::copy;
 use super::layout::{Descriptor, END, ReceiverPage, ReplyRecord, SenderPage, State, StatePage, WORDS};
 use super::memory::View;
 use super::patience::{AdaptiveSpin, Patience, Waiting};
@@ -302,6 +303,9 @@ pub(crate) struct ReceiveRing {
     peer: View<SenderPage>,
     replies: Arc<Mutex<ReplyRing>>,
     taken: u32,
+    /// What the sender's counter was when it was looked at last. Its line is in the sender's cache: while there are blocks
+    /// before this one, it is not fetched again.
+    counted: u32,
     sequence: u64,
     spin: Option<AdaptiveSpin>,
     failed: bool,
@@ -331,7 +335,7 @@ impl ReceiveRing {
             held: vec![false; common.credits as usize],
         };
         let (replies, spin) = (Arc::new(Mutex::new(replies)), Some(AdaptiveSpin::new()));
-        ReceiveRing { common, own, peer, replies, taken: 0, sequence: 0, spin, failed: false }
+        ReceiveRing { common, own, peer, replies, taken: 0, counted: 0, sequence: 0, spin, failed: false }
     }
 
     /// The half that replies.
@@ -347,21 +351,26 @@ impl ReceiveRing {
         if self.common.is_revoked() {
             return Err(revoked("receive"));
         }
-        let ready = self.peer.sent.0.load(Ordering::SeqCst).wrapping_sub(self.taken);
+        let looked = self.counted == self.taken;
+        if looked {
+            self.counted = self.peer.sent.0.load(Ordering::SeqCst);
+        }
+        let ready = self.counted.wrapping_sub(self.taken);
         if ready == 0 {
             return Ok(None);
         }
         let replies = self.replies.clone();
-        let answer = self.admit(ready, &mut lock(&replies));
+        let answer = self.admit(ready, looked, &mut lock(&replies));
         self.failed = answer.is_err();
         answer.map(Some)
     }
 
-    fn admit(&mut self, ready: u32, replies: &mut ReplyRing) -> Result<Descriptor> {
+    fn admit(&mut self, ready: u32, looked: bool, replies: &mut ReplyRing) -> Result<Descriptor> {
         let wrong = |what: String| Err(broken("receive", "sender", what));
         let (credits, epoch) = (self.common.credits, self.common.epoch);
         let unanswered = self.taken.wrapping_sub(replies.replied);
-        if ready > credits - unanswered.min(credits) {
+        // Once it holds it goes on to hold: taking a block makes one more unanswered and one fewer ready.
+        if looked && ready > credits - unanswered.min(credits) {
             return wrong(format!("{ready} more blocks with {unanswered} of {credits} credits in use"));
         }
         let d = self.peer.ring[(self.taken % credits) as usize].load();
@@ -384,6 +393,10 @@ impl ReceiveRing {
         }
         self.taken = self.taken.wrapping_add(1);
         self.sequence += 1;
+        if self.counted != self.taken {
+            // On its way while this block is processed.
+            copy::prefetch(&self.peer.ring[(self.taken % credits) as usize]);
+        }
         Ok(d)
     }
 
