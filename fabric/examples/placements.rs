@@ -3,6 +3,7 @@
 //! ```text
 //! latency      application -> device -> device -> application, one block under way; there and back
 //! throughput   device -> device (-> device), 4 credits: one sends a buffer over and over, the last adds up all words
+//! by hand      the same throughput between two processes over a ring, a pipe, pages spliced into a pipe: see `peers`
 //! ```
 //! Blocks are processed in place where nothing else is said: unsafe, for it vouches for the senders. Processor time is that of all processes during the throughput. Run by `cargo xtask bench fabric`.
 #![allow(unsafe_code)]
@@ -11,6 +12,8 @@
 mod bodies;
 #[path = "placements/namespaces.rs"]
 mod namespaces;
+#[path = "placements/peers.rs"]
+mod peers;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -67,8 +70,13 @@ fn main() -> ExitCode {
     if let Some(code) = process::enter(&bodies::functions()) {
         return code;
     }
-    let small = std::env::args().any(|a| a == "--small");
-    match run(small) {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let small = arguments.iter().any(|a| a == "--small");
+    let ran = match arguments.split_first() {
+        Some((first, rest)) if first == peers::PEER => peers::be(rest),
+        _ => run(small),
+    };
+    match ran {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("placements: {e}");
@@ -93,6 +101,9 @@ fn run(small: bool) -> Outcome<()> {
                     *size,
                     json!({ "p50_us": p50_us, "p99_us": p99_us, "gb_s": gb_s, "cpu_s_per_gb": cpu_s_per_gb }),
                 );
+            }
+            if devices == 2 {
+                peers::run(*size, spans.throughput)?;
             }
         }
     }

@@ -29,7 +29,7 @@ impl Body for Feed {
         let outlet = stage.outlets.first_mut().ok_or_else(none)?;
         outlet.set_patience(Patience::seconds(60));
         let size = outlet.shape().block_bytes;
-        let buffer: Vec<u8> = (0..size).map(|at| (at * 131 + at / 4096) as u8).collect();
+        let buffer = filled(size);
         let of_block = words(&buffer);
         let (mut blocks, mut sum) = (0u64, 0u64);
         // The way is warm before the clock starts.
@@ -75,8 +75,13 @@ impl Body for Take {
     }
 }
 
+/// What is sent over and over.
+pub(super) fn filled(size: usize) -> Vec<u8> {
+    (0..size).map(|at| (at * 131 + at / 4096) as u8).collect()
+}
+
 /// The sum of all words: every byte is read, and little else is done.
-fn words(bytes: &[u8]) -> u64 {
+pub(super) fn words(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let sum = words.iter().fold(0u64, |sum, word| sum.wrapping_add(u64::from_le_bytes(*word)));
     rest.iter().fold(sum, |sum, byte| sum.wrapping_add(u64::from(*byte)))

@@ -1,21 +1,54 @@
 //! Copies between private and shared memory.
 //!
 //! Out of shared memory: by an instruction that the compiler does not look into, because another process may write the bytes
-//! meanwhile. Into shared memory: past the caches from [`STREAM_FROM`] bytes on. This module promises no more than that it
-//! touches `len` bytes at each address it was given.
+//! meanwhile. Past the caches: where it was measured that this is better, see [`Copies`]. This module promises no more than that
+//! it touches `len` bytes at each address it was given.
 #![allow(unsafe_code)]
 
-/// Blocks from this length on are stored past the caches (non-temporal): another core reads them next. Ordinary stores into
-/// lines that another core has ran at 2.3 GB/s here, and private buffers are no exception, for a process that moves between
-/// cores finds its own lines in the other's cache: copying 1 MiB out by ordinary stores tripled the latency of three devices.
-pub(crate) const STREAM_FROM: usize = 32 << 10;
+use serde::{Deserialize, Serialize};
+
+/// Which copies between processes go past the caches (non-temporal).
+///
+/// Another core reads the bytes next, so what is best depends on how a processor's caches share lines: on one kind ordinary
+/// stores into lines that another core has ran at a tenth of the rate of stores past the caches, on another the latter took
+/// two to four times as long. So it is a value from calibration (`dpipe calibrate`: `handoff_nt_threshold_bytes` and
+/// `prefetch_distance_bytes`), and without that no copy goes past the caches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Copies {
+    nt_min_bytes: Option<usize>,
+    prefetch_bytes: usize,
+}
+
+/// Prefetching further ahead than this is a mistake.
+const MOST_PREFETCH: usize = 64 << 10;
+
+impl Copies {
+    /// All through the caches.
+    pub const ORDINARY: Copies = Copies { nt_min_bytes: None, prefetch_bytes: 0 };
+
+    /// Past the caches from a length on.
+    pub const fn past_caches_from(bytes: usize) -> Copies {
+        Copies { nt_min_bytes: Some(bytes), prefetch_bytes: 0 }
+    }
+
+    /// The same, with prefetching so far ahead, up to 64 KiB; 0 is none.
+    #[must_use]
+    pub const fn with_prefetch(self, bytes: usize) -> Copies {
+        Copies { prefetch_bytes: if bytes < MOST_PREFETCH { bytes } else { MOST_PREFETCH }, ..self }
+    }
+
+    fn past_caches(self, len: usize) -> bool {
+        cfg!(target_arch = "x86_64") && self.nt_min_bytes.is_some_and(|from| len >= from)
+    }
+}
 
 /// Copies bytes that only this process can write into memory that others read.
-pub(crate) fn into_shared(source: &[u8], target: &mut [u8]) {
+pub(crate) fn into_shared(source: &[u8], target: &mut [u8], copies: Copies) {
     assert_eq!(source.len(), target.len(), "the caller cut the target");
-    if source.len() >= STREAM_FROM {
+    if copies.past_caches(source.len()) {
         // SAFETY: both are of the same length and do not overlap, being borrowed as they are.
-        unsafe { across(source.as_ptr(), target) };
+        unsafe { across(source.as_ptr(), target, copies) };
     } else {
         target.copy_from_slice(source);
     }
@@ -25,12 +58,12 @@ pub(crate) fn into_shared(source: &[u8], target: &mut [u8]) {
 ///
 /// # Safety
 /// The bytes at `source` are mapped and outside of `target`.
-pub(crate) unsafe fn across(source: *const u8, target: &mut [u8]) {
+pub(crate) unsafe fn across(source: *const u8, target: &mut [u8], copies: Copies) {
     // SAFETY: the caller's promise.
     unsafe {
         #[cfg(target_arch = "x86_64")]
-        if target.len() >= STREAM_FROM {
-            return stream(source, target);
+        if copies.past_caches(target.len()) {
+            return stream(source, target, copies.prefetch_bytes.min(MOST_PREFETCH));
         }
         move_bytes(source, target.as_mut_ptr(), target.len());
     }
@@ -41,7 +74,7 @@ pub(crate) unsafe fn across(source: *const u8, target: &mut [u8]) {
 /// # Safety
 /// As [`across`].
 #[cfg(target_arch = "x86_64")]
-unsafe fn stream(source: *const u8, target: &mut [u8]) {
+unsafe fn stream(source: *const u8, target: &mut [u8], ahead: usize) {
     let head = target.as_ptr().align_offset(64).min(target.len());
     let whole = (target.len() - head) / 64 * 64;
     let (end, target) = (head + whole, target.as_mut_ptr_range());
@@ -54,7 +87,7 @@ unsafe fn stream(source: *const u8, target: &mut [u8]) {
         if whole > 0 {
             std::arch::asm!(
                 "2:",
-                "prefetchnta [{from} + 512]",
+                "prefetchnta [{from} + {ahead}]",
                 "movups {a}, [{from}]",
                 "movups {b}, [{from} + 16]",
                 "movups {c}, [{from} + 32]",
@@ -71,6 +104,7 @@ unsafe fn stream(source: *const u8, target: &mut [u8]) {
                 from = inout(reg) source.add(head) => _,
                 to = inout(reg) target.start.add(head) => _,
                 left = inout(reg) whole => _,
+                ahead = in(reg) ahead,
                 a = out(xmm_reg) _,
                 b = out(xmm_reg) _,
                 c = out(xmm_reg) _,
@@ -115,24 +149,43 @@ pub(crate) unsafe fn move_bytes(source: *const u8, target: *mut u8, len: usize) 
     }
 }
 
+/// Asks for the line of a value, which will be looked at soon.
+pub(crate) fn prefetch<T>(value: &T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing, and its address is that of a reference.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = value;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn every_length_and_alignment_arrives_and_nothing_beyond() {
-        let source: Vec<u8> = (0..STREAM_FROM + 500).map(|i| (i * 31 % 251) as u8).collect();
-        for at in [0, 1, 13, 63, 64] {
-            for len in [0, 1, 63, 64, 65, 4096, STREAM_FROM - 1, STREAM_FROM, STREAM_FROM + 77] {
-                let mut shared = vec![0xEE; len + 200];
-                into_shared(&source[at..at + len], &mut shared[at..at + len]);
-                assert_eq!(&shared[at..at + len], &source[at..at + len]);
-                assert!(shared[..at].iter().chain(&shared[at + len..]).all(|b| *b == 0xEE));
-                let mut back = vec![0xEE; len + 2];
-                // SAFETY: `len` bytes of a vector.
-                unsafe { out_of_shared(shared[at..].as_ptr(), &mut back[1..=len]) };
-                assert_eq!(&back[1..=len], &source[at..at + len]);
-                assert!(back[0] == 0xEE && back[len + 1] == 0xEE);
+        const FROM: usize = 4000;
+        let source: Vec<u8> = (0..FROM + 50_000).map(|i| (i * 31 % 251) as u8).collect();
+        let past = Copies::past_caches_from(FROM);
+        for copies in [Copies::ORDINARY, past, past.with_prefetch(512), past.with_prefetch(usize::MAX)] {
+            for at in [0, 1, 13, 63, 64] {
+                for len in [0, 1, 63, 64, 65, FROM - 1, FROM, FROM + 77, 40_000] {
+                    let mut shared = vec![0xEE; len + 200];
+                    into_shared(&source[at..at + len], &mut shared[at..at + len], copies);
+                    assert_eq!(&shared[at..at + len], &source[at..at + len]);
+                    assert!(shared[..at].iter().chain(&shared[at + len..]).all(|b| *b == 0xEE));
+                    let mut back = vec![0xEE; len + 2];
+                    // SAFETY: `len` bytes of a vector.
+                    unsafe { out_of_shared(shared[at..].as_ptr(), &mut back[1..=len]) };
+                    assert_eq!(&back[1..=len], &source[at..at + len]);
+                    // SAFETY: as above.
+                    unsafe { across(shared[at..].as_ptr(), &mut back[1..=len], copies) };
+                    assert_eq!(&back[1..=len], &source[at..at + len]);
+                    assert!(back[0] == 0xEE && back[len + 1] == 0xEE);
+                }
             }
         }
     }

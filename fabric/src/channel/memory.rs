@@ -19,9 +19,9 @@ use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
-use super::Shape;
 use super::copy;
 use super::layout::{ReceiverPage, SenderPage, StatePage};
+use super::{Copies, Shape};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, lock};
@@ -235,6 +235,7 @@ pub(crate) struct Payload {
     base: NonNull<u8>,
     shape: Shape,
     writable: bool,
+    copies: Copies,
     _keeper: Arc<dyn Any + Send + Sync>,
 }
 
@@ -244,14 +245,14 @@ unsafe impl Send for Payload {}
 unsafe impl Sync for Payload {}
 
 impl Payload {
-    pub(crate) fn of(mapping: Arc<Mapping>, shape: Shape) -> Result<Payload> {
+    pub(crate) fn of(mapping: Arc<Mapping>, shape: Shape, copies: Copies) -> Result<Payload> {
         shape.check()?;
         if shape.payload_bytes() > mapping.len() {
             let context = format!("{shape:?} in a memory of {} bytes", mapping.len());
             return Err(Error::new(ErrorKind::OutOfRange, "map", context));
         }
         let (base, writable) = (mapping.base, mapping.writable);
-        Ok(Payload { base, shape, writable, _keeper: mapping })
+        Ok(Payload { base, shape, writable, copies, _keeper: mapping })
     }
 
     /// Memory of this process alone, for tests: two payloads over the same bytes, of which the first may write.
@@ -261,7 +262,8 @@ impl Payload {
         let keeper: Arc<Heap> = Arc::new(Heap(Box::into_raw(bytes)));
         // SAFETY: the address of a box is not null.
         let base = unsafe { NonNull::new_unchecked(keeper.0.cast::<u8>()) };
-        let one = |writable| Payload { base, shape, writable, _keeper: keeper.clone() };
+        let copies = Copies::ORDINARY;
+        let one = |writable| Payload { base, shape, writable, copies, _keeper: keeper.clone() };
         (one(true), one(false))
     }
 
@@ -282,22 +284,29 @@ impl Payload {
 
     /// Copies bytes into a slot, past the processor's caches where that was found to be better.
     pub(crate) fn fill(&mut self, slot: u32, bytes: &[u8]) {
+        let copies = self.copies;
         let target = self.slot_mut(slot);
         let target = &mut target[..bytes.len()];
-        copy::into_shared(bytes, target);
+        copy::into_shared(bytes, target, copies);
     }
 
     /// Copies the first bytes of a slot out, whatever its writer does meanwhile: what arrives is some mixture, and stays.
     pub(crate) fn copy_out(&self, slot: u32, target: &mut [u8]) {
         assert!(target.len() <= self.shape.block_bytes, "the ring checked the length");
         // SAFETY: in range by `slot` and the assertion; the target is borrowed exclusively and is not in the payload.
-        unsafe { copy::across(self.slot(slot).as_ptr(), target) }
+        unsafe { copy::across(self.slot(slot).as_ptr(), target, self.copies) }
     }
 
     /// The first bytes of a slot where they are, to be copied from there.
     pub(crate) fn there(&self, slot: u32, len: usize) -> There {
         assert!(len <= self.shape.block_bytes, "the ring checked the length");
-        There { at: self.slot(slot), len, room: self.shape.block_bytes, _keeper: self._keeper.clone() }
+        There {
+            at: self.slot(slot),
+            len,
+            room: self.shape.block_bytes,
+            copies: self.copies,
+            _keeper: self._keeper.clone(),
+        }
     }
 
     /// The first bytes of a slot in place.
@@ -314,6 +323,7 @@ pub(crate) struct There {
     at: NonNull<u8>,
     len: usize,
     room: usize,
+    copies: Copies,
     _keeper: Arc<dyn Any + Send + Sync>,
 }
 
@@ -326,7 +336,7 @@ impl There {
         assert_eq!(target.len(), self.len, "the caller cut the target");
         // SAFETY: in range by the checks in `Payload::there`, mapped while the keeper lives; the target is borrowed exclusively
         // and is another mapping or private memory.
-        unsafe { copy::across(self.at.as_ptr(), target) }
+        unsafe { copy::across(self.at.as_ptr(), target, self.copies) }
     }
 
     /// Bytes of the longest block that can be there.

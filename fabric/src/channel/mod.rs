@@ -26,7 +26,7 @@ pub(crate) mod memory;
 mod patience;
 pub(crate) mod ring;
 
-pub(crate) use copy::into_shared as copy;
+pub use copy::Copies;
 pub use layout::{MOST_BLOCK_BYTES, MOST_CREDITS, WORDS};
 pub use patience::Patience;
 pub(crate) use patience::Waiting;

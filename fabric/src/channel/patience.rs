@@ -76,31 +76,105 @@ impl Waiting {
     }
 }
 
-/// How often to look before sleeping: more where that helped, hardly at all where it did not.
-pub(crate) struct Glances(u32);
+/// How long to look before sleeping: longer where that would have spared a sleep, hardly at all where it would not, and never
+/// for longer than a sleep and its end were seen to cost; so it costs at most twice what is best. No figure of a processor is
+/// in it: how long a pause or a wake-up takes differs by a factor of ten between them.
+pub(crate) struct AdaptiveSpin {
+    budget: Duration,
+    /// The shortest sleep of late that something ended.
+    sleep_cost: Duration,
+}
 
-impl Glances {
-    const FEWEST: u32 = 4;
-    /// A few microseconds.
-    const MOST: u32 = 256;
+impl AdaptiveSpin {
+    /// Looks before the clock is asked.
+    const FIRST_LOOKS: u32 = 4;
+    /// Looks between two looks at the clock.
+    const LOOKS: u32 = 8;
+    /// Below this it is as good as nothing: about what the clock costs.
+    const LEAST: Duration = Duration::from_nanos(100);
+    /// Until a sleep was measured.
+    const ASSUMED: Duration = Duration::from_micros(5);
 
-    pub(crate) fn new() -> Glances {
-        Glances(Glances::FEWEST)
+    pub(crate) fn new() -> AdaptiveSpin {
+        AdaptiveSpin { budget: Duration::ZERO, sleep_cost: AdaptiveSpin::ASSUMED }
     }
 
-    /// Looks a few times; what `look` found, if anything.
+    /// Looks for a while; what `look` found, if anything.
     pub(crate) fn look<T>(&mut self, mut look: impl FnMut() -> Option<T>) -> Option<T> {
         if cfg!(shuttle) {
             return look();
         }
-        for _ in 0..self.0 {
+        for _ in 0..AdaptiveSpin::FIRST_LOOKS {
             if let Some(found) = look() {
-                self.0 = (self.0 * 2).min(Glances::MOST);
                 return Some(found);
             }
             std::hint::spin_loop();
         }
-        self.0 = (self.0 / 2).max(Glances::FEWEST);
-        None
+        if self.budget.is_zero() {
+            return None;
+        }
+        let since = Instant::now();
+        loop {
+            for _ in 0..AdaptiveSpin::LOOKS {
+                if let Some(found) = look() {
+                    return Some(found);
+                }
+                std::hint::spin_loop();
+            }
+            if since.elapsed() >= self.budget {
+                return None;
+            }
+        }
+    }
+
+    /// A sleep that took so long was ended by what was waited for.
+    pub(crate) fn slept(&mut self, took: Duration) {
+        // Slowly forgotten: what a sleep costs depends on what the machine is doing.
+        self.sleep_cost = took.min(self.sleep_cost + self.sleep_cost / 16 + AdaptiveSpin::LEAST);
+        self.budget = if took < self.sleep_cost * 2 {
+            // It came while the sleep had hardly begun: looking on for a little would have found it.
+            (self.budget.max(AdaptiveSpin::LEAST) * 2).min(self.sleep_cost)
+        } else if self.budget > AdaptiveSpin::LEAST {
+            self.budget / 2
+        } else {
+            Duration::ZERO
+        };
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_looks_longer_where_that_spares_a_sleep_and_no_longer_than_one_costs() {
+        let mut spin = AdaptiveSpin::new();
+        let mut looks = 0;
+        let mut nothing = |spin: &mut AdaptiveSpin| {
+            looks = 0;
+            spin.look(|| -> Option<()> {
+                looks += 1;
+                None
+            });
+            looks
+        };
+        assert_eq!(nothing(&mut spin), AdaptiveSpin::FIRST_LOOKS, "it begins with hardly any");
+        // Sleeps that end at once, at what a sleep costs at least.
+        for _ in 0..20 {
+            spin.slept(Duration::from_micros(3));
+        }
+        assert!(nothing(&mut spin) > AdaptiveSpin::FIRST_LOOKS);
+        assert!(spin.budget > Duration::from_micros(1) && spin.budget <= Duration::from_micros(4), "{:?}", spin.budget);
+        // What is waited for takes long: looking gains nothing.
+        for _ in 0..20 {
+            spin.slept(Duration::from_millis(1));
+        }
+        assert_eq!((spin.budget, nothing(&mut spin)), (Duration::ZERO, AdaptiveSpin::FIRST_LOOKS));
+        // That sleeps have become dear is learned as well, step by step.
+        for _ in 0..200 {
+            spin.slept(Duration::from_millis(1));
+        }
+        assert!(spin.sleep_cost > Duration::from_micros(50), "{:?}", spin.sleep_cost);
     }
 }

@@ -15,9 +15,10 @@
 use datapipes_core::{Error, ErrorKind, Result};
 
 use super::bell::{Watch, wait, wake};
+use super::copy;
 use super::layout::{Descriptor, END, ReceiverPage, ReplyRecord, SenderPage, State, StatePage, WORDS};
 use super::memory::View;
-use super::patience::{Glances, Patience, Waiting};
+use super::patience::{AdaptiveSpin, Patience, Waiting};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Arc, Mutex, lock};
 
@@ -94,17 +95,19 @@ trait Waits {
     fn sleeping(&self) -> &AtomicU32;
 }
 
-/// Looks, glances, sleeps until there is something, the state forbids it, or patience is at its end.
-fn await_change<R: Waits>(ring: &mut R, glances: &mut Glances, patience: Patience) -> Result<R::Found> {
-    if let Some(found) = glances.look(|| ring.look().transpose()) {
+/// Looks, spins, sleeps until there is something, the state forbids it, or patience is at its end.
+fn await_change<R: Waits>(ring: &mut R, spin: &mut AdaptiveSpin, patience: Patience) -> Result<R::Found> {
+    if let Some(found) = spin.look(|| ring.look().transpose()) {
         return found;
     }
     let mut waiting = Waiting::new(patience);
     loop {
         ring.sleeping().store(1, Ordering::SeqCst);
+        let since = std::time::Instant::now();
         let found = sleep(ring, &mut waiting);
         ring.sleeping().store(0, Ordering::SeqCst);
         if let Some(found) = found? {
+            spin.slept(since.elapsed());
             return Ok(found);
         }
         if !(ring.common().alive)() {
@@ -151,7 +154,7 @@ pub(crate) struct SendRing {
     free: Vec<u32>,
     /// By slot.
     under_way: Vec<Option<Sent>>,
-    glances: Option<Glances>,
+    spin: Option<AdaptiveSpin>,
     failed: bool,
 }
 
@@ -161,8 +164,8 @@ impl SendRing {
         // The lowest slot first: with few blocks under way few pages are touched.
         let free = (0..credits).rev().collect();
         let under_way = vec![None; credits as usize];
-        let glances = Some(Glances::new());
-        SendRing { common, own, peer, sent: 0, sequence: 0, replied: 0, free, under_way, glances, failed: false }
+        let spin = Some(AdaptiveSpin::new());
+        SendRing { common, own, peer, sent: 0, sequence: 0, replied: 0, free, under_way, spin, failed: false }
     }
 
     /// A free slot, if there is one now.
@@ -253,9 +256,9 @@ impl SendRing {
     /// # Errors
     /// `Busy` when patience ends; what ended the channel.
     pub(crate) fn await_reply(&mut self, patience: Patience) -> Result<(Sent, ReplyRecord)> {
-        let mut glances = self.glances.take().unwrap_or_else(Glances::new);
-        let answer = await_change(self, &mut glances, patience);
-        self.glances = Some(glances);
+        let mut spin = self.spin.take().unwrap_or_else(AdaptiveSpin::new);
+        let answer = await_change(self, &mut spin, patience);
+        self.spin = Some(spin);
         answer
     }
 
@@ -300,8 +303,11 @@ pub(crate) struct ReceiveRing {
     peer: View<SenderPage>,
     replies: Arc<Mutex<ReplyRing>>,
     taken: u32,
+    /// What the sender's counter was when it was looked at last. Its line is in the sender's cache: while there are blocks
+    /// before this one, it is not fetched again.
+    counted: u32,
     sequence: u64,
-    glances: Option<Glances>,
+    spin: Option<AdaptiveSpin>,
     failed: bool,
 }
 
@@ -328,8 +334,8 @@ impl ReceiveRing {
             replied: 0,
             held: vec![false; common.credits as usize],
         };
-        let (replies, glances) = (Arc::new(Mutex::new(replies)), Some(Glances::new()));
-        ReceiveRing { common, own, peer, replies, taken: 0, sequence: 0, glances, failed: false }
+        let (replies, spin) = (Arc::new(Mutex::new(replies)), Some(AdaptiveSpin::new()));
+        ReceiveRing { common, own, peer, replies, taken: 0, counted: 0, sequence: 0, spin, failed: false }
     }
 
     /// The half that replies.
@@ -345,21 +351,26 @@ impl ReceiveRing {
         if self.common.is_revoked() {
             return Err(revoked("receive"));
         }
-        let ready = self.peer.sent.0.load(Ordering::SeqCst).wrapping_sub(self.taken);
+        let looked = self.counted == self.taken;
+        if looked {
+            self.counted = self.peer.sent.0.load(Ordering::SeqCst);
+        }
+        let ready = self.counted.wrapping_sub(self.taken);
         if ready == 0 {
             return Ok(None);
         }
         let replies = self.replies.clone();
-        let answer = self.admit(ready, &mut lock(&replies));
+        let answer = self.admit(ready, looked, &mut lock(&replies));
         self.failed = answer.is_err();
         answer.map(Some)
     }
 
-    fn admit(&mut self, ready: u32, replies: &mut ReplyRing) -> Result<Descriptor> {
+    fn admit(&mut self, ready: u32, looked: bool, replies: &mut ReplyRing) -> Result<Descriptor> {
         let wrong = |what: String| Err(broken("receive", "sender", what));
         let (credits, epoch) = (self.common.credits, self.common.epoch);
         let unanswered = self.taken.wrapping_sub(replies.replied);
-        if ready > credits - unanswered.min(credits) {
+        // Once it holds it goes on to hold: taking a block makes one more unanswered and one fewer ready.
+        if looked && ready > credits - unanswered.min(credits) {
             return wrong(format!("{ready} more blocks with {unanswered} of {credits} credits in use"));
         }
         let d = self.peer.ring[(self.taken % credits) as usize].load();
@@ -382,6 +393,10 @@ impl ReceiveRing {
         }
         self.taken = self.taken.wrapping_add(1);
         self.sequence += 1;
+        if self.counted != self.taken {
+            // On its way while this block is processed.
+            copy::prefetch(&self.peer.ring[(self.taken % credits) as usize]);
+        }
         Ok(d)
     }
 
@@ -402,9 +417,9 @@ impl ReceiveRing {
     /// # Errors
     /// `Busy` when patience ends; `EndOfFile` where the sender closed; what ended the channel.
     pub(crate) fn await_block(&mut self, patience: Patience) -> Result<Descriptor> {
-        let mut glances = self.glances.take().unwrap_or_else(Glances::new);
-        let answer = await_change(self, &mut glances, patience);
-        self.glances = Some(glances);
+        let mut spin = self.spin.take().unwrap_or_else(AdaptiveSpin::new);
+        let answer = await_change(self, &mut spin, patience);
+        self.spin = Some(spin);
         answer
     }
 

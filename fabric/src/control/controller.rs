@@ -20,7 +20,7 @@ use super::release::Revocations;
 use super::stderr::{DeviceStderr, StderrWriter};
 use crate::capability::{Cap, ObjectId, Party, Rights, Tree};
 use crate::channel::layout::State;
-use crate::channel::{Shape, Taking};
+use crate::channel::{Copies, Shape, Taking};
 use crate::device::{Report, Role};
 use crate::process::DEVICE;
 
@@ -136,7 +136,7 @@ impl Controller {
                 self.peer(to)?;
                 self.tree.delegate(cap, by, to, rights).map(|cap| Answer::Created { cap })
             }
-            Ask::Activate { cap, port, rights, trust } => self.activate(by, cap, port, rights, trust),
+            Ask::Activate { cap, port, rights, trust, copies } => self.activate(by, cap, port, (rights, trust, copies)),
             Ask::Revoke { cap } => self.revoke(by, cap),
             Ask::Run { device, ins, outs } => {
                 self.peer(device)?;
@@ -213,7 +213,13 @@ impl Controller {
         Ok((object, cap))
     }
 
-    fn activate(&mut self, by: Party, cap: Cap, port: String, rights: Rights, trust: Taking) -> Result<Answer> {
+    fn activate(
+        &mut self,
+        by: Party,
+        cap: Cap,
+        port: String,
+        (rights, trust, copies): (Rights, Taking, Copies),
+    ) -> Result<Answer> {
         check_name("activate", &port)?;
         let capability = self.tree.get(cap)?.clone();
         let refuse = |what: &str| Err(Error::new(ErrorKind::PermissionDenied, "activate", what));
@@ -253,11 +259,13 @@ impl Controller {
         peer.endpoints.insert(id, private_bytes);
         peer.allow();
         match told {
-            Some((kind, fds)) => self.tell(party, Tell::Endpoint(EndpointSpec { endpoint: id, port, kind }), fds),
+            Some((kind, fds)) => {
+                self.tell(party, Tell::Endpoint(EndpointSpec { endpoint: id, port, kind, copies }), fds)
+            }
             // Told when the link is connected.
             None => {
                 let joining = self.joins.get_mut(&capability.object);
-                joining.into_iter().for_each(|j| j.waiting.push((id, party, port.clone())));
+                joining.into_iter().for_each(|j| j.waiting.push((id, party, port.clone(), copies)));
             }
         }
         Ok(Answer::Done)

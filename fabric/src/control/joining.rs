@@ -21,7 +21,7 @@ use super::noise::{Agreed, Conversation, MESSAGE_BYTES, Role, WORD_BYTES};
 use super::objects::Thing;
 use super::protocol::{Answer, EndpointId, EndpointSpec, Event, Tell, text_of};
 use crate::capability::{Cap, ObjectId, Party, Rights};
-use crate::channel::Shape;
+use crate::channel::{Copies, Shape};
 use crate::transport::Token;
 use crate::transport::seal::Keys;
 
@@ -109,7 +109,7 @@ pub(super) struct Joining {
     /// First messages that were answered.
     seen: BTreeSet<[u8; MESSAGE_BYTES]>,
     /// Endpoints that are to be told when it is.
-    pub(super) waiting: Vec<(EndpointId, Party, String)>,
+    pub(super) waiting: Vec<(EndpointId, Party, String, Copies)>,
 }
 
 /// A connection with somebody.
@@ -367,9 +367,9 @@ impl Controller {
         let Some(thing) = self.things.get_mut(&object) else { return Ok(()) };
         thing.connected(socket, token, keys);
         let mut told = Vec::new();
-        for (endpoint, party, port) in waiting {
+        for (endpoint, party, port, copies) in waiting {
             if let Some((kind, fds)) = thing.half(endpoint)? {
-                told.push((party, Tell::Endpoint(EndpointSpec { endpoint, port, kind }), fds));
+                told.push((party, Tell::Endpoint(EndpointSpec { endpoint, port, kind, copies }), fds));
             }
         }
         told.into_iter().for_each(|(party, tell, fds)| self.tell(party, tell, fds));

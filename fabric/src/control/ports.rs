@@ -71,7 +71,7 @@ impl Ports {
             EndpointKind::Send { shape, .. } => {
                 shape.check()?;
                 let page = View::of(fds.map(page_bytes::<SenderPage>(), true)?)?;
-                let payload = Payload::of(fds.map_parting(shape.payload_bytes(), true)?, *shape)?;
+                let payload = Payload::of(fds.map_parting(shape.payload_bytes(), true)?, *shape, spec.copies)?;
                 Own::Sender { page, payload, state: View::of(fds.map(page_bytes::<StatePage>(), false)?)? }
             }
             EndpointKind::Receive { shape, .. } => {
@@ -109,7 +109,7 @@ impl Ports {
             }
             (Own::Receiver { page, state }, EndpointKind::Receive { shape, epoch, trust }) => {
                 let peer = View::of(fds.map(page_bytes::<SenderPage>(), false)?)?;
-                let payload = Payload::of(fds.map(shape.payload_bytes(), false)?, shape)?;
+                let payload = Payload::of(fds.map(shape.payload_bytes(), false)?, shape, half.spec.copies)?;
                 let ring = ReceiveRing::new(self.common(shape, epoch, state), page, peer);
                 End::Receiver(Receiver::new(Box::new(SharedInlet::new(ring, payload, shape, trust)?)))
             }

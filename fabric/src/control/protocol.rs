@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::joining::{Key, LinkSpec};
 use super::quota::{Charge, Limits};
 use crate::capability::{Cap, Party, Rights};
-use crate::channel::{Shape, Taking};
+use crate::channel::{Copies, Shape, Taking};
 use crate::device::{Report, Role};
 use crate::transport::seal::Keys;
 use crate::transport::{Carrier, Token};
@@ -62,6 +62,8 @@ pub(crate) enum Ask {
         port: String,
         rights: Rights,
         trust: Taking,
+        #[serde(default)]
+        copies: Copies,
     },
     Revoke {
         cap: Cap,
@@ -142,6 +144,8 @@ pub(crate) struct EndpointSpec {
     pub(crate) endpoint: EndpointId,
     pub(crate) port: String,
     pub(crate) kind: EndpointKind,
+    /// How the holder copies.
+    pub(crate) copies: Copies,
 }
 
 /// Which descriptors come with it, in both halves.

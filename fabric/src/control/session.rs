@@ -21,7 +21,7 @@ use super::ports::{End, Ports, no_such};
 use super::protocol::{Answer, Ask, Event, Status, Tell, relayed};
 use super::quota::Limits;
 use crate::capability::{Cap, Party, Rights};
-use crate::channel::{Patience, Shape, Taking, Trust};
+use crate::channel::{Copies, Patience, Shape, Taking, Trust};
 use crate::device::Role;
 use crate::memory::SharedMemory;
 use crate::process::CONTROLLER;
@@ -58,6 +58,7 @@ pub struct Session {
     settled: BTreeSet<u64>,
     buffer: Vec<u8>,
     patience: Patience,
+    copies: Copies,
     /// Answers that nobody waits for any more.
     late: usize,
 }
@@ -85,7 +86,8 @@ impl Session {
         let ports = Ports::of_application(Arc::new(move || lives(watched.as_fd())));
         let (events, settled, buffer) = (Events::default(), BTreeSet::new(), vec![0; PACKET_BYTES + 1]);
         let (patience, late) = (Patience::up_to(ANSWER), 0);
-        let mut session = Session { socket, controller, ports, events, settled, buffer, patience, late };
+        let mut session =
+            Session { socket, controller, ports, events, settled, buffer, patience, copies: Copies::default(), late };
         let missing = "begin its `main` with `datapipes_fabric::process::enter`";
         session.status().map_err(|e| e.within(format!("{} as controller", path.display())).advice(missing))?;
         Ok(session)
@@ -219,7 +221,7 @@ impl Session {
     }
 
     pub(crate) fn activate_taking(&mut self, cap: Cap, port: &str, rights: Rights, trust: Taking) -> Result<()> {
-        self.done(&Ask::Activate { cap, port: port.into(), rights, trust })
+        self.done(&Ask::Activate { cap, port: port.into(), rights, trust, copies: self.copies })
     }
 
     /// Takes a capability away with all that was delegated from it, also while blocks are under way; the number of capabilities
@@ -345,6 +347,11 @@ impl Session {
     /// done nevertheless, later: what it made then goes with the session.
     pub fn set_patience(&mut self, patience: Patience) {
         self.patience = patience;
+    }
+
+    /// Which copies of ends that are activated from now on go past the caches; none, if this is not said.
+    pub fn set_copies(&mut self, copies: Copies) {
+        self.copies = copies;
     }
 
     /// The controller's process.

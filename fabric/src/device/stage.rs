@@ -39,21 +39,31 @@ impl<'a> Stage<'a> {
     /// What ended a channel otherwise.
     pub fn receive(&mut self) -> Result<Option<Block>> {
         loop {
-            if self.inlets.iter().all(Option::is_none) {
-                return Ok(None);
-            }
-            match receive_any(&mut self.inlets, self.last, Patience::UNTIL_ENDED) {
-                Ok((at, Ok(block))) => {
+            match self.next_of_any()? {
+                None => return Ok(None),
+                Some((at, Ok(block))) => {
                     self.last = at;
                     self.so_far.blocks_in += u64::from(!block.is_empty());
                     self.so_far.bytes_in += block.len() as u64;
                     return Ok(Some(block));
                 }
-                Ok((at, Err(e))) if e.kind() == ErrorKind::EndOfFile => self.inlets[at] = None,
-                Ok((_, Err(e))) => return Err(e),
-                Err(e) if e.kind() == ErrorKind::Busy => {}
-                Err(e) => return Err(e),
+                Some((at, Err(e))) if e.kind() == ErrorKind::EndOfFile => self.inlets[at] = None,
+                Some((_, Err(e))) => return Err(e),
             }
+        }
+    }
+
+    /// The next block of any inlet, and which it is, or what ended that inlet; None when none is left.
+    fn next_of_any(&mut self) -> Result<Option<(usize, Result<Block>)>> {
+        let mut open = self.inlets.iter_mut().enumerate().filter_map(|(at, inlet)| Some((at, inlet.as_mut()?)));
+        match (open.next(), open.next()) {
+            (None, _) => Ok(None),
+            // One by itself is waited for in the way that is quickest for one.
+            (Some((at, only)), None) => {
+                only.set_patience(Patience::UNTIL_ENDED);
+                Ok(Some((at, only.receive())))
+            }
+            _ => receive_any(&mut self.inlets, self.last, Patience::UNTIL_ENDED).map(Some),
         }
     }
 

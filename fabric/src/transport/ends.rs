@@ -380,7 +380,7 @@ impl Block {
         match &self.data {
             // What was looked at is what is passed on, whatever its sender has made of it since.
             Data::Carried(there, copy, _) if copy.get().is_none() => there.copy_across(target),
-            _ => crate::channel::copy(self, target),
+            _ => target.copy_from_slice(self),
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use super::{Receiver, Sender, SharedInlet, SharedOutlet};
 use crate::channel::layout::{ReceiverPage, SenderPage, State, StatePage};
 use crate::channel::memory::{Mapping, Object, Payload, View, page_bytes};
 use crate::channel::ring::{Common, ReceiveRing, SendRing};
-use crate::channel::{Shape, Trust};
+use crate::channel::{Copies, Shape, Trust};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 
@@ -34,6 +34,14 @@ use crate::sync::atomic::Ordering;
 /// # Errors
 /// `InvalidInput` for a bad shape; `OutOfMemory`.
 pub fn pair(shape: Shape, trust: Trust) -> Result<(Sender, Receiver)> {
+    pair_with(shape, trust, Copies::default())
+}
+
+/// The same, with copies as they are said to be.
+///
+/// # Errors
+/// As [`pair`].
+pub fn pair_with(shape: Shape, trust: Trust, copies: Copies) -> Result<(Sender, Receiver)> {
     shape.check()?;
     let map = |len: usize| -> Result<(Arc<Mapping>, Arc<Mapping>)> {
         let object = Object::create(len)?;
@@ -56,7 +64,7 @@ pub fn pair(shape: Shape, trust: Trust) -> Result<(Sender, Receiver)> {
     };
     let send = SendRing::new(common(), View::of(sender_own)?, View::of(receiver_seen)?);
     let receive = ReceiveRing::new(common(), View::of(receiver_own)?, View::of(sender_seen)?);
-    let outlet = SharedOutlet::new(send, Payload::of(payload_own, shape)?, shape);
-    let inlet = SharedInlet::new(receive, Payload::of(payload_seen, shape)?, shape, trust.into())?;
+    let outlet = SharedOutlet::new(send, Payload::of(payload_own, shape, copies)?, shape);
+    let inlet = SharedInlet::new(receive, Payload::of(payload_seen, shape, copies)?, shape, trust.into())?;
     Ok((Sender::new(Box::new(outlet)), Receiver::new(Box::new(inlet))))
 }

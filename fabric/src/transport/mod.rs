@@ -13,7 +13,7 @@ mod shared;
 mod socket;
 
 pub use ends::{Block, Grant, Receiver, Sender};
-pub use local::pair;
+pub use local::{pair, pair_with};
 pub use several::{MOST_INLETS, receive_any};
 pub(crate) use shared::{SharedInlet, SharedOutlet};
 pub use socket::{SocketInlet, SocketOutlet, Token};

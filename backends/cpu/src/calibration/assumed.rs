@@ -77,6 +77,8 @@ impl LineCosts {
             copies,
             classes,
             prefetch_bytes: 512,
+            // They win on one of the processors that we know, and lose by a factor of two to four on the other.
+            handoff_nt_min_bytes: None,
             lines: self,
             layers: layers(topology),
             set: BTreeMap::new(),

@@ -16,6 +16,7 @@ impl Calibration {
             ("nt_threshold_bytes", threshold(self.first(Kernel::non_temporal))),
             ("nt_kernel", self.nt_chosen().map_or("none", Kernel::name).to_owned()),
             ("prefetch_distance_bytes", self.prefetch_bytes.to_string()),
+            ("handoff_nt_threshold_bytes", threshold(self.handoff_nt_min_bytes)),
         ];
         let classes = self.classes.iter().map(|class| (class_knob(class.from_bytes), class.kernel.name().to_owned()));
         let named = fixed.into_iter().map(|(name, value)| (name.to_owned(), value));
@@ -26,7 +27,8 @@ impl Calibration {
     ///
     /// `rep_movsb_min_bytes` and `nt_threshold_bytes` take a size (rounded up to a power of two) or `off`, `nt_kernel`
     /// and `kernel_64` .. `kernel_1G` (lengths from that power of two to the next) take a kernel's name,
-    /// `prefetch_distance_bytes` takes a size up to 16 KiB, where 0 is no prefetching.
+    /// `prefetch_distance_bytes` takes a size up to 16 KiB, where 0 is no prefetching. `handoff_nt_threshold_bytes` takes a size
+    /// or `off`: from there on bytes for another process are stored past the caches.
     ///
     /// ```
     /// use datapipes_core::topology::Topology;
@@ -69,6 +71,10 @@ impl Calibration {
                     return Err(refuse(knob, value, "give a size up to 16K"));
                 }
                 self.prefetch_bytes = bytes as usize;
+            }
+            "handoff_nt_threshold_bytes" => {
+                let at = parse_threshold(knob, value)?;
+                self.handoff_nt_min_bytes = Some(at).filter(|at| *at < u64::MAX);
             }
             _ => {
                 let class = self.classes.iter_mut().find(|class| class_knob(class.from_bytes) == knob);

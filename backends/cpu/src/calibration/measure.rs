@@ -11,7 +11,7 @@ use datapipes_core::Result;
 use datapipes_core::memory::{Access, MapOptions, MemoryRange, Region};
 use datapipes_core::topology::Topology;
 
-use super::{CLASS_BITS, Calibration, Class, CopyCost, LineCosts, VERSION, pyramid};
+use super::{CLASS_BITS, Calibration, Class, CopyCost, LineCosts, VERSION, handoff, pyramid};
 use crate::instructions::Instructions;
 use crate::kernel::{self, Copier, Kernel, LineOp, Lines};
 
@@ -62,6 +62,7 @@ pub(super) fn measure(topology: &Topology) -> Result<Calibration> {
     let mut copies = hot_copies(&buffers, &copiers)?;
     cold_copies(&buffers, &copiers, &mut copies)?;
     let lines = line_costs(&buffers, &instructions)?;
+    let handoff_nt_min_bytes = handoff::nt_min_bytes(topology, &buffers, &copiers, &instructions)?;
     let mut calibration = Calibration {
         version: VERSION,
         fingerprint: topology.fingerprint(),
@@ -70,6 +71,7 @@ pub(super) fn measure(topology: &Topology) -> Result<Calibration> {
         classes: classes(&copies),
         copies,
         prefetch_bytes,
+        handoff_nt_min_bytes,
         lines,
         layers: Vec::new(),
         set: std::collections::BTreeMap::new(),

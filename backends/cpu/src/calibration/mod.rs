@@ -6,6 +6,7 @@
 //! It does not know what other programs do to the caches, and one core is measured: the one it runs on.
 
 mod assumed;
+mod handoff;
 mod knobs;
 mod measure;
 mod pyramid;
@@ -24,7 +25,7 @@ use crate::kernel::{self, CLASSES, Copier, Kernel};
 /// Shortest and longest class of lengths, by their highest bit: 64 B and 1 GiB. Others count with the nearest.
 const CLASS_BITS: std::ops::RangeInclusive<u32> = 6..=30;
 /// The form of the file; another number means that it is measured again.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Costs and choices; see the module.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -42,6 +43,9 @@ pub struct Calibration {
     pub classes: Vec<Class>,
     /// How far ahead non-temporal kernels prefetch, in bytes; 0 is not at all.
     pub prefetch_bytes: usize,
+    /// From which length on stores past the caches are better where another core reads the bytes next; None where they are at
+    /// none. For channels between processes.
+    pub handoff_nt_min_bytes: Option<u64>,
     /// What operations on lines cost.
     pub lines: LineCosts,
     /// Caches and memory, nearest first: the storage pyramid.

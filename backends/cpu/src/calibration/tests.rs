@@ -126,6 +126,11 @@ fn knobs_are_listed_set_and_kept() {
     assert_eq!(calibration.kernel(1_500_000), Kernel::NtAvx512);
     calibration.set("prefetch_distance_bytes", "1K").unwrap();
     assert_eq!(calibration.prefetch_bytes, 1024);
+    assert_eq!(of(&calibration, "handoff_nt_threshold_bytes"), ("off".into(), "default".into()));
+    calibration.set("handoff_nt_threshold_bytes", "48K").unwrap();
+    assert_eq!(calibration.handoff_nt_min_bytes, Some(64 << 10));
+    calibration.set("handoff_nt_threshold_bytes", "off").unwrap();
+    assert_eq!(calibration.handoff_nt_min_bytes, None);
 
     let scratch = Scratch::new("knobs");
     calibration.save_as(&scratch.file("c.json")).unwrap();
@@ -139,6 +144,7 @@ fn knobs_are_listed_set_and_kept() {
         ("nt_kernel", "memcpy"),
         ("nt_threshold_bytes", "soon"),
         ("prefetch_distance_bytes", "1M"),
+        ("handoff_nt_threshold_bytes", "often"),
         ("", ""),
     ] {
         assert_eq!(calibration.set(knob, value).unwrap_err().kind(), ErrorKind::InvalidInput, "{knob}={value}");
