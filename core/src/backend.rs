@@ -6,15 +6,16 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::net::SendFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::locator::{Endpoint, FilePlace};
 use crate::memory::RawLease;
 use crate::span::Span;
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use crate::topology::Topology;
 
 /// What the caller demands of a pipe. What cannot be met is refused at connect, with the alternatives.
@@ -346,16 +347,42 @@ pub struct Job {
 #[derive(Debug)]
 pub struct Bell {
     tower: Arc<BellTower>,
+    /// Bytes that were or will be sent.
     rings: AtomicU64,
 }
 
-/// The socket of bells, and how many bytes were or will be sent into it.
+/// The socket of bells, and what is known for certain of the bytes in it. Bytes look alike: whoever hears of a job may read
+/// another one's.
 #[derive(Debug)]
 pub struct BellTower {
-    /// The end that is written to.
-    pub socket: OwnedFd,
-    /// Bytes so far, those included that are to come.
-    pub rings: AtomicU64,
+    socket: OwnedFd,
+    /// Bytes that are known to have been sent, less bytes that were read. While it is above 0, there is one in the socket.
+    sure: AtomicI64,
+}
+
+impl BellTower {
+    /// The end of a socket that is written to.
+    pub fn new(socket: OwnedFd) -> Arc<BellTower> {
+        Arc::new(BellTower { socket, sure: AtomicI64::new(0) })
+    }
+
+    /// Sends a byte that is no device's to send. It fails where the socket is full, and so readable, or has nobody who reads.
+    pub(crate) fn ring(&self) {
+        self.sure.fetch_add(1, Ordering::SeqCst);
+        if rustix::net::send(&self.socket, Bell::BYTE, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_err() {
+            self.sure.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// A byte was read.
+    pub(crate) fn read(&self) {
+        self.sure.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether the socket is readable for certain.
+    pub(crate) fn is_heard_for_sure(&self) -> bool {
+        self.sure.load(Ordering::SeqCst) > 0
+    }
 }
 
 impl Bell {
@@ -375,13 +402,16 @@ impl Bell {
     /// Counts a byte that is about to be sent.
     pub fn count(&self) {
         self.rings.fetch_add(1, Ordering::SeqCst);
-        self.tower.rings.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A byte that was counted was sent.
+    pub fn sent(&self) {
+        self.tower.sure.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Takes a byte back that was counted and could not be sent.
     pub fn miss(&self) {
         self.rings.fetch_sub(1, Ordering::SeqCst);
-        self.tower.rings.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// How often it was or will be rung.

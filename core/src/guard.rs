@@ -20,7 +20,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
 
@@ -143,29 +143,30 @@ pub fn call<R>(what: Foreign, f: impl FnOnce() -> R) -> Result<R, Panicked> {
 pub struct Panics {
     count: AtomicU64,
     first: OnceLock<String>,
-    number: u64,
+    number: u32,
 }
 
 /// Those of this process, by number. What is complete when it is started knows no runtime, for a reference would cost it more
 /// than it takes; a number costs nothing, and is looked up where there was a panic.
-static NUMBERED: PerProcess<Mutex<BTreeMap<u64, Weak<Panics>>>> = PerProcess::new();
+static NUMBERED: PerProcess<Mutex<BTreeMap<u32, Weak<Panics>>>> = PerProcess::new();
 
-fn numbered() -> MutexGuard<'static, BTreeMap<u64, Weak<Panics>>> {
+fn numbered() -> MutexGuard<'static, BTreeMap<u32, Weak<Panics>>> {
     NUMBERED.get(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Panics {
     /// One that is found by its number.
     pub(crate) fn with_number() -> Arc<Panics> {
-        static LAST: AtomicU64 = AtomicU64::new(0);
-        let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        // After four thousand million runtimes it would begin again; 0 is nobody's.
+        let number = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
         let panics = Arc::new(Panics { count: AtomicU64::new(0), first: OnceLock::new(), number });
         numbered().insert(number, Arc::downgrade(&panics));
         panics
     }
 
     /// Its number; 0 for one that has none.
-    pub(crate) fn number(&self) -> u64 {
+    pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
@@ -196,7 +197,7 @@ impl Drop for Panics {
 }
 
 /// Counts a panic where it belongs.
-fn note(panicked: &Panicked, number: u64) {
+fn note(panicked: &Panicked, number: u32) {
     let panics = numbered().get(&number).and_then(Weak::upgrade);
     if let Some(panics) = panics {
         panics.note(panicked);
@@ -224,7 +225,7 @@ impl Call {
 }
 
 /// A call, and the number of who counts its panic.
-type Entry = (Call, u64);
+type Entry = (Call, u32);
 
 #[derive(Default)]
 struct Outbox {
@@ -233,6 +234,15 @@ struct Outbox {
     holds: usize,
     /// Calls of foreign code that this thread is within.
     depth: usize,
+}
+
+impl Outbox {
+    /// Whether a call may be made now; if so, the thread is within it.
+    fn enter(&mut self) -> bool {
+        let is_now = self.holds == 0 && self.depth == 0 && self.entries.is_empty();
+        self.depth += usize::from(is_now);
+        is_now
+    }
 }
 
 /// Calls that one thread may be within: more than one only where foreign code blocks in the library, which calls others
@@ -272,14 +282,43 @@ impl Drop for Hold {
 
 /// Calls foreign code as soon as the thread is in the middle of nothing: now, if it is not. A panic of it is counted by the
 /// [`Panics`] of this number; by nobody but the process for 0.
-pub(crate) fn later(call: Call, counts: u64) {
+pub(crate) fn later(call: Call, counts: u32) {
     let mut entry = Some((call, counts));
-    if with(|outbox| outbox.entries.extend(entry.take())).is_none()
-        && let Some(entry) = entry
-    {
-        return make(entry);
+    let is_now = with(|outbox| {
+        let is_now = outbox.enter();
+        if !is_now {
+            outbox.entries.extend(entry.take());
+        }
+        is_now
+    });
+    if let Some((call, counts)) = entry {
+        make((call, counts));
+        leave(is_now);
     }
-    settle(1);
+}
+
+/// As [`later`], for a callback, which needs no memory of its own where it is called now.
+pub(crate) fn call_back(callback: impl FnOnce() + Send + 'static, counts: u32) {
+    match with(Outbox::enter) {
+        Some(false) => later(Call::Run(Box::new(callback)), counts),
+        is_now => {
+            if let Err(panicked) = call(Foreign::Callback, callback) {
+                note(&panicked, counts);
+            }
+            leave(is_now);
+        }
+    }
+}
+
+/// A call that was made at once is over: what it put aside follows. None where the thread ends and has no outbox.
+fn leave(is_now: Option<bool>) {
+    let left = with(|outbox| {
+        outbox.depth -= usize::from(is_now == Some(true));
+        !outbox.entries.is_empty()
+    });
+    if left == Some(true) {
+        settle(1);
+    }
 }
 
 /// A value of the caller's that is kept for as long as something lives. Its destructor may do anything: it is called when the

@@ -1,6 +1,8 @@
 //! The descriptor flavor with select, poll and epoll, and the other two flavors made from it (CIDR'23, figure 6c).
 #![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
+mod scene;
+
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
@@ -8,7 +10,7 @@ use std::sync::mpsc;
 
 use datapipes::descriptor::wire::{COMPLETION_BYTES, Completion, Request};
 use datapipes::{
-    Connect, ConnectFd, CoreCache, Dram, ErrorKind, Locator, Machine, PipeFd, Runtime, Service, Span, Ssd,
+    Connect, ConnectFd, CoreCache, Dram, ErrorKind, FileAccess, Locator, Machine, PipeFd, Runtime, Service, Span, Ssd,
 };
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -239,6 +241,51 @@ fn plain_packets_from_another_thread_that_knows_nothing_but_the_descriptor() {
     }
     assert!(target.lease().unwrap()[..] == bytes[..]);
     pipe.drain();
+}
+
+#[test]
+fn several_threads_that_come_and_go_take_each_completion() {
+    scene::bounded("threads in complete_wait", || {
+        let machine = Machine::discover();
+        let runtime = Runtime::start(&machine).unwrap();
+        let bytes = pattern(MIB as usize);
+        let (file, target) = (file_of(&bytes), Dram::allocate(bytes.len()).unwrap());
+        file.sync().unwrap();
+        // Past the page cache, so that a device rings; where that cannot be, as it is.
+        for access in [FileAccess::Direct, FileAccess::Cached] {
+            let file = file.clone().with_access(access).unwrap_or_else(|_| file.clone());
+            let ask = ConnectFd { depth: Some(64), ..ConnectFd::default() };
+            let pipe = runtime.connect_fd_with(&file, &target, &ask).unwrap();
+            for round in 0..100 {
+                let submit = |thread: u64| {
+                    for n in 0..16 {
+                        let at = (thread * 16 + n) * 4096;
+                        pipe.submit(Span { source: at, target: at, len: 4096 }).unwrap();
+                    }
+                };
+                std::thread::scope(|scope| {
+                    for thread in 0..4u64 {
+                        let (pipe, submit) = (&pipe, &submit);
+                        scope.spawn(move || {
+                            // Now by one who ends before they are done, now by each for itself.
+                            if round % 2 == 0 {
+                                submit(thread);
+                            } else if thread == 0 {
+                                scope.spawn(move || (0..4).for_each(submit));
+                            }
+                            for _ in 0..16 {
+                                pipe.complete_wait().unwrap().result.unwrap();
+                            }
+                        });
+                    }
+                });
+                assert!(pipe.complete().unwrap().is_none(), "round {round}");
+                let end = 64 * 4096;
+                assert!(target.lease().unwrap()[..end] == bytes[..end]);
+                target.lease_mut().unwrap().fill(0);
+            }
+        }
+    });
 }
 
 #[test]

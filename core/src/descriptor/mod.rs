@@ -15,14 +15,14 @@
 
 mod given;
 mod room;
+#[cfg(all(test, shuttle))]
+mod schedules;
 mod serving;
 pub mod wire;
 
 use std::any::Any;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
@@ -34,6 +34,8 @@ use crate::machine::Machine;
 use crate::plan::Route;
 use crate::runtime::{Connect, Runtime, RuntimePipe};
 use crate::span::Span;
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicU64, Ordering};
 pub use given::GivenPipe;
 use serving::Serving;
 pub use wire::{Completion, Request};

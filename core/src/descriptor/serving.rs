@@ -13,8 +13,6 @@ use std::any::Any;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
@@ -26,6 +24,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{self, Keeper};
 use crate::runtime::{Attended, Interest, RuntimePipe};
 use crate::span::Span;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, thread_local};
 
 /// A request that stands for none: it takes up room in the socket while the pipe is full.
 pub(super) const PLUG: [u8; 1] = [0];
@@ -48,7 +48,9 @@ pub(super) struct Serving {
     /// The coordinator left what there is to read in the socket: for lack of room, and so until there is some.
     left: AtomicBool,
     tower: Arc<BellTower>,
-    /// Completions for this process, each with a bell in the socket, or soon to be.
+    /// Completions for this process. Where there are any and nobody is about to take one, there is a byte in the socket: whoever
+    /// leaves some behind rings for them, unless it is sure of that. (A byte that the device is to send may not come: the kernel
+    /// gives it up with the thread that submitted the transfer, and tells of that later, to nobody perhaps.)
     heard: Mutex<Heard>,
     /// Dropped after the pipe: it tells the giver that the pipe has ended.
     _keeper: Option<Keeper>,
@@ -57,15 +59,14 @@ pub(super) struct Serving {
 #[derive(Default)]
 struct Heard {
     completions: VecDeque<Completion>,
-    /// Transfers with a bell that are under way.
-    awaited: u64,
-    /// Bells that were read.
+    /// Messages that were read from the socket: they come in their order, so who saw one knows whether it is still the next.
     read: u64,
 }
 
 thread_local! {
     /// Whose completions this thread takes at the moment.
-    static TAKING: Cell<usize> = const { Cell::new(0) };
+    #[allow(clippy::missing_const_for_thread_local)] // The model knows no constants here.
+    static TAKING: Cell<usize> = Cell::new(0);
 }
 
 impl Serving {
@@ -78,7 +79,7 @@ impl Serving {
     ) -> Result<Arc<Serving>> {
         let bells = rustix::io::fcntl_dupfd_cloexec(&socket, 0)
             .map_err(|e| Error::os("connect", e.raw_os_error(), "a second descriptor for a pipe's bells"))?;
-        let tower = Arc::new(BellTower { socket: bells, rings: AtomicU64::new(0) });
+        let tower = BellTower::new(bells);
         Ok(Arc::new(Serving {
             socket,
             pipe,
@@ -107,7 +108,6 @@ impl Serving {
         }
         self.open_one()?;
         let Request { token, span } = request;
-        self.heard().awaited += 1;
         let bell = Arc::new(Bell::new(self.tower.clone()));
         let (serving, rung) = (self.clone(), bell.clone());
         let done = move |result| serving.hear(token, span, &rung, result);
@@ -120,17 +120,10 @@ impl Serving {
     /// A transfer of this process is done.
     fn hear(self: &Arc<Self>, token: u64, span: Span, bell: &Bell, result: Result<()>) {
         let bytes = result.as_ref().map_or_else(Error::done, |()| span.len);
-        let mut heard = self.heard();
-        heard.completions.push_back(Completion { token, place: self.place, result, bytes });
-        heard.awaited -= 1;
-        drop(heard);
-        // Nobody rang, or who heard the bell may have looked before this was here.
-        if bell.rings() == 0 || TAKING.get() != Arc::as_ptr(self).addr() {
-            bell.count();
-            // A socket that is full is readable; one that is closed has nobody who reads.
-            if rustix::net::send(bell.socket(), Bell::BYTE, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_err() {
-                bell.miss();
-            }
+        self.heard().completions.push_back(Completion { token, place: self.place, result, bytes });
+        // Nobody rang, or who heard the bell may have looked before this was here. Who takes completions here looks next.
+        if bell.rings() == 0 || TAKING.with(Cell::get) != Arc::as_ptr(self).addr() {
+            self.tower.ring();
         }
         self.close_one();
     }
@@ -142,33 +135,32 @@ impl Serving {
     pub(super) fn take(self: &Arc<Self>, socket: &OwnedFd) -> Result<Option<Completion>> {
         // What is not ours is called when this is over, and not in the middle of it.
         let _hold = guard::hold();
-        let before = TAKING.replace(Arc::as_ptr(self).addr());
-        self.pipe.look();
-        TAKING.set(before);
-        let mut heard = self.heard();
         let mut message = [0; MESSAGE_BYTES];
+        // The next message, when it was seen to be a bell that nothing was heard of.
+        let mut seen = None;
         loop {
+            self.look();
+            let mut heard = self.heard();
             // Each completion takes a message out of the socket, so that it is readable while there are others. One that has
             // not arrived yet is one too many later.
             if !heard.completions.is_empty() {
-                match rustix::net::recv(socket, &mut message, RecvFlags::DONTWAIT) {
-                    Ok((1, _)) => heard.read += 1,
-                    Ok((len, _)) if len > 1 => heard.completions.extend(Completion::from_bytes(&message[..len])),
-                    _ => {}
+                self.read(socket, &mut message, &mut heard);
+                let completion = heard.completions.pop_front();
+                if !heard.completions.is_empty() && !self.tower.is_heard_for_sure() {
+                    self.tower.ring();
                 }
-                return Ok(heard.completions.pop_front());
+                return Ok(completion);
             }
             match rustix::net::recv(socket, &mut message, RecvFlags::DONTWAIT | RecvFlags::PEEK) {
                 Ok((0, _)) => {
                     return Err(Error::new(ErrorKind::Unavailable, "complete", "the runtime was shut down"));
                 }
-                // A bell whose transfer is about to be heard of stays, so that whoever sleeps is woken up.
-                Ok((1, _)) if self.tower.rings.load(Ordering::SeqCst) - heard.read <= heard.awaited => return Ok(None),
-                Ok((1, _)) => {
-                    heard.read += 1;
-                    let _ = rustix::net::recv(socket, &mut message, RecvFlags::DONTWAIT);
-                }
+                // It was there before the look, which found nothing: it is one too many. What rings after the look stays.
+                Ok((1, _)) if seen == Some(heard.read) => self.read(socket, &mut message, &mut heard),
+                // It came before the look, or after.
+                Ok((1, _)) => seen = Some(heard.read),
                 Ok((len, _)) => {
+                    heard.read += 1;
                     let _ = rustix::net::recv(socket, &mut message, RecvFlags::DONTWAIT);
                     let completion = Completion::from_bytes(&message[..len]);
                     let corrupt = || Error::new(ErrorKind::Corrupt, "complete", format!("a message of {len} bytes"));
@@ -178,6 +170,23 @@ impl Serving {
                 Err(Errno::INTR) => {}
                 Err(e) => return Err(Error::os("complete", e.raw_os_error(), "a pipe's descriptor")),
             }
+        }
+    }
+
+    /// Takes what the device is done with: whoever is at it already takes it, and rings.
+    fn look(self: &Arc<Self>) {
+        let before = TAKING.with(|taking| taking.replace(Arc::as_ptr(self).addr()));
+        self.pipe.look_for_sure();
+        TAKING.with(|taking| taking.set(before));
+    }
+
+    /// Reads a message: a bell, or a completion that came as a packet.
+    fn read(&self, socket: &OwnedFd, message: &mut [u8; MESSAGE_BYTES], heard: &mut Heard) {
+        let Ok((len, _)) = rustix::net::recv(socket, &mut *message, RecvFlags::DONTWAIT) else { return };
+        heard.read += 1;
+        match len {
+            1 => self.tower.read(),
+            _ => heard.completions.extend(Completion::from_bytes(&message[..len])),
         }
     }
 

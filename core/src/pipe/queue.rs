@@ -67,6 +67,10 @@ struct Results {
     /// Threads that are handing parts to the mover, which may not have them yet.
     submitting: usize,
     completing: bool,
+    /// It sleeps until something is done.
+    waiting: bool,
+    /// Threads that deliver what they took from the mover.
+    delivering: usize,
     /// The coordinator came while somebody was completing: what is left afterwards needs its attention.
     wanted: bool,
     /// The mover is lost, with this: whoever brings parts hears it at once.
@@ -226,6 +230,23 @@ impl Queue {
         Ok(std::mem::take(&mut results.wanted) && results.parts > 0)
     }
 
+    /// As [`poke`](Self::poke), but where another thread is at it without sleeping, or delivers what it found, this waits for it:
+    /// what it has looked at may be older than this call. One that sleeps at the mover wakes up for whatever is done, and has the coordinator look after what is
+    /// left when it goes.
+    pub(crate) fn poke_for_sure(&self) -> Result<bool> {
+        let mut results = self.lock();
+        while results.completing && !results.waiting || results.delivering > 0 {
+            results = self.sleep(results);
+        }
+        if results.completing {
+            // It may be on its way back.
+            results.wanted = true;
+            return Ok(false);
+        }
+        let mut results = self.complete(results, 0)?;
+        Ok(std::mem::take(&mut results.wanted) && results.parts > 0)
+    }
+
     /// As [`poke`](Self::poke), for the coordinator: true if parts are left for it to look after. Where another thread is at
     /// it, that thread will see to it that they are.
     pub(crate) fn attend(&self) -> Result<bool> {
@@ -278,6 +299,7 @@ impl Queue {
     fn complete<'a>(&'a self, mut results: MutexGuard<'a, Results>, least: usize) -> Result<MutexGuard<'a, Results>> {
         results.check_mover()?;
         results.completing = true;
+        results.waiting = least > 0;
         let mut done = std::mem::take(&mut results.scratch);
         drop(results);
         let wait = least > 0;
@@ -313,6 +335,7 @@ impl Queue {
             return results;
         }
         let mut deliveries = std::mem::take(&mut results.deliveries);
+        results.delivering += 1;
         drop(results);
         // What is not ours is called when all is told, and those who lead until a delivery were woken.
         let hold = guard::hold();
@@ -325,6 +348,7 @@ impl Queue {
             sink.all_told();
         }
         let mut results = self.lock();
+        results.delivering -= 1;
         if results.deliveries.is_empty() {
             results.deliveries = deliveries;
         }

@@ -5,6 +5,8 @@ use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use super::coordinator::Interest;
 use crate::error::Result;
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -46,6 +48,11 @@ pub(super) fn set_readable(fd: RawFd, readable: bool) {
     });
 }
 
+fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+}
+
 pub(super) struct Events {
     id: u64,
     now: AtomicU64,
@@ -85,10 +92,10 @@ impl Events {
         kernel().called.remove(&self.id);
     }
 
+    /// The descriptor is a real one, of which the model hears nothing: it looks at it again and again.
     pub(super) fn wait_for(&self, fd: BorrowedFd<'_>) {
-        let mut state = kernel();
-        while !state.readable.contains(&fd.as_raw_fd()) {
-            state = CHANGED.wait(state).unwrap_or_else(PoisonError::into_inner);
+        while !is_readable(fd) {
+            shuttle::thread::yield_now();
         }
     }
 
@@ -108,9 +115,17 @@ impl Events {
             if called.contains(&self.id) {
                 names.push(WAKE);
             }
-            let beside = beside.is_some_and(|fd| readable.contains(&fd.as_raw_fd()));
-            if beside || !names.is_empty() {
+            if !names.is_empty() {
                 return names;
+            }
+            if let Some(fd) = beside {
+                if is_readable(fd) {
+                    return names;
+                }
+                drop(state);
+                shuttle::thread::yield_now();
+                state = kernel();
+                continue;
             }
             if let Some(until) = until {
                 self.now.fetch_max(until, Ordering::Relaxed);

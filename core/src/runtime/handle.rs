@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use super::line::Line;
 use super::moving::{Callback, Moving};
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::{self, Call};
+use crate::guard;
 use crate::pipe::Carrier;
 
 /// A transfer that the runtime carries out. It is a future, for any executor; it can be waited for, tested, cancelled, or
@@ -21,7 +21,7 @@ pub struct Handle(State);
 
 enum State {
     /// It was complete when it was started. A panic of its callback is counted by who has this number.
-    Finished(Result<()>, u64),
+    Finished(Result<()>, u32),
     Moving(Arc<Moving>),
     /// The result was given away.
     Taken,
@@ -40,7 +40,7 @@ pub enum Cancelled {
 }
 
 impl Handle {
-    pub(super) fn finished(result: Result<()>, counts_panics: u64) -> Handle {
+    pub(super) fn finished(result: Result<()>, counts_panics: u32) -> Handle {
         Handle(State::Finished(result, counts_panics))
     }
 
@@ -80,7 +80,12 @@ impl Handle {
     /// A callback may call everything, and block: that holds up other callbacks, and nothing else. (Where the kernel refuses
     /// the thread that stands in for it, it holds up what nobody waits for; the runtime's report says so.) Within a callback,
     /// draining waits for transfers, not for callbacks. A panic of it is caught, and counted in the runtime's report.
-    pub fn on_done(self, callback: impl FnOnce(Result<()>) + Send + 'static) {
+    pub fn on_done(mut self, callback: impl FnOnce(Result<()>) + Send + 'static) {
+        if let State::Finished(..) = self.0
+            && let State::Finished(result, counts_panics) = std::mem::replace(&mut self.0, State::Taken)
+        {
+            return guard::call_back(move || callback(result), counts_panics);
+        }
         self.call_back(Callback::Callers(Box::new(callback)), true);
     }
 
@@ -121,11 +126,11 @@ impl Handle {
 }
 
 /// Calls back for a transfer that is complete.
-fn call_now(callback: Callback, result: Result<()>, counts_panics: u64) {
+fn call_now(callback: Callback, result: Result<()>, counts_panics: u32) {
     match callback {
         Callback::Ours(callback) => callback(result),
         Callback::Callers(callback) => {
-            guard::later(Call::Run(Box::new(move || callback(result))), counts_panics);
+            guard::call_back(move || callback(result), counts_panics);
         }
     }
 }
@@ -157,6 +162,16 @@ pub(super) fn look(line: &Line) {
     if let Carrier::Queue(queue) = line.pipe.carrier()
         && queue.event().is_some()
         && queue.poke().unwrap_or(false)
+    {
+        line.station.coordinator.attend(queue);
+    }
+}
+
+/// As `look`, also where another thread is at it.
+pub(super) fn look_for_sure(line: &Line) {
+    if let Carrier::Queue(queue) = line.pipe.carrier()
+        && queue.event().is_some()
+        && queue.poke_for_sure().unwrap_or(false)
     {
         line.station.coordinator.attend(queue);
     }

@@ -32,7 +32,7 @@ mod line;
 mod moving;
 pub(crate) mod schedule;
 #[cfg(all(test, shuttle))]
-mod schedules;
+pub(crate) mod schedules;
 mod station;
 mod tally;
 mod troubles;
@@ -414,7 +414,7 @@ pub struct RuntimePipe {
     /// Whether short transfers may run on the caller.
     at_once: bool,
     /// Who counts the panics of callbacks of what ran on the caller.
-    counts_panics: u64,
+    counts_panics: u32,
     service: Service,
 }
 
@@ -588,8 +588,14 @@ impl RuntimePipe {
     }
 
     /// Takes what the device is done with, without blocking.
-    pub(crate) fn look(&self) {
+    fn look(&self) {
         handle::look(&self.line);
+    }
+
+    /// As [`look`](Self::look), also where another thread is at it: what was done before this call is told when it returns, or
+    /// will be by a thread that sleeps until something is done.
+    pub(crate) fn look_for_sure(&self) {
+        handle::look_for_sure(&self.line);
     }
 
     /// Returns when no transfer of this pipe is under way.

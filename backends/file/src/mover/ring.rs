@@ -109,10 +109,11 @@ impl Ring {
         let answers = unsafe { self.ring.completion_shared() };
         for answer in answers {
             if answer.user_data() & BELL != 0 {
-                let bell = state.bells.remove(&(answer.user_data() & !BELL));
-                // Full, closed, or the thread that submitted it ended: its byte will not come, and is not waited for.
-                if let Some(bell) = bell.filter(|_| answer.result() != 1) {
-                    bell.miss();
+                match state.bells.remove(&(answer.user_data() & !BELL)) {
+                    Some(bell) if answer.result() == 1 => bell.sent(),
+                    // Full, closed, or the thread that submitted it ended: its byte will not come, and is not waited for.
+                    Some(bell) => bell.miss(),
+                    None => {}
                 }
                 continue;
             }

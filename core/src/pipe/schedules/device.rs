@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::SendFlags;
 
-use crate::backend::{Counters, Done, Job, Queued};
+use crate::backend::{Bell, Counters, Done, Job, Queued};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{MapOptions, MemoryRange, Pages, Region};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, thread};
@@ -20,13 +21,17 @@ struct State {
     broken: bool,
     /// Jobs taken, at most, before the next is refused; for a device that refuses some.
     refuses_after: Option<usize>,
+    /// Bells of jobs that are done, for which no byte was sent yet.
+    to_ring: Vec<Arc<Bell>>,
+    /// Bells whose byte was sent, or could not be, of which nobody heard yet.
+    rung: Vec<(Arc<Bell>, bool)>,
     /// Threads in `complete(wait)`, and the most there ever were.
     waiting: usize,
     most_waiting: usize,
 }
 
 /// Who is told whether a descriptor is readable.
-type Tell = fn(RawFd, bool);
+pub(crate) type Tell = fn(RawFd, bool);
 
 struct Parts {
     state: Mutex<State>,
@@ -35,6 +40,8 @@ struct Parts {
     event: Option<(OwnedFd, Tell)>,
     /// Jobs that begin here fail.
     bad: Option<u64>,
+    /// It rings the bells of its jobs.
+    rings: bool,
 }
 
 #[derive(Clone)]
@@ -49,7 +56,20 @@ impl Device {
     pub(crate) fn with(event: Option<Tell>, bad: Option<u64>) -> Device {
         // Any descriptor will do: it is only a name.
         let event = event.map(|tell| (eventfd(0, EventfdFlags::CLOEXEC).unwrap(), tell));
-        Device(Arc::new(Parts { state: Mutex::new(State::default()), changed: Condvar::new(), event, bad }))
+        Device(Arc::new(Parts {
+            state: Mutex::new(State::default()),
+            changed: Condvar::new(),
+            event,
+            bad,
+            rings: false,
+        }))
+    }
+
+    /// One that sends a byte behind each job that has a bell.
+    pub(crate) fn ringing(tell: Tell) -> Device {
+        let event = Some((eventfd(0, EventfdFlags::CLOEXEC).unwrap(), tell));
+        let (state, changed) = (Mutex::new(State::default()), Condvar::new());
+        Device(Arc::new(Parts { state, changed, event, bad: None, rings: true }))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -68,19 +88,25 @@ impl Device {
         thread::spawn(move || while device.finish_one() {})
     }
 
-    /// Completes any of the jobs; false when there will be none.
+    /// Completes any of the jobs, or rings a bell behind one; false when there will be none.
     fn finish_one(&self) -> bool {
         use shuttle::rand::{Rng, thread_rng};
         let mut state = self.lock();
-        while state.jobs.is_empty() {
+        while state.jobs.is_empty() && state.to_ring.is_empty() {
             if state.over {
                 return false;
             }
             state = self.0.changed.wait(state).unwrap();
         }
-        let nth = thread_rng().gen_range(0..state.jobs.len());
-        let Job { token, span, source, target, .. } = state.jobs.remove(nth);
+        let nth = thread_rng().gen_range(0..state.jobs.len() + state.to_ring.len());
+        if nth >= state.jobs.len() {
+            let nth = nth - state.jobs.len();
+            self.ring(state, nth);
+            return true;
+        }
+        let Job { token, span, source, target, bell, .. } = state.jobs.remove(nth);
         drop((source, target));
+        state.to_ring.extend(bell.filter(|_| self.0.rings));
         let bad = self.0.bad.is_some_and(|bad| span.source <= bad && bad < span.source + span.len);
         let result = if bad {
             let at = self.0.bad.unwrap_or_default();
@@ -94,6 +120,19 @@ impl Device {
         drop(state);
         self.0.changed.notify_all();
         true
+    }
+
+    /// Sends a byte behind a job that is done. The kernel cannot where the thread that submitted it has ended; here, where its
+    /// completion was taken note of, so that nobody depends on the second look, which the model does not have.
+    fn ring(&self, mut state: MutexGuard<'_, State>, nth: usize) {
+        use shuttle::rand::{Rng, thread_rng};
+        let bell = state.to_ring.swap_remove(nth);
+        let fails = state.done.is_empty() && thread_rng().gen_ratio(1, 2);
+        let sent = !fails && rustix::net::send(bell.socket(), Bell::BYTE, SendFlags::NOSIGNAL).is_ok();
+        state.rung.push((bell, sent));
+        self.tell(true);
+        drop(state);
+        self.0.changed.notify_all();
     }
 
     pub(crate) fn refuse_after(&self, jobs: usize) {
@@ -130,6 +169,9 @@ impl Queued for Device {
             }
             *left -= 1;
         }
+        if let Some(bell) = job.bell.as_ref().filter(|_| self.0.rings) {
+            bell.count();
+        }
         state.jobs.push(job);
         drop(state);
         self.0.changed.notify_all();
@@ -164,7 +206,12 @@ impl Queued for Device {
             return Err(Error::new(ErrorKind::Device, "complete", "the device is gone"));
         }
         done.append(&mut state.done);
+        let rung = std::mem::take(&mut state.rung);
         self.tell(false);
+        drop(state);
+        for (bell, sent) in rung {
+            if sent { bell.sent() } else { bell.miss() }
+        }
         Ok(())
     }
 

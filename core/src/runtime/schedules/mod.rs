@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 mod foreign;
-mod places;
+pub(crate) mod places;
 
 use super::{Cancelled, Connect, Service};
 use crate::error::ErrorKind;
@@ -18,7 +18,7 @@ fn queue(most: usize) -> Connect {
 }
 
 /// Ends the devices' threads.
-fn over<const N: usize>(devices: [(&Far, thread::JoinHandle<()>); N]) {
+pub(crate) fn over<const N: usize>(devices: [(&Far, thread::JoinHandle<()>); N]) {
     for (far, hardware) in devices {
         far.device.over();
         hardware.join().unwrap();

@@ -18,22 +18,27 @@ use crate::sync::{Arc, thread};
 use crate::topology::Topology;
 
 /// Bytes of a part.
-pub(super) const CHUNK: u64 = 16;
+pub(crate) const CHUNK: u64 = 16;
 
 /// A device as a place.
-pub(super) struct Far {
-    pub(super) device: Device,
+pub(crate) struct Far {
+    pub(crate) device: Device,
     name: &'static str,
 }
 
 impl Far {
     /// One with an event; those of one name share a station.
-    pub(super) fn evented(name: &'static str, bad: Option<u64>) -> Far {
+    pub(crate) fn evented(name: &'static str, bad: Option<u64>) -> Far {
         Far { device: Device::with(Some(events::set_readable), bad), name }
     }
 
+    /// One with an event, that rings the bells of its jobs.
+    pub(crate) fn ringing(name: &'static str) -> Far {
+        Far { device: Device::ringing(events::set_readable), name }
+    }
+
     /// One that somebody has to wait for.
-    pub(super) fn blocking() -> Far {
+    pub(crate) fn blocking() -> Far {
         Far { device: Device::new(), name: "blocking" }
     }
 }
@@ -128,7 +133,7 @@ fn machine() -> Machine {
 }
 
 /// Transfers have parts of [`CHUNK`] bytes; `at_once` of them may be out.
-pub(super) fn config(at_once: u32) -> Config {
+pub(crate) fn config(at_once: u32) -> Config {
     let mut config = Config::of(&machine());
     (config.copiers, config.blocking, config.at_once_bytes) = (2, 2, 0);
     for policy in [&mut config.device, &mut config.memory] {
@@ -138,20 +143,20 @@ pub(super) fn config(at_once: u32) -> Config {
     config
 }
 
-pub(super) fn runtime_with(config: Config) -> Runtime {
+pub(crate) fn runtime_with(config: Config) -> Runtime {
     Runtime::start_with(&machine(), config).unwrap()
 }
 
-pub(super) fn runtime(at_once: u32) -> Runtime {
+pub(crate) fn runtime(at_once: u32) -> Runtime {
     runtime_with(config(at_once))
 }
 
-pub(super) fn dram(len: usize) -> Dram {
+pub(crate) fn dram(len: usize) -> Dram {
     Dram::allocate_with(len, MapOptions { pages: Pages::Small, prefault: false, node: None }).unwrap()
 }
 
 /// The `i`th transfer, of a number of parts. It begins where parts do.
-pub(super) fn span(i: u64, parts: u64) -> Span {
+pub(crate) fn span(i: u64, parts: u64) -> Span {
     Span { source: i * 4096, target: i * 256, len: parts * CHUNK }
 }
 
@@ -164,7 +169,7 @@ impl Wake for Unpark {
 }
 
 /// An executor that knows nothing of the runtime.
-pub(super) fn block_on<F: Future>(future: F) -> F::Output {
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut future = pin!(future);
     loop {
