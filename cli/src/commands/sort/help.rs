@@ -58,8 +58,8 @@ Places of -T: DIR, ssd:DIR[?access=direct|cached], dram:SIZE[?node=N], numa:NODE
 runs is left for the next; --report and --json say what went where, and why.
 
 Without -S it takes half of the memory that is available, limits of the container honoured. Nothing is left behind
-after an error or a signal: inputs are intact, the output is the old one or the complete new one. Where a new file could
-not be all that the old one is (hard links, mounts, ...), -o writes in place once all is sorted; --report says why.
+after an error or a signal: inputs are intact, the output is the old one or the complete new one; only where a new file
+could not be all that the old one is (hard links, mounts, ...), -o writes in place once all is sorted; --report says why.
 
 Exit codes: 0 sorted (or in order); 1 not in order (-c, -C); 2 an error.
 ";
