@@ -143,7 +143,9 @@ fn what_the_kernel_has_no_thread_for_is_done_by_the_caller() {
     for reading in [true, false] {
         for (primitive, access) in &primitives(reading)[..2] {
             let source = bytes(LEN, 9);
-            let Some(ssd) = file(&disk(), &if reading { source.clone() } else { vec![0; LEN] }, *access) else { continue };
+            let Some(ssd) = file(&disk(), &if reading { source.clone() } else { vec![0; LEN] }, *access) else {
+                continue;
+            };
             let dram = memory_of(&if reading { vec![0; LEN] } else { source.clone() });
             let machine = machine(with(Arc::new(NoWorkers)));
             let pipe = match reading {

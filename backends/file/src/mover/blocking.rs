@@ -43,7 +43,6 @@ impl Blocking {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
 }
 
 /// A request on the caller's thread; its result is as the kernel's queues give it: bytes, or a negative errno.
