@@ -29,6 +29,7 @@ use io_uring::{IoUring, opcode, types};
 
 use super::anchor;
 use crate::faults::{Faults, Operation, Verdict};
+use crate::short_requests::ring_serves;
 
 /// Buffers for each request outstanding: those of one group are emptied while the next is on its way.
 const SPARE: usize = 2;
@@ -520,7 +521,7 @@ impl ExtentReader for Extents {
         if let Some((kind, text)) = failed {
             return (0..extents.len()).for_each(|number| done(number, Err(Error::relayed(kind, text.clone()))));
         }
-        if extents.len() > 1 && self.has_ring() {
+        if extents.len() > 1 && ring_serves(from.file).is_ok() && self.has_ring() {
             let mut many = Many::new(self, from, extents);
             if let Err(error) = many.run(done) {
                 many.give_up(&error, done);
@@ -551,7 +552,9 @@ impl ExtentReader for Extents {
                 format!("by pread where there is one, several by an io_uring of {} requests", self.depth)
             }
         };
-        format!("extents-of-files: {how}")
+        let rings = self.may_ring.is_ok() && self.refused.is_none();
+        let others = if rings { "; all by pread on file systems that others serve (FUSE, network)" } else { "" };
+        format!("extents-of-files: {how}{others}")
     }
 
     fn counters(&self) -> Counters {
