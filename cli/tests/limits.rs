@@ -141,6 +141,66 @@ fn duplicates_need_no_room() {
 }
 
 #[test]
+fn children_whose_end_the_parent_ignores() {
+    let folder = folder();
+    good(&folder, "printf '#!/bin/sh\\nexec tr 41 14\\n' > swap; chmod +x swap; seq -w 3000000 > expected");
+    let line =
+        "tac expected > input; trap '' CHLD; $D sort -S 16M -T . --compress-program=./swap --json input -o sorted";
+    let said = good(&folder, &format!("{line} && cmp sorted expected"));
+    assert!(scene::json(&said)["runs"].as_u64() > Some(1), "nothing was compressed: {said}");
+    good(&folder, "trap '' CHLD; $D demo --size 8M --memory 16M --dir .");
+}
+
+/// Whatever a command needs threads for: it does with those it has, or says that it has none. It neither panics nor hangs.
+#[test]
+fn threads_that_no_command_can_have() {
+    let test = "threads_that_no_command_can_have";
+    let folder = folder();
+    if !is_root() || !on_path("setpriv") {
+        println!("SKIPPED: {test}: root is needed, to be another user whose threads are counted");
+        return;
+    }
+    good(
+        &folder,
+        "chmod 777 .; cp $D ./dpipe; ./dpipe gen records 40M records; ./dpipe sort --records records -o sorted",
+    );
+    good(&folder, "seq 200000 > lines; chmod 666 *; chmod 755 dpipe");
+    let as_other = "setpriv --reuid 54322 --regid 54322 --clear-groups";
+    let probe = shell(&folder, &format!("{as_other} true"));
+    if probe.0 != Some(0) {
+        println!("SKIPPED: {test}: {}", probe.2);
+        return;
+    }
+    for line in [
+        "check records sorted",
+        "check lines lines",
+        "gen records 40M made",
+        "copy records copied",
+        "sort --progress lines -o lines.sorted",
+        "sort --debug -n lines > /dev/null",
+        "sort -c -n lines",
+        "sort -m -n lines lines -o merged",
+        "sort -R lines -o shuffled",
+        "stream --from generate:8M --to streamed",
+        "log bench --dir . --seconds 0.2 --threads 4",
+        "demo --size 8M --memory 16M --dir .",
+        "explain records dram:1M",
+        "machine",
+    ] {
+        for limit in [1, 2] {
+            let limited = format!("{as_other} env HOME=$PWD bash -c 'ulimit -u {limit}; exec ./dpipe {line}'");
+            let (code, _, err) = shell(&folder, &limited);
+            println!("{line}, {limit} threads: {code:?} {err}");
+            assert!(matches!(code, Some(0 | 1 | 2)), "{line}, {limit} threads: {code:?} {err}");
+            assert!(!err.contains("panicked"), "{line}, {limit} threads: {err}");
+            if code != Some(0) {
+                assert!(err.contains("thread") && err.contains("Resource temporarily unavailable"), "{line}: {err}");
+            }
+        }
+    }
+}
+
+#[test]
 fn threads_that_cannot_be_had() {
     let folder = folder();
     if !is_root() || !on_path("setpriv") {

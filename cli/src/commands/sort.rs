@@ -67,8 +67,11 @@ fn sort(parsed: &Parsed) -> Result<()> {
     let output = places::output(parsed)?;
     let spill = places::spill(parsed)?;
     let machine = Machine::discover();
-    let memory_bytes = places::memory_bytes(&machine, parsed);
+    let memory_bytes = places::memory_bytes(&machine, parsed)?;
     allow_many_files();
+    if parsed.compress_program.is_some() {
+        signals::keep_children();
+    }
     let inputs = names.iter().map(|name| Input::later(Path::new(name))).collect::<Result<Vec<_>>>()?;
     let streams = inputs.iter().any(Input::may_wait);
     if parsed.explain {

@@ -4,7 +4,7 @@ pub(super) const TEXT: &str = "\
 Usage: dpipe sort [OPTION]... [FILE]...
   or:  dpipe sort [OPTION]... --files0-from=F
 Write sorted concatenation of all FILE(s) to standard output. With no FILE, or when FILE is -, read standard input.
-Bytes, options and exit codes are those of GNU sort in the C locale; order is by bytes.
+Bytes, options and exit codes are those of GNU sort (coreutils 9.11) in the C locale; order is by bytes.
 
 Ordering options:
   -b, --ignore-leading-blanks  ignore leading blanks
@@ -60,6 +60,9 @@ runs is left for the next; --report and --json say what went where, and why.
 Without -S it takes half of the memory that is available, limits of the container honoured. Nothing is left behind
 after an error or a signal: inputs are intact, the output is the old one or the complete new one; only where a new file
 could not be all that the old one is (hard links, mounts, ...), -o writes in place once all is sorted; --report says why.
+
+Not as GNU sort: always the C locale; -S below 16M is 16M; -T '' is refused; a PROG that cannot be started is an error.
+GNU sort 9.1 orders otherwise: NaNs (-g), units R and Q (-h), names that begin with a dot (-V), the byte 0x80 (-n).
 
 Exit codes: 0 sorted (or in order); 1 not in order (-c, -C); 2 an error.
 ";

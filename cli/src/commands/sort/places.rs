@@ -49,12 +49,16 @@ pub(super) fn folders(parsed: &Parsed) -> Vec<PathBuf> {
 }
 
 /// -S, in percent a part of physical memory, and never more than that; half of what is available without one.
-pub(super) fn memory_bytes(machine: &Machine, parsed: &Parsed) -> u64 {
+///
+/// # Errors
+/// Where a percentage is more than can be counted.
+pub(super) fn memory_bytes(machine: &Machine, parsed: &Parsed) -> Result<u64> {
     let topology = machine.topology();
     let physical = topology.memory.limit_bytes.into_iter().chain(topology.memory.total_bytes).min();
     let asked = parsed.buffer_bytes(physical.unwrap_or(1 << 30));
+    let asked = asked.map_err(|e| trouble(ErrorKind::InvalidInput, e.message))?;
     let bytes = asked.map_or_else(|| default_memory(topology), |asked| asked.min(physical.unwrap_or(asked)));
-    bytes.max(datapipes_sort::MIN_MEMORY)
+    Ok(bytes.max(datapipes_sort::MIN_MEMORY))
 }
 
 /// All cores, or as told; fewer where the memory has no room for so many threads' buffers.
