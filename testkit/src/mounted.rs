@@ -69,6 +69,24 @@ impl Mounted {
         Mounted::run(&mut command, "bindfs", at.clone(), folder)
     }
 
+    /// An ext4 of so many bytes (some of which are its own) in a file of a new folder under `parent`, by a loop device.
+    ///
+    /// # Errors
+    /// As [`bindfs`](Self::bindfs).
+    pub fn ext4(parent: impl AsRef<Path>, bytes: u64) -> Result<Mounted, String> {
+        let folder = Folder::under(parent).map_err(|e| format!("a folder: {e}"))?;
+        let (image, at) = (folder.path("image"), folder.path("mounted"));
+        std::fs::create_dir(&at).map_err(|e| format!("{}: {e}", at.display()))?;
+        let made = std::fs::File::create(&image).and_then(|file| file.set_len(bytes));
+        made.map_err(|e| format!("{}: {e}", image.display()))?;
+        let output = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image).output();
+        let output = output.map_err(|e| format!("mkfs.ext4: {e}"))?;
+        if !output.status.success() {
+            return Err(format!("mkfs.ext4: {}", said(&output)));
+        }
+        Mounted::run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&at), "mount", at.clone(), folder)
+    }
+
     fn over(parent: &Path, program: &str, options: &[&str]) -> Result<Mounted, String> {
         let folder = Folder::under(parent).map_err(|e| format!("a folder: {e}"))?;
         let (behind, at) = (folder.path("behind"), folder.path("mounted"));

@@ -433,7 +433,8 @@ impl Ssd {
     /// the file's length. Where the file system cannot reserve, only the length is set and `false` is returned.
     ///
     /// # Errors
-    /// `NoSpace` where they do not fit; what the kernel says.
+    /// `NoSpace` where they do not fit: what is more than the file system says is free is refused before the kernel is asked
+    /// for anything. What the kernel says; what it had reserved by then stays with the file.
     pub fn preallocate(&self, len: u64) -> Result<bool> {
         self.reserve(0, len)
     }
@@ -454,7 +455,7 @@ impl Ssd {
             return Err(Error::new(ErrorKind::OutOfRange, "reserve", context));
         };
         extend::reserve(&self.0.cached, &self.0.watchers, offset..end)
-            .map_err(|e| self.0.error("reserve space for", e).bytes_done(0).offset(offset))
+            .map_err(|refused| refused.error(&self.0.path).bytes_done(0).offset(offset))
     }
 
     /// The locator of an open file.
