@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use datapipes::{Error, ErrorKind, Result};
+use datapipes::{Error, ErrorKind, Result, threads};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketFlags, accept_with};
@@ -158,13 +158,13 @@ impl Door<'_> {
                 Session::new(ours, socket, facts, bell).run();
             }
         };
-        let refused = match std::thread::Builder::new().name(format!("dpiped-{number}")).spawn(work) {
+        let refused = match threads::spawn(&format!("dpiped-{number}"), work) {
             Ok(_) => match give.send(socket) {
                 Ok(()) => return,
                 // It waits for this; were it gone, the client would hear of it as of a thread that was refused.
                 Err(back) => (back.0, Error::new(ErrorKind::System, "accept", "the thread for it ended")),
             },
-            Err(e) => (socket, Error::io("accept", &e, "a thread for it")),
+            Err(e) => (socket, e),
         };
         self.turn_away(refused.0, &whose, &refused.1.advice("try again when others have left"));
     }

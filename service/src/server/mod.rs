@@ -32,7 +32,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use datapipes::runtime::Config as RuntimeConfig;
-use datapipes::{Error, ErrorKind, Machine, Result, Runtime};
+use datapipes::{Error, ErrorKind, Machine, Result, Runtime, threads};
 use rustix::event::{EventfdFlags, eventfd};
 
 pub use limits::Limits;
@@ -107,10 +107,7 @@ impl Server {
             began: Instant::now(),
         });
         let ours = shared.clone();
-        let accepts = std::thread::Builder::new()
-            .name("dpiped-accept".into())
-            .spawn(move || accept::run(&ours, listener))
-            .map_err(|e| Error::io("start the service", &e, "a thread"))?;
+        let accepts = threads::spawn("dpiped-accept", move || accept::run(&ours, listener))?;
         Ok(Server { shared, accepts: Some(accepts) })
     }
 
@@ -138,7 +135,7 @@ impl Server {
             *told.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
             told.1.notify_all();
         };
-        if std::thread::Builder::new().name("dpiped-drain".into()).spawn(drains).is_err() {
+        if threads::spawn("dpiped-drain", drains).is_err() {
             return false;
         }
         let left = |until: Option<Instant>| match until {
