@@ -140,8 +140,12 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
+        let ended = self.child.try_wait();
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("how the service ended before this: {ended:?}");
+        }
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();
         }
