@@ -41,7 +41,7 @@ impl Talk<'_> {
     pub(super) fn descriptor(&mut self, kind: u8, which: usize) -> OwnedFd {
         let seals = SealFlags::SHRINK | SealFlags::GROW;
         let fd = match kind {
-            0..100 if kind % 2 == 0 => None,
+            0..100 if kind.is_multiple_of(2) => None,
             0..100 => self.file(LEN, None),
             // The same place again.
             100..140 => {

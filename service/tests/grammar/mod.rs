@@ -6,7 +6,7 @@
 //! ```
 //! Zeros make valid steps, so a mutated input stays deep in the protocol. Used by the test `protocol_fuzz` with bytes from a
 //! seed, and by the fuzz target `dpiped` with bytes that coverage chose. It fails where a request is not answered.
-#![allow(clippy::unwrap_used, unreachable_pub)] // Parts of tests may unwrap.
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)] // Parts of tests may unwrap.
 
 mod descriptors;
 mod requests;

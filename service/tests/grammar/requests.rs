@@ -39,7 +39,7 @@ pub(super) fn connect(choices: &mut Choices<'_>) -> (String, Vec<u8>) {
 fn place(choices: &mut Choices<'_>, kinds: &mut Vec<u8>) -> String {
     // Memory and files by their kinds (`descriptors`), once in a while the other way round.
     let kind = choices.byte();
-    let is_memory = (kind % 2 == 0) != choices.once_in(24);
+    let is_memory = kind.is_multiple_of(2) != choices.once_in(24);
     let mut fd = kinds.len();
     kinds.push(kind);
     if choices.once_in(24) {
