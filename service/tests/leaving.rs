@@ -88,6 +88,10 @@ fn what_a_client_left_behind_at_a_slow_rate_keeps_no_place() {
             None => base = Some(now),
         }
     }
+    // Nor do they keep it from stopping.
+    service.signal(15);
+    let (status, log) = service.end_within(PATIENCE);
+    assert_eq!(status.code(), Some(0), "{log}");
 }
 
 #[test]

@@ -36,7 +36,7 @@ impl Random {
     /// Bytes of which some are zeros, which stand for what is usual.
     fn input(&mut self) -> Vec<u8> {
         let len = 64 + self.next() % 1500;
-        (0..len).map(|_| if self.next() % 4 == 0 { 0 } else { self.next() as u8 }).collect()
+        (0..len).map(|_| if self.next().is_multiple_of(4) { 0 } else { self.next() as u8 }).collect()
     }
 }
 

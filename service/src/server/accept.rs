@@ -177,7 +177,7 @@ impl Door<'_> {
 
     fn say_why(&self, socket: &OwnedFd, whose: &str, why: &Error) {
         self.shared.turned_away.fetch_add(1, Ordering::Relaxed);
-        self.shared.config.log.line(format_args!("{whose} turned away: {why}"));
+        self.shared.config.log.of_client(format_args!("{whose} turned away: {why}"));
         if let Ok(bytes) = serde_json::to_vec(&Answer::error(why)) {
             // A client that does not hear it sees that we hang up.
             let _ = packet::send(socket.as_fd(), &bytes, &[], SendFlags::DONTWAIT);

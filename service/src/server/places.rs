@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use datapipes::memory::{Access, Region};
 use datapipes::{Dram, Error, ErrorKind, Locator, Result, Ssd};
-use rustix::fs::{FileType, OFlags, SealFlags, fcntl_get_seals, fstat, fstatfs};
+use rustix::fs::{AtFlags, FileType, OFlags, SealFlags, StatxFlags, fcntl_get_seals, fstat, fstatfs, statx};
 use rustix::io::Errno;
 
 use super::account::{Charge, Ledger, SessionFacts};
@@ -26,7 +26,7 @@ const FILE_SYSTEMS: [u64; 24] = [
     0x0102_1994, // tmpfs, memfd, devtmpfs
     0x8584_58F6, // ramfs
     0x9584_58F6, // hugetlbfs
-    0x794C_7630, // overlayfs
+    OVERLAY,
     0x3153_464A, // JFS
     0x5265_4973, // ReiserFS
     0x4D44,      // FAT
@@ -42,6 +42,10 @@ const FILE_SYSTEMS: [u64; 24] = [
     0x0BD0_0BD0, // Lustre
     0x4750_4653, // GPFS
 ];
+
+/// overlayfs, which anybody may mount in a user namespace, over FUSE too: trusted where it is a mount of this process's own
+/// namespace, which is the administrator's.
+const OVERLAY: u64 = 0x794C_7630;
 
 /// Those of them whose files are memory.
 const IN_MEMORY: [u64; 3] = [0x0102_1994, 0x8584_58F6, 0x9584_58F6];
@@ -242,6 +246,12 @@ impl Opener<'_> {
         }
         let system = fstatfs(fd).map_err(|e| Error::os("open", e.raw_os_error(), "the file system of a descriptor"))?;
         let magic = system.f_type as u64 & 0xFFFF_FFFF;
+        if magic == OVERLAY && !is_mounted_here(fd) {
+            let context = format!("descriptor {} is of an overlay mounted in another namespace", fd.as_raw_fd());
+            return Err(Error::new(ErrorKind::Unsupported, "open", context).advice(
+                "what lies below it may be served by a client: run the service with --any-filesystem to take it",
+            ));
+        }
         if !FILE_SYSTEMS.contains(&magic) {
             let context = format!("descriptor {} is of a file system of the type {magic:#x}", fd.as_raw_fd());
             return Err(Error::new(ErrorKind::Unsupported, "open", context).advice(
@@ -250,6 +260,16 @@ impl Opener<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether the mount that a descriptor was opened by is one of this process's namespace.
+fn is_mounted_here(fd: &OwnedFd) -> bool {
+    let found = statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
+    let Some(id) = found.ok().filter(|x| x.stx_mask & StatxFlags::MNT_ID.bits() != 0).map(|x| x.stx_mnt_id) else {
+        return false;
+    };
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    mounts.lines().any(|line| line.split(' ').next().and_then(|first| first.parse().ok()) == Some(id))
 }
 
 /// The length of a file that lies in memory. What is written to it is charged to the service by the kernel, so it must not

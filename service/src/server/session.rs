@@ -111,7 +111,7 @@ impl Session {
         self.shared
             .config
             .log
-            .line(format_args!("client {number} ({name}, user {}, process {}) {what}", peer.uid, peer.pid));
+            .of_client(format_args!("client {number} ({name}, user {}, process {}) {what}", peer.uid, peer.pid));
     }
 
     /// Why it is over: the answer to what the client asks next, or is asking. One that reads nothing does not hear it.
