@@ -179,7 +179,7 @@ fn runs_are_compressed_by_the_program_that_is_named() {
     };
     good(&mut sort(&[]));
     let expected = fs::read(&sorted).unwrap();
-    for options in [["--compress-program=gzip", "-u"], ["--compress-program", "gzip"]] {
+    for options in [["--compress-program=gzip", "-s"], ["--compress-program", "gzip"]] {
         fs::remove_file(&sorted).unwrap();
         good(&mut sort(&options));
         assert!(fs::read(&sorted).unwrap() == expected, "{options:?}");

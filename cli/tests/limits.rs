@@ -32,11 +32,10 @@ fn many_files_need_few_descriptors() {
     for i in 0..1100 {
         fs::write(folder.path(&format!("s{i:04}")), format!("b {i}\nc {i}\n")).unwrap();
     }
-    good(&folder, "cat s* | sort > expected");
     for (limit, files) in [(1024, "s*"), (64, "s*"), (24, "s00[0-3]*")] {
-        good(&folder, &format!("cat {files} | sort > expected; cat {files} | sort -m > merged_by_gnu"));
+        good(&folder, &format!("cat {files} | sort > expected"));
         for options in ["", "-m", "-m --batch-size=7", "-u", "-mu"] {
-            let line = format!("ulimit -n {limit}; $D sort {options} -T . {files} -o sorted && cmp sorted expected");
+            let line = format!("ulimit -n {limit}; $D sort {options} -T . {files} -o all && cmp all expected");
             good(&folder, &line);
         }
     }
@@ -129,7 +128,7 @@ fn duplicates_need_no_room() {
         println!("SKIPPED: duplicates_need_no_room: only root may mount");
         return;
     }
-    good(&folder, "yes 'the same line again and again' | head -c 64M > input; mkdir small");
+    good(&folder, "yes 'the same line again and again' | head -n 2000000 > input; mkdir small");
     let (code, _, err) = shell(&folder, "mount -t tmpfs -o size=4m tmpfs small");
     if code != Some(0) {
         println!("SKIPPED: duplicates_need_no_room: {err}");

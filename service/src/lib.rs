@@ -29,6 +29,7 @@
 //!   and the memory bandwidth, by class, and what the limits leave them.
 //! * What a client writes into memory that is being read ends up in the target in any mixture; nobody else is concerned.
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod client;
 mod packet;

@@ -58,8 +58,8 @@ Places of -T: DIR, ssd:DIR[?access=direct|cached], dram:SIZE[?node=N], numa:NODE
 runs is left for the next; --report and --json say what went where, and why.
 
 Without -S it takes half of the memory that is available, limits of the container honoured. Nothing is left behind
-after an error or a signal: inputs are intact, the output is the old one or the complete new one. Where a new file could
-not be all that the old one is (hard links, mounts, ...), -o writes in place once all is sorted; --report says why.
+after an error or a signal: inputs are intact, the output is the old one or the complete new one; only where a new file
+could not be all that the old one is (hard links, mounts, ...), -o writes in place once all is sorted; --report says why.
 
 Not as GNU sort: always the C locale; -S below 16M is 16M; -T '' is refused; a PROG that cannot be started is an error.
 GNU sort 9.1 orders otherwise: NaNs (-g), units R and Q (-h), names that begin with a dot (-V), the byte 0x80 (-n).

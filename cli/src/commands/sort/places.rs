@@ -41,10 +41,11 @@ pub(super) fn spill(parsed: &Parsed) -> Result<Vec<StagePlace>> {
     Ok(places)
 }
 
-/// The folders among the places for runs, for messages.
+/// The folders among the places for runs, for messages. One that is named as the output too is what cannot be opened as that.
 pub(super) fn folders(parsed: &Parsed) -> Vec<PathBuf> {
     let places = spill(parsed).unwrap_or_default();
-    places.iter().filter_map(|place| place.as_folder().map(Path::to_path_buf)).collect()
+    let folders = places.iter().filter_map(|place| place.as_folder().map(Path::to_path_buf));
+    folders.filter(|folder| parsed.output.as_ref().is_none_or(|output| Path::new(output) != folder)).collect()
 }
 
 /// -S, in percent a part of physical memory, and never more than that; half of what is available without one.
