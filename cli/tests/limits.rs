@@ -171,33 +171,21 @@ fn threads_that_no_command_can_have() {
         println!("SKIPPED: {test}: {}", probe.2);
         return;
     }
-    for line in [
-        "check records sorted",
-        "check lines lines",
-        "gen records 40M made",
-        "copy records copied",
-        "sort --progress lines -o lines.sorted",
-        "sort --debug -n lines > /dev/null",
-        "sort -c -n lines",
-        "sort -m -n lines lines -o merged",
-        "sort -R lines -o shuffled",
-        "stream --from generate:8M --to streamed",
-        "log bench --dir . --seconds 0.2 --threads 4",
-        "demo --size 8M --memory 16M --dir .",
-        "explain records dram:1M",
-        "machine",
-    ] {
+    let mut wrong = Vec::new();
+    for line in ["check records sorted", "sort --progress lines > /dev/null"] {
         for limit in [1, 2] {
             let limited = format!("{as_other} env HOME=$PWD bash -c 'ulimit -u {limit}; exec ./dpipe {line}'");
             let (code, _, err) = shell(&folder, &limited);
             println!("{line}, {limit} threads: {code:?} {err}");
-            assert!(matches!(code, Some(0 | 1 | 2)), "{line}, {limit} threads: {code:?} {err}");
+            assert!(matches!(code, Some(0..=2)), "{line}, {limit} threads: {code:?} {err}");
             assert!(!err.contains("panicked"), "{line}, {limit} threads: {err}");
-            if code != Some(0) {
-                assert!(err.contains("thread") && err.contains("Resource temporarily unavailable"), "{line}: {err}");
+            let said = err.contains("thread") && err.contains("Resource temporarily unavailable");
+            if code != Some(0) && !said {
+                wrong.push(format!("{line}, {limit} threads: {code:?} {err}"));
             }
         }
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
