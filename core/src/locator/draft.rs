@@ -298,7 +298,8 @@ impl Draft {
         self.sync()?;
         match self.name_it(Over::File) {
             Ok(()) => self.named(Published::Replaced).map(Some),
-            Err(e) if self.whole == Whole::UnlessLost && e != Errno::NOENT => {
+            // Not allowed, or not known to the file system. A device that fails is another matter: the old bytes are safe there.
+            Err(e) if self.whole == Whole::UnlessLost && !is_hopeless(e) => {
                 self.copy(len, InPlaceReason::Refused(e.raw_os_error())).map(Some)
             }
             Err(e) => self.get_name(e, len).map(|()| None),
@@ -341,8 +342,7 @@ impl Draft {
     fn get_name(&mut self, e: Errno, len: u64) -> Result<()> {
         let Some((folder, _)) = &self.place else { return Err(self.failed("name", e)) };
         let gone = folder.stat().is_ok_and(|stat| stat.st_nlink == 0);
-        let hopeless = matches!(e, Errno::NOENT | Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::IO);
-        if gone || hopeless || self.hidden.is_some() {
+        if gone || is_hopeless(e) || self.hidden.is_some() {
             let error = self.failed("name", e);
             return Err(if gone { error.advice("its directory was removed meanwhile") } else { error });
         }
@@ -386,6 +386,11 @@ impl Draft {
     fn failed(&self, operation: &'static str, e: Errno) -> Error {
         Error::os(operation, e.raw_os_error(), self.shown.display().to_string())
     }
+}
+
+/// Whether no other way to a name would do better.
+fn is_hopeless(e: Errno) -> bool {
+    matches!(e, Errno::NOENT | Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::IO)
 }
 
 /// What a file that is complete takes the name of.
