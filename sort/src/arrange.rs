@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::entry::{self, Entry, MAX_BUCKETS};
 use crate::layout::{Layout, PlainLines};
+use crate::memo::{self, Question, Scope};
 use crate::numbers::vector;
 use crate::tally::Tally;
 use crate::team::{Disjoint, team};
@@ -53,6 +54,8 @@ pub(crate) struct Arranger<'a, L> {
 impl<L: Layout> Arranger<'_, L> {
     /// Sorts. The result is in `entries`' place or in `scratch`'s; the pieces, in order, index the slice returned.
     pub(crate) fn arrange<'e>(&self, entries: &'e mut [Entry], scratch: &'e mut [Entry]) -> (&'e [Entry], Vec<Piece>) {
+        // The slot's bytes stay as they are until this returns, on other threads too.
+        let _scope = Scope::enter();
         if entries.len() <= SMALL {
             self.leaf(entries, 0);
             let piece = self.finish(entries, 0);
@@ -92,7 +95,9 @@ impl<L: Layout> Arranger<'_, L> {
     #[cold]
     fn long_len(&self, e: Entry) -> usize {
         let at = entry::offset(e);
-        self.layout.end_of(self.raw, at).unwrap_or(self.raw.len()) - at
+        let find = || self.layout.end_of(self.raw, at).unwrap_or(self.raw.len()) - at;
+        let question = Question { address: self.raw[at..].as_ptr().addr(), len: 0, about: 0 };
+        memo::recall(question, || (0, find())).1
     }
 
     /// Distributes `entries` over buckets in `scratch`, each in the order of the input; returns the buckets' bounds.
@@ -161,6 +166,7 @@ impl<L: Layout> Arranger<'_, L> {
             let all = Disjoint::new(entries);
             let out = Disjoint::new(&mut results);
             team(self.threads, |_| {
+                let _scope = Scope::enter();
                 loop {
                     let i = next.fetch_add(1, Relaxed);
                     let Some(&(start, len)) = filled.get(i) else { break };
@@ -251,6 +257,7 @@ impl<L: Layout> Arranger<'_, L> {
         let unordered = AtomicUsize::new(0);
         let group = &*entries;
         team(stripes, |t| {
+            let _scope = Scope::enter();
             let part = &group[t * stripe..group.len().min((t + 1) * stripe + 1)];
             if !self.in_order(part) {
                 unordered.fetch_add(1, Relaxed);
@@ -283,6 +290,7 @@ impl<L: Layout> Arranger<'_, L> {
         team(stripes, |t| {
             // SAFETY: stripe t is this thread's alone.
             let part = unsafe { all.slice(t * stripe, stripe.min(all.len() - t * stripe)) };
+            let _scope = Scope::enter();
             part.sort_unstable_by(|a, b| self.compare(*a, *b));
         });
         let mut width = stripe;

@@ -23,6 +23,7 @@ mod gather;
 mod input;
 mod job;
 mod layout;
+mod memo;
 mod merge;
 mod numbers;
 mod output;

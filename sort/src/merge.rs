@@ -17,6 +17,7 @@ use crate::blocks::{Blocks, Edge, Outflow, Target, write_edges};
 use crate::checksum::{self, Partial};
 use crate::control::{Control, count};
 use crate::layout::Layout;
+use crate::memo::{self, Scope};
 use crate::numbers::merge_part;
 use crate::report::{Movements, Role};
 use crate::source::{Buffers, Finder, SHORT_RECORD, Segment, Source};
@@ -269,6 +270,8 @@ impl<L: Layout> Merger<'_, L> {
             (merged.written, merged.dropped) = (counts.written, counts.dropped);
             return Ok(merged);
         }
+        // From here on a long record is forgotten when it arrives.
+        let _scope = Scope::enter();
         let mut tree = LoserTree::new(layout, &mut sources)?;
         let (mut last, mut any): (Vec<u8>, bool) = (Vec::new(), false);
         while let Some(winner) = tree.winner() {
@@ -286,6 +289,7 @@ impl<L: Layout> Merger<'_, L> {
                 if self.unique {
                     last.clear();
                     last.extend_from_slice(record);
+                    memo::forget_long(&last);
                     any = true;
                 }
                 if output {
@@ -360,6 +364,9 @@ impl<'a, L: Layout> LoserTree<'a, L> {
     fn load(&mut self, s: usize, sources: &mut [Source<'_, L>]) -> Result<Entrant> {
         let there = sources[s].advance()?;
         self.done[s] = !there;
+        if there {
+            memo::forget_long(sources[s].record());
+        }
         let key = if there { self.layout.prefix(sources[s].record()) } else { u64::MAX };
         Ok(Entrant { key, source: s })
     }

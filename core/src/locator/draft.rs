@@ -270,7 +270,9 @@ impl Draft {
     /// beginning, if there was one. `None` where the name must be looked at again.
     fn displace(&mut self, len: u64) -> Result<Option<Published>> {
         match &self.there {
-            Some(there) => _ = identity::take_over(there.as_fd(), self.fd()).map_err(|e| self.failed("take over", e))?,
+            Some(there) => {
+                _ = identity::take_over(there.as_fd(), self.fd()).map_err(|e| self.failed("take over", e))?
+            }
             None => rustix::fs::fchmod(self.fd(), self.mode).map_err(|e| self.failed("set mode of", e))?,
         }
         self.sync()?;

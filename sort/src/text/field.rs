@@ -2,6 +2,7 @@
 
 use super::bytes::{find_blank, find_byte, is_blank};
 use super::key_spec::{KeyEnd, KeySpec};
+use crate::memo::{self, Question};
 
 /// A key's place, compiled: with a separator, or with fields that begin at their leading blanks.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +51,16 @@ impl Place {
     /// Where the key begins, and where it ends, which may be before that.
     #[inline]
     pub(super) fn ends(&self, line: &[u8]) -> (usize, usize) {
+        if line.len() < memo::LONG {
+            return self.find_ends(line);
+        }
+        let about = std::ptr::from_ref(self).addr();
+        let question = Question { address: line.as_ptr().addr(), len: line.len(), about };
+        memo::recall(question, || self.find_ends(line))
+    }
+
+    #[inline]
+    fn find_ends(&self, line: &[u8]) -> (usize, usize) {
         let field = self.skip_fields(line, 0, self.field);
         let mut start = field;
         if self.skip_start_blanks {
