@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::sync::Barrier;
 
-use datapipes::{Dram, Machine, Pmem, PmemOptions, Span, Ssd};
+use datapipes::{Dram, ErrorKind, Machine, Pmem, PmemOptions, Span, Ssd};
 use datapipes_testkit::{Folder, Mounted, RefusedCall, without_calls};
 
 const NO_FALLOCATE: RefusedCall = RefusedCall { number: libc::SYS_fallocate, errno: libc::EOPNOTSUPP };
@@ -180,4 +180,72 @@ fn a_range_beyond_what_the_kernel_counts_is_refused_and_changes_nothing() {
     }
     assert_eq!(ssd.len().unwrap(), 0);
     assert!(ssd.reserve(5, 0).unwrap() && ssd.len().unwrap() == 0);
+}
+
+/// Bytes that a file system has free.
+fn free_bytes(at: &Path) -> u64 {
+    let fs = rustix::fs::statvfs(at).unwrap();
+    fs.f_bfree * fs.f_frsize
+}
+
+/// Every way to ask for the space of a file, by name; each is asked for a length of the file at a path.
+type Asks = fn(&Path, u64) -> datapipes::Result<()>;
+const RESERVES: [(&str, Asks); 4] = [
+    ("reserve", |path, len| Ssd::open_rw(path)?.reserve(0, len).map(drop)),
+    ("reserve, not from the start", |path, len| Ssd::open_rw(path)?.reserve(8192, len - 8192).map(drop)),
+    ("preallocate", |path, len| Ssd::open_rw(path)?.preallocate(len).map(drop)),
+    ("a mapped file", |path, len| Pmem::open_with(path, PmemOptions { len: Some(len), emulated: true }).map(drop)),
+];
+
+#[test]
+fn what_is_not_free_is_refused_before_the_kernel_is_asked() {
+    const NAME: &str = "what_is_not_free_is_refused_before_the_kernel_is_asked";
+    let folder = Folder::under(here()).unwrap();
+    let path = folder.path("file");
+    std::fs::write(&path, "x").unwrap();
+    // Whoever asks the kernel hears this, and nothing is ever taken from a real disk.
+    let asked = RefusedCall { number: libc::SYS_fallocate, errno: libc::EDEADLK };
+    let too_much = [free_bytes(folder.at()) + (1 << 30), 1 << 50, i64::MAX as u64];
+    let work = || {
+        for (what, reserve) in RESERVES {
+            for len in too_much {
+                let error = reserve(&path, len).unwrap_err();
+                // A mapping of more than a process can address is refused by itself.
+                assert_eq!(error.kind(), ErrorKind::NoSpace, "{what}, {len} bytes: {error}");
+                assert!(error.to_string().contains("free"), "{what}: it does not say how much there is: {error}");
+            }
+            assert_eq!(reserve(&path, 16384).unwrap_err().raw_os_error(), Some(libc::EDEADLK), "{what}");
+            assert_eq!(std::fs::metadata(&path).unwrap().len(), 1, "{what}");
+        }
+    };
+    if let Err(why) = without_calls(&[asked], work) {
+        println!("SKIPPED: {NAME}: {why}");
+    }
+}
+
+#[test]
+fn a_small_file_system_is_not_filled_by_what_does_not_fit() {
+    use std::os::unix::fs::MetadataExt;
+    const NAME: &str = "a_small_file_system_is_not_filled_by_what_does_not_fit";
+    let mounted = match Mounted::ext4(here(), 64 << 20) {
+        Ok(mounted) => mounted,
+        Err(why) => return println!("SKIPPED: {NAME}: {why}"),
+    };
+    let path = mounted.path("file");
+    std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+    std::fs::File::open(&path).unwrap().sync_all().unwrap();
+    let blocks = || std::fs::metadata(&path).unwrap().blocks();
+    let (free, has) = (free_bytes(mounted.at()), blocks());
+    for (what, reserve) in RESERVES {
+        // It is below what the file system has in all, and above what is free.
+        let error = reserve(&path, free + (2 << 20)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoSpace, "{what}: {error}");
+        assert_eq!((blocks(), std::fs::metadata(&path).unwrap().len()), (has, 1 << 20), "{what}");
+        assert_eq!(free_bytes(mounted.at()), free, "{what}: it took what was free");
+    }
+    // What the file has already is not asked for again: nearly all the rest fits.
+    assert!(Ssd::open_rw(&path).unwrap().reserve(0, free - (1 << 20)).unwrap());
+    assert!(free_bytes(mounted.at()) < 3 << 20);
+    // And again, with nothing left.
+    assert!(Ssd::open_rw(&path).unwrap().reserve(0, free - (1 << 20)).unwrap());
 }

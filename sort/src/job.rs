@@ -195,6 +195,8 @@ pub(crate) struct Engine<'a, L> {
     pub(crate) machine: &'a Machine,
     pub(crate) layout: &'a L,
     pub(crate) settings: Settings,
+    /// What the settings said before the system refused to map so much.
+    memory_asked_bytes: u64,
     pub(crate) control: &'a Control,
     pub(crate) budget: Budget,
     /// Bytes of all inputs, where that is known.
@@ -214,6 +216,7 @@ impl<'a, L: Layout> Engine<'a, L> {
         work: &Work<'_>,
     ) -> Result<Self> {
         let mut settings = settings;
+        let memory_asked_bytes = settings.memory_bytes;
         loop {
             let mut budget = Budget::new(settings.memory_bytes, settings.threads, work.total)?;
             let fits = fits(layout, &budget, work);
@@ -235,7 +238,18 @@ impl<'a, L: Layout> Engine<'a, L> {
             };
             let memory = Dram::from_pool(&pool, budget.pool)?;
             let (total, movements) = (work.total, Movements::default());
-            return Ok(Engine { machine, layout, settings, control, budget, total, fits, memory, movements });
+            return Ok(Engine {
+                machine,
+                layout,
+                settings,
+                memory_asked_bytes,
+                control,
+                budget,
+                total,
+                fits,
+                memory,
+                movements,
+            });
         }
     }
 
@@ -250,7 +264,9 @@ impl<'a, L: Layout> Engine<'a, L> {
         let started = Instant::now();
         let Work { inputs, output, spill, places, total } = work;
         let sink = self.open_sink(output)?;
-        check_space(&places, sink.room()?, self.space(total, self.fits))?;
+        // How long runs become that a program compresses, nobody knows.
+        let needed = self.space(total, self.fits || spill.packer.is_some());
+        check_space(&places, sink.room()?, needed)?;
         let plan = self.space_plan(total, &places);
         let _ = self.control.progress.plan.set(plan.clone());
         let mut report = SortReport { plan, ..self.report() };
@@ -293,6 +309,7 @@ impl<'a, L: Layout> Engine<'a, L> {
     pub(crate) fn report(&self) -> SortReport {
         SortReport {
             memory_bytes: self.settings.memory_bytes,
+            memory_asked_bytes: self.memory_asked_bytes,
             threads: self.budget.threads as u64,
             ..SortReport::default()
         }

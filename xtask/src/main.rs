@@ -1,6 +1,7 @@
 //! The commands a developer runs, as `cargo xtask COMMAND`. CI runs the same ones.
 
 mod bench;
+mod check_all;
 mod ci;
 mod fuzz;
 mod guest;
@@ -16,18 +17,20 @@ use std::process::ExitCode;
 /// What any command returns: the message is for a person, so a boxed error is enough here.
 pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-const HELP: &str = "\
+pub(crate) const HELP: &str = "\
 usage: cargo xtask COMMAND
 
   test [--release] [CARGO TEST OPTIONS]   every test, ends with `N passed, N failed, N skipped`
   ci                                      formatting, clippy, docs, test, shuttle, a small demo
   miri                                    the memory code of the core under Miri (nightly)
-  asan                                    core, cpu and file backends under AddressSanitizer (nightly)
+  asan                                    core, cpu and file backends, cache under AddressSanitizer (nightly)
+  tsan                                    core, runtime and cache under ThreadSanitizer (nightly, rust-src)
   fuzz [SECONDS]                          each fuzz target for SECONDS (default 30)
   shuttle [SCHEDULES] [NAME]              queue and runtime under SCHEDULES random schedules a test (default 2000)
   soak [--minutes N] [--seed S]           random pipes, faults and cancellations for N minutes (default 10)
   guest [NAMES] [--fetch]                 tests on hardware that is absent here, in virtual machines that have it
   bench [NAMES] [OPTIONS]                 side-by-side measurements; `bench --help` lists them
+  check-all [COMMANDS]                    all of the above with short settings, and a table of what passed
 ";
 
 fn main() -> ExitCode {
@@ -39,11 +42,13 @@ fn main() -> ExitCode {
         "ci" => ci::run(),
         "miri" => nightly::miri(),
         "asan" => nightly::asan(),
+        "tsan" => nightly::tsan(),
         "fuzz" => fuzz::run(&rest),
         "shuttle" => shuttle::run(&rest),
         "soak" => soak::run(&rest),
         "guest" => guest::run(&rest),
         "bench" => bench::run(&rest),
+        "check-all" => check_all::run(&rest),
         "" | "help" | "-h" | "--help" => {
             print!("{HELP}");
             Ok(())

@@ -1,10 +1,11 @@
-//! `miri` and `asan`: the unsafe code under tools that only the nightly toolchain has.
+//! `miri`, `asan` and `tsan`: the unsafe code under tools that only the nightly toolchain has.
 //! Where the toolchain is absent they say so as a skip; they never pass in silence,
 //! and a run in which no test took part is an error.
 
 use crate::Outcome;
 use crate::steps::{first_line, nightly_cargo, root, succeeds};
 use crate::test::stream;
+use std::path::Path;
 use std::process::Command;
 
 pub(crate) fn miri() -> Outcome<()> {
@@ -41,6 +42,53 @@ pub(crate) fn asan() -> Outcome<()> {
         stream(&mut command)?;
     }
     Ok(())
+}
+
+/// Tests of what several threads share: by package, which of its programs.
+const THREADED: [(&str, &[&str]); 3] = [
+    ("datapipes-core", &["--lib"]),
+    ("datapipes-cache", &["--lib", "--test", "asynchronous", "--test", "pipes"]),
+    (
+        "datapipes",
+        &["--test", "runtime", "--test", "block_on", "--test", "descriptor", "--test", "graph", "--test", "sound"],
+    ),
+];
+
+pub(crate) fn tsan() -> Outcome<()> {
+    let Some(host) = host_triple() else {
+        println!("SKIPPED: tsan: no nightly toolchain; `rustup toolchain install nightly` adds one");
+        return Ok(());
+    };
+    if let Err(why) = source_of_std() {
+        println!("SKIPPED: tsan: {why}");
+        return Ok(());
+    }
+    for (package, programs) in THREADED {
+        // The standard library is built anew: of what it does unseen, the sanitizer would take locks for races.
+        let mut command = nightly_cargo(&["test", "-Zbuild-std", "--no-fail-fast", "--target", &host, "-p", package]);
+        command.args(programs).args(["--", "--show-output"]);
+        // Tests that fork do so with other threads about.
+        command.env("RUSTFLAGS", "-Zsanitizer=thread").env("TSAN_OPTIONS", "die_after_fork=0");
+        stream(command.env("CARGO_TARGET_DIR", root().join("target/tsan")))?;
+    }
+    Ok(())
+}
+
+/// Sees to the source of the standard library and to what it depends on, or says why it is not to be had.
+fn source_of_std() -> Result<(), String> {
+    let sysroot = first_line(Command::new("rustup").args(["run", "nightly", "rustc", "--print", "sysroot"]));
+    let manifest = Path::new(&sysroot.unwrap_or_default()).join("lib/rustlib/src/rust/library/Cargo.toml");
+    if !manifest.exists() {
+        let _ = Command::new("rustup").args(["+nightly", "component", "add", "rust-src"]).status();
+    }
+    if !manifest.exists() {
+        return Err("no source of the standard library; `rustup +nightly component add rust-src` did not help".into());
+    }
+    let manifest = manifest.display().to_string();
+    match succeeds(&mut nightly_cargo(&["fetch", "--locked", "--manifest-path", &manifest])) {
+        true => Ok(()),
+        false => Err("what the standard library depends on cannot be fetched".into()),
+    }
 }
 
 fn host_triple() -> Option<String> {

@@ -1,7 +1,7 @@
 //! Files grow, and growing never shortens them.
 //!
 //! ```text
-//! reserve:  fallocate                        the file system reserves the blocks, and extends the file in the same step
+//! reserve:  fallocate (space.rs)             the file system reserves the blocks, and extends the file in the same step
 //!           it cannot?  is the file shorter? its length is set by writing the last byte of the range, a zero
 //! ```
 //!
@@ -16,20 +16,26 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, retry_on_intr};
 
+use super::space::{self, Refused};
 use super::watch::Watchers;
 use crate::span::LAST;
 
 /// Reserves the blocks of a range of a regular file, which is at least as long as the end of the range afterwards. False
 /// where the file system cannot reserve: then only the length is seen to.
-pub(super) fn reserve(file: &impl AsFd, watchers: &Watchers, range: Range<u64>) -> Result<bool, Errno> {
-    let Some(len) = range.end.checked_sub(range.start).filter(|len| *len > 0) else { return Ok(true) };
-    if range.end > LAST {
-        return Err(Errno::FBIG);
+pub(super) fn reserve(file: &impl AsFd, watchers: &Watchers, range: Range<u64>) -> Result<bool, Refused> {
+    if range.is_empty() {
+        return Ok(true);
     }
-    match retry_on_intr(|| rustix::fs::fallocate(file, FallocateFlags::empty(), range.start, len)) {
+    if range.end > LAST {
+        return Err(Errno::FBIG.into());
+    }
+    match space::reserve(file, FallocateFlags::empty(), range.clone()) {
         Ok(()) => Ok(true),
-        Err(Errno::OPNOTSUPP | Errno::NOSYS) => extend(file.as_fd(), watchers, range.end).map(|()| false),
-        Err(e) => Err(e),
+        Err(Refused { errno: Errno::OPNOTSUPP | Errno::NOSYS, .. }) => {
+            extend(file.as_fd(), watchers, range.end)?;
+            Ok(false)
+        }
+        Err(refused) => Err(refused),
     }
 }
 

@@ -9,6 +9,7 @@ mod dram;
 mod extend;
 mod numa;
 mod pmem;
+mod space;
 mod ssd;
 mod staging;
 mod uri;

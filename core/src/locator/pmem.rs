@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::watch::Watchers;
 use super::{Endpoint, Facts, Handle, Locator, Persistence, Reach};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::memory::MemoryRange;
 
 /// Bytes that the medium writes at once; a store to a part of them costs the medium a read and a write of all.
@@ -143,9 +143,7 @@ impl Pmem {
     pub fn prefault(&self) -> Result<()> {
         if let Some(file) = &self.file {
             let (at, len) = (self.range.at() as u64, self.range.len() as u64);
-            open::reserve_blocks(file, at..at.saturating_add(len)).map_err(|e| {
-                Error::os("reserve space for", e.raw_os_error(), self.path.display().to_string()).offset(at)
-            })?;
+            open::reserve_blocks(file, at..at.saturating_add(len)).map_err(|e| e.error(&self.path).offset(at))?;
         }
         self.range.prefault()
     }

@@ -29,6 +29,10 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::time::Duration;
+
+/// What a guest may take: a bound against hanging for ever.
+const PATIENCE: Duration = Duration::from_secs(30 * 60);
 
 const HELP: &str = "\
 usage: cargo xtask guest [--fetch] [GUEST ...]
@@ -48,9 +52,11 @@ pub(crate) fn run(options: &[String]) -> Outcome<()> {
         return Ok(());
     }
     let folder = parts::folder()?;
-    if options.iter().any(|o| o == "--fetch") {
-        fetch::run(&folder)?;
-    }
+    // A system whose packages cannot be had lacks them as one that was never asked does: what is there is used.
+    let unfetched = match options.iter().any(|o| o == "--fetch") {
+        true => fetch::run(&folder).err(),
+        false => None,
+    };
     let named: Vec<&str> = options.iter().map(String::as_str).filter(|o| *o != "--fetch").collect();
     if let Some(unknown) = named.iter().find(|name| Guest::ALL.iter().all(|g| g.name() != **name)) {
         return Err(format!("no guest is called `{unknown}`\n\n{HELP}").into());
@@ -58,11 +64,15 @@ pub(crate) fn run(options: &[String]) -> Outcome<()> {
     let parts = match Parts::find(&folder) {
         Ok(parts) => parts,
         Err(why) => {
-            println!("skipped: guest: {why} (`cargo xtask guest --help` says what it takes)");
+            let why = unfetched.map_or(why.clone(), |fetching| format!("{why}; fetching: {fetching}"));
+            println!("SKIPPED: guest: {why} (`cargo xtask guest --help` says what it takes)");
             return Ok(());
         }
     };
     println!("{parts}");
+    if let Some(why) = unfetched {
+        println!("not fetched: {why}; these are used as they are");
+    }
     let programs = programs()?;
     let mut failed = Vec::new();
     for guest in Guest::ALL.into_iter().filter(|g| named.is_empty() || named.contains(&g.name())) {
@@ -104,6 +114,14 @@ fn boot(parts: &Parts, guest: Guest, programs: &BTreeMap<String, PathBuf>) -> Ou
     let initial = work.join(format!("{}.cpio", guest.name()));
     std::fs::write(&initial, machines::initial(parts, guest, &runs)?)?;
     let mut child = guest.command(parts, &work, &initial)?.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let (over, hurry) = (std::sync::mpsc::channel::<()>(), rustix::process::Pid::from_child(&child));
+    std::thread::spawn(move || {
+        // The sender is dropped when the guest has ended.
+        if over.1.recv_timeout(PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            println!("  the guest did not end within {PATIENCE:?}, and is killed");
+            let _ = rustix::process::kill_process(hurry, rustix::process::Signal::KILL);
+        }
+    });
     let (mut tally, mut ended, mut last) = (Tally::default(), BTreeMap::new(), Vec::new());
     if let Some(console) = child.stdout.take() {
         for line in BufReader::new(console).split(b'\n') {
@@ -121,6 +139,7 @@ fn boot(parts: &Parts, guest: Guest, programs: &BTreeMap<String, PathBuf>) -> Ou
         }
     }
     let status = child.wait()?;
+    drop(over.0);
     let totals = tally.totals();
     println!(
         "  {}: {} passed, {} failed, {} skipped",

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use super::decide::InPlaceReason;
 use crate::error::{Error, Result};
 use crate::locator::Ssd;
+use crate::locator::space::{self, Refused};
 use crate::process::Owner;
 
 /// An open file whose bytes are to be replaced. Until [`begin`](Self::begin) it is untouched.
@@ -62,7 +63,8 @@ impl InPlace {
         // there are kept, so that nobody takes the room meanwhile.
         let zeroed = self.ssd.file().watchers().around(0..u64::MAX, || match whole {
             0 => Ok(()),
-            _ => rustix::fs::fallocate(fd, FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE, 0, whole),
+            // Holes of the old file may be more than there is room for: then it is cut, below.
+            _ => space::reserve(&fd, FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE, 0..whole),
         });
         if zeroed.is_err() {
             self.ssd.set_len(0)?;
@@ -76,12 +78,13 @@ impl InPlace {
         if len == 0 {
             return Ok(());
         }
-        match rustix::fs::fallocate(self.fd(), FallocateFlags::KEEP_SIZE, 0, len) {
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
-            Err(e) => {
+        match space::reserve(&self.fd(), FallocateFlags::KEEP_SIZE, 0..len) {
+            Ok(()) | Err(Refused { errno: Errno::OPNOTSUPP | Errno::NOSYS, .. }) => Ok(()),
+            Err(refused) => {
                 // Gives back what was reserved beyond the end. The error counts, whatever becomes of this.
                 let _ = rustix::fs::ftruncate(self.fd(), old_len);
-                Err(Error::os("reserve space for", e.raw_os_error(), self.shown())
+                Err(refused
+                    .error(self.ssd.path())
                     .advice(format!("nothing was changed; it would be written in place, because {}", self.reason)))
             }
         }
@@ -103,10 +106,6 @@ impl InPlace {
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.ssd.file().cached_fd()
-    }
-
-    fn shown(&self) -> String {
-        self.ssd.path().display().to_string()
     }
 }
 

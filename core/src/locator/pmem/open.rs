@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, Stat};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::Errno;
 
 use super::PmemOptions;
 use crate::error::{Error, ErrorKind, Result};
+use crate::locator::space::{self, Refused};
 use crate::locator::watch::Watchers;
 use crate::locator::{extend, folder_of, watch};
 use crate::memory::{MemoryRange, Region, Sharing, WriteBack};
@@ -49,10 +50,9 @@ pub(super) fn map(path: &Path, options: PmemOptions) -> Result<Mapped> {
 }
 
 /// Has a file's blocks where it has holes. Its length stays as it is. A file system that cannot reserve does nothing.
-pub(super) fn reserve_blocks(file: &OwnedFd, range: std::ops::Range<u64>) -> Result<(), Errno> {
-    let Some(len) = range.end.checked_sub(range.start).filter(|len| *len > 0) else { return Ok(()) };
-    match retry_on_intr(|| rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, range.start, len)) {
-        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+pub(super) fn reserve_blocks(file: &OwnedFd, range: std::ops::Range<u64>) -> Result<(), Refused> {
+    match space::reserve(file, FallocateFlags::KEEP_SIZE, range) {
+        Err(Refused { errno: Errno::OPNOTSUPP | Errno::NOSYS, .. }) => Ok(()),
         other => other,
     }
 }
@@ -105,7 +105,7 @@ impl<'a> Opened<'a> {
             let watchers = watch::of((self.stat.st_dev, self.stat.st_ino));
             // Where the file system cannot reserve, such a file gets its blocks on the first touch, which a full one answers
             // with SIGBUS.
-            extend::reserve(&self.fd, &watchers, 0..len).map_err(|e| self.os("reserve space for", e).offset(len))?;
+            extend::reserve(&self.fd, &watchers, 0..len).map_err(|refused| refused.error(self.path).offset(len))?;
             rustix::fs::fsync(&self.fd).map_err(|e| self.os("sync", e))?;
         }
         Ok(len)
