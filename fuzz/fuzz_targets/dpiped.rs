@@ -48,7 +48,7 @@ static SCENE: LazyLock<Scene> = LazyLock::new(|| {
         mapped_bytes: 16 << 20,
         mapped_bytes_per_uid: 64 << 20,
         all_mapped_bytes: 64 << 20,
-        hello_ms: 300,
+        hello_ms: 10_000,
         ..Limits::default()
     };
     let config = Config { limits, log: Log::to(std::io::sink()), ..Config::default() };

@@ -213,10 +213,10 @@ const HELLO: &[u8] = br#"{"ask":"hello","version":1,"name":"raw"}"#;
 
 #[test]
 fn who_is_turned_away_hears_why_and_is_not_reset() {
-    let full = Service::start(&["--clients", "2", "--hello-ms", "2000"]);
+    let full = Service::start(&["--clients", "2", "--hello-ms", "20000"]);
     let _others = (full.client(), full.client());
     let me = rustix::process::getuid().as_raw();
-    let closed = Service::start(&["--allow-uid", &(me + 1).to_string(), "--hello-ms", "2000"]);
+    let closed = Service::start(&["--allow-uid", &(me + 1).to_string(), "--hello-ms", "20000"]);
     for (socket, said) in [(&full.socket, "2 clients are connected"), (&closed.socket, "--allow-uid")] {
         for turn in 0..100u64 {
             let raw = Raw::connect(socket);

@@ -98,7 +98,7 @@ fn whatever_bytes_say_the_service_lives_and_serves_others() {
     let mut command = std::process::Command::new("sh");
     command.args(["-c", "ulimit -f 65536; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_dpiped"), "--socket"]).arg(&socket);
     let limits = "--clients 16 --clients-per-uid 12 --pipes 8 --transfers 2000 --descriptors 64 --mapped-bytes 16M \
-                  --all-mapped-bytes 64M --hello-ms 300";
+                  --all-mapped-bytes 64M --hello-ms 10000";
     command.args(limits.split_whitespace());
     let service = Service::of(command, socket, dir);
     let (pid, world) = (service.child.id(), World { socket: service.socket.clone(), dir: scene::disk().to_path_buf() });

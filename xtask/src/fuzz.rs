@@ -20,8 +20,9 @@ pub(crate) fn run(args: &[String]) -> Outcome<()> {
     }
     let mut steps = Steps::default();
     for target in targets {
-        let limit = format!("-max_total_time={seconds}");
-        steps.run(&target, || finish(&mut nightly_cargo(&["fuzz", "run", &target, "--", &limit])));
+        // Long inputs from the beginning: a conversation with a service is many steps.
+        let options = [&format!("-max_total_time={seconds}"), "-len_control=0"];
+        steps.run(&target, || finish(nightly_cargo(&["fuzz", "run", &target, "--"]).args(options)));
     }
     steps.finish()
 }

@@ -2,9 +2,12 @@
 //! sends its bytes late, or not at all. The socket is a real one; a thread that sleeps beside it for ever exceeds the steps
 //! that a schedule may take.
 
-use super::ConnectFd;
+use rustix::net::SendFlags;
+
+use super::{ConnectFd, Request};
 use crate::runtime::schedules::over;
 use crate::runtime::schedules::places::{Far, dram, runtime, span};
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, thread};
 use datapipes_testkit::schedules;
 
@@ -52,4 +55,44 @@ fn several_threads_take_each_completion_beside_one_that_waits_by_itself() {
 #[test]
 fn several_threads_take_each_completion_of_a_device_that_rings_none() {
     schedules(|| takers(&Far::evented("a", None), [1, 2, 1], 0));
+}
+
+/// Says that it was dropped.
+struct Gone(Arc<AtomicBool>);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_pipe_that_is_ended_while_it_takes_requests_leaves_nothing() {
+    schedules(|| {
+        let far = Far::evented("a", None);
+        // One part is out at a time: others are held back when it ends.
+        let (runtime, near) = (runtime(1), dram(4096));
+        let hardware = far.device.run();
+        let gone = Arc::new(AtomicBool::new(false));
+        let ask = ConnectFd { depth: Some(4), ..ConnectFd::default() };
+        let (socket, given) = runtime.give_fd(&far, &near, &ask, Box::new(Gone(gone.clone()))).unwrap();
+        let sender = thread::spawn(move || {
+            for token in 0..3 {
+                let message = Request { token, span: span(token, 3) }.to_bytes();
+                // Refused once it has ended.
+                let _ = rustix::net::send(&socket, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+                thread::yield_now();
+            }
+        });
+        thread::yield_now();
+        given.end();
+        sender.join().unwrap();
+        runtime.drain();
+        assert!(near.lease_mut().is_ok(), "a lease was left behind");
+        assert_eq!(runtime.report().under_way, 0);
+        // The coordinator forgets it when it sees that its socket is shut, or with the runtime.
+        drop(runtime);
+        assert!(gone.load(Ordering::SeqCst) && given.pipe().is_none(), "the pipe is still there");
+        over([(&far, hardware)]);
+    });
 }
