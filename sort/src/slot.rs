@@ -92,6 +92,15 @@ pub(crate) struct Slots {
     pub(crate) carry: usize,
 }
 
+impl Slots {
+    /// Whether what is left of one slot is kept on the heap for the next one, which may be the shortest of them: there it
+    /// must have room.
+    fn carries(&self, len: usize) -> bool {
+        let shortest = self.each.iter().map(|(_, len)| *len).min().unwrap_or(0);
+        len <= self.carry && len + ALIGN + SLACK <= shortest
+    }
+}
+
 /// Fills one slot after another.
 pub(crate) struct Filler<'a, L> {
     layout: &'a L,
@@ -317,7 +326,7 @@ impl<'a, L: Layout> Filler<'a, L> {
         let mut tail = Tail { stretches: s.tail.clone(), place: Place::Nowhere };
         if let Some(first) = tail.stretches.first() {
             let len = tail.len();
-            tail.place = if len <= self.slots.carry && s.entries > 0 {
+            tail.place = if self.slots.carries(len) && s.entries > 0 {
                 Place::Heap(s.arena.range(first.start, len)?.lease()?.to_vec())
             } else {
                 Place::Pool(s.arena.memory().at() + first.start)
@@ -334,7 +343,7 @@ impl<'a, L: Layout> Filler<'a, L> {
             &self.feed.current,
             format!("a record is longer than the {most} bytes that memory has for one"),
         )
-        .advice("give more memory with -S")
+        .advice("give more memory with -S, or let fewer threads share it (--parallel)")
     }
 
     /// Parses a stretch, or leaves it for the next slot if this one is full.

@@ -171,6 +171,27 @@ fn a_line_as_long_as_the_memory_allows() {
     }
 }
 
+/// A long line takes all slots together; what is left when short ones fill those is more than a slot.
+#[test]
+fn long_lines_before_short_ones_with_many_threads() {
+    let seed = seed(412);
+    let random = &mut Random(seed);
+    let mut text = Vec::new();
+    for _ in 0..6 {
+        text.extend(lines_of(random, 2_300_000, |_| 2_300_000));
+        text.extend(lines_of(random, 1_400_000, |_| 1));
+    }
+    text.extend(lines_of(random, 3 * MIB, |_| 0));
+    let expected = sort_lines(&text, false);
+    for threads in [1, 3, 8, 16, 64] {
+        let folder = Folder::new();
+        let input = folder.put("in/a", &text);
+        let job = SortJob { threads, memory_bytes: 16 * MIB as u64, ..folder.job(lines(), &[input]) };
+        sort(job).unwrap_or_else(|e| panic!("seed {seed}, {threads} threads: {e}"));
+        assert_same(&folder.sorted(), &expected, &format!("seed {seed}, {threads} threads"));
+    }
+}
+
 #[test]
 fn many_long_lines_in_little_memory() {
     let seed = seed(300);
