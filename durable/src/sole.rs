@@ -3,6 +3,7 @@
 use std::fs::{File, TryLockError};
 use std::path::Path;
 
+use datapipes_core::process::Owner;
 use datapipes_core::{Error, ErrorKind, Result};
 
 /// The name of the file that is locked.
@@ -10,7 +11,10 @@ const NAME: &str = ".lock";
 
 /// The sole right to write to a folder. The kernel takes it back with the process, whatever happens to that.
 #[derive(Debug)]
-pub(crate) struct Sole(#[allow(dead_code, reason = "the lock lives as long as the open file")] File);
+pub(crate) struct Sole {
+    file: File,
+    owner: Owner,
+}
 
 impl Sole {
     /// Takes the right, or says that somebody has it.
@@ -19,12 +23,21 @@ impl Sole {
         let fail = |e: &std::io::Error| Error::io("lock", e, path.display().to_string());
         let file = File::options().create(true).append(true).open(&path).map_err(|e| fail(&e))?;
         match file.try_lock() {
-            Ok(()) => Ok(Sole(file)),
+            Ok(()) => Ok(Sole { file, owner: Owner::here() }),
             Err(TryLockError::WouldBlock) => {
                 let why = format!("{}: another writer has it", folder.display());
                 Err(Error::new(ErrorKind::Busy, "lock", why).advice("close the other one, or use another folder"))
             }
             Err(TryLockError::Error(e)) => Err(fail(&e)),
+        }
+    }
+}
+
+impl Drop for Sole {
+    fn drop(&mut self) {
+        // Children share the open file, and with it the lock: it ends here, though they live on; and not with one of them.
+        if self.owner.is_here() {
+            let _ = self.file.unlock();
         }
     }
 }

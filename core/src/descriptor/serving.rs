@@ -200,6 +200,10 @@ impl Serving {
 
     /// Takes no further request. What is under way goes on; the other end hears no more.
     pub(super) fn end(&self) {
+        // The socket is the parent's, too.
+        if self.pipe.check_process("end").is_err() {
+            return;
+        }
         self.closed.store(true, Ordering::SeqCst);
         // The coordinator sees a socket that is shut, and forgets it. It fails only where the other end is gone already.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
