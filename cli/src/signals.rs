@@ -70,6 +70,13 @@ pub(crate) fn catch(waits_for: WaitsFor) -> Control {
     control
 }
 
+/// To be called before a child is started: a parent may have chosen to ignore SIGCHLD, and then the kernel leaves nothing of
+/// a child to wait for. GNU sort does the same.
+pub(crate) fn keep_children() {
+    // SAFETY: signal may be called in any state; no handler is installed.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+}
+
 extern "C" fn handle(signal: libc::c_int) {
     let first = ARRIVED.compare_exchange(0, signal, SeqCst, SeqCst).is_ok();
     if let Some(control) = WORK.get() {

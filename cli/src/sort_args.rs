@@ -100,9 +100,13 @@ pub(crate) struct Parsed {
 }
 
 impl Parsed {
-    /// The largest of all -S, as GNU takes it.
-    pub(crate) fn buffer_bytes(&self, physical_bytes: u64) -> Option<u64> {
-        self.buffer_sizes.iter().map(|size| size.resolve(physical_bytes)).max()
+    /// The largest of all -S, as GNU takes it; an error where one is a percentage that comes to 2^64 bytes or more.
+    pub(crate) fn buffer_bytes(&self, physical_bytes: u64) -> Result<Option<u64>, UsageError> {
+        let resolve = |size: &BufferSize| match (size.resolve(physical_bytes), size) {
+            (None, BufferSize::Percent(percent)) => Err(trouble(format!("-S argument '{percent}%' too large"))),
+            (bytes, _) => Ok(bytes),
+        };
+        self.buffer_sizes.iter().map(resolve).try_fold(None, |largest, bytes| Ok(largest.max(bytes?)))
     }
 
     /// Bytes of a record, where all have the same.

@@ -63,6 +63,7 @@ fn time(t: libc::timeval) -> f64 {
 pub(crate) fn run(command: &mut Command) -> Result<(Usage, String)> {
     let shown = command.get_program().to_string_lossy().into_owned();
     let started = Instant::now();
+    signals::keep_children();
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(|e| Error::io("run", &e, shown.clone()))?;
     let stdout = child.stdout.take();

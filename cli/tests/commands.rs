@@ -168,6 +168,32 @@ fn lines_are_sorted_as_by_the_system() {
 }
 
 #[test]
+fn runs_are_compressed_by_the_program_that_is_named() {
+    let folder = folder();
+    let (input, sorted) = (folder.path("input"), folder.path("sorted"));
+    good(dpipe().args(["gen", "lines", "40M"]).arg(&input));
+    let sort = |options: &[&str]| {
+        let mut command = dpipe();
+        command.args(["sort", "-S16M", "-T"]).arg(folder.at()).args(options).arg(&input).arg("-o").arg(&sorted);
+        command
+    };
+    good(&mut sort(&[]));
+    let expected = fs::read(&sorted).unwrap();
+    for options in [["--compress-program=gzip", "-s"], ["--compress-program", "gzip"]] {
+        fs::remove_file(&sorted).unwrap();
+        good(&mut sort(&options));
+        assert!(fs::read(&sorted).unwrap() == expected, "{options:?}");
+    }
+    let error = bad(&mut sort(&["--compress-program=/no/such"]), 2);
+    assert!(error.contains("/no/such") && error.contains("No such file"), "{error}");
+    let error = bad(&mut sort(&["--compress-program=false"]), 2);
+    assert!(error.contains("'false' terminated abnormally"), "{error}");
+    let error = bad(&mut sort(&["--compress-program=gzip", "--u64"]), 2);
+    assert!(error.contains("runs of numbers are not compressed"), "{error}");
+    assert!(fs::read(&sorted).unwrap() == expected, "an output that was there stays when a sort fails");
+}
+
+#[test]
 fn sort_says_what_is_in_order_by_its_exit_code() {
     let folder = folder();
     let (good_file, bad_file) = (folder.path("good"), folder.path("bad"));

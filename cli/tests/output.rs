@@ -235,6 +235,7 @@ sys.stdin.read()
     let mut holder = holder.spawn().unwrap();
     let mut held = [0; 5];
     if holder.stdout.take().unwrap().read_exact(&mut held).is_err() {
+        holder.wait().unwrap();
         println!("SKIPPED: a_lease_of_another_process_ends_in_place: no lease can be had here");
         return;
     }

@@ -462,6 +462,9 @@ pub struct Counters {
     /// Requests that the file system refused past the page cache, though it opened the file for that; they were made
     /// again through it.
     pub direct_refused: u64,
+    /// Requests that the kernel gave back undone, twice, because it had no thread to carry them out; whoever took the answer
+    /// carried them out.
+    pub queue_refused: u64,
     /// The most requests outstanding at once.
     pub max_outstanding: u64,
     /// Time during which the mover had work, in nanoseconds (transfers below 64 KiB on a core are counted, not timed).
@@ -487,6 +490,7 @@ impl Counters {
         self.short_finished += other.short_finished;
         self.retries += other.retries;
         self.direct_refused += other.direct_refused;
+        self.queue_refused += other.queue_refused;
         self.max_outstanding = self.max_outstanding.max(other.max_outstanding);
         self.busy_ns += other.busy_ns;
         self.wrong_core += other.wrong_core;

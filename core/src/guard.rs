@@ -51,6 +51,8 @@ pub enum Foreign {
     Mover,
     /// Somebody who watches a file.
     Watch,
+    /// The storage of a log.
+    Storage,
     /// A fault injector of a test.
     Faults,
     /// The work of a thread.
@@ -68,6 +70,7 @@ impl fmt::Display for Foreign {
             Foreign::Destructor => "a destructor",
             Foreign::Mover => "a mover",
             Foreign::Watch => "a watch of a file",
+            Foreign::Storage => "the storage of a log",
             Foreign::Faults => "a fault injector",
             Foreign::Thread => "a thread",
         })

@@ -18,7 +18,8 @@ pub(crate) const LAST: u64 = i64::MAX as u64;
 ///
 /// The fields have names because three integers side by side get swapped (CIDR'23, section 5.2, takes them by position).
 /// Any numbers make a span. A pipe refuses one that does not lie within its ends, as `OutOfRange`, before anything moves:
-/// memory ends with its length, and every other place at 2^63 - 1, beyond which the kernel has no offsets.
+/// memory ends with its length, and every other place at 2^63 - 1, beyond which the kernel has no offsets. From a file to itself
+/// it must not overlap itself either (`InvalidInput`; within memory, `Busy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Span {
     /// Offset in the source locator, in bytes.
@@ -58,14 +59,24 @@ impl Span {
 pub(crate) struct Bounds {
     pub(crate) source: u64,
     pub(crate) target: u64,
+    /// Both ends are one file: a span that overlaps itself there would read what it wrote, and may never come to an end.
+    /// (Memory needs no such check: its leases exclude each other.)
+    pub(crate) one_file: bool,
 }
 
 impl Bounds {
-    /// The span as one that lies within; `None` where it does not.
+    /// The span as one that lies within, and not over itself; `None` where it does not.
     #[inline]
     pub(crate) fn check(self, span: Span) -> Option<Bounded> {
         let within = |at: u64, end: u64| at.checked_add(span.len).is_some_and(|last| last <= end);
-        (within(span.source, self.source) && within(span.target, self.target)).then_some(Bounded(span))
+        let fits = within(span.source, self.source) && within(span.target, self.target);
+        (fits && !self.is_over_itself(span)).then_some(Bounded(span))
+    }
+
+    /// Whether the bytes that a span reads are bytes that it writes.
+    #[inline]
+    pub(crate) fn is_over_itself(self, span: Span) -> bool {
+        self.one_file && span.len > 0 && span.source.abs_diff(span.target) < span.len
     }
 }
 
@@ -111,10 +122,16 @@ mod tests {
             for target in AWKWARD {
                 for len in AWKWARD {
                     for end in AWKWARD {
-                        let (span, bounds) = (Span { source, target, len }, Bounds { source: end, target: LAST });
+                        let (span, bounds) =
+                            (Span { source, target, len }, Bounds { source: end, target: LAST, one_file: false });
                         let fits = |at: u64, end: u64| u128::from(at) + u128::from(len) <= u128::from(end);
                         let within = fits(source, end) && fits(target, LAST);
                         assert_eq!(bounds.check(span).is_some(), within, "{span:?} in {bounds:?}");
+                        let bounds = Bounds { one_file: true, ..bounds };
+                        let last = |at: u64| u128::from(at) + u128::from(len);
+                        let apart = last(source) <= u128::from(target) || last(target) <= u128::from(source);
+                        let expected = within && (apart || len == 0);
+                        assert_eq!(bounds.check(span).is_some(), expected, "{span:?} in {bounds:?}");
                     }
                 }
             }

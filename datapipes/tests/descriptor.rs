@@ -303,6 +303,44 @@ fn a_descriptor_that_is_closed_ends_its_pipe_and_loses_no_byte() {
     assert!(target.lease().unwrap()[..] == bytes[..]);
 }
 
+#[test]
+fn a_pipe_that_its_giver_ends_stops_what_was_not_begun() {
+    let runtime = Runtime::start(&Machine::discover()).unwrap();
+    let bytes = pattern(8 << 20);
+    let (memory, file) = (memory_of(&bytes), file_of(&bytes));
+    let into = Dram::allocate(bytes.len()).unwrap();
+    let (copy, target) = (Ssd::unlinked_in(dir()).unwrap(), Ssd::unlinked_in(dir()).unwrap());
+    let pairs: [(&dyn Locator, &dyn Locator); 4] =
+        [(&memory, &into), (&file, &into), (&memory, &target), (&file, &copy)];
+    for (source, over) in pairs {
+        for turn in 0..20u64 {
+            let mut ask = ConnectFd::default();
+            // A byte a second, which never ends; or as fast as can be, while it is ended.
+            let slow = turn % 2 == 0;
+            ask.connect.service.at_most = slow.then_some(1.0);
+            let (told, ended) = std::sync::mpsc::channel::<()>();
+            let (socket, given) = runtime.give_fd(source, over, &ask, Box::new(std::sync::Mutex::new(told))).unwrap();
+            for token in 0..8 {
+                let span = Span { source: token << 20, target: token << 20, len: 1 << 20 };
+                let request = Request { token, span }.to_bytes();
+                until(socket.as_fd(), PollFlags::OUT);
+                rustix::net::send(&socket, &request, rustix::net::SendFlags::NOSIGNAL).unwrap();
+            }
+            std::thread::sleep(std::time::Duration::from_micros(turn * 200));
+            given.end();
+            // Its keeper is dropped when nothing of it is left.
+            let outcome = ended.recv_timeout(std::time::Duration::from_secs(60));
+            assert_eq!(outcome, Err(std::sync::mpsc::RecvTimeoutError::Disconnected), "turn {turn}: it does not end");
+            assert!(given.pipe().is_none());
+        }
+        runtime.drain();
+        assert_eq!(runtime.report().under_way, 0);
+    }
+    // The leases are gone with the transfers.
+    memory.lease_mut().unwrap().fill(1);
+    into.lease_mut().unwrap().fill(1);
+}
+
 /// The straightforward flavor from a descriptor: "encapsulating lines 15 - 28 into a transfer method" (section 5.2).
 fn transfer(pipe: &PipeFd, span: Span) -> datapipes::Result<()> {
     until(pipe.as_fd(), PollFlags::OUT);

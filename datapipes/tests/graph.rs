@@ -244,8 +244,8 @@ fn every_stage_of_every_item_runs_once_after_what_it_depends_on() {
                 seen.done[at][stage] = true;
                 // The last of its users gives a buffer back.
                 for set in 0..sets.len() {
-                    let users = shapes.iter().enumerate().filter(|(_, shape)| shape.uses.contains(&set));
-                    if users.map(|(stage, _)| seen.done[at][stage]).all(|done| done) {
+                    let mut users = shapes.iter().enumerate().filter(|(_, shape)| shape.uses.contains(&set));
+                    if users.all(|(stage, _)| seen.done[at][stage]) {
                         seen.held[set].iter_mut().for_each(|held| *held = held.filter(|item| *item != at as u64));
                     }
                 }

@@ -219,6 +219,36 @@ fn a_descriptor_serves_with_whatever_flags_it_was_opened() {
     }
 }
 
+/// The kernel finishes short requests of io_uring itself, and puts the rest in the wrong place where a server was short.
+#[test]
+fn a_server_that_answers_short_costs_no_byte() {
+    let name = "a_server_that_answers_short_costs_no_byte";
+    let mounted = match Mounted::answering_short(here()) {
+        Ok(mounted) => mounted,
+        Err(why) => return println!("SKIPPED: {name}: {why}"),
+    };
+    let (machine, memory, back) = (machine(true), memory(), Dram::allocate(LEN).unwrap());
+    let whole = Span { source: 0, target: 0, len: LEN as u64 };
+    for access in [FileAccess::Auto, FileAccess::Cached, FileAccess::Direct] {
+        let Ok(ssd) = Ssd::create(mounted.path("file")).unwrap().with_access(access) else { continue };
+        machine.connect(&memory, &ssd).unwrap().transfer(whole).unwrap();
+        let written = std::fs::read(mounted.behind("file")).unwrap();
+        assert!(written == *memory.lease().unwrap(), "{access:?}: what was written");
+        back.lease_mut().unwrap().fill(0);
+        let pipe = machine.connect(&ssd, &back).unwrap();
+        pipe.transfer(whole).unwrap();
+        assert!(*memory.lease().unwrap() == *back.lease().unwrap(), "{access:?}: what was read: {}", pipe.report());
+        assert!(pipe.report().hops[0].counters.short_finished > 0, "{access:?}: it was never short");
+        assert!(pipe.route().primitives()[0].starts_with("pread"), "{}", pipe.route());
+        let copy = Ssd::create(mounted.path("copy")).unwrap();
+        machine.connect(&ssd, &copy).unwrap().transfer(whole).unwrap();
+        assert!(std::fs::read(mounted.behind("copy")).unwrap() == written, "{access:?}: what was copied");
+        let ring = Constraints { only: vec!["uring-cached".into(), "uring-direct".into()], ..Constraints::default() };
+        let refused = machine.connect_with(&ssd, &back, &ring).unwrap_err();
+        assert!(refused.to_string().contains("io_uring finishes short requests wrongly"), "{refused}");
+    }
+}
+
 #[test]
 fn a_ring_that_may_be_made_and_not_entered_is_done_without() {
     let name = "a_ring_that_may_be_made_and_not_entered_is_done_without";

@@ -454,3 +454,62 @@ fn any_span_of_caches_persistent_memory_and_stagings_is_refused_or_done_exactly(
         assert!(get_staging() == pattern(1), "{name}");
     }
 }
+
+#[test]
+fn a_file_is_moved_onto_itself_only_where_nothing_overlaps() {
+    let folder = folder();
+    let mut random = Random(seed());
+    let path = folder.path("one");
+    let bytes = pattern(4);
+    let one = file_of(&path, &bytes);
+    // Another open of it, by another name.
+    std::fs::hard_link(&path, folder.path("other")).unwrap();
+    let other = Ssd::open_rw(folder.path("other")).unwrap();
+    let machine = All::discover();
+    let runtime = Runtime::start(&machine).unwrap();
+    for only in [&["kernel-copy"][..], &[]] {
+        let deny: &[&str] = if only.is_empty() { &["kernel-copy"] } else { &[] };
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let constraints = Constraints { only: names(only), deny: names(deny), ..Constraints::default() };
+        let pipe = match machine.connect_with(&one, &other, &constraints) {
+            Ok(pipe) => pipe,
+            Err(e) => {
+                println!("SKIPPED: a_file_is_moved_onto_itself_only_where_nothing_overlaps: {only:?}: {e}");
+                continue;
+            }
+        };
+        let connect = Connect { constraints, ..Connect::default() };
+        let ask = ConnectFd { connect: connect.clone(), ..ConnectFd::default() };
+        let side = runtime.connect_with(&one, &other, &connect).unwrap();
+        let descriptor = runtime.connect_fd_with(&one, &other, &ask).unwrap();
+        for turn in 0..40 {
+            // The file stays as long as it is, so what ends does so soon; what overlaps is as long as it likes.
+            let (source, target) = (random.below(LEN), random.below(LEN));
+            let fits = LEN - source.max(target);
+            let far = source.abs_diff(target) + 1 + random.below(1 << 40);
+            let len = if turn % 2 == 0 { fits.min(source.abs_diff(target)) } else { far };
+            let span = Span { source, target, len };
+            let before = std::fs::read(&path).unwrap();
+            let outcome = match turn % 5 {
+                0 => pipe.transfer(span),
+                1 => pipe.start(span).and_then(|transfer| transfer.wait()),
+                2 => by_batch(&pipe, span),
+                3 => side.transfer(span).and_then(|handle| handle.wait()),
+                _ => by_descriptor(&descriptor, span),
+            };
+            let mut expected = before.clone();
+            if turn % 2 == 0 {
+                outcome.unwrap();
+                let (from, to, len) = (source as usize, target as usize, len as usize);
+                expected[to..to + len].copy_from_slice(&before[from..from + len]);
+            } else {
+                let e = outcome.unwrap_err();
+                assert!(
+                    e.kind() == ErrorKind::InvalidInput && e.to_string().contains("overlaps itself"),
+                    "{span:?}: {e}"
+                );
+            }
+            assert!(std::fs::read(&path).unwrap() == expected, "{only:?}, turn {turn}: {span:?}");
+        }
+    }
+}

@@ -5,6 +5,7 @@
 //!
 //! Both take the machine and the place as values, move bytes by pipes only, and check what they read.
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod checkpoint;
 pub mod log;

@@ -1,13 +1,20 @@
 //! One writer at a time for a folder.
+//!
+//! The folder itself is locked, which nobody can remove while it is used, as they could a file in it: whoever tidies up would
+//! let a second writer in. Where the file system locks no folders (some network file systems), a file `.lock` in it is locked,
+//! and must be left alone.
 
 use std::fs::{File, TryLockError};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use datapipes_core::process::Owner;
 use datapipes_core::{Error, ErrorKind, Result};
 
-/// The name of the file that is locked.
+/// The name of the file that is locked where folders cannot be.
 const NAME: &str = ".lock";
+/// How often a folder or a file may be replaced while we look at it.
+const LOOKS: usize = 16;
 
 /// The sole right to write to a folder. The kernel takes it back with the process, whatever happens to that.
 #[derive(Debug)]
@@ -19,17 +26,54 @@ pub(crate) struct Sole {
 impl Sole {
     /// Takes the right, or says that somebody has it.
     pub(crate) fn of(folder: &Path) -> Result<Sole> {
-        let path = folder.join(NAME);
-        let fail = |e: &std::io::Error| Error::io("lock", e, path.display().to_string());
-        let file = File::options().create(true).append(true).open(&path).map_err(|e| fail(&e))?;
-        match file.try_lock() {
-            Ok(()) => Ok(Sole { file, owner: Owner::here() }),
-            Err(TryLockError::WouldBlock) => {
-                let why = format!("{}: another writer has it", folder.display());
-                Err(Error::new(ErrorKind::Busy, "lock", why).advice("close the other one, or use another folder"))
-            }
-            Err(TryLockError::Error(e)) => Err(fail(&e)),
+        match lock(folder, &|| File::open(folder)) {
+            Ok(file) => Ok(Sole::held(file)),
+            Err(TryLockError::Error(e)) if locks_no_folders(&e) => Sole::by_file(folder),
+            Err(e) => Err(refusal(folder, folder, e)),
         }
+    }
+
+    fn held(file: File) -> Sole {
+        Sole { file, owner: Owner::here() }
+    }
+
+    /// The same by a file in it.
+    fn by_file(folder: &Path) -> Result<Sole> {
+        let path = folder.join(NAME);
+        let open = || File::options().create(true).append(true).open(&path);
+        lock(&path, &open).map(Sole::held).map_err(|e| refusal(folder, &path, e))
+    }
+}
+
+/// Opens and locks what has this path, and has it still when it is locked.
+fn lock(path: &Path, open: &dyn Fn() -> std::io::Result<File>) -> Result<File, TryLockError> {
+    for _ in 0..LOOKS {
+        let file = open().map_err(TryLockError::Error)?;
+        file.try_lock()?;
+        let ours = file.metadata().map_err(TryLockError::Error)?;
+        match std::fs::metadata(path) {
+            Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => return Ok(file),
+            Ok(_) => {}
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            Err(e) => return Err(TryLockError::Error(e)),
+        }
+    }
+    Err(TryLockError::WouldBlock)
+}
+
+/// What a file system says that knows locks of files only, or none.
+fn locks_no_folders(e: &std::io::Error) -> bool {
+    let cannot = [libc::EBADF, libc::EINVAL, libc::EISDIR, libc::ENOLCK, libc::ENOSYS, libc::EOPNOTSUPP];
+    e.raw_os_error().is_some_and(|errno| cannot.contains(&errno))
+}
+
+fn refusal(folder: &Path, locked: &Path, e: TryLockError) -> Error {
+    match e {
+        TryLockError::WouldBlock => {
+            let why = format!("{}: another writer has it", folder.display());
+            Error::new(ErrorKind::Busy, "lock", why).advice("close the other one, or use another folder")
+        }
+        TryLockError::Error(e) => Error::io("lock", &e, locked.display().to_string()),
     }
 }
 
@@ -62,4 +106,44 @@ pub(crate) fn make_folder(folder: &Path) -> Result<()> {
 pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
     let synced = File::open(folder).and_then(|dir| dir.sync_all());
     synced.map_err(|e| Error::io("sync", &e, folder.display().to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Lock = fn(&Path) -> Result<Sole>;
+
+    #[test]
+    fn one_at_a_time_whatever_is_locked() {
+        let dir = std::env::temp_dir().join(format!("sole-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir(&dir).unwrap();
+        for (how, lock) in [("the folder", Sole::of as Lock), ("a file", Sole::by_file as Lock)] {
+            let one = lock(&dir).unwrap();
+            let refused = lock(&dir).unwrap_err();
+            assert!(refused.kind() == ErrorKind::Busy && refused.to_string().contains("another writer"), "{how}");
+            drop(one);
+            drop(lock(&dir).unwrap());
+            // While it comes and goes, nobody has it together with another who looked at the same name.
+            let held = std::sync::atomic::AtomicU32::new(0);
+            std::thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| {
+                        for _ in 0..2000 {
+                            if let Ok(sole) = lock(&dir) {
+                                assert_eq!(held.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0, "{how}");
+                                held.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                                // Who is done may tidy up: the next one makes its own.
+                                let _ = std::fs::remove_file(dir.join(NAME));
+                                drop(sole);
+                            }
+                        }
+                    });
+                }
+            });
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(Sole::of(&dir).unwrap_err().kind(), ErrorKind::NotFound);
+    }
 }

@@ -83,7 +83,41 @@ fn what_was_saved_is_restored() {
     let writer = small.lease_mut().unwrap();
     assert_eq!(store.save(&[("small", &small)], &ALL, &mut go_on).unwrap_err().kind(), ErrorKind::Busy);
     drop(writer);
-    assert_eq!(scratch.names("made/below"), [".lock", "checkpoint-00000000000000000001"]);
+    assert_eq!(scratch.names("made/below"), ["checkpoint-00000000000000000001"]);
+}
+
+#[test]
+fn regions_of_no_bytes_are_saved_and_restored_like_others() {
+    let (scratch, machine) = (Scratch::new(), machine());
+    let store = Checkpoints::at(&machine, scratch.path("store"));
+    let full = region(1, 5000);
+    let empty = full.range(0, 0).unwrap();
+    let orders: [&[(&str, &Dram)]; 4] = [
+        &[("empty", &empty)],
+        &[("empty", &empty), ("full", &full)],
+        &[("full", &full), ("empty", &empty)],
+        &[("empty", &empty), ("none", &empty), ("full", &full)],
+    ];
+    for regions in orders {
+        let saved = store.save(regions, &ALL, &mut go_on).unwrap();
+        let checkpoint = store.open(saved.number).unwrap();
+        checkpoint.verify(&mut go_on).unwrap();
+        let restored = checkpoint.restore(&mut go_on).unwrap();
+        assert_eq!(restored.len(), regions.len());
+        for ((name, memory), (wanted, bytes)) in restored.iter().zip(regions) {
+            assert!(name == wanted && memory.len() == bytes.len() && same(memory, bytes), "{name}");
+        }
+        let into = Dram::allocate(5000).unwrap();
+        let targets: Vec<(&str, Dram)> =
+            regions.iter().map(|(name, bytes)| (*name, into.range(0, bytes.len()).unwrap())).collect();
+        let targets: Vec<(&str, &Dram)> = targets.iter().map(|(name, memory)| (*name, memory)).collect();
+        checkpoint.restore_into(&targets, &mut go_on).unwrap();
+        assert_eq!(store.restore_latest(Fallback::Refuse, &mut go_on).unwrap().number, saved.number);
+    }
+    // Another length is another region.
+    let last = store.latest().unwrap();
+    assert_eq!(last.restore_into(&[("empty", &full)], &mut go_on).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(last.restore_into(&[("full", &empty)], &mut go_on).unwrap_err().kind(), ErrorKind::InvalidInput);
 }
 
 #[test]
@@ -215,7 +249,7 @@ fn a_cancelled_save_leaves_nothing_and_memory_is_free() {
         };
         let error = store.save(&[("r", &memory)], &ALL, &mut watch).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Interrupted, "{error}");
-        assert_eq!(scratch.names("store"), [".lock"], "something is left");
+        assert_eq!(scratch.names("store"), [""; 0], "something is left");
         assert!(memory.lease_mut().is_ok(), "the device still has it");
     }
     store.save(&[("r", &memory)], &ALL, &mut go_on).unwrap();
@@ -257,7 +291,7 @@ fn short_writes_change_nothing_and_errors_leave_nothing() {
         let store = Checkpoints::at(&with(at, Verdict::Errno(errno)), scratch.path("store"));
         let error = store.save(&[("r", &memory)], &ALL, &mut go_on).unwrap_err();
         assert_eq!((error.kind(), error.raw_os_error()), (kind, Some(errno)), "{error}");
-        assert_eq!(scratch.names("store"), [".lock", "checkpoint-00000000000000000001"]);
+        assert_eq!(scratch.names("store"), ["checkpoint-00000000000000000001"]);
         assert!(memory.lease_mut().is_ok());
     }
     assert_eq!(healthy.latest().unwrap().manifest().number, 1);

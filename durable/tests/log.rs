@@ -162,7 +162,7 @@ fn segments_come_and_go() {
     log.release_before(u64::MAX).unwrap();
     assert_eq!(log.read_from(0).unwrap().last().unwrap().unwrap().number, 401);
     drop(log);
-    let files: Vec<String> = scratch.names("log").into_iter().filter(|n| n != ".lock").collect();
+    let files: Vec<String> = scratch.names("log");
     assert_eq!(files.len(), 1, "{files:?}");
 
     // A segment that is missing in the middle is noticed, and so is one of another log.
@@ -257,47 +257,83 @@ impl Case {
 }
 
 #[test]
-fn cut_at_every_byte() {
+fn a_file_that_was_cut_is_damaged_wherever_it_was_cut() {
     let (scratch, machine) = (Scratch::new(), machine());
+    let options = Options { segment_bytes: 12 << 10, batch_bytes: 4096 };
     for close in [false, true] {
         let (bytes, used, n) = small_log(&machine, &scratch.path(&format!("log-{close}")), close);
         let all = expected(n, 30);
         let case = Case { machine: machine.clone(), dir: scratch.path(&format!("case-{close}")) };
         fs::create_dir(&case.dir).unwrap();
         case.put(&bytes);
-        let file = fs::File::options().write(true).open(segment(&case.dir, 1)).unwrap();
-        let goes_on = Case { machine: machine.clone(), dir: scratch.path(&format!("goes-on-{close}")) };
-        fs::create_dir(&goes_on.dir).unwrap();
-        let (mut last, mut opened) = (n as usize, 0);
-        // From the end, so that one file serves for all. Of the header some lengths, of the frames all.
-        for cut in (4096..=used + 8).rev().chain((0..4096).rev().step_by(89)) {
+        assert_eq!(case.read(&all, "whole").unwrap(), all.len());
+        let path = segment(&case.dir, 1);
+        let file = fs::File::options().write(true).open(&path).unwrap();
+        // From the end, so that one file serves for all. Of the header and of the zeros behind the frames some lengths, of the
+        // frames all.
+        let zeros = (used + 8..bytes.len()).rev().step_by(211);
+        for cut in zeros.chain((4096..=used + 8).rev()).chain((0..4096).rev().step_by(89)) {
             let name = format!("cut at {cut} of {used}, closed {close}");
             file.set_len(cut as u64).unwrap();
-            if cut < 4096 {
-                let error = case.read(&all, &name).unwrap_err();
-                assert!(error.kind() == ErrorKind::Corrupt && error.at_offset() == Some(0), "{name}: {error}");
-                continue;
+            let place = storage(&case.machine, &case.dir);
+            let mut said = vec![open(&case.machine, &case.dir, options).map(drop).unwrap_err()];
+            if cut % 8 == 0 || cut < 4096 {
+                said.push(case.read(&all, &name).map(drop).unwrap_err());
+                said.push(examine(&case.machine, &place).map(drop).unwrap_err());
             }
-            let found = case.read(&all, &name).unwrap_or_else(|e| panic!("{name}: {e}"));
-            assert!(found <= last && last <= found + 1, "{name}: {found} after {last}");
-            // Where a record more is gone, and at the ends: the log goes on behind what is left.
-            if found < last || cut == 4096 || cut % 64 == 0 || cut > used {
-                goes_on.put(&bytes[..cut]);
-                let options = Options { segment_bytes: 12 << 10, batch_bytes: 4096 };
-                let log = open(&goes_on.machine, &goes_on.dir, options).unwrap_or_else(|e| panic!("{name}: {e}"));
-                let more = Record { number: found as u64 + 1, payload: format!("after {cut}").into_bytes() };
-                assert_eq!(log.append_durable(&more.payload).unwrap(), more.number, "{name}");
-                log.close().unwrap();
-                let mut wanted = all[..found].to_vec();
-                wanted.push(more);
-                assert_eq!(read(&goes_on.machine, &goes_on.dir).unwrap(), wanted, "{name}");
-                opened += 1;
+            for error in said {
+                let wanted = if cut < 4096 { 0 } else { cut as u64 };
+                assert_eq!((error.kind(), error.at_offset()), (ErrorKind::Corrupt, Some(wanted)), "{name}: {error}");
             }
-            last = found;
+            assert!(fs::read(&path).unwrap() == bytes[..cut], "{name}: it was changed");
+            assert!(!segment(&case.dir, 2).exists(), "{name}: it went on");
+            // What is left can still be read, up to the cut.
+            if cut >= 4096 && cut % 8 == 0 {
+                let left: Vec<Record> =
+                    Records::open(&case.machine, &place, 0).unwrap().map_while(Result::ok).collect();
+                assert!(left[..] == all[..left.len()] && (cut < used || left == all), "{name}");
+            }
         }
-        assert_eq!(last, 0, "cut behind the header, nothing is left");
-        assert!(opened > 10);
     }
+}
+
+#[test]
+fn an_older_segment_that_was_cut_is_noticed_when_the_log_is_opened() {
+    let (scratch, machine) = (Scratch::new(), machine());
+    let options = Options { segment_bytes: 12 << 10, batch_bytes: 4096 };
+    let log = open(&machine, &scratch.0, options).unwrap();
+    for number in 1..=12 {
+        log.append_durable(&record(number, 2000)).unwrap();
+    }
+    log.close().unwrap();
+    let path = segment(&scratch.0, 1);
+    assert!(segment(&scratch.0, 2).exists());
+    // Zeros behind its last frame.
+    fs::File::options().write(true).open(&path).unwrap().set_len((12 << 10) - 1).unwrap();
+    let error = open(&machine, &scratch.0, options).map(drop).unwrap_err();
+    assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains("it was cut"), "{error}");
+}
+
+#[test]
+fn one_writer_at_a_time_whoever_tidies_up() {
+    let (scratch, machine) = (Scratch::new(), machine());
+    let dir = scratch.path("log");
+    let log = open(&machine, &dir, Options::default()).unwrap();
+    log.append_durable(b"one").unwrap();
+    // What is hidden in the folder is removed, as some do who look for files that are left over.
+    for name in scratch.names("log").into_iter().filter(|name| name.starts_with('.')) {
+        fs::remove_file(dir.join(name)).unwrap();
+    }
+    let error = open(&machine, &dir, Options::default()).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    // By another name it is the same folder.
+    std::os::unix::fs::symlink(&dir, scratch.path("other")).unwrap();
+    assert_eq!(
+        open(&machine, &scratch.path("other"), Options::default()).map(drop).unwrap_err().kind(),
+        ErrorKind::Busy
+    );
+    drop(log);
+    assert_eq!(open(&machine, &dir, Options::default()).unwrap().append_durable(b"two").unwrap(), 2);
 }
 
 #[test]

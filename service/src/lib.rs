@@ -25,10 +25,17 @@
 //!   pipe exists, a service that was broken into could read and write all of that memory and those files, not more.
 //! * It cannot see other memory of the client, signal it, or outlive the client's wishes: when the connection to the service
 //!   ends, its pipes end after what is under way, and the memory is unmapped.
+//! * What a client has ends with its connection: its pipes, its memory, and all of its transfers that a device or a thread has
+//!   not begun, however long they were to be. (A connection ends when its last descriptor is closed, so a process that forks
+//!   hands it on.)
+//! * Memory, descriptors, pipes, transfers and connections are limited by client, memory and connections by user, too
+//!   ([`Limits`](server::Limits)). Not limited: space on disks, which the kernel charges to a file's owner, and the processor
+//!   time of requests, for which each client has one thread of the service.
 //! * One client cannot name another's pipes, and bytes of one never pass through memory of another. Clients share the devices
 //!   and the memory bandwidth, by class, and what the limits leave them.
 //! * What a client writes into memory that is being read ends up in the target in any mixture; nobody else is concerned.
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod client;
 mod packet;

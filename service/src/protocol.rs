@@ -13,6 +13,9 @@
 //! anything else                                        {"answer":"error","kind":1,"errno":null,"text":"..."}
 //! ```
 //!
+//! A client that is not let in, or cut off, or there when the service stops, reads an error that it did not ask for, and then
+//! the end of the connection.
+//!
 //! The kinds of errors are numbered as in [`datapipes::descriptor::wire`], by which the pipe's descriptor speaks, too.
 
 use datapipes::descriptor::wire;
@@ -87,7 +90,9 @@ pub enum PlaceSpec {
         #[serde(default)]
         len: Option<u64>,
     },
-    /// A file or a block device, with the offsets that it has.
+    /// A file or a block device, with the offsets that it has. A target that lies in memory (a memfd, tmpfs) must be sealed
+    /// against growing (`F_SEAL_GROW`), and counts as mapped memory with all of its length. A file of an overlay must be of a
+    /// mount that the service's namespace has, too.
     File {
         /// Which descriptor: one that goes through the page cache.
         fd: usize,

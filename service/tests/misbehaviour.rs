@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use datapipes::descriptor::wire::Request;
+use datapipes::descriptor::wire::{Completion, MESSAGE_BYTES, Request};
 use datapipes::{ConnectFd, ErrorKind, Pages, Span, Ssd};
 use datapipes_service::{Client, Place, SharedMemory};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -133,6 +133,79 @@ fn descriptors_that_do_not_fit_their_role_are_refused_and_closed() {
 }
 
 #[test]
+fn numbers_that_make_no_sense_are_refused_before_anything_is_done() {
+    let service = Service::start(&[]);
+    let good = Good::start(&service);
+    let raw = Raw::hello(&service.socket);
+    let before = service.with(2);
+    let bytes = pattern(MIB as usize, 3);
+    let (file, copy) = (file_of(&bytes), Ssd::unlinked_in(scene::disk()).unwrap());
+    let fds = [file.file().cached_fd(), copy.file().cached_fd()];
+    let request = |more: &str| {
+        format!(
+            r#"{{"ask":"connect","source":{{"kind":"file","fd":0}},"target":{{"kind":"file","fd":1}}{}{more}}}"#,
+            if more.is_empty() { "" } else { "," }
+        )
+    };
+    let constraints = |knob: &str| format!(r#""constraints":{{{knob}}}"#);
+    let service_of = |knob: &str| format!(r#""service":{{"class":"normal",{knob}}}"#);
+    let mut bad = Vec::new();
+    for rate in ["0", "-0.0", "-1", "1e999", "-1e999", "NaN", "null0", "\"1\"", "[]"] {
+        bad.push(constraints(&format!(r#""at_least":{rate}"#)));
+        bad.push(service_of(&format!(r#""at_least":{rate},"at_most":null"#)));
+        bad.push(service_of(&format!(r#""at_least":null,"at_most":{rate}"#)));
+    }
+    for count in ["0", "-1", "0.5", "4294967295", "4294967296", "18446744073709551616"] {
+        bad.push(constraints(&format!(r#""request_bytes":{count}"#)));
+        bad.push(constraints(&format!(r#""queue_depth":{count}"#)));
+    }
+    for depth in ["0", "-1", "1.5", "18446744073709551615", "18446744073709551616"] {
+        bad.push(format!(r#""depth":{depth}"#));
+    }
+    bad.push(constraints(r#""typical_len":-1"#));
+    bad.push(service_of(r#""at_least":2e6,"at_most":1e6"#));
+    bad.push(r#""place":-1"#.into());
+    for more in &bad {
+        let (kind, text) = raw.refused(request(more).as_bytes(), &fds);
+        // A number that is a number, and too large for what this client may have, is a matter of limits.
+        let limit = kind == ErrorKind::Busy && text.contains("--transfers");
+        assert!(kind == ErrorKind::InvalidInput || limit || kind == ErrorKind::Unsupported, "{more}: {text}");
+    }
+    service.until("refused requests leave nothing", |now| now.descriptors == before.descriptors);
+    // What is odd and makes sense is carried out, beside others: each of these moves all, by files' own threads.
+    for more in [
+        constraints(r#""request_bytes":1,"queue_depth":1"#),
+        constraints(r#""typical_len":0"#),
+        constraints(r#""typical_len":18446744073709551615"#),
+        service_of(r#""at_least":null,"at_most":1e308"#),
+        r#""place":18446744073709551615"#.into(),
+        String::new(),
+    ] {
+        let pipe = raw.pipe(&request(&more), &fds).unwrap();
+        for token in 0..2 {
+            let span = Span { source: 4096 * token, target: 4 * token, len: 4 };
+            rustix::net::send(&pipe, &Request { token, span }.to_bytes(), SendFlags::NOSIGNAL).unwrap();
+        }
+        for _ in 0..2 {
+            let patience = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
+            assert_eq!(poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&patience)), Ok(1), "{more}: no answer");
+            let mut message = [0; MESSAGE_BYTES];
+            let (len, _) = rustix::net::recv(&pipe, &mut message, RecvFlags::empty()).unwrap();
+            Completion::from_bytes(&message[..len]).unwrap().result.unwrap();
+        }
+        assert_eq!(scene::content(&copy, 8), [&bytes[..4], &bytes[4096..4100]].concat(), "{more}");
+    }
+    // A rate at which nothing ever moves holds nobody up, and ends with its client.
+    let never = raw.pipe(&request(&service_of(r#""at_least":null,"at_most":1e-300"#)), &fds).unwrap();
+    let span = Span { source: 0, target: 0, len: MIB };
+    rustix::net::send(&never, &Request { token: 0, span }.to_bytes(), SendFlags::NOSIGNAL).unwrap();
+    service.until("it is under way", |now| now.runtime["under_way"].as_u64() > Some(0));
+    drop(raw);
+    service.until("it goes with its client", |now| now.connected == before.connected - 1);
+    assert!(good.stop() > 4);
+}
+
+#[test]
 fn who_does_not_speak_the_protocol_is_told_and_cut_off() {
     let service = Service::start(&["--hello-ms", "50"]);
     let good = Good::start(&service);
@@ -146,7 +219,8 @@ fn who_does_not_speak_the_protocol_is_told_and_cut_off() {
         assert!(raw.answer().is_none(), "it hangs up after {:?}", String::from_utf8_lossy(first));
     }
     let silent = Raw::connect(&service.socket);
-    assert!(silent.answer().is_none(), "who says nothing is cut off");
+    let said = silent.answer().unwrap().into_result().unwrap_err();
+    assert!(said.to_string().contains("said nothing for 50 ms") && silent.answer().is_none(), "{said}");
     // Later, half a message and one that is too long are errors of that request alone.
     let raw = Raw::hello(&service.socket);
     assert_eq!(raw.refused(&MEMORY_TO_MEMORY[..40], &[]).0, ErrorKind::InvalidInput);

@@ -195,6 +195,8 @@ pub(crate) struct Engine<'a, L> {
     pub(crate) machine: &'a Machine,
     pub(crate) layout: &'a L,
     pub(crate) settings: Settings,
+    /// What the settings said before the system refused to map so much.
+    memory_asked_bytes: u64,
     pub(crate) control: &'a Control,
     pub(crate) budget: Budget,
     /// Bytes of all inputs, where that is known.
@@ -214,6 +216,7 @@ impl<'a, L: Layout> Engine<'a, L> {
         work: &Work<'_>,
     ) -> Result<Self> {
         let mut settings = settings;
+        let memory_asked_bytes = settings.memory_bytes;
         loop {
             let mut budget = Budget::new(settings.memory_bytes, settings.threads, work.total)?;
             let fits = fits(layout, &budget, work);
@@ -235,7 +238,18 @@ impl<'a, L: Layout> Engine<'a, L> {
             };
             let memory = Dram::from_pool(&pool, budget.pool)?;
             let (total, movements) = (work.total, Movements::default());
-            return Ok(Engine { machine, layout, settings, control, budget, total, fits, memory, movements });
+            return Ok(Engine {
+                machine,
+                layout,
+                settings,
+                memory_asked_bytes,
+                control,
+                budget,
+                total,
+                fits,
+                memory,
+                movements,
+            });
         }
     }
 
@@ -293,6 +307,7 @@ impl<'a, L: Layout> Engine<'a, L> {
     pub(crate) fn report(&self) -> SortReport {
         SortReport {
             memory_bytes: self.settings.memory_bytes,
+            memory_asked_bytes: self.memory_asked_bytes,
             threads: self.budget.threads as u64,
             ..SortReport::default()
         }

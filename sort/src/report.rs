@@ -105,6 +105,8 @@ pub struct SortReport {
     pub merge_passes: u64,
     /// The memory budget, in bytes.
     pub memory_bytes: u64,
+    /// The memory that was asked for, in bytes: more than the budget where the system refused to map it.
+    pub memory_asked_bytes: u64,
     /// Bytes that long records took beyond the budget in a merge, where two records that are compared do not fit it.
     pub memory_excess_bytes: u64,
     /// Threads that sorted and merged.
@@ -227,6 +229,14 @@ impl fmt::Display for SortReport {
             self.memory_bytes >> 20,
             self.threads
         )?;
+        if self.memory_asked_bytes > self.memory_bytes {
+            let asked = self.memory_asked_bytes >> 20;
+            writeln!(f, "  memory   {asked} MiB were asked for, and the system refused to map so much")?;
+        }
+        if self.memory_excess_bytes > 0 {
+            let excess = self.memory_excess_bytes;
+            writeln!(f, "  memory   {excess} bytes more, for records that are too long to be compared within it")?;
+        }
         writeln!(f, "  planned  {}", self.plan)?;
         for phase in &self.phases {
             writeln!(f, "  {:<8} {:.2} s", phase.name, phase.seconds)?;

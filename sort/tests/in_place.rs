@@ -80,7 +80,7 @@ fn of_equal_records_one_is_kept_in_place() {
     let folder = Folder::new();
     let bytes: Vec<u8> = Random(seed(301)).bytes(200_000).iter().flat_map(|b| [b % 7; RECORD]).collect();
     let [one, two] = two_names(&folder, &bytes);
-    let job = SortJob { unique: true, ..folder.job(Format::SORT_BENCHMARK, &[two.clone()]) };
+    let job = SortJob { unique: true, ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&two)) };
     sort(onto(&one, job)).unwrap();
     assert_same(&fs::read(&two).unwrap(), &sort_records(&bytes, &Format::SORT_BENCHMARK, true), "unique");
 }

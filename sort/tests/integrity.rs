@@ -194,6 +194,26 @@ fn spilling_where_space_cannot_be_reserved() {
 }
 
 #[test]
+fn a_server_that_answers_short_costs_no_record() {
+    let name = "a_server_that_answers_short_costs_no_record";
+    let seed = seed(92);
+    let folder = Folder::new();
+    let bytes = Random(seed).bytes(40_000_000);
+    let mounted = match Mounted::answering_short(&folder.0) {
+        Ok(mounted) => mounted,
+        Err(why) => return println!("SKIPPED: {name}: {why}"),
+    };
+    let input = mounted.path("input");
+    fs::write(mounted.behind("input"), &bytes).unwrap();
+    let expected = sort_records(&bytes, &Format::SORT_BENCHMARK, false);
+    fs::create_dir(mounted.path("spill")).unwrap();
+    spill_into(&mounted.path("spill"), &folder, &input, &expected, &format!("seed {seed}"));
+    let output = Output::to(&mounted.path("sorted")).unwrap();
+    scene::sort(SortJob { output, ..folder.job(Format::SORT_BENCHMARK, &[input]) }).unwrap();
+    scene::assert_same(&fs::read(mounted.behind("sorted")).unwrap(), &expected, &format!("seed {seed}: written there"));
+}
+
+#[test]
 fn spilling_through_fuse() {
     let seed = seed(91);
     let folder = Folder::new();

@@ -46,6 +46,29 @@ impl Mounted {
         )
     }
 
+    /// `bindfs` whose server answers a third of the requests short, as a server may, past the kernel's page cache.
+    ///
+    /// # Errors
+    /// As [`bindfs`](Self::bindfs); also where there is no C compiler.
+    pub fn answering_short(parent: impl AsRef<Path>) -> Result<Mounted, String> {
+        let folder = Folder::under(&parent).map_err(|e| format!("a folder: {e}"))?;
+        let (source, library) = (folder.path("short.c"), folder.path("short.so"));
+        std::fs::write(&source, SHORT).map_err(|e| format!("{}: {e}", source.display()))?;
+        let mut command = Command::new("cc");
+        let compiled = command.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(&source).output();
+        let compiled = compiled.map_err(|e| format!("cc: {e}"))?;
+        if !compiled.status.success() {
+            return Err(format!("cc: {}", said(&compiled)));
+        }
+        let (behind, at) = (folder.path("behind"), folder.path("mounted"));
+        for dir in [&behind, &at] {
+            std::fs::create_dir(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+        }
+        let mut command = Command::new("bindfs");
+        command.env("LD_PRELOAD", &library).args(["-o", "direct_io"]).arg(&behind).arg(&at);
+        Mounted::run(&mut command, "bindfs", at.clone(), folder)
+    }
+
     /// An ext4 of so many bytes (some of which are its own) in a file of a new folder under `parent`, by a loop device.
     ///
     /// # Errors
@@ -105,6 +128,22 @@ impl Mounted {
         self.folder.path("behind").join(name)
     }
 }
+
+/// Every third request that is long enough moves a third of its bytes.
+const SHORT: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <sys/types.h>
+#include <unistd.h>
+static unsigned calls;
+static size_t cut(size_t len) { return __sync_fetch_and_add(&calls, 1) % 3 == 2 && len > 4096 ? len / 3 : len; }
+#define READ(name) ssize_t name(int fd, void *bytes, size_t len, off_t at) {     ssize_t (*next)(int, void *, size_t, off_t) = dlsym(RTLD_NEXT, #name); return next(fd, bytes, cut(len), at); }
+#define WRITE(name) ssize_t name(int fd, const void *bytes, size_t len, off_t at) {     ssize_t (*next)(int, const void *, size_t, off_t) = dlsym(RTLD_NEXT, #name); return next(fd, bytes, cut(len), at); }
+READ(pread)
+READ(pread64)
+WRITE(pwrite)
+WRITE(pwrite64)
+"#;
 
 fn said(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);

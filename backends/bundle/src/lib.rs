@@ -14,7 +14,7 @@ use datapipes_file::FileBackend;
 /// Every backend for this machine, ready for [`Machine::new`](datapipes_core::Machine::new).
 ///
 /// It never measures and never fails: the processor's costs are those that `dpipe calibrate` left on disk, or assumed
-/// ones until it ran. Primitives that this machine lacks are in the list too, as absent, with the reason.
+/// ones until it ran; they are looked up when the first pipe is planned. Primitives that this machine lacks are in the list too, as absent, with the reason.
 ///
 /// ```
 /// use datapipes_core::topology::Topology;
@@ -23,6 +23,7 @@ use datapipes_file::FileBackend;
 /// assert_eq!(names, ["cpu", "dax", "file"]);
 /// ```
 pub fn all(topology: &Topology) -> Vec<Arc<dyn Backend>> {
-    let cpu = CpuBackend::new(topology, Calibration::load_or_assumed(topology));
+    let this_machine = topology.clone();
+    let cpu = CpuBackend::calibrated_by(topology, move || Calibration::load_or_assumed(&this_machine));
     vec![Arc::new(cpu), Arc::new(DaxBackend::new(topology)), Arc::new(FileBackend::probe())]
 }

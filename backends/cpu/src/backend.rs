@@ -1,6 +1,6 @@
 //! The backend: what the processor offers, and the movers it opens.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use datapipes_core::backend::{Ask, Backend, Knob, Mover, Offer, Primitive};
 use datapipes_core::locator::Reader;
@@ -20,13 +20,19 @@ const BYPASS_PREFETCH_BYTES: usize = 512;
 /// Moves bytes between places in memory by instructions of the caller's core.
 pub struct CpuBackend {
     instructions: Instructions,
-    calibration: Calibration,
+    calibration: LazyLock<Calibration, Box<dyn FnOnce() -> Calibration + Send>>,
 }
 
 impl CpuBackend {
     /// The processor of this topology, with these costs. Instructions count as there only where this processor's CPUID
     /// says so too.
     pub fn new(topology: &Topology, calibration: Calibration) -> CpuBackend {
+        CpuBackend::calibrated_by(topology, || calibration)
+    }
+
+    /// The same, with costs that are looked up when the first pipe is planned: a short program may plan none.
+    pub fn calibrated_by(topology: &Topology, costs: impl FnOnce() -> Calibration + Send + 'static) -> CpuBackend {
+        let calibration = LazyLock::new(Box::new(costs) as Box<dyn FnOnce() -> Calibration + Send>);
         CpuBackend { instructions: Instructions::detect(&topology.cpu), calibration }
     }
 

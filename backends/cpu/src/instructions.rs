@@ -25,9 +25,9 @@ impl Instructions {
         if features.source != "cpuid" {
             return Instructions::default();
         }
-        let here = Instructions::of_this_processor();
+        let here = CpuFeatures::of_this_processor();
         Instructions {
-            x86: here.x86,
+            x86: cfg!(target_arch = "x86_64"),
             erms: here.erms && features.erms,
             fsrm: here.fsrm && features.fsrm,
             avx2: here.avx2 && features.avx2,
@@ -36,31 +36,6 @@ impl Instructions {
             clflushopt: here.clflushopt && features.clflushopt,
             cldemote: here.cldemote && features.cldemote,
         }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    fn of_this_processor() -> Instructions {
-        let id = raw_cpuid::CpuId::new();
-        let seven = id.get_extended_feature_info();
-        let has = |bit: fn(&raw_cpuid::ExtendedFeatures) -> bool| seven.as_ref().is_some_and(bit);
-        // CLDEMOTE has no accessor in raw-cpuid: leaf 7, ECX, bit 25.
-        let leaf_7_ecx = if raw_cpuid::cpuid!(0).eax >= 7 { raw_cpuid::cpuid!(7, 0).ecx } else { 0 };
-        Instructions {
-            x86: true,
-            erms: has(raw_cpuid::ExtendedFeatures::has_rep_movsb_stosb),
-            fsrm: raw_cpuid::cpuid!(0).eax >= 7 && raw_cpuid::cpuid!(7, 0).edx >> 4 & 1 == 1,
-            // The standard library also asks whether the kernel saves the registers.
-            avx2: std::arch::is_x86_feature_detected!("avx2"),
-            avx512f: std::arch::is_x86_feature_detected!("avx512f"),
-            clwb: has(raw_cpuid::ExtendedFeatures::has_clwb),
-            clflushopt: has(raw_cpuid::ExtendedFeatures::has_clflushopt),
-            cldemote: leaf_7_ecx >> 25 & 1 == 1,
-        }
-    }
-
-    #[cfg(not(target_arch = "x86_64"))]
-    fn of_this_processor() -> Instructions {
-        Instructions::default()
     }
 
     /// `rep movsb`, and what makes it fast; or why not.

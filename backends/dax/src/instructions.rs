@@ -55,34 +55,14 @@ impl Instructions {
         if features.source != "cpuid" {
             return Instructions::default();
         }
-        let here = Instructions::of_this_processor();
+        let here = CpuFeatures::of_this_processor();
         Instructions {
-            x86: here.x86,
+            x86: cfg!(target_arch = "x86_64"),
             avx2: here.avx2 && features.avx2,
             avx512f: here.avx512f && features.avx512f,
             clwb: here.clwb && features.clwb,
             clflushopt: here.clflushopt && features.clflushopt,
         }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    fn of_this_processor() -> Instructions {
-        let id = raw_cpuid::CpuId::new();
-        let seven = id.get_extended_feature_info();
-        let has = |bit: fn(&raw_cpuid::ExtendedFeatures) -> bool| seven.as_ref().is_some_and(bit);
-        Instructions {
-            x86: true,
-            // The standard library also asks whether the kernel saves the registers.
-            avx2: std::arch::is_x86_feature_detected!("avx2"),
-            avx512f: std::arch::is_x86_feature_detected!("avx512f"),
-            clwb: has(raw_cpuid::ExtendedFeatures::has_clwb),
-            clflushopt: has(raw_cpuid::ExtendedFeatures::has_clflushopt),
-        }
-    }
-
-    #[cfg(not(target_arch = "x86_64"))]
-    fn of_this_processor() -> Instructions {
-        Instructions::default()
     }
 
     /// The same processor without some of what it has, so that a test can take every way that others take.

@@ -14,6 +14,7 @@ use crate::choice::{self, Engine};
 use crate::faults::Faults;
 use crate::kernel_copy::{self, KernelCopy};
 use crate::mover::{Blocking, Direction, Extents, Lane, Queue, Ring, Rules, Site};
+use crate::short_requests::ring_serves;
 use crate::uring_facts::UringFacts;
 
 const KERNEL_COPY: &str = "kernel-copy";
@@ -114,6 +115,12 @@ impl FileBackend {
         &self.facts
     }
 
+    /// Why an engine does not serve a file, if it does not.
+    fn serves(&self, engine: Engine, file: &FilePlace) -> std::result::Result<(), String> {
+        self.engine(engine)?;
+        if engine == Engine::Ring { ring_serves(file) } else { Ok(()) }
+    }
+
     /// Why an engine is not to be had, or why it is.
     fn engine(&self, engine: Engine) -> std::result::Result<String, String> {
         match (engine, &self.facts.available) {
@@ -157,9 +164,15 @@ impl FileBackend {
         Site::new(ends, rules, falls_back, queue, self.config.faults.clone())
     }
 
-    fn why(&self, engine: Engine, lane: Lane, direction: Direction, choice: &choice::Choice) -> String {
+    fn why(
+        &self,
+        (engine, lane): (Engine, Lane),
+        direction: Direction,
+        file: &FilePlace,
+        choice: &choice::Choice,
+    ) -> String {
         let how = match (engine, &self.facts.registered_memory) {
-            (Engine::Blocking, _) => match &self.facts.available {
+            (Engine::Blocking, _) => match self.serves(Engine::Ring, file) {
                 Ok(()) => "one request at a time on the caller's core".to_owned(),
                 Err(why) => format!("one request at a time on the caller's core ({why})"),
             },
@@ -268,8 +281,8 @@ impl Backend for FileBackend {
                 Direction::Read if flushed => Err("it does not flush what arrives in persistent memory".into()),
                 _ => choice::quality(file, &choice, direction, (*engine, *lane)),
             };
-            let why = self.why(*engine, *lane, direction, &choice);
-            Offer { primitive: name, verdict: self.engine(*engine).and_then(|_| quality()), why }
+            let why = self.why((*engine, *lane), direction, file, &choice);
+            Offer { primitive: name, verdict: self.serves(*engine, file).and_then(|()| quality()), why }
         });
         offers.collect()
     }
@@ -286,6 +299,7 @@ impl Backend for FileBackend {
         if !serves(ends.direction, *only) {
             return Err(not_ours(ask, primitive));
         }
+        self.serves(*engine, ends.file).map_err(|why| Error::new(ErrorKind::Unavailable, "open", why))?;
         let site = self.site(ask, &ends, *lane)?;
         Ok(Mover::Queued(match engine {
             Engine::Ring => Box::new(Ring::new(site)?),

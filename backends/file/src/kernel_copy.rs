@@ -25,6 +25,8 @@ use rustix::io::Errno;
 const AT_ONCE: u64 = 64 << 20;
 /// Requests repeated without progress before their errno is believed.
 const TRIES: u32 = 1000;
+/// Bytes that go through memory at once, where the kernel stops short.
+const BY_HAND: usize = 256 << 10;
 
 /// `struct file_clone_range`.
 #[repr(C)]
@@ -179,7 +181,11 @@ impl KernelCopy {
             let outcome =
                 rustix::fs::copy_file_range(source, Some(&mut source_at), target, Some(&mut target_at), len as usize);
             match outcome {
-                Ok(0) => return Err(at(Error::new(ErrorKind::EndOfFile, "copy", self.pair()))),
+                // The end; or a file system that is served by others stopped short of it, and would again.
+                Ok(0) => match self.copy_by_hand(from, to, len, counters).map_err(at)? {
+                    0 => return Err(at(Error::new(ErrorKind::EndOfFile, "copy", self.pair()))),
+                    n => (done, tries) = (done.saturating_add(n), 0),
+                },
                 Ok(n) => {
                     let n = n as u64;
                     add(&mut counters.short_finished, u64::from(n < len));
@@ -195,6 +201,34 @@ impl KernelCopy {
             }
         }
         Ok(())
+    }
+
+    /// Copies some of `len` bytes through memory of this process, and says how many: 0 at the end of the source.
+    fn copy_by_hand(&self, from: u64, to: u64, len: u64, counters: &mut Counters) -> Result<u64> {
+        let os = |e: Errno| Error::os("copy", e.raw_os_error(), self.pair());
+        let mut buffer = vec![0; BY_HAND.min(usize::try_from(len).unwrap_or(BY_HAND))];
+        asked(counters);
+        let read = rustix::io::retry_on_intr(|| rustix::io::pread(self.source.cached_fd(), &mut buffer, from));
+        let mut left = buffer.get(..read.map_err(os)?).unwrap_or_default();
+        let (mut to, read) = (to, left.len() as u64);
+        while !left.is_empty() {
+            asked(counters);
+            let written = rustix::io::retry_on_intr(|| rustix::io::pwrite(self.target.cached_fd(), left, to));
+            let written = written.map_err(os)?;
+            if written == 0 {
+                return Err(Error::new(
+                    ErrorKind::System,
+                    "copy",
+                    format!("{}: the kernel took no bytes", self.pair()),
+                ));
+            }
+            left = left.get(written..).unwrap_or_default();
+            to = to.saturating_add(written as u64);
+        }
+        add(&mut counters.short_finished, u64::from(read > 0));
+        add(&mut counters.bytes, read);
+        add(&mut counters.cached_bytes, read);
+        Ok(read)
     }
 
     fn pair(&self) -> String {

@@ -7,6 +7,7 @@
 //! | `mover` | jobs into requests, two engines that carry them out, and the one place that reads a kernel's result |
 //! | `kernel_copy` | file to file: reflink, else `copy_file_range` |
 //! | `uring_facts`, `residency` | what the kernel has, what the page cache holds |
+//! | `short_requests` | which files io_uring may be used on |
 //! | `faults` | short transfers and errors on request, for tests |
 //!
 //! It does not decide between primitives (the planner does), open files (the locator does) or preallocate: direct
@@ -20,6 +21,7 @@ mod kernel_copy;
 mod mover;
 mod priority;
 mod residency;
+mod short_requests;
 mod uring_facts;
 
 pub use backend::{Config, FileBackend};

@@ -129,6 +129,38 @@ fn an_error_says_where_and_how_far_and_hits_only_its_job() {
     }
 }
 
+/// The kernel gives every request back undone, as it does where it may make no thread for those that would block.
+struct NoWorkers;
+
+impl Faults for NoWorkers {
+    fn verdict(&self, _: &Operation) -> Verdict {
+        Verdict::Errno(libc::ECANCELED)
+    }
+}
+
+#[test]
+fn what_the_kernel_has_no_thread_for_is_done_by_the_caller() {
+    for reading in [true, false] {
+        for (primitive, access) in &primitives(reading)[..2] {
+            let source = bytes(LEN, 9);
+            let Some(ssd) = file(&disk(), &if reading { source.clone() } else { vec![0; LEN] }, *access) else {
+                continue;
+            };
+            let dram = memory_of(&if reading { vec![0; LEN] } else { source.clone() });
+            let machine = machine(with(Arc::new(NoWorkers)));
+            let pipe = match reading {
+                true => machine.connect_with(&ssd, &dram, &only(primitive)).unwrap(),
+                false => machine.connect_with(&dram, &ssd, &only(primitive)).unwrap(),
+            };
+            pipe.transfer(Span { source: 1, target: 1, len: LEN as u64 - 5 }).unwrap();
+            let got = if reading { dram.lease().unwrap()[..].to_vec() } else { contents(&ssd) };
+            assert!(got[1..LEN - 4] == source[1..LEN - 4] && got[0] == 0 && got[LEN - 4..] == [0; 4], "{primitive}");
+            let c = &pipe.report().hops[0].counters;
+            assert!(c.queue_refused > 0 && c.bytes == LEN as u64 - 5, "{primitive}: {c:?}");
+        }
+    }
+}
+
 #[test]
 fn the_end_of_the_file_is_an_error_that_says_where() {
     for dir in dirs() {

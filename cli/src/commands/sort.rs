@@ -13,11 +13,11 @@ mod warnings;
 mod words;
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use datapipes::{ErrorKind, Machine, Result};
+use datapipes::{Machine, Result};
 use datapipes_sort::{Control, Format, Input, NumberKind, Progress, SortJob, SortReport};
 
 use crate::outcome::{Verdict, complain, exit_code_in_words, json, note, print};
@@ -65,11 +65,13 @@ fn prepare(parsed: &mut Parsed) -> Result<()> {
 fn sort(parsed: &Parsed) -> Result<()> {
     let names = names::to_sort(parsed)?;
     let output = places::output(parsed)?;
-    refuse_compression(parsed)?;
     let spill = places::spill(parsed)?;
     let machine = Machine::discover();
-    let memory_bytes = places::memory_bytes(&machine, parsed);
+    let memory_bytes = places::memory_bytes(&machine, parsed)?;
     allow_many_files();
+    if parsed.compress_program.is_some() {
+        signals::keep_children();
+    }
     let inputs = names.iter().map(|name| Input::later(Path::new(name))).collect::<Result<Vec<_>>>()?;
     let streams = inputs.iter().any(Input::may_wait);
     if parsed.explain {
@@ -91,7 +93,7 @@ fn sort(parsed: &Parsed) -> Result<()> {
         spill_order: parsed.spill_order,
         threads: places::threads(&machine, parsed, memory_bytes),
         unique: parsed.options.unique,
-        compress_program: None,
+        compress_program: parsed.compress_program.as_ref().map(PathBuf::from),
         fan_in: parsed.batch_size.unwrap_or(0),
         control: control.clone(),
     };
@@ -106,18 +108,7 @@ fn sort(parsed: &Parsed) -> Result<()> {
     tell(parsed, &report)
 }
 
-/// `--compress-program` is understood; runs that are spilled are not compressed yet.
-fn refuse_compression(parsed: &Parsed) -> Result<()> {
-    match &parsed.compress_program {
-        Some(_) => {
-            let why = "option '--compress-program' is not supported: spilled runs are not compressed";
-            Err(words::trouble(ErrorKind::Unsupported, why))
-        }
-        None => Ok(()),
-    }
-}
-
-/// All inputs are open at once; what the parent allows to be allowed is taken.
+/// Inputs that are merged are open at once; what the parent allows to be allowed is taken.
 fn allow_many_files() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

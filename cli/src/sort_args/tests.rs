@@ -54,7 +54,9 @@ fn long_options_and_abbreviations() {
     let parsed =
         parse(&["--rev", "--key=1,1", "--buf", "50%", "--buffer-size=1G", "--fie=,", "--check=q", "--te=/a", "-T/b"]);
     assert_eq!(parsed.action, Action::Check { quiet: true });
-    assert_eq!(parsed.buffer_bytes(1 << 40), Some(1 << 39));
+    assert_eq!(parsed.buffer_bytes(1 << 40), Ok(Some(1 << 39)));
+    let error = parse(&["-S", "1G", "-S", "99999999999999%"]).buffer_bytes(1 << 40).unwrap_err();
+    assert_eq!((error.exit_code, &error.message[..]), (2, "-S argument '99999999999999%' too large"));
     assert_eq!(parsed.options.separator, Some(b','));
     assert_eq!(parsed.temp_dirs, ["/a", "/b"]);
     assert!(parse(&["--sort=n"]).options.modifiers.numeric);

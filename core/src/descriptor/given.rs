@@ -21,7 +21,8 @@ impl GivenPipe {
         GivenPipe(Arc::downgrade(serving))
     }
 
-    /// Takes no further request, whoever has the descriptor. What is under way is carried out, and nobody is told of it.
+    /// Takes no further request, whoever has the descriptor, and stops what is under way as far as it was not begun: parts
+    /// that a device or a thread has already (a few megabytes each, at most) are carried out. Nobody is told of any of it.
     pub fn end(&self) {
         if let Some(serving) = self.0.upgrade() {
             serving.end();

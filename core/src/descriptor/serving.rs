@@ -45,6 +45,8 @@ pub(super) struct Serving {
     unsent: Mutex<VecDeque<Vec<u8>>>,
     /// The other end is closed.
     closed: AtomicBool,
+    /// The giver ended it: nothing is started any more.
+    ended: AtomicBool,
     /// The coordinator left what there is to read in the socket: for lack of room, and so until there is some.
     left: AtomicBool,
     tower: Arc<BellTower>,
@@ -87,6 +89,7 @@ impl Serving {
             room: Room::new(most),
             unsent: Mutex::new(VecDeque::new()),
             closed: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
             left: AtomicBool::new(false),
             tower,
             heard: Mutex::new(Heard::default()),
@@ -198,15 +201,25 @@ impl Serving {
         self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes no further request. What is under way goes on; the other end hears no more.
+    /// Takes no further request, and stops what was not begun; the other end hears no more.
     pub(super) fn end(&self) {
         // The socket is the parent's, too.
         if self.pipe.check_process("end").is_err() {
             return;
         }
+        // Before the look at what is there: who starts a transfer now sees this, and stops it.
+        self.ended.store(true, Ordering::SeqCst);
         self.closed.store(true, Ordering::SeqCst);
         // The coordinator sees a socket that is shut, and forgets it. It fails only where the other end is gone already.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+        self.pipe.cancel_all();
+    }
+
+    /// A transfer was started.
+    fn stop_if_ended(&self) {
+        if self.ended.load(Ordering::SeqCst) {
+            self.pipe.cancel_all();
+        }
     }
 
     /// Asks the coordinator to come back: for room while completions wait for it, otherwise for requests.
@@ -232,6 +245,7 @@ impl Serving {
             Ok(handle) => {
                 let serving = self.clone();
                 RuntimePipe::on_done_here(handle, move |result| serving.done(token, span, result));
+                self.stop_if_ended();
             }
             Err(refused) => self.done(token, span, Err(refused.error)),
         }

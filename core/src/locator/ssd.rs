@@ -48,6 +48,7 @@ pub struct FilePlace {
     memory_align: u32,
     offset_align: u32,
     device: u64,
+    file_system: Option<u32>,
     watchers: Arc<Watchers>,
 }
 
@@ -108,6 +109,12 @@ impl FilePlace {
             (true, true) => Some("the file is open for appending only (O_APPEND)"),
             (true, false) => None,
         }
+    }
+
+    /// The number of its file system (`f_type` of `statfs(2)`); of a block device, of the one that its name is in. `None` where
+    /// the kernel did not say.
+    pub fn file_system(&self) -> Option<u32> {
+        self.file_system
     }
 
     /// Whether it is a block device rather than a file.
@@ -332,6 +339,8 @@ impl Ssd {
             _ => (4096, 4096),
         };
         let mode = flags & OFlags::RWMODE;
+        // The kernel's field is wider on some machines; the numbers have 32 bits.
+        let file_system = rustix::fs::fstatfs(&cached).ok().map(|fs| fs.f_type as u32);
         let watchers = watch::of(if block_device { (stat.st_rdev, u64::MAX) } else { (stat.st_dev, stat.st_ino) });
         if flags.contains(OFlags::TRUNC) {
             // It happened when the file was opened: whoever has bytes of it must let go of them.
@@ -350,6 +359,7 @@ impl Ssd {
             memory_align,
             offset_align,
             device: if block_device { stat.st_rdev } else { stat.st_dev },
+            file_system,
             watchers,
         })))
     }

@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use super::region::MemoryRange;
 use crate::error::Result;
+#[cfg(target_arch = "x86_64")]
+use crate::topology::CpuFeatures;
 
 /// Bytes of a line. The processors with these instructions have no other.
 #[cfg(target_arch = "x86_64")]
@@ -24,17 +26,12 @@ impl WriteBack {
     /// By CPUID; None on a processor of another architecture.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn of_this_processor() -> Option<WriteBack> {
-        use std::sync::OnceLock;
-        static FOUND: OnceLock<WriteBack> = OnceLock::new();
-        let found = FOUND.get_or_init(|| {
-            let seven = raw_cpuid::CpuId::new().get_extended_feature_info();
-            match seven {
-                Some(bits) if bits.has_clwb() => WriteBack::Clwb,
-                Some(bits) if bits.has_clflushopt() => WriteBack::Clflushopt,
-                _ => WriteBack::Clflush,
-            }
-        });
-        Some(*found)
+        let found = CpuFeatures::of_this_processor();
+        Some(match (found.clwb, found.clflushopt) {
+            (true, _) => WriteBack::Clwb,
+            (_, true) => WriteBack::Clflushopt,
+            _ => WriteBack::Clflush,
+        })
     }
 
     /// By CPUID; None on a processor of another architecture.

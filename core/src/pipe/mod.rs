@@ -160,14 +160,20 @@ impl Pipe {
     }
 
     fn new(route: Route, body: Body, (source, target): (Endpoint, Endpoint)) -> Pipe {
-        let bounds = Bounds { source: end_of(&source), target: end_of(&target) };
+        // All that was opened of one file shares its watchers.
+        let one_file = match (source.file(), target.file()) {
+            (Some(source), Some(target)) => Arc::ptr_eq(source.watchers(), target.watchers()),
+            _ => false,
+        };
+        let bounds = Bounds { source: end_of(&source), target: end_of(&target), one_file };
         Pipe { route, body, source, target, bounds, owner: Owner::here() }
     }
 
-    /// The span, if it lies within both ends and this is the process that connected them: the door of every flavor. What is behind it cuts without looking again.
+    /// The span, if it lies within both ends and this is the process that connected them: the door of every flavor. What is
+    /// behind it cuts without looking again.
     ///
     /// # Errors
-    /// `OutOfRange`; `Forked`.
+    /// `OutOfRange`; `InvalidInput` for a span of one file that overlaps itself; `Forked`.
     #[inline]
     pub(crate) fn check(&self, span: Span) -> Result<Bounded> {
         self.owner.check("transfer")?;
@@ -176,6 +182,12 @@ impl Pipe {
 
     #[cold]
     fn outside(&self, span: Span) -> Error {
+        let fits = Bounds { one_file: false, ..self.bounds }.check(span).is_some();
+        if fits && self.bounds.is_over_itself(span) {
+            let context = format!("{span:?} overlaps itself in {}", self.source.facts.name);
+            return Error::new(ErrorKind::InvalidInput, "transfer", context)
+                .advice("move no more bytes than lie between the two offsets, or go by way of memory");
+        }
         let within = |at: u64, end: u64| at.checked_add(span.len).is_some_and(|last| last <= end);
         let (at, end, place, side) = match within(span.source, self.bounds.source) {
             false => (span.source, self.bounds.source, &self.source, "from"),

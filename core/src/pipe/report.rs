@@ -98,6 +98,7 @@ impl fmt::Display for Report {
                 ("short requests finished", c.short_finished),
                 ("retries", c.retries),
                 ("requests refused past the page cache and made through it", c.direct_refused),
+                ("requests that the kernel had no thread for, made by the caller", c.queue_refused),
                 ("most outstanding", c.max_outstanding),
                 ("failed", c.failed),
                 ("on the wrong core", c.wrong_core),

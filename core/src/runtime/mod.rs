@@ -610,6 +610,12 @@ impl RuntimePipe {
         self.inner.coordinator.remove_other(other);
     }
 
+    /// Stops everything that is under way as far as it was not begun: those transfers end as `Interrupted`. What a device or a
+    /// thread has of them already is carried out; this does not wait for it.
+    pub(crate) fn cancel_all(&self) {
+        self.line.station.cancel_all(self.line.flow);
+    }
+
     /// The coordinator completes what is under way at this pipe's station.
     pub(crate) fn attend_all(&self) {
         self.line.station.attend_all();

@@ -235,6 +235,22 @@ impl Station {
         }
     }
 
+    /// As [`cancel`](Self::cancel), for all that a pipe has here.
+    pub(crate) fn cancel_all(&self, flow: Flow) {
+        let mut state = self.lock();
+        let requests: Vec<u64> = state.scheduler.waiting(flow).collect();
+        let mine: Vec<_> = requests.iter().filter_map(|request| state.waiting.get(request).cloned()).collect();
+        for moving in &mine {
+            self.cut_off(&mut state, moving, true);
+        }
+        drop(state);
+        for moving in mine {
+            if !moving.finish_if_quiet() {
+                moving.nudge();
+            }
+        }
+    }
+
     fn cut_off(&self, state: &mut State, moving: &Moving, stopped: bool) {
         if state.waiting.remove(&moving.request).is_some() {
             state.scheduler.cancel(moving.line.flow, moving.request);

@@ -113,7 +113,8 @@ pub(crate) fn run(
     let total = jobs.iter().map(|job| job.memory.len() as u64).sum();
     let pace = Pace { done: 0, total, watch };
     let mut flight = Flight { way, jobs, flying: VecDeque::new(), bytes: 0, pace, look };
-    for (index, job) in jobs.iter().enumerate() {
+    // An empty region has nothing to move.
+    for (index, job) in jobs.iter().enumerate().filter(|(_, job)| job.memory.len() > 0) {
         let pipe = connect(machine, way, file, job)?;
         let whole = job.memory.len();
         for at in (0..whole).step_by(PIECE) {

@@ -96,7 +96,9 @@ impl Checkpoint {
             let len = usize::try_from(len)
                 .map_err(|_| Error::new(ErrorKind::OutOfMemory, "restore", format!("a region of {len} bytes")))?;
             // Pages are faulted in as they are registered, piece by piece, while the device works.
-            Dram::allocate_with(len, MapOptions { prefault: false, ..MapOptions::default() })
+            // Of an empty region: no bytes of one.
+            let memory = Dram::allocate_with(len.max(1), MapOptions { prefault: false, ..MapOptions::default() })?;
+            if len == 0 { memory.range(0, 0) } else { Ok(memory) }
         };
         let regions: Vec<(String, Dram)> = self
             .manifest

@@ -87,13 +87,14 @@ impl Walk {
             match scan.step()? {
                 Step::Record { number, payload } => return Ok(Some((number, payload))),
                 Step::Mark => {}
-                // The next segment was made when all of this one was durable.
-                Step::End if !self.rest.is_empty() || self.until != u64::MAX => {
-                    let what =
-                        format!("record {} is damaged, and later ones were written when it was durable", at.number);
-                    return Err(scan.segment().corrupt(at.position, &what));
-                }
                 Step::End => {
+                    scan.check_length()?;
+                    // The next segment was made when all of this one was durable.
+                    if !self.rest.is_empty() || self.until != u64::MAX {
+                        let what =
+                            format!("record {} is damaged, and later ones were written when it was durable", at.number);
+                        return Err(scan.segment().corrupt(at.position, &what));
+                    }
                     if scan.ends_here()?.is_some() {
                         return Ok(None);
                     }
@@ -105,10 +106,5 @@ impl Walk {
     /// Where the walk is; `None` before its first step, and where there is no segment.
     pub(crate) fn tail(&self) -> Option<Tail> {
         self.scan.as_ref().map(Scan::tail)
-    }
-
-    /// Whether the segment in which the walk is has all the bytes that it says it has.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.scan.as_ref().is_none_or(Scan::is_whole)
     }
 }

@@ -15,6 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use std::{any::Any, fs::File, io::Read};
 
+use datapipes_core::guard::{self, Foreign};
 use datapipes_core::process::Owner;
 use datapipes_core::{Dram, Error, ErrorKind, LeaseMut, Machine, Result, Route};
 
@@ -140,7 +141,8 @@ impl Log {
     ///
     /// # Errors
     /// `Busy` where another writer has it; `Corrupt` with the offset where bytes that once were durable are damaged (of the
-    /// segment in use; older ones are checked when they are read); `NoSpace`; what the place meets.
+    /// segment in use; older ones are checked when they are read), and where any segment is shorter than it was made;
+    /// `NoSpace`; what the place meets.
     pub fn open(machine: &Machine, storage: impl Storage + 'static, options: Options) -> Result<Log> {
         Log::open_shared(machine, Arc::new(storage), options)
     }
@@ -153,6 +155,9 @@ impl Log {
         let options = options.check()?;
         let sole = storage.lock()?;
         let segments = chain::open(machine, &*storage, true)?;
+        for segment in &segments {
+            segment.check_length(segment.medium.len_bytes()?)?;
+        }
         let batch_bytes = options.batch_bytes as usize;
         let memory = Dram::allocate(2 * (batch_bytes + SLACK))?;
         let last = segments.last().cloned();
@@ -170,12 +175,7 @@ impl Log {
                 while walk.next()?.is_some() {}
                 let found = walk.tail().unwrap_or(Tail { position: base, number: first, epoch });
                 let tail = Tail { epoch: found.epoch + 1, ..found };
-                if walk.is_whole() {
-                    writer.resume(tail)?;
-                } else {
-                    // Somebody cut the file. What is left is kept as it is, and the log goes on behind it.
-                    writer.begin(log_id, tail)?;
-                }
+                writer.resume(tail)?;
                 (log_id, tail, false)
             }
         };
@@ -414,7 +414,9 @@ impl Log {
                 state.leading = true;
                 let end = state.next;
                 drop(state);
-                let took = self.writer().write(source as u64, len as u64, at);
+                // Storage is code of somebody else: were it to panic here, all others would wait for ever.
+                let took = guard::call(Foreign::Storage, || self.writer().write(source as u64, len as u64, at));
+                let took = took.unwrap_or_else(|panicked| Err(panicked.error("append")));
                 (self.lock(), took.map(|took| (took, end)))
             }
         };

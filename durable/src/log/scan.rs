@@ -199,8 +199,8 @@ impl Scan {
         position - self.segment.header.base + DATA_AT
     }
 
-    /// Whether frames up to the end of the segment's space may come.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.window.end == self.segment.header.len
+    /// Whether the segment has all the bytes that it says it has; asked where nothing checks any more.
+    pub(crate) fn check_length(&self) -> Result<()> {
+        self.segment.check_length(self.window.end)
     }
 }

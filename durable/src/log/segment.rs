@@ -109,6 +109,19 @@ impl Segment {
         Codec::new(&self.header.log_id)
     }
 
+    /// Whether the segment's place has all the bytes that its header says. It has from the moment in which it is part of the
+    /// log, so one that is shorter was cut since, and nobody knows what was in the part that is gone.
+    pub(crate) fn check_length(&self, has: u64) -> Result<()> {
+        let len = self.header.len;
+        if has >= len {
+            return Ok(());
+        }
+        let why = format!("log {}: it was cut: {has} bytes are there, of {len}", self.name);
+        Err(Error::new(ErrorKind::Corrupt, "read", why)
+            .offset(has)
+            .advice("read what is left of it from a copy; the log takes no more records"))
+    }
+
     /// The error of bytes that are not what was written, at a position of the log.
     pub(crate) fn corrupt(&self, position: u64, what: &str) -> Error {
         let offset = position.saturating_sub(self.header.base) + DATA_AT;

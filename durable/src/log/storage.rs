@@ -19,7 +19,7 @@ pub trait Medium: Send + Sync {
         self.target()
     }
 
-    /// Bytes that are there.
+    /// Bytes that are there: never fewer than the segment was prepared with, or it was damaged.
     ///
     /// # Errors
     /// What measuring meets.
@@ -43,7 +43,7 @@ pub trait Spare: Medium {
     fn publish(self: Box<Self>) -> Result<Arc<dyn Medium>>;
 }
 
-/// A place for segments.
+/// A place for segments. A panic of it while a batch is written ends the log for everybody, as an error does.
 pub trait Storage: Send + Sync {
     /// Its name, for messages.
     fn name(&self) -> String;

@@ -5,7 +5,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use datapipes_core::process::Owner;
-use datapipes_core::{Constraints, Dram, Error, ErrorKind, Machine, MapOptions, Pages, Pipe, Result, Route, Span};
+use datapipes_core::{
+    Constraints, Dram, Error, ErrorKind, Machine, MapOptions, Pages, Pipe, Result, Route, Span, threads,
+};
 
 use super::options::Options;
 use super::scan::Tail;
@@ -54,6 +56,8 @@ pub(crate) struct Writer {
     pub(crate) segments: Vec<Segment>,
     current: Option<Current>,
     prepared: Option<Prepared>,
+    /// The kernel gave no thread for that: the next segment is made when it is needed.
+    refused: bool,
     segment_bytes: u64,
     frame_limit: u32,
     owner: Owner,
@@ -75,6 +79,7 @@ impl Writer {
             segments,
             current: None,
             prepared: None,
+            refused: false,
             segment_bytes,
             frame_limit,
             owner: Owner::here(),
@@ -100,11 +105,11 @@ impl Writer {
     /// Begins a segment at a place of the log where all before is durable.
     pub(crate) fn begin(&mut self, log_id: [u8; 16], at: Tail) -> Result<()> {
         let number = self.segments.last().map_or(1, |s| s.header.number + 1);
-        let prepared = self.prepared.take().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        let spare = match prepared {
-            Some(Ok(spare)) => spare,
-            // Whatever was in the way then (a full place) may be gone by now; if not, this says so.
-            Some(Err(_)) | None => self.storage.prepare(number, self.segment_bytes)?,
+        self.refused = false;
+        let spare = match self.prepared.take().map(threads::join) {
+            Some(Ok(Ok(spare))) => spare,
+            // Whatever was in the way then (a full place, a panic) may be gone by now; if not, this says so.
+            Some(Ok(Err(_)) | Err(_)) | None => self.storage.prepare(number, self.segment_bytes)?,
         };
         let header = Header {
             log_id,
@@ -153,9 +158,11 @@ impl Writer {
         took.sync = since.elapsed() - took.write;
         current.used += len;
         // In good time, but not before it looks as if it were needed: a short log has one segment.
-        if self.prepared.is_none() && current.used > current.segment.header.room() / 2 {
+        if self.prepared.is_none() && !self.refused && current.used > current.segment.header.room() / 2 {
             let (storage, number, len) = (self.storage.clone(), current.segment.header.number + 1, self.segment_bytes);
-            self.prepared = Some(std::thread::spawn(move || storage.prepare(number, len)));
+            // Without a thread the segment is made when it is needed, and whoever appends then waits for it.
+            self.prepared = threads::spawn("dp-log-segment", move || storage.prepare(number, len)).ok();
+            self.refused = self.prepared.is_none();
         }
         Ok(took)
     }
@@ -184,7 +191,7 @@ impl Drop for Writer {
                 return std::mem::forget(thread);
             }
             // What it made or met is of interest to nobody any more; a spare leaves nothing.
-            let _ = thread.join();
+            let _ = threads::join(thread);
         }
     }
 }

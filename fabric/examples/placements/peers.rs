@@ -72,7 +72,8 @@ fn throughput(kind: &str, size: usize, span: Duration) -> Outcome<(f64, f64)> {
     let cpu = [feeder.id(), taker.id()].map(cpu_seconds).iter().sum::<f64>() - before;
     // Their standard input's end lets them go: until now they are there to be looked at.
     drop((feeder.stdin.take(), taker.stdin.take()));
-    (feeder.wait()?, taker.wait()?);
+    feeder.wait()?;
+    taker.wait()?;
     let fed: Vec<u64> = fed.split(' ').map(str::parse).collect::<Result<_, _>>()?;
     let [bytes, nanoseconds, sum] = fed[..] else { return Err(format!("{kind}: {fed:?}").into()) };
     if taken.parse() != Ok(sum) {

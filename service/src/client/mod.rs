@@ -165,7 +165,8 @@ impl Client {
     ///
     /// # Errors
     /// As [`datapipes::Runtime::connect_fd_with`]; what the service refuses: `PermissionDenied` where a descriptor does not
-    /// have the rights that its role needs, `InvalidInput` for what is neither a file nor sealed memory, `Busy` where a limit is
+    /// have the rights that its role needs, `InvalidInput` for what is neither a file nor sealed memory, and for a target in
+    /// memory that may grow ([`PlaceSpec::File`](crate::protocol::PlaceSpec::File)), `Busy` where a limit is
     /// reached, `Unavailable` where the service has gone or stops.
     pub fn connect_pipe(&self, source: &Place<'_>, target: &Place<'_>, ask: &ConnectFd) -> Result<ClientPipe> {
         let mut fds = Vec::new();

@@ -1,16 +1,19 @@
 //! The door.
+//!
+//! Who is not let in reads why, as the answer to its hello, and then the end of the connection (`farewell`).
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use datapipes::{Error, ErrorKind, Result};
-use rustix::event::{PollFd, PollFlags, poll};
+use datapipes::{Error, ErrorKind, Result, threads};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketFlags, accept_with};
 
 use super::account::SessionFacts;
+use super::farewell::{Farewells, part};
 use super::listen::Listener;
 use super::peer::Peer;
 use super::session::Session;
@@ -23,73 +26,162 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts clients until the service closes.
 pub(super) fn run(shared: &Arc<Shared>, listener: Listener) {
-    let mut number = 0;
-    // Given up for a moment where there are no descriptors left, so that a client can be told.
-    let mut spare = event().ok();
-    loop {
-        let mut fds = [PollFd::new(&listener.socket, PollFlags::IN), PollFd::new(&shared.closing, PollFlags::IN)];
-        // EINTR; nothing else can happen to descriptors of our own.
-        let _ = poll(&mut fds, None);
-        if fds[1].revents().contains(PollFlags::IN) {
-            return;
-        }
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let full = match accept_with(&listener.socket, flags) {
-            Ok(socket) => {
-                number += 1;
-                admit(shared, socket, number);
-                continue;
+    let patience = Duration::from_millis(shared.config.limits.hello_ms);
+    let mut door = Door { shared, listener, number: 0, farewells: Farewells::new(patience), spare: event().ok() };
+    while door.wait() {
+        door.accept_one();
+    }
+    door.close();
+}
+
+struct Door<'a> {
+    shared: &'a Arc<Shared>,
+    listener: Listener,
+    /// Clients that came.
+    number: u64,
+    farewells: Farewells,
+    /// Given up for a moment where there are no descriptors left, so that a client can be told.
+    spare: Option<OwnedFd>,
+}
+
+impl Door<'_> {
+    /// Sleeps until somebody comes; false when the service closes.
+    fn wait(&mut self) -> bool {
+        loop {
+            let mut fds = vec![
+                PollFd::new(&self.listener.socket, PollFlags::IN),
+                PollFd::new(&self.shared.closing, PollFlags::IN),
+            ];
+            fds.extend(self.farewells.events());
+            let timeout = self.farewells.timeout().map(|left| Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: left.subsec_nanos().into(),
+            });
+            // EINTR; nothing else can happen to descriptors of our own.
+            let ready = poll(&mut fds, timeout.as_ref()).is_ok();
+            let due: Vec<bool> = fds.iter().map(|fd| ready && !fd.revents().is_empty()).collect();
+            drop(fds);
+            self.farewells.see_to(&due[2..]);
+            match (due[0], due[1]) {
+                (_, true) => return false,
+                (true, _) => return true,
+                _ => {}
             }
-            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => continue,
+        }
+    }
+
+    fn accept_one(&mut self) {
+        let full = match self.accept() {
+            Ok(socket) => return self.admit(socket),
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
             Err(e) => e,
         };
-        drop(spare.take());
-        match accept_with(&listener.socket, flags) {
+        drop(self.spare.take());
+        match self.accept() {
             Ok(socket) => {
                 let why =
                     Error::os("accept", full.raw_os_error(), "a client").advice("try again when others have left");
-                turn_away(shared, &socket, &format!("client {}", number + 1), &why);
-                number += 1;
+                let whose = format!("client {}", self.number);
+                self.say_why(&socket, &whose, &why);
+                // Its descriptor is needed.
+                part(&socket);
             }
             Err(_) => std::thread::sleep(PAUSE),
         }
-        if spare.is_none() {
-            spare = event().ok();
+        if self.spare.is_none() {
+            self.spare = event().ok();
         }
     }
-}
 
-fn admit(shared: &Arc<Shared>, socket: OwnedFd, number: u64) {
-    let peer = match Peer::of(socket.as_fd()) {
-        Ok(peer) => peer,
-        Err(e) => return turn_away(shared, &socket, &format!("client {number}"), &e),
-    };
-    let whose = format!("client {number} (user {}, process {})", peer.uid, peer.pid);
-    let facts = Arc::new(SessionFacts {
-        number,
-        peer,
-        name: Mutex::default(),
-        pipes: AtomicU64::new(0),
-        mapped: AtomicU64::new(0),
-    });
-    let bell = match enter(shared, &facts).and_then(|()| event()) {
-        Ok(bell) => bell,
-        Err(e) => {
-            leave(shared, &facts);
-            return turn_away(shared, &socket, &whose, &e);
+    fn accept(&mut self) -> std::result::Result<OwnedFd, Errno> {
+        let socket = accept_with(&self.listener.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+        self.number += 1;
+        Ok(socket)
+    }
+
+    /// Those who wait at a door of our own are told that the service stops. (One that was passed to us stays open: they wait
+    /// for who serves it next.)
+    fn close(mut self) {
+        if !self.listener.take_down() {
+            return;
         }
-    };
-    let session = Session::new(shared.clone(), socket, facts.clone(), bell);
-    // Whatever happens in there, the others go on, and the client's place is free again.
-    let gone = Gone { shared: shared.clone(), facts };
-    let work = move || {
-        let _gone = gone;
-        session.run();
-    };
-    if let Err(e) = std::thread::Builder::new().name(format!("dpiped-{number}")).spawn(work) {
-        // Its connection went with the session.
-        shared.turned_away.fetch_add(1, Ordering::Relaxed);
-        shared.config.log.line(format_args!("{whose} turned away: a thread for it: {e}"));
+        let stops = super::stops();
+        while let Ok(socket) = self.accept() {
+            let whose = format!("client {}", self.number);
+            self.turn_away(socket, &whose, &stops);
+        }
+        // A moment for those who come only now to say hello.
+        let until = Instant::now() + PAUSE;
+        while self.farewells.timeout().is_some() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let timeout = Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
+            let mut fds: Vec<_> = self.farewells.events().collect();
+            let ready = poll(&mut fds, Some(&timeout)).is_ok();
+            let spoke: Vec<bool> = fds.iter().map(|fd| ready && !fd.revents().is_empty()).collect();
+            drop(fds);
+            self.farewells.see_to(&spoke);
+        }
+    }
+
+    fn admit(&mut self, socket: OwnedFd) {
+        let (shared, number) = (self.shared, self.number);
+        let peer = match Peer::of(socket.as_fd()) {
+            Ok(peer) => peer,
+            Err(e) => return self.turn_away(socket, &format!("client {number}"), &e),
+        };
+        let whose = format!("client {number} (user {}, process {})", peer.uid, peer.pid);
+        let facts = Arc::new(SessionFacts {
+            number,
+            peer,
+            name: Mutex::default(),
+            pipes: AtomicU64::new(0),
+            mapped: AtomicU64::new(0),
+        });
+        let bell = match enter(shared, &facts).and_then(|()| event()) {
+            Ok(bell) => bell,
+            Err(e) => {
+                leave(shared, &facts);
+                return self.turn_away(socket, &whose, &e);
+            }
+        };
+        // Whatever happens in there, the others go on, and the client's place is free again.
+        let gone = Gone { shared: shared.clone(), facts: facts.clone() };
+        // The socket goes to a thread that is there.
+        let (give, take) = std::sync::mpsc::channel::<OwnedFd>();
+        let ours = shared.clone();
+        let work = move || {
+            let _gone = gone;
+            if let Ok(socket) = take.recv() {
+                Session::new(ours, socket, facts, bell).run();
+            }
+        };
+        let refused = match threads::spawn(&format!("dpiped-{number}"), work) {
+            Ok(_) => match give.send(socket) {
+                Ok(()) => return,
+                // It waits for this; were it gone, the client would hear of it as of a thread that was refused.
+                Err(back) => (back.0, Error::new(ErrorKind::System, "accept", "the thread for it ended")),
+            },
+            Err(e) => (socket, e),
+        };
+        self.turn_away(refused.0, &whose, &refused.1.advice("try again when others have left"));
+    }
+
+    /// Says why, and hangs up when the client has spoken.
+    fn turn_away(&mut self, socket: OwnedFd, whose: &str, why: &Error) {
+        self.say_why(&socket, whose, why);
+        self.farewells.add(socket);
+    }
+
+    fn say_why(&self, socket: &OwnedFd, whose: &str, why: &Error) {
+        self.shared.turned_away.fetch_add(1, Ordering::Relaxed);
+        self.shared.config.log.of_client(format_args!("{whose} turned away: {why}"));
+        if let Ok(bytes) = serde_json::to_vec(&Answer::error(why)) {
+            // A client that does not hear it sees that we hang up.
+            let _ = packet::send(socket.as_fd(), &bytes, &[], SendFlags::DONTWAIT);
+        }
     }
 }
 
@@ -130,14 +222,4 @@ fn enter(shared: &Shared, facts: &Arc<SessionFacts>) -> Result<()> {
 fn leave(shared: &Shared, facts: &SessionFacts) {
     shared.sessions().remove(&facts.number);
     shared.left.notify_all();
-}
-
-/// Says why, and hangs up.
-fn turn_away(shared: &Shared, socket: &OwnedFd, whose: &str, why: &Error) {
-    shared.turned_away.fetch_add(1, Ordering::Relaxed);
-    shared.config.log.line(format_args!("{whose} turned away: {why}"));
-    if let Ok(bytes) = serde_json::to_vec(&Answer::error(why)) {
-        // A client that does not hear it sees that we hang up.
-        let _ = packet::send(socket.as_fd(), &bytes, &[], SendFlags::DONTWAIT);
-    }
 }

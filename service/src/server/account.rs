@@ -1,10 +1,11 @@
 //! Who has how much.
 
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use datapipes::{Error, ErrorKind, Result};
+use datapipes::{Error, ErrorKind};
 
 use super::peer::Peer;
 use super::ring;
@@ -12,16 +13,48 @@ use super::ring;
 /// What all clients have together.
 pub(super) struct Ledger {
     mapped: AtomicU64,
-    most: u64,
+    /// By user; one who has nothing is not in there.
+    of_users: Mutex<HashMap<u32, u64>>,
+    most: Most,
+}
+
+/// What may be mapped, in bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Most {
+    pub(super) of_client: u64,
+    pub(super) of_user: u64,
+    pub(super) of_all: u64,
 }
 
 impl Ledger {
-    pub(super) fn new(most: u64) -> Arc<Ledger> {
-        Arc::new(Ledger { mapped: AtomicU64::new(0), most })
+    pub(super) fn new(most: Most) -> Arc<Ledger> {
+        Arc::new(Ledger { mapped: AtomicU64::new(0), of_users: Mutex::default(), most })
     }
 
     pub(super) fn mapped(&self) -> u64 {
         self.mapped.load(Ordering::Relaxed)
+    }
+
+    fn of_users(&self) -> MutexGuard<'_, HashMap<u32, u64>> {
+        self.of_users.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds to what a user has, or says what that is where it would be too much.
+    fn add_to_user(&self, uid: u32, bytes: u64) -> Result<(), u64> {
+        let mut users = self.of_users();
+        let has = users.get(&uid).copied().unwrap_or(0);
+        let sum = has.checked_add(bytes).filter(|sum| *sum <= self.most.of_user).ok_or(has)?;
+        users.insert(uid, sum);
+        Ok(())
+    }
+
+    fn take_from_user(&self, uid: u32, bytes: u64) {
+        let mut users = self.of_users();
+        let left = users.get(&uid).copied().unwrap_or(0).saturating_sub(bytes);
+        match left {
+            0 => users.remove(&uid),
+            left => users.insert(uid, left),
+        };
     }
 }
 
@@ -45,15 +78,22 @@ impl Charge {
     /// Charges a client.
     ///
     /// # Errors
-    /// `Busy` where it would have more than it may, or all together would.
-    pub(super) fn take(ledger: &Arc<Ledger>, facts: &Arc<SessionFacts>, most: u64, bytes: u64) -> Result<Charge> {
-        add(&facts.mapped, bytes, most).map_err(|has| {
-            let context = format!("{bytes} bytes of memory beside {has}, of {most} that a client may have mapped");
+    /// `Busy` where it would have more than it may, or its user would, or all together would.
+    pub(super) fn take(ledger: &Arc<Ledger>, facts: &Arc<SessionFacts>, bytes: u64) -> datapipes::Result<Charge> {
+        let (most, uid) = (ledger.most, facts.peer.uid);
+        add(&facts.mapped, bytes, most.of_client).map_err(|has| {
+            let context = format!("{bytes} bytes of memory beside {has}, of {} that a client may have", most.of_client);
             reached(context, "close a pipe, pass a smaller memfd, or have --mapped-bytes raised")
         })?;
-        if let Err(has) = add(&ledger.mapped, bytes, ledger.most) {
+        if let Err(has) = ledger.add_to_user(uid, bytes) {
             facts.mapped.fetch_sub(bytes, Ordering::Relaxed);
-            let context = format!("{bytes} bytes of memory beside {has}, of {} for all clients", ledger.most);
+            let context = format!("{bytes} bytes of memory beside {has}, of {} for user {uid}", most.of_user);
+            return Err(reached(context, "close pipes, or have --mapped-bytes-per-uid raised"));
+        }
+        if let Err(has) = add(&ledger.mapped, bytes, most.of_all) {
+            facts.mapped.fetch_sub(bytes, Ordering::Relaxed);
+            ledger.take_from_user(uid, bytes);
+            let context = format!("{bytes} bytes of memory beside {has}, of {} for all clients", most.of_all);
             return Err(reached(context, "try again when others have left, or have --all-mapped-bytes raised"));
         }
         Ok(Charge { ledger: ledger.clone(), facts: facts.clone(), bytes })
@@ -63,6 +103,7 @@ impl Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         self.facts.mapped.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.ledger.take_from_user(self.facts.peer.uid, self.bytes);
         self.ledger.mapped.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
@@ -97,21 +138,28 @@ mod tests {
 
     #[test]
     fn charges_add_up_to_the_limits_and_go_back() {
-        let ledger = Ledger::new(100);
-        let facts = |number| {
-            let peer = Peer { pid: 1, uid: 0 };
+        let ledger = Ledger::new(Most { of_client: 60, of_user: 80, of_all: 100 });
+        let facts = |number, uid| {
+            let peer = Peer { pid: 1, uid };
             let (pipes, mapped) = (AtomicU64::new(0), AtomicU64::new(0));
             Arc::new(SessionFacts { number, peer, name: Mutex::default(), pipes, mapped })
         };
-        let (one, two) = (facts(1), facts(2));
-        let first = Charge::take(&ledger, &one, 60, 60).unwrap();
-        assert!(Charge::take(&ledger, &one, 60, 1).is_err_and(|e| e.to_string().contains("a client may")));
-        assert!(Charge::take(&ledger, &two, 60, 41).is_err_and(|e| e.to_string().contains("for all clients")));
-        assert!(Charge::take(&ledger, &two, u64::MAX, u64::MAX).is_err());
-        assert_eq!(two.mapped.load(Ordering::Relaxed), 0, "a refused charge leaves nothing behind");
-        let second = Charge::take(&ledger, &two, 60, 40).unwrap();
+        let (one, same, other) = (facts(1, 7), facts(2, 7), facts(3, 8));
+        let refused = |facts, bytes, why: &str| {
+            Charge::take(&ledger, facts, bytes)
+                .is_err_and(|e| e.kind() == ErrorKind::Busy && e.to_string().contains(why))
+        };
+        let first = Charge::take(&ledger, &one, 60).unwrap();
+        assert!(refused(&one, 1, "a client may"));
+        assert!(refused(&same, 21, "for user 7"));
+        assert!(refused(&other, 41, "for all clients"));
+        assert!(refused(&other, u64::MAX, "a client may"));
+        for facts in [&same, &other] {
+            assert_eq!(facts.mapped.load(Ordering::Relaxed), 0, "a refused charge leaves nothing behind");
+        }
+        let others = [Charge::take(&ledger, &same, 20).unwrap(), Charge::take(&ledger, &other, 20).unwrap()];
         assert_eq!(ledger.mapped(), 100);
-        drop((first, second));
-        assert_eq!((ledger.mapped(), one.mapped.load(Ordering::Relaxed)), (0, 0));
+        drop((first, others));
+        assert_eq!((ledger.mapped(), one.mapped.load(Ordering::Relaxed), ledger.of_users().len()), (0, 0, 0));
     }
 }

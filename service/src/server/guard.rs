@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use datapipes::memory::Region;
 use datapipes::{Error, ErrorKind, Result};
 
-/// Mappings watched at a time.
-const MOST: usize = 4096;
+/// Mappings watched at a time: more than the clients of one user have by default (64 with 64 pipes of two memories each).
+const MOST: usize = 1 << 14;
 
 struct Slot {
     /// 0 while nothing is watched. Written last, cleared first.

@@ -1,9 +1,15 @@
 //! What clients may have.
 
+use datapipes::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 /// What each client (each connection) may have, and all together.
+///
+/// What is not limited here: disk space. A client writes to files that it could write itself, and the kernel charges it to their
+/// owner (quota), provided the service has no privileges by which it would not. Transfers end with their client, however long
+/// they were to be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Limits {
     /// Clients at a time.
     pub clients: usize,
@@ -15,9 +21,12 @@ pub struct Limits {
     pub transfers: usize,
     /// Descriptors that the service keeps open for a client: what it passed, and those of its pipes.
     pub descriptors: usize,
-    /// Bytes of a client's memory that the service has mapped at a time.
+    /// Bytes of a client's memory that the service has mapped at a time, and of files in memory (tmpfs) that are targets.
     pub mapped_bytes: u64,
-    /// The same, of all clients together. Pages that the service touches first are counted as its own by the kernel.
+    /// The same, of all clients of one user together.
+    pub mapped_bytes_per_uid: u64,
+    /// The same, of all clients together. Pages that the service touches first are counted as its own by the kernel, for as long
+    /// as anybody has the memory, be it after its pipe was closed: a limit of the service's cgroup counts those, too.
     pub all_mapped_bytes: u64,
     /// Bytes/s that a client's pipes may be promised together (`at_least`); none to speak of if not given.
     pub promised_bytes_per_s: Option<u64>,
@@ -35,9 +44,30 @@ impl Limits {
             transfers: 4096,
             descriptors: 512,
             mapped_bytes: memory_bytes / 4,
+            mapped_bytes_per_uid: memory_bytes / 8 * 3,
             all_mapped_bytes: memory_bytes / 2,
             promised_bytes_per_s: None,
             hello_ms: 5000,
+        }
+    }
+
+    /// Whether a service with these limits could serve anybody.
+    ///
+    /// # Errors
+    /// `InvalidInput` for none of what every client needs.
+    pub fn check(&self) -> Result<()> {
+        let needed = [
+            ("clients", self.clients as u64),
+            ("clients_per_uid", self.clients_per_uid as u64),
+            ("pipes", self.pipes as u64),
+            ("transfers", self.transfers as u64),
+            ("descriptors", self.descriptors as u64),
+            ("hello_ms", self.hello_ms),
+        ];
+        match needed.into_iter().find(|(_, most)| *most == 0) {
+            Some((name, _)) => Err(Error::new(ErrorKind::InvalidInput, "start the service", format!("{name}: 0"))
+                .advice("give at least 1, or leave it out")),
+            None => Ok(()),
         }
     }
 }

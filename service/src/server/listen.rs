@@ -102,6 +102,14 @@ impl Listener {
         }
     }
 
+    /// Removes its name, where it was made here, so that nobody comes any more; false where it was passed to us.
+    pub(super) fn take_down(&mut self) -> bool {
+        let Some(path) = self.path.take() else { return false };
+        // Whoever removed it before us did our work.
+        let _ = rustix::fs::unlink(path);
+        true
+    }
+
     /// Where it listens, if that was chosen here.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
@@ -110,10 +118,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Some(path) = &self.path {
-            // Whoever removed it before us did our work.
-            let _ = rustix::fs::unlink(path);
-        }
+        self.take_down();
     }
 }
 

@@ -14,10 +14,12 @@
 
 mod accept;
 mod account;
+mod farewell;
 mod guard;
 mod limits;
 mod listen;
 mod log;
+mod numbers;
 mod peer;
 mod places;
 mod session;
@@ -30,14 +32,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use datapipes::runtime::Config as RuntimeConfig;
-use datapipes::{Error, ErrorKind, Machine, Result, Runtime};
+use datapipes::{Error, ErrorKind, Machine, Result, Runtime, threads};
 use rustix::event::{EventfdFlags, eventfd};
 
 pub use limits::Limits;
 pub use listen::Listener;
 pub use log::Log;
 
-use account::{Ledger, SessionFacts};
+use account::{Ledger, Most, SessionFacts};
 
 /// How a service works.
 #[derive(Clone, Debug, Default)]
@@ -82,13 +84,18 @@ impl Server {
     /// Starts to serve. The listener's socket is its own from here on.
     ///
     /// # Errors
-    /// `System` where the kernel gives no thread or descriptor.
+    /// `InvalidInput` for limits that make no sense ([`Limits::check`]); `System` where the kernel gives no thread or descriptor.
     pub fn start(machine: &Machine, listener: Listener, config: Config) -> Result<Server> {
+        config.limits.check()?;
         guard::install()?;
         let runtime_config = config.runtime.clone().unwrap_or_else(|| RuntimeConfig::of(machine));
         let runtime = Runtime::start_with(machine, runtime_config)?;
         let shared = Arc::new(Shared {
-            ledger: Ledger::new(config.limits.all_mapped_bytes),
+            ledger: Ledger::new(Most {
+                of_client: config.limits.mapped_bytes,
+                of_user: config.limits.mapped_bytes_per_uid,
+                of_all: config.limits.all_mapped_bytes,
+            }),
             config,
             runtime: RwLock::new(Some(runtime)),
             sessions: Mutex::default(),
@@ -100,18 +107,16 @@ impl Server {
             began: Instant::now(),
         });
         let ours = shared.clone();
-        let accepts = std::thread::Builder::new()
-            .name("dpiped-accept".into())
-            .spawn(move || accept::run(&ours, listener))
-            .map_err(|e| Error::io("start the service", &e, "a thread"))?;
+        let accepts = threads::spawn("dpiped-accept", move || accept::run(&ours, listener))?;
         Ok(Server { shared, accepts: Some(accepts) })
     }
 
     /// Stops: accepts no more clients and starts no more transfers, carries out what is under way and tells of it, and ends
-    /// the connections. Waits so long at most for transfers and clients; false where something was still under way then, and
+    /// the connections, which ends what is left. Waits so long at most for transfers and clients; false where something was still under way then, and
     /// the process should end.
     pub fn stop(mut self, patience: Duration) -> bool {
-        let until = Instant::now() + patience;
+        // Longer than the clock goes: until it is over.
+        let until = Instant::now().checked_add(patience);
         let shared = self.shared.clone();
         shared.stopping.store(true, Ordering::SeqCst);
         ring(&shared.closing);
@@ -130,10 +135,13 @@ impl Server {
             *told.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
             told.1.notify_all();
         };
-        if std::thread::Builder::new().name("dpiped-drain".into()).spawn(drains).is_err() {
+        if threads::spawn("dpiped-drain", drains).is_err() {
             return false;
         }
-        let left = |until: Instant| until.saturating_duration_since(Instant::now());
+        let left = |until: Option<Instant>| match until {
+            Some(until) => until.saturating_duration_since(Instant::now()),
+            None => Duration::MAX,
+        };
         let drained = done.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (drained, _) = done
             .1
@@ -164,12 +172,14 @@ impl Shared {
         let runtime = self.runtime.read().unwrap_or_else(PoisonError::into_inner);
         match &*runtime {
             Some(runtime) if !self.stopping.load(Ordering::SeqCst) => what(runtime),
-            _ => {
-                Err(Error::new(ErrorKind::Unavailable, "ask", "the service stops")
-                    .advice("connect again when it is back"))
-            }
+            _ => Err(stops()),
         }
     }
+}
+
+/// What those hear who come too late.
+fn stops() -> Error {
+    Error::new(ErrorKind::Unavailable, "ask", "the service stops").advice("connect again when it is back")
 }
 
 /// An event that others can wait for.

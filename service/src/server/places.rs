@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use datapipes::memory::{Access, Region};
 use datapipes::{Dram, Error, ErrorKind, Locator, Result, Ssd};
-use rustix::fs::{OFlags, fstat, fstatfs};
+use rustix::fs::{AtFlags, FileType, OFlags, SealFlags, StatxFlags, fcntl_get_seals, fstat, fstatfs, statx};
+use rustix::io::Errno;
 
 use super::account::{Charge, Ledger, SessionFacts};
 use super::guard::Watch;
@@ -25,7 +26,7 @@ const FILE_SYSTEMS: [u64; 24] = [
     0x0102_1994, // tmpfs, memfd, devtmpfs
     0x8584_58F6, // ramfs
     0x9584_58F6, // hugetlbfs
-    0x794C_7630, // overlayfs
+    OVERLAY,
     0x3153_464A, // JFS
     0x5265_4973, // ReiserFS
     0x4D44,      // FAT
@@ -42,6 +43,13 @@ const FILE_SYSTEMS: [u64; 24] = [
     0x4750_4653, // GPFS
 ];
 
+/// overlayfs, which anybody may mount in a user namespace, over FUSE too: trusted where it is a mount of this process's own
+/// namespace, which is the administrator's.
+const OVERLAY: u64 = 0x794C_7630;
+
+/// Those of them whose files are memory.
+const IN_MEMORY: [u64; 3] = [0x0102_1994, 0x8584_58F6, 0x9584_58F6];
+
 /// What a place is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
@@ -52,7 +60,7 @@ pub(super) enum Role {
 /// A place of a client, as long as a pipe uses it.
 pub(super) enum Place {
     Memory { memory: Memory, dram: Dram },
-    File(Ssd),
+    File { ssd: Ssd, _charge: Option<Charge> },
 }
 
 /// A client's memory, mapped.
@@ -76,7 +84,7 @@ impl Place {
     pub(super) fn locator(&self) -> &dyn Locator {
         match self {
             Place::Memory { dram, .. } => dram,
-            Place::File(ssd) => ssd,
+            Place::File { ssd, .. } => ssd,
         }
     }
 
@@ -84,14 +92,14 @@ impl Place {
     pub(super) fn descriptors(&self) -> usize {
         match self {
             Place::Memory { .. } => 0,
-            Place::File(ssd) => 1 + usize::from(ssd.file().direct_fd().is_ok()),
+            Place::File { ssd, .. } => 1 + usize::from(ssd.file().direct_fd().is_ok()),
         }
     }
 
     pub(super) fn memory(&self) -> Option<&Memory> {
         match self {
             Place::Memory { memory, .. } => Some(memory),
-            Place::File(_) => None,
+            Place::File { .. } => None,
         }
     }
 }
@@ -135,7 +143,6 @@ pub(super) struct Opener<'a> {
     pub(super) mapped: Vec<Memory>,
     pub(super) ledger: &'a Arc<Ledger>,
     pub(super) facts: &'a Arc<SessionFacts>,
-    pub(super) mapped_most: u64,
     pub(super) bell: &'a Arc<OwnedFd>,
     pub(super) any_filesystem: bool,
 }
@@ -156,8 +163,10 @@ impl Opener<'_> {
                 let cached = self.passed.own(fd)?;
                 let direct = direct.map(|at| self.passed.own(at)).transpose()?;
                 self.check_file(&cached, role)?;
+                let charge = if role == Role::Target { self.charge_file(&cached)? } else { None };
                 let name = format!("file {fd} of client {}", self.facts.number);
-                Ssd::from_fds(cached, direct, name)?.with_access(access).map(Place::File)
+                let ssd = Ssd::from_fds(cached, direct, name)?.with_access(access)?;
+                Ok(Place::File { ssd, _charge: charge })
             }
         }
     }
@@ -193,7 +202,7 @@ impl Opener<'_> {
     }
 
     fn map(&self, fd: &OwnedFd, len: u64, role: Role, identity: (u64, u64), page: usize) -> Result<Memory> {
-        let charge = Charge::take(self.ledger, self.facts, self.mapped_most, len)?;
+        let charge = Charge::take(self.ledger, self.facts, len)?;
         let watch = Arc::new(Watch::new(self.bell.clone())?);
         let keeper = Arc::new((Unwatch(watch.clone()), charge));
         let map = |access| Region::map_sealed(fd.as_fd(), len, access, Box::new(keeper.clone()));
@@ -207,6 +216,14 @@ impl Opener<'_> {
         };
         watch.set(&region, page);
         Ok(Memory { identity, access, region, watch })
+    }
+
+    /// Charges a target that lies in memory.
+    fn charge_file(&self, fd: &OwnedFd) -> Result<Option<Charge>> {
+        match length_in_memory(fd)? {
+            Some(len) => Charge::take(self.ledger, self.facts, len).map(Some),
+            None => Ok(None),
+        }
     }
 
     fn check_file(&self, fd: &OwnedFd, role: Role) -> Result<()> {
@@ -229,6 +246,12 @@ impl Opener<'_> {
         }
         let system = fstatfs(fd).map_err(|e| Error::os("open", e.raw_os_error(), "the file system of a descriptor"))?;
         let magic = system.f_type as u64 & 0xFFFF_FFFF;
+        if magic == OVERLAY && !is_mounted_here(fd) {
+            let context = format!("descriptor {} is of an overlay mounted in another namespace", fd.as_raw_fd());
+            return Err(Error::new(ErrorKind::Unsupported, "open", context).advice(
+                "what lies below it may be served by a client: run the service with --any-filesystem to take it",
+            ));
+        }
         if !FILE_SYSTEMS.contains(&magic) {
             let context = format!("descriptor {} is of a file system of the type {magic:#x}", fd.as_raw_fd());
             return Err(Error::new(ErrorKind::Unsupported, "open", context).advice(
@@ -237,6 +260,38 @@ impl Opener<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether the mount that a descriptor was opened by is one of this process's namespace.
+fn is_mounted_here(fd: &OwnedFd) -> bool {
+    let found = statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
+    let Some(id) = found.ok().filter(|x| x.stx_mask & StatxFlags::MNT_ID.bits() != 0).map(|x| x.stx_mnt_id) else {
+        return false;
+    };
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    mounts.lines().any(|line| line.split(' ').next().and_then(|first| first.parse().ok()) == Some(id))
+}
+
+/// The length of a file that lies in memory. What is written to it is charged to the service by the kernel, so it must not
+/// grow; and a seal is the only way to be sure of that, for whoever passed a descriptor still has it (and may set `O_APPEND`).
+fn length_in_memory(fd: &OwnedFd) -> Result<Option<u64>> {
+    let fail = |e: Errno| Error::os("open", e.raw_os_error(), "the file system of a descriptor");
+    let system = fstatfs(fd).map_err(fail)?.f_type as u64 & 0xFFFF_FFFF;
+    let stat = fstat(fd).map_err(fail)?;
+    // Devices have their names in such a file system, and their bytes elsewhere.
+    let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    if !regular || !IN_MEMORY.contains(&system) {
+        return Ok(None);
+    }
+    // It fails for what cannot be sealed.
+    let seals = fcntl_get_seals(fd).unwrap_or(SealFlags::empty());
+    if !seals.contains(SealFlags::GROW) {
+        return Err(bad("the file lies in memory (tmpfs) and may grow".into()).advice(
+            "pass a memfd that has its length and is sealed against growing (F_SEAL_GROW), pass memory as memory, or use a \
+             file on a disk",
+        ));
+    }
+    Ok(Some(u64::try_from(stat.st_size).unwrap_or(0)))
 }
 
 /// Stops watching, just before the memory is unmapped; the session may still have the watch, to see what happened.

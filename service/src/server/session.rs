@@ -3,7 +3,8 @@
 //! ```text
 //! hello within its time, or it is cut off
 //! then: a request -> an answer;  the bell -> pipes that ended are let go, memory that failed ends the session
-//! end (it hung up, died, was cut off; the service stops): its pipes end; it stays until nothing of it is under way
+//! end (it hung up, died, was cut off; the service stops): its pipes end, and what they had under way is stopped; it stays
+//! until the last part is back that a device or a thread has
 //! ```
 //!
 //! Memory and files of a pipe are let go here, not by the coordinator: unmapping and closing can take long.
@@ -15,16 +16,18 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use datapipes::descriptor::GivenPipe;
-use datapipes::{Class, Connect, ConnectFd, Error, ErrorKind, Result};
+use datapipes::{Connect, ConnectFd, Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-use super::Shared;
 use super::account::{Over, SessionFacts, reached};
+use super::farewell::part;
 use super::log::tame;
+use super::numbers::{self, bad};
 use super::places::{Opener, Passed, Place, Role};
+use super::{Shared, stops};
 use crate::packet::{self, Packet};
 use crate::protocol::{Answer, Ask, MOST_DESCRIPTORS, REQUEST_BYTES, Request, VERSION};
 use crate::status::{ClientStatus, Status};
@@ -33,9 +36,6 @@ use crate::status::{ClientStatus, Status};
 const PIPE_DESCRIPTORS: usize = 3;
 /// Transfers of a pipe whose client does not say: as in the runtime.
 const DEPTH: usize = 64;
-/// What a client may ask of the device at most; more would be memory of the kernel.
-const QUEUE_DEPTH: u32 = 1024;
-const DEVICE_REQUEST: u32 = 64 << 20;
 /// Refusals of a client that are logged one by one.
 const COMPLAINTS: u32 = 16;
 
@@ -60,10 +60,17 @@ struct Slot {
 
 /// Why a session ends.
 enum End {
-    /// The client hung up, or the service stops.
+    /// The client hung up.
     Quiet,
+    /// The service stops.
+    Stops,
     /// The client is cut off.
-    Cut(String),
+    Cut(Error),
+}
+
+/// The end of a client that does not keep to what was agreed.
+fn cut(kind: ErrorKind, why: impl Into<String>) -> End {
+    End::Cut(Error::new(kind, "serve", why))
 }
 
 enum Due {
@@ -83,14 +90,18 @@ impl Session {
             Ok(()) => self.serve(),
             Err(end) => end,
         };
-        if let End::Cut(why) = &end {
-            self.shared.turned_away.fetch_add(1, Ordering::Relaxed);
-            self.log(format_args!("cut off: {why}"));
-        } else if !self.slots.is_empty() {
-            self.log(format_args!("left, with {} pipes", self.slots.len()));
+        match &end {
+            End::Cut(why) => {
+                self.shared.turned_away.fetch_add(1, Ordering::Relaxed);
+                self.log(format_args!("cut off: {}", tame(&why.to_string())));
+                self.say(why);
+            }
+            End::Stops => self.say(&stops()),
+            End::Quiet if self.slots.is_empty() => {}
+            End::Quiet => self.log(format_args!("left, with {} pipes", self.slots.len())),
         }
         // Before the pipes are waited for: the client sees at once that it is over.
-        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        part(&self.socket);
         self.let_go();
     }
 
@@ -100,10 +111,15 @@ impl Session {
         self.shared
             .config
             .log
-            .line(format_args!("client {number} ({name}, user {}, process {}) {what}", peer.uid, peer.pid));
+            .of_client(format_args!("client {number} ({name}, user {}, process {}) {what}", peer.uid, peer.pid));
     }
 
-    /// Ends the pipes, and returns when they are gone.
+    /// Why it is over: the answer to what the client asks next, or is asking. One that reads nothing does not hear it.
+    fn say(&self, why: &Error) {
+        let _ = self.answer(&Answer::error(why), None);
+    }
+
+    /// Ends the pipes with all that they have under way, and returns when they are gone.
     fn let_go(&mut self) {
         for slot in &self.slots {
             slot.given.end();
@@ -146,11 +162,11 @@ impl Session {
                 Ok(0) => return Ok(Due::Nothing),
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,
-                Err(e) => return Err(End::Cut(format!("poll: {e}"))),
+                Err(e) => return Err(End::Cut(Error::os("serve", e.raw_os_error(), "poll"))),
             }
             let due = |at: usize| !fds[at].revents().is_empty();
             return match (due(2), due(1)) {
-                (true, _) => Err(End::Quiet),
+                (true, _) => Err(End::Stops),
                 (_, true) => Ok(Due::Bell),
                 _ => Ok(Due::Packet),
             };
@@ -163,20 +179,20 @@ impl Session {
             Ok(packet) => Ok(Some(packet)),
             Err(Errno::AGAIN) => Ok(None),
             Err(Errno::CONNRESET) => Err(End::Quiet),
-            Err(e) => Err(End::Cut(format!("receive: {e}"))),
+            Err(e) => Err(End::Cut(Error::os("serve", e.raw_os_error(), "receiving a request"))),
         }
     }
 
     /// Answers; a client that leaves so many answers unread that no other fits is cut off.
     fn answer(&self, answer: &Answer, fd: Option<&OwnedFd>) -> Result<(), End> {
-        let bytes = serde_json::to_vec(answer).map_err(|e| End::Cut(format!("an answer: {e}")))?;
+        let bytes = serde_json::to_vec(answer).map_err(|e| cut(ErrorKind::System, format!("an answer: {e}")))?;
         let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
         match packet::send(self.socket.as_fd(), &bytes, &fds, SendFlags::DONTWAIT) {
             Ok(()) => Ok(()),
-            Err(Errno::AGAIN | Errno::NOBUFS) => Err(End::Cut("it does not read its answers".into())),
+            Err(Errno::AGAIN | Errno::NOBUFS) => Err(cut(ErrorKind::InvalidInput, "it does not read its answers")),
             Err(Errno::PIPE | Errno::CONNRESET) => Err(End::Quiet),
             // The kernel counts descriptors that are on their way and were not taken (ETOOMANYREFS).
-            Err(e) => Err(End::Cut(format!("an answer could not be sent: {e}"))),
+            Err(e) => Err(End::Cut(Error::os("serve", e.raw_os_error(), "sending an answer"))),
         }
     }
 
@@ -197,7 +213,7 @@ impl Session {
         let mut buffer = vec![0; REQUEST_BYTES];
         loop {
             if let Due::Nothing = self.wait(Some(until))? {
-                return Err(End::Cut(format!("it said nothing for {ms} ms")));
+                return Err(cut(ErrorKind::Unavailable, format!("it said nothing for {ms} ms")));
             }
             let Some(packet) = self.receive(&mut buffer)? else { continue };
             let fds = packet.fds.len();
@@ -216,8 +232,7 @@ impl Session {
                 Err(e) => e,
             };
             // What it says is not what is expected here: there is no sense in going on.
-            self.refuse(&error)?;
-            return Err(End::Cut(tame(&error.to_string())));
+            return Err(End::Cut(error));
         }
     }
 
@@ -235,7 +250,7 @@ impl Session {
             self.quiet_bell();
             let mut memories = self.slots.iter().flat_map(|slot| &slot.places).filter_map(Place::memory);
             if memories.any(|memory| memory.failed()) {
-                return Err(End::Cut("a page of its memory could not be had (SIGBUS)".into()));
+                return Err(cut(ErrorKind::OutOfMemory, "a page of its memory could not be had (SIGBUS)"));
             }
             self.forget_ended();
             return Ok(());
@@ -258,7 +273,7 @@ impl Session {
         // Its own copy: the limits are read while the session changes.
         let limits = self.shared.config.limits.clone();
         let depth = ask.depth.unwrap_or(DEPTH.min(limits.transfers));
-        check_numbers(ask, depth)?;
+        numbers::check(ask, depth)?;
         self.forget_ended();
         let has = self.slots.len();
         if has >= limits.pipes {
@@ -285,7 +300,6 @@ impl Session {
             mapped: self.slots.iter().flat_map(|slot| &slot.places).filter_map(Place::memory).cloned().collect(),
             ledger: &self.shared.ledger,
             facts: &self.facts,
-            mapped_most: limits.mapped_bytes,
             bell: &self.bell,
             any_filesystem: self.shared.config.any_filesystem,
         };
@@ -361,32 +375,6 @@ fn parse(buffer: &[u8], packet: Packet) -> Result<(Request, Vec<OwnedFd>)> {
     }
     let request = serde_json::from_slice(&buffer[..packet.bytes]).map_err(|e| bad(&format!("no request: {e}")))?;
     Ok((request, packet.fds))
-}
-
-/// Numbers that make no sense, or would cost memory of the kernel.
-fn check_numbers(ask: &Ask, depth: usize) -> Result<()> {
-    let bad_rate = |rate: Option<f64>| rate.is_some_and(|rate| !rate.is_finite() || rate <= 0.0);
-    let (service, constraints) = (&ask.service, &ask.constraints);
-    if [service.at_least, service.at_most, constraints.at_least].into_iter().any(bad_rate) {
-        return Err(bad("a rate is a number of bytes per second above 0"));
-    }
-    if depth == 0 {
-        return Err(bad("a depth of 0 takes no transfers"));
-    }
-    if constraints.urgent && service.class != Class::Latency {
-        return Err(bad("what is urgent is of the class latency"));
-    }
-    if constraints.queue_depth.is_some_and(|n| n > QUEUE_DEPTH) {
-        return Err(bad(&format!("queue_depth is {QUEUE_DEPTH} at most")));
-    }
-    if constraints.request_bytes.is_some_and(|n| n > DEVICE_REQUEST) {
-        return Err(bad(&format!("request_bytes is {DEVICE_REQUEST} at most")));
-    }
-    Ok(())
-}
-
-fn bad(what: &str) -> Error {
-    Error::new(ErrorKind::InvalidInput, "ask", what)
 }
 
 /// Descriptors that this process has open, but for the one that looks.

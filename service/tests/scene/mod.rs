@@ -1,7 +1,7 @@
 //! A service that runs as a process of its own, for tests.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)] // Helpers of tests may unwrap; not every test uses all of them.
 
-use std::io::{BufRead, BufReader, IoSlice};
+use std::io::{BufRead, BufReader, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -16,8 +16,8 @@ use datapipes::{Dram, Ssd};
 use datapipes_service::protocol::{ANSWER_BYTES, Answer};
 use datapipes_service::{Client, SharedMemory, Status};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
-    SocketType, connect, sendmsg, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, socket_with,
 };
 
 pub const MIB: u64 = 1 << 20;
@@ -104,6 +104,16 @@ impl Service {
         (status, self.log())
     }
 
+    /// As [`end`](Self::end), but fails where it takes longer.
+    pub fn end_within(mut self, patience: Duration) -> (ExitStatus, String) {
+        let until = std::time::Instant::now() + patience;
+        while self.child.try_wait().unwrap().is_none() {
+            assert!(std::time::Instant::now() < until, "it does not end\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.end()
+    }
+
     /// Looks until it holds, and fails with what was seen last if it never does.
     pub fn until(&self, what: &str, holds: impl Fn(&Status) -> bool) -> Status {
         let client = self.client();
@@ -130,8 +140,12 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
+        let ended = self.child.try_wait();
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("how the service ended before this: {ended:?}");
+        }
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();
         }
@@ -191,6 +205,26 @@ impl Raw {
         let mut control = SendAncillaryBuffer::new(&mut space);
         assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)));
         sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).map(drop)
+    }
+
+    /// A pipe that is asked for: its descriptor, or the refusal.
+    pub fn pipe(&self, request: &str, fds: &[BorrowedFd<'_>]) -> datapipes::Result<OwnedFd> {
+        self.send(request.as_bytes(), fds).unwrap();
+        let mut buffer = vec![0; ANSWER_BYTES];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let got = recvmsg(&self.0, &mut [IoSliceMut::new(&mut buffer)], &mut control, flags).unwrap();
+        let answer: Answer = serde_json::from_slice(&buffer[..got.bytes]).unwrap();
+        let mut passed = control.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+            _ => None,
+        });
+        let pipe = passed.next();
+        answer.into_result().map(|answer| match (answer, pipe) {
+            (Answer::Pipe { .. }, Some(pipe)) => pipe,
+            other => panic!("{other:?}"),
+        })
     }
 
     /// The next answer; None where the service hung up. Descriptors that come with it are closed.

@@ -1,6 +1,6 @@
 //! The size behind -S: GNU's suffixes, KiB where there is none.
 
-use super::key_spec::leading_number;
+use super::key_spec::leading_digits;
 
 /// A size in bytes or in hundredths of physical memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,30 +34,27 @@ impl BufferSize {
     /// ```
     pub fn parse(text: &[u8]) -> Result<BufferSize, SizeError> {
         // As in GNU, a lone suffix counts one of it.
-        let (count, suffix) = match leading_number(text) {
-            Some((count, suffix)) => (count as u64, suffix),
-            None if text.first().is_some_and(|&b| power(b).is_some()) => (1, text),
+        let (count, suffix) = match leading_digits(text) {
+            Some((digits, suffix)) => (value(digits), suffix),
+            None if text.first().is_some_and(|&b| power(b).is_some()) => (Some(1), text),
             None => return Err(SizeError::Invalid),
         };
-        let saturated = count == u64::MAX;
-        match suffix {
-            [] => scaled(count, 1),
-            b"b" if !saturated => Ok(BufferSize::Bytes(count)),
-            b"%" if !saturated => Ok(BufferSize::Percent(count)),
-            b"b" | b"%" => Err(SizeError::TooLarge),
-            [letter] => scaled(count, power(*letter).ok_or(SizeError::Suffix)?),
+        match (suffix, count) {
+            (b"b", Some(count)) => Ok(BufferSize::Bytes(count)),
+            (b"%", Some(count)) => Ok(BufferSize::Percent(count)),
+            // GNU looks for these two only behind a number that it can hold.
+            (b"b" | b"%", None) => Err(SizeError::Suffix),
+            ([], _) => scaled(count, 1),
+            ([letter], _) => scaled(count, power(*letter).ok_or(SizeError::Suffix)?),
             _ => Err(SizeError::Suffix),
         }
     }
 
-    /// The bytes, given the size of physical memory.
-    pub fn resolve(self, physical_bytes: u64) -> u64 {
+    /// The bytes, given the size of physical memory; `None` where a percentage of it is 2^64 or more.
+    pub fn resolve(self, physical_bytes: u64) -> Option<u64> {
         match self {
-            BufferSize::Bytes(bytes) => bytes,
-            BufferSize::Percent(percent) => {
-                let bytes = u128::from(physical_bytes) * u128::from(percent) / 100;
-                u64::try_from(bytes).unwrap_or(u64::MAX)
-            }
+            BufferSize::Bytes(bytes) => Some(bytes),
+            BufferSize::Percent(percent) => u64::try_from(u128::from(physical_bytes) * u128::from(percent) / 100).ok(),
         }
     }
 }
@@ -79,9 +76,14 @@ fn power(letter: u8) -> Option<u32> {
     }
 }
 
-fn scaled(count: u64, power: u32) -> Result<BufferSize, SizeError> {
-    let factor = 1024u64.checked_pow(power);
-    let bytes = factor.and_then(|factor| count.checked_mul(factor));
+/// `None` where it is 2^64 or more.
+fn value(digits: &[u8]) -> Option<u64> {
+    digits.iter().try_fold(0u64, |n, digit| n.checked_mul(10)?.checked_add(u64::from(digit - b'0')))
+}
+
+fn scaled(count: Option<u64>, power: u32) -> Result<BufferSize, SizeError> {
+    let count = count.ok_or(SizeError::TooLarge)?;
+    let bytes = 1024u64.checked_pow(power).and_then(|factor| count.checked_mul(factor));
     match bytes {
         Some(bytes) => Ok(BufferSize::Bytes(bytes)),
         None if count == 0 => Ok(BufferSize::Bytes(0)),
@@ -111,8 +113,13 @@ mod tests {
         for text in ["3x", "1KB", "1KiB", "b3", "%", "5p"] {
             assert!(bytes(text).is_err(), "{text}");
         }
-        assert_eq!(BufferSize::Percent(150).resolve(u64::MAX), u64::MAX);
-        assert_eq!(BufferSize::Percent(50).resolve(1000), 500);
+        for text in ["18446744073709551616b", "99999999999999999999%", "99999999999999999999x"] {
+            assert_eq!(bytes(text), Err(SizeError::Suffix), "{text}");
+        }
+        assert_eq!(bytes("18446744073709551615b"), Ok(BufferSize::Bytes(u64::MAX)));
+        assert_eq!(bytes("18446744073709551615%"), Ok(BufferSize::Percent(u64::MAX)));
+        assert_eq!(BufferSize::Percent(150).resolve(u64::MAX), None);
+        assert_eq!(BufferSize::Percent(50).resolve(1000), Some(500));
     }
 
     proptest! {

@@ -211,12 +211,18 @@ fn bytes_of_end(text: &[u8]) -> Result<(usize, &[u8])> {
 
 /// A number as `strtoumax` reads it, saturating, and what follows; `None` without digits.
 pub(super) fn leading_number(text: &[u8]) -> Option<(usize, &[u8])> {
+    let (digits, rest) = leading_digits(text)?;
+    let add = |n: usize, &digit: &u8| n.saturating_mul(10).saturating_add(usize::from(digit - b'0'));
+    Some((digits.iter().fold(0, add), rest))
+}
+
+/// The digits behind blanks and a plus, and what follows them; `None` where there is no digit.
+pub(super) fn leading_digits(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let is_space = |b: &u8| b.is_ascii_whitespace() || *b == 0x0b;
     let text = &text[text.iter().position(|b| !is_space(b)).unwrap_or(text.len())..];
     let text = text.strip_prefix(b"+").unwrap_or(text);
-    let (digits, rest) = text.split_at(text.iter().position(|b| !b.is_ascii_digit()).unwrap_or(text.len()));
-    let add = |n: usize, &digit: &u8| n.saturating_mul(10).saturating_add(usize::from(digit - b'0'));
-    (!digits.is_empty()).then(|| (digits.iter().fold(0, add), rest))
+    let split = text.split_at(text.iter().position(|b| !b.is_ascii_digit()).unwrap_or(text.len()));
+    (!split.0.is_empty()).then_some(split)
 }
 
 fn count<'a>(text: &'a [u8], message: &str) -> Result<(usize, &'a [u8])> {

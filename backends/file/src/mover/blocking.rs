@@ -43,25 +43,26 @@ impl Blocking {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn carry_out(&self, piece: &Piece) -> i32 {
-        self.calls.fetch_add(1, Ordering::Relaxed);
-        let (fd, len) = (self.site.fd(piece.lane), piece.len as usize);
-        let at = piece.file_at.cast_signed();
-        // SAFETY: address and length are memory that the piece's job leases, or the piece's own bounce buffer, and both
-        // outlive the call, because the piece is settled after it; the descriptor lives as long as the site.
-        let n = unsafe {
-            match self.site.rules.direction {
-                Direction::Read => libc::pread(fd, std::ptr::with_exposed_provenance_mut(piece.address), len, at),
-                Direction::Write => libc::pwrite(fd, std::ptr::with_exposed_provenance(piece.address), len, at),
-            }
-        };
-        if n < 0 {
-            return -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+/// A request on the caller's thread; its result is as the kernel's queues give it: bytes, or a negative errno.
+pub(super) fn carry_out(site: &Site, piece: &Piece, calls: &AtomicU64) -> i32 {
+    calls.fetch_add(1, Ordering::Relaxed);
+    let (fd, len) = (site.fd(piece.lane), piece.len as usize);
+    let at = piece.file_at.cast_signed();
+    // SAFETY: address and length are memory that the piece's job leases, or the piece's own bounce buffer, and both
+    // outlive the call, because the piece is settled after it; the descriptor lives as long as the site.
+    let n = unsafe {
+        match site.rules.direction {
+            Direction::Read => libc::pread(fd, std::ptr::with_exposed_provenance_mut(piece.address), len, at),
+            Direction::Write => libc::pwrite(fd, std::ptr::with_exposed_provenance(piece.address), len, at),
         }
-        // Requests are shorter than 2 GiB.
-        i32::try_from(n).unwrap_or(i32::MAX)
+    };
+    if n < 0 {
+        return -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
     }
+    // Requests are shorter than 2 GiB.
+    i32::try_from(n).unwrap_or(i32::MAX)
 }
 
 impl Queued for Blocking {
@@ -76,7 +77,7 @@ impl Queued for Blocking {
         let active = state.active;
         drop(state);
         while let Some(piece) = jobs.next() {
-            let result = self.carry_out(&piece);
+            let result = carry_out(&self.site, &piece, &self.calls);
             jobs.settle(piece, result);
         }
         let mut state = self.lock();

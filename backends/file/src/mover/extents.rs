@@ -29,6 +29,7 @@ use io_uring::{IoUring, opcode, types};
 
 use super::anchor;
 use crate::faults::{Faults, Operation, Verdict};
+use crate::short_requests::ring_serves;
 
 /// Buffers for each request outstanding: those of one group are emptied while the next is on its way.
 const SPARE: usize = 2;
@@ -222,11 +223,7 @@ impl Extents {
             self.counters.system_calls += 1;
             // SAFETY: `got + len` is within a buffer (`refusal` saw to that for the extent, rounded), nothing is under way into it;
             // the descriptor lives as long as the file that was given.
-            let n = unsafe { libc::pread(fd, start.cast(), len as usize, offset.cast_signed()) };
-            let result = match n {
-                0.. => n as i32,
-                _ => -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO),
-            };
+            let result = unsafe { pread(fd, start, len, offset) };
             match self.judge(from, extent, &mut flight, result) {
                 Next::Done => return Ok(()),
                 Next::Again => {}
@@ -295,6 +292,19 @@ impl Extents {
         self.broken = Some((error.kind(), error.to_string()));
         // The kernel may still write there.
         std::mem::forget(self.buffers.take());
+    }
+}
+
+/// Bytes, or a negative errno, as a ring gives it.
+///
+/// # Safety
+/// `len` bytes at `start` may be written to, and `fd` is open, until it returns.
+unsafe fn pread(fd: i32, start: *mut u8, len: u32, offset: u64) -> i32 {
+    // SAFETY: the caller's promise.
+    let n = unsafe { libc::pread(fd, start.cast(), len as usize, offset.cast_signed()) };
+    match n {
+        0.. => n as i32,
+        _ => -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO),
     }
 }
 
@@ -441,6 +451,7 @@ impl<'a> Many<'a> {
             let at = usize::from(slot);
             let mut flight = self.reader.flights[at];
             let extent = self.extents[flight.extent as usize];
+            let result = self.given_back(at, extent, &mut flight, result);
             match self.reader.judge(self.from, extent, &mut flight, result) {
                 Next::Done => self.ready.push((slot, Ok(()))),
                 Next::Failed(error) => self.ready.push((slot, Err(error))),
@@ -449,6 +460,23 @@ impl<'a> Many<'a> {
             self.reader.flights[at] = flight;
         }
         Ok(())
+    }
+
+    /// The result of a request; one that the kernel gave back undone, and not for the first time, is made here: it has no thread
+    /// for it.
+    fn given_back(&mut self, slot: usize, extent: ReadExtent, flight: &mut Flight, result: i32) -> i32 {
+        let result = flight.injected.take().map_or(result, |errno| -errno);
+        if result != -libc::ECANCELED || flight.tries == 0 {
+            return result;
+        }
+        self.reader.counters.queue_refused += 1;
+        self.reader.counters.system_calls += 1;
+        let align = if self.from.direct { self.from.file.offset_align().max(1) } else { 1 };
+        let len = (extent.len - flight.got).next_multiple_of(align);
+        let (start, offset) =
+            (self.reader.slot(slot).wrapping_add(flight.got as usize), extent.offset + u64::from(flight.got));
+        // SAFETY: as for the request that was given back (`push`), which is not under way any more.
+        unsafe { pread(descriptor(self.from), start, len, offset) }
     }
 
     /// Hands out what was answered.
@@ -493,7 +521,7 @@ impl ExtentReader for Extents {
         if let Some((kind, text)) = failed {
             return (0..extents.len()).for_each(|number| done(number, Err(Error::relayed(kind, text.clone()))));
         }
-        if extents.len() > 1 && self.has_ring() {
+        if extents.len() > 1 && ring_serves(from.file).is_ok() && self.has_ring() {
             let mut many = Many::new(self, from, extents);
             if let Err(error) = many.run(done) {
                 many.give_up(&error, done);
@@ -524,7 +552,9 @@ impl ExtentReader for Extents {
                 format!("by pread where there is one, several by an io_uring of {} requests", self.depth)
             }
         };
-        format!("extents-of-files: {how}")
+        let rings = self.may_ring.is_ok() && self.refused.is_none();
+        let others = if rings { "; all by pread on file systems that others serve (FUSE, network)" } else { "" };
+        format!("extents-of-files: {how}{others}")
     }
 
     fn counters(&self) -> Counters {

@@ -52,6 +52,22 @@ pub(crate) struct Piece {
     pub(crate) bell: Option<Arc<Bell>>,
 }
 
+impl Piece {
+    /// The kernel's result, or the one that replaces it; that is done once.
+    fn result(&mut self, result: i32) -> i32 {
+        self.injected.take().map_or(result, |errno| -errno)
+    }
+
+    /// Whether a queue gave it back undone, and not for the first time. A request is given back when the thread that submitted
+    /// it ended; the next one is given back too where the kernel may make no thread for it.
+    pub(crate) fn is_given_back(&mut self, result: i32) -> std::result::Result<(), i32> {
+        match self.result(result) {
+            result if result == -libc::ECANCELED && self.tries > 0 => Ok(()),
+            result => Err(result),
+        }
+    }
+}
+
 /// What of a job was not yet asked for.
 struct Rest {
     slot: usize,
@@ -301,9 +317,9 @@ impl Jobs {
     }
 
     /// The only reader of a kernel's result (bytes, or a negative errno): progress, another try, or the job's error.
-    pub(crate) fn settle(&mut self, piece: Piece, result: i32) {
-        let Piece { slot, at, useful, skip, tries, bounce, injected, lane, .. } = piece;
-        let result = injected.map_or(result, |errno| -errno);
+    pub(crate) fn settle(&mut self, mut piece: Piece, result: i32) {
+        let result = piece.result(result);
+        let Piece { slot, at, useful, skip, tries, bounce, lane, .. } = piece;
         self.outstanding -= 1;
         self.job(slot).in_flight -= 1;
         let moved = u64::try_from(result).unwrap_or(0).saturating_sub(skip).min(useful);

@@ -23,6 +23,7 @@ use datapipes_core::{Error, ErrorKind, Result};
 use io_uring::{IoUring, opcode, squeue, types};
 
 use super::anchor;
+use super::blocking::carry_out;
 use super::cut::{Direction, Lane};
 use super::jobs::{Jobs, Piece};
 use super::site::Site;
@@ -118,7 +119,7 @@ impl Ring {
                 continue;
             }
             let index = answer.user_data() as usize;
-            let Some(piece) = state.flights.get_mut(index).and_then(Option::take) else {
+            let Some(mut piece) = state.flights.get_mut(index).and_then(Option::take) else {
                 debug_assert!(false, "an answer to a request that was never made: {index}");
                 continue;
             };
@@ -128,7 +129,14 @@ impl Ring {
             {
                 duty.end(Instant::now());
             }
-            state.jobs.settle(piece, answer.result());
+            let result = piece.is_given_back(answer.result()).map_or_else(
+                |result| result,
+                |()| {
+                    state.jobs.counters.queue_refused += 1;
+                    carry_out(&self.site, &piece, &self.calls)
+                },
+            );
+            state.jobs.settle(piece, result);
         }
     }
 

@@ -15,6 +15,9 @@ use crate::sort_args::{Format, Parsed};
 use crate::standard;
 use crate::window::Window;
 
+/// From as many bytes on a file is read through a pipe.
+const LONG: u64 = 128 << 10;
+
 /// Reads up to the first disorder; names it as GNU sort does, unless quiet.
 pub(super) fn run(parsed: &Parsed, quiet: bool) -> Result<Verdict> {
     let rule = rule(parsed);
@@ -23,7 +26,8 @@ pub(super) fn run(parsed: &Parsed, quiet: bool) -> Result<Verdict> {
     let mut search = Search::new(&rule, parsed.options.unique);
     let mut look = |bytes: &[u8]| if search.push(bytes) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
     match input {
-        Input::Place { ssd, from } => {
+        // A short file is read before the machine is known.
+        Input::Place { ssd, from } if ssd.len()?.saturating_sub(from) >= LONG || ssd.file().is_block_device() => {
             signals::catch(WaitsFor::Places);
             let machine = Machine::discover();
             Window::over(&machine, &ssd)?.read(from..ssd.len()?, |bytes| {

@@ -4,7 +4,7 @@ pub(super) const TEXT: &str = "\
 Usage: dpipe sort [OPTION]... [FILE]...
   or:  dpipe sort [OPTION]... --files0-from=F
 Write sorted concatenation of all FILE(s) to standard output. With no FILE, or when FILE is -, read standard input.
-Bytes, options and exit codes are those of GNU sort in the C locale; order is by bytes.
+Bytes, options and exit codes are those of GNU sort (coreutils 9.11) in the C locale; order is by bytes.
 
 Ordering options:
   -b, --ignore-leading-blanks  ignore leading blanks
@@ -15,14 +15,18 @@ Ordering options:
   -M, --month-sort             compare (unknown) < 'JAN' < ... < 'DEC'
   -h, --human-numeric-sort     compare human readable numbers (e.g., 2K 1G)
   -n, --numeric-sort           compare according to string numerical value
+  -R, --random-sort            shuffle, but group identical keys
+      --random-source=FILE     get random bytes from FILE
   -r, --reverse                reverse the result of comparisons
-      --sort=WORD              general-numeric -g, human-numeric -h, month -M, numeric -n, version -V
+      --sort=WORD              general-numeric -g, human-numeric -h, month -M, numeric -n, random -R, version -V
   -V, --version-sort           natural sort of (version) numbers within text
 
 Other options:
       --batch-size=NMERGE      merge at most NMERGE runs at once
   -c, --check, --check=diagnose-first   check for sorted input; do not sort
   -C, --check=quiet            like -c, but do not report the first bad line
+      --compress-program=PROG  compress runs that do not fit the memory with PROG; decompress them with PROG -d
+      --debug                  underline the part of each line that is compared, and warn of odd options
       --files0-from=F          read names of files from F, ended by NULs; if F is -, from standard input
   -k, --key=KEYDEF             sort via a key; KEYDEF gives location and type: F[.C][OPTS][,F[.C][OPTS]]
   -m, --merge                  merge already sorted files; do not sort
@@ -53,10 +57,12 @@ Places of -T: DIR, ssd:DIR[?access=direct|cached], dram:SIZE[?node=N], numa:NODE
 ?limit=SIZE if it is to hold no more at once. Memory among them is beside -S. A place that fills up or fails while the sort
 runs is left for the next; --report and --json say what went where, and why.
 
-Not supported, and refused: -R, --compress-program, --random-source, --debug.
-
 Without -S it takes half of the memory that is available, limits of the container honoured. Nothing is left behind
-after an error or a signal: inputs are intact, the output is the old one or the complete new one.
+after an error or a signal: inputs are intact, the output is the old one or the complete new one; only where a new file
+could not be all that the old one is (hard links, mounts, ...), -o writes in place once all is sorted; --report says why.
+
+Not as GNU sort: always the C locale; -S below 16M is 16M; -T '' is refused; a PROG that cannot be started is an error.
+GNU sort 9.1 orders otherwise: NaNs (-g), units R and Q (-h), names that begin with a dot (-V), the byte 0x80 (-n).
 
 Exit codes: 0 sorted (or in order); 1 not in order (-c, -C); 2 an error.
 ";

@@ -9,7 +9,7 @@ use std::path::Path;
 use datapipes::{Error, Result};
 use rustix::fs::{Access, AtFlags, CWD};
 
-use crate::sort_args::{Parsed, UsageError, trouble};
+use crate::sort_args::{Action, Parsed, UsageError, trouble};
 use crate::{outcome, quoting, standard};
 
 /// The names to sort. The standard input is read to its end by the first `-`: a second one adds nothing, unless it is a
@@ -21,6 +21,10 @@ pub(super) fn to_sort(parsed: &Parsed) -> Result<Vec<OsString>> {
         names.retain(|name| name != "-" || !std::mem::replace(&mut seen, true));
     }
     check(&names)?;
+    // GNU looks at what it sorts to see how long it is; what it merges it only reads.
+    if parsed.action == Action::Sort && names.iter().any(|name| name == "-") && standard::input().is_err() {
+        return Err(Error::os("stat failed", libc::EBADF, "-"));
+    }
     Ok(names)
 }
 

@@ -41,19 +41,24 @@ pub(super) fn spill(parsed: &Parsed) -> Result<Vec<StagePlace>> {
     Ok(places)
 }
 
-/// The folders among the places for runs, for messages.
+/// The folders among the places for runs, for messages. One that is named as the output too is what cannot be opened as that.
 pub(super) fn folders(parsed: &Parsed) -> Vec<PathBuf> {
     let places = spill(parsed).unwrap_or_default();
-    places.iter().filter_map(|place| place.as_folder().map(Path::to_path_buf)).collect()
+    let folders = places.iter().filter_map(|place| place.as_folder().map(Path::to_path_buf));
+    folders.filter(|folder| parsed.output.as_ref().is_none_or(|output| Path::new(output) != folder)).collect()
 }
 
 /// -S, in percent a part of physical memory, and never more than that; half of what is available without one.
-pub(super) fn memory_bytes(machine: &Machine, parsed: &Parsed) -> u64 {
+///
+/// # Errors
+/// Where a percentage is more than can be counted.
+pub(super) fn memory_bytes(machine: &Machine, parsed: &Parsed) -> Result<u64> {
     let topology = machine.topology();
     let physical = topology.memory.limit_bytes.into_iter().chain(topology.memory.total_bytes).min();
     let asked = parsed.buffer_bytes(physical.unwrap_or(1 << 30));
+    let asked = asked.map_err(|e| trouble(ErrorKind::InvalidInput, e.message))?;
     let bytes = asked.map_or_else(|| default_memory(topology), |asked| asked.min(physical.unwrap_or(asked)));
-    bytes.max(datapipes_sort::MIN_MEMORY)
+    Ok(bytes.max(datapipes_sort::MIN_MEMORY))
 }
 
 /// All cores, or as told; fewer where the memory has no room for so many threads' buffers.

@@ -30,7 +30,7 @@ pub(super) fn words(error: &Error, folders: &[PathBuf]) -> String {
     let Some((operation, failed)) = known.filter(|_| has_reason) else { return text };
     match text.strip_prefix(&format!("{operation}: {}", error.context())) {
         // At its very beginning is where a file fails that cannot be read or written at all: GNU's words suffice.
-        Some(rest) if error.at_offset() == Some(0) && error.done() == 0 => {
+        Some(rest) if error.at_offset().unwrap_or(0) == 0 && error.done() == 0 => {
             let why = rest.find(": ").map_or(rest, |at| &rest[at..]);
             format!("{failed}: {}{why}", name(error.context()))
         }

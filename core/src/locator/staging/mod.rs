@@ -290,11 +290,14 @@ impl Staging {
     /// whether more can be had is full for everybody else meanwhile.
     fn could_hold(&self, range: &Range<u64>) -> Result<()> {
         let free: Vec<Option<u64>> = self.0.places.iter().map(Opened::unused_bytes).collect();
-        let ledger = self.lock();
-        let wanted: u64 = ledger.unmapped(range);
-        match ledger.room(&free) {
+        let (wanted, room) = {
+            let ledger = self.lock();
+            (ledger.unmapped(range), ledger.room(&free))
+        };
+        match room {
             Some(room) if room < wanted => {
-                let context = format!("{wanted} bytes: all places together have {room} to give");
+                let places: Vec<&str> = self.ends().map(|(name, _)| name).collect();
+                let context = format!("{wanted} bytes: {} together have {room} to give", places.join(", "));
                 Err(Error::os("stage", libc::ENOSPC, context))
             }
             _ => Ok(()),

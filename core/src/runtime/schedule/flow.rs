@@ -153,7 +153,6 @@ impl Slab {
         }
     }
 
-    #[cfg(test)]
     pub(super) fn get(&self, flow: Flow) -> Option<&State> {
         let slot = self.slots.get(flow.index as usize)?;
         slot.state.as_ref().filter(|_| slot.generation == flow.generation)

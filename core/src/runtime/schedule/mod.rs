@@ -243,6 +243,11 @@ impl Scheduler {
         Some(released)
     }
 
+    /// The requests of a flow that are not fully released, the oldest first.
+    pub(crate) fn waiting(&self, flow: Flow) -> impl Iterator<Item = u64> {
+        self.flows.get(flow).into_iter().flat_map(|state| &state.queue).map(|request| request.id)
+    }
+
     /// Neither a request waits nor a chunk is outstanding.
     #[cfg(test)]
     pub(crate) fn is_idle(&self) -> bool {

@@ -44,6 +44,9 @@ pub(crate) struct Flags {
     /// Memory of a client that is mapped at a time [default: a quarter of the machine's]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     mapped_bytes: Option<u64>,
+    /// The same, of all clients of one user [default: three eighths of the machine's]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    mapped_bytes_per_uid: Option<u64>,
     /// The same, of all clients together [default: half of the machine's]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     all_mapped_bytes: Option<u64>,
@@ -74,6 +77,7 @@ impl Flags {
             transfers: self.transfers.unwrap_or(suits.transfers),
             descriptors: self.descriptors.unwrap_or(suits.descriptors),
             mapped_bytes: self.mapped_bytes.unwrap_or(suits.mapped_bytes),
+            mapped_bytes_per_uid: self.mapped_bytes_per_uid.unwrap_or(suits.mapped_bytes_per_uid),
             all_mapped_bytes: self.all_mapped_bytes.unwrap_or(suits.all_mapped_bytes),
             promised_bytes_per_s: self.promised.or(suits.promised_bytes_per_s),
             hello_ms: self.hello_ms.unwrap_or(suits.hello_ms),

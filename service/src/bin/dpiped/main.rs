@@ -31,6 +31,7 @@ fn serve(flags: &Flags) -> Result<ExitCode> {
     // Before any descriptor is made, and any thread: each inherits what is blocked here.
     let inherited = Listener::inherited()?;
     signals::block()?;
+    signals::ignore_file_limit()?;
     raise_descriptors();
     let listener = match (inherited, &flags.socket) {
         (Some(listener), _) => listener,

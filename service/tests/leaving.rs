@@ -1,0 +1,285 @@
+//! Clients that leave in the middle of whatever they asked for, or are not let in; and what they cost the others.
+#![allow(clippy::unwrap_used)]
+
+mod scene;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use datapipes::descriptor::wire::Request;
+use datapipes::{ConnectFd, ErrorKind, Span, Ssd};
+use datapipes_service::protocol::{ANSWER_BYTES, Answer};
+use datapipes_service::{Client, Place};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
+use rustix::net::{RecvFlags, SendFlags};
+use scene::{MIB, Raw, Service, file_of, memory_of, pattern};
+
+/// So long that only a hang takes longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn rated(at_most: f64) -> ConnectFd {
+    let mut ask = ConnectFd { depth: Some(4), ..ConnectFd::default() };
+    ask.connect.service.at_most = Some(at_most);
+    ask
+}
+
+/// What asks for a pipe from descriptor 0 to 1, at a rate.
+fn request(source: &str, target: &str, at_most: f64) -> String {
+    format!(
+        r#"{{"ask":"connect","source":{{"kind":"{source}","fd":0}},"target":{{"kind":"{target}","fd":1}},
+        "service":{{"class":"normal","at_most":{at_most:e}}},"depth":4}}"#
+    )
+}
+
+/// A request as a client sends it that looks at nothing.
+fn ask(pipe: &impl AsFd, span: Span) {
+    let message = Request { token: 1, span }.to_bytes();
+    rustix::net::send(pipe, &message, SendFlags::NOSIGNAL).unwrap();
+}
+
+/// A file in memory. Sealed, it keeps its length.
+fn file_in_memory(len: u64, seals: SealFlags) -> OwnedFd {
+    let fd = memfd_create("file", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&fd, len).unwrap();
+    fcntl_add_seals(&fd, seals).unwrap();
+    fd
+}
+
+fn as_file(fd: &OwnedFd) -> Ssd {
+    Ssd::from_fds(fd.try_clone().unwrap(), None, "a memfd").unwrap()
+}
+
+#[test]
+fn what_a_client_left_behind_at_a_slow_rate_keeps_no_place() {
+    let service = Service::start(&["--clients", "17"]);
+    let before = service.with(0);
+    let bytes = pattern(MIB as usize, 1);
+    let (memory, file) = (memory_of(&bytes), file_of(&bytes));
+    let copy = Ssd::unlinked_in(scene::disk()).unwrap();
+    let mut base: Option<datapipes_service::Status> = None;
+    for _ in 0..3 {
+        let clients: Vec<_> = (0..8)
+            .map(|i| {
+                let raw = Raw::hello(&service.socket);
+                let target = memory_of(&bytes);
+                let (kinds, fds) = match i % 3 {
+                    0 => (("memory", "memory"), [memory.as_fd(), target.as_fd()]),
+                    1 => (("file", "memory"), [file.file().cached_fd(), target.as_fd()]),
+                    _ => (("file", "file"), [file.file().cached_fd(), copy.file().cached_fd()]),
+                };
+                // A byte a second: this takes 12 days.
+                let pipe = raw.pipe(&request(kinds.0, kinds.1, 1.0), &fds).unwrap();
+                ask(&pipe, Span { source: 0, target: 0, len: MIB });
+                (raw, pipe)
+            })
+            .collect();
+        service.until("all are at it", |now| now.runtime["under_way"].as_u64() == Some(8));
+        // Half of them leave with their pipes' descriptors, half of them without.
+        let (raws, mut pipes): (Vec<_>, Vec<_>) = clients.into_iter().unzip();
+        pipes.truncate(4);
+        drop(raws);
+        let now = service.until("their places come back", |now| {
+            now.connected == before.connected && now.mapped_bytes == 0 && now.runtime["under_way"].as_u64() == Some(0)
+        });
+        // What the first work of a kind brings with it stays: descriptors of the runtime.
+        match &base {
+            Some(base) => service.until_as(base),
+            None => base = Some(now),
+        }
+    }
+    // Nor do they keep it from stopping.
+    service.signal(15);
+    let (status, log) = service.end_within(PATIENCE);
+    assert_eq!(status.code(), Some(0), "{log}");
+}
+
+#[test]
+fn who_leaves_takes_an_endless_copy_along() {
+    let service = Service::start(&[]);
+    let before = service.with(0);
+    // A source that ends in some years; the rate is there for the sake of the disk under this test.
+    let (endless, copy) = (Ssd::unlinked_in(scene::disk()).unwrap(), Ssd::unlinked_in(scene::disk()).unwrap());
+    endless.set_len(1 << 43).unwrap();
+    let raw = Raw::hello(&service.socket);
+    let fds = [endless.file().cached_fd(), copy.file().cached_fd()];
+    let pipe = raw.pipe(&request("file", "file", 64e6), &fds).unwrap();
+    ask(&pipe, Span { source: 0, target: 0, len: 1 << 43 });
+    service.until("it is at it", |_| copy.len().unwrap() >= 8 * MIB);
+    drop(raw);
+    service.until("it ends", |now| now.connected == before.connected && now.runtime["under_way"].as_u64() == Some(0));
+    let len = copy.len().unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(copy.len().unwrap(), len, "nobody writes any more");
+}
+
+#[test]
+fn files_in_memory_do_not_grow_by_transfers_and_are_charged() {
+    let service = Service::start(&["--mapped-bytes", "4M"]);
+    let client = service.client();
+    let bytes = pattern(MIB as usize, 1);
+    let memory = memory_of(&bytes);
+    let refused = |from: &Place<'_>, to: &Ssd| {
+        client.connect_pipe(from, &Place::file(to), &ConnectFd::default()).map(|_| ()).unwrap_err()
+    };
+    for seals in [SealFlags::empty(), SealFlags::SHRINK, SealFlags::SEAL] {
+        let open = as_file(&file_in_memory(MIB, seals));
+        for from in [Place::memory(&memory), Place::file(&open)] {
+            let e = refused(&from, &open);
+            assert!(e.kind() == ErrorKind::InvalidInput && e.to_string().contains("F_SEAL_GROW"), "{seals:?}: {e}");
+        }
+        // As a source it is a file like others.
+        let target = memory_of(&bytes);
+        let mut pipe =
+            client.connect_pipe(&Place::file(&open), &Place::memory(&target), &ConnectFd::default()).unwrap();
+        pipe.transfer(Span { source: 0, target: 0, len: MIB }).unwrap();
+    }
+    service.until("their memory goes", |now| now.mapped_bytes == 0);
+    let huge = as_file(&file_in_memory(5 * MIB, SealFlags::GROW));
+    let e = refused(&Place::memory(&memory), &huge);
+    assert!(e.kind() == ErrorKind::Busy && e.to_string().contains("--mapped-bytes"), "{e}");
+    let sealed = file_in_memory(2 * MIB, SealFlags::GROW);
+    let file = as_file(&sealed);
+    let mut pipe = client.connect_pipe(&Place::memory(&memory), &Place::file(&file), &ConnectFd::default()).unwrap();
+    assert_eq!(client.status().unwrap().mapped_bytes, 3 * MIB);
+    pipe.transfer(Span { source: 0, target: MIB, len: MIB }).unwrap();
+    assert!(scene::content(&file, 2 * MIB as usize)[MIB as usize..] == bytes[..]);
+    // The kernel keeps the seal, whatever is asked for.
+    for target in [MIB + 1, 2 * MIB, 1 << 40] {
+        assert!(pipe.transfer(Span { source: 0, target, len: MIB }).is_err());
+    }
+    drop(pipe);
+    service.until("its charge goes", |now| now.mapped_bytes == 0);
+    // From itself to itself, past its end: found out by the end of the source, or the seal.
+    let mut pipe = client.connect_pipe(&Place::file(&file), &Place::file(&file), &ConnectFd::default()).unwrap();
+    assert!(pipe.transfer(Span { source: 0, target: MIB, len: 1 << 40 }).is_err());
+    pipe.transfer(Span { source: MIB, target: 0, len: MIB }).unwrap();
+    assert_eq!(fstat(&sealed).unwrap().st_size, 2 * MIB as i64);
+    drop(pipe);
+    service.until("its charge goes", |now| now.mapped_bytes == 0);
+}
+
+#[test]
+fn a_file_is_not_copied_over_itself() {
+    let service = Service::start(&[]);
+    let client = service.client();
+    let file = file_of(&pattern(MIB as usize, 1));
+    let same = Ssd::from_fds(file.file().cached_fd().try_clone_to_owned().unwrap(), None, "again").unwrap();
+    let mut pipe = client.connect_pipe(&Place::file(&file), &Place::file(&same), &ConnectFd::default()).unwrap();
+    for span in [
+        Span { source: 0, target: 0, len: MIB },
+        Span { source: 0, target: 1, len: MIB },
+        Span { source: 0, target: 4096, len: 1 << 40 },
+        Span { source: 4096, target: 0, len: 4097 },
+    ] {
+        let e = pipe.transfer(span).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::InvalidInput, "{span:?}: {e}");
+    }
+    pipe.transfer(Span { source: 0, target: MIB / 2, len: MIB / 2 }).unwrap();
+    let bytes = scene::content(&file, MIB as usize);
+    assert!(bytes[..MIB as usize / 2] == bytes[MIB as usize / 2..] && file.len().unwrap() == MIB);
+}
+
+#[test]
+fn asked_to_stop_it_ends_in_its_time_whatever_clients_asked_for() {
+    // 18446744073709551615 seconds are more than a clock has: it waits as long as it can, here for nothing.
+    for (patience, code) in [("1", 1), ("18446744073709551615", 0)] {
+        let service = Service::start(&["--patience", patience]);
+        let client = service.client();
+        let memory = memory_of(&pattern(MIB as usize, 1));
+        let target = memory_of(&pattern(MIB as usize, 2));
+        let pipe = client.connect_pipe(&Place::memory(&memory), &Place::memory(&target), &rated(1.0)).unwrap();
+        if code == 1 {
+            ask(&pipe, Span { source: 0, target: 0, len: MIB });
+            service.until("it is at it", |now| now.runtime["under_way"].as_u64() == Some(1));
+        }
+        service.signal(15);
+        let (status, log) = service.end_within(PATIENCE);
+        assert_eq!(status.code(), Some(code), "{log}");
+        std::mem::forget(pipe);
+    }
+}
+
+/// The first thing that a plain client reads, which knows nothing of resets.
+fn first_word(raw: &Raw) -> Result<Answer, String> {
+    let patience = Timespec { tv_sec: 60, tv_nsec: 0 };
+    assert_eq!(poll(&mut [PollFd::new(&raw.0, PollFlags::IN)], Some(&patience)), Ok(1), "no word within a minute");
+    let mut buffer = vec![0; ANSWER_BYTES];
+    let (len, _) = rustix::net::recv(&raw.0, &mut buffer, RecvFlags::empty()).map_err(|e| e.to_string())?;
+    serde_json::from_slice(&buffer[..len]).map_err(|e| format!("{len} bytes: {e}"))
+}
+
+const HELLO: &[u8] = br#"{"ask":"hello","version":1,"name":"raw"}"#;
+
+#[test]
+fn who_is_turned_away_hears_why_and_is_not_reset() {
+    let full = Service::start(&["--clients", "2", "--hello-ms", "2000"]);
+    let _others = (full.client(), full.client());
+    let me = rustix::process::getuid().as_raw();
+    let closed = Service::start(&["--allow-uid", &(me + 1).to_string(), "--hello-ms", "2000"]);
+    for (socket, said) in [(&full.socket, "2 clients are connected"), (&closed.socket, "--allow-uid")] {
+        for turn in 0..100u64 {
+            let raw = Raw::connect(socket);
+            // At once, or when it was turned away already.
+            std::thread::sleep(Duration::from_micros(turn % 4 * 300));
+            raw.send(HELLO, &[]).unwrap_or_else(|e| panic!("turn {turn}: saying hello: {e}"));
+            match first_word(&raw) {
+                Ok(Answer::Error { text, .. }) => assert!(text.contains(said), "{text}"),
+                other => panic!("turn {turn}: {other:?}"),
+            }
+            // Then the connection ends, not before, and without a word.
+            assert!(first_word(&raw).is_err_and(|e| e.starts_with("0 bytes")));
+        }
+    }
+    // As many as like may wait to be told, and say nothing at all.
+    let silent: Vec<_> = (0..300).map(|_| Raw::connect(&full.socket)).collect();
+    for raw in &silent {
+        assert!(matches!(first_word(raw), Ok(Answer::Error { .. })));
+    }
+    assert!(Client::connect(&full.socket).is_err_and(|e| e.kind() == ErrorKind::Busy));
+}
+
+#[test]
+fn who_is_cut_off_hears_why_and_is_not_reset() {
+    let service = Service::start(&["--hello-ms", "300"]);
+    for first in [&b"GET / HTTP/1.1\r\n\r\n"[..], br#"{"ask":"hello","version":2}"#] {
+        let raw = Raw::connect(&service.socket);
+        // More than it will read.
+        for _ in 0..8 {
+            if raw.send(first, &[]).is_err() {
+                break;
+            }
+        }
+        assert!(matches!(first_word(&raw), Ok(Answer::Error { .. })));
+        assert!(first_word(&raw).is_err_and(|e| e.starts_with("0 bytes")));
+    }
+    let raw = Raw::connect(&service.socket);
+    let word = first_word(&raw);
+    assert!(matches!(&word, Ok(Answer::Error { text, .. }) if text.contains("300 ms")), "{word:?}");
+}
+
+#[test]
+fn who_waits_at_the_door_when_it_stops_hears_so() {
+    let service = Service::start(&["--patience", "2"]);
+    let pid = rustix::process::Pid::from_child(&service.child);
+    // It does not get to accept anybody before it is told to stop.
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let waiting: Vec<_> = (0..5).map(|_| Raw::connect(&service.socket)).collect();
+    for raw in &waiting {
+        raw.send(HELLO, &[]).unwrap();
+    }
+    service.signal(15);
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    for raw in &waiting {
+        // Accepted just before, or told that it stops: nobody is reset.
+        match first_word(raw) {
+            Ok(Answer::Hello { .. }) => {}
+            Ok(Answer::Error { text, .. }) => assert!(text.contains("stops"), "{text}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    drop(waiting);
+    let since = Instant::now();
+    let (status, log) = service.end_within(PATIENCE);
+    assert_eq!(status.code(), Some(0), "after {:?}: {log}", since.elapsed());
+}

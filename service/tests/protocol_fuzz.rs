@@ -1,0 +1,155 @@
+//! Conversations made of random bytes, through the whole protocol, with a real service (`grammar`); beside them a client that
+//! checks every byte. The service lives, the honest client is served, and nothing grows.
+//!
+//! The seed is printed and can be given again (`SEED`); `INPUTS` says how many conversations. The fuzz target `dpiped` has the
+//! same conversations with bytes that coverage chose.
+#![allow(clippy::unwrap_used)]
+
+mod grammar;
+mod scene;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use datapipes::{ConnectFd, Span, Ssd};
+use datapipes_service::{Client, Place, SharedMemory};
+use grammar::{Depth, World, converse};
+use scene::{Dir, MIB, Service, content, file_of, memory_of, pattern};
+
+/// Conversations that may bring threads and descriptors of the runtime, which stay.
+const WARM: u64 = 60;
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z ^ (z >> 29)
+    }
+
+    /// Bytes of which some are zeros, which stand for what is usual.
+    fn input(&mut self) -> Vec<u8> {
+        let len = 64 + self.next() % 1500;
+        (0..len).map(|_| if self.next().is_multiple_of(4) { 0 } else { self.next() as u8 }).collect()
+    }
+}
+
+/// Moves between memory and files until it is told to stop, and looks at every byte.
+fn honest(client: &Client, stop: &AtomicBool, rounds: &AtomicU64) {
+    let bytes = pattern(MIB as usize, 5);
+    let (memory, file) = (memory_of(&bytes), file_of(&bytes));
+    let (into, copy) = (SharedMemory::create(bytes.len()).unwrap(), Ssd::unlinked_in(scene::disk()).unwrap());
+    let places = [
+        (Place::memory(&memory), Place::memory(&into)),
+        (Place::file(&file), Place::memory(&into)),
+        (Place::file(&file), Place::file(&copy)),
+    ];
+    let mut pipes = places.map(|(from, to)| client.connect_pipe(&from, &to, &ConnectFd::default()).unwrap());
+    while !stop.load(Ordering::SeqCst) {
+        let round = rounds.load(Ordering::SeqCst);
+        let which = round as usize % 3;
+        into.write(0, &vec![0; bytes.len()]).unwrap();
+        pipes[which].transfer(Span { source: 0, target: 0, len: MIB }).unwrap();
+        let found = if which == 2 { content(&copy, bytes.len()) } else { into.to_vec().unwrap() };
+        assert!(found == bytes, "round {round} of the honest client");
+        rounds.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// What the kernel says that a process has.
+#[derive(Clone, Copy, Debug)]
+struct Holdings {
+    descriptors: usize,
+    threads: usize,
+    mappings: usize,
+    anonymous_kb: u64,
+}
+
+impl Holdings {
+    fn of(pid: u32) -> Holdings {
+        let entries = |what: &str| std::fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
+        let text = |what: &str| std::fs::read_to_string(format!("/proc/{pid}/{what}")).unwrap();
+        let status = text("status");
+        let line = status.lines().find(|line| line.starts_with("RssAnon")).unwrap();
+        Holdings {
+            descriptors: entries("fd"),
+            threads: entries("task"),
+            // Memory of clients; what the allocator and stacks take comes and goes.
+            mappings: text("maps").lines().filter(|line| line.contains("memfd:")).count(),
+            anonymous_kb: line.split_whitespace().nth(1).unwrap().parse().unwrap(),
+        }
+    }
+}
+
+#[test]
+fn whatever_bytes_say_the_service_lives_and_serves_others() {
+    let seed = number("SEED", u64::from(std::process::id()) << 20 | 3);
+    let inputs = number("INPUTS", 240).max(2 * WARM);
+    println!("SEED={seed} INPUTS={inputs}");
+    let dir = Dir::new();
+    let socket = dir.0.join("s");
+    // What it writes is bounded for the sake of the disk under this test: a client finds out that a file is full.
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "ulimit -f 65536; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_dpiped"), "--socket"]).arg(&socket);
+    let limits = "--clients 16 --clients-per-uid 12 --pipes 8 --transfers 2000 --descriptors 64 --mapped-bytes 16M \
+                  --all-mapped-bytes 64M --hello-ms 300";
+    command.args(limits.split_whitespace());
+    let service = Service::of(command, socket, dir);
+    let (pid, world) = (service.child.id(), World { socket: service.socket.clone(), dir: scene::disk().to_path_buf() });
+    let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let (client, told, counted) = (service.client(), stop.clone(), rounds.clone());
+    let thread = std::thread::spawn(move || honest(&client, &told, &counted));
+    let (mut random, mut depth, mut warm) = (Random(seed), Depth::default(), None);
+    let asker = service.client();
+    for nth in 0..inputs {
+        depth.add(converse(&world, &random.input()));
+        assert!(!thread.is_finished(), "input {nth}, SEED={seed}: the honest client was harmed");
+        if nth % 20 != 19 {
+            continue;
+        }
+        // They have left, and with them all that was theirs.
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            let now = asker.status().unwrap();
+            if now.connected == 2 && now.mapped_bytes <= 2 * MIB && now.runtime["under_way"].as_u64() <= Some(1) {
+                break;
+            }
+            assert!(Instant::now() < until, "input {nth}, SEED={seed}: something of them stays: {now:?}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let served = rounds.load(Ordering::SeqCst);
+        while rounds.load(Ordering::SeqCst) < served + 3 {
+            assert!(Instant::now() < until, "input {nth}, SEED={seed}: the honest client waits for ever");
+            assert!(!thread.is_finished(), "input {nth}, SEED={seed}: the honest client was harmed");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if nth + 1 >= WARM && warm.is_none() {
+            warm = Some(Holdings::of(pid));
+        }
+    }
+    let last = Holdings::of(pid);
+    stop.store(true, Ordering::SeqCst);
+    drop(asker);
+    let harmed = thread.join();
+    assert!(harmed.is_ok(), "SEED={seed}: the honest client was harmed");
+    let now = service.until("all have left", |now| now.connected == 1 && now.mapped_bytes == 0);
+    assert_eq!(now.runtime["panics"].as_u64(), Some(0), "SEED={seed}: {now:?}");
+    let (warm, alone) = (warm.unwrap(), Holdings::of(pid));
+    println!("{depth:?}\n{rounds:?} honest rounds; warm {warm:?}, at last {last:?}, alone {alone:?}");
+    // They were not turned away at the door.
+    assert!(
+        depth.pipes > inputs && depth.done > inputs && depth.refusals > inputs && depth.failed > inputs / 4,
+        "{depth:?}"
+    );
+    assert!(last.descriptors <= warm.descriptors, "SEED={seed}: {warm:?}, then {last:?}");
+    assert!(last.threads <= warm.threads, "SEED={seed}: {warm:?}, then {last:?}");
+    assert_eq!(alone.mappings, 0, "SEED={seed}: {alone:?}");
+    // The allocator keeps what was in use at once; what each client left behind would be seen nevertheless.
+    assert!(last.anonymous_kb < warm.anonymous_kb + (32 << 10), "SEED={seed}: {warm:?}, then {last:?}");
+}
