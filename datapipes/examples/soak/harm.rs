@@ -20,11 +20,12 @@ use datapipes_testkit::child::{NoThreads, in_child};
 pub(crate) static THROWN: AtomicU64 = AtomicU64::new(0);
 /// Children that were made.
 pub(crate) static FORKS: AtomicU64 = AtomicU64::new(0);
+/// Whether no children are made: each has a copy of what is pinned, for which a small control group has no room.
+pub(crate) static CHILDLESS: AtomicBool = AtomicBool::new(false);
 /// Whether threads are refused now and then.
 static REFUSES: AtomicBool = AtomicBool::new(false);
 
-/// Bytes of memory, and of the page cache, that a soak in a control group has: two to three times its own, for children
-/// have copies of what is pinned.
+/// Bytes of memory, and of the page cache, that a soak in a control group has: two to three times its own.
 const GROUP_BYTES: u64 = 256 << 20;
 /// How long a soak in a process of its own goes on, in seconds; and how long it may take to end.
 const APART: &str = "8";
@@ -67,8 +68,8 @@ pub(crate) fn waker() -> Waker {
 
 /// A child finds that nothing of its parent's is to be had, drops the handles, and ends; the parent has them as before.
 pub(crate) fn fork(pipe: &RuntimePipe, handles: Vec<Handle>, span: Span) -> Vec<Handle> {
-    if refuses() {
-        // No child either.
+    if refuses() || CHILDLESS.load(Ordering::SeqCst) {
+        // Without threads, no child either.
         return handles;
     }
     let handles = RefCell::new(handles);
@@ -147,7 +148,11 @@ impl<'a> Apart<'a> {
     fn start(&self) -> Result<Option<(&'static str, Child, Instant)>, String> {
         let program = std::env::current_exe().map_err(|e| format!("this program: {e}"))?;
         let (what, mut command) = match (self.ended % 2, &self.group) {
-            (1, Ok(group)) => ("a soak with little memory", group.command(&program)),
+            (1, Ok(group)) => {
+                let mut command = group.command(&program);
+                command.arg("--no-children");
+                ("a soak with little memory", command)
+            }
             _ => {
                 // Only root becomes another user, and the user's other threads would be refused, too.
                 if !rustix::process::geteuid().is_root() {

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! soak [--minutes N] [--seconds N] [--seed S] [--dir DIR]      10 minutes, a seed from the clock, the folder for temporary files
-//!      [--alone] [--refuse-threads]                            no other process; threads are refused now and then
+//!      [--alone] [--refuse-threads] [--no-children]            no soak beside it; threads refused now and then; no forks
 //! ```
 //!
 //! Several threads send bytes of ever new generations through places and back (`work.rs`), over two machines: one whose files
@@ -46,6 +46,7 @@ struct Options {
     /// Starts no other process.
     alone: bool,
     refuse_threads: bool,
+    no_children: bool,
 }
 
 fn options() -> Result<Options, String> {
@@ -56,12 +57,14 @@ fn options() -> Result<Options, String> {
         dir: std::env::temp_dir(),
         alone: false,
         refuse_threads: false,
+        no_children: false,
     };
     let mut args = std::env::args().skip(1);
     while let Some(name) = args.next() {
         let flag = match name.as_str() {
             "--alone" => Some(&mut options.alone),
             "--refuse-threads" => Some(&mut options.refuse_threads),
+            "--no-children" => Some(&mut options.no_children),
             _ => None,
         };
         if let Some(flag) = flag {
@@ -91,6 +94,7 @@ fn main() -> ExitCode {
     };
     println!("seed {}", options.seed);
     harm::quiet_panics();
+    harm::CHILDLESS.store(options.no_children, Ordering::SeqCst);
     match soak(&options) {
         Ok(()) => {
             println!("ok (seed {})", options.seed);
