@@ -17,9 +17,9 @@ static ARRIVED: AtomicI32 = AtomicI32::new(0);
 static WORK: OnceLock<Control> = OnceLock::new();
 /// Whether the work may wait for ever.
 static WAITS_FOR_STREAMS: AtomicBool = AtomicBool::new(false);
-/// How long the work may take to stop by itself, in seconds. It may be waiting for a terminal that says nothing: then
-/// there is nothing on disk under a name, and the process can simply end.
-const PATIENCE: libc::c_uint = 2;
+/// How long the work may take to stop by itself, in seconds. It may be waiting for a terminal that says nothing, or for
+/// whoever does not read its output: then there is nothing on disk under a name, and the process can simply end.
+const PATIENCE: libc::c_uint = 1;
 /// What ends a program and can be caught: as GNU sort has it, but for SIGPIPE, which is an error of a write.
 const ENDING: [libc::c_int; 10] = [
     libc::SIGINT,

@@ -37,6 +37,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("cli/src/commands/explain.rs", "a nameless file stands in for a file that is not there"),
     ("cli/src/commands/machine/storage.rs", "a nameless file is measured"),
     ("cli/src/commands/fine/limit.rs", "files of a control group are the kernel's"),
+    ("sort/src/output.rs", "a device or named pipe that is there is opened as if it were to be made, which is stricter"),
     ("fabric/src/control/groups.rs", "files of a control group are the kernel's"),
     ("durable/src/sole.rs", "the file of a lock, which holds no bytes"),
     ("service/src/server/listen.rs", "the file of a lock, which holds no bytes"),

@@ -264,7 +264,9 @@ impl<'a, L: Layout> Engine<'a, L> {
         let started = Instant::now();
         let Work { inputs, output, spill, places, total } = work;
         let sink = self.open_sink(output)?;
-        check_space(&places, sink.room()?, self.space(total, self.fits))?;
+        // How long runs become that a program compresses, nobody knows.
+        let needed = self.space(total, self.fits || spill.packer.is_some());
+        check_space(&places, sink.room()?, needed)?;
         let plan = self.space_plan(total, &places);
         let _ = self.control.progress.plan.set(plan.clone());
         let mut report = SortReport { plan, ..self.report() };

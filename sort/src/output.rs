@@ -40,7 +40,9 @@ impl Output {
             )
             .advice("sort to a file and use `dpipe copy` to write it to the device")),
             TargetKind::Stream => {
-                let opened = File::options().write(true).open(path);
+                // As GNU sort opens it: one who thinks to create a file is not given another user's named pipe in a folder
+                // that is anybody's (fs.protected_fifos).
+                let opened = File::options().write(true).create(true).truncate(false).open(path);
                 let file = opened.map_err(|e| Error::io("open", &e, path.display().to_string()))?;
                 Ok(Output::Stream { name: path.to_path_buf(), file })
             }

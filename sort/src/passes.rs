@@ -154,11 +154,11 @@ impl<L: Layout> Passes<'_, L> {
         Ok((merged.written, dropped))
     }
 
-    /// Inputs that the output overwrites go to the spill places first; returns also what was dropped there as a duplicate.
+    /// Inputs that the output may overwrite go to the spill places first; returns also what was dropped there as a duplicate.
     fn set_aside(&self, inputs: Vec<Input>, sink: &Sink<'_>) -> Result<(Vec<Sorted>, Tally)> {
         let (mut sorted, mut dropped) = (Vec::with_capacity(inputs.len()), Tally::default());
         for input in inputs {
-            sorted.push(match sink.overwrites(&input)? {
+            sorted.push(match sink.may_overwrite(&input)? {
                 true => {
                     let (made, merged) = self.to_run(vec![Sorted::Input(input)])?;
                     dropped.join(merged.dropped);

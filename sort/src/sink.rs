@@ -32,17 +32,19 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// Whether what is written here overwrites what is still to be read there.
-    pub(crate) fn overwrites(&self, input: &Input) -> Result<bool> {
+    /// Whether what is written here may overwrite what is still to be read there. Two names of a file that is written in place
+    /// are not always known for that: seen through another file system (FUSE, an overlay) it has other numbers.
+    pub(crate) fn may_overwrite(&self, input: &Input) -> Result<bool> {
         let fail = |e: rustix::io::Errno| Error::os("look at", e.raw_os_error(), input.name().display().to_string());
-        let written = match self {
-            Sink::File { file, .. } if file.in_place().is_some() => rustix::fs::fstat(file.ssd().file().cached_fd()),
-            Sink::File { .. } => return Ok(false),
-            Sink::Stream(stream) => stream.stat(),
-        };
-        let (written, read) = (written.map_err(fail)?, input.stat().map_err(fail)?);
-        let is_file = FileType::from_raw_mode(written.st_mode) == FileType::RegularFile;
-        Ok(is_file && (written.st_dev, written.st_ino) == (read.st_dev, read.st_ino))
+        let read = input.stat().map_err(fail)?;
+        let is_file = |stat: &rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        Ok(match self {
+            Sink::File { file, .. } => file.in_place().is_some() && is_file(&read),
+            Sink::Stream(stream) => {
+                let written = stream.stat().map_err(fail)?;
+                is_file(&written) && (written.st_dev, written.st_ino) == (read.st_dev, read.st_ino)
+            }
+        })
     }
 
     /// A path on whose device it needs room, and the bytes that it has there already.

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use datapipes::{Machine, Result};
-use datapipes_sort::{Control, Format, Input, NumberKind, Progress, SortJob, SortReport};
+use datapipes_sort::{Control, Format, Input, NumberKind, Output, Progress, SortJob, SortReport};
 
 use crate::outcome::{Verdict, complain, exit_code_in_words, json, note, print};
 use crate::progress::{self, State};
@@ -73,7 +73,7 @@ fn sort(parsed: &Parsed) -> Result<()> {
         signals::keep_children();
     }
     let inputs = names.iter().map(|name| Input::later(Path::new(name))).collect::<Result<Vec<_>>>()?;
-    let streams = inputs.iter().any(Input::may_wait);
+    let streams = inputs.iter().any(Input::may_wait) || matches!(output, Output::Stream { .. });
     if parsed.explain {
         for way in routes::ways(&machine, &inputs, &output, &spill, parsed.spill_order)? {
             complain(&way.to_string());

@@ -16,6 +16,10 @@
 //! first, in its directory or in that for temporary files, and copied at the end. [`Draft::beside`] never writes in place:
 //! it is for files of which no half may ever be seen, and takes over what it can.
 //!
+//! **What comes meanwhile.** A file that came by the name after the draft was opened gives it nothing of its identity, and
+//! is not written to: anybody may have made it, where anybody may make files (`/tmp`). It is replaced, or, where the kernel
+//! does not allow that, the draft is not published.
+//!
 //! **What is refused.** A file that the process may not write to is not replaced, though its directory would allow that:
 //! the error is that of `open(2)`.
 //!
@@ -39,7 +43,7 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags, RenameFlags, Stat};
+use rustix::fs::{FileType, Mode, RenameFlags, Stat};
 use rustix::io::Errno;
 
 use super::Ssd;
@@ -245,7 +249,8 @@ impl Draft {
                     }
                 }
                 Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
-                    match self.replace(&stat, len)? {
+                    let replaced = if self.is_there(&stat) { self.replace(len)? } else { self.displace(len)? };
+                    match replaced {
                         Some(published) => return Ok(published),
                         None => continue,
                     }
@@ -260,9 +265,28 @@ impl Draft {
         Err(Error::new(ErrorKind::Busy, "rename", format!("{} comes and goes", self.shown.display())))
     }
 
-    /// Takes the place of the file that has the name now; `None` where it must be looked at again.
-    fn replace(&mut self, stat: &Stat, len: u64) -> Result<Option<Published>> {
-        let there = self.open_there(stat)?;
+    /// Takes the place of a file that came by its name since the beginning, and may be anybody's: nothing of its identity is
+    /// taken over, and nothing is written into it. What is kept is the identity of the file that was there in the
+    /// beginning, if there was one. `None` where the name must be looked at again.
+    fn displace(&mut self, len: u64) -> Result<Option<Published>> {
+        match &self.there {
+            Some(there) => _ = identity::take_over(there.as_fd(), self.fd()).map_err(|e| self.failed("take over", e))?,
+            None => rustix::fs::fchmod(self.fd(), self.mode).map_err(|e| self.failed("set mode of", e))?,
+        }
+        self.sync()?;
+        match self.name_it(Over::File) {
+            Ok(()) => self.named(Published::Replaced).map(Some),
+            // It is another user's, in a sticky directory, say.
+            Err(e @ (Errno::PERM | Errno::ACCESS | Errno::BUSY)) => {
+                Err(self.failed("rename", e).advice("another file came under this name meanwhile"))
+            }
+            Err(e) => self.get_name(e, len).map(|()| None),
+        }
+    }
+
+    /// Takes the place of the file that had the name in the beginning and has it now; `None` where it must be looked at again.
+    fn replace(&mut self, len: u64) -> Result<Option<Published>> {
+        let Some(there) = self.there.take() else { return Ok(None) };
         let Some((folder, name)) = &self.place else { return Ok(None) };
         let mut facts = look_again(folder, name, there.as_fd()).map_err(|e| self.failed("look at", e))?;
         facts.lost = identity::take_over(there.as_fd(), self.fd()).map_err(|e| self.failed("take over", e))?;
@@ -274,24 +298,18 @@ impl Draft {
         self.sync()?;
         match self.name_it(Over::File) {
             Ok(()) => self.named(Published::Replaced).map(Some),
-            Err(e) if self.whole == Whole::UnlessLost && e != Errno::NOENT => {
+            // Not allowed, or not known to the file system. A device that fails is another matter: the old bytes are safe there.
+            Err(e) if self.whole == Whole::UnlessLost && !is_hopeless(e) => {
                 self.copy(len, InPlaceReason::Refused(e.raw_os_error())).map(Some)
             }
             Err(e) => self.get_name(e, len).map(|()| None),
         }
     }
 
-    /// The file that has the name, open for writing: the one that was opened in the beginning, if it is still there.
-    fn open_there(&mut self, stat: &Stat) -> Result<OwnedFd> {
-        let same = |fd: &OwnedFd| {
-            rustix::fs::fstat(fd).is_ok_and(|open| (open.st_dev, open.st_ino) == (stat.st_dev, stat.st_ino))
-        };
-        if let Some(there) = self.there.take().filter(same) {
-            return Ok(there);
-        }
-        let Some((folder, name)) = &self.place else { return Err(self.failed("open", Errno::NOENT)) };
-        let opened = folder.open_in(name, OFlags::WRONLY | OFlags::NOFOLLOW, Mode::empty());
-        opened.map_err(|e| self.failed("open", e))
+    /// Whether it is the file that was opened in the beginning.
+    fn is_there(&self, stat: &Stat) -> bool {
+        let open = self.there.as_ref().and_then(|there| rustix::fs::fstat(there).ok());
+        open.is_some_and(|open| (open.st_dev, open.st_ino) == (stat.st_dev, stat.st_ino))
     }
 
     /// Gives it its final name.
@@ -324,8 +342,7 @@ impl Draft {
     fn get_name(&mut self, e: Errno, len: u64) -> Result<()> {
         let Some((folder, _)) = &self.place else { return Err(self.failed("name", e)) };
         let gone = folder.stat().is_ok_and(|stat| stat.st_nlink == 0);
-        let hopeless = matches!(e, Errno::NOENT | Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::IO);
-        if gone || hopeless || self.hidden.is_some() {
+        if gone || is_hopeless(e) || self.hidden.is_some() {
             let error = self.failed("name", e);
             return Err(if gone { error.advice("its directory was removed meanwhile") } else { error });
         }
@@ -369,6 +386,11 @@ impl Draft {
     fn failed(&self, operation: &'static str, e: Errno) -> Error {
         Error::os(operation, e.raw_os_error(), self.shown.display().to_string())
     }
+}
+
+/// Whether no other way to a name would do better.
+fn is_hopeless(e: Errno) -> bool {
+    matches!(e, Errno::NOENT | Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::IO)
 }
 
 /// What a file that is complete takes the name of.

@@ -59,8 +59,8 @@ impl<'a> Decimal<'a> {
     #[inline]
     fn compare_size(&self, other: &Self) -> Ordering {
         (self.integer.len().cmp(&other.integer.len()))
-            .then_with(|| self.integer.cmp(other.integer))
-            .then_with(|| self.fraction.cmp(other.fraction))
+            .then_with(|| compare_digits(self.integer, other.integer))
+            .then_with(|| compare_digits(self.fraction, other.fraction))
     }
 
     #[inline]
@@ -78,6 +78,13 @@ impl<'a> Decimal<'a> {
         let zero = 1 << 63;
         if self.negative { zero - size } else { zero + size }
     }
+}
+
+/// As bytes compare. Most numbers have no fraction; where a slice is empty the C library's `memcmp` is not called, because with
+/// masked loads at the address of an empty slice, which nothing is mapped at, it takes a hundred times as long.
+#[inline]
+fn compare_digits(a: &[u8], b: &[u8]) -> Ordering {
+    if a.is_empty() || b.is_empty() { a.len().cmp(&b.len()) } else { a.cmp(b) }
 }
 
 /// The number of the first sixteen digits, as if zeros followed fewer.

@@ -51,11 +51,21 @@ fn what_comes_and_goes_meanwhile() {
     for named in [false, true] {
         let calls: &[RefusedUse] = if named { &[no_nameless()] } else { &[] };
         without(calls, || {
+            // What comes meanwhile may be anybody's: nothing of it is taken over, and nothing goes into it.
+            let usual = usual(&scene);
             let path = scene.path("comes");
             let draft = replacing(&path);
-            scene.put("comes", 0o640);
+            fs::write(scene.path("spy"), "").unwrap();
+            fs::hard_link(scene.path("spy"), &path).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(0o606)).unwrap();
+            if rustix::process::geteuid().is_root() {
+                std::os::unix::fs::chown(&path, Some(65534), Some(65534)).unwrap();
+            }
             assert_eq!(publish(draft).unwrap(), Published::Replaced, "named {named}");
-            assert_eq!((mode(&path), text(&path)), (0o640, "new bytes".into()));
+            assert_eq!((mode(&path), text(&path)), (usual, "new bytes".into()));
+            assert_eq!(fs::metadata(&path).unwrap().uid(), rustix::process::geteuid().as_raw());
+            assert_eq!(text(&scene.path("spy")), "");
+            fs::remove_file(scene.path("spy")).unwrap();
 
             let path = scene.put("goes", 0o640);
             let draft = replacing(&path);
@@ -68,7 +78,7 @@ fn what_comes_and_goes_meanwhile() {
             fs::remove_file(&path).unwrap();
             scene.put("other", 0o600);
             assert_eq!(publish(draft).unwrap(), Published::Replaced, "named {named}");
-            assert_eq!((mode(&path), text(&path)), (0o600, "new bytes".into()));
+            assert_eq!((mode(&path), text(&path)), (0o640, "new bytes".into()), "that of the first");
 
             let path = scene.path("folder");
             let draft = replacing(&path);
