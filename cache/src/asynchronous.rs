@@ -48,6 +48,7 @@ impl FineGrained {
     /// # Errors
     /// `InvalidInput` for a cache that is not over a file, or for none in flight; what connecting meets.
     pub fn on(&self, runtime: &Runtime, in_flight: usize) -> Result<Asynchronous> {
+        self.0.owner.check("read")?;
         let Some(ssd) = &self.0.ssd else {
             return Err(Error::new(ErrorKind::InvalidInput, "read", "the cache is not over a file"));
         };
@@ -363,6 +364,7 @@ impl Future for Reading {
     type Output = Result<Vec<u8>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.shared.inner.owner.check("read")?;
         let ticket = self.ticket;
         let outcome = self.as_mut().drive(context);
         if let Some(ticket) = ticket.filter(|_| outcome.is_ready() || !matches!(self.step, Step::Look)) {
@@ -398,6 +400,10 @@ impl Reading {
 
 impl Drop for Reading {
     fn drop(&mut self) {
+        // A child has no part in what its parent's cache does.
+        if !self.shared.inner.owner.is_here() {
+            return;
+        }
         self.leave();
         if let Some(ticket) = self.ticket.take() {
             self.shared.leave(ticket);

@@ -11,6 +11,7 @@
 use std::ops::{Deref, Range};
 
 use datapipes_core::locator::{Endpoint, Facts, Handle, Locator, Persistence, Reach, Reader, Watch};
+use datapipes_core::process::Owner;
 use datapipes_core::{Error, ErrorKind, Result, Ssd};
 
 use crate::config::{self, Config, Policy};
@@ -62,6 +63,9 @@ const DETECTOR_PART: usize = 8192;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// It belongs to the process that opened it: in a child that was made by `fork` reading and writing fail (`Forked`), and what
+/// cannot fail does nothing. A child opens a cache of its own.
 #[derive(Clone)]
 pub struct FineGrained(pub(crate) Arc<Inner>);
 
@@ -88,6 +92,7 @@ pub(crate) struct Inner {
     turned: AtomicU64,
     pub(crate) name: String,
     maintenance: Mutex<Option<Maintenance>>,
+    pub(crate) owner: Owner,
 }
 
 /// Bytes of a file, as they were at one moment between the call and its return.
@@ -224,6 +229,7 @@ impl FineGrained {
             lanes,
             name,
             maintenance: Mutex::new(None),
+            owner: Owner::here(),
         });
         if let Some(ssd) = &inner.ssd {
             let watch: Arc<dyn Watch> = inner.clone();
@@ -244,6 +250,7 @@ impl FineGrained {
     #[inline]
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         let inner = &*self.0;
+        inner.owner.check("read")?;
         inner.sample(offset);
         let in_page = PAGE - offset % PAGE;
         let mut missed = None;
@@ -264,6 +271,7 @@ impl FineGrained {
     /// As [`read`](Self::read); `OutOfMemory` where there is no memory for so many bytes.
     pub fn get(&self, offset: u64, len: usize) -> Result<Bytes> {
         let inner = &*self.0;
+        inner.owner.check("read")?;
         inner.sample(offset);
         let mut missed = None;
         if len > 0 && len as u64 <= PAGE - offset % PAGE {
@@ -281,6 +289,9 @@ impl FineGrained {
 
     /// Removes what is cached of a range: the next read of it comes from the device.
     pub fn invalidate(&self, range: Range<u64>) {
+        if !self.0.owner.is_here() {
+            return;
+        }
         self.0.changed_range(range);
     }
 
@@ -292,6 +303,9 @@ impl FineGrained {
     /// Does what the maintenance thread does: moves slabs, ends the time to live, looks for changes from outside. Where
     /// [`Config::maintenance`](crate::Config) is off, the caller calls it now and then.
     pub fn maintain(&self) {
+        if !self.0.owner.is_here() {
+            return;
+        }
         self.0.maintain();
     }
 
@@ -300,11 +314,15 @@ impl FineGrained {
     /// # Errors
     /// What looking meets.
     pub fn look_outside(&self) -> Result<bool> {
+        self.0.owner.check("look")?;
         self.0.look_outside()
     }
 
-    /// What it did, and how it stands.
+    /// What it did, and how it stands; nothing of it is known in a child of the process that opened it.
     pub fn metrics(&self) -> Metrics {
+        if !self.0.owner.is_here() {
+            return Metrics::default();
+        }
         self.0.metrics()
     }
 

@@ -71,6 +71,7 @@ impl FineGrained {
     /// # Errors
     /// `InvalidInput` where `out` is not `offsets.len() * len` bytes long. What single reads meet is in [`Gathered`].
     pub fn gather(&self, offsets: &[u64], len: usize, out: &mut [u8]) -> Result<Gathered> {
+        self.0.owner.check("gather")?;
         check(offsets.len().checked_mul(len), out.len())?;
         let reads = |i: usize| Read { offset: offsets[i], len, out_at: i * len };
         Ok(self.0.gather(offsets.len(), &reads, out))
@@ -81,6 +82,7 @@ impl FineGrained {
     /// # Errors
     /// `InvalidInput` where `out` is not as long as all of them together.
     pub fn gather_ranges(&self, ranges: &[(u64, usize)], out: &mut [u8]) -> Result<Gathered> {
+        self.0.owner.check("gather")?;
         let mut starts = Vec::with_capacity(ranges.len());
         let mut sum = Some(0usize);
         for (_, len) in ranges {

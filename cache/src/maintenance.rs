@@ -7,6 +7,7 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use datapipes_core::process::Owner;
 use datapipes_core::{Error, Result};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
@@ -19,7 +20,10 @@ use crate::sync::{Arc, Weak};
 const TICK: Duration = Duration::from_millis(100);
 
 /// The thread; it ends when this is dropped.
-pub(crate) struct Maintenance(Arc<OwnedFd>);
+pub(crate) struct Maintenance {
+    stop: Arc<OwnedFd>,
+    owner: Owner,
+}
 
 impl Maintenance {
     pub(crate) fn start(inner: &Arc<Inner>) -> Result<Maintenance> {
@@ -42,7 +46,7 @@ impl Maintenance {
             .name("fine-maintenance".into())
             .spawn(move || run(&weak, &theirs, events.as_ref(), tick))
             .map_err(|e| Error::io("start", &e, "the maintenance thread of a cache"))?;
-        Ok(Maintenance(stop))
+        Ok(Maintenance { stop, owner: Owner::here() })
     }
 }
 
@@ -75,7 +79,10 @@ fn run(inner: &Weak<Inner>, stop: &OwnedFd, events: Option<&Events>, tick: Durat
 
 impl Drop for Maintenance {
     fn drop(&mut self) {
-        // A full counter means that it was told already.
-        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+        // The counter is the parent's, too, and the thread is the parent's alone.
+        if self.owner.is_here() {
+            // A full counter means that it was told already.
+            let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+        }
     }
 }

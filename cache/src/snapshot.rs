@@ -89,6 +89,7 @@ impl FineGrained {
     /// # Errors
     /// `InvalidInput` for a cache that is not over a file; what writing meets.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<u64> {
+        self.0.owner.check("save")?;
         let path = path.as_ref();
         let Some(ssd) = &self.0.ssd else {
             return Err(Error::new(ErrorKind::InvalidInput, "save", "the cache is not over a file"));
@@ -141,6 +142,7 @@ impl FineGrained {
     /// # Errors
     /// `NotFound`; `Corrupt` where it is damaged: what came before the damage is loaded, and was checked.
     pub fn load(&self, path: impl AsRef<Path>) -> Result<Warmed> {
+        self.0.owner.check("load")?;
         let path = path.as_ref();
         let Some(ssd) = &self.0.ssd else {
             return Err(Error::new(ErrorKind::InvalidInput, "load", "the cache is not over a file"));

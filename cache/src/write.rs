@@ -27,6 +27,7 @@ impl FineGrained {
     /// # Errors
     /// `InvalidInput` for a cache that is not over a file; what connecting meets.
     pub fn writer(&self) -> Result<Writer> {
+        self.0.owner.check("write")?;
         let Some(ssd) = &self.0.ssd else {
             return Err(Error::new(ErrorKind::InvalidInput, "write", "the cache is not over a file"));
         };
@@ -47,6 +48,7 @@ impl Writer {
     /// `OutOfRange` for bytes beyond what a file can have (2^63); `NoSpace`, `Device`, with the bytes done; of the rest nothing is
     /// certain.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.fine.0.owner.check("write")?;
         if offset.checked_add(bytes.len() as u64).is_none_or(|end| i64::try_from(end).is_err()) {
             let context = format!("{} bytes at {offset} of a file", bytes.len());
             return Err(Error::new(ErrorKind::OutOfRange, "write", context).offset(offset).bytes_done(0));

@@ -14,10 +14,14 @@
 //! (Rejected: `getpid`, which is a system call of 50 to 100 ns; `pthread_atfork` alone, which does not see a child that was
 //! made by the system call itself. It serves where the kernel does not know the advice.)
 //!
+//! What of a parent's a child may use, and what it may not, is in ARCHITECTURE.md.
+//!
 //! Unsafe code: the page is mapped, and read through a pointer that never changes once it is set; values of [`PerProcess`]
 //! are leaked before they are given out.
 #![allow(unsafe_code)]
 
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -136,6 +140,47 @@ fn stand_in() -> std::ptr::NonNull<AtomicU64> {
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     }
     std::ptr::NonNull::from(&STAND_IN)
+}
+
+/// A value that is dropped by the process that made it, and by no child: its destructor would undo what the parent still
+/// uses (registrations of a ring that both share), or wait for a thread or a lock that no child has.
+///
+/// What it owns stays with a child until the child ends or becomes another program.
+#[derive(Debug)]
+pub struct DroppedHere<T> {
+    value: ManuallyDrop<T>,
+    owner: Owner,
+}
+
+impl<T> DroppedHere<T> {
+    /// Of this process.
+    pub fn new(value: T) -> Self {
+        DroppedHere { value: ManuallyDrop::new(value), owner: Owner::here() }
+    }
+
+    /// Who drops it.
+    #[inline]
+    pub fn owner(this: &Self) -> Owner {
+        this.owner
+    }
+}
+
+impl<T> Deref for DroppedHere<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> Drop for DroppedHere<T> {
+    fn drop(&mut self) {
+        if self.owner.is_here() {
+            // SAFETY: the value is dropped here and nowhere else, and this is the drop of what holds it.
+            unsafe { ManuallyDrop::drop(&mut self.value) };
+        }
+    }
 }
 
 /// A value of which each process has its own: a `static` that a child makes anew, rather than find a lock in it that a

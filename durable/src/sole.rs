@@ -8,6 +8,7 @@ use std::fs::{File, TryLockError};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use datapipes_core::process::Owner;
 use datapipes_core::{Error, ErrorKind, Result};
 
 /// The name of the file that is locked where folders cannot be.
@@ -17,23 +18,30 @@ const LOOKS: usize = 16;
 
 /// The sole right to write to a folder. The kernel takes it back with the process, whatever happens to that.
 #[derive(Debug)]
-pub(crate) struct Sole(#[allow(dead_code, reason = "the lock lives as long as the open file")] File);
+pub(crate) struct Sole {
+    file: File,
+    owner: Owner,
+}
 
 impl Sole {
     /// Takes the right, or says that somebody has it.
     pub(crate) fn of(folder: &Path) -> Result<Sole> {
         match lock(folder, &|| File::open(folder)) {
-            Ok(file) => Ok(Sole(file)),
+            Ok(file) => Ok(Sole::held(file)),
             Err(TryLockError::Error(e)) if locks_no_folders(&e) => Sole::by_file(folder),
             Err(e) => Err(refusal(folder, folder, e)),
         }
+    }
+
+    fn held(file: File) -> Sole {
+        Sole { file, owner: Owner::here() }
     }
 
     /// The same by a file in it.
     fn by_file(folder: &Path) -> Result<Sole> {
         let path = folder.join(NAME);
         let open = || File::options().create(true).append(true).open(&path);
-        lock(&path, &open).map(Sole).map_err(|e| refusal(folder, &path, e))
+        lock(&path, &open).map(Sole::held).map_err(|e| refusal(folder, &path, e))
     }
 }
 
@@ -66,6 +74,15 @@ fn refusal(folder: &Path, locked: &Path, e: TryLockError) -> Error {
             Error::new(ErrorKind::Busy, "lock", why).advice("close the other one, or use another folder")
         }
         TryLockError::Error(e) => Error::io("lock", &e, locked.display().to_string()),
+    }
+}
+
+impl Drop for Sole {
+    fn drop(&mut self) {
+        // Children share the open file, and with it the lock: it ends here, though they live on; and not with one of them.
+        if self.owner.is_here() {
+            let _ = self.file.unlock();
+        }
     }
 }
 

@@ -27,7 +27,7 @@ usage: cargo xtask COMMAND
   tsan                                    core, runtime and cache under ThreadSanitizer (nightly, rust-src)
   fuzz [SECONDS]                          each fuzz target for SECONDS (default 30)
   shuttle [SCHEDULES] [NAME]              queue and runtime under SCHEDULES random schedules a test (default 2000)
-  soak [--minutes N] [--seed S]           random pipes, faults and cancellations for N minutes (default 10)
+  soak [--minutes N] [--seed S]           random pipes, faults, forks, leaving clients for N minutes (default 10)
   guest [NAMES] [--fetch]                 tests on hardware that is absent here, in virtual machines that have it
   bench [NAMES] [OPTIONS]                 side-by-side measurements; `bench --help` lists them
   check-all [COMMANDS]                    all of the above with short settings, and a table of what passed

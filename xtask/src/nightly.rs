@@ -66,7 +66,9 @@ pub(crate) fn tsan() -> Outcome<()> {
     for (package, programs) in THREADED {
         // The standard library is built anew: of what it does unseen, the sanitizer would take locks for races.
         let mut command = nightly_cargo(&["test", "-Zbuild-std", "--no-fail-fast", "--target", &host, "-p", package]);
-        command.args(programs).args(["--", "--show-output"]);
+        // What the scheduler decides is a value without threads: thousands of steps that have nothing to race with.
+        command.args(programs).args(["--", "--show-output", "--skip", "runtime::schedule::tests"]);
+        command.env("DATAPIPES_STEPS", "10000");
         // Tests that fork do so with other threads about.
         command.env("RUSTFLAGS", "-Zsanitizer=thread").env("TSAN_OPTIONS", "die_after_fork=0");
         stream(command.env("CARGO_TARGET_DIR", root().join("target/tsan")))?;

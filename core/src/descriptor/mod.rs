@@ -146,6 +146,7 @@ impl PipeFd {
     /// # Errors
     /// `Busy` while the descriptor is not writable. What starting the transfer meets comes as its completion.
     pub fn submit(&self, span: Span) -> Result<u64> {
+        self.serving.pipe().check_process("submit")?;
         let token = self.next.fetch_add(1, Ordering::Relaxed);
         // What a request through the socket does, without waking the coordinator for it.
         self.serving.accept_here(Request { token, span })?;
@@ -162,6 +163,7 @@ impl PipeFd {
     /// # Errors
     /// `Unavailable` where the runtime is gone.
     pub fn complete(&self) -> Result<Option<Completion>> {
+        self.serving.pipe().check_process("complete")?;
         self.serving.take(&self.socket)
     }
 
@@ -191,6 +193,9 @@ impl PipeFd {
 
 impl Drop for PipeFd {
     fn drop(&mut self) {
+        if self.serving.pipe().check_process("drop").is_err() {
+            return;
+        }
         // What it has under way is completed by the coordinator from now on.
         self.serving.pipe().attend_all();
     }

@@ -203,6 +203,10 @@ impl Serving {
 
     /// Takes no further request, and stops what was not begun; the other end hears no more.
     pub(super) fn end(&self) {
+        // The socket is the parent's, too.
+        if self.pipe.check_process("end").is_err() {
+            return;
+        }
         // Before the look at what is there: who starts a transfer now sees this, and stops it.
         self.ended.store(true, Ordering::SeqCst);
         self.closed.store(true, Ordering::SeqCst);

@@ -124,6 +124,7 @@ impl Pmem {
     /// # Errors
     /// `OutOfRange`; `Busy` while a transfer or anybody else of this process holds them.
     pub fn write(&self, at: usize, from: &[u8]) -> Result<()> {
+        self.watchers.check_process("write")?;
         let start = (self.range.at() as u64).saturating_add(at as u64);
         self.watchers.around(start..start.saturating_add(from.len() as u64), || self.range.write(at, from))
     }
@@ -141,6 +142,7 @@ impl Pmem {
     /// # Errors
     /// `NoSpace`; `OutOfMemory`; `Device` where the file lost a page; `Unavailable` on a kernel before 5.14.
     pub fn prefault(&self) -> Result<()> {
+        self.watchers.check_process("prefault")?;
         if let Some(file) = &self.file {
             let (at, len) = (self.range.at() as u64, self.range.len() as u64);
             open::reserve_blocks(file, at..at.saturating_add(len)).map_err(|e| e.error(&self.path).offset(at))?;
@@ -156,6 +158,7 @@ impl Pmem {
     /// # Errors
     /// `OutOfRange`; where it is emulated, what the kernel says: `Device`, `NoSpace`.
     pub fn persist(&self, part: Range<usize>) -> Result<()> {
+        self.watchers.check_process("persist")?;
         let at = |byte: usize| (self.range.at() as u64).saturating_add(byte as u64);
         self.watchers.around(at(part.start)..at(part.end), || {
             self.range.write_back(part.clone())?;

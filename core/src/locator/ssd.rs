@@ -423,6 +423,7 @@ impl Ssd {
     /// # Errors
     /// `NoSpace`, `PermissionDenied`; what the kernel says.
     pub fn set_len(&self, len: u64) -> Result<()> {
+        self.0.watchers.check_process("set length")?;
         // To the end of all files: a write beyond what the length was a moment ago is cut off as well.
         self.0.watchers.around(self.len()?.min(len)..u64::MAX, || {
             rustix::fs::ftruncate(&self.0.cached, len).map_err(|e| self.0.error("set length", e).offset(len))
@@ -447,6 +448,7 @@ impl Ssd {
     /// # Errors
     /// As [`preallocate`](Self::preallocate); `OutOfRange` for a range beyond 2^63 - 1, what the kernel takes as an offset.
     pub fn reserve(&self, offset: u64, len: u64) -> Result<bool> {
+        self.0.watchers.check_process("reserve space for")?;
         if self.0.block_device {
             return Ok(true);
         }
@@ -468,6 +470,7 @@ impl Ssd {
     /// # Errors
     /// What the kernel says, other than that it cannot.
     pub fn punch(&self, offset: u64, len: u64) -> Result<()> {
+        self.0.watchers.check_process("free space of")?;
         use rustix::fs::FallocateFlags as F;
         let punched = self.0.watchers.around(offset..offset.saturating_add(len), || {
             rustix::fs::fallocate(&self.0.cached, F::PUNCH_HOLE | F::KEEP_SIZE, offset, len)

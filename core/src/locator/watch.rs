@@ -16,7 +16,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::Ssd;
+use crate::error::Result;
 use crate::guard::{self, Foreign, Keeper};
+use crate::process::{Owner, PerProcess};
 
 /// Wants to know of changes of a file.
 ///
@@ -42,13 +44,28 @@ struct Known {
 }
 
 /// The watches of one file.
-#[derive(Default)]
 pub struct Watchers {
     known: Mutex<Known>,
     next: AtomicU64,
+    owner: Owner,
+}
+
+impl Default for Watchers {
+    fn default() -> Watchers {
+        Watchers { known: Mutex::default(), next: AtomicU64::new(0), owner: Owner::here() }
+    }
 }
 
 impl Watchers {
+    /// Whether this is the process that opened the file. A child opens it anew: caches that the child has of it would not
+    /// hear of what it does by places of its parent.
+    ///
+    /// # Errors
+    /// `Forked` in a child.
+    pub fn check_process(&self, operation: &'static str) -> Result<()> {
+        self.owner.check(operation)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Known> {
         // What is guarded is whole whenever foreign code runs.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
@@ -56,6 +73,9 @@ impl Watchers {
 
     /// Adds a watch; it hears at once of changes that are under way. It ends with the last reference to it.
     pub fn add(&self, watch: &Arc<dyn Watch>) {
+        if !self.owner.is_here() {
+            return;
+        }
         let _hold = guard::hold();
         let mut known = self.lock();
         // Under the lock: of none of them the end is told before it has heard of the beginning.
@@ -70,6 +90,9 @@ impl Watchers {
     /// Tells that a range is about to change; the number is for [`end`](Self::end).
     pub fn begin(&self, range: Range<u64>) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
+        if !self.owner.is_here() {
+            return number;
+        }
         let _hold = guard::hold();
         let mut known = self.lock();
         // A watch that is added from here on hears of the change when it is added, and is not among those that are called here.
@@ -82,6 +105,9 @@ impl Watchers {
 
     /// Tells that the change is over.
     pub fn end(&self, number: u64) {
+        if !self.owner.is_here() {
+            return;
+        }
         let _hold = guard::hold();
         let mut known = self.lock();
         let Some(range) = known.under_way.remove(&number) else { return };
@@ -93,6 +119,9 @@ impl Watchers {
     /// Runs what changes a range, and nothing else of this process that is told here changes it meanwhile. `None`, and
     /// nothing is run, where such a change is under way already. Who begins another change waits until this one is over.
     pub(crate) fn alone<R>(&self, range: Range<u64>, change: impl FnOnce() -> R) -> Option<R> {
+        if !self.owner.is_here() {
+            return None;
+        }
         let _hold = guard::hold();
         let known = self.lock();
         if known.under_way.values().any(|other| other.start < range.end && range.start < other.end) {
@@ -147,12 +176,12 @@ type Identity = (u64, u64);
 
 /// Which files are open as places. This is the library's only state that belongs to the process: that two descriptors are
 /// of the same file is known to nobody else, and a cache that misses a write because the writer opened the file by itself
-/// would give out wrong bytes.
-static FILES: Mutex<BTreeMap<Identity, Weak<Watchers>>> = Mutex::new(BTreeMap::new());
+/// would give out wrong bytes. A child has its own.
+static FILES: PerProcess<Mutex<BTreeMap<Identity, Weak<Watchers>>>> = PerProcess::new();
 
 /// The watchers of the file with this device and inode.
 pub(super) fn of(identity: Identity) -> Arc<Watchers> {
-    let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut files = FILES.get(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(watchers) = files.get(&identity).and_then(Weak::upgrade) {
         return watchers;
     }

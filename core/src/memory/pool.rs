@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::region::{MapOptions, MemoryRange, Region};
 use crate::error::{Error, ErrorKind, Result};
+use crate::process::Owner;
 
 /// Cuts are multiples of this, so that direct I/O takes every one of them.
 const GRAIN: usize = 4096;
@@ -18,6 +19,7 @@ struct Free {
 struct Shared {
     region: Region,
     free: Mutex<Free>,
+    owner: Owner,
 }
 
 /// A region from which ranges are taken and to which they return.
@@ -44,7 +46,7 @@ impl Pool {
         let too_long = || Error::new(ErrorKind::InvalidInput, "map", format!("{len} bytes of memory"));
         let len = whole.ok_or_else(too_long)?;
         let region = Region::map(len, options)?;
-        Ok(Pool(Arc::new(Shared { region, free: Mutex::new(Free { holes: vec![(0, len)] }) })))
+        Ok(Pool(Arc::new(Shared { region, free: Mutex::new(Free { holes: vec![(0, len)] }), owner: Owner::here() })))
     }
 
     /// The region under the pool: all of its bytes, those that were taken too. Leases keep its users apart.
@@ -52,14 +54,18 @@ impl Pool {
         &self.0.region
     }
 
-    /// Bytes not taken.
+    /// Bytes not taken; in a child of the process that made the pool none are to be had.
     pub fn available(&self) -> usize {
+        if !self.0.owner.is_here() {
+            return 0;
+        }
         self.0.free.lock().unwrap_or_else(PoisonError::into_inner).holes.iter().map(|h| h.1).sum()
     }
 
     /// The first hole of at least `len` bytes (rounded up to 4 KiB) becomes a range. It returns to the pool when nothing
     /// refers to it any more: no place, no pipe, no lease.
     pub(crate) fn take(&self, len: usize) -> Result<MemoryRange> {
+        self.0.owner.check("take")?;
         let rounded = len.max(1).checked_next_multiple_of(GRAIN);
         let mut free = self.0.free.lock().unwrap_or_else(PoisonError::into_inner);
         let found = rounded.and_then(|rounded| Some((rounded, free.holes.iter().position(|h| h.1 >= rounded)?)));
@@ -86,6 +92,10 @@ impl Pool {
 
 impl Drop for Cut {
     fn drop(&mut self) {
+        // A child takes nothing from the pool, whose lock a thread of the parent may have held.
+        if !self.pool.0.owner.is_here() {
+            return;
+        }
         let mut free = self.pool.0.free.lock().unwrap_or_else(PoisonError::into_inner);
         let index = free.holes.partition_point(|h| h.0 < self.at);
         free.holes.insert(index, (self.at, self.len));

@@ -389,7 +389,7 @@ impl MemoryRange {
     /// `Busy` as for [`lease`](Self::lease) and [`lease_mut`](Self::lease_mut).
     pub fn raw_lease(&self, access: Access) -> Result<RawLease> {
         let range = self.bytes();
-        let mut table = self.region.0.table.lock();
+        let mut table = self.region.0.table.lock().ok_or_else(locked_for_ever)?;
         if let Some(other) = table.conflict(&range, access) {
             drop(table);
             return Err(busy(&range, &other));
@@ -492,8 +492,8 @@ fn with_pair<R, const LOCKED: usize>(
     if LOCKED > 0 && len <= LOCKED {
         // Always in the order of the addresses, so that two threads cannot wait for each other.
         let (first, second) = if Arc::as_ptr(a) <= Arc::as_ptr(b) { (a, b) } else { (b, a) };
-        let first_lock = first.table.lock();
-        let second_lock = if same { None } else { Some(second.table.lock()) };
+        let first_lock = first.table.lock().ok_or_else(locked_for_ever)?;
+        let second_lock = if same { None } else { Some(second.table.lock().ok_or_else(locked_for_ever)?) };
         let (source_lock, target_lock) = match &second_lock {
             None => (&first_lock, &first_lock),
             Some(second_lock) if std::ptr::eq(first, a) => (&first_lock, second_lock),
@@ -524,7 +524,7 @@ struct Hold<'a> {
 
 #[inline]
 fn hold(region: &Inner, range: Range<usize>, access: Access) -> Result<Hold<'_>> {
-    let mut table = region.table.lock();
+    let mut table = region.table.lock().ok_or_else(locked_for_ever)?;
     if let Some(other) = table.conflict(&range, access) {
         drop(table);
         return Err(busy(&range, &other));
@@ -537,8 +537,16 @@ fn hold(region: &Inner, range: Range<usize>, access: Access) -> Result<Hold<'_>>
 impl Drop for Hold<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.table.lock().remove(&self.range, self.access);
+        if let Some(mut table) = self.table.lock() {
+            table.remove(&self.range, self.access);
+        }
     }
+}
+
+#[cold]
+fn locked_for_ever() -> Error {
+    let why = "a thread of the process that forked this one was at this memory then, and is not here to leave it";
+    Error::new(ErrorKind::Forked, "lease", why).advice("allocate memory of this process")
 }
 
 #[cold]

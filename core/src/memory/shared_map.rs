@@ -80,7 +80,10 @@ impl Region {
             }
         };
         if access == Access::Read {
-            region.0.table.lock().add(0..whole, Access::Read);
+            // It was made a moment ago: nobody else has it.
+            if let Some(mut table) = region.0.table.lock() {
+                table.add(0..whole, Access::Read);
+            }
         }
         Ok(region)
     }

@@ -2,13 +2,17 @@
 //!
 //! A spin lock around a short list. A short copy between memories takes the lock, looks, copies and lets go, which
 //! costs one atomic exchange a region; a mutex would cost two and the target of 30 ns over memcpy would be out of reach.
+//! In a child that was made by `fork` the table is a copy. One that a thread of the parent had locked at that moment stays
+//! locked for ever, for that thread is not there: who would wait for it hears so, and the way of a short copy pays nothing.
 //! Leases for which the list has no room are in a tree (`intervals.rs`), which costs nothing while there are few.
 
 use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use super::intervals::Intervals;
+use crate::process::Owner;
 
 /// What a lease permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +29,9 @@ struct Held {
     access: Access,
 }
 
+/// How long a child waits for a table that was its parent's before it takes its holder for one that is not there.
+const PATIENCE_OF_CHILD: Duration = Duration::from_secs(2);
+
 /// Leases that are looked through one by one: about as quick as the tree for so many.
 const FEW: usize = 16;
 
@@ -38,6 +45,7 @@ struct Leases {
 /// The leases held on one region.
 pub(super) struct Table {
     locked: AtomicBool,
+    owner: Owner,
     leases: UnsafeCell<Leases>,
 }
 
@@ -50,25 +58,38 @@ unsafe impl Send for Table {}
 impl Table {
     pub(super) fn new() -> Self {
         let leases = Leases { count: 0, few: Vec::with_capacity(FEW), many: Intervals::default() };
-        Table { locked: AtomicBool::new(false), leases: UnsafeCell::new(leases) }
+        Table { locked: AtomicBool::new(false), owner: Owner::here(), leases: UnsafeCell::new(leases) }
     }
 
+    /// None in a child of the process that made the table, where nobody is left to let go of it.
     #[inline]
-    pub(super) fn lock(&self) -> Locked<'_> {
-        if self.locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            self.lock_contended();
+    pub(super) fn lock(&self) -> Option<Locked<'_>> {
+        if self.locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err()
+            && !self.lock_contended()
+        {
+            return None;
         }
-        Locked { table: self }
+        Some(Locked { table: self })
     }
 
     #[cold]
-    fn lock_contended(&self) {
+    fn lock_contended(&self) -> bool {
+        // Threads of a child may hold it, too: as long as a short copy may take, though its thread waits for a core.
+        let patience = (!self.owner.is_here()).then(|| Instant::now() + PATIENCE_OF_CHILD);
         let mut turns = 0u32;
         while self.locked.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             turns += 1;
             // The holder may have been preempted in the middle of a copy: give it the core.
-            if turns < 64 { std::hint::spin_loop() } else { std::thread::yield_now() }
+            if turns < 64 {
+                std::hint::spin_loop()
+            } else {
+                std::thread::yield_now()
+            }
+            if patience.is_some_and(|end| Instant::now() > end) {
+                return false;
+            }
         }
+        true
     }
 }
 

@@ -16,10 +16,11 @@ pub use report::{HopReport, PlaceReport, Report};
 use std::fmt;
 use std::sync::Arc;
 
-use crate::backend::{Ask, Constraints, Inline, Mover};
+use crate::backend::{Ask, Constraints, Counters, Inline, Mover};
 use crate::error::{Error, ErrorKind, Result};
 use crate::locator::{Endpoint, Handle};
 use crate::plan::{Leg, Plan, Planner, Route, Shape, Unopened};
+use crate::process::Owner;
 use crate::span::{Bounded, Bounds, LAST, Span};
 use crate::topology::Topology;
 use chain::Chain;
@@ -28,13 +29,15 @@ use staged::{Flight, Staged};
 
 /// A one-way connection of two places. It holds the route that was chosen at connect.
 ///
-/// Many threads may use one pipe at once. A pipe that is dropped waits for what it started.
+/// Many threads may use one pipe at once. A pipe that is dropped waits for what it started. In a child that was made by `fork`
+/// it moves nothing (`Forked`), says that nothing was moved, and waits for nothing.
 pub struct Pipe {
     route: Route,
     body: Body,
     source: Endpoint,
     target: Endpoint,
     bounds: Bounds,
+    owner: Owner,
 }
 
 /// What the runtime works with.
@@ -163,15 +166,17 @@ impl Pipe {
             _ => false,
         };
         let bounds = Bounds { source: end_of(&source), target: end_of(&target), one_file };
-        Pipe { route, body, source, target, bounds }
+        Pipe { route, body, source, target, bounds, owner: Owner::here() }
     }
 
-    /// The span, if it lies within both ends: the door of every flavor. What is behind it cuts without looking again.
+    /// The span, if it lies within both ends and this is the process that connected them: the door of every flavor. What is
+    /// behind it cuts without looking again.
     ///
     /// # Errors
-    /// `OutOfRange`; `InvalidInput` for a span of one file that overlaps itself.
+    /// `OutOfRange`; `InvalidInput` for a span of one file that overlaps itself; `Forked`.
     #[inline]
     pub(crate) fn check(&self, span: Span) -> Result<Bounded> {
+        self.owner.check("transfer")?;
         self.bounds.check(span).ok_or_else(|| self.outside(span))
     }
 
@@ -254,6 +259,9 @@ impl Pipe {
 
     /// What really happened so far.
     pub fn report(&self) -> Report {
+        if !self.owner.is_here() {
+            return Report::new(&self.route, self.route.hops.iter().map(|_| Counters::default()).collect());
+        }
         let counters = match &self.body {
             Body::Inline(inline) => vec![inline.counters()],
             Body::Queued(queue) => vec![queue.counters()],

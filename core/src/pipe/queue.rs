@@ -9,6 +9,9 @@
 //!
 //! A result is either filed under a token, for the blocking flavor, or delivered to a [`Sink`], for the runtime, which
 //! moves parts of transfers. Whoever completes delivers, after the lock is let go.
+//!
+//! A child that was made by `fork` shares the mover's ring and its registrations with its parent, and may have a copy of a lock
+//! that a thread held which it does not have. So it neither asks nor locks nor drops the mover.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -18,6 +21,7 @@ use crate::backend::{Bell, Counters, Done, Job, Queued};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{self, Foreign, Panicked};
 use crate::memory::{Access, MemoryRange, RawLease};
+use crate::process::{DroppedHere, Owner};
 use crate::span::Span;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -82,7 +86,8 @@ struct Results {
 }
 
 pub(crate) struct Queue {
-    mover: Box<dyn Queued>,
+    mover: DroppedHere<Box<dyn Queued>>,
+    owner: Owner,
     source: Option<MemoryRange>,
     target: Option<MemoryRange>,
     next: AtomicU64,
@@ -93,7 +98,8 @@ pub(crate) struct Queue {
 impl Queue {
     pub(crate) fn new(mover: Box<dyn Queued>, source: Option<MemoryRange>, target: Option<MemoryRange>) -> Self {
         Queue {
-            mover,
+            mover: DroppedHere::new(mover),
+            owner: Owner::here(),
             source,
             target,
             next: AtomicU64::new(1),
@@ -175,6 +181,7 @@ impl Queue {
     }
 
     pub(crate) fn wait(&self, token: u64) -> Result<()> {
+        self.owner.check("wait")?;
         let mut results = self.lock();
         loop {
             match results.slots.get(&token) {
@@ -203,6 +210,7 @@ impl Queue {
 
     /// As [`lead`](Self::lead), asking the mover for about `least` results at a time.
     pub(crate) fn lead_several(&self, least: usize, until: impl Fn() -> bool) -> Result<bool> {
+        self.owner.check("wait")?;
         let mut results = self.lock();
         while !until() {
             // Without parts at the mover, somebody is delivering the last ones.
@@ -222,6 +230,7 @@ impl Queue {
 
     /// Takes what is done, without blocking, unless another thread is at it. True as for [`lead`](Self::lead).
     pub(crate) fn poke(&self) -> Result<bool> {
+        self.owner.check("complete")?;
         let results = self.lock();
         if results.completing {
             return Ok(false);
@@ -234,6 +243,7 @@ impl Queue {
     /// what it has looked at may be older than this call. One that sleeps at the mover wakes up for whatever is done, and has the coordinator look after what is
     /// left when it goes.
     pub(crate) fn poke_for_sure(&self) -> Result<bool> {
+        self.owner.check("complete")?;
         let mut results = self.lock();
         while results.completing && !results.waiting || results.delivering > 0 {
             results = self.sleep(results);
@@ -250,6 +260,7 @@ impl Queue {
     /// As [`poke`](Self::poke), for the coordinator: true if parts are left for it to look after. Where another thread is at
     /// it, that thread will see to it that they are.
     pub(crate) fn attend(&self) -> Result<bool> {
+        self.owner.check("complete")?;
         let mut results = self.lock();
         if results.completing {
             results.wanted = true;
@@ -271,6 +282,10 @@ impl Queue {
     }
 
     pub(crate) fn is_done(&self, token: u64) -> bool {
+        if !self.owner.is_here() {
+            // `wait` says so, at once.
+            return true;
+        }
         let mut results = self.lock();
         if !results.completing && matches!(results.slots.get(&token), Some(Slot::Pending)) {
             match self.complete(results, 0) {
@@ -283,6 +298,9 @@ impl Queue {
     }
 
     pub(crate) fn forget(&self, token: u64) {
+        if !self.owner.is_here() {
+            return;
+        }
         let mut results = self.lock();
         match results.slots.get_mut(&token) {
             Some(slot @ Slot::Pending) => *slot = Slot::Forgotten,
@@ -425,6 +443,9 @@ fn tell_the_lost(results: &mut Results) {
 
 impl Drop for Queue {
     fn drop(&mut self) {
+        if !self.owner.is_here() {
+            return;
+        }
         // Forgotten transfers may still be in flight: the device must be quiet before the mover goes. Parts keep their queue
         // alive, so there are none.
         let mut done = Vec::new();
@@ -443,6 +464,9 @@ impl Drop for Queue {
 
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.owner.is_here() {
+            return f.write_str("Queue(of the parent)");
+        }
         write!(f, "Queue({} transfers)", self.lock().slots.len())
     }
 }

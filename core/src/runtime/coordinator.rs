@@ -149,6 +149,9 @@ struct Asleep<'a>(&'a Coordinator);
 
 impl Drop for Asleep<'_> {
     fn drop(&mut self) {
+        if !self.0.owner.is_here() {
+            return;
+        }
         self.0.role().leaners_asleep -= 1;
     }
 }
@@ -158,6 +161,9 @@ pub(crate) struct Guest<'a>(&'a Coordinator);
 
 impl Drop for Guest<'_> {
     fn drop(&mut self) {
+        if !self.0.owner.is_here() {
+            return;
+        }
         self.0.role().guest = false;
         self.0.role_changed.notify_all();
     }

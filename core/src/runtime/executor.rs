@@ -4,7 +4,7 @@
 //! takes one. While the future runs, the thread has given the work back: it may block, in this library or elsewhere.
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::Runtime;
@@ -49,10 +49,14 @@ impl Runtime {
     /// a completion to who awaits it. Handles may be awaited in any other executor as well.
     ///
     /// The future may call what blocks, `block_on` too. Where it blocks outside of the library, others do the coordinator's
-    /// work after 100 ms. A panic of the future goes on in the caller.
+    /// work after 100 ms. A panic of the future goes on in the caller. In a child of the process that started the runtime it
+    /// runs the future all the same, in which what is the parent's fails as `Forked`.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let coordinator = &self.inner.coordinator;
         let mut future = pin!(future);
+        if !coordinator.owner.is_here() {
+            return block_in_child(future);
+        }
         let guest = coordinator.host();
         let driver = Arc::new(Driver {
             thread: thread::current().id(),
@@ -69,6 +73,11 @@ impl Runtime {
             {
                 return output;
             }
+            if !coordinator.owner.is_here() {
+                // The future forked, and this is the child.
+                drop(guest);
+                return block_in_child(future);
+            }
             match &guest {
                 Some(guest) => guest.turn(&driver.woken),
                 None => {
@@ -76,6 +85,25 @@ impl Runtime {
                     drop(coordinator.sleep_until(&driver.sleepers, &driver.changed, |sleepers| sleepers, over));
                 }
             }
+        }
+    }
+}
+
+/// An executor that has nothing of the runtime: it sleeps until its future is woken.
+fn block_in_child<F: Future>(mut future: Pin<&mut F>) -> F::Output {
+    struct Unpark(thread::Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
         }
     }
 }

@@ -57,6 +57,7 @@ impl Handle {
             State::Finished(result, _) => result,
             State::Taken => Err(given()),
             State::Moving(moving) => {
+                moving.check_process("wait")?;
                 wait_for(&moving);
                 moving.take().unwrap_or_else(|| Err(given()))
             }
@@ -67,6 +68,8 @@ impl Handle {
     pub fn is_done(&self) -> bool {
         match &self.0 {
             State::Finished(..) | State::Taken => true,
+            // In a child `wait` would fail, at once.
+            State::Moving(moving) if moving.check_process("wait").is_err() => true,
             State::Moving(moving) => {
                 look(&moving.line);
                 moving.is_finished()
@@ -94,6 +97,9 @@ impl Handle {
         match std::mem::replace(&mut self.0, State::Taken) {
             State::Finished(result, counts_panics) => call_now(callback, result, counts_panics),
             State::Taken => call_now(callback, Err(given()), 0),
+            State::Moving(moving) if moving.check_process("wait").is_err() => {
+                call_now(callback, moving.check_process("wait"), 0);
+            }
             State::Moving(moving) => match moving.call_back(callback, attended) {
                 Some((callback, result)) => {
                     call_now(callback, result, moving.line.station.coordinator.troubles.panics().number());
@@ -113,6 +119,7 @@ impl Handle {
             State::Finished(result, _) => result.map(|()| Cancelled::Completed),
             State::Taken => Err(given()),
             State::Moving(moving) => {
+                moving.check_process("cancel")?;
                 moving.line.station.cancel(&moving);
                 wait_for(&moving);
                 match moving.take().unwrap_or_else(|| Err(given())) {
@@ -198,6 +205,10 @@ impl Future for Handle {
                 _ => Poll::Ready(Err(given())),
             };
         };
+        if let Err(forked) = moving.check_process("wait") {
+            self.0 = State::Taken;
+            return Poll::Ready(Err(forked));
+        }
         look(&moving.line);
         match moving.poll(context.waker()) {
             Some(result) => {
@@ -215,7 +226,9 @@ impl Future for Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if let State::Moving(moving) = &self.0 {
+        if let State::Moving(moving) = &self.0
+            && moving.check_process("wait").is_ok()
+        {
             if moving.leave_to_coordinator() {
                 attend(moving);
             }

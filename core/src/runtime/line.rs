@@ -171,6 +171,10 @@ impl Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
+        // The epoll instance is the parent's, too, and the station has a lock.
+        if !self.station.coordinator.owner.is_here() {
+            return;
+        }
         if let Some(queue) = self.pipe.queue() {
             self.station.coordinator.remove_queue(queue);
         }

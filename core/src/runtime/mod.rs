@@ -154,6 +154,10 @@ pub struct Connect {
 ///
 /// Dropping it waits for what is under way; nothing is lost. Pipes that outlive it refuse new transfers. Dropped within a
 /// callback, it waits for transfers, not for callbacks nor for its threads, which end when they have called them.
+///
+/// It belongs to the process that started it. In a child that was made by `fork` all that may fail fails as `Forked`, what waits
+/// returns at once, and dropping it or what was made by it does nothing; a callback that the child asks for is called with
+/// `Forked`, and transfers go on in the parent. A child may start a runtime of its own.
 pub struct Runtime {
     inner: Arc<Inner>,
     thread: Option<JoinHandle<()>>,
@@ -228,6 +232,7 @@ impl Runtime {
     /// As [`Machine::connect_with`]; `Unsupported` where the rate asked for cannot be promised beside what was promised
     /// already.
     pub fn connect_with(&self, source: &dyn Locator, target: &dyn Locator, ask: &Connect) -> Result<RuntimePipe> {
+        self.check("connect")?;
         let inner = &self.inner;
         inner.open()?;
         check_count("queue", ask.queue.map(|queue| queue as u64))?;
@@ -279,6 +284,9 @@ impl Runtime {
     /// within a callback.
     pub fn drain(&self) {
         let coordinator = &self.inner.coordinator;
+        if !coordinator.owner.is_here() {
+            return;
+        }
         let _leaning = coordinator.lean();
         self.inner.attend_all();
         self.inner.tally.drain(coordinator);
@@ -287,8 +295,11 @@ impl Runtime {
     /// Refuses new transfers, carries out what is under way, and ends the threads. Dropping the runtime does the same.
     pub fn shutdown(self) {}
 
-    /// What it did and is doing.
+    /// What it did and is doing; nothing of it is known in a child of the process that started it.
     pub fn report(&self) -> RuntimeReport {
+        if self.check("report").is_err() {
+            return RuntimeReport::default();
+        }
         let (under_way, completed, failed) = self.inner.tally.read();
         let mut stations: Vec<_> = self.inner.stations().values().map(|station| station.report()).collect();
         stations.sort_by(|a, b| a.name.cmp(&b.name));
@@ -309,6 +320,11 @@ impl Runtime {
 
 impl Drop for Runtime {
     fn drop(&mut self) {
+        if self.check("drop").is_err() {
+            // A child has neither the threads nor, perhaps, who would let go of the locks. What there is of it stays.
+            std::mem::forget((self.inner.clone(), self.thread.take()));
+            return;
+        }
         self.inner.closed.store(true, Ordering::SeqCst);
         self.drain();
         // A thread of a runtime that waited for threads would wait for itself, or they for each other.
@@ -551,12 +567,24 @@ impl RuntimePipe {
 
     /// Whether [`try_transfer`](Self::try_transfer) would find room now.
     pub fn has_room(&self) -> bool {
-        self.line.has_room()
+        self.is_here() && self.line.has_room()
+    }
+
+    fn is_here(&self) -> bool {
+        self.inner.coordinator.owner.is_here()
+    }
+
+    /// Whether this is the process that connected it.
+    ///
+    /// # Errors
+    /// `Forked` in a child.
+    pub(crate) fn check_process(&self, operation: &'static str) -> Result<()> {
+        self.inner.coordinator.owner.check(operation)
     }
 
     /// Transfers under way.
     pub fn under_way(&self) -> usize {
-        self.line.taken()
+        if self.is_here() { self.line.taken() } else { 0 }
     }
 
     /// As [`Handle::on_done`], for parts of the library: called by whoever completes.
@@ -606,7 +634,9 @@ impl RuntimePipe {
 
     /// Returns when no transfer of this pipe is under way.
     pub fn drain(&self) {
-        self.line.drain();
+        if self.is_here() {
+            self.line.drain();
+        }
     }
 
     /// The route, with reasons.
@@ -632,7 +662,7 @@ impl fmt::Debug for RuntimePipe {
 }
 
 /// What a runtime did and is doing.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct RuntimeReport {
     /// Transfers under way.
     pub under_way: u64,

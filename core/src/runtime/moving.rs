@@ -72,6 +72,15 @@ impl Moving {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether this is the process that started it.
+    ///
+    /// # Errors
+    /// `Forked` in a child.
+    #[inline]
+    pub(crate) fn check_process(&self, operation: &'static str) -> Result<()> {
+        self.line.station.coordinator.owner.check(operation)
+    }
+
     /// No thread waits for it: from now on the coordinator sees to it. False if it is finished.
     pub(crate) fn leave_to_coordinator(&self) -> bool {
         let mut state = self.lock();

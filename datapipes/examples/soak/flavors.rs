@@ -14,6 +14,7 @@ use datapipes::runtime::{Cancelled, RuntimePipe};
 use datapipes::{ErrorKind, Handle, Pipe, PipeFd, Result, Runtime, Span};
 use rustix::event::{PollFd, PollFlags, poll};
 
+use crate::harm;
 use crate::random::Random;
 
 /// What became of a span: moved, failed, stopped by the caller, or nobody heard.
@@ -33,7 +34,7 @@ pub(crate) enum AnyPipe {
 }
 
 /// Ways to use a pipe of the runtime.
-const WAYS: u64 = 10;
+const WAYS: u64 = 13;
 
 impl AnyPipe {
     /// Moves the spans, which do not overlap, each once; fates are in their order.
@@ -141,6 +142,44 @@ fn by_runtime(pipe: &RuntimePipe, runtime: &Runtime, spans: &[Span], random: &mu
             }
             Err(e) => Fate::Done(Err(e)),
         }),
+        // Callbacks that panic, after they have told.
+        9 => {
+            let (sender, receiver) = mpsc::channel();
+            for (at, span) in spans.iter().enumerate() {
+                let sender = sender.clone();
+                match pipe.transfer(*span) {
+                    Ok(handle) => handle.on_done(move |result| {
+                        _ = sender.send((at, result));
+                        harm::throw();
+                    }),
+                    Err(e) => _ = sender.send((at, Err(e))),
+                }
+            }
+            collect(spans.len(), || receiver.recv().ok())
+        }
+        // Wakers that panic, of futures that are then waited for.
+        10 => in_any_order(spans.iter().map(start).collect(), random, |h| match h {
+            Ok(mut handle) => match pin!(&mut handle).poll(&mut Context::from_waker(&harm::waker())) {
+                Poll::Ready(result) => Fate::Done(result),
+                Poll::Pending => Fate::Done(handle.wait()),
+            },
+            Err(e) => Fate::Done(Err(e)),
+        }),
+        // A child drops the handles, and the parent waits for them.
+        11 => {
+            let (mut fates, mut started): (Vec<_>, Vec<_>) = (Vec::new(), Vec::new());
+            for (at, span) in spans.iter().enumerate() {
+                match start(span) {
+                    Ok(handle) => started.push((at, handle)),
+                    Err(e) => fates.push((at, Err(e))),
+                }
+            }
+            let (places, handles): (Vec<_>, Vec<_>) = started.into_iter().unzip();
+            let handles = harm::fork(pipe, handles, spans[0]);
+            fates.extend(places.into_iter().zip(handles.into_iter().map(Handle::wait)));
+            let mut fates = fates.into_iter();
+            collect(spans.len(), || fates.next())
+        }
         _ => {
             let handles = pipe.transfer_all(spans.iter().copied());
             match handles.map(|handles| runtime.block_on(handles)) {

@@ -3,14 +3,17 @@
 //!
 //! ```text
 //! soak [--minutes N] [--seconds N] [--seed S] [--dir DIR]      10 minutes, a seed from the clock, the folder for temporary files
+//!      [--alone] [--refuse-threads] [--no-children]            no soak beside it; threads refused now and then; no forks
 //! ```
 //!
 //! Several threads send bytes of ever new generations through places and back (`work.rs`), over two machines: one whose files
 //! are sound, and one on which requests are cut short, interrupted or fail by chance (`places.rs`). Every few seconds all
 //! pause; then nothing may be under way, every lease must be free, and there must not be more descriptors, threads and memory than
-//! after the start. A thread that does not get on for two minutes is a completion that was lost.
+//! after the start. Callbacks and wakers panic, and children drop what is their parent's (`harm.rs`); beside it all, soaks in
+//! processes of their own get no thread for moments, or little memory. A thread that does not get on for two minutes is a completion that was lost.
 
 mod flavors;
+mod harm;
 mod places;
 mod random;
 mod watch;
@@ -40,14 +43,34 @@ struct Options {
     time: Duration,
     seed: u64,
     dir: PathBuf,
+    /// Starts no other process.
+    alone: bool,
+    refuse_threads: bool,
+    no_children: bool,
 }
 
 fn options() -> Result<Options, String> {
     let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_err(|e| e.to_string())?;
-    let mut options =
-        Options { time: Duration::from_secs(600), seed: mix(clock.as_nanos() as u64), dir: std::env::temp_dir() };
+    let mut options = Options {
+        time: Duration::from_secs(600),
+        seed: mix(clock.as_nanos() as u64),
+        dir: std::env::temp_dir(),
+        alone: false,
+        refuse_threads: false,
+        no_children: false,
+    };
     let mut args = std::env::args().skip(1);
     while let Some(name) = args.next() {
+        let flag = match name.as_str() {
+            "--alone" => Some(&mut options.alone),
+            "--refuse-threads" => Some(&mut options.refuse_threads),
+            "--no-children" => Some(&mut options.no_children),
+            _ => None,
+        };
+        if let Some(flag) = flag {
+            *flag = true;
+            continue;
+        }
         let value = args.next().ok_or_else(|| format!("{name} needs a value"))?;
         let number = || value.parse::<f64>().map_err(|_| format!("{name} {value}: not a number"));
         match name.as_str() {
@@ -70,6 +93,8 @@ fn main() -> ExitCode {
         }
     };
     println!("seed {}", options.seed);
+    harm::quiet_panics();
+    harm::CHILDLESS.store(options.no_children, Ordering::SeqCst);
     match soak(&options) {
         Ok(()) => {
             println!("ok (seed {})", options.seed);
@@ -148,6 +173,12 @@ fn soak(options: &Options) -> Result<(), String> {
             })
             .collect();
         scope.spawn(|| bark(&stage, options.seed));
+        if options.refuse_threads {
+            scope.spawn(|| harm::refuse_threads(&stage.over));
+        }
+        if !options.alone {
+            scope.spawn(|| beside(&stage, options));
+        }
         watch(&stage, options);
         stage.over.store(true, Ordering::SeqCst);
         threads.into_iter().filter_map(|thread| thread.join().ok()).collect::<Vec<Bench>>()
@@ -206,6 +237,25 @@ fn bark(stage: &Stage, seed: u64) {
     }
 }
 
+/// Soaks in other processes, one after the other.
+fn beside(stage: &Stage, options: &Options) {
+    let _panicked = Panicked(stage);
+    let mut apart = harm::Apart::new(&options.dir, options.seed);
+    loop {
+        let may_start = !stage.over.load(Ordering::SeqCst);
+        // Starting one takes descriptors for a moment.
+        let gate = stage.gate.read().unwrap_or_else(PoisonError::into_inner);
+        let outcome = apart.tend(may_start);
+        drop(gate);
+        match outcome {
+            Ok(runs) if !runs && !may_start => break println!("{} soaks in other processes", apart.ended),
+            Ok(_) => {}
+            Err(why) => return stage.fail(why),
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 fn watch(stage: &Stage, options: &Options) {
     let begun = Instant::now();
     let mut first: Option<Held> = None;
@@ -234,6 +284,11 @@ fn watch(stage: &Stage, options: &Options) {
         print(stage, begun.elapsed(), &held);
         // The second pause is the first to compare with: by then everything was used once.
         if stage.pauses.load(Ordering::SeqCst) == 2 {
+            // What the coordinator has not closed yet is no part of it: growth below that would go unnoticed.
+            for _ in 0..40 {
+                std::thread::sleep(Duration::from_millis(50));
+                held.descriptors = held.descriptors.min(Held::now().descriptors);
+            }
             first = Some(held);
         }
         drop(gate);
@@ -287,6 +342,12 @@ fn add_up(stage: &Stage) -> Result<(), String> {
     if of(&counts.started) != ended {
         return Err(format!("{} were started, and {ended} ended", of(&counts.started)));
     }
+    let (thrown, forks) = (harm::THROWN.load(Ordering::SeqCst), harm::FORKS.load(Ordering::SeqCst));
+    println!("{thrown} panics on purpose, {forks} children, {} connections without a thread", of(&counts.refused));
+    let caught: u64 = stage.sides.iter().map(|side| side.runtime.report().panics).sum();
+    if caught != thrown {
+        return Err(format!("{thrown} panics were thrown on purpose, and {caught} were caught and counted"));
+    }
     let injected = stage.rough.errors.load(Ordering::Relaxed);
     println!("{injected} errors were injected");
     if of(&counts.rounds) == 0 {
@@ -294,7 +355,8 @@ fn add_up(stage: &Stage) -> Result<(), String> {
     }
     let sound = stage.sides[0].runtime.report();
     println!("sound: {} completed, {} failed or cancelled", sound.completed, sound.failed);
-    if sound.failed != of(&counts.cancelled_sound) {
+    // Without a thread, more may have failed: each was moved again.
+    if sound.failed != of(&counts.cancelled_sound) && !harm::refuses() {
         return Err(format!("{} were cancelled on sound files", of(&counts.cancelled_sound)));
     }
     let rough = stage.sides[1].runtime.report();

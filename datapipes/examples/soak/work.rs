@@ -11,6 +11,7 @@ use datapipes::{ConnectFd, Constraints, Dram, Error, ErrorKind, Locator, Result,
 use datapipes_core::Machine;
 
 use crate::flavors::{AnyPipe, Fate};
+use crate::harm;
 use crate::places::{Bench, INJECTED, Place, SLOT, STAGING};
 use crate::random::{Random, mix};
 
@@ -40,6 +41,8 @@ pub(crate) struct Counts {
     pub(crate) cancelled_sound: AtomicU64,
     /// Of dropped handles and the like: carried out, and nobody heard how.
     pub(crate) unheard: AtomicU64,
+    /// Pipes that could not be connected, because threads were refused.
+    pub(crate) refused: AtomicU64,
     pub(crate) verified_bytes: AtomicU64,
     pub(crate) connects: AtomicU64,
 }
@@ -148,7 +151,15 @@ impl Worker {
                 Entry::Occupied(open) => open.into_mut(),
                 Entry::Vacant(none) => {
                     Counts::add(&self.counts.connects, 1);
-                    none.insert(self.connect(key).map_err(|e| format!("connect: {e}"))?)
+                    match self.connect(key) {
+                        Ok(pipe) => none.insert(pipe),
+                        Err(e) if harm::is_refusal(&e) => {
+                            Counts::add(&self.counts.refused, 1);
+                            std::thread::sleep(std::time::Duration::from_millis(5));
+                            continue;
+                        }
+                        Err(e) => return Err(format!("connect: {e}")),
+                    }
                 }
             };
             let side = &self.sides[usize::from(key.0)];
@@ -173,7 +184,7 @@ impl Worker {
                         again.push(piece);
                     }
                     Fate::Done(Err(e)) => {
-                        let cause = was_injected(&e, side.is_rough);
+                        let cause = was_injected(&e, side.is_rough) || harm::is_refusal(&e);
                         if !cause {
                             return Err(format!("a failure that nobody asked for, of {piece:?}: {e} ({:?})", e.kind()));
                         }

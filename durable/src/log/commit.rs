@@ -16,6 +16,7 @@ use std::time::Instant;
 use std::{any::Any, fs::File, io::Read};
 
 use datapipes_core::guard::{self, Foreign};
+use datapipes_core::process::Owner;
 use datapipes_core::{Dram, Error, ErrorKind, LeaseMut, Machine, Result, Route};
 
 use super::chain::{self, Walk};
@@ -68,6 +69,9 @@ struct State {
 ///
 /// Many threads may append at once; wrap it in an `Arc`.
 ///
+/// It belongs to the process that opened it. In a child that was made by `fork` all that may fail fails (`Forked`), and dropping
+/// it writes nothing. The right to write is the parent's, and ends with its log, whatever children it has.
+///
 /// What is durable when: once [`Ticket::wait`], [`append_durable`](Self::append_durable), [`sync`](Self::sync) or
 /// [`close`](Self::close) has returned without an error, the record and all records before it survive the end of the
 /// process and of the system, and a power failure as far as the device keeps what it acknowledged a flush for. Before
@@ -88,6 +92,7 @@ pub struct Log {
     codec: Codec,
     batch_bytes: usize,
     closed: AtomicBool,
+    owner: Owner,
     _sole: Box<dyn Any + Send + Sync>,
 }
 
@@ -112,6 +117,7 @@ impl Ticket<'_> {
     /// What writing or syncing met, the same for all who wait: the record may be lost. The log is never synced again
     /// after an error, because a kernel that forgot a page would then report success.
     pub fn wait(self) -> Result<u64> {
+        self.log.owner.check("wait")?;
         let mut state = self.log.lock();
         state = self.log.until_durable(state, self.batch)?;
         state.counts.acknowledged.add(self.since.elapsed());
@@ -120,6 +126,10 @@ impl Ticket<'_> {
 
     /// Whether [`wait`](Self::wait) would return at once.
     pub fn is_done(&self) -> bool {
+        if !self.log.owner.is_here() {
+            // `wait` says so, at once.
+            return true;
+        }
         let state = self.log.lock();
         state.failure.is_some() || state.durable.number > self.number
     }
@@ -193,6 +203,7 @@ impl Log {
             codec: Codec::new(&log_id),
             batch_bytes,
             closed: AtomicBool::new(false),
+            owner: Owner::here(),
             _sole: sole,
         };
         if !is_new {
@@ -232,6 +243,7 @@ impl Log {
     /// # Errors
     /// As [`Ticket::wait`].
     pub fn sync(&self) -> Result<()> {
+        self.owner.check("sync")?;
         let state = self.lock();
         let batch = if state.used > 0 { state.batch } else { state.batch.wrapping_sub(1) };
         if state.used == 0 && !state.leading {
@@ -250,6 +262,7 @@ impl Log {
     /// # Errors
     /// As [`Records::open`].
     pub fn read_from(&self, from: u64) -> Result<Records> {
+        self.owner.check("read")?;
         let until = self.lock().durable.position;
         let segments = self.writer().segments.clone();
         Records::over(&self.machine, segments, from, until)
@@ -261,13 +274,17 @@ impl Log {
     /// # Errors
     /// What removing meets.
     pub fn release_before(&self, number: u64) -> Result<usize> {
+        self.owner.check("release")?;
         // Only what is durable: a segment must not go because of a record that may yet be lost.
         let number = number.min(self.lock().durable.number);
         self.writer().release_before(number)
     }
 
-    /// What it did since it was opened.
+    /// What it did since it was opened; nothing of it is known in a child of the process that opened it.
     pub fn stats(&self) -> LogStats {
+        if !self.owner.is_here() {
+            return LogStats::default();
+        }
         let state = self.lock();
         let c = &state.counts;
         LogStats {
@@ -290,6 +307,9 @@ impl Log {
 
     /// The way that batches take to the present segment.
     pub fn route(&self) -> Option<Route> {
+        if !self.owner.is_here() {
+            return None;
+        }
         self.writer().route()
     }
 
@@ -316,6 +336,7 @@ impl Log {
     }
 
     fn put(&self, kind: Kind, payload: &[u8], wait: bool) -> Result<Ticket<'_>> {
+        self.owner.check("append")?;
         if payload.len() > self.record_limit() {
             let why = format!("a record of {} bytes; this log takes {}", payload.len(), self.record_limit());
             return Err(Error::new(ErrorKind::InvalidInput, "append", why).advice("open it with larger batches"));
@@ -447,6 +468,7 @@ impl Counts {
 
 impl Drop for Log {
     fn drop(&mut self) {
+        // A child writes nothing: what its copy of the memory has is the parent's to write. Here `finish` fails for it.
         // What failed before was told to those who waited; what fails now has nobody to be told to.
         let _ = self.finish();
     }

@@ -92,7 +92,7 @@ pub struct Times {
 }
 
 /// What a log did since it was opened.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct LogStats {
     /// Records appended.
     pub records: u64,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use datapipes_core::process::Owner;
 use datapipes_core::{
     Constraints, Dram, Error, ErrorKind, Machine, MapOptions, Pages, Pipe, Result, Route, Span, threads,
 };
@@ -59,6 +60,7 @@ pub(crate) struct Writer {
     refused: bool,
     segment_bytes: u64,
     frame_limit: u32,
+    owner: Owner,
 }
 
 impl Writer {
@@ -80,6 +82,7 @@ impl Writer {
             refused: false,
             segment_bytes,
             frame_limit,
+            owner: Owner::here(),
         }
     }
 
@@ -183,6 +186,10 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         if let Some(thread) = self.prepared.take() {
+            if !self.owner.is_here() {
+                // A child does not have it.
+                return std::mem::forget(thread);
+            }
             // What it made or met is of interest to nobody any more; a spare leaves nothing.
             let _ = threads::join(thread);
         }

@@ -14,28 +14,29 @@
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use datapipes_core::process::{Owner, PerProcess};
 use io_uring::IoUring;
 
 /// Entries of the ring that nothing is submitted to.
 const LEAST: u32 = 1;
 
-/// None where the kernel gave none.
-static ANCHOR: OnceLock<Option<IoUring>> = OnceLock::new();
+/// None where the kernel gave none. A child has one of its own: its threads are not those that belong to its parent's.
+static ANCHOR: PerProcess<Option<IoUring>> = PerProcess::new();
 
 thread_local! {
-    static HELD: Cell<bool> = const { Cell::new(false) };
+    /// The process in which this thread belongs to it.
+    static HELD: Cell<Option<Owner>> = const { Cell::new(None) };
 }
 
 /// Called after a thread's request went to a ring that is open, so that the workers' properties (how many there may be) are that
 /// ring's. Costs a system call once a thread.
 pub(super) fn hold_workers(calls: &AtomicU64) {
-    if HELD.replace(true) {
+    if HELD.replace(Some(Owner::here())).is_some_and(Owner::is_here) {
         return;
     }
-    let anchor = ANCHOR.get_or_init(|| {
+    let anchor = ANCHOR.get(|| {
         calls.fetch_add(1, Ordering::Relaxed);
         // Without it (no descriptor is left), all is as the kernel has it.
         IoUring::new(LEAST).ok()
@@ -46,5 +47,5 @@ pub(super) fn hold_workers(calls: &AtomicU64) {
     // there: the kernel only takes note of the thread.
     let outcome = unsafe { anchor.submitter().enter::<libc::sigset_t>(1, 0, 0, None) };
     // Refused for want of memory: again with the next request.
-    HELD.set(outcome.is_ok());
+    HELD.set(outcome.is_ok().then(Owner::here));
 }

@@ -24,6 +24,7 @@ use serde::Serialize;
 
 use super::{Endpoint, Facts, Handle, Locator, Persistence, Reach};
 use crate::error::{Error, ErrorKind, Result};
+use crate::process::Owner;
 pub(crate) use ledger::Part;
 use ledger::{Claim, Ledger, Out, Return};
 use place::Opened;
@@ -91,6 +92,7 @@ struct Inner {
     places: Vec<Opened>,
     /// Held for moments, never during I/O.
     ledger: Mutex<Ledger>,
+    owner: Owner,
 }
 
 impl Staging {
@@ -107,7 +109,7 @@ impl Staging {
         for store in &mut stores {
             store.reason = format!("number {} in the order given", store.tier + 1);
         }
-        Ok(Staging(Arc::new(Inner { places, ledger: Mutex::new(Ledger::new(stores)) })))
+        Ok(Staging(Arc::new(Inner { places, ledger: Mutex::new(Ledger::new(stores)), owner: Owner::here() })))
     }
 
     /// Takes `len` bytes that are nobody's yet, in as many pieces as it must be.
@@ -115,6 +117,7 @@ impl Staging {
     /// # Errors
     /// `NoSpace` with what every place said; `Device` where one of them failed.
     pub fn extent(&self, len: u64) -> Result<Extent> {
+        self.check_process("stage")?;
         let offset = self.lock().fresh(len).ok_or_else(|| out_of_range(0, len))?;
         if let Err(e) = self.map(&(offset..offset + len)) {
             self.free(offset, len);
@@ -126,13 +129,27 @@ impl Staging {
 
     /// Frees bytes: they read as nothing, and their space is used again. Under a transfer they are freed when it is over.
     pub fn free(&self, offset: u64, len: u64) {
+        if !self.0.owner.is_here() {
+            return;
+        }
         let range = offset..offset.saturating_add(len);
         let returns = self.lock().unmap(&range);
         self.give_back(returns);
     }
 
-    /// What became of the places, in their order of tiers.
+    /// Whether this is the process that opened it; a child gives nothing of it out and frees nothing.
+    ///
+    /// # Errors
+    /// `Forked` in a child.
+    pub(crate) fn check_process(&self, operation: &'static str) -> Result<()> {
+        self.0.owner.check(operation)
+    }
+
+    /// What became of the places, in their order of tiers; nothing is known of it in a child of the process that opened it.
     pub fn uses(&self) -> Vec<PlaceUse> {
+        if !self.0.owner.is_here() {
+            return Vec::new();
+        }
         let mut uses = self.uses_as_given();
         uses.sort_by_key(|u| u.tier);
         uses

@@ -23,9 +23,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::queue::lease;
 use super::{Body, Pipe, PlaceReport, Report, Transfer};
 use crate::error::{Error, ErrorKind, Result};
-use crate::locator::{Endpoint, FilePlace, StagePart as Part, Staging};
+use crate::locator::{Endpoint, FilePlace, Handle, StagePart as Part, Staging};
 use crate::memory::{Access, MemoryRange, RawLease};
 use crate::plan::{Planner, Route};
+use crate::process::Owner;
 use crate::span::{Bounded, Span};
 
 /// Which end of the pipe the staging is.
@@ -48,6 +49,7 @@ pub(crate) struct Staged {
     source: Option<Arc<FilePlace>>,
     /// Transfers whose handle was dropped.
     orphans: Mutex<Vec<Moving>>,
+    owner: Owner,
 }
 
 /// A transfer under way.
@@ -91,8 +93,19 @@ fn ends<'a>(
     }
 }
 
+/// What is open belongs to the process that opened it. (Memory is copied for a child, who may use it.)
+fn check_process(source: &Endpoint, target: &Endpoint) -> Result<()> {
+    [source, target].into_iter().try_for_each(|end| match &end.handle {
+        Handle::File(file) => file.watchers().check_process("connect"),
+        Handle::MappedFile(_, watchers) => watchers.check_process("connect"),
+        Handle::Staging(staging) => staging.check_process("connect"),
+        Handle::Memory(_) | Handle::Reader(_) | Handle::Other(_) => Ok(()),
+    })
+}
+
 /// The route between two places of any kind.
 pub(crate) fn route(planner: &Planner<'_>, source: &Endpoint, target: &Endpoint) -> Result<Route> {
+    check_process(source, target)?;
     let Some((staging, side)) = staging_of(source, target) else {
         return Ok(planner.plan(source, target, &[])?.route);
     };
@@ -106,6 +119,7 @@ pub(crate) fn route(planner: &Planner<'_>, source: &Endpoint, target: &Endpoint)
 
 /// Opens the pipe between two places of any kind.
 pub(crate) fn connect(planner: &Planner<'_>, source: &Endpoint, target: &Endpoint) -> Result<Pipe> {
+    check_process(source, target)?;
     let Some((staging, side)) = staging_of(source, target) else {
         return Pipe::connect(planner, source, target);
     };
@@ -124,6 +138,7 @@ pub(crate) fn connect(planner: &Planner<'_>, source: &Endpoint, target: &Endpoin
         memory: other.memory().cloned(),
         source: source.file().cloned(),
         orphans: Mutex::new(Vec::new()),
+        owner: Owner::here(),
     };
     Ok(Pipe::new(route, Body::Staged(Arc::new(staged)), (source.clone(), target.clone())))
 }
@@ -336,6 +351,9 @@ fn whole_pages(bytes: u64) -> u64 {
 
 impl Drop for Staged {
     fn drop(&mut self) {
+        if !self.owner.is_here() {
+            return;
+        }
         self.tend_orphans(true);
     }
 }
@@ -343,6 +361,7 @@ impl Drop for Staged {
 impl Flight {
     /// Waits for the whole transfer.
     pub(crate) fn wait(self) -> Result<()> {
+        self.staged.owner.check("wait")?;
         let Some(mut moving) = self.lock().take() else { return Ok(()) };
         self.staged.advance(&mut moving, true);
         match moving.failure {
@@ -353,6 +372,10 @@ impl Flight {
 
     /// Whether `wait` would return at once.
     pub(crate) fn is_done(&self) -> bool {
+        if !self.staged.owner.is_here() {
+            // `wait` says so, at once.
+            return true;
+        }
         self.lock().as_mut().is_none_or(|moving| self.staged.advance(moving, false))
     }
 
@@ -363,6 +386,9 @@ impl Flight {
 
 impl Drop for Flight {
     fn drop(&mut self) {
+        if !self.staged.owner.is_here() {
+            return;
+        }
         if let Some(mut moving) = self.lock().take()
             && !self.staged.advance(&mut moving, false)
         {

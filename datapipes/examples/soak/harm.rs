@@ -1,0 +1,188 @@
+//! Harm that is done on purpose: code of the caller's that panics, children that drop what is their parent's, and soaks in
+//! processes of their own that get no threads or little memory.
+
+use std::cell::RefCell;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Wake, Waker};
+use std::time::{Duration, Instant};
+
+use datapipes::runtime::RuntimePipe;
+use datapipes::{Error, ErrorKind, Handle, Span};
+use datapipes_testkit::MemoryGroup;
+use datapipes_testkit::child::{NoThreads, in_child};
+
+/// Panics that were thrown on purpose.
+pub(crate) static THROWN: AtomicU64 = AtomicU64::new(0);
+/// Children that were made.
+pub(crate) static FORKS: AtomicU64 = AtomicU64::new(0);
+/// Whether no children are made: each has a copy of what is pinned, for which a small control group has no room.
+pub(crate) static CHILDLESS: AtomicBool = AtomicBool::new(false);
+/// Whether threads are refused now and then.
+static REFUSES: AtomicBool = AtomicBool::new(false);
+
+/// Bytes of memory, and of the page cache, that a soak in a control group has: two to three times its own.
+const GROUP_BYTES: u64 = 256 << 20;
+/// How long a soak in a process of its own goes on, in seconds; and how long it may take to end.
+const APART: &str = "8";
+const PATIENCE: Duration = Duration::from_secs(240);
+/// Threads are refused for so long, and given for so long, again and again.
+const TURN: Duration = Duration::from_millis(40);
+/// The first of the users that nobody is: each has a count of threads of its own.
+const NOBODYS: u32 = 1_620_000_000;
+
+struct OnPurpose;
+
+/// A panic that nobody needs to hear of.
+pub(crate) fn throw() {
+    THROWN.fetch_add(1, Ordering::SeqCst);
+    std::panic::panic_any(OnPurpose);
+}
+
+/// Panics on purpose print nothing; others print what they do.
+pub(crate) fn quiet_panics() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if !info.payload().is::<OnPurpose>() {
+            usual(info);
+        }
+    }));
+}
+
+struct Throws;
+
+impl Wake for Throws {
+    fn wake(self: Arc<Self>) {
+        throw();
+    }
+}
+
+/// A waker that panics whenever it is called.
+pub(crate) fn waker() -> Waker {
+    Waker::from(Arc::new(Throws))
+}
+
+/// A child finds that nothing of its parent's is to be had, drops the handles, and ends; the parent has them as before.
+pub(crate) fn fork(pipe: &RuntimePipe, handles: Vec<Handle>, span: Span) -> Vec<Handle> {
+    if refuses() || CHILDLESS.load(Ordering::SeqCst) {
+        // Without threads, no child either.
+        return handles;
+    }
+    let handles = RefCell::new(handles);
+    FORKS.fetch_add(1, Ordering::SeqCst);
+    in_child(&|| {
+        let refused = pipe.transfer(span).err().map(|e| e.kind());
+        assert_eq!(refused, Some(ErrorKind::Forked));
+        drop(handles.take());
+        pipe.drain();
+    });
+    handles.into_inner()
+}
+
+/// Refuses threads to this process again and again, until it ends.
+pub(crate) fn refuse_threads(over: &AtomicBool) {
+    REFUSES.store(true, Ordering::SeqCst);
+    while !over.load(Ordering::SeqCst) {
+        let none = NoThreads::from_now_on();
+        std::thread::sleep(TURN);
+        drop(none);
+        std::thread::sleep(TURN);
+    }
+}
+
+pub(crate) fn refuses() -> bool {
+    REFUSES.load(Ordering::SeqCst)
+}
+
+/// Whether an error is that of a thread that was refused on purpose.
+pub(crate) fn is_refusal(e: &Error) -> bool {
+    refuses() && e.raw_os_error() == Some(libc::EAGAIN)
+}
+
+/// Soaks in processes of their own, in turns: one to which threads are refused, one with little memory.
+pub(crate) struct Apart<'a> {
+    dir: &'a Path,
+    seed: u64,
+    group: Result<MemoryGroup, String>,
+    pub(crate) ended: u64,
+    running: Option<(&'static str, Child, Instant)>,
+}
+
+impl<'a> Apart<'a> {
+    pub(crate) fn new(dir: &'a Path, seed: u64) -> Apart<'a> {
+        let group = MemoryGroup::with(GROUP_BYTES);
+        if let Err(why) = &group {
+            println!("SKIPPED: a soak with little memory: {why}");
+        }
+        Apart { dir, seed, group, ended: 0, running: None }
+    }
+
+    /// Looks after the one that runs, and starts the next where none does and the time is not over.
+    ///
+    /// # Errors
+    /// What one of them met.
+    pub(crate) fn tend(&mut self, may_start: bool) -> Result<bool, String> {
+        if let Some((what, child, begun)) = &mut self.running {
+            match child.try_wait().map_err(|e| format!("{what}: {e}"))? {
+                Some(status) if status.success() => self.ended += 1,
+                Some(status) => return Err(format!("{what}, seed {}: {status}", self.seed + self.ended)),
+                None if begun.elapsed() > PATIENCE => {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    return Err(format!("{what} does not end: a completion was lost"));
+                }
+                None => return Ok(true),
+            }
+            self.running = None;
+        }
+        if may_start {
+            self.running = self.start()?;
+        }
+        Ok(self.running.is_some())
+    }
+
+    fn start(&self) -> Result<Option<(&'static str, Child, Instant)>, String> {
+        let program = std::env::current_exe().map_err(|e| format!("this program: {e}"))?;
+        let (what, mut command) = match (self.ended % 2, &self.group) {
+            (1, Ok(group)) => {
+                let mut command = group.command(&program);
+                command.arg("--no-children");
+                ("a soak with little memory", command)
+            }
+            _ => {
+                // Only root becomes another user, and the user's other threads would be refused, too.
+                if !rustix::process::geteuid().is_root() {
+                    return Ok(None);
+                }
+                let user = NOBODYS + std::process::id();
+                let mut command = Command::new(&program);
+                command.uid(user).gid(user).arg("--refuse-threads");
+                ("a soak whose threads are refused", command)
+            }
+        };
+        let dir = self.dir.join(format!("soak-apart-{}", std::process::id()));
+        let open = std::fs::Permissions::from_mode(0o777);
+        let made = std::fs::create_dir_all(&dir).and_then(|()| std::fs::set_permissions(&dir, open));
+        made.map_err(|e| format!("{}: {e}", dir.display()))?;
+        command
+            .args(["--alone", "--seconds", APART, "--seed", &(self.seed + self.ended).to_string(), "--dir"])
+            .arg(dir);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        let child = child.map_err(|e| format!("{what}: {}: {e}", program.display()))?;
+        Ok(Some((what, child, Instant::now())))
+    }
+}
+
+impl Drop for Apart<'_> {
+    fn drop(&mut self) {
+        if let Some((_, child, _)) = &mut self.running {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = std::fs::remove_dir_all(self.dir.join(format!("soak-apart-{}", std::process::id())));
+    }
+}

@@ -1,0 +1,367 @@
+//! What a child that was made by `fork` may do with what its parent has: nothing that takes from the parent, nothing that waits
+//! for threads that it does not have. And what it may do by itself: everything. (Children are made by the C library's `fork`: in
+//! one that was made by the system call alone, beside other threads, not even `malloc` need ever return.)
+#![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
+
+mod scene;
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use datapipes::graph::Graph;
+use datapipes::memory::{MapOptions, Pool};
+use datapipes::runtime::Connect;
+use datapipes::{
+    ConnectFd, Constraints, Dram, Error, ErrorKind, Locator, Machine, Pmem, PmemOptions, Runtime, Span, Ssd,
+    StagePlace, Staging,
+};
+use datapipes_testkit::Folder;
+use datapipes_testkit::child::in_child;
+use scene::{KIB, MIB, ROUTES, Scene, bounded};
+
+const PIECES: u64 = 16;
+
+#[track_caller]
+fn is_forked<T>(result: Result<T, Error>) {
+    match result {
+        Ok(_) => panic!("it is done, with what belongs to the parent"),
+        Err(e) => assert_eq!(e.kind(), ErrorKind::Forked, "{e}"),
+    }
+}
+
+/// A child has everything that it needs of its own.
+fn moves_by_itself(machine: &Machine) {
+    for machine in [machine, &Machine::discover()] {
+        let bytes = scene::pattern(MIB);
+        let (file, target) = (scene::file_of(&bytes), Dram::allocate(bytes.len()).unwrap());
+        machine.connect(&file, &target).unwrap().transfer(Span { source: 0, target: 0, len: MIB }).unwrap();
+        assert!(target.lease().unwrap()[..] == bytes[..]);
+        target.lease_mut().unwrap().fill(0);
+        let runtime = Runtime::start(machine).unwrap();
+        let pipe = runtime.connect(&file, &target).unwrap();
+        pipe.transfer(Span { source: 0, target: 0, len: MIB }).unwrap().wait().unwrap();
+        assert!(target.lease().unwrap()[..] == bytes[..]);
+    }
+}
+
+#[test]
+fn a_blocking_pipe_and_what_it_started_stay_the_parents() {
+    for route in ["uring-direct", "uring-cached", "pread-cached"] {
+        let scene = Scene::new(8 * MIB);
+        let constraints = Constraints { only: vec![route.into()], ..Constraints::default() };
+        let pipe = match scene.machine.connect_with(&scene.file, &scene.target, &constraints) {
+            Ok(pipe) => RefCell::new(Some(pipe)),
+            Err(e) => {
+                println!("SKIPPED: a_blocking_pipe_and_what_it_started_stay_the_parents/{route}: {e}");
+                continue;
+            }
+        };
+        let span = |i: u64| Span { source: i * 256 * KIB, target: i * 256 * KIB, len: 256 * KIB };
+        let start = |i| RefCell::new(Some(pipe.borrow().as_ref().unwrap().start(span(i)).unwrap()));
+        let started: Vec<_> = (0..PIECES).map(start).collect();
+        in_child(&|| {
+            let pipe = pipe.take().unwrap();
+            is_forked(pipe.transfer(span(20)));
+            is_forked(pipe.start(span(20)));
+            let mut batch = pipe.batch();
+            batch.submit([(1, span(20))]);
+            is_forked(batch.next().and_then(|finished| finished.unwrap().result));
+            drop(batch);
+            assert_eq!(pipe.report().bytes(), 0);
+            for (i, transfer) in started.iter().enumerate() {
+                let transfer = transfer.take().unwrap();
+                let _ = format!("{transfer:?}");
+                assert!(transfer.is_done());
+                // Every other one is dropped.
+                if i % 2 == 0 {
+                    is_forked(transfer.wait());
+                }
+            }
+            drop(pipe);
+            moves_by_itself(&scene.machine);
+        });
+        // All that was started comes back here, and what the ring has registered is as it was.
+        started.into_iter().for_each(|transfer| transfer.into_inner().unwrap().wait().unwrap());
+        let pipe = pipe.into_inner().unwrap();
+        (PIECES..32).for_each(|i| pipe.transfer(span(i)).unwrap());
+        assert!(scene.target.lease().unwrap()[..] == scene.bytes[..], "{route}");
+        assert_eq!(pipe.report().bytes(), 8 * MIB);
+    }
+}
+
+#[test]
+fn a_batch_stays_the_parents() {
+    let scene = Scene::new(MIB);
+    let pipe = scene.machine.connect(&scene.file, &scene.target).unwrap();
+    let batch = RefCell::new(Some(pipe.batch()));
+    let spans = (0..PIECES).map(|i| (i, Span { source: i * 4 * KIB, target: i * 4 * KIB, len: 4 * KIB }));
+    batch.borrow_mut().as_mut().unwrap().submit(spans);
+    in_child(&|| {
+        let mut batch = batch.take().unwrap();
+        is_forked(batch.next());
+        drop(batch);
+    });
+    let mut batch = batch.into_inner().unwrap();
+    let mut done = 0;
+    while let Some(finished) = batch.next().unwrap() {
+        finished.result.unwrap();
+        done += 1;
+    }
+    assert_eq!(done, PIECES);
+}
+
+/// Handles of transfers that the device has, or that are held back.
+fn narrow() -> Scene {
+    Scene::with(8 * MIB, |config| {
+        config.device.outstanding_chunks = 1;
+        config.device.chunk_bytes = 4 * KIB;
+    })
+}
+
+#[test]
+fn a_runtime_and_its_transfers_stay_the_parents() {
+    for route in ROUTES {
+        bounded(&format!("a runtime in a child, {route}"), move || {
+            let scene = narrow();
+            let pipe = RefCell::new(Some(scene.pipe(route)));
+            let start = |i| pipe.borrow().as_ref().unwrap().transfer(scene.span(route, i)).unwrap();
+            let handles: Vec<_> = (0..PIECES).map(|i| RefCell::new(Some(start(i)))).collect();
+            let beside = Span { source: 6 * MIB, target: 6 * MIB, len: 4 * KIB };
+            let finished = scene.pipe("at once").transfer(beside).unwrap();
+            in_child(&|| {
+                // What was over before the fork is over.
+                assert!(finished.is_done());
+                let runtime = &scene.runtime;
+                let pipe = pipe.take().unwrap();
+                is_forked(pipe.transfer(scene.span(route, 20)));
+                is_forked(pipe.try_transfer(scene.span(route, 20)).map_err(|refused| refused.error));
+                is_forked(pipe.transfer_all([scene.span(route, 20)]));
+                is_forked(runtime.connect(&scene.memory, &scene.target));
+                is_forked(runtime.connect_fd(&scene.memory, &scene.target));
+                assert!(!pipe.has_room() && pipe.under_way() == 0 && pipe.report().bytes() == 0);
+                pipe.drain();
+                runtime.drain();
+                assert_eq!((runtime.report().under_way, runtime.report().completed), (0, 0));
+                let mut graph = Graph::new("child");
+                graph.pipe("move", &pipe, |item| Ok(scene.span(route, item.index())));
+                is_forked(runtime.run(&graph, 4));
+                drop(graph);
+                let called = AtomicU64::new(0);
+                let called: &'static AtomicU64 = Box::leak(Box::new(called));
+                let is_over = |handle: &datapipes::Handle| format!("{handle:?}").starts_with("Handle(Ok");
+                for (i, handle) in handles.iter().enumerate() {
+                    let mut handle = handle.take().unwrap();
+                    if is_over(&handle) {
+                        // A short copy, or one that runs on the caller.
+                        handle.wait().unwrap();
+                        continue;
+                    }
+                    assert!(handle.is_done());
+                    match i % 6 {
+                        0 => is_forked(handle.wait()),
+                        1 => is_forked(handle.cancel()),
+                        2 => {
+                            let polled = std::pin::Pin::new(&mut handle);
+                            match std::future::Future::poll(polled, &mut Context::from_waker(Waker::noop())) {
+                                Poll::Ready(result) => is_forked(result),
+                                Poll::Pending => panic!("nobody will wake it"),
+                            }
+                        }
+                        3 => is_forked(runtime.block_on(handle)),
+                        4 => handle.on_done(|result| {
+                            is_forked(result);
+                            called.fetch_add(1, Ordering::SeqCst);
+                        }),
+                        _ => drop(handle),
+                    }
+                }
+                assert_eq!(runtime.block_on(async { 7 }), 7);
+                drop(pipe);
+                moves_by_itself(&scene.machine);
+            });
+            handles.into_iter().for_each(|handle| handle.into_inner().unwrap().wait().unwrap());
+            finished.wait().unwrap();
+            assert!(scene.has_arrived(route, PIECES), "{route}");
+            drop(pipe);
+            scene.runtime.drain();
+            assert_eq!(scene.runtime.report().under_way, 0);
+        });
+    }
+}
+
+#[test]
+fn a_child_that_drops_all_of_a_runtime_takes_nothing_from_its_parent() {
+    for route in ROUTES {
+        bounded(&format!("dropping a runtime in a child, {route}"), move || {
+            let scene = narrow();
+            let pipe = scene.pipe(route);
+            let handles: Vec<_> =
+                (0..PIECES).map(|i| RefCell::new(Some(pipe.transfer(scene.span(route, i)).unwrap()))).collect();
+            let all = RefCell::new(Some((scene, pipe)));
+            in_child(&|| {
+                let (scene, pipe) = all.take().unwrap();
+                let machine = scene.machine.clone();
+                drop((scene, pipe));
+                handles.iter().for_each(|handle| drop(handle.take()));
+                moves_by_itself(&machine);
+            });
+            let (scene, pipe) = all.into_inner().unwrap();
+            handles.into_iter().for_each(|handle| handle.into_inner().unwrap().wait().unwrap());
+            // The epoll instance still knows the pipe's ring: what nobody waits for is completed.
+            drop(pipe.transfer(scene.span(route, PIECES)).unwrap());
+            pipe.drain();
+            assert!(scene.has_arrived(route, PIECES + 1), "{route}");
+        });
+    }
+}
+
+#[test]
+fn a_descriptor_and_its_completions_stay_the_parents() {
+    for depth in [4, 200] {
+        bounded("a descriptor in a child", move || {
+            let scene = narrow();
+            let ask = ConnectFd { depth: Some(depth), ..ConnectFd::default() };
+            let pipe = RefCell::new(Some(scene.runtime.connect_fd_with(&scene.file, &scene.target, &ask).unwrap()));
+            let raw = scene.runtime.connect_raw_fd(&scene.file, &scene.target, &ConnectFd::default()).unwrap();
+            let raw = RefCell::new(Some(raw));
+            let (mut started, mut done) = (0, 0);
+            let span = |i| scene.span("a ring", i);
+            while pipe.borrow().as_ref().unwrap().submit(span(started)).is_ok() && started < 3 {
+                started += 1;
+            }
+            started += 1;
+            in_child(&|| {
+                let pipe = pipe.take().unwrap();
+                is_forked(pipe.submit(span(20)));
+                is_forked(pipe.complete());
+                is_forked(pipe.complete_wait());
+                drop(pipe);
+                drop(raw.take());
+            });
+            let pipe = pipe.into_inner().unwrap();
+            while done < PIECES {
+                if started < PIECES && pipe.submit(span(started)).is_ok() {
+                    started += 1;
+                } else {
+                    pipe.complete_wait().unwrap().result.unwrap();
+                    done += 1;
+                }
+            }
+            assert!(scene.has_arrived("a ring", PIECES));
+        });
+    }
+}
+
+#[test]
+fn a_child_has_a_copy_of_memory_with_what_is_leased_of_it() {
+    let dram = Dram::allocate(64 << 10).unwrap();
+    let pool = Pool::new(64 << 10, MapOptions::default()).unwrap();
+    let cut = RefCell::new(Some(Dram::from_pool(&pool, 4096).unwrap()));
+    let held = RefCell::new(Some(dram.range(0, 4096).unwrap().lease_mut().unwrap()));
+    held.borrow_mut().as_mut().unwrap().fill(1);
+    in_child(&|| {
+        // The lease is copied as well, and with it who may write.
+        assert_eq!(dram.range(0, 4096).unwrap().lease().unwrap_err().kind(), ErrorKind::Busy);
+        held.borrow_mut().as_mut().unwrap().fill(2);
+        drop(held.take());
+        assert_eq!(dram.range(0, 4096).unwrap().lease().unwrap()[..], [2; 4096]);
+        let other = Dram::allocate(64 << 10).unwrap();
+        let pipe = Machine::discover().connect(&dram, &other).unwrap();
+        pipe.transfer(Span { source: 0, target: 0, len: 64 << 10 }).unwrap();
+        assert_eq!(other.lease().unwrap()[..4096], [2; 4096]);
+        is_forked(Dram::from_pool(&pool, 4096));
+        assert_eq!(pool.available(), 0);
+        drop(cut.take());
+    });
+    assert_eq!(held.borrow().as_ref().unwrap()[..], [1; 4096]);
+    assert_eq!(pool.available(), 60 << 10);
+}
+
+#[test]
+fn what_is_open_is_to_be_opened_anew() {
+    let folder = Folder::under(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (path, mapped) = (folder.path("file"), folder.path("mapped"));
+    let ssd = Ssd::create(&path).unwrap();
+    ssd.preallocate(MIB).unwrap();
+    let options = PmemOptions { len: Some(MIB), emulated: true };
+    let pmem = Pmem::open_with(&mapped, options).unwrap();
+    let staging = Staging::open(vec![StagePlace::folder(folder.at())]).unwrap();
+    let extent = staging.extent(4096).unwrap();
+    let machine = Machine::discover();
+    in_child(&|| {
+        is_forked(ssd.set_len(0));
+        is_forked(ssd.reserve(0, 4096));
+        is_forked(ssd.punch(0, 4096));
+        is_forked(pmem.write(0, b"x"));
+        is_forked(pmem.sync());
+        is_forked(pmem.prefault());
+        is_forked(staging.extent(4096));
+        staging.free(extent.offset, extent.len);
+        assert!(staging.uses().is_empty());
+        let memory = Dram::allocate(4096).unwrap();
+        let places: [&dyn Locator; 3] = [&ssd, &pmem, &staging];
+        for place in places {
+            is_forked(machine.connect(place, &memory));
+            is_forked(machine.connect(&memory, place));
+            is_forked(machine.explain(place, &memory, &Constraints::default()));
+        }
+        let again = Ssd::open_rw(&path).unwrap();
+        memory.lease_mut().unwrap().fill(9);
+        machine.connect(&memory, &again).unwrap().transfer(Span { source: 0, target: 0, len: 4096 }).unwrap();
+        Pmem::open_with(&mapped, options).unwrap().write(0, &[8; 4096]).unwrap();
+    });
+    assert_eq!(std::fs::read(&path).unwrap()[..4096], [9; 4096]);
+    let mut bytes = [0; 4096];
+    pmem.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [8; 4096], "it is the same file");
+    assert_eq!(staging.uses()[0].placed, 4096, "the child freed nothing");
+    ssd.set_len(4096).unwrap();
+}
+
+#[test]
+fn children_of_a_busy_parent_end_whatever_its_threads_were_at() {
+    bounded("children of a busy parent", || {
+        let scene = Scene::new(8 * MIB);
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for route in ROUTES {
+                let (scene, over) = (&scene, &over);
+                scope.spawn(move || {
+                    // Another part of the memory for each, so that they do not meet.
+                    let at = ROUTES.iter().position(|r| *r == route).unwrap() as u64 * 2 * MIB;
+                    while !over.load(Ordering::SeqCst) {
+                        let pipe = scene.pipe_with(route, Connect { queue: Some(3), ..Connect::default() });
+                        for i in 0..8 {
+                            let span = scene.span(route, i);
+                            drop(pipe.transfer(Span { source: span.source + at, target: span.target + at, ..span }));
+                        }
+                        pipe.drain();
+                    }
+                });
+            }
+            let ends = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                for i in 0..30 {
+                    let pipe = scene.pipe(ROUTES[i % ROUTES.len()]);
+                    let all = RefCell::new(Some((scene.runtime.clone(), pipe)));
+                    in_child(&|| {
+                        let (runtime, pipe) = all.take().unwrap();
+                        is_forked(pipe.transfer(Span { source: 0, target: 0, len: 4 * KIB }));
+                        runtime.drain();
+                        drop((pipe, runtime));
+                        // A table of leases that was locked at that moment says so; it is waited for by nobody.
+                        match scene.target.lease_mut().map_err(|e| e.kind()) {
+                            Ok(_) | Err(ErrorKind::Busy | ErrorKind::Forked) => {}
+                            Err(other) => panic!("{other:?}"),
+                        }
+                    });
+                }
+            }));
+            over.store(true, Ordering::SeqCst);
+            ends.unwrap();
+        });
+        scene.runtime.drain();
+        let report = scene.runtime.report();
+        assert_eq!((report.under_way, report.failed), (0, 0), "{report:?}");
+    });
+}

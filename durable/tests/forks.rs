@@ -1,0 +1,70 @@
+//! A log in a child that was made by `fork`: it is the parent's.
+#![allow(clippy::expect_used, clippy::unwrap_used)]
+
+mod scene;
+
+use std::cell::RefCell;
+
+use datapipes_core::{ErrorKind, Result};
+use datapipes_durable::log::{Folder, Log, Options, Records};
+use datapipes_testkit::child::in_child;
+use scene::{Scratch, machine};
+
+#[track_caller]
+fn is_forked<T>(result: Result<T>) {
+    assert_eq!(result.err().map(|e| e.kind()), Some(ErrorKind::Forked));
+}
+
+#[test]
+fn a_child_writes_nothing_into_its_parents_log() {
+    let (scratch, machine) = (Scratch::new(), machine());
+    let dir = scratch.path("log");
+    let open = || Log::open(&machine, Folder::at(&machine, &dir), Options::default());
+    let log = open().unwrap();
+    log.append_durable(b"one").unwrap();
+    // Not durable yet: it is in the memory that the child has a copy of.
+    let pending = log.append(b"two").unwrap().number();
+    let log = RefCell::new(Some(log));
+    in_child(&|| {
+        let log = log.take().unwrap();
+        is_forked(log.append(b"theirs").map(|ticket| ticket.number()));
+        is_forked(log.try_append(b"theirs").map(|ticket| ticket.number()));
+        is_forked(log.append_durable(b"theirs"));
+        is_forked(log.sync());
+        is_forked(log.read_from(0).map(|_| ()));
+        is_forked(log.release_before(2));
+        assert_eq!((log.stats().records, log.route().is_none()), (0, true));
+        drop(log);
+        // The right to write is the parent's still.
+        assert_eq!(open().err().map(|e| e.kind()), Some(ErrorKind::Busy));
+    });
+    let log = log.into_inner().unwrap();
+    assert_eq!(log.append_durable(b"three").unwrap(), pending + 1);
+    log.close().unwrap();
+    let records: Vec<_> =
+        Records::open(&machine, &(std::sync::Arc::new(Folder::at(&machine, &dir)) as _), 0).unwrap().collect();
+    let records: Vec<_> = records.into_iter().map(|record| record.unwrap().payload).collect();
+    assert_eq!(records, [&b"one"[..], b"two", b"three"]);
+}
+
+#[test]
+fn the_right_to_write_ends_with_the_log_though_a_child_lives_on() {
+    let (scratch, machine) = (Scratch::new(), machine());
+    let dir = scratch.path("log");
+    let open = || Log::open(&machine, Folder::at(&machine, &dir), Options::default());
+    let log = open().unwrap();
+    let (born, go) = (rustix::pipe::pipe().unwrap(), rustix::pipe::pipe().unwrap());
+    std::thread::scope(|scope| {
+        let child = scope.spawn(|| {
+            in_child(&|| {
+                rustix::io::write(&born.1, b"x").unwrap();
+                rustix::io::read(&go.0, &mut [0u8; 1]).unwrap();
+            });
+        });
+        rustix::io::read(&born.0, &mut [0u8; 1]).unwrap();
+        let again = log.close().and_then(|()| open());
+        rustix::io::write(&go.1, b"x").unwrap();
+        child.join().unwrap();
+        again.unwrap().append_durable(b"mine").unwrap();
+    });
+}
