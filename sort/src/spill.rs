@@ -65,7 +65,10 @@ impl<'a> Spill<'a> {
             return Ok(staging.clone());
         }
         let opened = self.machine.staging(self.places.clone(), self.order);
-        let opened = opened.map_err(|e| e.advice("name writable directories, or other places, by -T"))?;
+        let opened = opened.map_err(|e| match e.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE) => e.advice("raise the limit on open files (ulimit -n)"),
+            _ => e.advice("name writable directories, or other places, by -T"),
+        })?;
         Ok(staging.insert(opened).clone())
     }
 
