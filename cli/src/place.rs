@@ -1,10 +1,12 @@
 //! Places from the command line: URIs and plain paths, opened.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use datapipes::{
     CoreCache, Dram, Endpoint, Error, ErrorKind, FileAccess, FileMode, Locator, Machine, MapOptions, NumaMemory, Pages,
-    Pmem, PmemOptions, Result, Ssd, Uri,
+    Pmem, PmemOptions, Result, Ssd, TargetKind, Uri, locator::target_kind,
 };
 
 /// What memory is wanted where a URI names memory.
@@ -26,11 +28,38 @@ pub(crate) enum Place {
     Numa(NumaMemory),
 }
 
+/// The most bytes of a file that the kernel makes up.
+const MADE_UP: u64 = 1 << 30;
+
+/// A file that the kernel makes up while it is read (`/proc`, `/sys`) does not have the length that it states: what it has at
+/// this moment, in memory, under its own name. `None` for other files.
+fn made_up(path: &Path) -> Result<Option<Ssd>> {
+    let is_file = std::fs::metadata(path).is_ok_and(|meta| meta.is_file());
+    if !is_file || target_kind(path)? != TargetKind::Stream {
+        return Ok(None);
+    }
+    let fail = |e: &std::io::Error| Error::io("read", e, path.display().to_string());
+    let file = File::open(path).map_err(|e| fail(&e))?;
+    let mode = file.metadata().map_err(|e| fail(&e))?.permissions();
+    let memory = rustix::fs::memfd_create("dpipe", rustix::fs::MemfdFlags::CLOEXEC).map_err(|e| fail(&e.into()))?;
+    let mut memory = File::from(memory);
+    let len = std::io::copy(&mut file.take(MADE_UP + 1), &mut memory).map_err(|e| fail(&e))?;
+    if len > MADE_UP {
+        let why = format!("{} has more than {MADE_UP} bytes, and the kernel makes them up", path.display());
+        return Err(bad(why).advice("read it with another program, into a file"));
+    }
+    memory.set_permissions(mode).map_err(|e| fail(&e))?;
+    Ssd::from_fd(memory.into(), path).map(Some)
+}
+
 impl Place {
     /// Opens what is there, for reading. Memory without a size has `len_bytes`.
     pub(crate) fn source(machine: &Machine, uri: &Uri, memory: Memory) -> Result<Place> {
         match uri {
-            Uri::Ssd { path, access } => Ok(Place::Ssd(with_access(Ssd::open(path)?, *access)?)),
+            Uri::Ssd { path, access } => {
+                let ssd = made_up(path)?.map_or_else(|| Ssd::open(path), Ok)?;
+                Ok(Place::Ssd(with_access(ssd, *access)?))
+            }
             other => Place::memory_place(machine, other, memory),
         }
     }

@@ -100,6 +100,9 @@ fn files_whose_length_is_not_what_they_say() {
         good(&folder, &format!("test $($D sort {file} | wc -l) = $($D sort -m {file} | wc -l)"));
         good(&folder, &format!("test $(cat {file} | wc -l) = $($D sort -m {file} | wc -l)"));
     }
+    good(&folder, "cp /proc/version expected; $D copy --verify /proc/version copied && cmp copied expected");
+    good(&folder, "$D copy /sys/kernel/mm/transparent_hugepage/enabled copied");
+    good(&folder, "cmp copied /sys/kernel/mm/transparent_hugepage/enabled");
     // A file that is one hole has no blocks either.
     good(&folder, "truncate -s 3000000 hole; $D sort -z -u hole | cmp - <(printf '\\0')");
 }

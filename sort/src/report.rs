@@ -237,7 +237,10 @@ impl fmt::Display for SortReport {
             let excess = self.memory_excess_bytes;
             writeln!(f, "  memory   {excess} bytes more, for records that are too long to be compared within it")?;
         }
-        writeln!(f, "  planned  {}", self.plan)?;
+        // A merge plans nothing.
+        if self.plan.memory_bytes > 0 {
+            writeln!(f, "  planned  {}", self.plan)?;
+        }
         for phase in &self.phases {
             writeln!(f, "  {:<8} {:.2} s", phase.name, phase.seconds)?;
         }
