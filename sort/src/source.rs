@@ -547,14 +547,17 @@ impl Crossing {
             };
             lease[self.len..len].copy_from_slice(bytes);
         } else {
-            let missing = len - self.heap.len();
-            self.heap.try_reserve(missing).map_err(|_| too_long(len))?;
+            // By an eighth at a time, not by twice as much: it may be one of many long records.
+            let more = (len - self.heap.len()).max(self.heap.len() / 8);
+            if self.heap.capacity() < len {
+                self.heap.try_reserve_exact(more).map_err(|_| too_long(len))?;
+            }
             if let (Some(lease), true) = (&self.lease, self.heap.is_empty()) {
                 self.heap.extend_from_slice(&lease[..self.len]);
             }
             self.heap.extend_from_slice(bytes);
             if len as u64 > SHORT_RECORD {
-                self.excess = self.excess.max(len as u64);
+                self.excess = self.excess.max(self.heap.capacity() as u64);
             }
         }
         self.len = len;
