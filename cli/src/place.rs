@@ -28,6 +28,11 @@ pub(crate) enum Place {
     Numa(NumaMemory),
 }
 
+/// Opens a file that is to be read whole.
+pub(crate) fn open_to_read(path: &Path) -> Result<Ssd> {
+    made_up(path)?.map_or_else(|| Ssd::open(path), Ok)
+}
+
 /// The most bytes of a file that the kernel makes up.
 const MADE_UP: u64 = 1 << 30;
 
@@ -56,10 +61,7 @@ impl Place {
     /// Opens what is there, for reading. Memory without a size has `len_bytes`.
     pub(crate) fn source(machine: &Machine, uri: &Uri, memory: Memory) -> Result<Place> {
         match uri {
-            Uri::Ssd { path, access } => {
-                let ssd = made_up(path)?.map_or_else(|| Ssd::open(path), Ok)?;
-                Ok(Place::Ssd(with_access(ssd, *access)?))
-            }
+            Uri::Ssd { path, access } => Ok(Place::Ssd(with_access(open_to_read(path)?, *access)?)),
             other => Place::memory_place(machine, other, memory),
         }
     }

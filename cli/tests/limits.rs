@@ -101,6 +101,10 @@ fn files_whose_length_is_not_what_they_say() {
         good(&folder, &format!("test $(cat {file} | wc -l) = $($D sort -m {file} | wc -l)"));
     }
     good(&folder, "cp /proc/version expected; $D copy --verify /proc/version copied && cmp copied expected");
+    good(
+        &folder,
+        "$D checkpoint save ck /proc/version && $D checkpoint restore ck --to back && cmp back/version expected",
+    );
     good(&folder, "$D copy /sys/kernel/mm/transparent_hugepage/enabled copied");
     good(&folder, "cmp copied /sys/kernel/mm/transparent_hugepage/enabled");
     // A file that is one hole has no blocks either.

@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use datapipes::{Constraints, Draft, Dram, Error, ErrorKind, FileMode, Machine, Result, Span, Ssd};
+use datapipes::{Constraints, Draft, Dram, Error, ErrorKind, FileMode, Machine, Result, Span};
 use datapipes_durable::checkpoint::{
     Checkpoint, Checkpoints, Fallback, Listed, Manifest, Progress, SaveOptions, Saved,
 };
@@ -17,6 +17,7 @@ use serde::Serialize;
 use crate::amount;
 use crate::files;
 use crate::outcome::{Verdict, print, print_json};
+use crate::place::open_to_read;
 use crate::progress::{self, State};
 use crate::signals::{self, WaitsFor};
 
@@ -165,7 +166,7 @@ struct Loaded {
 fn load(machine: &Machine, path: &Path) -> Result<Loaded> {
     let bad = |why: &str| Error::new(ErrorKind::InvalidInput, "save", format!("{}: {why}", path.display()));
     let name = path.file_name().and_then(|n| n.to_str()).ok_or_else(|| bad("its name is not UTF-8"))?;
-    let ssd = Ssd::open(path)?;
+    let ssd = open_to_read(path)?;
     let len = ssd.len()?;
     if len == 0 {
         return Err(bad("it is empty, and a region is not").advice("leave it out"));
