@@ -81,31 +81,41 @@ fn fold(a: u64, b: u64) -> u64 {
 
 #[inline]
 fn word(bytes: &[u8], at: usize) -> u64 {
-    bytes[at..].first_chunk::<8>().map_or(0, |eight| u64::from_le_bytes(*eight))
+    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |eight| u64::from_le_bytes(*eight))
 }
 
 #[inline]
+fn half_word(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |four| u64::from(u32::from_le_bytes(*four)))
+}
+
+/// What is left at the end is read in pieces that overlap, because lengths differ from record to record: a loop over it would
+/// end where no processor expects it.
+#[inline]
 fn hash(bytes: &[u8]) -> u64 {
     let len = bytes.len();
-    if len < 8 {
-        let mut padded = [0; 8];
-        padded[..len].copy_from_slice(bytes);
-        return fold(u64::from_le_bytes(padded) ^ SECRET[0], len as u64 ^ SECRET[1]);
-    }
     // Two chains, so that one product need not wait for the other.
     let (mut a, mut b) = (len as u64 ^ SECRET[0], SECRET[1]);
-    let (pairs, rest) = bytes.as_chunks::<32>();
-    for four in pairs {
-        a = fold(word(four, 0) ^ a, word(four, 8) ^ SECRET[2]);
-        b = fold(word(four, 16) ^ b, word(four, 24) ^ SECRET[3]);
+    let mut mix = |[first, second, third, fourth]: [u64; 4]| {
+        a = fold(first ^ a, second ^ SECRET[2]);
+        b = fold(third ^ b, fourth ^ SECRET[3]);
+    };
+    match len {
+        32.. => {
+            let (fours, rest) = bytes.as_chunks::<32>();
+            let words = |four: &[u8]| [word(four, 0), word(four, 8), word(four, 16), word(four, 24)];
+            fours.iter().for_each(|four| mix(words(four)));
+            if !rest.is_empty() {
+                mix(words(&bytes[len - 32..]));
+            }
+        }
+        16.. => mix([word(bytes, 0), word(bytes, 8), word(bytes, len - 16), word(bytes, len - 8)]),
+        8.. => mix([word(bytes, 0), 0, word(bytes, len - 8), 0]),
+        4.. => mix([half_word(bytes, 0), 0, half_word(bytes, len - 4), 0]),
+        1.. => mix([u64::from(bytes[0]), 0, u64::from(bytes[len / 2]), u64::from(bytes[len - 1])]),
+        0 => mix([0; 4]),
     }
-    let mut at = 0;
-    while at + 8 <= rest.len() {
-        a = fold(word(rest, at) ^ a, SECRET[2]);
-        at += 8;
-    }
-    // The last eight bytes overlap what was read before where the length is no multiple of eight.
-    fold(a ^ b.rotate_left(32), word(bytes, len - 8) ^ SECRET[3])
+    fold(a ^ SECRET[0], b ^ SECRET[1])
 }
 
 #[cfg(test)]
