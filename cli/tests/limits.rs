@@ -158,26 +158,31 @@ fn children_whose_end_the_parent_ignores() {
     good(&folder, "trap '' CHLD; $D demo --size 8M --memory 16M --dir .");
 }
 
+/// The beginning of a command line that runs as a user who has no other process, so that limits on threads meet it alone.
+fn as_nobody_else(test: &str, folder: &Folder, user: u32) -> Option<String> {
+    if !is_root() || !on_path("setpriv") {
+        println!("SKIPPED: {test}: root is needed, to be another user whose threads are counted");
+        return None;
+    }
+    let line = format!("setpriv --reuid {user} --regid {user} --clear-groups");
+    let (code, _, why) = shell(folder, &format!("{line} true"));
+    if code != Some(0) {
+        println!("SKIPPED: {test}: {why}");
+        return None;
+    }
+    Some(line)
+}
+
 /// Whatever a command needs threads for: it does with those it has, or says that it has none. It neither panics nor hangs.
 #[test]
 fn threads_that_no_command_can_have() {
-    let test = "threads_that_no_command_can_have";
     let folder = folder();
-    if !is_root() || !on_path("setpriv") {
-        println!("SKIPPED: {test}: root is needed, to be another user whose threads are counted");
-        return;
-    }
+    let Some(as_other) = as_nobody_else("threads_that_no_command_can_have", &folder, 54322) else { return };
     good(
         &folder,
         "chmod 777 .; cp $D ./dpipe; ./dpipe gen records 40M records; ./dpipe sort --records records -o sorted",
     );
     good(&folder, "seq 200000 > lines; chmod 666 *; chmod 755 dpipe");
-    let as_other = "setpriv --reuid 54322 --regid 54322 --clear-groups";
-    let probe = shell(&folder, &format!("{as_other} true"));
-    if probe.0 != Some(0) {
-        println!("SKIPPED: {test}: {}", probe.2);
-        return;
-    }
     let mut wrong = Vec::new();
     for line in [
         "check records sorted",
@@ -213,22 +218,12 @@ fn threads_that_no_command_can_have() {
 #[test]
 fn threads_that_cannot_be_had() {
     let folder = folder();
-    if !is_root() || !on_path("setpriv") {
-        println!("SKIPPED: threads_that_cannot_be_had: root is needed, to be another user whose threads are counted");
-        return;
-    }
+    let Some(as_other) = as_nobody_else("threads_that_cannot_be_had", &folder, 54321) else { return };
     good(
         &folder,
         "chmod 777 .; seq 900000 | sed 's/^/a rather long line of text that repeats /' > large; sort large > expected",
     );
     good(&folder, "cp $D ./dpipe; $D gen u64 24M numbers; $D sort --u64 numbers -o expected64");
-    // A user that nobody else is, with a limit that one thread meets.
-    let as_other = "setpriv --reuid 54321 --regid 54321 --clear-groups";
-    let probe = shell(&folder, &format!("{as_other} true"));
-    if probe.0 != Some(0) {
-        println!("SKIPPED: threads_that_cannot_be_had: {}", probe.2);
-        return;
-    }
     for (line, expected) in [
         ("sort -S 16M -T . large", "expected"),
         ("sort large", "expected"),

@@ -18,7 +18,7 @@ impl Mounted {
     /// # Errors
     /// Why it cannot be had here, for a line that says that a test was skipped.
     pub fn bindfs(parent: impl AsRef<Path>) -> Result<Mounted, String> {
-        Mounted::over(parent.as_ref(), "bindfs", &[])
+        Mounted::over(under(parent)?, &mut Command::new("bindfs"))
     }
 
     /// `mergerfs` over a new folder under `parent`: it opens files for direct I/O and refuses direct writes (`EINVAL`).
@@ -26,7 +26,7 @@ impl Mounted {
     /// # Errors
     /// As [`bindfs`](Self::bindfs).
     pub fn mergerfs(parent: impl AsRef<Path>) -> Result<Mounted, String> {
-        Mounted::over(parent.as_ref(), "mergerfs", &["-o", "use_ino"])
+        Mounted::over(under(parent)?, Command::new("mergerfs").args(["-o", "use_ino"]))
     }
 
     /// A file system in memory of so many bytes, over a new folder under `parent`; there is nothing behind it.
@@ -34,7 +34,7 @@ impl Mounted {
     /// # Errors
     /// As [`bindfs`](Self::bindfs).
     pub fn small(parent: impl AsRef<Path>, bytes: u64) -> Result<Mounted, String> {
-        let folder = Folder::under(parent).map_err(|e| format!("a folder: {e}"))?;
+        let folder = under(parent)?;
         let at = folder.path("mounted");
         std::fs::create_dir(&at).map_err(|e| format!("{}: {e}", at.display()))?;
         let size = format!("size={bytes}");
@@ -51,7 +51,7 @@ impl Mounted {
     /// # Errors
     /// As [`bindfs`](Self::bindfs); also where there is no C compiler.
     pub fn answering_short(parent: impl AsRef<Path>) -> Result<Mounted, String> {
-        let folder = Folder::under(&parent).map_err(|e| format!("a folder: {e}"))?;
+        let folder = under(parent)?;
         let (source, library) = (folder.path("short.c"), folder.path("short.so"));
         std::fs::write(&source, SHORT).map_err(|e| format!("{}: {e}", source.display()))?;
         let mut command = Command::new("cc");
@@ -60,13 +60,7 @@ impl Mounted {
         if !compiled.status.success() {
             return Err(format!("cc: {}", said(&compiled)));
         }
-        let (behind, at) = (folder.path("behind"), folder.path("mounted"));
-        for dir in [&behind, &at] {
-            std::fs::create_dir(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
-        }
-        let mut command = Command::new("bindfs");
-        command.env("LD_PRELOAD", &library).args(["-o", "direct_io"]).arg(&behind).arg(&at);
-        Mounted::run(&mut command, "bindfs", at.clone(), folder)
+        Mounted::over(folder, Command::new("bindfs").env("LD_PRELOAD", &library).args(["-o", "direct_io"]))
     }
 
     /// An ext4 of so many bytes (some of which are its own) in a file of a new folder under `parent`, by a loop device.
@@ -74,7 +68,7 @@ impl Mounted {
     /// # Errors
     /// As [`bindfs`](Self::bindfs).
     pub fn ext4(parent: impl AsRef<Path>, bytes: u64) -> Result<Mounted, String> {
-        let folder = Folder::under(parent).map_err(|e| format!("a folder: {e}"))?;
+        let folder = under(parent)?;
         let (image, at) = (folder.path("image"), folder.path("mounted"));
         std::fs::create_dir(&at).map_err(|e| format!("{}: {e}", at.display()))?;
         let made = std::fs::File::create(&image).and_then(|file| file.set_len(bytes));
@@ -87,13 +81,14 @@ impl Mounted {
         Mounted::run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&at), "mount", at.clone(), folder)
     }
 
-    fn over(parent: &Path, program: &str, options: &[&str]) -> Result<Mounted, String> {
-        let folder = Folder::under(parent).map_err(|e| format!("a folder: {e}"))?;
+    /// Starts a server over a new folder in `folder`.
+    fn over(folder: Folder, server: &mut Command) -> Result<Mounted, String> {
         let (behind, at) = (folder.path("behind"), folder.path("mounted"));
         for dir in [&behind, &at] {
             std::fs::create_dir(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
         }
-        Mounted::run(Command::new(program).args(options).arg(&behind).arg(&at), program, at.clone(), folder)
+        let name = server.get_program().to_string_lossy().into_owned();
+        Mounted::run(server.arg(&behind).arg(&at), &name, at.clone(), folder)
     }
 
     fn run(command: &mut Command, program: &str, at: PathBuf, folder: Folder) -> Result<Mounted, String> {
@@ -137,13 +132,25 @@ const SHORT: &str = r#"
 #include <unistd.h>
 static unsigned calls;
 static size_t cut(size_t len) { return __sync_fetch_and_add(&calls, 1) % 3 == 2 && len > 4096 ? len / 3 : len; }
-#define READ(name) ssize_t name(int fd, void *bytes, size_t len, off_t at) {     ssize_t (*next)(int, void *, size_t, off_t) = dlsym(RTLD_NEXT, #name); return next(fd, bytes, cut(len), at); }
-#define WRITE(name) ssize_t name(int fd, const void *bytes, size_t len, off_t at) {     ssize_t (*next)(int, const void *, size_t, off_t) = dlsym(RTLD_NEXT, #name); return next(fd, bytes, cut(len), at); }
+#define READ(name) \
+    ssize_t name(int fd, void *bytes, size_t len, off_t at) { \
+        ssize_t (*next)(int, void *, size_t, off_t) = dlsym(RTLD_NEXT, #name); \
+        return next(fd, bytes, cut(len), at); \
+    }
+#define WRITE(name) \
+    ssize_t name(int fd, const void *bytes, size_t len, off_t at) { \
+        ssize_t (*next)(int, const void *, size_t, off_t) = dlsym(RTLD_NEXT, #name); \
+        return next(fd, bytes, cut(len), at); \
+    }
 READ(pread)
 READ(pread64)
 WRITE(pwrite)
 WRITE(pwrite64)
 "#;
+
+fn under(parent: impl AsRef<Path>) -> Result<Folder, String> {
+    Folder::under(parent).map_err(|e| format!("a folder: {e}"))
+}
 
 fn said(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);

@@ -168,11 +168,12 @@ fn load(machine: &Machine, path: &Path) -> Result<Loaded> {
     let name = path.file_name().and_then(|n| n.to_str()).ok_or_else(|| bad("its name is not UTF-8"))?;
     let ssd = open_to_read(path)?;
     let len = ssd.len()?;
-    if len == 0 {
-        return Err(bad("it is empty, and a region is not").advice("leave it out"));
+    let bytes = usize::try_from(len).map_err(|_| bad("it is larger than memory"))?;
+    // Memory has a byte at least; a part of it may have none.
+    let memory = Dram::allocate(bytes.max(1))?.range(0, bytes)?;
+    if len > 0 {
+        machine.connect(&ssd, &memory)?.transfer(Span { source: 0, target: 0, len })?;
     }
-    let memory = Dram::allocate(usize::try_from(len).map_err(|_| bad("it is larger than memory"))?)?;
-    machine.connect(&ssd, &memory)?.transfer(Span { source: 0, target: 0, len })?;
     Ok(Loaded { name: name.to_owned(), memory, mode: FileMode::of(&ssd)? })
 }
 
@@ -234,8 +235,10 @@ fn write(machine: &Machine, path: &Path, memory: &Dram, mode: FileMode) -> Resul
     let draft = Draft::replacing(path, mode)?;
     let len = memory.len() as u64;
     draft.ssd().preallocate(len)?;
-    let constraints = Constraints { typical_len: Some(len), ..Constraints::default() };
-    machine.connect_with(memory, draft.ssd(), &constraints)?.transfer(Span { source: 0, target: 0, len })?;
+    if len > 0 {
+        let constraints = Constraints { typical_len: Some(len), ..Constraints::default() };
+        machine.connect_with(memory, draft.ssd(), &constraints)?.transfer(Span { source: 0, target: 0, len })?;
+    }
     files::publish(draft, len).map(|_| ())
 }
 

@@ -54,17 +54,14 @@ pub(crate) struct Piece {
 
 impl Piece {
     /// The kernel's result, or the one that replaces it; that is done once.
-    fn result(&mut self, result: i32) -> i32 {
+    pub(crate) fn result(&mut self, result: i32) -> i32 {
         self.injected.take().map_or(result, |errno| -errno)
     }
 
-    /// Whether a queue gave it back undone, and not for the first time. A request is given back when the thread that submitted
-    /// it ended; the next one is given back too where the kernel may make no thread for it.
-    pub(crate) fn is_given_back(&mut self, result: i32) -> std::result::Result<(), i32> {
-        match self.result(result) {
-            result if result == -libc::ECANCELED && self.tries > 0 => Ok(()),
-            result => Err(result),
-        }
+    /// Whether this result says that a queue gave it back undone, and not for the first time. A request is given back when the
+    /// thread that submitted it ended; the next one is given back too where the kernel may make no thread for it.
+    pub(crate) fn is_given_back(&self, result: i32) -> bool {
+        result == -libc::ECANCELED && self.tries > 0
     }
 }
 

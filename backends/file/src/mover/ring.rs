@@ -129,13 +129,11 @@ impl Ring {
             {
                 duty.end(Instant::now());
             }
-            let result = piece.is_given_back(answer.result()).map_or_else(
-                |result| result,
-                |()| {
-                    state.jobs.counters.queue_refused += 1;
-                    carry_out(&self.site, &piece, &self.calls)
-                },
-            );
+            let mut result = piece.result(answer.result());
+            if piece.is_given_back(result) {
+                state.jobs.counters.queue_refused += 1;
+                result = carry_out(&self.site, &piece, &self.calls);
+            }
             state.jobs.settle(piece, result);
         }
     }
