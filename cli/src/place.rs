@@ -6,7 +6,7 @@ use std::path::Path;
 
 use datapipes::{
     CoreCache, Dram, Endpoint, Error, ErrorKind, FileAccess, FileMode, Locator, Machine, MapOptions, NumaMemory, Pages,
-    Pmem, PmemOptions, Result, Ssd, TargetKind, Uri, locator::target_kind,
+    Pmem, PmemOptions, Result, Ssd, Uri,
 };
 
 /// What memory is wanted where a URI names memory.
@@ -28,33 +28,28 @@ pub(crate) enum Place {
     Numa(NumaMemory),
 }
 
-/// Opens a file that is to be read whole.
+/// The most bytes of a file that does not say how long it is.
+const UNSTATED: u64 = 1 << 30;
+
+/// Opens a file that is to be read whole. One that does not have the length that it states (in `/proc` and `/sys`, or through
+/// FUSE) is read now, to its end: it is in memory then, under its own name and with its own mode.
 pub(crate) fn open_to_read(path: &Path) -> Result<Ssd> {
-    made_up(path)?.map_or_else(|| Ssd::open(path), Ok)
-}
-
-/// The most bytes of a file that the kernel makes up.
-const MADE_UP: u64 = 1 << 30;
-
-/// A file that the kernel makes up while it is read (`/proc`, `/sys`) does not have the length that it states: what it has at
-/// this moment, in memory, under its own name. `None` for other files.
-fn made_up(path: &Path) -> Result<Option<Ssd>> {
-    let is_file = std::fs::metadata(path).is_ok_and(|meta| meta.is_file());
-    if !is_file || target_kind(path)? != TargetKind::Stream {
-        return Ok(None);
+    let ssd = Ssd::open(path)?;
+    if ssd.len_is_exact()? {
+        return Ok(ssd);
     }
     let fail = |e: &std::io::Error| Error::io("read", e, path.display().to_string());
     let file = File::open(path).map_err(|e| fail(&e))?;
     let mode = file.metadata().map_err(|e| fail(&e))?.permissions();
     let memory = rustix::fs::memfd_create("dpipe", rustix::fs::MemfdFlags::CLOEXEC).map_err(|e| fail(&e.into()))?;
     let mut memory = File::from(memory);
-    let len = std::io::copy(&mut file.take(MADE_UP + 1), &mut memory).map_err(|e| fail(&e))?;
-    if len > MADE_UP {
-        let why = format!("{} has more than {MADE_UP} bytes, and the kernel makes them up", path.display());
+    let len = std::io::copy(&mut file.take(UNSTATED + 1), &mut memory).map_err(|e| fail(&e))?;
+    if len > UNSTATED {
+        let why = format!("{} has more than {UNSTATED} bytes, and does not say how many", path.display());
         return Err(bad(why).advice("read it with another program, into a file"));
     }
     memory.set_permissions(mode).map_err(|e| fail(&e))?;
-    Ssd::from_fd(memory.into(), path).map(Some)
+    Ssd::from_fd(memory.into(), path)
 }
 
 impl Place {

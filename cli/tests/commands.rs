@@ -327,6 +327,38 @@ fn a_signal_ends_it_and_leaves_nothing() {
     drop(silent);
     assert_eq!(fs::read_to_string(&output).unwrap(), "old\n");
     assert_eq!(folder.names().unwrap(), ["output"]);
+    // A reader that does not read: the output is full, and all inputs are files.
+    let long = folder.path("long");
+    good(dpipe().args(["gen", "lines", "4M"]).arg(&long));
+    good(dpipe().args(["gen", "lines", "30M"]).arg(folder.path("longer")));
+    // Or a program for runs that does nothing.
+    let stalls = folder.path("stalls");
+    fs::write(&stalls, "#!/bin/sh\nexec sleep 40\n").unwrap();
+    fs::set_permissions(&stalls, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let compressing = format!("--compress-program={}", stalls.display());
+    for options in
+        [&["sort", "long"][..], &["sort", "-m", "long"], &["sort", "-S16M", &compressing, "longer", "-o", "o"]]
+    {
+        let mut command = dpipe();
+        let command = command.args(options).current_dir(folder.at()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let unread = child.stdout.take();
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        let pid = child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        let since = std::time::Instant::now();
+        while child.try_wait().unwrap().is_none() && since.elapsed().as_secs() < 20 {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        let ended = child.try_wait().unwrap();
+        // Where it hangs, this lets it go.
+        drop(unread);
+        child.wait().unwrap();
+        assert_eq!(ended.and_then(|status| status.signal()), Some(15), "{options:?}: it waits for somebody else");
+    }
+    for name in ["long", "longer", "stalls"] {
+        fs::remove_file(folder.path(name)).unwrap();
+    }
     // A reader that goes away: as for others, death by SIGPIPE, and no word.
     let input = folder.path("input");
     fs::write(&input, "line\n".repeat(200_000)).unwrap();

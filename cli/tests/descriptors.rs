@@ -200,6 +200,17 @@ fn names_of_the_list_come_from_the_standard_input_once() {
 }
 
 #[test]
+fn a_folder_as_the_output_is_no_place_for_runs() {
+    let folder = folder();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dpipe"));
+    let command = command.args(["sort", "/dev/null", "-o"]).arg(folder.at()).env("TMPDIR", folder.at());
+    let done = command.output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(done.status.code(), Some(2));
+    assert!(said.contains("open failed: ") && said.contains("Is a directory"), "{said}");
+}
+
+#[test]
 fn a_reader_that_goes_away() {
     let folder = scene();
     fs::write(folder.path("long"), "line\n".repeat(200_000)).unwrap();

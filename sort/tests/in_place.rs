@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use datapipes_core::ErrorKind;
 use datapipes_file::{Config, Faults, Operation, Verdict};
 use datapipes_sort::{Format, Input, NumberKind, Output, SortJob, merge};
+use datapipes_testkit::Mounted;
 use scene::{Folder, Random, assert_same, machine, seed, sort, sort_records};
 
 const RECORD: usize = 100;
@@ -104,6 +105,25 @@ fn inputs_of_a_merge_that_are_its_output() {
         let expected = sort_records(&all, &Format::SORT_BENCHMARK, unique);
         assert_same(&fs::read(&two).unwrap(), &expected, &format!("seed {seed}, unique {unique}"));
     }
+}
+
+#[test]
+fn an_input_of_a_merge_that_is_its_output_by_another_file_system() {
+    let name = "an_input_of_a_merge_that_is_its_output_by_another_file_system";
+    let folder = Folder::new();
+    let mounted = match Mounted::bindfs(&folder.0) {
+        Ok(mounted) => mounted,
+        Err(why) => return println!("SKIPPED: {name}: {why}"),
+    };
+    let bytes = sort_records(&Random(seed(303)).bytes(30_000 * RECORD), &Format::SORT_BENCHMARK, false);
+    fs::write(mounted.behind("one"), &bytes).unwrap();
+    fs::hard_link(mounted.behind("one"), mounted.behind("two")).unwrap();
+    // Neither the device nor the inode's number tells that they are one.
+    let inputs = vec![Input::later(&mounted.behind("two")).unwrap()];
+    let job = SortJob { inputs, ..folder.job(Format::SORT_BENCHMARK, &[]) };
+    let report = merge(&machine(Config::default()), onto(&mounted.path("one"), job)).unwrap();
+    assert_eq!(report.output.way, "in-place");
+    assert_same(&fs::read(mounted.behind("two")).unwrap(), &bytes, name);
 }
 
 /// EIO for the n-th request that reads or writes.

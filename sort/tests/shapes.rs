@@ -10,7 +10,7 @@ mod scene;
 use std::io::Write;
 
 use datapipes_core::ErrorKind;
-use datapipes_sort::text::TextOptions;
+use datapipes_sort::text::{KeySpec, TextOptions};
 use datapipes_sort::{Format, Input, NumberKind, Output, SortJob};
 use scene::{Folder, Random, assert_same, seed, sort, sort_records};
 
@@ -168,6 +168,47 @@ fn a_line_as_long_as_the_memory_allows() {
         assert!(report.runs > 1, "{name}: {} runs", report.runs);
         assert_eq!(report.memory_excess_bytes, 0, "{name}");
         assert_same(&folder.sorted(), &sort_lines(&text, false), &name);
+    }
+}
+
+/// Long lines of one length come to lie where others lay, with their keys elsewhere: what was found out about those must not count.
+#[test]
+fn keys_at_other_places_of_lines_at_the_same_place() {
+    const LINE: usize = 4096;
+    let seed = seed(413);
+    let random = &mut Random(seed);
+    let mut text = Vec::new();
+    for _ in 0..40 * MIB / LINE {
+        // Few keys, so that many are equal at first and most comparisons look at all of them.
+        let key = format!(" {} {} ", random.below(3), random.below(1000));
+        let before = 1 + random.below(LINE - 200);
+        let line =
+            [&vec![b'a'; before][..], key.as_bytes(), &vec![b'z'; LINE - 1 - before - key.len()], b"\n"].concat();
+        assert_eq!(line.len(), LINE);
+        text.extend(line);
+    }
+    let field = |line: &[u8], n: usize| line.split(|b| *b == b' ').nth(n).unwrap().to_vec();
+    let mut expected: Vec<&[u8]> = text.chunks(LINE).collect();
+    expected.sort_by_cached_key(|line| (field(line, 1), field(line, 2), line.to_vec()));
+    let keys = [b"2,2", b"3,3"].iter().map(|key| KeySpec::parse(&key[..]).unwrap()).collect();
+    let options = TextOptions { keys, ..TextOptions::default() };
+    for (threads, unique) in [(1, false), (2, false), (4, true)] {
+        let order = TextOptions { unique, ..options.clone() }.compile().unwrap();
+        let folder = Folder::new();
+        let input = folder.put("in/a", &text);
+        let format = Format::Lines { order, terminator: b'\n' };
+        let job = SortJob { threads, unique, memory_bytes: 16 * MIB as u64, ..folder.job(format, &[input]) };
+        let report = sort(job).unwrap_or_else(|e| panic!("seed {seed}, {threads} threads: {e}"));
+        assert!(report.runs > 2, "{} runs", report.runs);
+        if unique {
+            // The first of each in the order of the input.
+            let mut firsts: Vec<&[u8]> = text.chunks(LINE).collect();
+            firsts.sort_by_key(|line| (field(line, 1), field(line, 2)));
+            firsts.dedup_by_key(|line| (field(line, 1), field(line, 2)));
+            assert_same(&folder.sorted(), &firsts.concat(), &format!("seed {seed}, the first of each"));
+        } else {
+            assert_same(&folder.sorted(), &expected.concat(), &format!("seed {seed}, {threads} threads"));
+        }
     }
 }
 

@@ -73,7 +73,9 @@ fn sort(parsed: &Parsed) -> Result<()> {
         signals::keep_children();
     }
     let inputs = names.iter().map(|name| Input::later(Path::new(name))).collect::<Result<Vec<_>>>()?;
-    let streams = inputs.iter().any(Input::may_wait) || matches!(output, Output::Stream { .. });
+    let streams = inputs.iter().any(Input::may_wait)
+        || matches!(output, Output::Stream { .. })
+        || parsed.compress_program.is_some();
     if parsed.explain {
         for way in routes::ways(&machine, &inputs, &output, &spill, parsed.spill_order)? {
             complain(&way.to_string());

@@ -81,6 +81,20 @@ fn errors_at_the_end_leave_what_was() {
     }
 }
 
+/// A rename that is not allowed is a reason to write in place; one that a device failed at is none.
+#[test]
+fn a_device_that_fails_at_the_name_is_not_written_to_again() {
+    let scene = Scene::new();
+    let path = scene.put("f", 0o640);
+    for errno in [libc::EIO, libc::ENOSPC, libc::EROFS, libc::EDQUOT] {
+        let calls = [refused(libc::SYS_renameat, errno), refused(libc::SYS_renameat2, errno)];
+        let Some(outcome) = without(&calls, || publish(replacing(&path))) else { return };
+        let error = outcome.unwrap_err();
+        assert_eq!((error.raw_os_error(), text(&path)), (Some(errno), "old".into()), "{error}");
+    }
+    assert_eq!(scene.names(), ["f"]);
+}
+
 #[test]
 fn without_room_the_old_bytes_stay() {
     let scene = Scene::new();
