@@ -14,6 +14,7 @@ use datapipes::{
 };
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 
 const MIB: u64 = 1 << 20;
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -165,7 +166,8 @@ fn level_and_edge_triggered_over_many_pipes_each_event_names_the_place() {
         let mut events = Vec::with_capacity(8);
         while done.iter().sum::<u64>() < 4 * pieces {
             events.clear();
-            epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), None).unwrap();
+            // The kernel ends a wait of a thread that opened a ring when the ring of an earlier pipe is closed.
+            retry_on_intr(|| epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), None)).unwrap();
             for event in &events {
                 let i = event.data.u64() as usize;
                 // As an edge-triggered program must: until there is nothing more.

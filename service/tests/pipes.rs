@@ -9,6 +9,7 @@ use datapipes::descriptor::wire::{Completion, Request};
 use datapipes::{Class, Connect, ConnectFd, ErrorKind, Service as Asked, Span, Ssd};
 use datapipes_service::{Client, Place, SharedMemory};
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::retry_on_intr;
 use scene::{MIB, Service, content, file_of, memory_of, pattern};
 
 fn whole(len: u64) -> Span {
@@ -92,7 +93,7 @@ fn the_descriptor_works_in_an_event_loop() {
     let mut events = Vec::with_capacity(4);
     while done != [pieces; 2] {
         events.clear();
-        epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), None).unwrap();
+        retry_on_intr(|| epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), None)).unwrap();
         for event in &events {
             let (i, flags) = (event.data.u64() as usize, event.flags);
             if flags.contains(EventFlags::IN) {

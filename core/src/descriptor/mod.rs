@@ -46,6 +46,10 @@ const DEPTH: usize = 64;
 const REQUESTS_BUFFER: usize = 1;
 
 /// A pipe as a file descriptor. It may be used by several threads at once.
+///
+/// A thread that connected a pipe may see one `epoll_wait` end with `EINTR` after the pipe is gone: the kernel interrupts each
+/// thread that opened or entered an io_uring when that ring is closed. Waits that the kernel restarts (`poll`, `select`,
+/// `read`) do not show it. An event loop looks again, as for a signal.
 pub struct PipeFd {
     socket: OwnedFd,
     serving: Arc<Serving>,
