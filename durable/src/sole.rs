@@ -4,9 +4,9 @@
 //! let a second writer in. Where the file system locks no folders (some network file systems), a file `.lock` in it is locked,
 //! and must be left alone.
 
-use std::fs::{File, TryLockError};
+use std::fs::{File, Metadata, TryLockError};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use datapipes_core::process::Owner;
 use datapipes_core::{Error, ErrorKind, Result};
@@ -20,6 +20,8 @@ const LOOKS: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Sole {
     file: File,
+    /// The name under which it was locked.
+    path: PathBuf,
     owner: Owner,
 }
 
@@ -27,21 +29,41 @@ impl Sole {
     /// Takes the right, or says that somebody has it.
     pub(crate) fn of(folder: &Path) -> Result<Sole> {
         match lock(folder, &|| File::open(folder)) {
-            Ok(file) => Ok(Sole::held(file)),
+            Ok(file) => Ok(Sole::held(file, folder)),
             Err(TryLockError::Error(e)) if locks_no_folders(&e) => Sole::by_file(folder),
             Err(e) => Err(refusal(folder, folder, e)),
         }
     }
 
-    fn held(file: File) -> Sole {
-        Sole { file, owner: Owner::here() }
+    fn held(file: File, path: &Path) -> Sole {
+        Sole { file, path: path.to_owned(), owner: Owner::here() }
+    }
+
+    /// Whether the name still leads to what is locked. If not, the folder was moved, and whoever goes on by its name would
+    /// change what belongs to somebody else.
+    ///
+    /// # Errors
+    /// `NotFound` where it does not; what looking meets.
+    pub(crate) fn check(&self) -> Result<()> {
+        let fail = |e: std::io::Error| Error::io("look at", &e, self.path.display().to_string());
+        let ours = self.file.metadata().map_err(fail)?;
+        match std::fs::metadata(&self.path) {
+            Ok(there) if is_same(&there, &ours) => Ok(()),
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(fail(e)),
+            gone_or_another => {
+                let what = if gone_or_another.is_ok() { "was replaced by another" } else { "was moved or removed" };
+                let why = format!("{} {what} while it was in use", self.path.display());
+                Err(Error::new(ErrorKind::NotFound, "find", why)
+                    .advice("put what was there back under its name, and open it again"))
+            }
+        }
     }
 
     /// The same by a file in it.
     fn by_file(folder: &Path) -> Result<Sole> {
         let path = folder.join(NAME);
         let open = || File::options().create(true).append(true).open(&path);
-        lock(&path, &open).map(Sole::held).map_err(|e| refusal(folder, &path, e))
+        lock(&path, &open).map(|file| Sole::held(file, &path)).map_err(|e| refusal(folder, &path, e))
     }
 }
 
@@ -52,13 +74,17 @@ fn lock(path: &Path, open: &dyn Fn() -> std::io::Result<File>) -> Result<File, T
         file.try_lock()?;
         let ours = file.metadata().map_err(TryLockError::Error)?;
         match std::fs::metadata(path) {
-            Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => return Ok(file),
+            Ok(there) if is_same(&there, &ours) => return Ok(file),
             Ok(_) => {}
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             Err(e) => return Err(TryLockError::Error(e)),
         }
     }
     Err(TryLockError::WouldBlock)
+}
+
+fn is_same(one: &Metadata, other: &Metadata) -> bool {
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
 /// What a file system says that knows locks of files only, or none.

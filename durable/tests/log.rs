@@ -337,6 +337,41 @@ fn one_writer_at_a_time_whoever_tidies_up() {
 }
 
 #[test]
+fn a_folder_that_is_replaced_is_not_written_to_nor_tidied() {
+    let (scratch, machine) = (Scratch::new(), machine());
+    let (dir, away) = (scratch.path("log"), scratch.path("away"));
+    let options = Options { segment_bytes: 12 << 10, batch_bytes: 4096 };
+    let fill = |log: &Log| (1..=12).map(|n| log.append_durable(&record(n, 2000))).collect::<Result<Vec<u64>>>();
+    let first = open(&machine, &dir, options).unwrap();
+    fill(&first).unwrap();
+    // Rotated by a rename, as other logs are; somebody else begins there.
+    fs::rename(&dir, &away).unwrap();
+    let second = open(&machine, &dir, options).unwrap();
+    fill(&second).unwrap();
+    let files = || -> Vec<(PathBuf, Vec<u8>)> {
+        let mut all: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+        all.sort();
+        all.into_iter().map(|path| (path.clone(), fs::read(&path).unwrap())).collect()
+    };
+    let before = files();
+    let released = first.release_before(8).unwrap_err();
+    let ended = fill(&first).unwrap_err();
+    for error in [released, ended] {
+        assert!(error.kind() == ErrorKind::NotFound && error.to_string().contains("was replaced"), "{error}");
+    }
+    assert!(files() == before, "the other log was changed");
+    // What was acknowledged is where the folder is now.
+    drop(first);
+    let again = open(&machine, &away, options).unwrap();
+    assert!(again.append_durable(b"on").unwrap() > 12);
+    // Without any folder there.
+    fs::rename(&away, scratch.path("further")).unwrap();
+    let error = fill(&again).unwrap_err();
+    assert!(error.kind() == ErrorKind::NotFound && error.to_string().contains("was moved"), "{error}");
+    assert!(!away.exists());
+}
+
+#[test]
 fn damage_to_a_file_is_an_error_and_changes_nothing() {
     let (scratch, machine) = (Scratch::new(), machine());
     let (bytes, used, n) = small_log(&machine, &scratch.path("log"), true);

@@ -43,7 +43,7 @@ pub(crate) fn save(
     options: &SaveOptions,
     watch: Watch<'_>,
 ) -> Result<Saved> {
-    let _sole = store.sole()?;
+    let sole = store.sole()?;
     // For the whole time, so that all regions are of one moment: their writers are told that they are busy.
     let leases: Vec<Lease> = regions.iter().map(|(_, memory)| memory.lease()).collect::<Result<_>>()?;
     let since = Instant::now();
@@ -70,10 +70,13 @@ pub(crate) fn save(
     let len = write_end(store.machine(), &draft, &manifest)?;
     drop(leases);
     let write_seconds = since.elapsed().as_secs_f64();
+    sole.check()?;
     draft.publish(len)?;
+    // Nothing is called saved in a folder that came by the name meanwhile.
+    sole.check()?;
     let publish_seconds = since.elapsed().as_secs_f64() - write_seconds;
     let removed = match options.keep {
-        Some(keep) => store.keep_last_locked(keep.max(1))?,
+        Some(keep) => store.keep_last_locked(keep.max(1), &sole)?,
         None => Vec::new(),
     };
     let (number, bytes) = (manifest.number, manifest.bytes());

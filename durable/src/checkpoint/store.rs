@@ -131,16 +131,16 @@ impl Checkpoints {
     /// # Errors
     /// `Busy` while somebody saves; what removing meets.
     pub fn keep_last(&self, keep: usize) -> Result<Vec<u64>> {
-        let _sole = self.sole()?;
-        self.keep_last_locked(keep)
+        self.keep_last_locked(keep, &self.sole()?)
     }
 
-    pub(crate) fn keep_last_locked(&self, keep: usize) -> Result<Vec<u64>> {
+    pub(crate) fn keep_last_locked(&self, keep: usize, sole: &Sole) -> Result<Vec<u64>> {
         // A damaged one is no reason to give up an intact one.
         let mut kept = 0;
         let mut removed = Vec::new();
         for listed in self.list()?.into_iter().rev() {
             if kept >= keep {
+                sole.check()?;
                 std::fs::remove_file(&listed.path)
                     .map_err(|e| Error::io("remove", &e, listed.path.display().to_string()))?;
                 removed.push(listed.number);

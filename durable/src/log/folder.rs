@@ -8,7 +8,7 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use datapipes_core::{
     Constraints, Draft, Dram, Error, ErrorKind, FileAccess, FileMode, Locator, Machine, MapOptions, Pages, Result,
@@ -29,16 +29,24 @@ const IN_FLIGHT: usize = 8;
 pub struct Folder {
     machine: Machine,
     dir: PathBuf,
+    /// The right to write here, while a log has it.
+    sole: Arc<Mutex<Weak<Sole>>>,
 }
 
 impl Folder {
     /// The folder of this path. It is created when a log is first opened there for appending.
     pub fn at(machine: &Machine, dir: impl Into<PathBuf>) -> Folder {
-        Folder { machine: machine.clone(), dir: dir.into() }
+        Folder { machine: machine.clone(), dir: dir.into(), sole: Arc::default() }
     }
 
     fn path(&self, number: u64) -> PathBuf {
         self.dir.join(format!("{number:020}{ENDING}"))
+    }
+
+    /// Whether the path still leads to the folder that is locked, if one is: nothing is made, read or removed in another.
+    fn check(&self) -> Result<()> {
+        let sole = self.sole.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+        sole.map_or(Ok(()), |sole| sole.check())
     }
 
     /// The permissions of a new segment: no more than those of the newest, so that a log made private stays so.
@@ -85,7 +93,9 @@ impl Storage for Folder {
 
     fn lock(&self) -> Result<Box<dyn Any + Send + Sync>> {
         make_folder(&self.dir)?;
-        Ok(Box::new(Sole::of(&self.dir)?))
+        let sole = Arc::new(Sole::of(&self.dir)?);
+        *self.sole.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&sole);
+        Ok(Box::new(sole))
     }
 
     fn list(&self) -> Result<Vec<u64>> {
@@ -95,26 +105,30 @@ impl Storage for Folder {
             numbers.extend(number_of(&entry.map_err(fail)?.path()));
         }
         numbers.sort_unstable();
+        self.check()?;
         Ok(numbers)
     }
 
     fn prepare(&self, number: u64, len: u64) -> Result<Box<dyn Spare>> {
+        self.check()?;
         let path = self.path(number);
         let draft = Draft::beside_with(&path, self.mode()?)?;
         draft.ssd().preallocate(len)?;
         self.fill_with_zeros(draft.ssd(), len)?;
         // Not when the first record waits for it.
         draft.ssd().sync()?;
-        Ok(Box::new(Unnamed { files: Files::of(draft.ssd().clone())?, draft, path, len }))
+        Ok(Box::new(Unnamed { files: Files::of(draft.ssd().clone())?, draft, folder: self.clone(), path, len }))
     }
 
     fn open(&self, number: u64, writable: bool) -> Result<Arc<dyn Medium>> {
         let path = self.path(number);
         let ssd = if writable { Ssd::open_rw(&path)? } else { Ssd::open(&path)? };
+        self.check()?;
         Ok(Arc::new(Files::of(ssd)?))
     }
 
     fn remove(&self, number: u64) -> Result<()> {
+        self.check()?;
         let path = self.path(number);
         std::fs::remove_file(&path).map_err(|e| Error::io("remove", &e, path.display().to_string()))?;
         sync_folder(&self.dir)
@@ -161,6 +175,7 @@ impl Medium for Files {
 struct Unnamed {
     files: Files,
     draft: Draft,
+    folder: Folder,
     path: PathBuf,
     len: u64,
 }
@@ -181,9 +196,13 @@ impl Medium for Unnamed {
 
 impl Spare for Unnamed {
     fn publish(self: Box<Self>) -> Result<Arc<dyn Medium>> {
+        self.folder.check()?;
         self.draft.publish(self.len)?;
         // By its name, so that messages show it.
-        Ok(Arc::new(Files::of(Ssd::open_rw(&self.path)?)?))
+        let files = Files::of(Ssd::open_rw(&self.path)?)?;
+        // Nothing is acknowledged in a folder that came by the name meanwhile.
+        self.folder.check()?;
+        Ok(Arc::new(files))
     }
 }
 
