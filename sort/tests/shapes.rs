@@ -217,19 +217,20 @@ fn keys_at_other_places_of_lines_at_the_same_place() {
 fn long_lines_before_short_ones_with_many_threads() {
     let seed = seed(412);
     let random = &mut Random(seed);
-    let mut text = Vec::new();
-    for _ in 0..6 {
-        text.extend(lines_of(random, 2_300_000, |_| 2_300_000));
-        text.extend(lines_of(random, 1_400_000, |_| 1));
-    }
-    text.extend(lines_of(random, 3 * MIB, |_| 0));
-    let expected = sort_lines(&text, false);
-    for threads in [1, 8, 64] {
-        let folder = Folder::new();
-        let input = folder.put("in/a", &text);
-        let job = SortJob { threads, memory_bytes: 16 * MIB as u64, ..folder.job(lines(), &[input]) };
-        sort(job).unwrap_or_else(|e| panic!("seed {seed}, {threads} threads: {e}"));
-        assert_same(&folder.sorted(), &expected, &format!("seed {seed}, {threads} threads"));
+    for long in [1_500_000, 2_000_000, 2_300_000] {
+        let mut text = Vec::new();
+        for _ in 0..4 {
+            text.extend(lines_of(random, long, |_| long));
+            text.extend(lines_of(random, 700_000, |_| 1));
+        }
+        let expected = sort_lines(&text, false);
+        for threads in [1, 8, 64] {
+            let folder = Folder::new();
+            let input = folder.put("in/a", &text);
+            let job = SortJob { threads, memory_bytes: 16 * MIB as u64, ..folder.job(lines(), &[input]) };
+            sort(job).unwrap_or_else(|e| panic!("seed {seed}, lines of {long}, {threads} threads: {e}"));
+            assert_same(&folder.sorted(), &expected, &format!("seed {seed}, lines of {long}, {threads} threads"));
+        }
     }
 }
 
