@@ -9,6 +9,7 @@ mod amount;
 mod command_line;
 mod commands;
 mod files;
+mod heap;
 mod kind;
 mod outcome;
 mod place;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
     if let Some(code) = datapipes_fabric::process::enter(&commands::stream::functions()) {
         return code;
     }
+    heap::give_back_what_is_large();
     standard::guard();
     command_line::run(std::env::args_os().collect())
 }

@@ -8,7 +8,7 @@ mod scene;
 use std::fs;
 use std::process::{Command, Stdio};
 
-use scene::{Folder, folder, is_root, on_path};
+use scene::{Folder, folder, is_root, json, on_path};
 
 /// What a shell's command line came to: its exit code, output and errors.
 fn shell(folder: &Folder, line: &str) -> (Option<i32>, String, String) {
@@ -86,6 +86,38 @@ fn address_space_is_taken_as_it_is_needed() {
     assert!(code == Some(0) || said.contains("raise the limit on open files"), "{said}");
 }
 
+/// Lines that do not fit the memory that was given: what is taken beyond it is stated, whatever the heap does with it.
+#[test]
+fn long_lines_take_no_more_memory_than_is_stated() {
+    let folder = folder();
+    let [one, other] = ["a", "b"].map(|c| {
+        let mut text = String::new();
+        for (i, len) in [22_000_000, 30_000_000, 36_000_000].into_iter().enumerate() {
+            text += &format!("{c}{i}{}\n", c.repeat(len));
+        }
+        text
+    });
+    fs::write(folder.path("one"), &one).unwrap();
+    fs::write(folder.path("other"), &other).unwrap();
+    fs::write(folder.path("expected"), one + &other).unwrap();
+    let peak = "import resource, subprocess, sys; subprocess.check_call(sys.argv[1:]); \
+                print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)";
+    for options in ["-S 64M", "-u -S 64M", "-m -u -S 64M", "-m -u -S 128M", "-u -S 128M"] {
+        let line = format!("python3 -c '{peak}' $D sort {options} -T . --json one other -o sorted");
+        let said = good(&folder, &line);
+        let (report, used) = said.trim().rsplit_once('\n').unwrap();
+        let report = json(report);
+        let stated = report["memory_bytes"].as_u64().unwrap() + report["memory_excess_bytes"].as_u64().unwrap();
+        let used: u64 = used.parse().unwrap();
+        // The program itself is pages of a file, those of this build more than those of a release.
+        assert!(used < stated + (24 << 20), "{options}: {used} bytes, {stated} stated");
+        good(&folder, "cmp sorted expected");
+    }
+    // What cannot be had at all is an error.
+    let (code, _, said) = shell(&folder, "ulimit -v 100000; $D sort -m -u -S 16M --parallel=1 one other -o sorted");
+    assert!(code == Some(2) && said.contains("a record of more than"), "{code:?}: {said}");
+}
+
 #[test]
 fn files_whose_length_is_not_what_they_say() {
     let folder = folder();
@@ -109,6 +141,9 @@ fn files_whose_length_is_not_what_they_say() {
         &folder,
         "$D checkpoint save ck /proc/version && $D checkpoint restore ck --to back && cmp back/version expected",
     );
+    // Not every file can be read where it says that it ends; and the kernel wants memory for as much as is asked for.
+    good(&folder, "f=/sys/devices/system/cpu/cpu0/topology/package_cpus; ! test -e $f || $D copy $f copied");
+    good(&folder, "$D sort -S 1G /proc/sys/kernel/ostype > sorted && cmp sorted /proc/sys/kernel/ostype");
     good(&folder, "$D copy /sys/kernel/mm/transparent_hugepage/enabled copied");
     good(&folder, "cmp copied /sys/kernel/mm/transparent_hugepage/enabled");
     // Through another file system nothing but reading tells.

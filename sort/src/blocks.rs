@@ -158,6 +158,12 @@ impl<'a> StreamOut<'a> {
         rustix::fs::fstat(&self.state.lock().unwrap_or_else(PoisonError::into_inner).file)
     }
 
+    /// Whether each write goes to the end, wherever that is by then.
+    pub(crate) fn appends(&self) -> Result<bool, rustix::io::Errno> {
+        let flags = rustix::fs::fcntl_getfl(&self.state.lock().unwrap_or_else(PoisonError::into_inner).file)?;
+        Ok(flags.contains(rustix::fs::OFlags::APPEND))
+    }
+
     /// Nobody will write the bytes that others may be waiting for.
     pub(crate) fn abandon(&self) {
         let _state = self.state.lock();

@@ -436,10 +436,14 @@ fn read_full(file: &mut File, buffer: &mut [u8]) -> Result<usize, (std::io::Erro
     Ok(done)
 }
 
+/// The most bytes that are asked for at once. Files of /proc/sys want memory of the kernel for as many, and refuse 4 MiB.
+const AT_ONCE: usize = 1 << 20;
+
 /// Reads what there is, and waits only while there is nothing.
 pub(crate) fn read_some(file: &mut File, buffer: &mut [u8]) -> std::io::Result<usize> {
+    let most = buffer.len().min(AT_ONCE);
     loop {
-        match file.read(buffer) {
+        match file.read(&mut buffer[..most]) {
             Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
             outcome => return outcome,
         }

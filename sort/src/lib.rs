@@ -22,6 +22,7 @@ mod form;
 mod gather;
 mod input;
 mod job;
+mod kept;
 mod layout;
 mod memo;
 mod merge;

@@ -16,11 +16,12 @@ use datapipes_core::{Dram, Error, ErrorKind, Machine, Pipe, Result, Staging};
 use crate::blocks::{Blocks, Edge, Outflow, Target, write_edges};
 use crate::checksum::{self, Partial};
 use crate::control::{Control, count};
+use crate::kept::{Kept, SHORT_RECORD};
 use crate::layout::Layout;
 use crate::memo::{self, Scope};
 use crate::numbers::merge_part;
 use crate::report::{Movements, Role};
-use crate::source::{Buffers, Finder, SHORT_RECORD, Segment, Source};
+use crate::source::{Buffers, Finder, Segment, Source};
 use crate::spill::{Mark, Run};
 use crate::tally::{Tally, same_bytes};
 use crate::team::team;
@@ -74,6 +75,8 @@ struct Division {
     size: usize,
     /// Whether there is also room for the longest record of each run, where it is not short.
     crossings: bool,
+    /// Bytes for the last record written, of `share`'s end.
+    last: usize,
 }
 
 /// Room for a record of a run that crosses buffers.
@@ -115,15 +118,15 @@ impl<L: Layout> Merger<'_, L> {
         // Where duplicates are dropped, a part's place in the output is not known before; a stream takes one part.
         let parts = if self.unique || target.stream().is_some() { 1 } else { self.threads };
         let all: usize = longest.iter().map(|l| crossing(*l)).sum();
-        let kept = if self.unique { longest.iter().map(|l| crossing(*l)).max().unwrap_or(0) } else { 0 };
-        let division = |parts: usize, aside: usize| {
+        let last = if self.unique { longest.iter().map(|l| crossing(*l)).max().unwrap_or(0) } else { 0 };
+        let division = |parts: usize, all: usize, last: usize| {
             let share = self.buffers.1 / parts / 4096 * 4096;
-            let size = share.saturating_sub(aside) / (2 * longest.len().max(1));
-            Division { parts, share, size: size.min(MAX_BUFFER) / self.grain * self.grain, crossings: aside > 0 }
+            let size = share.saturating_sub(all + last) / (2 * longest.len().max(1));
+            Division { parts, share, size: size.min(MAX_BUFFER) / self.grain * self.grain, crossings: all > 0, last }
         };
         // Long records are not looked for by several threads: each would need room for all of them.
-        let first = if all == 0 { division(parts, 0) } else { division(1, all + kept) };
-        let last = division(1, 0);
+        let first = if all == 0 { division(parts, 0, 0) } else { division(1, all, last) };
+        let last = division(1, 0, 0);
         if first.size >= self.min_buffer() {
             Ok(first)
         } else if last.size > 0 {
@@ -143,7 +146,7 @@ impl<L: Layout> Merger<'_, L> {
         counter: &AtomicU64,
     ) -> Result<Merged> {
         let longest: Vec<usize> = runs.iter().map(|r| r.longest).collect();
-        let Division { parts, share, size, crossings } = self.divide(&longest, target)?;
+        let Division { parts, share, size, crossings, last } = self.divide(&longest, target)?;
         let pipes: Vec<Pipe> = (0..parts).map(|_| self.machine.connect(staging, self.memory)).collect::<Result<_>>()?;
         let cuts = self.cut(&pipes[0], runs, parts)?;
         // What is being used and what comes next of all runs share the second cache.
@@ -165,7 +168,8 @@ impl<L: Layout> Merger<'_, L> {
                 sources.push(source);
                 Ok(())
             });
-            let result = opened.and_then(|()| self.merge_part(sources, target.is_output(), &mut out));
+            let last = Kept::new(free, last);
+            let result = opened.and_then(|()| self.merge_part(sources, last, target.is_output(), &mut out));
             let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
             match result {
                 Ok(merged) => {
@@ -197,19 +201,20 @@ impl<L: Layout> Merger<'_, L> {
     pub(crate) fn merge_sources(
         &self,
         sources: Vec<Source<'_, L>>,
+        last: Kept,
         target: Target<'_>,
         counter: &AtomicU64,
     ) -> Result<Merged> {
         let mut out = Outflow::new(self.blocks, target, 0, false, self.control, counter);
-        let mut merged = self.merge_part(sources, target.is_output(), &mut out)?;
+        let mut merged = self.merge_part(sources, last, target.is_output(), &mut out)?;
         merged.bytes = out.at();
         same_bytes(merged.came, merged.bytes, merged.dropped)?;
         merged.sums = checksum::assemble(out.take_sums(), self.grain);
         Ok(merged)
     }
 
-    /// Buffers for so many sources, of which it is not known how long their records are.
-    pub(crate) fn buffers_of_inputs(&self, count: usize) -> Result<Vec<Buffers>> {
+    /// Buffers for so many sources, of which it is not known how long their records are, and room for the last record written.
+    pub(crate) fn buffers_of_inputs(&self, count: usize) -> Result<(Vec<Buffers>, Kept)> {
         let each = self.buffers.1 / count.max(1) / 4096 * 4096;
         // Of a large share, half is for records that cross the two buffers.
         let size = (each / 4 / self.grain * self.grain).clamp(self.min_buffer(), MAX_BUFFER);
@@ -217,8 +222,13 @@ impl<L: Layout> Merger<'_, L> {
             let context = format!("{count} inputs at once in {} bytes of memory", self.buffers.1);
             return Err(Error::new(ErrorKind::OutOfMemory, "merge", context).advice("give more memory with -S"));
         }
-        let crossing = each - 2 * size;
-        Ok((0..count).map(|i| Buffers { at: self.buffers.0 + i * each, size, crossing }).collect())
+        let (start, pool) = self.buffers;
+        let records = count + usize::from(self.unique);
+        let crossing = (pool - count * 2 * size) / records.max(1) / 4096 * 4096;
+        let buffers = Buffers { at: start, size, crossing };
+        let each = buffers.len();
+        let all = (0..count).map(|i| Buffers { at: start + i * each, ..buffers }).collect();
+        Ok((all, Kept::new(start + count * each, if self.unique { crossing } else { 0 })))
     }
 
     /// For each cut (one more than there are parts), the offset in each run.
@@ -254,7 +264,13 @@ impl<L: Layout> Merger<'_, L> {
     }
 
     /// Merges what one thread has; with a mark for each block.
-    fn merge_part(&self, mut sources: Vec<Source<'_, L>>, output: bool, out: &mut Outflow<'_>) -> Result<Merged> {
+    fn merge_part(
+        &self,
+        mut sources: Vec<Source<'_, L>>,
+        mut last: Kept,
+        output: bool,
+        out: &mut Outflow<'_>,
+    ) -> Result<Merged> {
         let layout = self.layout;
         let block = self.blocks.size as u64;
         let (mut merged, mut next_mark, mut moved) = (Merged::default(), 0, 0);
@@ -273,11 +289,11 @@ impl<L: Layout> Merger<'_, L> {
         // From here on a long record is forgotten when it arrives.
         let _scope = Scope::enter();
         let mut tree = LoserTree::new(layout, &mut sources)?;
-        let (mut last, mut any): (Vec<u8>, bool) = (Vec::new(), false);
+        let mut any = false;
         while let Some(winner) = tree.winner() {
             let record = sources[winner.source].record();
             moved += record.len() as u64;
-            if self.unique && any && layout.same_key(&last, record) {
+            if self.unique && any && layout.same_key(last.bytes(), record) {
                 merged.dropped.add(record);
             } else {
                 if out.at() >= next_mark {
@@ -288,8 +304,8 @@ impl<L: Layout> Merger<'_, L> {
                 }
                 if self.unique {
                     last.clear();
-                    last.extend_from_slice(record);
-                    memo::forget_long(&last);
+                    last.extend(self.memory, record)?;
+                    memo::forget_long(last.bytes());
                     any = true;
                 }
                 if output {
@@ -302,7 +318,7 @@ impl<L: Layout> Merger<'_, L> {
         }
         count(&self.control.progress.merged, moved);
         out.finish()?;
-        merged.excess = sources.iter().map(Source::excess).sum();
+        merged.excess = sources.iter().map(Source::excess).sum::<u64>() + last.excess();
         merged.came = sources.iter().map(Source::came).sum();
         Ok(merged)
     }

@@ -11,12 +11,13 @@ use datapipes_core::Result;
 use crate::blocks::{Blocks, Target};
 use crate::input::{Input, Opened};
 use crate::job::{Engine, Work};
+use crate::kept::SHORT_RECORD;
 use crate::layout::Layout;
 use crate::merge::{Merged, Merger};
 use crate::packed::{MAX_PROGRAMS, Packed};
 use crate::report::{Phase, Role, SortReport};
 use crate::sink::Sink;
-use crate::source::{SHORT_RECORD, Segment, Source};
+use crate::source::{Segment, Source};
 use crate::space::check_space;
 use crate::spill::{Run, Spill};
 use crate::tally::Tally;
@@ -266,7 +267,7 @@ impl<L: Layout> Passes<'_, L> {
             true => Some(self.engine.machine.connect(&self.spill.staging()?, memory)?),
             false => None,
         };
-        let buffers = self.merger.buffers_of_inputs(group.len())?;
+        let (buffers, last) = self.merger.buffers_of_inputs(group.len())?;
         let (mut runs, mut packed, mut inputs) = (Vec::new(), Vec::new(), Vec::new());
         for (rank, sorted) in group.into_iter().enumerate() {
             match sorted {
@@ -300,7 +301,7 @@ impl<L: Layout> Passes<'_, L> {
         }
         sources.sort_by_key(|(rank, _)| *rank);
         let sources = sources.into_iter().map(|(_, source)| source).collect();
-        self.merger.merge_sources(sources, target, counter)
+        self.merger.merge_sources(sources, last, target, counter)
     }
 }
 

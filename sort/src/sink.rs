@@ -33,18 +33,23 @@ impl<'a> Sink<'a> {
     }
 
     /// Whether what is written here may overwrite what is still to be read there. Two names of a file that is written in place
-    /// are not always known for that: seen through another file system (FUSE, an overlay) it has other numbers.
+    /// are not always known for that: seen through another file system (FUSE, an overlay) it has other numbers, and a block
+    /// device may lie in it.
     pub(crate) fn may_overwrite(&self, input: &Input) -> Result<bool> {
         let fail = |e: rustix::io::Errno| Error::os("look at", e.raw_os_error(), input.name().display().to_string());
         let read = input.stat().map_err(fail)?;
-        let is_file = |stat: &rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        Ok(match self {
-            Sink::File { file, .. } => file.in_place().is_some() && is_file(&read),
-            Sink::Stream(stream) => {
-                let written = stream.stat().map_err(fail)?;
-                is_file(&written) && (written.st_dev, written.st_ino) == (read.st_dev, read.st_ino)
-            }
-        })
+        let type_of = |stat: &rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode);
+        let holds_bytes = matches!(type_of(&read), FileType::RegularFile | FileType::BlockDevice);
+        Ok(holds_bytes
+            && match self {
+                Sink::File { file, .. } => file.in_place().is_some(),
+                Sink::Stream(stream) => {
+                    let written = stream.stat().map_err(fail)?;
+                    let is_same = (written.st_dev, written.st_ino) == (read.st_dev, read.st_ino);
+                    let overwrites = written.st_size > 0 && !stream.appends().map_err(fail)?;
+                    type_of(&written) == FileType::RegularFile && (is_same || overwrites)
+                }
+            })
     }
 
     /// A path on whose device it needs room, and the bytes that it has there already.

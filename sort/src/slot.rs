@@ -337,7 +337,8 @@ impl<'a, L: Layout> Filler<'a, L> {
     }
 
     fn too_long(&self, arena: usize) -> Error {
-        let most = arena - SLACK - 2 * ENTRY;
+        // It may begin anywhere in a block.
+        let most = arena - SLACK - 2 * ENTRY - ALIGN;
         refuse(
             ErrorKind::OutOfMemory,
             &self.feed.current,

@@ -13,9 +13,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use datapipes_core::memory::Plain;
-use datapipes_core::{Dram, Error, ErrorKind, Lease, LeaseMut, Pipe, Result, Span, Transfer};
+use datapipes_core::{Dram, Error, ErrorKind, Lease, Pipe, Result, Span, Transfer};
 
 use crate::checksum;
+use crate::kept::Kept;
 use crate::layout::Layout;
 use crate::packed::Unpacking;
 use crate::prefetch::{prefetch, prefetch_far};
@@ -25,8 +26,6 @@ use crate::spill::Run;
 const ALIGN: u64 = 4096;
 /// How far ahead of a record its successors are fetched, in bytes.
 const PREFETCH: usize = 512;
-/// A record that crosses two buffers is put together on the heap if it is no longer than this.
-pub(crate) const SHORT_RECORD: u64 = 4096;
 
 /// Part of a run: bytes `from..to` of it, which begin and end with records.
 #[derive(Clone, Copy, Debug)]
@@ -113,7 +112,7 @@ pub(crate) struct Source<'a, L> {
     to: usize,
     /// Up to here the view was searched for the end of the record that begins at `to`.
     searched: usize,
-    crossing: Crossing,
+    crossing: Kept,
     in_crossing: bool,
     /// Bytes of records that came so far.
     came: u64,
@@ -204,7 +203,7 @@ impl<'a, L: Layout> Source<'a, L> {
     }
 
     fn new(layout: &'a L, way: Way<'a>, what: What, memory: &'a Dram, buffers: Buffers) -> Source<'a, L> {
-        let crossing = Crossing::new(buffers.at + 2 * buffers.size, buffers.crossing);
+        let crossing = Kept::new(buffers.at + 2 * buffers.size, buffers.crossing);
         Source {
             layout,
             way,
@@ -258,7 +257,7 @@ impl<'a, L: Layout> Source<'a, L> {
 
     /// Bytes that records took on the heap beyond the memory that was set aside for them.
     pub(crate) fn excess(&self) -> u64 {
-        self.crossing.excess
+        self.crossing.excess()
     }
 
     /// Goes to the next record; false at the end.
@@ -500,74 +499,6 @@ impl<L> Drop for Source<'_, L> {
             movements.keep(Role::Merge, *pipe);
         }
     }
-}
-
-/// A record that crosses buffers, put together.
-struct Crossing {
-    /// Where in the pool there is room for it, and how much.
-    at: usize,
-    room: usize,
-    lease: Option<LeaseMut>,
-    heap: Vec<u8>,
-    len: usize,
-    /// The most bytes that were needed beyond the room.
-    excess: u64,
-}
-
-impl Crossing {
-    fn new(at: usize, room: usize) -> Crossing {
-        Crossing { at, room, lease: None, heap: Vec::new(), len: 0, excess: 0 }
-    }
-
-    fn len(&self) -> usize {
-        self.len
-    }
-
-    fn bytes(&self) -> &[u8] {
-        match &self.lease {
-            Some(lease) if self.heap.is_empty() => &lease[..self.len],
-            _ => &self.heap[..self.len],
-        }
-    }
-
-    fn clear(&mut self) {
-        self.len = 0;
-        self.heap.clear();
-        if self.heap.capacity() > SHORT_RECORD as usize {
-            self.heap = Vec::new();
-        }
-    }
-
-    fn extend(&mut self, memory: &Dram, bytes: &[u8]) -> Result<()> {
-        let len = self.len + bytes.len();
-        if self.heap.is_empty() && len <= self.room {
-            let lease = match &mut self.lease {
-                Some(lease) => lease,
-                None => self.lease.insert(memory.range(self.at, self.room)?.lease_mut()?),
-            };
-            lease[self.len..len].copy_from_slice(bytes);
-        } else {
-            // By an eighth at a time, not by twice as much: it may be one of many long records.
-            let more = (len - self.heap.len()).max(self.heap.len() / 8);
-            if self.heap.capacity() < len {
-                self.heap.try_reserve_exact(more).map_err(|_| too_long(len))?;
-            }
-            if let (Some(lease), true) = (&self.lease, self.heap.is_empty()) {
-                self.heap.extend_from_slice(&lease[..self.len]);
-            }
-            self.heap.extend_from_slice(bytes);
-            if len as u64 > SHORT_RECORD {
-                self.excess = self.excess.max(self.heap.capacity() as u64);
-            }
-        }
-        self.len = len;
-        Ok(())
-    }
-}
-
-fn too_long(len: usize) -> Error {
-    Error::new(ErrorKind::OutOfMemory, "merge", format!("a record of more than {len} bytes"))
-        .advice("give more memory with -S")
 }
 
 /// Reads the records of runs at places that are not known in advance.

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use datapipes_core::ErrorKind;
 use datapipes_file::{Config, Faults, Operation, Verdict};
 use datapipes_sort::{Format, Input, NumberKind, Output, SortJob, merge};
-use datapipes_testkit::Mounted;
+use datapipes_testkit::{LoopDevice, Mounted};
 use scene::{Folder, Random, assert_same, machine, seed, sort, sort_records};
 
 const RECORD: usize = 100;
@@ -124,6 +124,46 @@ fn an_input_of_a_merge_that_is_its_output_by_another_file_system() {
     let report = merge(&machine(Config::default()), onto(&mounted.path("one"), job)).unwrap();
     assert_eq!(report.output.way, "in-place");
     assert_same(&fs::read(mounted.behind("two")).unwrap(), &bytes, name);
+}
+
+/// The names and the numbers tell nothing here either: a device whose bytes are the file's.
+#[test]
+fn an_input_of_a_merge_that_is_a_device_over_its_output() {
+    let name = "an_input_of_a_merge_that_is_a_device_over_its_output";
+    let folder = Folder::new();
+    let bytes = sort_records(&Random(seed(304)).bytes(40_960 * RECORD), &Format::SORT_BENCHMARK, false);
+    let [one, two] = two_names(&folder, &bytes);
+    let device = match LoopDevice::over(&two) {
+        Ok(device) => device,
+        Err(why) => return println!("SKIPPED: {name}: {why}"),
+    };
+    let job = SortJob { inputs: vec![Input::later(device.path()).unwrap()], ..folder.job(Format::SORT_BENCHMARK, &[]) };
+    let report = merge(&machine(Config::default()), onto(&one, job)).unwrap();
+    assert_eq!(report.output.way, "in-place");
+    assert_same(&fs::read(&two).unwrap(), &bytes, name);
+}
+
+/// As by `1<>` of a shell: the output is open, is not cut, and is an input by another file system.
+#[test]
+fn a_stream_that_overwrites_an_input_by_another_file_system() {
+    let name = "a_stream_that_overwrites_an_input_by_another_file_system";
+    let folder = Folder::new();
+    let mounted = match Mounted::bindfs(&folder.0) {
+        Ok(mounted) => mounted,
+        Err(why) => return println!("SKIPPED: {name}: {why}"),
+    };
+    let random = &mut Random(seed(305));
+    let [one, other] =
+        [30_000, 20_000].map(|n| sort_records(&random.bytes(n * RECORD), &Format::SORT_BENCHMARK, false));
+    let path = mounted.behind("one");
+    fs::write(&path, &one).unwrap();
+    let inputs = [folder.put("in/other", &other), path.clone()];
+    let file = fs::File::options().read(true).write(true).open(mounted.path("one")).unwrap();
+    let output = Output::Stream { name: mounted.path("one"), file };
+    let inputs = inputs.iter().map(|path| Input::later(path).unwrap()).collect();
+    merge(&machine(Config::default()), SortJob { inputs, output, ..folder.job(Format::SORT_BENCHMARK, &[]) }).unwrap();
+    let expected = sort_records(&[other, one].concat(), &Format::SORT_BENCHMARK, false);
+    assert_same(&fs::read(&path).unwrap(), &expected, name);
 }
 
 /// EIO for the n-th request that reads or writes.

@@ -10,9 +10,10 @@ mod scene;
 use std::io::Write;
 
 use datapipes_core::ErrorKind;
+use datapipes_file::Config;
 use datapipes_sort::text::{KeySpec, TextOptions};
-use datapipes_sort::{Format, Input, NumberKind, Output, SortJob};
-use scene::{Folder, Random, assert_same, seed, sort, sort_records};
+use datapipes_sort::{Format, Input, NumberKind, Output, SortJob, merge};
+use scene::{Folder, Random, assert_same, machine, seed, sort, sort_records};
 
 const MIB: usize = 1 << 20;
 
@@ -230,6 +231,32 @@ fn long_lines_before_short_ones_with_many_threads() {
             let job = SortJob { threads, memory_bytes: 16 * MIB as u64, ..folder.job(lines(), &[input]) };
             sort(job).unwrap_or_else(|e| panic!("seed {seed}, lines of {long}, {threads} threads: {e}"));
             assert_same(&folder.sorted(), &expected, &format!("seed {seed}, lines of {long}, {threads} threads"));
+        }
+    }
+}
+
+/// Where only unique keys are kept, the last record is kept, too: within the memory, or it is stated.
+#[test]
+fn the_last_record_of_long_unique_ones_is_counted() {
+    let seed = seed(413);
+    let random = &mut Random(seed);
+    for (memory, len, within) in [(64, 8 * MIB, true), (64, 24 * MIB, false)] {
+        let folder = Folder::new();
+        let inputs = [0, 1].map(|i| {
+            let text = sort_lines(&lines_of(random, 3 * len, |r| len - r.below(100)), false);
+            (folder.put(&format!("in/{i}"), &text), text)
+        });
+        let expected = sort_lines(&[&inputs[0].1[..], &inputs[1].1].concat(), true);
+        let inputs = inputs.map(|(path, _)| path);
+        for merges in [true, false] {
+            let name = format!("seed {seed}, lines of {len} in {memory} MiB, merges: {merges}");
+            let job = SortJob { unique: true, memory_bytes: (memory * MIB) as u64, ..folder.job(lines(), &inputs) };
+            let report = if merges { merge(&machine(Config::default()), job) } else { sort(job) };
+            let report = report.unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert_same(&folder.sorted(), &expected, &name);
+            // The records of two sources and the last one do not fit.
+            let excess = report.memory_excess_bytes;
+            assert!(if within { excess == 0 } else { excess >= 3 * (len as u64 - 100) }, "{name}: {excess}");
         }
     }
 }

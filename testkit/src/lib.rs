@@ -26,7 +26,7 @@ mod without;
 
 pub use folder::Folder;
 pub use memory_group::MemoryGroup;
-pub use mounted::Mounted;
+pub use mounted::{LoopDevice, Mounted};
 #[cfg(shuttle)]
 pub use schedules::schedules;
 pub use without::{RefusedCall, RefusedUse, without_calls};

@@ -1,4 +1,4 @@
-//! File systems that a test mounts: real ones, with the gaps that real ones have.
+//! File systems that a test mounts, and devices over files: real ones, with the gaps that real ones have.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -121,6 +121,37 @@ impl Mounted {
     /// The same file as the file system behind sees it.
     pub fn behind(&self, name: &str) -> PathBuf {
         self.folder.path("behind").join(name)
+    }
+}
+
+/// A block device whose bytes are those of a file.
+#[derive(Debug)]
+pub struct LoopDevice(PathBuf);
+
+impl LoopDevice {
+    /// The device over this file.
+    ///
+    /// # Errors
+    /// As [`Mounted::bindfs`].
+    pub fn over(file: &Path) -> Result<LoopDevice, String> {
+        let output = Command::new("losetup").args(["--find", "--show"]).arg(file).output();
+        let output = output.map_err(|e| format!("losetup: {e}"))?;
+        if !output.status.success() {
+            return Err(format!("losetup: {}", said(&output)));
+        }
+        Ok(LoopDevice(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())))
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        // One that stays is seen by the next who looks; a test's outcome does not depend on it.
+        let _ = Command::new("losetup").arg("--detach").arg(&self.0).output();
     }
 }
 

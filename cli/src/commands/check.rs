@@ -226,7 +226,9 @@ fn text(file: &Path, outcome: &Outcome) -> String {
         amount::rate(o.bytes, outcome.seconds)
     );
     match o.first_unordered_record {
-        Some(first) => out += &format!("NOT IN ORDER: {} records, the first is record {first}, from 0\n", o.unordered),
+        Some(first) => {
+            out += &format!("NOT IN ORDER: {} records, the first is record {first}, counted from 0\n", o.unordered)
+        }
         None => out += "in order\n",
     }
     if o.trailing_bytes > 0 {

@@ -165,7 +165,8 @@ struct Loaded {
 
 fn load(machine: &Machine, path: &Path) -> Result<Loaded> {
     let bad = |why: &str| Error::new(ErrorKind::InvalidInput, "save", format!("{}: {why}", path.display()));
-    let name = path.file_name().and_then(|n| n.to_str()).ok_or_else(|| bad("its name is not UTF-8"))?;
+    let name = path.file_name().ok_or_else(|| bad("it is a directory, which no region can be"))?;
+    let name = name.to_str().ok_or_else(|| bad("its name is not UTF-8"))?;
     let ssd = open_to_read(path)?;
     let len = ssd.len()?;
     let bytes = usize::try_from(len).map_err(|_| bad("it is larger than memory"))?;

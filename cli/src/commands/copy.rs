@@ -24,7 +24,8 @@ use crate::{amount, usage};
 const PIECE: u64 = 32 << 20;
 const IN_FLIGHT: u64 = 2;
 
-/// A file appears under its name when it is complete and synced. Where one end is memory that is smaller than the other,
+/// A file appears under its name when it is complete and synced; holes of the source are written as zeros. `-` is a file's
+/// name, not a stream's. Where one end is memory that is smaller than the other,
 /// the bytes go through it round and round: a test of bandwidth.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -239,7 +239,7 @@ impl Draft {
             let Some((folder, name)) = &self.place else { break };
             match folder.stat_of(name) {
                 Err(Errno::NOENT) => {
-                    rustix::fs::fchmod(self.fd(), self.mode).map_err(|e| self.failed("set mode of", e))?;
+                    self.take_identity()?;
                     self.sync()?;
                     match self.name_it(Over::Nothing) {
                         // Somebody was quicker: what is there now is replaced.
@@ -269,12 +269,7 @@ impl Draft {
     /// taken over, and nothing is written into it. What is kept is the identity of the file that was there in the
     /// beginning, if there was one. `None` where the name must be looked at again.
     fn displace(&mut self, len: u64) -> Result<Option<Published>> {
-        match &self.there {
-            Some(there) => {
-                _ = identity::take_over(there.as_fd(), self.fd()).map_err(|e| self.failed("take over", e))?
-            }
-            None => rustix::fs::fchmod(self.fd(), self.mode).map_err(|e| self.failed("set mode of", e))?,
-        }
+        self.take_identity()?;
         self.sync()?;
         match self.name_it(Over::File) {
             Ok(()) => self.named(Published::Replaced).map(Some),
@@ -284,6 +279,15 @@ impl Draft {
             }
             Err(e) => self.get_name(e, len).map(|()| None),
         }
+    }
+
+    /// Whoever could not read the file that was there in the beginning cannot read this one, wherever that one is by now.
+    fn take_identity(&self) -> Result<()> {
+        match &self.there {
+            Some(there) => identity::take_over(there.as_fd(), self.fd()).map(drop),
+            None => rustix::fs::fchmod(self.fd(), self.mode),
+        }
+        .map_err(|e| self.failed("set owner and mode of", e))
     }
 
     /// Takes the place of the file that had the name in the beginning and has it now; `None` where it must be looked at again.

@@ -169,11 +169,9 @@ impl FilePlace {
             return Ok(true);
         }
         let len = u64::try_from(stat.st_size).unwrap_or(0);
-        let has = |at: u64| {
-            let there = retry_on_intr(|| rustix::io::pread(&self.cached, &mut [0u8; 1], at));
-            there.map(|bytes| bytes > 0).map_err(|e| self.error("read", e).offset(at))
-        };
-        Ok(!has(len)? && len.checked_sub(1).map_or(Ok(true), has)?)
+        let has = |at: u64| retry_on_intr(|| rustix::io::pread(&self.cached, &mut [0u8; 1], at)).map(|bytes| bytes > 0);
+        // A file that refuses to be read there (some of /sys do) is not one whose length is known; reading it tells more.
+        Ok(has(len) == Ok(false) && len.checked_sub(1).is_none_or(|last| has(last) == Ok(true)))
     }
 
     fn error(&self, operation: &'static str, e: Errno) -> Error {

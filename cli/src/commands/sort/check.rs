@@ -60,7 +60,7 @@ fn tell(name: &[u8], rule: &Rule, disorder: &Disorder) {
             message.extend_from_slice(&disorder.bytes);
         }
         Rule::Records { .. } | Rule::Numbers { .. } => {
-            message.extend_from_slice(format!(": disorder at record {}, from 0", disorder.record).as_bytes());
+            message.extend_from_slice(format!(": disorder at record {}, counted from 0", disorder.record).as_bytes());
         }
     }
     message.push(end);

@@ -71,7 +71,7 @@ fn what_comes_and_goes_meanwhile() {
             let draft = replacing(&path);
             fs::remove_file(&path).unwrap();
             assert_eq!(publish(draft).unwrap(), Published::New, "named {named}");
-            assert_eq!(text(&path), "new bytes");
+            assert_eq!((mode(&path), text(&path)), (0o640, "new bytes".into()), "that of the one that went");
 
             let path = scene.put("other", 0o640);
             let draft = replacing(&path);
