@@ -9,8 +9,9 @@ pub(crate) use shuttle::sync::{Condvar, Mutex, MutexGuard, atomic};
 
 pub(crate) use std::sync::{Arc, PoisonError, Weak};
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
+
+use datapipes_core::guard::{self, Foreign};
 
 /// Locks. What these locks guard is whole whenever foreign code runs, so a poisoned one is taken as it is.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -21,9 +22,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Its panic is no concern of whoever happens to wake it.
 pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     for waker in wakers {
-        // What the panic carries is dropped by nobody: that may panic, too.
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
-            std::mem::forget(panic);
-        }
+        // It is counted for the whole process (`guard::panics`): there is nobody else to tell.
+        let _ = guard::call(Foreign::Waker, || waker.wake());
     }
 }

@@ -243,11 +243,13 @@ fn pinned_bytes_stay_while_the_file_and_the_cache_change() {
 #[test]
 fn what_is_invalidated_comes_from_the_device_again() {
     let of = over(Policy::default());
-    for i in 0..20 {
+    // Four sectors, which are too few for the whole page to be read: whether five are depends on what a page costs.
+    for i in 0..16 {
         of.read(i * 128, 128);
     }
     of.fine.invalidate(300..301);
-    assert!(of.read(256, 128) && !of.read(0, 256) && !of.read(384, 128));
+    let asked = [(256, 128), (0, 256), (384, 128)].map(|(offset, len)| of.read(offset, len));
+    assert_eq!(asked, [true, false, false], "{:#?}", of.fine.metrics());
     of.fine.invalidate(0..0);
     assert!(!of.read(0, 128));
     #[allow(clippy::reversed_empty_ranges)]

@@ -50,6 +50,26 @@ fn many_files_need_few_descriptors() {
 }
 
 #[test]
+fn compressed_runs_need_few_descriptors() {
+    let folder = folder();
+    let script =
+        "printf '#!/bin/sh\nexec cat\n' > program; chmod +x program; seq 3000000 | tac > input; sort input > expected";
+    good(&folder, script);
+    for (limit, options) in [(32, ""), (64, "--batch-size=2"), (64, "-u")] {
+        let line =
+            format!("ulimit -n {limit}; $D sort {options} -S 16M --compress-program=./program -T . --json input -o o");
+        let report = good(&folder, &format!("{line} && cmp o expected >&2"));
+        assert!(json(&report)["runs"].as_u64() > Some(20), "{report}");
+    }
+    // Each merge of two makes a run, and all wait for the next pass.
+    for i in 0..200 {
+        fs::write(folder.path(&format!("s{i:03}")), format!("{i:03}\nx{i:03}\n")).unwrap();
+    }
+    let line = "ulimit -n 48; $D sort -m --batch-size=2 --compress-program=./program -T . s* -o o";
+    good(&folder, &format!("{line}; sort s* | cmp - o"));
+}
+
+#[test]
 fn named_pipes_that_are_written_one_after_the_other() {
     let folder = folder();
     good(&folder, "mkfifo one two; seq 300000 > numbers; sort numbers numbers > expected");

@@ -17,6 +17,7 @@ mod blocks;
 mod budget;
 mod checksum;
 mod control;
+mod descriptors;
 mod entry;
 mod form;
 mod gather;

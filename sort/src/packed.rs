@@ -6,33 +6,61 @@
 //! ```
 //! The program is started without a shell and with no argument but `-d`. It can be read from its beginning only, so one
 //! thread merges such runs.
+//!
+//! A run has a file of its own, for the program writes to its end and reads to it. Where descriptors become few, it is moved to
+//! the folder's *shelf*, one file for all of them, and back into a file of its own when it is merged.
 
 use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, copy};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
 use crc32fast::Hasher;
 use datapipes_core::{Error, ErrorKind, Result, Ssd, StagePlace};
+use rustix::fs::FallocateFlags;
 
 use crate::blocks::StreamOut;
+use crate::descriptors;
 use crate::report::{Movements, Role};
 
 /// More such runs are not merged at once, because each needs a process.
 pub(crate) const MAX_PROGRAMS: usize = 16;
+/// Runs keep files of their own while so many descriptors are left: what a merge of that many programs opens, and some more.
+const ENOUGH: usize = 4 * MAX_PROGRAMS;
 
 /// The program, and where its output goes.
 pub(crate) struct Packer {
     program: PathBuf,
-    folders: Vec<PathBuf>,
+    folders: Vec<Folder>,
     turn: AtomicUsize,
+}
+
+/// Where runs go.
+struct Folder {
+    path: PathBuf,
+    /// Opened when it is needed.
+    shelf: Mutex<Option<File>>,
+}
+
+/// Where the bytes of a compressed run are.
+#[derive(Debug)]
+enum Kept {
+    File(File),
+    /// On the shelf of a folder.
+    Shelf {
+        folder: usize,
+        at: u64,
+        len: u64,
+    },
 }
 
 /// A run that was compressed.
 #[derive(Debug)]
 pub(crate) struct Packed {
-    file: File,
+    kept: Kept,
     /// Bytes of its records.
     pub(crate) len: u64,
     sum: u32,
@@ -44,7 +72,52 @@ pub(crate) struct Packed {
 pub(crate) struct Packing<'a> {
     child: Child,
     file: File,
-    program: &'a Path,
+    packer: &'a Packer,
+    folder: usize,
+}
+
+/// A file without a name.
+fn scratch(folder: &Path) -> Result<File> {
+    let scratch = Ssd::scratch_in(folder)?;
+    let fd = scratch.file().cached_fd().try_clone_to_owned();
+    fd.map(File::from).map_err(|e| Error::io("duplicate", &e, "a run"))
+}
+
+impl Folder {
+    /// Moves what a file has to the shelf.
+    fn put(&self, file: &mut File) -> Result<(u64, u64)> {
+        let fail = |e: std::io::Error| Error::io("move", &e, format!("a compressed run in {}", self.path.display()));
+        let mut shelf = self.shelf.lock().unwrap_or_else(PoisonError::into_inner);
+        let shelf = match &mut *shelf {
+            Some(shelf) => shelf,
+            none => none.insert(scratch(&self.path)?),
+        };
+        let at = shelf.seek(SeekFrom::End(0)).map_err(fail)?;
+        let len = file.metadata().map_err(fail)?.len();
+        file.rewind().map_err(fail)?;
+        same(copy(file, shelf).map_err(fail)?, len)?;
+        Ok((at, len))
+    }
+
+    /// Moves bytes of the shelf to a file of their own.
+    fn take(&self, at: u64, len: u64) -> Result<File> {
+        let fail = |e: std::io::Error| Error::io("move", &e, format!("a compressed run in {}", self.path.display()));
+        let mut shelf = self.shelf.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(shelf) = &mut *shelf else { return Err(fail(std::io::ErrorKind::NotFound.into())) };
+        let mut file = scratch(&self.path)?;
+        shelf.seek(SeekFrom::Start(at)).map_err(fail)?;
+        same(copy(&mut shelf.take(len), &mut file).map_err(fail)?, len)?;
+        // Where there are no holes, the room comes back when the sort ends.
+        let _ = rustix::fs::fallocate(&*shelf, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, len.max(1));
+        Ok(file)
+    }
+}
+
+fn same(moved: u64, len: u64) -> Result<()> {
+    if moved == len {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Corrupt, "move", format!("a compressed run of {len} bytes: {moved} were moved")))
 }
 
 impl Packer {
@@ -53,7 +126,8 @@ impl Packer {
     /// # Errors
     /// `InvalidInput` where there is no folder among them.
     pub(crate) fn new(program: PathBuf, places: &[StagePlace]) -> Result<Packer> {
-        let folders: Vec<PathBuf> = places.iter().filter_map(StagePlace::as_folder).map(Path::to_path_buf).collect();
+        let folder = |path: &Path| Folder { path: path.to_path_buf(), shelf: Mutex::new(None) };
+        let folders: Vec<Folder> = places.iter().filter_map(StagePlace::as_folder).map(folder).collect();
         if folders.is_empty() {
             let context = format!("{}: what it compresses needs a folder", program.display());
             return Err(Error::new(ErrorKind::InvalidInput, "compress", context).advice("name a folder by -T"));
@@ -63,10 +137,9 @@ impl Packer {
 
     /// Starts the program; what is written to the stream is compressed.
     pub(crate) fn start<'a>(&'a self, movements: &'a Movements) -> Result<(Packing<'a>, StreamOut<'a>)> {
-        let folder = &self.folders[self.turn.fetch_add(1, Relaxed) % self.folders.len()];
-        let scratch = Ssd::scratch_in(folder)?;
-        let copy = |fd: &dyn AsFd| fd.as_fd().try_clone_to_owned().map_err(|e| Error::io("duplicate", &e, "a run"));
-        let (file, output) = (copy(&scratch.file().cached_fd())?, copy(&scratch.file().cached_fd())?);
+        let folder = self.turn.fetch_add(1, Relaxed) % self.folders.len();
+        let file = scratch(&self.folders[folder].path)?;
+        let output = file.as_fd().try_clone_to_owned().map_err(|e| Error::io("duplicate", &e, "a run"))?;
         let mut command = Command::new(&self.program);
         let child = command.stdin(Stdio::piped()).stdout(Stdio::from(output)).spawn();
         let mut child = child.map_err(|e| cannot_start(&self.program, &e))?;
@@ -74,14 +147,17 @@ impl Packer {
             return Err(Error::new(ErrorKind::System, "compress", "the program has no standard input"));
         };
         let stream = StreamOut::summed(self.program.clone(), File::from(OwnedFd::from(stdin)), Role::Spill, movements);
-        Ok((Packing { child, file: File::from(file), program: &self.program }, stream))
+        Ok((Packing { child, file, packer: self, folder }, stream))
     }
 
     /// Starts the program to decompress a run.
     pub(crate) fn open(&self, run: Packed) -> Result<Unpacking> {
-        let Packed { file, len, sum, .. } = run;
-        rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0))
-            .map_err(|e| Error::os("read", e.raw_os_error(), "a compressed run"))?;
+        let Packed { kept, len, sum, .. } = run;
+        let mut file = match kept {
+            Kept::File(file) => file,
+            Kept::Shelf { folder, at, len } => self.folders[folder].take(at, len)?,
+        };
+        file.rewind().map_err(|e| Error::io("read", &e, "a compressed run"))?;
         let mut command = Command::new(&self.program);
         let child = command.arg("-d").stdin(Stdio::from(file)).stdout(Stdio::piped()).spawn();
         let mut child = child.map_err(|e| cannot_start(&self.program, &e))?;
@@ -106,16 +182,23 @@ fn ended_badly(program: &Path, decompressing: bool) -> Error {
 impl Packing<'_> {
     /// Waits for the program. `written` is how writing to it went, with the bytes and their sum.
     pub(crate) fn finish(mut self, written: Result<(u64, u32)>, longest: usize) -> Result<Packed> {
-        let status = self.child.wait().map_err(|e| Error::io("wait for", &e, self.program.display().to_string()))?;
+        let program = &self.packer.program;
+        let status = self.child.wait().map_err(|e| Error::io("wait for", &e, program.display().to_string()))?;
         let (len, sum) = match written {
             // That nobody reads any more is the program's fault, and not that of whoever reads our output.
-            Err(e) if e.raw_os_error() == Some(libc::EPIPE) => return Err(ended_badly(self.program, false)),
+            Err(e) if e.raw_os_error() == Some(libc::EPIPE) => return Err(ended_badly(program, false)),
             other => other?,
         };
         if !status.success() {
-            return Err(ended_badly(self.program, false));
+            return Err(ended_badly(program, false));
         }
-        Ok(Packed { file: self.file, len, sum, longest })
+        let kept = if descriptors::left() < ENOUGH {
+            let (at, len) = self.packer.folders[self.folder].put(&mut self.file)?;
+            Kept::Shelf { folder: self.folder, at, len }
+        } else {
+            Kept::File(self.file)
+        };
+        Ok(Packed { kept, len, sum, longest })
     }
 }
 

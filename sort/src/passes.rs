@@ -9,6 +9,7 @@ use std::time::Instant;
 use datapipes_core::Result;
 
 use crate::blocks::{Blocks, Target};
+use crate::descriptors;
 use crate::input::{Input, Opened};
 use crate::job::{Engine, Work};
 use crate::kept::SHORT_RECORD;
@@ -179,7 +180,8 @@ impl<L: Layout> Passes<'_, L> {
         if sorted.iter().all(|s| matches!(s, Sorted::Run(_))) {
             return most.min(self.merger.fan_in());
         }
-        let most = most.min(descriptors_left());
+        // Each has at most three descriptors, and falls back to one.
+        let most = most.min(descriptors::left());
         if chosen < 2 && sorted.iter().any(|s| matches!(s, Sorted::Packed(_))) {
             return most.clamp(2, MAX_PROGRAMS);
         }
@@ -313,12 +315,4 @@ impl Sorted {
             Sorted::Packed(_) | Sorted::Input(_) => None,
         }
     }
-}
-
-/// How many inputs can be open at once: each has at most three descriptors, and falls back to one.
-fn descriptors_left() -> usize {
-    const OTHERS: usize = 16;
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-    let open = std::fs::read_dir("/proc/self/fd").map_or(OTHERS, |entries| entries.count());
-    usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(open + OTHERS)
 }
