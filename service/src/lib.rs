@@ -29,8 +29,9 @@
 //!   not begun, however long they were to be. (A connection ends when its last descriptor is closed, so a process that forks
 //!   hands it on.)
 //! * Memory, descriptors, pipes, transfers and connections are limited by client, memory and connections by user, too
-//!   ([`Limits`](server::Limits)). Not limited: space on disks, which the kernel charges to a file's owner, and the processor
-//!   time of requests, for which each client has one thread of the service.
+//!   ([`Limits`](server::Limits)). Requests take their time from one thread for each
+//!   client, so many in a second; transfers are scheduled by class and pipe. Not limited: space on disks, which the kernel charges
+//!   to a file's owner.
 //! * One client cannot name another's pipes, and bytes of one never pass through memory of another. Clients share the devices
 //!   and the memory bandwidth, by class, and what the limits leave them.
 //! * What a client writes into memory that is being read ends up in the target in any mixture; nobody else is concerned.

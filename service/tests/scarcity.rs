@@ -45,13 +45,14 @@ fn a_client_for_whom_there_is_no_thread_hears_so_and_keeps_no_place() {
 fn limits_of_nothing_are_refused_when_it_starts() {
     let dir = Dir::new();
     type Change = fn(&mut Limits);
-    let changes: [Change; 6] = [
+    let changes: [Change; 7] = [
         |limits| limits.clients = 0,
         |limits| limits.clients_per_uid = 0,
         |limits| limits.pipes = 0,
         |limits| limits.transfers = 0,
         |limits| limits.descriptors = 0,
         |limits| limits.hello_ms = 0,
+        |limits| limits.requests_per_s = 0,
     ];
     for change in changes {
         let mut limits = Limits::default();
@@ -65,6 +66,33 @@ fn limits_of_nothing_are_refused_when_it_starts() {
     let output = command.args(["--pipes", "0", "--socket"]).arg(dir.0.join("s")).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("pipes: 0"));
+}
+
+/// Who asks without end is served at a pace, and concerns nobody: neither other clients, nor the end of the service.
+#[test]
+fn who_asks_too_often_waits() {
+    let service = Service::start(&["--requests", "50"]);
+    let (greedy, other) = (service.client(), service.client());
+    let begun = std::time::Instant::now();
+    for _ in 0..110 {
+        greedy.status().unwrap();
+    }
+    // Fifty at once, the hello is not counted, and then fifty a second.
+    assert!(begun.elapsed() > Duration::from_millis(1150), "{:?}", begun.elapsed());
+    other.status().unwrap();
+    // What it asked for and has no turn yet is not carried out for one who left; and the end does not wait for turns.
+    let flood = || {
+        let raw = Raw::hello(&service.socket);
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        while rustix::net::send(&raw.0, br#"{"ask":"status"}"#, flags).is_ok() {}
+        raw
+    };
+    drop(flood());
+    service.until("the one that left is gone", |now| now.connected == 3);
+    let _stays = flood();
+    service.signal(libc::SIGTERM);
+    let (status, log) = service.end_within(Duration::from_secs(60));
+    assert!(status.success(), "{log}");
 }
 
 #[test]

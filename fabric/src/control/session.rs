@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use datapipes_core::process::Owner;
 use datapipes_core::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -49,6 +50,8 @@ pub enum Program {
 pub struct Device(pub Party);
 
 /// A controller of one's own, as a process, and what it is asked for. When the session ends, so do its devices.
+///
+/// It belongs to the process that started it: in a child made by `fork` its calls fail (`Forked`), and dropping it there ends nothing.
 pub struct Session {
     socket: Arc<OwnedFd>,
     controller: Child,
@@ -61,6 +64,7 @@ pub struct Session {
     copies: Copies,
     /// Answers that nobody waits for any more.
     late: usize,
+    owner: Owner,
 }
 
 impl Session {
@@ -86,8 +90,8 @@ impl Session {
         let ports = Ports::of_application(Arc::new(move || lives(watched.as_fd())));
         let (events, settled, buffer) = (Events::default(), BTreeSet::new(), vec![0; PACKET_BYTES + 1]);
         let (patience, late) = (Patience::up_to(ANSWER), 0);
-        let mut session =
-            Session { socket, controller, ports, events, settled, buffer, patience, copies: Copies::default(), late };
+        let (copies, owner) = (Copies::default(), Owner::here());
+        let mut session = Session { socket, controller, ports, events, settled, buffer, patience, copies, late, owner };
         let missing = "begin its `main` with `datapipes_fabric::process::enter`";
         session.status().map_err(|e| e.within(format!("{} as controller", path.display())).advice(missing))?;
         Ok(session)
@@ -413,6 +417,7 @@ impl Session {
     }
 
     fn send(&mut self, ask: &Ask, fds: &[BorrowedFd<'_>], until: Instant) -> Result<()> {
+        self.owner.check("ask")?;
         loop {
             match packet::send(self.socket.as_fd(), ask, fds) {
                 Err(e) if e.kind() == ErrorKind::Busy => self.pause(until, PollFlags::OUT, "room for a packet")?,
@@ -452,6 +457,7 @@ impl Session {
 
     /// One packet, if one is there: an answer, or something that was done.
     fn take_one(&mut self) -> Result<Option<Option<Answer>>> {
+        self.owner.check("receive")?;
         self.confirm();
         let arrived = packet::receive::<Tell>(self.socket.as_fd(), &mut self.buffer, true)?;
         let (tell, fds) = match arrived {
@@ -493,6 +499,9 @@ impl Session {
 impl Drop for Session {
     /// Ends the controller, which ends its devices: an orderly end is waited for, one that does not come is made.
     fn drop(&mut self) {
+        if !self.owner.is_here() {
+            return;
+        }
         // The controller ends when nobody can speak to it any more; its devices are ended by it before.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         if !self.has_ended_within(END) {

@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::OnceLock;
 
+use datapipes_core::process::Owner;
 use datapipes_core::{Error, ErrorKind, Result};
 
 use super::{Back, Inlet, Outlet, Returned};
@@ -14,7 +15,8 @@ use crate::sync::{Mutex, lock};
 
 /// The end that sends.
 ///
-/// A reply that tells a failure is returned by the next call, once.
+/// A reply that tells a failure is returned by the next call, once. The end belongs to the process that took it: in a child made by
+/// `fork` its calls fail (`Forked`), and dropping it there tells the other side nothing.
 pub struct Sender {
     outlet: Box<dyn Outlet>,
     patience: Patience,
@@ -24,13 +26,22 @@ pub struct Sender {
     relaying: bool,
     blocks: u64,
     bytes: u64,
+    owner: Owner,
 }
 
 impl Sender {
     /// An end over a transport.
     pub fn new(outlet: Box<dyn Outlet>) -> Sender {
-        let patience = Patience::default();
-        Sender { outlet, patience, replies: VecDeque::new(), failure: None, relaying: false, blocks: 0, bytes: 0 }
+        Sender {
+            outlet,
+            patience: Patience::default(),
+            replies: VecDeque::new(),
+            failure: None,
+            relaying: false,
+            blocks: 0,
+            bytes: 0,
+            owner: Owner::here(),
+        }
     }
 
     /// How long calls wait for credits and replies.
@@ -115,6 +126,7 @@ impl Sender {
     /// # Errors
     /// As [`grant`](Self::grant), and the first failure that a reply told.
     pub fn drain(&mut self) -> Result<Reply> {
+        self.owner.check("wait for replies")?;
         let mut last = Reply::DONE;
         while self.outlet.outstanding() > 0 {
             let returned = self.outlet.await_reply(self.patience)?;
@@ -133,6 +145,7 @@ impl Sender {
     /// # Errors
     /// `InvalidInput` where nothing is under way; as [`grant`](Self::grant).
     pub fn reply(&mut self) -> Result<Returned> {
+        self.owner.check("wait for a reply")?;
         if let Some(returned) = self.replies.pop_front() {
             return Ok(returned);
         }
@@ -147,6 +160,7 @@ impl Sender {
     /// # Errors
     /// The failure that a reply told; what ended the channel.
     pub fn poll(&mut self) -> Result<()> {
+        self.owner.check("send")?;
         while let Some(returned) = self.outlet.poll_reply()? {
             self.note(returned);
         }
@@ -171,6 +185,7 @@ impl Sender {
     }
 
     fn push(&mut self, slot: u32, len: usize, head: Head) -> Result<()> {
+        self.owner.check("send")?;
         self.outlet.push(slot, len, head, self.patience)?;
         self.count(len);
         Ok(())
@@ -222,7 +237,9 @@ impl Sender {
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        self.outlet.close();
+        if self.owner.is_here() {
+            self.outlet.close();
+        }
     }
 }
 
@@ -267,16 +284,17 @@ impl Drop for Grant<'_> {
     }
 }
 
-/// The end that receives.
+/// The end that receives. It belongs to the process that took it, as a [`Sender`] does.
 pub struct Receiver {
     pub(super) inlet: Box<dyn Inlet>,
     patience: Patience,
+    owner: Owner,
 }
 
 impl Receiver {
     /// An end over a transport.
     pub fn new(inlet: Box<dyn Inlet>) -> Receiver {
-        Receiver { inlet, patience: Patience::default() }
+        Receiver { inlet, patience: Patience::default(), owner: Owner::here() }
     }
 
     /// How long calls wait for blocks.
@@ -301,6 +319,7 @@ impl Receiver {
     /// # Errors
     /// As [`Inlet::await_block`].
     pub fn receive(&mut self) -> Result<Block> {
+        self.owner.check("receive")?;
         self.inlet.await_block(self.patience)
     }
 
@@ -309,13 +328,16 @@ impl Receiver {
     /// # Errors
     /// As [`Inlet::poll_block`].
     pub fn try_receive(&mut self) -> Result<Option<Block>> {
+        self.owner.check("receive")?;
         self.inlet.poll_block()
     }
 }
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        self.inlet.close();
+        if self.owner.is_here() {
+            self.inlet.close();
+        }
     }
 }
 
@@ -336,7 +358,8 @@ pub(crate) enum Data {
     Private(Vec<u8>),
 }
 
-/// A block that arrived: its bytes, until it is replied to. Dropped without a reply it is reported as dropped.
+/// A block that arrived: its bytes, until it is replied to. Dropped without a reply it is reported as dropped, but for a child made
+/// by `fork`, whose reply nobody would expect.
 #[must_use = "reply to a block when it is processed"]
 pub struct Block {
     data: Data,
@@ -346,11 +369,12 @@ pub struct Block {
     /// CRC-32 of the bytes, to be looked at before the reply.
     check: Option<u32>,
     back: Option<Back>,
+    owner: Owner,
 }
 
 impl Block {
     pub(crate) fn new(data: Data, len: usize, head: Head, slot: u32, check: Option<u32>, back: Back) -> Block {
-        Block { data, len, head, slot, check, back: Some(back) }
+        Block { data, len, head, slot, check, back: Some(back), owner: Owner::here() }
     }
 
     /// A block in private memory, for transports of other crates. `bytes` has at least `len` bytes.
@@ -403,6 +427,7 @@ impl Block {
     /// # Errors
     /// As [`done`](Self::done).
     pub fn reply(mut self, reply: Reply) -> Result<()> {
+        self.owner.check("reply")?;
         if reply.outcome == Outcome::Done && self.check.is_some_and(|check| crc32fast::hash(&self) != check) {
             self.give_back(Reply { outcome: Outcome::Damaged, word: 0 });
             let what = "a block is not what was sent, after it was processed in place";
@@ -413,7 +438,7 @@ impl Block {
     }
 
     fn give_back(&mut self, reply: Reply) {
-        if let Some(back) = self.back.take() {
+        if let (Some(back), true) = (self.back.take(), self.owner.is_here()) {
             let copy = match &mut self.data {
                 Data::Private(bytes) => Some(std::mem::take(bytes)),
                 Data::Carried(_, copy, _) => copy.take(),

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use datapipes::memory::MemoryRange;
+use datapipes::process::Owner;
 use datapipes::{ConnectFd, Error, ErrorKind, Result, Ssd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -33,6 +34,9 @@ pub fn default_paths() -> Vec<PathBuf> {
 
 /// A connection to a service. Several threads may use it; they take turns. It lives until its last pipe is gone.
 ///
+/// It belongs to the process that connected, with its pipes: in a child made by `fork` they fail (`Forked`), and dropping them there
+/// ends nothing.
+///
 /// ```no_run
 /// use datapipes::{ConnectFd, Span, Ssd};
 /// use datapipes_service::{Client, Place, SharedMemory};
@@ -52,6 +56,7 @@ struct Session {
     limits: Limits,
     /// One request at a time.
     turn: Mutex<()>,
+    owner: Owner,
 }
 
 /// A place that is passed to the service.
@@ -137,7 +142,8 @@ impl Client {
             socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(fail)?;
         connect(&socket, &address).map_err(fail)?;
         let hello = Request::Hello { version: VERSION, name: own_name() };
-        let mut session = Session { socket, path: path.to_path_buf(), limits: Limits::default(), turn: Mutex::new(()) };
+        let (path, turn, owner) = (path.to_path_buf(), Mutex::new(()), Owner::here());
+        let mut session = Session { socket, path, limits: Limits::default(), turn, owner };
         match session.ask(&hello, &[])? {
             (Answer::Hello { limits, .. }, _) => session.limits = limits,
             (other, _) => return Err(session.strange(&other)),
@@ -211,6 +217,7 @@ impl Client {
 
 impl Session {
     fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Answer, Option<OwnedFd>)> {
+        self.owner.check("ask")?;
         let bytes = serde_json::to_vec(request)
             .map_err(|e| Error::new(ErrorKind::InvalidInput, "ask", format!("{}: {e}", self.path.display())))?;
         if bytes.len() > REQUEST_BYTES {

@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use datapipes::descriptor::wire::{Completion, MESSAGE_BYTES, Request};
 use datapipes::memory::{Access, MemoryRange, RawLease};
+use datapipes::process::Owner;
 use datapipes::{Error, ErrorKind, Result, Span};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -35,6 +36,7 @@ pub struct ClientPipe {
     held: Mutex<HashMap<u64, Leases>>,
     /// Taken while `transfer` waited for another.
     early: Mutex<VecDeque<Completion>>,
+    owner: Owner,
 }
 
 impl ClientPipe {
@@ -45,7 +47,8 @@ impl ClientPipe {
         ranges: (Option<MemoryRange>, Option<MemoryRange>),
     ) -> ClientPipe {
         let (held, early) = (Mutex::default(), Mutex::default());
-        ClientPipe { socket, _client: client, route, ranges, next: AtomicU64::new(0), held, early }
+        let (next, owner) = (AtomicU64::new(0), Owner::here());
+        ClientPipe { socket, _client: client, route, ranges, next, held, early, owner }
     }
 
     fn held(&self) -> MutexGuard<'_, HashMap<u64, Leases>> {
@@ -62,6 +65,7 @@ impl ClientPipe {
     /// `Busy` while the descriptor is not writable, or where the bytes are held by somebody else of this process; `OutOfRange`;
     /// `Unavailable` where the service is gone. What starting the transfer meets there comes as its completion.
     pub fn submit(&self, span: Span) -> Result<u64> {
+        self.owner.check("submit")?;
         let source = lease(self.ranges.0.as_ref(), span.source, span.len, Access::Read)?;
         let target = lease(self.ranges.1.as_ref(), span.target, span.len, Access::Write)?;
         let token = self.next.fetch_add(1, Ordering::Relaxed);
@@ -88,6 +92,7 @@ impl ClientPipe {
     /// # Errors
     /// `Unavailable` where the service is gone.
     pub fn complete(&self) -> Result<Option<Completion>> {
+        self.owner.check("complete")?;
         let early = self.early().pop_front();
         match early {
             Some(completion) => Ok(Some(completion)),
@@ -134,6 +139,7 @@ impl ClientPipe {
     /// # Errors
     /// As [`submit`](Self::submit), but it waits for room; the transfer's own error.
     pub fn transfer(&mut self, span: Span) -> Result<()> {
+        self.owner.check("transfer")?;
         // Nobody else submits: what is writable now still is below.
         self.sleep(PollFlags::OUT)?;
         let token = self.submit(span)?;
@@ -160,12 +166,13 @@ impl ClientPipe {
 
     /// Transfers that were submitted and whose completion was not taken.
     pub fn under_way(&self) -> usize {
-        self.held().len()
+        if self.owner.is_here() { self.held().len() } else { 0 }
     }
 }
 
 impl Drop for ClientPipe {
     fn drop(&mut self) {
+        // In a child none is: a completion that it took would be missed by its parent.
         while self.under_way() > 0 {
             if !matches!(self.receive(), Ok(Some(_)))
                 && self.sleep(PollFlags::IN).and_then(|()| self.receive()).is_err()

@@ -32,6 +32,8 @@ pub struct Limits {
     pub promised_bytes_per_s: Option<u64>,
     /// How long a client may take to say hello, in milliseconds.
     pub hello_ms: u64,
+    /// Requests (connecting, a status) of a client in a second, and at once after it asked for nothing. Who asks for more waits.
+    pub requests_per_s: u32,
 }
 
 impl Limits {
@@ -48,6 +50,7 @@ impl Limits {
             all_mapped_bytes: memory_bytes / 2,
             promised_bytes_per_s: None,
             hello_ms: 5000,
+            requests_per_s: 1000,
         }
     }
 
@@ -63,6 +66,7 @@ impl Limits {
             ("transfers", self.transfers as u64),
             ("descriptors", self.descriptors as u64),
             ("hello_ms", self.hello_ms),
+            ("requests_per_s", self.requests_per_s.into()),
         ];
         match needed.into_iter().find(|(_, most)| *most == 0) {
             Some((name, _)) => Err(Error::new(ErrorKind::InvalidInput, "start the service", format!("{name}: 0"))

@@ -20,6 +20,7 @@ mod limits;
 mod listen;
 mod log;
 mod numbers;
+mod pace;
 mod peer;
 mod places;
 mod session;

@@ -26,6 +26,7 @@ use super::account::{Over, SessionFacts, reached};
 use super::farewell::part;
 use super::log::tame;
 use super::numbers::{self, bad};
+use super::pace::Pace;
 use super::places::{Opener, Passed, Place, Role};
 use super::{Shared, stops};
 use crate::packet::{self, Packet};
@@ -47,6 +48,7 @@ pub(super) struct Session {
     bell: Arc<OwnedFd>,
     slots: Vec<Slot>,
     refused: u32,
+    pace: Pace,
 }
 
 /// A pipe, and what it needs.
@@ -81,7 +83,8 @@ enum Due {
 
 impl Session {
     pub(super) fn new(shared: Arc<Shared>, socket: OwnedFd, facts: Arc<SessionFacts>, bell: OwnedFd) -> Session {
-        Session { shared, socket, facts, bell: Arc::new(bell), slots: Vec::new(), refused: 0 }
+        let pace = Pace::new(shared.config.limits.requests_per_s, Instant::now());
+        Session { shared, socket, facts, bell: Arc::new(bell), slots: Vec::new(), refused: 0, pace }
     }
 
     /// Serves the client until it is gone and nothing of it is left.
@@ -173,6 +176,31 @@ impl Session {
         }
     }
 
+    /// Waits until the client may have its next request carried out. What it asks meanwhile stays in its socket.
+    fn rest(&mut self) -> Result<(), End> {
+        let now = Instant::now();
+        let until = now + self.pace.take(now);
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            let timeout = Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: left.subsec_nanos().into(),
+            };
+            // Its hanging up, too, ends the rest: POLLHUP is told without being asked for.
+            let mut fds =
+                [PollFd::new(&self.shared.ending, PollFlags::IN), PollFd::new(&self.socket, PollFlags::empty())];
+            let _ = poll(&mut fds, Some(&timeout));
+            match (fds[0].revents().is_empty(), fds[1].revents().is_empty()) {
+                (true, true) => {}
+                (false, _) => return Err(End::Stops),
+                (true, false) => return Err(End::Quiet),
+            }
+        }
+    }
+
     fn receive(&self, buffer: &mut [u8]) -> Result<Option<Packet>, End> {
         match packet::receive(self.socket.as_fd(), buffer, RecvFlags::DONTWAIT) {
             Ok(packet) if packet.bytes == 0 => Err(End::Quiet),
@@ -256,6 +284,7 @@ impl Session {
             return Ok(());
         }
         let Some(packet) = self.receive(buffer)? else { return Ok(()) };
+        self.rest()?;
         let outcome = match parse(buffer, packet) {
             Ok((Request::Connect(ask), fds)) => self.connect(&ask, fds).map(|(fd, route)| (Answer::pipe(route), fd)),
             Ok((Request::Status, fds)) if fds.is_empty() => self.status().map(|(fd, len)| (Answer::Status { len }, fd)),

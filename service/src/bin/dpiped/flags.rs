@@ -56,6 +56,9 @@ pub(crate) struct Flags {
     /// Milliseconds that a client may take to say hello
     #[arg(long, value_name = "MS")]
     hello_ms: Option<u64>,
+    /// Requests of a client in a second; who asks for more waits
+    #[arg(long, value_name = "N")]
+    requests: Option<u32>,
     /// Seconds that it may take to stop
     #[arg(long, value_name = "S", default_value_t = 60)]
     pub(crate) patience: u64,
@@ -81,6 +84,7 @@ impl Flags {
             all_mapped_bytes: self.all_mapped_bytes.unwrap_or(suits.all_mapped_bytes),
             promised_bytes_per_s: self.promised.or(suits.promised_bytes_per_s),
             hello_ms: self.hello_ms.unwrap_or(suits.hello_ms),
+            requests_per_s: self.requests.unwrap_or(suits.requests_per_s),
         }
     }
 }

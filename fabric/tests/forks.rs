@@ -1,0 +1,60 @@
+//! A session and the ends of channels in a child that was made by `fork`: they are the parent's.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod scene;
+
+use std::cell::RefCell;
+
+use datapipes_core::{ErrorKind, Result};
+use datapipes_fabric::capability::Rights;
+use datapipes_fabric::channel::{Head, Reply, Shape, Trust};
+use datapipes_testkit::child::in_child;
+use scene::*;
+
+#[track_caller]
+fn is_forked<T>(result: Result<T>) {
+    assert_eq!(result.err().map(|e| e.kind()), Some(ErrorKind::Forked));
+}
+
+#[test]
+fn a_child_ends_nothing_and_replies_to_nothing() {
+    let mut session = session();
+    let before = session.status().unwrap();
+    let cap = session.channel(Shape::new(4, 4096)).unwrap();
+    session.activate(cap, "in", Rights::RECEIVE, IN_PLACE).unwrap();
+    session.activate(cap, "out", Rights::SEND, Trust::Copy).unwrap();
+    let mut sender = session.sender("out", LONG).unwrap().with_patience(LONG);
+    let mut receiver = session.receiver("in", LONG).unwrap().with_patience(LONG);
+    let head = |word| Head { words: [word, 0, 0, 0], end: false };
+    sender.send(b"one", head(1)).unwrap();
+    sender.send(b"two", head(2)).unwrap();
+    let block = receiver.receive().unwrap();
+    let all = RefCell::new(Some((session, sender, receiver, block)));
+    in_child(&|| {
+        let (mut session, mut sender, mut receiver, block) = all.take().unwrap();
+        is_forked(session.status());
+        is_forked(session.attend());
+        is_forked(session.channel(Shape::new(4, 4096)));
+        is_forked(session.revoke(cap));
+        is_forked(sender.send(b"theirs", head(9)));
+        is_forked(sender.grant().map(|_| ()));
+        is_forked(sender.reply());
+        is_forked(sender.poll());
+        is_forked(sender.drain());
+        is_forked(receiver.receive().map(|_| ()));
+        is_forked(receiver.try_receive().map(|_| ()));
+        assert_eq!(&block[..], b"one", "memory is a copy, or shared");
+        is_forked(block.reply(Reply::DONE));
+        drop((sender, receiver, session));
+    });
+    let (mut session, mut sender, mut receiver, block) = all.into_inner().unwrap();
+    assert_eq!((sender.outstanding(), &block[..]), (2, &b"one"[..]));
+    block.done().unwrap();
+    let block = receiver.receive().unwrap();
+    assert_eq!((&block[..], block.head().words[0]), (&b"two"[..], 2));
+    block.done().unwrap();
+    assert_eq!(sender.drain().unwrap(), Reply::DONE);
+    drop((sender, receiver));
+    session.revoke(cap).unwrap();
+    nothing_is_left(&mut session, &before);
+}

@@ -1,0 +1,62 @@
+//! A client in a child that was made by `fork`: connection and pipes are the parent's.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod scene;
+
+use std::cell::RefCell;
+
+use datapipes::{Connect, ConnectFd, ErrorKind, Result, Service as Asked, Span};
+use datapipes_service::Place;
+use datapipes_testkit::child::in_child;
+use scene::{MIB, Service, file_of, memory_of, pattern};
+
+#[track_caller]
+fn is_forked<T>(result: Result<T>) {
+    assert_eq!(result.err().map(|e| e.kind()), Some(ErrorKind::Forked));
+}
+
+#[test]
+fn a_child_takes_nothing_of_its_parents_pipes() {
+    let service = Service::start(&[]);
+    let client = service.client();
+    let bytes = pattern(4 * MIB as usize, 3);
+    let (source, target) = (file_of(&bytes), memory_of(&vec![0; bytes.len()]));
+    // So slow that transfers are under way while there is a child.
+    let connect = Connect { service: Asked { at_most: Some(20e6), ..Asked::default() }, ..Connect::default() };
+    let ask = ConnectFd { connect, ..ConnectFd::default() };
+    let pipe = client.connect_pipe(&Place::file(&source), &Place::memory(&target), &ask).unwrap();
+    let mut tokens: Vec<u64> =
+        (0..4).map(|i| pipe.submit(Span { source: i * MIB, target: i * MIB, len: MIB }).unwrap()).collect();
+    let (client, pipe) = (RefCell::new(Some(client)), RefCell::new(Some(pipe)));
+    in_child(&|| {
+        let (client, mut pipe) = (client.take().unwrap(), pipe.take().unwrap());
+        let span = Span { source: 0, target: 0, len: 4096 };
+        is_forked(client.status().map(|_| ()));
+        is_forked(client.connect_pipe(&Place::file(&source), &Place::memory(&target), &ask).map(|_| ()));
+        is_forked(pipe.submit(span));
+        is_forked(pipe.complete());
+        is_forked(pipe.complete_wait());
+        is_forked(pipe.transfer(span));
+        assert_eq!(pipe.under_way(), 0);
+        drop((pipe, client));
+        // Its own is its own.
+        let own = service.client();
+        let target = memory_of(&vec![0; MIB as usize]);
+        let mut pipe = own.connect_pipe(&Place::file(&source), &Place::memory(&target), &ConnectFd::default()).unwrap();
+        pipe.transfer(Span { source: MIB, target: 0, len: MIB }).unwrap();
+        drop(pipe);
+        assert!(target.to_vec().unwrap() == bytes[MIB as usize..2 * MIB as usize]);
+    });
+    let (client, pipe) = (client.into_inner().unwrap(), pipe.into_inner().unwrap());
+    while !tokens.is_empty() {
+        let done = pipe.complete_wait().unwrap();
+        done.result.unwrap();
+        tokens.retain(|token| *token != done.token);
+    }
+    assert_eq!(pipe.under_way(), 0);
+    drop(pipe);
+    assert!(target.to_vec().unwrap() == bytes);
+    // Beside the one that looks: the child's own connection ended with it.
+    service.with(1);
+    client.status().unwrap();
+}
