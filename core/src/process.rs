@@ -106,7 +106,7 @@ fn mark() -> &'static AtomicU64 {
 
 #[cfg(not(miri))]
 fn wiped_page() -> Option<std::ptr::NonNull<AtomicU64>> {
-    let len = rustix::param::page_size();
+    let len = crate::memory::page_size();
     let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
     let page = unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, -1, 0) };

@@ -662,8 +662,14 @@ pub(super) use miri::advise;
 #[cfg(miri)]
 use miri::{bind_pages, map_pages, unmap_pages};
 
-pub(super) fn page_size() -> usize {
-    rustix::param::page_size()
+/// Bytes of a page of this machine.
+///
+/// As the C library knows it, without asking the kernel: a process that was locked down may ask nothing (rustix panics there).
+pub fn page_size() -> usize {
+    // SAFETY: it takes a number and returns one.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    // It cannot fail for this name.
+    usize::try_from(bytes).ok().filter(|bytes| bytes.is_power_of_two()).unwrap_or(4096)
 }
 
 fn next_id() -> u64 {
