@@ -157,12 +157,41 @@ fn what_a_listener_sends_is_written_when_it_closes() {
 }
 
 #[test]
+fn without_verifying_nothing_is_read_again() {
+    let folder = folder();
+    let (input, out) = (folder.path("in"), folder.path("out"));
+    fs::write(&input, bytes(6, 300_000)).unwrap();
+    let report = good(stream(&from_file(&input), "xor=7", &out).arg("--no-verify"));
+    assert!(report["verified"].is_null() && report["runs"][0]["on_disk"].is_null(), "{report}");
+    assert_eq!(report["runs"][0]["due_from"], "sink");
+    let expected: Vec<u8> = bytes(6, 300_000).iter().map(|b| b ^ 7).collect();
+    assert!(fs::read(&out).unwrap() == expected);
+    let text = stream(&from_file(&input), "crc32", &out).arg("--no-verify").output().unwrap();
+    assert!(String::from_utf8_lossy(&text.stdout).contains("the disk was not read"));
+}
+
+#[test]
+fn a_signal_ends_it_before_anything_is_started() {
+    let folder = folder();
+    // So much that applying the functions takes minutes.
+    let mut child = stream("generate:500G", "crc32", &folder.path("out")).stdout(Stdio::null()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let status = child.wait().unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGINT), "{status}");
+    assert!(folder.names().unwrap().is_empty());
+}
+
+#[test]
 fn what_cannot_be_leaves_nothing_and_says_why() {
     let folder = folder();
     let (input, out) = (folder.path("in"), folder.path("out"));
     fs::write(&input, bytes(4, 12_345)).unwrap();
     fs::write(&out, b"what was there before").unwrap();
     let file = from_file(&input);
+    let pipe = folder.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     // Known before anything is started.
     for (from, through, more, why) in [
         (file.as_str(), "sort-u64", "--credits=4", "whole number"),
@@ -173,7 +202,8 @@ fn what_cannot_be_leaves_nothing_and_says_why() {
         (file.as_str(), "crc32", "--credits=0", "credits"),
         (file.as_str(), "crc32", "--blocks=9M", "blocks"),
         ("file:/does/not/exist", "crc32", "--credits=4", "/does/not/exist"),
-        ("file:/", "crc32", "--credits=4", "/"),
+        ("file:/", "crc32", "--credits=4", "a folder"),
+        (&format!("file:{}", pipe.display()), "crc32", "--credits=4", "neither a file"),
         ("tcp:127.0.0.1:1", "crc32", "--credits=4", "127.0.0.1:1"),
         ("ftp:x", "crc32", "--credits=4", "generate:SIZE"),
     ] {
@@ -189,7 +219,7 @@ fn what_cannot_be_leaves_nothing_and_says_why() {
     }
     let error = bad(&mut stream("generate:1K", "crc32", &folder.path("no/such/folder")));
     assert!(error.contains("no/such"), "{error}");
-    assert_eq!(folder.names().unwrap(), ["in", "out"]);
+    assert_eq!(folder.names().unwrap(), ["in", "out", "pipe"]);
     assert_eq!(fs::read(&out).unwrap(), b"what was there before");
 }
 

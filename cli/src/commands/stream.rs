@@ -15,6 +15,7 @@ mod trust;
 mod view;
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use clap::ValueEnum;
 use datapipes::{Error, ErrorKind, Result};
@@ -24,6 +25,7 @@ use serde::Serialize;
 
 use crate::command_line::size;
 use crate::outcome::{Verdict, print, print_json};
+use crate::progress::{self, State};
 use crate::signals::{self, WaitsFor};
 pub(crate) use bodies::functions;
 use one::Run;
@@ -60,6 +62,9 @@ pub(crate) struct Args {
     /// How far receivers trust senders not to write a block again
     #[arg(long, value_enum, default_value_t = Trusts::Copy)]
     trust: Trusts,
+    /// Neither apply the functions to the origin once more nor read the file back: only what the devices counted is compared
+    #[arg(long)]
+    no_verify: bool,
     /// Print JSON: from, through, to, block_bytes, credits, trust, runs, verified
     #[arg(long)]
     json: bool,
@@ -109,6 +114,8 @@ struct Job {
     /// Of the edges, in order: into each transform, and into the sink.
     shapes: Vec<Shape>,
     trust: Trusts,
+    /// Whether the origin is read once more, and the file read back.
+    verifies: bool,
     /// What was sent and what must be on disk, where it can be computed again.
     due: Option<(Sum, Sum)>,
 }
@@ -130,8 +137,8 @@ struct Outcome {
     trust: Trusts,
     /// One for each placement.
     runs: Vec<Run>,
-    /// Whether all of them hold.
-    verified: bool,
+    /// Whether all of them hold; null where nobody looked.
+    verified: Option<bool>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<Verdict> {
@@ -140,7 +147,17 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     // Before anything is started: what is wrong with the input is told at once, and the runs are not held up by it.
     let functions = functions();
     let chain = job.steps.iter().map(|step| functions.function(&step.function, &step.arguments));
-    job.due = job.origin.replay(job.shapes[0].block_bytes, &mut chain.collect::<Result<Vec<_>>>()?)?;
+    let mut chain = chain.collect::<Result<Vec<_>>>()?;
+    if job.verifies {
+        let (done, total) = (AtomicU64::new(0), job.origin.len());
+        let state = || State { phase: "applying", done: done.load(Relaxed), total };
+        job.due = progress::during(progress::wanted(), state, || {
+            job.origin.replay(job.shapes[0].block_bytes, &mut chain, |bytes| {
+                done.store(bytes, Relaxed);
+                signals::check("stream")
+            })
+        })?;
+    }
     let mut runs = Vec::new();
     for placement in args.placement.placements() {
         signals::check("stream")?;
@@ -150,7 +167,8 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
         }
         runs.push(run);
     }
-    let verified = runs.iter().all(|run| run.verified);
+    let is_wrong = runs.iter().any(|run| run.verified == Some(false));
+    let verified = if is_wrong { Some(false) } else { job.verifies.then_some(true) };
     if args.json {
         print_json(&Outcome {
             from: shown(&args.from),
@@ -165,7 +183,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     } else if runs.len() > 1 {
         print(&table::comparison(&runs))?;
     }
-    Ok(if verified { Verdict::Good } else { Verdict::Bad })
+    Ok(if is_wrong { Verdict::Bad } else { Verdict::Good })
 }
 
 fn job(args: &Args) -> Result<Job> {
@@ -173,6 +191,7 @@ fn job(args: &Args) -> Result<Job> {
     if args.blocks == 0 || args.blocks > MOST_BLOCK_BYTES {
         return Err(wrong(format!("blocks of {} bytes, where 1 to {MOST_BLOCK_BYTES} can be", args.blocks)));
     }
+    args.from.check()?;
     let checked = args.trust == Trusts::InPlaceChecked;
     let (mut steps, functions) = (Vec::new(), functions());
     let mut shapes = vec![Shape { checked, ..Shape::new(args.credits, args.blocks as usize) }];
@@ -188,7 +207,7 @@ fn job(args: &Args) -> Result<Job> {
         steps.push(step);
     }
     shapes.iter().try_for_each(Shape::check)?;
-    Ok(Job { origin: args.from.clone(), steps, to: args.to.clone(), shapes, trust: args.trust, due: None })
+    Ok(Job { origin: args.from.clone(), steps, to: args.to.clone(), shapes, trust: args.trust, verifies: !args.no_verify, due: None })
 }
 
 fn step(name: &str) -> Result<Step> {

@@ -50,10 +50,11 @@ pub(super) struct Run {
     /// What `due` is from: "replay" (the functions were applied to the origin once more), "sent" (no function changes bytes),
     /// "sink" (the origin cannot be read again, so the disk is compared with what the sink received).
     pub(super) due_from: &'static str,
-    /// What was read back from the disk.
-    pub(super) on_disk: Sum,
-    /// Whether all of this agrees. The file got its name only then.
-    pub(super) verified: bool,
+    /// What was read back from the disk; null where it was not.
+    pub(super) on_disk: Option<Sum>,
+    /// Whether all of this agrees; null where the disk was not read back and the rest agrees. Where it does not, the file did not
+    /// get its name.
+    pub(super) verified: Option<bool>,
 }
 
 /// What went from one device to the next.
@@ -118,14 +119,16 @@ pub(super) fn run(job: &Job, placement: Placement) -> Result<Run> {
         None if keeps_bytes => (arrived, arrived, "sent"),
         None => (arrived, sunk, "sink"),
     };
-    let mut on_disk = read_back(draft.ssd())?;
+    let mut on_disk = if job.verifies { Some(read_back(draft.ssd())?) } else { None };
+    let is_due = |on_disk: Option<Sum>| on_disk.is_none_or(|sum| sum == due);
     let agrees_with_origin = job.due.is_none_or(|(replayed, _)| replayed == sent);
-    let mut verified = agrees_with_origin && arrived == sent && sunk == due && on_disk == due;
+    let mut agrees = agrees_with_origin && arrived == sent && sunk == due && is_due(on_disk);
     // Where the bytes were copied into the file that was there, what counts is what it has.
-    if verified && files::publish(draft, on_disk.bytes)? {
-        on_disk = read_back(&Ssd::open(&job.to)?)?;
-        verified = on_disk == due;
+    if agrees && files::publish(draft, sunk.bytes)? && job.verifies {
+        on_disk = Some(read_back(&Ssd::open(&job.to)?)?);
+        agrees = is_due(on_disk);
     }
+    let verified = if agrees { job.verifies.then_some(true) } else { Some(false) };
     let seconds = ended_ns.saturating_sub(samples[0].since_ns) as f64 / 1e9;
     let gb_per_s = crate::amount::gb_s(sent.bytes, seconds);
     let placement = chosen;

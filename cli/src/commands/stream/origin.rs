@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::mpsc::{Sender, channel};
@@ -94,9 +94,6 @@ impl Origin {
         match self {
             Origin::File(path) => {
                 let file = File::open(path).map_err(|e| Error::io("open", &e, path.display().to_string()))?;
-                if file.metadata().is_ok_and(|m| m.is_dir()) {
-                    return Err(Error::new(ErrorKind::InvalidInput, "open", format!("{}: a folder", path.display())));
-                }
                 let mode = file.metadata().map_or(FileMode::USUAL, |m| FileMode::like(m.permissions().mode()));
                 // Several placements write the target one after the other.
                 Ok(Opened { descriptor: file.into(), generator: None, mode: mode.and(FileMode::USUAL).and_owner() })
@@ -128,15 +125,41 @@ impl Origin {
         }
     }
 
+    /// Whether it can be an origin, without opening it: a named pipe would wait for its writer.
+    pub(super) fn check(&self) -> Result<()> {
+        let Origin::File(path) = self else { return Ok(()) };
+        let meta = std::fs::metadata(path).map_err(|e| Error::io("open", &e, path.display().to_string()))?;
+        if meta.is_file() || meta.file_type().is_block_device() {
+            return Ok(());
+        }
+        let what = if meta.is_dir() { "a folder" } else { "neither a file nor a block device" };
+        Err(Error::new(ErrorKind::InvalidInput, "open", format!("{}: {what}", path.display()))
+            .advice("send what can be read only once by `tcp:`, or copy it to a file"))
+    }
+
+    /// How many bytes it has; 0 where nobody knows.
+    pub(super) fn len(&self) -> u64 {
+        match self {
+            Origin::Generate(len) => *len,
+            Origin::Tcp(_) => 0,
+            Origin::File(path) => std::fs::metadata(path).map_or(0, |meta| meta.len()),
+        }
+    }
+
     /// What was sent and what must be on disk: the origin is read once more, and the functions are applied to it here, block by
-    /// block. None where it cannot be read again.
-    pub(super) fn replay(&self, block_bytes: usize, chain: &mut [Box<dyn Function>]) -> Result<Option<(Sum, Sum)>> {
+    /// block. None where it cannot be read again. `look` is told of the bytes so far, and may end it.
+    pub(super) fn replay(
+        &self,
+        block_bytes: usize,
+        chain: &mut [Box<dyn Function>],
+        mut look: impl FnMut(u64) -> Result<()>,
+    ) -> Result<Option<(Sum, Sum)>> {
         let (mut sent, mut due) = (Summing::default(), Summing::default());
         let mut buffers = [Vec::new(), Vec::new()];
         let mut pass = |block: &[u8]| -> Result<()> {
             sent.add(block);
             due.add(through(chain, block, &mut buffers)?);
-            Ok(())
+            look(sent.1)
         };
         match self {
             Origin::Tcp(_) => return Ok(None),
@@ -247,13 +270,13 @@ mod tests {
         let functions = super::super::bodies::functions();
         let function = |name| functions.function(name, &serde_json::Value::Null).unwrap();
         let origin = Origin::Generate(100_000);
-        let (sent, due) = origin.replay(4096, &mut []).unwrap().unwrap();
+        let (sent, due) = origin.replay(4096, &mut [], |_| Ok(())).unwrap().unwrap();
         assert_eq!((sent.bytes, sent), (100_000, due));
         let mut there_and_back = [function("sort-u64"), function("lz4-compress"), function("lz4-decompress")];
-        let (again, sorted) = origin.replay(4096, &mut there_and_back).unwrap().unwrap();
+        let (again, sorted) = origin.replay(4096, &mut there_and_back, |_| Ok(())).unwrap().unwrap();
         assert_eq!((again, sorted.bytes), (sent, sent.bytes));
         assert_ne!(sorted.crc32, sent.crc32);
-        let (_, smaller) = origin.replay(4096, &mut [function("lz4")]).unwrap().unwrap();
+        let (_, smaller) = origin.replay(4096, &mut [function("lz4")], |_| Ok(())).unwrap().unwrap();
         assert!(smaller.bytes < sent.bytes, "{smaller:?}");
     }
 }

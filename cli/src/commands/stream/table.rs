@@ -30,12 +30,16 @@ pub(super) fn run(job: &Job, run: &Run) -> String {
         _ => "the same as what reached the sink; what was sent cannot be read again to apply the functions to it",
     };
     text += &format!("  sent {}, {}; ", amount::bytes(run.sent.bytes), crc(run.sent.crc32));
+    let on_disk = |amount: fn(u64) -> String| match run.on_disk {
+        Some(sum) => format!("on disk {}, {}", amount(sum.bytes), crc(sum.crc32)),
+        None => "on disk nobody knows what".to_owned(),
+    };
     text += &match run.verified {
-        true => format!("on disk {}, {}: {against}\n", amount::bytes(run.on_disk.bytes), crc(run.on_disk.crc32)),
-        false => format!(
-            "on disk {} bytes, {}, where {} bytes, {} were due: DIFFERENT, {} was not written\n",
-            run.on_disk.bytes,
-            crc(run.on_disk.crc32),
+        Some(true) => format!("{}: {against}\n", on_disk(amount::bytes)),
+        None => format!("the sink had {}, {}; the disk was not read\n", amount::bytes(run.due.bytes), crc(run.due.crc32)),
+        Some(false) => format!(
+            "{}, where {} bytes, {} were due: DIFFERENT, {} was not written\n",
+            on_disk(|bytes| format!("{bytes} bytes")),
             run.due.bytes,
             crc(run.due.crc32),
             job.to.display()
