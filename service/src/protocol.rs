@@ -9,7 +9,7 @@
 //!  "source":{"kind":"file","fd":0,"direct":1},
 //!  "target":{"kind":"memory","fd":2,"offset":0,"len":1048576},
 //!  "service":{"class":"bulk"},"depth":8,"place":7}
-//! {"ask":"status"}                                     {"answer":"status","len":1234}       and a memfd with the JSON
+//! {"ask":"status"}                                     {"answer":"status","len":1234}       and packets with the JSON
 //! anything else                                        {"answer":"error","kind":1,"errno":null,"text":"..."}
 //! ```
 //!
@@ -30,6 +30,8 @@ pub const VERSION: u32 = 1;
 pub const REQUEST_BYTES: usize = 16 << 10;
 /// Bytes of the longest answer.
 pub const ANSWER_BYTES: usize = 64 << 10;
+/// Bytes of each packet of a status, but for the last one.
+pub const STATUS_PIECE: usize = 32 << 10;
 /// Descriptors of one request, at most.
 pub const MOST_DESCRIPTORS: usize = 4;
 /// Bytes of the longest text within an answer: longer ones are cut.
@@ -121,7 +123,8 @@ pub enum Answer {
         /// The way it takes, with reasons, for people.
         route: String,
     },
-    /// A memfd with so many bytes of JSON, a [`Status`](crate::Status), comes with this.
+    /// So many bytes of JSON, a [`Status`](crate::Status), come after this, in packets of [`STATUS_PIECE`]. They are not in memory
+    /// that is passed: that would be the service's for as long as a client keeps it.
     Status {
         /// Bytes.
         len: u64,

@@ -13,9 +13,10 @@ use std::thread::JoinHandle;
 use datapipes::descriptor::wire::{Completion, MESSAGE_BYTES, Request};
 use datapipes::{ConnectFd, ErrorKind, Pages, Span, Ssd};
 use datapipes_service::{Client, Place, SharedMemory};
+use datapipes_testkit::child::in_child;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create, open};
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendFlags, recvmsg};
 use scene::{MIB, Raw, Service, file_of, memory_of, pattern};
 
 /// A client that goes on and checks every byte until it is told to stop.
@@ -71,6 +72,7 @@ fn opened(path: &std::path::Path, flags: OFlags) -> OwnedFd {
 const MEMORY_TO_MEMORY: &[u8] =
     br#"{"ask":"connect","source":{"kind":"memory","fd":0},"target":{"kind":"memory","fd":1}}"#;
 const FILE_TO_MEMORY: &[u8] = br#"{"ask":"connect","source":{"kind":"file","fd":0},"target":{"kind":"memory","fd":1}}"#;
+const MEMORY_TO_TWO: &[u8] = br#"{"ask":"connect","source":{"kind":"memory","fd":0},"target":{"kind":"file","fd":1,"direct":2,"access":"direct"}}"#;
 const MEMORY_TO_FILE: &[u8] = br#"{"ask":"connect","source":{"kind":"memory","fd":0},"target":{"kind":"file","fd":1}}"#;
 
 #[test]
@@ -105,6 +107,7 @@ fn descriptors_that_do_not_fit_their_role_are_refused_and_closed() {
         ("only to write", say(FILE_TO_MEMORY, &[&file(OFlags::WRONLY), &sealed]), PermissionDenied, "may not be read"),
         ("only to read", say(MEMORY_TO_FILE, &[&sealed, &file(OFlags::RDONLY)]), PermissionDenied, "may not be written"),
         ("appending", say(MEMORY_TO_FILE, &[&sealed, &file(OFlags::WRONLY | OFlags::APPEND)]), PermissionDenied, "O_APPEND"),
+        ("appending past the page cache", say(MEMORY_TO_TWO, &[&sealed, &file(OFlags::WRONLY), &file(OFlags::WRONLY | OFlags::APPEND | OFlags::DIRECT)]), InvalidInput, "not the same"),
         ("of the kernel", say(FILE_TO_MEMORY, &[&opened("/proc/self/maps".as_ref(), OFlags::RDONLY), &sealed]), Unsupported, "--any-filesystem"),
         ("a socket as memory", say(MEMORY_TO_MEMORY, &[&raw.0, &sealed]), InvalidInput, "memfd"),
         ("one missing", say(MEMORY_TO_MEMORY, &[&sealed]), InvalidInput, "descriptor 1 is named"),
@@ -440,6 +443,39 @@ fn limits_are_kept_and_named() {
         assert!(e.is_err_and(|e| e.contains("--descriptors")));
     } else {
         println!("SKIPPED: limits_are_kept_and_named: descriptors: the file system does no direct I/O");
+    }
+}
+
+#[test]
+fn a_status_names_no_pipes_of_other_users_and_keeps_no_memory_of_the_service() {
+    if !rustix::process::getuid().is_root() {
+        return println!(
+            "SKIPPED: a_status_names_no_pipes_of_other_users_and_keeps_no_memory_of_the_service: needs two users"
+        );
+    }
+    let service = Service::start(&["--mode", "666"]);
+    let (client, source) = (service.client(), memory_of(&pattern(MIB as usize, 1)));
+    let mut ask = ConnectFd::default();
+    ask.connect.service.at_most = Some(12_345_678.0);
+    let _pipe = client.connect_pipe(&Place::memory(&source), &Place::memory(&source), &ask).unwrap();
+    assert!(client.status().unwrap().runtime.to_string().contains("12345678"));
+    let folder = service.socket.parent().unwrap();
+    std::fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    in_child(&|| {
+        let nobody = rustix::process::Uid::from_raw(65_534);
+        rustix::thread::set_thread_uid(nobody).unwrap();
+        let status = Client::connect(&service.socket).unwrap().status().unwrap();
+        assert_eq!((status.connected, status.clients.len()), (2, 1));
+        assert!(!status.runtime.to_string().contains("12345678"), "{}", status.runtime);
+    });
+    let raw = Raw::hello(&service.socket);
+    raw.send(br#"{"ask":"status"}"#, &[]).unwrap();
+    let mut buffer = vec![0; 64 << 10];
+    for _ in 0..2 {
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        recvmsg(&raw.0, &mut [std::io::IoSliceMut::new(&mut buffer)], &mut control, RecvFlags::empty()).unwrap();
+        assert_eq!(control.drain().count(), 0, "a descriptor of the service's memory");
     }
 }
 

@@ -207,7 +207,15 @@ fn job(args: &Args) -> Result<Job> {
         steps.push(step);
     }
     shapes.iter().try_for_each(Shape::check)?;
-    Ok(Job { origin: args.from.clone(), steps, to: args.to.clone(), shapes, trust: args.trust, verifies: !args.no_verify, due: None })
+    Ok(Job {
+        origin: args.from.clone(),
+        steps,
+        to: args.to.clone(),
+        shapes,
+        trust: args.trust,
+        verifies: !args.no_verify,
+        due: None,
+    })
 }
 
 fn step(name: &str) -> Result<Step> {

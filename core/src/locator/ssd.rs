@@ -283,7 +283,8 @@ impl Ssd {
         if let Some(direct) = &direct {
             let theirs = rustix::fs::fcntl_getfl(direct).map_err(fail)?;
             let (a, b) = (rustix::fs::fstat(&cached).map_err(fail)?, rustix::fs::fstat(direct).map_err(fail)?);
-            if !theirs.contains(OFlags::DIRECT) || theirs & OFlags::RWMODE != flags & OFlags::RWMODE {
+            let same = OFlags::RWMODE | OFlags::APPEND;
+            if !theirs.contains(OFlags::DIRECT) || theirs & same != flags & same {
                 return Err(bad("has a second descriptor that is not the same with O_DIRECT"));
             }
             if (a.st_dev, a.st_ino) != (b.st_dev, b.st_ino) {

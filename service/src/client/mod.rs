@@ -198,14 +198,7 @@ impl Client {
     /// # Errors
     /// `Unavailable` where it has gone.
     pub fn status(&self) -> Result<Status> {
-        let (len, memory) = match self.0.ask(&Request::Status, &[])? {
-            (Answer::Status { len }, Some(memory)) if len <= STATUS_MOST => (len, memory),
-            (other, _) => return Err(self.0.strange(&other)),
-        };
-        let mut text = vec![0; usize::try_from(len).unwrap_or(0)];
-        let file = std::fs::File::from(memory);
-        std::os::unix::fs::FileExt::read_exact_at(&file, &mut text, 0)
-            .map_err(|e| Error::io("read", &e, "the status of the service"))?;
+        let text = self.0.ask_status()?;
         serde_json::from_slice(&text).map_err(|e| Error::new(ErrorKind::Corrupt, "read", format!("the status: {e}")))
     }
 
@@ -218,13 +211,39 @@ impl Client {
 impl Session {
     fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Answer, Option<OwnedFd>)> {
         self.owner.check("ask")?;
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        self.exchange(request, fds)
+    }
+
+    /// The text of a status, which comes after its answer.
+    fn ask_status(&self) -> Result<Vec<u8>> {
+        self.owner.check("ask")?;
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let len = match self.exchange(&Request::Status, &[])? {
+            (Answer::Status { len }, _) if len <= STATUS_MOST => usize::try_from(len).unwrap_or(0),
+            (other, _) => return Err(self.strange(&other)),
+        };
+        let mut text = vec![0; len];
+        let mut at = 0;
+        while at < len {
+            let Packet { bytes, cut, .. } = self.receive(&mut text[at..])?;
+            if cut {
+                let context = format!("the service at {}: a status longer than it said", self.path.display());
+                return Err(Error::new(ErrorKind::Corrupt, "ask", context));
+            }
+            at += bytes;
+        }
+        Ok(text)
+    }
+
+    /// Sends a request and takes its answer. The caller has the turn.
+    fn exchange(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Answer, Option<OwnedFd>)> {
         let bytes = serde_json::to_vec(request)
             .map_err(|e| Error::new(ErrorKind::InvalidInput, "ask", format!("{}: {e}", self.path.display())))?;
         if bytes.len() > REQUEST_BYTES {
             let context = format!("{} bytes of a request, of {REQUEST_BYTES} at most", bytes.len());
             return Err(Error::new(ErrorKind::InvalidInput, "ask", context));
         }
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         // A service that refused has said why before it hung up: that is still to be read.
         let sent = packet::send(self.socket.as_fd(), &bytes, fds, SendFlags::empty());
         if let Err(e) = sent

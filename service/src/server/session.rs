@@ -9,7 +9,6 @@
 //!
 //! Memory and files of a pipe are let go here, not by the coordinator: unmapping and closing can take long.
 
-use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -18,7 +17,6 @@ use std::time::{Duration, Instant};
 use datapipes::descriptor::GivenPipe;
 use datapipes::{Connect, ConnectFd, Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -30,7 +28,7 @@ use super::pace::Pace;
 use super::places::{Opener, Passed, Place, Role};
 use super::{Shared, stops};
 use crate::packet::{self, Packet};
-use crate::protocol::{Answer, Ask, MOST_DESCRIPTORS, REQUEST_BYTES, Request, VERSION};
+use crate::protocol::{Answer, Ask, MOST_DESCRIPTORS, REQUEST_BYTES, Request, STATUS_PIECE, VERSION};
 use crate::status::{ClientStatus, Status};
 
 /// Descriptors of a pipe beside those passed: its socket and at most two rings.
@@ -73,6 +71,10 @@ enum End {
 /// The end of a client that does not keep to what was agreed.
 fn cut(kind: ErrorKind, why: impl Into<String>) -> End {
     End::Cut(Error::new(kind, "serve", why))
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX), tv_nsec: time.subsec_nanos().into() }
 }
 
 enum Due {
@@ -157,10 +159,7 @@ impl Session {
                 PollFd::new(&self.shared.ending, PollFlags::IN),
             ];
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            let timeout = left.map(|left| Timespec {
-                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-                tv_nsec: left.subsec_nanos().into(),
-            });
+            let timeout = left.map(timespec);
             match poll(&mut fds, timeout.as_ref()) {
                 Ok(0) => return Ok(Due::Nothing),
                 Ok(_) => {}
@@ -185,10 +184,7 @@ impl Session {
             if left.is_zero() {
                 return Ok(());
             }
-            let timeout = Timespec {
-                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-                tv_nsec: left.subsec_nanos().into(),
-            };
+            let timeout = timespec(left);
             // Its hanging up, too, ends the rest: POLLHUP is told without being asked for.
             let mut fds =
                 [PollFd::new(&self.shared.ending, PollFlags::IN), PollFd::new(&self.socket, PollFlags::empty())];
@@ -285,17 +281,49 @@ impl Session {
         }
         let Some(packet) = self.receive(buffer)? else { return Ok(()) };
         self.rest()?;
-        let outcome = match parse(buffer, packet) {
-            Ok((Request::Connect(ask), fds)) => self.connect(&ask, fds).map(|(fd, route)| (Answer::pipe(route), fd)),
-            Ok((Request::Status, fds)) if fds.is_empty() => self.status().map(|(fd, len)| (Answer::Status { len }, fd)),
-            Ok((Request::Status, _)) => Err(bad("a status needs no descriptors")),
-            Ok((Request::Hello { .. }, _)) => Err(bad("a hello was said already")),
-            Err(e) => Err(e),
+        let refusal = match parse(buffer, packet) {
+            Ok((Request::Connect(ask), fds)) => match self.connect(&ask, fds) {
+                Ok((fd, route)) => return self.answer(&Answer::pipe(route), Some(&fd)),
+                Err(e) => e,
+            },
+            Ok((Request::Status, fds)) if fds.is_empty() => match self.status() {
+                Ok(text) => return self.tell(&text),
+                Err(e) => e,
+            },
+            Ok((Request::Status, _)) => bad("a status needs no descriptors"),
+            Ok((Request::Hello { .. }, _)) => bad("a hello was said already"),
+            Err(e) => e,
         };
-        match outcome {
-            Ok((answer, fd)) => self.answer(&answer, Some(&fd)),
-            Err(e) => self.refuse(&e),
+        self.refuse(&refusal)
+    }
+
+    /// Answers by a status, piece by piece as the client reads.
+    fn tell(&self, text: &[u8]) -> Result<(), End> {
+        self.answer(&Answer::Status { len: text.len() as u64 }, None)?;
+        let until = Instant::now() + Duration::from_millis(self.shared.config.limits.hello_ms);
+        for piece in text.chunks(STATUS_PIECE) {
+            loop {
+                match packet::send(self.socket.as_fd(), piece, &[], SendFlags::DONTWAIT) {
+                    Ok(()) => break,
+                    Err(Errno::AGAIN | Errno::NOBUFS) => self.await_room(until)?,
+                    Err(Errno::PIPE | Errno::CONNRESET) => return Err(End::Quiet),
+                    Err(e) => return Err(End::Cut(Error::os("serve", e.raw_os_error(), "sending a status"))),
+                }
+            }
         }
+        Ok(())
+    }
+
+    fn await_room(&self, until: Instant) -> Result<(), End> {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(cut(ErrorKind::InvalidInput, "it does not read its answers"));
+        }
+        let timeout = timespec(left);
+        let mut fds = [PollFd::new(&self.shared.ending, PollFlags::IN), PollFd::new(&self.socket, PollFlags::OUT)];
+        // An interrupted wait is a short one.
+        let _ = poll(&mut fds, Some(&timeout));
+        if fds[0].revents().is_empty() { Ok(()) } else { Err(End::Stops) }
     }
 
     fn connect(&mut self, ask: &Ask, fds: Vec<OwnedFd>) -> Result<(OwnedFd, String)> {
@@ -354,8 +382,8 @@ impl Session {
         Ok((fd, route))
     }
 
-    /// What the service does, in a memfd: a report of many pipes does not fit a packet.
-    fn status(&self) -> Result<(OwnedFd, u64)> {
+    /// What the service does.
+    fn status(&self) -> Result<Vec<u8>> {
         let shared = &self.shared;
         let report = shared.with_runtime(|runtime| Ok(runtime.report()))?;
         let broken = |e: serde_json::Error| Error::new(ErrorKind::System, "report", e.to_string());
@@ -363,6 +391,10 @@ impl Session {
         let sees_all = me == 0 || me == rustix::process::getuid().as_raw();
         let sessions: Vec<_> = shared.sessions().values().cloned().collect();
         let seen = sessions.iter().filter(|other| sees_all || other.peer.uid == me);
+        let mut runtime = serde_json::to_value(&report).map_err(broken)?;
+        if !sees_all {
+            without_flows(&mut runtime);
+        }
         let status = Status {
             pid: std::process::id(),
             up_s: shared.began.elapsed().as_secs(),
@@ -372,14 +404,23 @@ impl Session {
             connected: sessions.len() as u64,
             clients: seen.map(|facts| client_status(facts)).collect(),
             limits: shared.config.limits.clone(),
-            runtime: serde_json::to_value(&report).map_err(broken)?,
+            runtime,
         };
-        let text = serde_json::to_vec(&status).map_err(broken)?;
-        let memory = memfd_create("status", MemfdFlags::CLOEXEC)
-            .map_err(|e| Error::os("report", e.raw_os_error(), "memory for the status"))?;
-        let mut file = std::fs::File::from(memory);
-        file.write_all(&text).map_err(|e| Error::io("report", &e, "memory for the status"))?;
-        Ok((file.into(), text.len() as u64))
+        serde_json::to_vec(&status).map_err(broken)
+    }
+}
+
+/// What each pipe of others asks for and does is nobody's business.
+fn without_flows(value: &mut serde_json::Value) {
+    match value {
+        serde_json::Value::Object(fields) => {
+            fields.iter_mut().for_each(|(name, value)| match name.as_str() {
+                "flows" => *value = serde_json::Value::Array(Vec::new()),
+                _ => without_flows(value),
+            });
+        }
+        serde_json::Value::Array(values) => values.iter_mut().for_each(without_flows),
+        _ => {}
     }
 }
 

@@ -127,6 +127,8 @@ struct Connection {
     pipes: VecDeque<OwnedFd>,
     /// Requests that were not answered yet.
     owed: u32,
+    /// Bytes of a status that are still to come.
+    status_left: usize,
 }
 
 /// Has the conversation that an input stands for, and hangs up.
@@ -175,7 +177,7 @@ impl Talk<'_> {
             return Some(which);
         }
         let socket = self.reach()?;
-        self.open.push(Connection { socket, pipes: VecDeque::new(), owed: 0 });
+        self.open.push(Connection { socket, pipes: VecDeque::new(), owed: 0, status_left: 0 });
         let which = self.open.len() - 1;
         if !self.choices.once_in(16) {
             self.say(which, br#"{"ask":"hello","version":1,"name":"bytes"}"#, &[]);
@@ -225,11 +227,19 @@ impl Talk<'_> {
                 RecvAncillaryMessage::ScmRights(fds) => fds.collect::<Vec<_>>(),
                 _ => Vec::new(),
             });
+            if connection.status_left > 0 {
+                // No answer by itself.
+                connection.status_left = connection.status_left.checked_sub(got.bytes).expect("more than was said");
+                continue;
+            }
             connection.owed = connection.owed.saturating_sub(1);
             let answer: Answer = serde_json::from_slice(&buffer[..got.bytes]).expect("an answer");
             match answer {
                 Answer::Hello { .. } => self.depth.hellos += 1,
-                Answer::Status { .. } => self.depth.statuses += 1,
+                Answer::Status { len } => {
+                    self.depth.statuses += 1;
+                    connection.status_left = len as usize;
+                }
                 Answer::Error { .. } => self.depth.refusals += 1,
                 Answer::Pipe { .. } => {
                     self.depth.pipes += 1;

@@ -36,7 +36,9 @@ pub(super) fn run(job: &Job, run: &Run) -> String {
     };
     text += &match run.verified {
         Some(true) => format!("{}: {against}\n", on_disk(amount::bytes)),
-        None => format!("the sink had {}, {}; the disk was not read\n", amount::bytes(run.due.bytes), crc(run.due.crc32)),
+        None => {
+            format!("the sink had {}, {}; the disk was not read\n", amount::bytes(run.due.bytes), crc(run.due.crc32))
+        }
         Some(false) => format!(
             "{}, where {} bytes, {} were due: DIFFERENT, {} was not written\n",
             on_disk(|bytes| format!("{bytes} bytes")),

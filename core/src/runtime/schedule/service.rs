@@ -69,6 +69,7 @@ impl FromStr for Class {
 
 /// What a pipe asks of the runtime: a class, and optionally a rate to be promised and a rate to stay below.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Service {
     /// How urgent.
     pub class: Class,
