@@ -246,6 +246,42 @@ fn plain_packets_from_another_thread_that_knows_nothing_but_the_descriptor() {
 }
 
 #[test]
+fn whoever_waits_hears_that_the_runtime_is_gone() {
+    scene::bounded("the end of a runtime", || {
+        let machine = Machine::discover();
+        let bytes = pattern(MIB as usize);
+        let (file, target) = (file_of(&bytes), Dram::allocate(bytes.len()).unwrap());
+        for round in 0..20 {
+            let runtime = Runtime::start(&machine).unwrap();
+            let pipe = runtime.connect_fd(&file, &target).unwrap();
+            pipe.submit(Span { source: 0, target: 0, len: MIB }).unwrap();
+            let waits = || {
+                let mut done = 0;
+                loop {
+                    match pipe.complete_wait() {
+                        Ok(completion) => done += usize::from(completion.result.is_ok()),
+                        Err(e) => return (done, e.kind()),
+                    }
+                }
+            };
+            std::thread::scope(|scope| {
+                let waiting = scope.spawn(waits);
+                if round % 2 == 0 {
+                    std::thread::sleep(std::time::Duration::from_millis(5));
+                }
+                drop(runtime);
+                // What was done before is told first.
+                assert_eq!(waiting.join().unwrap(), (1, ErrorKind::Unavailable), "round {round}");
+            });
+            assert_eq!(pipe.complete().unwrap_err().kind(), ErrorKind::Unavailable);
+            assert!(readiness(pipe.as_fd()).contains(PollFlags::IN), "its end is to be read");
+            let late = pipe.submit(Span { source: 0, target: 0, len: MIB });
+            assert!(late.is_err() || pipe.complete().unwrap().unwrap().result.is_err(), "round {round}");
+        }
+    });
+}
+
+#[test]
 fn several_threads_that_come_and_go_take_each_completion() {
     scene::bounded("threads in complete_wait", || {
         let machine = Machine::discover();

@@ -16,7 +16,8 @@ const NAME: &str = ".lock";
 /// How often a folder or a file may be replaced while we look at it.
 const LOOKS: usize = 16;
 
-/// The sole right to write to a folder. The kernel takes it back with the process, whatever happens to that.
+/// The sole right to write to a folder. The kernel takes it back with the process, whatever happens to that, and with the children that
+/// it made by `fork` and that became no other program: they have the open file, too.
 #[derive(Debug)]
 pub(crate) struct Sole {
     file: File,
@@ -97,7 +98,8 @@ fn refusal(folder: &Path, locked: &Path, e: TryLockError) -> Error {
     match e {
         TryLockError::WouldBlock => {
             let why = format!("{}: another writer has it", folder.display());
-            Error::new(ErrorKind::Busy, "lock", why).advice("close the other one, or use another folder")
+            Error::new(ErrorKind::Busy, "lock", why)
+                .advice("close the other one (or end the children that it left by fork), or use another folder")
         }
         TryLockError::Error(e) => Error::io("lock", &e, locked.display().to_string()),
     }

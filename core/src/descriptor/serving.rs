@@ -379,4 +379,10 @@ impl Attended for Serving {
             self.pipe.forget(&*self);
         }
     }
+
+    fn left_alone(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        // The other end hears what was sent to it, and then the end. It fails only where that end is gone already.
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+    }
 }

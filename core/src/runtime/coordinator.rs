@@ -204,6 +204,9 @@ pub(crate) trait Attended: Send + Sync {
 
     /// What was asked for is so. It is not told again unless it asks again.
     fn ready(self: Arc<Self>);
+
+    /// The runtime is gone: nobody looks after it any more.
+    fn left_alone(&self);
 }
 
 impl Coordinator {
@@ -642,7 +645,11 @@ impl Coordinator {
         let entries = std::mem::take(&mut watched.entries);
         watched.others = 0;
         drop(watched);
-        drop(entries);
+        for entry in entries.into_values() {
+            if let Whom::Other(other) = entry.whom {
+                other.left_alone();
+            }
+        }
     }
 
     fn next_time(&self) -> Option<u64> {
