@@ -14,6 +14,7 @@
 //! for pipes that are rings, and it cannot be sent to another process.)
 
 mod given;
+pub mod passing;
 mod room;
 #[cfg(all(test, shuttle))]
 mod schedules;
@@ -141,6 +142,8 @@ fn pair() -> Result<(OwnedFd, OwnedFd)> {
     let (socket, ours) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(os)?;
     // The kernel takes the least it can. With more, a full pipe would stay writable until many requests are unread.
     sockopt::set_socket_send_buffer_size(&socket, REQUESTS_BUFFER).map_err(os)?;
+    // The runtime's threads read there, for all pipes. An older kernel lets descriptors pass.
+    passing::let_pass(&ours, false);
     Ok((socket, ours))
 }
 

@@ -6,6 +6,7 @@
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use datapipes::descriptor::passing;
 use datapipes::{Error, ErrorKind, Result};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, FdFlags};
@@ -63,6 +64,7 @@ impl Listener {
         rustix::process::umask(before);
         bound.map_err(fail)?;
         listen(&socket, BACKLOG).map_err(fail)?;
+        no_descriptors(&socket);
         Ok(Listener { socket, path: Some(path.to_path_buf()), _lock: Some(lock) })
     }
 
@@ -93,7 +95,10 @@ impl Listener {
                 && sockopt::socket_acceptconn(&socket)?)
         };
         match checks() {
-            Ok(true) => Ok(Some(Listener { socket, path: None, _lock: None })),
+            Ok(true) => {
+                no_descriptors(&socket);
+                Ok(Some(Listener { socket, path: None, _lock: None }))
+            }
             Ok(false) => Err(bad("the descriptor is not a listening Unix socket of the type SEQPACKET")),
             Err(e) => {
                 std::mem::forget(socket);
@@ -125,6 +130,11 @@ impl Drop for Listener {
 fn socket() -> Result<OwnedFd> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
         .map_err(|e| Error::os("listen", e.raw_os_error(), "a socket"))
+}
+
+/// Those who come can pass none before they have said hello: the one who opens the door serves all. An older kernel lets them.
+fn no_descriptors(socket: &OwnedFd) {
+    passing::let_pass(socket, false);
 }
 
 fn served(path: &Path) -> Error {

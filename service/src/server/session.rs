@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use datapipes::descriptor::GivenPipe;
+use datapipes::descriptor::{GivenPipe, passing};
 use datapipes::{Connect, ConnectFd, Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -243,6 +243,8 @@ impl Session {
             let fds = packet.fds.len();
             let error = match parse(&buffer, packet) {
                 Ok((Request::Hello { version: VERSION, name }, _)) if fds == 0 => {
+                    // From here on this thread alone reads what comes.
+                    passing::let_pass(&self.socket, true);
                     let name = tame(&name).chars().take(64).collect();
                     *self.facts.name.lock().unwrap_or_else(PoisonError::into_inner) = name;
                     let limits = self.shared.config.limits.clone();
