@@ -100,6 +100,7 @@ fn a_batch_stays_the_parents() {
     in_child(&|| {
         let mut batch = batch.take().unwrap();
         is_forked(batch.next());
+        assert!(batch.try_next().is_none());
         drop(batch);
     });
     let mut batch = batch.into_inner().unwrap();

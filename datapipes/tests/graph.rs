@@ -31,6 +31,26 @@ fn numbers(machine: &Machine, runs: u64) -> Ssd {
 }
 
 #[test]
+fn no_more_threads_compute_than_there_is_to_compute() {
+    let machine = Machine::discover();
+    let runtime = Runtime::start(&machine).unwrap();
+    let highest = AtomicUsize::new(0);
+    let mut graph = Graph::new("few");
+    graph.threads(40_000);
+    let _ = graph.compute("look", |_| {
+        for task in std::fs::read_dir("/proc/self/task").unwrap().filter_map(Result::ok) {
+            let name = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+            let number = name.trim().strip_prefix("dp-graph-").and_then(|number| number.parse().ok());
+            highest.fetch_max(number.unwrap_or(0), Ordering::SeqCst);
+        }
+        Ok(())
+    });
+    runtime.run(&graph, 3).unwrap();
+    // Those of other graphs of this program have as few.
+    assert!(highest.load(Ordering::SeqCst) < 100, "{highest:?}");
+}
+
+#[test]
 fn runs_are_read_sorted_and_written_with_two_buffers() {
     let machine = Machine::discover();
     let runtime = Runtime::start(&machine).unwrap();

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use datapipes_core::process::Owner;
 use datapipes_core::{Error, ErrorKind, Result};
+use rustix::fs::AtFlags;
 
 /// The name of the file that is locked where folders cannot be.
 const NAME: &str = ".lock";
@@ -38,6 +39,19 @@ impl Sole {
 
     fn held(file: File, path: &Path) -> Sole {
         Sole { file, path: path.to_owned(), owner: Owner::here() }
+    }
+
+    /// Removes a file of the folder: of this one, whatever has its name by then (where the file system locks folders).
+    pub(crate) fn remove(&self, path: &Path) -> Result<()> {
+        self.check()?;
+        let locks_folder = self.path.file_name().is_none_or(|name| name != NAME);
+        let removed = match path.file_name() {
+            Some(name) if locks_folder => {
+                rustix::fs::unlinkat(&self.file, name, AtFlags::empty()).map_err(std::io::Error::from)
+            }
+            _ => std::fs::remove_file(path),
+        };
+        removed.map_err(|e| Error::io("remove", &e, path.display().to_string()))
     }
 
     /// Whether the name still leads to what is locked. If not, the folder was moved, and whoever goes on by its name would

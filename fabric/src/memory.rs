@@ -7,20 +7,22 @@
 use std::fmt;
 use std::sync::Arc;
 
+use datapipes_core::process::Owner;
 use datapipes_core::{Error, ErrorKind, Result};
 
 use crate::channel::memory::Mapping;
 
-/// A memory endpoint of this party.
+/// A memory endpoint of this party. It belongs to the process that took it: a child made by `fork` would not hear of a revocation.
 #[derive(Clone)]
 pub struct SharedMemory {
     mapping: Arc<Mapping>,
     writable: bool,
+    owner: Owner,
 }
 
 impl SharedMemory {
     pub(crate) fn new(mapping: Arc<Mapping>, writable: bool) -> SharedMemory {
-        SharedMemory { mapping, writable }
+        SharedMemory { mapping, writable, owner: Owner::here() }
     }
 
     /// The length in bytes.
@@ -60,6 +62,7 @@ impl SharedMemory {
     }
 
     fn check(&self, at: usize, len: usize) -> Result<()> {
+        self.owner.check("use")?;
         if self.mapping.is_apart() {
             return Err(Error::new(ErrorKind::PermissionDenied, "use", "the memory was revoked"));
         }

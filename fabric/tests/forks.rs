@@ -29,6 +29,25 @@ fn a_child_ends_nothing_and_replies_to_nothing() {
     sender.send(b"one", head(1)).unwrap();
     sender.send(b"two", head(2)).unwrap();
     let block = receiver.receive().unwrap();
+    let memory = session.memory(4096).unwrap();
+    session.activate(memory, "memory", Rights::READ.and(Rights::WRITE), Trust::Copy).unwrap();
+    let shared = session.shared_memory("memory", LONG).unwrap();
+    shared.write(0, b"parent").unwrap();
+    let grant = RefCell::new(sender.grant().unwrap());
+    grant.borrow_mut().bytes()[..6].copy_from_slice(b"parent");
+    in_child(&|| {
+        assert!(grant.borrow_mut().bytes().is_empty());
+        is_forked(shared.write(0, b"child!"));
+        is_forked(shared.read(0, &mut [0; 6]));
+    });
+    let mut grant = grant.into_inner();
+    assert_eq!(&grant.bytes()[..6], b"parent");
+    drop(grant);
+    let mut bytes = [0; 6];
+    shared.read(0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"parent");
+    drop(shared);
+    session.revoke(memory).unwrap();
     let all = RefCell::new(Some((session, sender, receiver, block)));
     in_child(&|| {
         let (mut session, mut sender, mut receiver, block) = all.take().unwrap();

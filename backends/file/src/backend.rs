@@ -185,6 +185,13 @@ impl FileBackend {
             (Lane::Direct, Direction::Write) => "past the page cache (but for edges that share a page)",
             (Lane::Cached, _) => "through the page cache",
         };
+        let align = file.offset_align();
+        let how = match lane {
+            Lane::Direct if align > 1 => {
+                format!("{how}; bytes whose offset and address differ modulo {align} are copied once more")
+            }
+            Lane::Direct | Lane::Cached => how,
+        };
         let chosen = if choice.lane == lane { "" } else { "though not preferred: " };
         format!("{where_}, {chosen}{}; {how}", choice.why)
     }

@@ -25,6 +25,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::{Runtime, RuntimePipe};
 use crate::span::Span;
 
+/// The most threads that compute for one graph: each has a stack, and maps of which a process may have some ten thousand.
+const MOST_THREADS: usize = 1024;
+
 /// A stage of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stage(usize);
@@ -195,9 +198,9 @@ impl<'a> Graph<'a> {
         Ok(())
     }
 
-    /// Threads that compute; as many as cores are usable if not said.
+    /// Threads that compute; as many as cores are usable if not said. From 1 to 1024, and no more than there are computations.
     pub fn threads(&mut self, threads: usize) {
-        self.threads = Some(threads.max(1));
+        self.threads = Some(threads.clamp(1, MOST_THREADS));
     }
 }
 

@@ -66,15 +66,18 @@ struct Bench<'g> {
 }
 
 pub(super) fn run(runtime: &Runtime, graph: &Graph<'_>, items: u64) -> Result<GraphReport> {
+    runtime.check("run")?;
     for stage in &graph.stages {
         if let Some(set) = stage.uses.iter().find(|set| graph.sets[**set].count == 0) {
             let context = format!("graph {}: stage {} uses set {set}, which has no buffers", graph.name, stage.name);
             return Err(Error::new(ErrorKind::InvalidInput, "run", context));
         }
     }
-    let computes = graph.stages.iter().any(|stage| matches!(stage.action, Action::Compute(_)));
+    let computing = graph.stages.iter().filter(|stage| matches!(stage.action, Action::Compute(_))).count();
+    let computes = computing > 0;
+    let tasks = usize::try_from(items).unwrap_or(usize::MAX).saturating_mul(computing);
     let cores = runtime.machine().topology().usable_cores().count().max(1);
-    let threads = if computes { graph.threads.unwrap_or(cores) } else { 0 };
+    let threads = graph.threads.unwrap_or(cores).min(tasks);
     let bench = Bench {
         runtime,
         queue: Mutex::new(Tasks::default()),

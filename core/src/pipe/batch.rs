@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use super::queue::{Part, Queue, Sink};
 use super::{Body, Pipe};
 use crate::error::{Error, Result};
+use crate::process::Owner;
 use crate::span::Span;
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -51,17 +52,18 @@ impl Sink for Arrivals {
 /// # }
 /// ```
 ///
-/// A batch that is dropped waits for what it started.
+/// A batch that is dropped waits for what it started. In a child made by `fork` it takes nothing, and `next` says `Forked`.
 pub struct Batch<'a> {
     pipe: &'a Pipe,
     arrivals: Arc<Arrivals>,
     under_way: usize,
+    owner: Owner,
 }
 
 impl Pipe {
     /// An empty batch.
     pub fn batch(&self) -> Batch<'_> {
-        Batch { pipe: self, arrivals: Arc::new(Arrivals::default()), under_way: 0 }
+        Batch { pipe: self, arrivals: Arc::new(Arrivals::default()), under_way: 0, owner: Owner::here() }
     }
 }
 
@@ -70,6 +72,10 @@ impl Batch<'_> {
     /// the route has no queue, they are carried out here, one after the other. Where the iterator panics, what it gave before is
     /// not started, but on a route without a queue, and the batch goes on with what it had.
     pub fn submit(&mut self, transfers: impl IntoIterator<Item = (u64, Span)>) {
+        if !self.owner.is_here() {
+            // A thread of the parent's may hold the lock of what arrived.
+            return;
+        }
         let Body::Queued(queue) = &self.pipe.body else {
             for (tag, span) in transfers {
                 let result = self.pipe.transfer(span);
@@ -120,6 +126,7 @@ impl Batch<'_> {
     /// # Errors
     /// As [`next`](Self::next).
     pub fn wait_for(&mut self, least: usize) -> Result<()> {
+        self.owner.check("take what is done")?;
         if let Body::Queued(queue) = &self.pipe.body
             && self.under_way > 0
         {
@@ -131,6 +138,9 @@ impl Batch<'_> {
 
     /// One that is known to be done, without asking the device.
     pub fn try_next(&mut self) -> Option<Finished> {
+        if !self.owner.is_here() {
+            return None;
+        }
         let finished = self.arrivals.lock().pop_front()?;
         self.under_way = self.under_way.saturating_sub(1);
         Some(finished)

@@ -140,9 +140,7 @@ impl Checkpoints {
         let mut removed = Vec::new();
         for listed in self.list()?.into_iter().rev() {
             if kept >= keep {
-                sole.check()?;
-                std::fs::remove_file(&listed.path)
-                    .map_err(|e| Error::io("remove", &e, listed.path.display().to_string()))?;
+                sole.remove(&listed.path)?;
                 removed.push(listed.number);
             } else if listed.state.is_ok() {
                 kept += 1;

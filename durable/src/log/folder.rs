@@ -45,8 +45,11 @@ impl Folder {
 
     /// Whether the path still leads to the folder that is locked, if one is: nothing is made, read or removed in another.
     fn check(&self) -> Result<()> {
-        let sole = self.sole.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
-        sole.map_or(Ok(()), |sole| sole.check())
+        self.sole().map_or(Ok(()), |sole| sole.check())
+    }
+
+    fn sole(&self) -> Option<Arc<Sole>> {
+        self.sole.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
     }
 
     /// The permissions of a new segment: no more than those of the newest, so that a log made private stays so.
@@ -128,9 +131,11 @@ impl Storage for Folder {
     }
 
     fn remove(&self, number: u64) -> Result<()> {
-        self.check()?;
         let path = self.path(number);
-        std::fs::remove_file(&path).map_err(|e| Error::io("remove", &e, path.display().to_string()))?;
+        match self.sole() {
+            Some(sole) => sole.remove(&path)?,
+            None => std::fs::remove_file(&path).map_err(|e| Error::io("remove", &e, path.display().to_string()))?,
+        }
         sync_folder(&self.dir)
     }
 }

@@ -256,8 +256,12 @@ pub struct Grant<'a> {
 }
 
 impl Grant<'_> {
-    /// The bytes, as long as a block is. They hold what an earlier block left there.
+    /// The bytes, as long as a block is. They hold what an earlier block left there. None in a child made by `fork`: they are its
+    /// parent's.
     pub fn bytes(&mut self) -> &mut [u8] {
+        if !self.sender.owner.is_here() {
+            return &mut [];
+        }
         // The slot is taken by `send` and `drop` only, which end the grant.
         let slot = self.slot.unwrap_or_default();
         self.sender.outlet.memory(slot)
