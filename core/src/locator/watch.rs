@@ -33,6 +33,9 @@ pub trait Watch: Send + Sync {
     fn changed(&self, range: Range<u64>);
 }
 
+/// How often a new watch is told of changes that began meanwhile, before nobody may begin another for a moment.
+const TURNS: u32 = 64;
+
 /// All watches of a file; another list with each change of it, so that one can be called without the lock.
 type Watches = Arc<[Weak<dyn Watch>]>;
 
@@ -77,14 +80,31 @@ impl Watchers {
             return;
         }
         let _hold = guard::hold();
-        let mut known = self.lock();
-        // Under the lock: of none of them the end is told before it has heard of the beginning.
-        for range in known.under_way.values() {
-            // The process counts a panic, and the panic hook has printed it.
-            let _ = guard::call(Foreign::Watch, || watch.changing(range.clone()));
+        // The process counts a panic, and the panic hook has printed it.
+        let changing = |range: &Range<u64>| _ = guard::call(Foreign::Watch, || watch.changing(range.clone()));
+        let mut told: BTreeMap<u64, Range<u64>> = BTreeMap::new();
+        for turn in 1.. {
+            let mut known = self.lock();
+            let news = known.under_way.iter().filter(|(number, _)| !told.contains_key(*number));
+            let news: Vec<_> = news.map(|(number, range)| (*number, range.clone())).collect();
+            if !news.is_empty() && turn < TURNS {
+                // Without the lock: the watch may change the file itself.
+                drop(known);
+                news.iter().for_each(|(_, range)| changing(range));
+                told.extend(news);
+                continue;
+            }
+            news.iter().for_each(|(_, range)| changing(range));
+            // It is none of them yet, so the end of these was not told to it.
+            told.retain(|number, _| !known.under_way.contains_key(number));
+            let others = known.watches.iter().filter(|w| w.strong_count() > 0).cloned();
+            known.watches = others.chain([Arc::downgrade(watch)]).collect();
+            drop(known);
+            for range in told.into_values() {
+                let _ = guard::call(Foreign::Watch, || watch.changed(range));
+            }
+            return;
         }
-        let others = known.watches.iter().filter(|w| w.strong_count() > 0).cloned();
-        known.watches = others.chain([Arc::downgrade(watch)]).collect();
     }
 
     /// Tells that a range is about to change; the number is for [`end`](Self::end).
@@ -229,6 +249,36 @@ mod tests {
         assert_eq!(*heard.0.lock().unwrap(), [(true, 0..10), (true, 5..7), (false, 0..10), (false, 5..7)]);
         drop((watch, heard));
         watchers.around(1..2, || {});
+    }
+
+    /// It changes the file when it is told that somebody does.
+    struct Answers(Heard, Arc<Watchers>);
+
+    impl Watch for Answers {
+        fn changing(&self, range: Range<u64>) {
+            self.0.changing(range.clone());
+            if range.start == 0 {
+                self.1.around(100..101, || {});
+                // A change of somebody else's ends, and another begins, before this one is among those who are told.
+                self.1.end(0);
+                self.1.begin(200..201);
+            }
+        }
+
+        fn changed(&self, range: Range<u64>) {
+            self.0.changed(range);
+        }
+    }
+
+    #[test]
+    fn a_watch_that_comes_may_change_the_file_and_hears_of_each_end_after_its_beginning() {
+        let watchers = Arc::new(Watchers::default());
+        assert_eq!(watchers.begin(0..10), 0);
+        let watch = Arc::new(Answers(Heard::default(), watchers.clone()));
+        watchers.add(&(watch.clone() as Arc<dyn Watch>));
+        watchers.end(2);
+        let heard = watch.0.0.lock().unwrap();
+        assert_eq!(*heard, [(true, 0..10), (true, 200..201), (false, 0..10), (false, 200..201)]);
     }
 
     struct Panics(Heard);
