@@ -106,7 +106,7 @@ fn mark() -> &'static AtomicU64 {
 
 #[cfg(not(miri))]
 fn wiped_page() -> Option<std::ptr::NonNull<AtomicU64>> {
-    let len = crate::memory::page_size();
+    let len = page_size();
     let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
     let page = unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, -1, 0) };
@@ -126,6 +126,16 @@ fn wiped_page() -> Option<std::ptr::NonNull<AtomicU64>> {
 #[cfg(miri)]
 fn wiped_page() -> Option<std::ptr::NonNull<AtomicU64>> {
     None // There is no fork.
+}
+
+/// Bytes of a page of this machine.
+///
+/// As the C library knows it, without asking the kernel: a process that was locked down may ask nothing (rustix panics there).
+pub fn page_size() -> usize {
+    // SAFETY: it takes a number and returns one.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    // It cannot fail for this name.
+    usize::try_from(bytes).ok().filter(|bytes| bytes.is_power_of_two()).unwrap_or(4096)
 }
 
 /// Kernels before 4.14 do not know the advice: the C library calls us in a child, if it made it.

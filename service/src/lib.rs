@@ -34,6 +34,9 @@
 //!   to a file's owner.
 //! * One client cannot name another's pipes, and bytes of one never pass through memory of another. Clients share the devices
 //!   and the memory bandwidth, by class, and what the limits leave them.
+//! * Not held yet: a client that passes a file of a file system that it serves itself, and answers nothing when that is closed, holds up
+//!   its own session and the end of the service (`close` waits in the kernel). Before Linux 6.16, which knows `SO_PASSRIGHTS`, a
+//!   socket that lingers and is passed over a pipe holds up everybody.
 //! * What a client writes into memory that is being read ends up in the target in any mixture; nobody else is concerned.
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

@@ -138,7 +138,7 @@ impl FileBackend {
         let depth = ask.constraints.queue_depth.or(self.config.queue_depth).unwrap_or(limits.depth);
         let offset_align = u64::from(file.offset_align()).next_power_of_two();
         let block = rustix::fs::fstat(file.cached_fd()).map_or(4096, |s| u64::try_from(s.st_blksize).unwrap_or(4096));
-        let page = datapipes_core::memory::page_size() as u64;
+        let page = datapipes_core::process::page_size() as u64;
         // A file system on several disks may name a whole stripe as the block it likes: that is no unit of its cache.
         let block = if block.is_power_of_two() && block <= 64 << 10 { block } else { page };
         let edge_align = offset_align.max(page).max(block);

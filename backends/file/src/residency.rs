@@ -35,7 +35,7 @@ pub(crate) fn share(file: &FilePlace, len: u64) -> Option<f64> {
     if len == 0 || on_dax(file) {
         return Some(0.0);
     }
-    let pages = len.div_ceil(datapipes_core::memory::page_size() as u64);
+    let pages = len.div_ceil(datapipes_core::process::page_size() as u64);
     let cached = by_cachestat(file).or_else(|| by_mincore(file, len))?;
     Some((cached as f64 / pages as f64).min(1.0))
 }
@@ -67,7 +67,7 @@ fn by_mincore(file: &FilePlace, len: u64) -> Option<u64> {
     if map == libc::MAP_FAILED {
         return None;
     }
-    let mut pages = vec![0u8; len.div_ceil(datapipes_core::memory::page_size())];
+    let mut pages = vec![0u8; len.div_ceil(datapipes_core::process::page_size())];
     // SAFETY: the mapping has `len` bytes, and the vector a byte for each of its pages.
     let rc = unsafe { libc::mincore(map, len, pages.as_mut_ptr()) };
     // SAFETY: address and length are those of the mapping made above, to which nothing refers.

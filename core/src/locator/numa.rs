@@ -187,7 +187,7 @@ mod tests {
             let index = u32::try_from(node.index).unwrap();
             let memory = NumaMemory::allocate(index, (3 << 20) + 5).unwrap();
             let found = memory.as_dram().memory().page_nodes().unwrap();
-            assert_eq!(found.asked, ((3 << 20) + 5usize).div_ceil(crate::memory::page_size()));
+            assert_eq!(found.asked, ((3 << 20) + 5usize).div_ceil(crate::process::page_size()));
             assert_eq!(found.on.get(&index), Some(&found.asked), "{found:?}");
             let facts = memory.range(10, 20).unwrap().endpoint().facts;
             assert_eq!((facts.node, facts.len), (Some(index), Some(20)));

@@ -65,7 +65,7 @@ impl MemoryRange {
     /// `OutOfRange`; what the kernel says: `Device` where a page could not be written.
     pub(crate) fn write_to_file(&self, part: Range<usize>) -> Result<()> {
         let part = self.range(part.start, part.len())?;
-        let skip = part.address().addr() % crate::memory::page_size();
+        let skip = part.address().addr() % crate::process::page_size();
         let start = part.address().wrapping_sub(skip);
         // SAFETY: whole pages of a mapping that the range keeps; no byte of memory is changed.
         let rc = unsafe { libc::msync(start.cast(), part.len() + skip, libc::MS_SYNC) };

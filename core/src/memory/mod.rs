@@ -28,7 +28,7 @@ pub(crate) use file_map::Sharing;
 pub use lease::{Lease, LeaseMut, Plain, RawLease, as_bytes};
 pub(crate) use lines::WriteBack;
 pub use pool::Pool;
-pub use region::{MapOptions, MemoryRange, Pages, Region, copy_pair, lease_pair, page_size};
+pub use region::{MapOptions, MemoryRange, Pages, Region, copy_pair, lease_pair};
 pub use table::Access;
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ impl MemoryRange {
     /// # Errors
     /// `Unavailable` on a kernel without NUMA; `PermissionDenied` in a sandbox that forbids the call.
     pub(crate) fn page_nodes(&self) -> Result<PageNodes> {
-        let page = crate::memory::page_size();
+        let page = crate::process::page_size();
         let skip = self.address().addr() % page;
         let pages = (self.len() + skip).div_ceil(page);
         let step = pages.div_ceil(MOST_PAGES).max(1);

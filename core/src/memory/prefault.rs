@@ -12,8 +12,9 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::region::{MemoryRange, advise, last_os_error, page_size};
+use super::region::{MemoryRange, advise, last_os_error};
 use crate::error::{Error, ErrorKind, Result};
+use crate::process::page_size;
 use crate::topology::MemoryRoom;
 
 /// Bytes that are touched after one look, at most: to touch them takes 1.5 to 50 ms, a look 0.05.

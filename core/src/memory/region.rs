@@ -407,7 +407,7 @@ impl MemoryRange {
     /// `Busy` while anybody holds any of these bytes.
     pub fn release(&self) -> Result<()> {
         let lease = self.lease_mut()?;
-        let page = page_size();
+        let page = crate::process::page_size();
         let skip = self.address().align_offset(page).min(self.len);
         let len = (self.len - skip) / page * page;
         if len > 0 {
@@ -633,7 +633,7 @@ mod miri {
     }
 
     fn layout(len: usize) -> Option<Layout> {
-        Layout::from_size_align(len, super::page_size()).ok()
+        Layout::from_size_align(len, crate::process::page_size()).ok()
     }
 
     pub(super) fn map_pages(len: usize) -> *mut libc::c_void {
@@ -661,16 +661,6 @@ mod miri {
 pub(super) use miri::advise;
 #[cfg(miri)]
 use miri::{bind_pages, map_pages, unmap_pages};
-
-/// Bytes of a page of this machine.
-///
-/// As the C library knows it, without asking the kernel: a process that was locked down may ask nothing (rustix panics there).
-pub fn page_size() -> usize {
-    // SAFETY: it takes a number and returns one.
-    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    // It cannot fail for this name.
-    usize::try_from(bytes).ok().filter(|bytes| bytes.is_power_of_two()).unwrap_or(4096)
-}
 
 fn next_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);

@@ -194,7 +194,7 @@ fn prefault_changes_no_byte() {
 
 #[test]
 fn released_pages_read_as_zero_and_the_rest_stays() {
-    let page = crate::memory::page_size();
+    let page = crate::process::page_size();
     let whole = region(4 * page);
     whole.lease_mut().unwrap().fill(7);
     let part = whole.range(10, 3 * page).unwrap();

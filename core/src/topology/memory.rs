@@ -88,7 +88,7 @@ pub(super) fn discover(tree: &Tree) -> Memory {
 /// The page size is a fact of the running kernel; a recorded tree gives it in `AT_PAGESZ` of auxv only, in binary.
 fn page_bytes(tree: &Tree) -> Option<u64> {
     if tree.is_live() {
-        return u64::try_from(crate::memory::page_size()).ok();
+        return u64::try_from(crate::process::page_size()).ok();
     }
     tree.text("proc/self/smaps").and_then(|smaps| meminfo_bytes(&smaps, "KernelPageSize"))
 }

@@ -155,7 +155,7 @@ fn this_machine() {
     let t = Topology::discover();
     assert!(t.usable_cores().count() >= 1);
     assert!(t.memory.usable_bytes().unwrap() > 0);
-    assert_eq!(t.memory.page_bytes, Some(crate::memory::page_size() as u64));
+    assert_eq!(t.memory.page_bytes, Some(crate::process::page_size() as u64));
     let json = serde_json::to_string(&t).unwrap();
     assert_eq!(serde_json::from_str::<Topology>(&json).unwrap(), t);
     assert_eq!(t.fingerprint(), Topology::discover().fingerprint());
