@@ -6,14 +6,9 @@ mod fixture;
 use std::cell::RefCell;
 
 use datapipes_cache::{FineGrained, Policy};
-use datapipes_core::{Dram, ErrorKind, Result, Runtime, Span, Ssd};
-use datapipes_testkit::child::in_child;
+use datapipes_core::{Dram, Runtime, Span, Ssd};
+use datapipes_testkit::child::{in_child, is_forked};
 use fixture::{File, machine, noise, small};
-
-#[track_caller]
-fn is_forked<T>(result: Result<T>) {
-    assert_eq!(result.err().map(|e| e.kind()), Some(ErrorKind::Forked));
-}
 
 #[test]
 fn a_cache_stays_the_parents_and_its_maintenance_thread_goes_on() {

@@ -88,6 +88,12 @@ fn merging_streams_ends_with_whoever_reads() {
     assert_eq!(good(&folder, "printf '1\\n3\\n' | $D sort -m -T /nowhere - <(echo 2)"), "1\n2\n3\n");
     assert_eq!(good(&folder, "$D sort -m -T /nowhere /dev/null /dev/null"), "");
     assert_eq!(good(&folder, "$D sort -mu -T /nowhere <(yes a | head -100000) <(echo b)"), "a\nb\n");
+    // What comes behind a header overwrites nothing, so nothing is put aside.
+    good(
+        &folder,
+        "echo 1 > a; echo 2 > b; { echo h; $D sort -m -T /nowhere a b; } > o; printf 'h\\n1\\n2\\n' | cmp - o",
+    );
+    good(&folder, "{ $D sort -m -T /nowhere a b; } >> o; printf 'h\\n1\\n2\\n1\\n2\\n' | cmp - o");
 }
 
 #[test]

@@ -43,8 +43,6 @@ pub enum Foreign {
     Compute,
     /// A closure of a graph that says what to move.
     Span,
-    /// A function that verifies what was read.
-    Verify,
     /// A destructor of a value that the library kept for its caller.
     Destructor,
     /// A mover of a backend.
@@ -53,8 +51,6 @@ pub enum Foreign {
     Watch,
     /// The storage of a log.
     Storage,
-    /// A fault injector of a test.
-    Faults,
     /// The work of a thread.
     Thread,
 }
@@ -66,12 +62,10 @@ impl fmt::Display for Foreign {
             Foreign::Waker => "a waker",
             Foreign::Compute => "a closure that computes",
             Foreign::Span => "a closure that names a span",
-            Foreign::Verify => "a function that verifies",
             Foreign::Destructor => "a destructor",
             Foreign::Mover => "a mover",
             Foreign::Watch => "a watch of a file",
             Foreign::Storage => "the storage of a log",
-            Foreign::Faults => "a fault injector",
             Foreign::Thread => "a thread",
         })
     }

@@ -13,22 +13,14 @@ use datapipes::graph::Graph;
 use datapipes::memory::{MapOptions, Pool};
 use datapipes::runtime::Connect;
 use datapipes::{
-    ConnectFd, Constraints, Dram, Error, ErrorKind, Locator, Machine, Pmem, PmemOptions, Runtime, Span, Ssd,
-    StagePlace, Staging,
+    ConnectFd, Constraints, Dram, ErrorKind, Locator, Machine, Pmem, PmemOptions, Runtime, Span, Ssd, StagePlace,
+    Staging,
 };
 use datapipes_testkit::Folder;
-use datapipes_testkit::child::in_child;
+use datapipes_testkit::child::{in_child, is_forked};
 use scene::{KIB, MIB, ROUTES, Scene, bounded};
 
 const PIECES: u64 = 16;
-
-#[track_caller]
-fn is_forked<T>(result: Result<T, Error>) {
-    match result {
-        Ok(_) => panic!("it is done, with what belongs to the parent"),
-        Err(e) => assert_eq!(e.kind(), ErrorKind::Forked, "{e}"),
-    }
-}
 
 /// A child has everything that it needs of its own.
 fn moves_by_itself(machine: &Machine) {

@@ -5,15 +5,10 @@ mod scene;
 
 use std::cell::RefCell;
 
-use datapipes_core::{ErrorKind, Result};
+use datapipes_core::ErrorKind;
 use datapipes_durable::log::{Folder, Log, Options, Records};
-use datapipes_testkit::child::in_child;
+use datapipes_testkit::child::{in_child, is_forked};
 use scene::{Scratch, machine};
-
-#[track_caller]
-fn is_forked<T>(result: Result<T>) {
-    assert_eq!(result.err().map(|e| e.kind()), Some(ErrorKind::Forked));
-}
 
 #[test]
 fn a_child_writes_nothing_into_its_parents_log() {

@@ -5,16 +5,10 @@ mod scene;
 
 use std::cell::RefCell;
 
-use datapipes_core::{ErrorKind, Result};
 use datapipes_fabric::capability::Rights;
 use datapipes_fabric::channel::{Head, Reply, Shape, Trust};
-use datapipes_testkit::child::in_child;
+use datapipes_testkit::child::{in_child, is_forked};
 use scene::*;
-
-#[track_caller]
-fn is_forked<T>(result: Result<T>) {
-    assert_eq!(result.err().map(|e| e.kind()), Some(ErrorKind::Forked));
-}
 
 #[test]
 fn a_child_ends_nothing_and_replies_to_nothing() {

@@ -5,15 +5,10 @@ mod scene;
 
 use std::cell::RefCell;
 
-use datapipes::{Connect, ConnectFd, ErrorKind, Result, Service as Asked, Span};
+use datapipes::{Connect, ConnectFd, Service as Asked, Span};
 use datapipes_service::Place;
-use datapipes_testkit::child::in_child;
+use datapipes_testkit::child::{in_child, is_forked};
 use scene::{MIB, Service, file_of, memory_of, pattern};
-
-#[track_caller]
-fn is_forked<T>(result: Result<T>) {
-    assert_eq!(result.err().map(|e| e.kind()), Some(ErrorKind::Forked));
-}
 
 #[test]
 fn a_child_takes_nothing_of_its_parents_pipes() {

@@ -158,10 +158,11 @@ impl<'a> StreamOut<'a> {
         rustix::fs::fstat(&self.state.lock().unwrap_or_else(PoisonError::into_inner).file)
     }
 
-    /// Whether each write goes to the end, wherever that is by then.
-    pub(crate) fn appends(&self) -> Result<bool, rustix::io::Errno> {
-        let flags = rustix::fs::fcntl_getfl(&self.state.lock().unwrap_or_else(PoisonError::into_inner).file)?;
-        Ok(flags.contains(rustix::fs::OFlags::APPEND))
+    /// Whether what is written replaces bytes that a file of `len` bytes has, and does not come behind them.
+    pub(crate) fn overwrites(&self, len: u64) -> Result<bool, rustix::io::Errno> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let appends = rustix::fs::fcntl_getfl(&state.file)?.contains(rustix::fs::OFlags::APPEND);
+        Ok(!appends && rustix::fs::tell(&state.file)? < len)
     }
 
     /// Nobody will write the bytes that others may be waiting for.

@@ -46,8 +46,8 @@ impl<'a> Sink<'a> {
                 Sink::Stream(stream) => {
                     let written = stream.stat().map_err(fail)?;
                     let is_same = (written.st_dev, written.st_ino) == (read.st_dev, read.st_ino);
-                    let overwrites = written.st_size > 0 && !stream.appends().map_err(fail)?;
-                    type_of(&written) == FileType::RegularFile && (is_same || overwrites)
+                    let len = u64::try_from(written.st_size).unwrap_or(0);
+                    type_of(&written) == FileType::RegularFile && (is_same || stream.overwrites(len).map_err(fail)?)
                 }
             })
     }

@@ -9,6 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use datapipes_core::{ErrorKind, Result};
+
 /// What a process may take: a bound against hanging for ever.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How a copy ends that panicked.
@@ -17,6 +19,18 @@ const PANICKED: i32 = 101;
 const AGAIN: &str = "DATAPIPES_TEST_AGAIN";
 /// The first of the users that nobody is, as whom programs are started again: each has its own count of threads.
 const NOBODYS: u32 = 1_610_000_000;
+
+/// What belongs to another process says so.
+///
+/// # Panics
+/// Where it was done, or refused for another reason.
+#[track_caller]
+pub fn is_forked<T>(result: Result<T>) {
+    match result {
+        Ok(_) => panic!("it is done, with what belongs to the parent"),
+        Err(e) => assert_eq!(e.kind(), ErrorKind::Forked, "{e}"),
+    }
+}
 
 /// Runs `work` in a copy made by the C library's `fork`.
 ///

@@ -13,7 +13,7 @@ fn note(list: &Arc<Mutex<Vec<u32>>>, n: u32) -> Call {
 
 #[test]
 fn a_panic_is_told_by_its_text_whatever_it_throws() {
-    assert_eq!(call(Foreign::Verify, || 3).unwrap(), 3);
+    assert_eq!(call(Foreign::Storage, || 3).unwrap(), 3);
     let text = |f: fn()| call(Foreign::Compute, f).unwrap_err().to_string();
     assert_eq!(text(|| panic!("plain")), "a closure that computes panicked: plain");
     assert_eq!(text(|| panic!("number {}", 7)), "a closure that computes panicked: number 7");

@@ -30,7 +30,7 @@ pub struct Limits {
     pub all_mapped_bytes: u64,
     /// Bytes/s that a client's pipes may be promised together (`at_least`); none to speak of if not given.
     pub promised_bytes_per_s: Option<u64>,
-    /// How long a client may take to say hello, in milliseconds.
+    /// How long a client may take to say hello, and to read a status, in milliseconds.
     pub hello_ms: u64,
     /// Requests (connecting, a status) of a client in a second, and at once after it asked for nothing. Who asks for more waits.
     pub requests_per_s: u32,

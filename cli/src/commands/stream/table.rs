@@ -32,7 +32,7 @@ pub(super) fn run(job: &Job, run: &Run) -> String {
     text += &format!("  sent {}, {}; ", amount::bytes(run.sent.bytes), crc(run.sent.crc32));
     let on_disk = |amount: fn(u64) -> String| match run.on_disk {
         Some(sum) => format!("on disk {}, {}", amount(sum.bytes), crc(sum.crc32)),
-        None => "on disk nobody knows what".to_owned(),
+        None => "the disk was not read".to_owned(),
     };
     text += &match run.verified {
         Some(true) => format!("{}: {against}\n", on_disk(amount::bytes)),
