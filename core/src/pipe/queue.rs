@@ -19,7 +19,7 @@ use std::os::fd::BorrowedFd;
 
 use crate::backend::{Bell, Counters, Done, Job, Queued};
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::{self, Foreign, Panicked};
+use crate::guard::{self, Foreign, Panicked, middle};
 use crate::memory::{Access, MemoryRange, RawLease};
 use crate::process::{DroppedHere, Owner};
 use crate::span::Span;
@@ -124,7 +124,9 @@ impl Queue {
         results.slots.insert(token, Slot::Pending);
         drop(results);
         let job = Job { token, span, source, target, bell: None };
+        let within = middle::at_queue(self.address(), false);
         let outcome = guard::call(Foreign::Mover, || self.mover.submit(job).map_err(|(_job, error)| error));
+        drop(within);
         let outcome = outcome.unwrap_or_else(|panicked| Err(self.is_lost(&panicked)));
         outcome.inspect_err(|_| _ = self.lock().slots.remove(&token))?;
         Ok(token)
@@ -133,6 +135,8 @@ impl Queue {
     /// Submits parts, together; those that the mover refuses are delivered with its error.
     pub(crate) fn submit_parts(&self, parts: impl IntoIterator<Item = Part>) {
         let mut jobs = VecDeque::new();
+        // What is put off is called when all is told, and the lock let go.
+        let _within = middle::at_queue(self.address(), true);
         let mut results = self.lock();
         for part in parts {
             let token = self.next.fetch_add(1, Ordering::Relaxed);
@@ -195,6 +199,7 @@ impl Queue {
                 }
             }
             if results.completing {
+                self.check_reentry()?;
                 results = self.sleep(results);
             } else {
                 results = self.complete(results, 1)?;
@@ -212,6 +217,9 @@ impl Queue {
     pub(crate) fn lead_several(&self, least: usize, until: impl Fn() -> bool) -> Result<bool> {
         self.owner.check("wait")?;
         let mut results = self.lock();
+        if !until() {
+            self.check_reentry()?;
+        }
         while !until() {
             // Without parts at the mover, somebody is delivering the last ones.
             if results.completing || results.parts == 0 {
@@ -245,7 +253,8 @@ impl Queue {
     pub(crate) fn poke_for_sure(&self) -> Result<bool> {
         self.owner.check("complete")?;
         let mut results = self.lock();
-        while results.completing && !results.waiting || results.delivering > 0 {
+        let may_wait = self.check_reentry().is_ok();
+        while may_wait && (results.completing && !results.waiting || results.delivering > 0) {
             results = self.sleep(results);
         }
         if results.completing {
@@ -313,8 +322,43 @@ impl Queue {
         self.mover.counters()
     }
 
+    /// This queue, among what a thread is in the middle of.
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// Whether this thread is at the mover.
+    pub(crate) fn is_within(&self) -> bool {
+        middle::is_within(self.address())
+    }
+
+    /// Foreign code that the mover calls may not wait for the mover.
+    fn check_reentry(&self) -> Result<()> {
+        if !self.is_within() {
+            return Ok(());
+        }
+        let why = "it was called by what this pipe's own mover calls, which goes on when that returns";
+        Err(Error::new(ErrorKind::InvalidInput, "wait", why)
+            .advice("leave the wait to another thread, or to a callback"))
+    }
+
     /// Asks the mover for what is done, files and delivers it; waits for about `least`. The lock is not held meanwhile.
-    fn complete<'a>(&'a self, mut results: MutexGuard<'a, Results>, least: usize) -> Result<MutexGuard<'a, Results>> {
+    fn complete<'a>(&'a self, results: MutexGuard<'a, Results>, least: usize) -> Result<MutexGuard<'a, Results>> {
+        let within = middle::at_queue(self.address(), results.parts > 0);
+        let outcome = self.complete_within(results, least);
+        if within.is_quiet() {
+            return outcome;
+        }
+        let results = outcome.map(drop);
+        drop(within);
+        results.map(|()| self.lock())
+    }
+
+    fn complete_within<'a>(
+        &'a self,
+        mut results: MutexGuard<'a, Results>,
+        least: usize,
+    ) -> Result<MutexGuard<'a, Results>> {
         results.check_mover()?;
         results.completing = true;
         results.waiting = least > 0;

@@ -38,6 +38,7 @@ const CALL_OUT_NS: u64 = 1_000_000;
 const PATIENCE: Duration = Duration::from_millis(100);
 
 pub(crate) struct Coordinator {
+    itself: Weak<Coordinator>,
     pub(crate) owner: Owner,
     events: Events,
     /// Somebody asked who has the role to wake up, and it has not yet.
@@ -114,7 +115,8 @@ impl Drop for Leaning<'_> {
 /// The role: the right to do the coordinator's work, once.
 struct Turn<'a> {
     coordinator: &'a Coordinator,
-    as_whom: Taken,
+    /// The one that the thread had before.
+    outer: Option<Weak<Coordinator>>,
     /// What is not ours is called when the role was given back.
     _hold: guard::Hold,
 }
@@ -122,17 +124,11 @@ struct Turn<'a> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let coordinator = self.coordinator;
-        if !coordinator.owner.is_here() {
-            return;
-        }
-        if self.as_whom == Taken::Leaner {
-            coordinator.leaner_turns.store(false, Ordering::SeqCst);
-        }
-        let mut role = coordinator.role();
-        role.taken = None;
-        // The own thread takes it if nobody else does.
-        if role.own_sleeps && role.is_for_own_thread() || role.wanted > 0 {
-            coordinator.role_changed.notify_all();
+        let has_it = here::still_has_turn();
+        drop(here::has_turn(self.outer.take()));
+        // Code that is not ours may have slept meanwhile, and given it back for good.
+        if coordinator.owner.is_here() && has_it {
+            coordinator.gives_role_back();
         }
     }
 }
@@ -211,9 +207,11 @@ pub(crate) trait Attended: Send + Sync {
 
 impl Coordinator {
     pub(crate) fn new() -> Result<Arc<Coordinator>> {
-        Ok(Arc::new(Coordinator {
+        let events = Events::new()?;
+        Ok(Arc::new_cyclic(|itself| Coordinator {
+            itself: itself.clone(),
             owner: Owner::here(),
-            events: Events::new()?,
+            events,
             woken: AtomicBool::new(false),
             sleeps_until: AtomicU64::new(0),
             second_look: AtomicU64::new(u64::MAX),
@@ -414,6 +412,22 @@ impl Coordinator {
         }
     }
 
+    /// Gives the role back, which this thread has.
+    pub(super) fn gives_role_back(&self) {
+        if !self.owner.is_here() {
+            return;
+        }
+        let mut role = self.role();
+        if role.taken == Some(Taken::Leaner) {
+            self.leaner_turns.store(false, Ordering::SeqCst);
+        }
+        role.taken = None;
+        // The own thread takes it if nobody else does.
+        if role.own_sleeps && role.is_for_own_thread() || role.wanted > 0 {
+            self.role_changed.notify_all();
+        }
+    }
+
     /// Takes the role, which nobody has.
     fn turn<'a>(&'a self, mut role: MutexGuard<'a, Role>, as_whom: Taken) -> Turn<'a> {
         role.taken = Some(as_whom);
@@ -421,7 +435,8 @@ impl Coordinator {
         if as_whom == Taken::Leaner {
             self.leaner_turns.store(true, Ordering::SeqCst);
         }
-        Turn { coordinator: self, as_whom, _hold: guard::hold() }
+        let outer = here::has_turn(Some(self.itself.clone()));
+        Turn { coordinator: self, outer, _hold: guard::hold() }
     }
 
     /// Whether something may become due that somebody must see to. (Asked with `role` held, which nobody takes who holds

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use super::line::Line;
 use super::moving::{Callback, Moving};
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard;
+use crate::guard::{self, middle};
 use crate::pipe::Carrier;
 
 /// A transfer that the runtime carries out. It is a future, for any executor; it can be waited for, tested, cancelled, or
@@ -51,14 +51,15 @@ impl Handle {
     /// Waits until the bytes are there. The thread completes the pipe's queue itself, as in the blocking flavor.
     ///
     /// # Errors
-    /// The transfer's own error, with the bytes done before it; `InvalidInput` where the result was already given, by a poll.
+    /// The transfer's own error, with the bytes done before it; `InvalidInput` where the result was already given, by a poll, and
+    /// within what carries the transfer out (a [`Reader`](crate::locator::Reader)), which would wait for itself.
     pub fn wait(mut self) -> Result<()> {
         match std::mem::replace(&mut self.0, State::Taken) {
             State::Finished(result, _) => result,
             State::Taken => Err(given()),
             State::Moving(moving) => {
                 moving.check_process("wait")?;
-                wait_for(&moving);
+                self.wait_for(&moving, "wait")?;
                 moving.take().unwrap_or_else(|| Err(given()))
             }
         }
@@ -110,10 +111,15 @@ impl Handle {
         }
     }
 
+    /// Returns when it is finished; where that cannot be waited for, the runtime has it as if its handle had been dropped.
+    fn wait_for(&mut self, moving: &Arc<Moving>, operation: &'static str) -> Result<()> {
+        wait_for(moving, operation).inspect_err(|_| self.0 = State::Moving(moving.clone()))
+    }
+
     /// Stops the transfer as far as it was not begun, and returns when no device or thread touches its bytes any more.
     ///
     /// # Errors
-    /// The transfer's own error, if it failed by itself.
+    /// The transfer's own error, if it failed by itself; `InvalidInput` within what carries it out, which would wait for itself.
     pub fn cancel(mut self) -> Result<Cancelled> {
         match std::mem::replace(&mut self.0, State::Taken) {
             State::Finished(result, _) => result.map(|()| Cancelled::Completed),
@@ -121,7 +127,7 @@ impl Handle {
             State::Moving(moving) => {
                 moving.check_process("cancel")?;
                 moving.line.station.cancel(&moving);
-                wait_for(&moving);
+                self.wait_for(&moving, "cancel")?;
                 match moving.take().unwrap_or_else(|| Err(given())) {
                     Ok(()) => Ok(Cancelled::Completed),
                     Err(e) if e.kind() == ErrorKind::Interrupted => Ok(Cancelled::Stopped { bytes_moved: e.done() }),
@@ -143,7 +149,18 @@ fn call_now(callback: Callback, result: Result<()>, counts_panics: u32) {
 }
 
 /// Returns when it is finished.
-fn wait_for(moving: &Arc<Moving>) {
+///
+/// # Errors
+/// `InvalidInput` within what carries it out.
+fn wait_for(moving: &Arc<Moving>, operation: &'static str) -> Result<()> {
+    if middle::is_in_the_middle() && !moving.is_finished() {
+        // This thread sleeps, as all do who are called by what carries out a transfer: others may have to know.
+        moving.check_reentry(operation)?;
+        let station = &moving.line.station;
+        let _leaning = station.coordinator.lean();
+        station.attend_all();
+        moving.sleep(false);
+    }
     while !moving.is_finished() {
         match moving.line.pipe.carrier() {
             Carrier::Queue(queue) if queue.event().is_some() => {
@@ -162,6 +179,7 @@ fn wait_for(moving: &Arc<Moving>) {
             _ => moving.sleep(false),
         }
     }
+    Ok(())
 }
 
 /// Takes what is done, without blocking.
@@ -208,6 +226,12 @@ impl Future for Handle {
         if let Err(forked) = moving.check_process("wait") {
             self.0 = State::Taken;
             return Poll::Ready(Err(forked));
+        }
+        if let Err(e) = moving.check_reentry("wait")
+            && !moving.is_finished()
+        {
+            self.0 = State::Taken;
+            return Poll::Ready(Err(e));
         }
         look(&moving.line);
         match moving.poll(context.waker()) {

@@ -1,9 +1,10 @@
 //! Whose thread this is, for what must be done otherwise on a thread of a runtime.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use super::coordinator::Coordinator;
 use super::station::Station;
+use crate::guard::middle;
 use crate::sync::{Arc, Weak, thread_local};
 
 #[derive(Clone, Default)]
@@ -19,6 +20,20 @@ enum Here {
 
 thread_local! {
     static HERE: RefCell<Here> = RefCell::new(Here::default());
+    /// The coordinator whose role the thread has.
+    static TURN: RefCell<Option<Weak<Coordinator>>> = RefCell::new(None);
+    /// The crew knows that the thread sleeps.
+    static AWAY: Cell<bool> = Cell::new(false);
+}
+
+/// The thread takes a coordinator's role, or has given it back: what it had before.
+pub(super) fn has_turn(of: Option<Weak<Coordinator>>) -> Option<Weak<Coordinator>> {
+    TURN.try_with(|turn| turn.replace(of)).unwrap_or_default()
+}
+
+/// Whether the thread has the role still that it took.
+pub(super) fn still_has_turn() -> bool {
+    TURN.try_with(|turn| turn.borrow().is_some()).unwrap_or(true)
 }
 
 fn set(here: Here) {
@@ -46,24 +61,37 @@ pub(super) fn is_own_of(coordinator: &Arc<Coordinator>) -> bool {
 }
 
 /// While it lives, the thread sleeps, and somebody else does its work.
-pub(super) struct Sleeps(Option<Arc<Station>>);
+pub(super) struct Sleeps {
+    station: Option<Arc<Station>>,
+    _asleep: middle::Asleep,
+}
 
 /// This thread is about to sleep, in the middle of foreign code perhaps.
+///
+/// Code that the coordinator's work called keeps nobody else from that work while it sleeps: the role is given back.
 pub(super) fn sleeps() -> Sleeps {
-    let Here::Crew(station) = get() else { return Sleeps(None) };
-    let station = station.upgrade();
+    if let Some(coordinator) = has_turn(None).and_then(|coordinator| coordinator.upgrade()) {
+        coordinator.gives_role_back();
+    }
+    let _asleep = middle::sleeps();
+    // Within code that it calls while it sleeps it is away already.
+    let station = match get() {
+        Here::Crew(station) if !AWAY.try_with(|away| away.replace(true)).unwrap_or(true) => station.upgrade(),
+        _ => None,
+    };
     if let Some(station) = &station
         && let Some(crew) = &station.crew
     {
         crew.goes_away(station);
     }
-    Sleeps(station)
+    Sleeps { station, _asleep }
 }
 
 impl Drop for Sleeps {
     fn drop(&mut self) {
-        if let Some(crew) = self.0.as_ref().and_then(|station| station.crew.as_ref()) {
+        if let Some(crew) = self.station.as_ref().and_then(|station| station.crew.as_ref()) {
             crew.is_back();
+            let _ = AWAY.try_with(|away| away.set(false));
         }
     }
 }
