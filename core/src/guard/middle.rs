@@ -31,7 +31,7 @@ struct Entry {
 }
 
 thread_local! {
-    static CARRIED: RefCell<Vec<Entry>> = RefCell::new(Vec::new());
+    static CARRIED: RefCell<Vec<Entry>> = const { RefCell::new(Vec::new()) };
 }
 
 fn entries<R>(f: impl FnOnce(&mut Vec<Entry>) -> R) -> Option<R> {

@@ -21,9 +21,9 @@ enum Here {
 thread_local! {
     static HERE: RefCell<Here> = RefCell::new(Here::default());
     /// The coordinator whose role the thread has.
-    static TURN: RefCell<Option<Weak<Coordinator>>> = RefCell::new(None);
+    static TURN: RefCell<Option<Weak<Coordinator>>> = const { RefCell::new(None) };
     /// The crew knows that the thread sleeps.
-    static AWAY: Cell<bool> = Cell::new(false);
+    static AWAY: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The thread takes a coordinator's role, or has given it back: what it had before.
