@@ -15,6 +15,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::task::Waker;
 use std::time::Duration;
 
 use super::events::{Events, WAKE};
@@ -73,6 +74,8 @@ struct Role {
     guest: bool,
     /// Callbacks for the own thread to call.
     calls: VecDeque<Box<dyn FnOnce() + Send>>,
+    /// Wakers for it to call before them; for the stand-in, while a callback keeps it.
+    wakes: VecDeque<Waker>,
     /// The own thread is within a callback: the how manieth.
     calling: Option<u64>,
     called: u64,
@@ -134,10 +137,26 @@ impl Drop for Turn<'_> {
 }
 
 impl Role {
+    /// There is something to call.
+    fn has_calls(&self) -> bool {
+        !(self.calls.is_empty() && self.wakes.is_empty())
+    }
+
+    /// What is to be called next.
+    fn next_call(&mut self) -> Option<Foreigner> {
+        self.wakes.pop_front().map(Foreigner::Waker).or_else(|| self.calls.pop_front().map(Foreigner::Callback))
+    }
+
     /// A guest takes it by itself when it would sleep, but where another thread sleeps it may be away for long.
     fn is_for_own_thread(&self) -> bool {
         self.taken.is_none() && self.wanted == 0 && (!self.guest || self.leaners_asleep > 0)
     }
+}
+
+/// What the own thread calls.
+enum Foreigner {
+    Waker(Waker),
+    Callback(Box<dyn FnOnce() + Send>),
 }
 
 /// Says that a thread sleeps while another has the role.
@@ -371,7 +390,7 @@ impl Coordinator {
 
     /// It was stopped, and what there was to call was called.
     fn is_over(&self) -> bool {
-        self.is_stopping() && self.role().calls.is_empty()
+        self.is_stopping() && !self.role().has_calls()
     }
 
     /// The role, when nobody else has or is to have it, and whether there is nothing to do but to sleep; None where there
@@ -384,10 +403,10 @@ impl Coordinator {
                 return None;
             }
             if role.is_for_own_thread() || overdue && role.taken.is_none() && role.wanted == 0 {
-                let may_sleep = role.calls.is_empty();
+                let may_sleep = !role.has_calls();
                 return Some((self.turn(role, Taken::Own), may_sleep));
             }
-            if !role.calls.is_empty() {
+            if role.has_calls() {
                 return None;
             }
             if role.taken == Some(Taken::StandIn) {
@@ -459,13 +478,34 @@ impl Coordinator {
         let mut role = self.role();
         role.calls.push_back(callback);
         self.have_stand_in(&mut role);
-        let (asleep, turns) = (role.own_sleeps, role.taken == Some(Taken::Own));
+        self.is_to_call(role);
+    }
+
+    /// Has the own thread call a waker, or who stands in for it. It is given back where neither can.
+    pub(crate) fn wake_later(self: &Arc<Self>, waker: Waker) -> Option<Waker> {
+        let mut role = self.role();
+        self.have_stand_in(&mut role);
+        if role.calling.is_some() && matches!(role.stand_in, StandIn::Refused) {
+            return Some(waker);
+        }
+        role.wakes.push_back(waker);
+        self.is_to_call(role);
+        None
+    }
+
+    /// What was put there to be called is seen by who calls it.
+    fn is_to_call(self: &Arc<Self>, role: MutexGuard<'_, Role>) {
+        let (asleep, taken) = (role.own_sleeps, role.taken);
         drop(role);
         if asleep {
             self.role_changed.notify_all();
-        } else if turns && !here::is_own_of(self) {
+        } else if taken == Some(Taken::Own) && !here::is_own_of(self) || taken == Some(Taken::StandIn) {
             self.wake();
         }
+    }
+
+    fn call_waker(&self, waker: Waker) {
+        guard::later(guard::Call::Wake(waker), self.troubles.panics().number());
     }
 
     /// Somebody stands in for the own thread where a callback keeps it; where the kernel gives no thread, nobody does.
@@ -488,7 +528,7 @@ impl Coordinator {
     fn call_out(&self) {
         let begun = self.now();
         let mut role = self.role();
-        while let Some(callback) = role.calls.pop_front() {
+        while let Some(next) = role.next_call() {
             role.called += 1;
             role.calling = Some(role.called);
             let wakes_stand_in = role.stand_in_sleeps;
@@ -496,13 +536,16 @@ impl Coordinator {
             if wakes_stand_in {
                 self.calling_out.notify_one();
             }
-            self.call_now(callback);
+            match next {
+                Foreigner::Waker(waker) => self.call_waker(waker),
+                Foreigner::Callback(callback) => self.call_now(callback),
+            }
             if !self.owner.is_here() {
                 return;
             }
             role = self.role();
             role.calling = None;
-            if !role.calls.is_empty() && self.now() - begun > CALL_OUT_NS {
+            if role.has_calls() && self.now() - begun > CALL_OUT_NS {
                 return;
             }
         }
@@ -525,8 +568,18 @@ impl Coordinator {
             };
             // Nobody notifies meanwhile, but who stops the runtime.
             role = self.calling_out.wait_timeout(role, PATIENCE).unwrap_or_else(PoisonError::into_inner).0;
-            while role.calling == Some(within) && role.taken.is_none() && role.wanted == 0 && !self.is_stopping() {
-                self.turn(role, Taken::StandIn).take(true, None);
+            while role.calling == Some(within) && !self.is_stopping() {
+                if let Some(waker) = role.wakes.pop_front() {
+                    drop(role);
+                    self.call_waker(waker);
+                } else if role.taken.is_none() && role.wanted == 0 {
+                    self.turn(role, Taken::StandIn).take(true, None);
+                } else {
+                    break;
+                }
+                if !self.owner.is_here() {
+                    return;
+                }
                 role = self.role();
             }
         }

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use super::here;
 use super::line::Line;
 use super::moving::{Callback, Moving};
 use crate::error::{Error, ErrorKind, Result};
@@ -14,6 +15,12 @@ use crate::pipe::Carrier;
 
 /// A transfer that the runtime carries out. It is a future, for any executor; it can be waited for, tested, cancelled, or
 /// told to call back.
+///
+/// Where wakers run: on a thread of the runtime; within a poll of any future of the library; or on the thread that registered
+/// them, whatever it calls there. A thread that waits for something else, or asks, is never made to run a waker, so it may hold
+/// a lock that the waker wants. A waker must not block for long nonetheless: it holds up other wakers and callbacks, and where
+/// a crew copies, or a mover blocks, the thread of the crew. Destructors of memory's keepers run on whichever thread drops
+/// the last reference.
 ///
 /// Dropping it neither cancels the transfer nor frees its memory: the runtime carries it out, and its result is lost.
 #[must_use = "a transfer is complete when its handle says so; dropping the handle only forgets the result"]
@@ -233,7 +240,9 @@ impl Future for Handle {
             self.0 = State::Taken;
             return Poll::Ready(Err(e));
         }
+        let polls = here::polls();
         look(&moving.line);
+        drop(polls);
         match moving.poll(context.waker()) {
             Some(result) => {
                 self.0 = State::Taken;

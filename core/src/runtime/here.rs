@@ -22,8 +22,36 @@ thread_local! {
     static HERE: RefCell<Here> = RefCell::new(Here::default());
     /// The coordinator whose role the thread has.
     static TURN: RefCell<Option<Weak<Coordinator>>> = const { RefCell::new(None) };
+    /// The thread is within the poll of a future.
+    static POLLS: Cell<bool> = const { Cell::new(false) };
     /// The crew knows that the thread sleeps.
     static AWAY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a waker may be called here that a thread registered, by its [`me`]. It may not where somebody waits for something else, or
+/// only asks, perhaps in the middle of a lock that the waker wants; nor by the coordinator's own thread in the middle of its
+/// work, for which nobody stands in.
+pub(super) fn may_wake(registered_by: usize) -> bool {
+    let is_crew = || HERE.try_with(|here| matches!(*here.borrow(), Here::Crew(_))).unwrap_or(false);
+    registered_by == me() || POLLS.try_with(Cell::get).unwrap_or(false) || is_crew()
+}
+
+/// This thread, among those that live.
+pub(super) fn me() -> usize {
+    AWAY.try_with(|away| std::ptr::from_ref(away).addr()).unwrap_or(0)
+}
+
+/// The thread polls a future until this is dropped: it expects wakers to be called.
+pub(super) struct Polls(bool);
+
+pub(super) fn polls() -> Polls {
+    Polls(POLLS.try_with(|polls| polls.replace(true)).unwrap_or(true))
+}
+
+impl Drop for Polls {
+    fn drop(&mut self) {
+        let _ = POLLS.try_with(|polls| polls.set(self.0));
+    }
 }
 
 /// The thread takes a coordinator's role, or has given it back: what it had before.

@@ -2,6 +2,7 @@
 
 use std::task::Waker;
 
+use super::here;
 use super::line::Line;
 use crate::backend::{Bell, Job};
 use crate::error::{Error, ErrorKind, Result};
@@ -52,6 +53,8 @@ struct State {
     finished: bool,
     outcome: Option<Result<()>>,
     waker: Option<Waker>,
+    /// The thread that registered it.
+    registered_by: usize,
     callback: Option<Callback>,
     sleepers: u32,
     /// Counted as one that the coordinator sees to.
@@ -225,7 +228,7 @@ impl Moving {
             None => Ok(()),
         };
         let (source, target) = (state.source.take(), state.target.take());
-        let (waker, callback) = (state.waker.take(), state.callback.take());
+        let (mut waker, callback) = (state.waker.take(), state.callback.take());
         // Memory that ends with its lease may have a keeper of the caller's, who is called below, with the waker.
         let _hold = guard::hold();
         drop((source, target));
@@ -236,6 +239,11 @@ impl Moving {
             }
             None => {
                 self.line.leave();
+                if waker.is_some() && !here::may_wake(state.registered_by) {
+                    // Before it has ended: after that the thread that calls may be stopped.
+                    let coordinator = &self.line.station.coordinator;
+                    waker = waker.take().and_then(|waker| coordinator.wake_later(waker));
+                }
                 self.line.ended(result.is_ok());
                 state.outcome = Some(result);
                 let sleepers = state.sleepers;
@@ -318,6 +326,7 @@ impl Moving {
                 return Some(result);
             }
             let before = state.waker.replace(mine);
+            state.registered_by = here::me();
             self.leave(&mut state);
             drop(state);
             if let Some(before) = before {
@@ -325,6 +334,7 @@ impl Moving {
             }
             return None;
         }
+        state.registered_by = here::me();
         self.leave(&mut state);
         None
     }
