@@ -356,6 +356,14 @@ pub(crate) fn settle_before_sleep() {
     with(|outbox| outbox.holds = held);
 }
 
+/// This is a child that was forked in the middle of something: what is to be called is the parent's to call.
+pub(crate) fn abandon() {
+    with(|outbox| {
+        std::mem::take(&mut outbox.entries).into_iter().for_each(std::mem::forget);
+        std::mem::take(&mut outbox.put_off).into_iter().for_each(std::mem::forget);
+    });
+}
+
 /// Makes the calls of the outbox, unless the thread is in the middle of something or within `most` calls.
 fn settle(most: usize) {
     let owner = Owner::here();
@@ -372,10 +380,7 @@ fn settle(most: usize) {
         with(|outbox| outbox.depth -= 1);
         if !owner.is_here() {
             // The call forked, and this is the child: the others are the parent's to make.
-            with(|outbox| {
-                std::mem::take(&mut outbox.entries).into_iter().for_each(std::mem::forget);
-                std::mem::take(&mut outbox.put_off).into_iter().for_each(std::mem::forget);
-            });
+            abandon();
         }
     }
 }

@@ -171,6 +171,9 @@ impl Queue {
             drop(refused);
             drop(self.deliver(results));
         }
+        if !self.owner.is_here() {
+            return guard::abandon();
+        }
         let mut results = self.lock();
         results.submitting -= 1;
         // One who leads may have found nothing at the mover.
@@ -351,6 +354,8 @@ impl Queue {
         }
         let results = outcome.map(drop);
         drop(within);
+        // What was called may have forked, and a child does not look at the lock.
+        self.owner.check("complete")?;
         results.map(|()| self.lock())
     }
 
@@ -370,6 +375,10 @@ impl Queue {
             several => self.mover.complete_several(several, &mut done),
         });
         let outcome = outcome.unwrap_or_else(|panicked| Err(panicked.error("complete")));
+        if let Err(forked) = self.owner.check("complete") {
+            guard::abandon();
+            return Err(forked);
+        }
         let mut results = self.lock();
         results.completing = false;
         // Who submits wakes everybody; before that there is nothing to lead.
@@ -388,13 +397,16 @@ impl Queue {
             self.wake(&results);
         }
         let results = self.deliver(results);
-        outcome.map(|()| results)
+        outcome.and(results)
     }
 
     /// Delivers what was filed for sinks, without the lock.
-    fn deliver<'a>(&'a self, mut results: MutexGuard<'a, Results>) -> MutexGuard<'a, Results> {
+    ///
+    /// # Errors
+    /// `Forked` where what was called meanwhile forked, and this is the child.
+    fn deliver<'a>(&'a self, mut results: MutexGuard<'a, Results>) -> Result<MutexGuard<'a, Results>> {
         if results.deliveries.is_empty() {
-            return results;
+            return Ok(results);
         }
         let mut deliveries = std::mem::take(&mut results.deliveries);
         results.delivering += 1;
@@ -418,7 +430,8 @@ impl Queue {
         self.wake(&results);
         drop(results);
         drop(hold);
-        self.lock()
+        self.owner.check("complete")?;
+        Ok(self.lock())
     }
 
     /// The mover panicked: it is not asked any more, and whoever has a part at it hears that.

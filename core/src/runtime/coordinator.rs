@@ -603,32 +603,40 @@ impl Coordinator {
 
     /// Sleeps until `over`, of which `changed` tells, and does the work meanwhile if nobody else does. While it sleeps it is
     /// counted in `sleepers`, and who makes it over calls [`wake_leaner`](Self::wake_leaner) if there are any.
+    ///
+    /// None, without a look at the lock, where code that it called meanwhile forked, and this is the child.
     pub(crate) fn sleep_until<'a, T>(
         &self,
         lock: &'a Mutex<T>,
         changed: &Condvar,
         sleepers: impl Fn(&mut T) -> &mut u32,
         mut over: impl FnMut(&T) -> bool,
-    ) -> MutexGuard<'a, T> {
+    ) -> Option<MutexGuard<'a, T>> {
         let mut state = lock.lock().unwrap_or_else(PoisonError::into_inner);
         if over(&state) {
-            return state;
+            return Some(state);
         }
         drop(state);
         // Others may wait for what this thread has put aside, and for the work that it does not do meanwhile.
         guard::settle_before_sleep();
+        if !self.owner.is_here() {
+            return None;
+        }
         let _away = here::sleeps();
         loop {
             let turn = self.turn_or_sleep();
             state = lock.lock().unwrap_or_else(PoisonError::into_inner);
-            if over(&state) || !self.owner.is_here() {
-                return state;
+            if over(&state) {
+                return Some(state);
             }
             *sleepers(&mut state) += 1;
             match turn {
                 Ok(turn) => {
                     drop(state);
                     turn.take(true, None);
+                    if !self.owner.is_here() {
+                        return None;
+                    }
                     state = lock.lock().unwrap_or_else(PoisonError::into_inner);
                 }
                 Err(_asleep) => state = changed.wait(state).unwrap_or_else(PoisonError::into_inner),
@@ -636,12 +644,18 @@ impl Coordinator {
             *sleepers(&mut state) -= 1;
             drop(state);
             guard::settle_before_sleep();
+            if !self.owner.is_here() {
+                return None;
+            }
         }
     }
 
     /// Sleeps until the descriptor is readable, or something was seen to, and does the work meanwhile if nobody else does.
     pub(crate) fn sleep_beside(&self, fd: BorrowedFd<'_>) {
         guard::settle_before_sleep();
+        if !self.owner.is_here() {
+            return;
+        }
         let _away = here::sleeps();
         match self.turn_or_sleep() {
             Ok(turn) => turn.take(true, Some(fd)),
@@ -786,6 +800,9 @@ impl Guest<'_> {
     pub(crate) fn turn(&self, woken: &AtomicBool) {
         let coordinator = self.0;
         guard::settle_before_sleep();
+        if !coordinator.owner.is_here() {
+            return;
+        }
         let _away = here::sleeps();
         let mut role = coordinator.role();
         // Who wakes it after this look makes the turn end.

@@ -131,6 +131,9 @@ impl Crew {
 
     /// It goes on.
     pub(super) fn is_back(&self) {
+        if !self.owner.is_here() {
+            return;
+        }
         let mut state = self.lock();
         state.away -= 1;
         self.deserted.store(false, Ordering::SeqCst);
@@ -266,6 +269,10 @@ fn carry_out(moving: &Arc<Moving>, at: u64, len: u64) {
         line.station.coordinator.troubles.panics().note(&panicked);
         Err(panicked.error("transfer"))
     });
+    if !line.station.coordinator.owner.is_here() {
+        // It forked, and this is the child, with this thread alone: what is left is the parent's.
+        return guard::abandon();
+    }
     let result = match outcome {
         // The queue tells of it.
         Ok(None) => return,

@@ -120,7 +120,11 @@ impl Handle {
 
     /// Returns when it is finished; where that cannot be waited for, the runtime has it as if its handle had been dropped.
     fn wait_for(&mut self, moving: &Arc<Moving>, operation: &'static str) -> Result<()> {
-        wait_for(moving, operation).inspect_err(|_| self.0 = State::Moving(moving.clone()))
+        let waited = wait_for(moving, operation);
+        if waited.is_err() {
+            self.0 = State::Moving(moving.clone());
+        }
+        waited
     }
 
     /// Stops the transfer as far as it was not begun, and returns when no device or thread touches its bytes any more.
@@ -167,6 +171,7 @@ fn wait_for(moving: &Arc<Moving>, operation: &'static str) -> Result<()> {
         let _leaning = station.coordinator.lean();
         station.attend_all();
         moving.sleep(false);
+        moving.check_process(operation)?;
     }
     while !moving.is_finished() {
         match moving.line.pipe.carrier() {
@@ -174,17 +179,20 @@ fn wait_for(moving: &Arc<Moving>, operation: &'static str) -> Result<()> {
                 if !moving.is_all_out() {
                     moving.line.station.attend_all();
                     moving.sleep(true);
-                    continue;
-                }
-                match queue.lead(|| moving.is_finished()) {
-                    Ok(false) => {}
-                    Ok(true) => moving.line.station.coordinator.attend(queue),
-                    // A broken queue has told its parts; what was not released fails when it is.
-                    Err(_) => moving.sleep(false),
+                } else {
+                    match queue.lead(|| moving.is_finished()) {
+                        Ok(false) => {}
+                        Ok(true) => moving.line.station.coordinator.attend(queue),
+                        Err(e) if e.kind() == ErrorKind::Forked => {}
+                        // A broken queue has told its parts; what was not released fails when it is.
+                        Err(_) => moving.sleep(false),
+                    }
                 }
             }
             _ => moving.sleep(false),
         }
+        // What was called meanwhile may have forked, and a child may look at nothing that has a lock.
+        moving.check_process(operation)?;
     }
     Ok(())
 }

@@ -119,6 +119,8 @@ impl Drop for Sleeps {
     fn drop(&mut self) {
         if let Some(crew) = self.station.as_ref().and_then(|station| station.crew.as_ref()) {
             crew.is_back();
+        }
+        if self.station.is_some() {
             let _ = AWAY.try_with(|away| away.set(false));
         }
     }

@@ -119,9 +119,12 @@ impl Line {
             self.station.attend_all();
             let hopeless = Hopeless::here();
             let over = |r: &Room| r.taken < r.most || hopeless.is_so(r, self);
-            room = coordinator.sleep_until(&self.room, &self.freed, |r| &mut r.sleepers, over);
+            let slept = coordinator.sleep_until(&self.room, &self.freed, |r| &mut r.sleepers, over);
             // What it called meanwhile may have forked.
-            coordinator.owner.check("transfer")?;
+            room = match slept {
+                Some(room) => room,
+                None => return coordinator.owner.check("transfer"),
+            };
             if room.taken >= room.most {
                 let why = format!(
                     "{} transfers are under way on {:?}, and this is called by what carries one out",
