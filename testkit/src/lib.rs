@@ -5,6 +5,7 @@
 //! - [`validate`]: order and multiset checksum of data fed in pieces.
 //! - [`conformance`]: one suite for every backend and every locator.
 //! - [`Folder`]: where a test works; with `--cfg shuttle`, `schedules` runs one under schedules chosen at random.
+//! - [`Unanswered`]: a file system whose server never answers.
 //! - [`Mounted`], [`without_calls`], [`MemoryGroup`]: file systems and kernels that lack something, or have little.
 //!
 //! - [`child`]: pieces of a test in another process: a fork, another user, limits.
@@ -21,6 +22,7 @@ mod memory_group;
 mod mounted;
 #[cfg(shuttle)]
 mod schedules;
+mod unanswered;
 pub mod validate;
 mod without;
 
@@ -29,4 +31,5 @@ pub use memory_group::MemoryGroup;
 pub use mounted::{LoopDevice, Mounted};
 #[cfg(shuttle)]
 pub use schedules::schedules;
+pub use unanswered::{Request, Unanswered};
 pub use without::{RefusedCall, RefusedUse, without_calls};
