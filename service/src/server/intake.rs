@@ -28,6 +28,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use datapipes::{Error, ErrorKind, Result};
 use rustix::cmsg_space;
@@ -50,6 +51,10 @@ const FAILED: u8 = 5;
 const HERE: u8 = 6;
 /// The verdict.
 const PASS: u8 = 7;
+
+/// How often the parent is asked where it has too much to do, and how long the pauses are.
+const TRIES: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// Bytes before the facts: what it is, whether the packet and its descriptors were cut, how many descriptors there are.
 const HEAD: usize = 4;
@@ -146,19 +151,27 @@ impl Intake {
     fn ask(&self, what: u8, client: BorrowedFd<'_>) -> Result<Taker> {
         let (ours, theirs) = pair()?;
         let fds = [client, theirs.as_fd()];
-        let mut parent = self.parent.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut sent = packet::send(parent.as_fd(), &[what], &fds, SendFlags::DONTWAIT);
-        if let Err(Errno::PIPE | Errno::CONNRESET) = sent {
-            // Somebody killed it.
-            *parent = start_parent()?;
-            sent = packet::send(parent.as_fd(), &[what], &fds, SendFlags::DONTWAIT);
+        for _ in 0..TRIES {
+            let mut parent = self.parent.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut sent = packet::send(parent.as_fd(), &[what], &fds, SendFlags::DONTWAIT);
+            if let Err(Errno::PIPE | Errno::CONNRESET) = sent {
+                // Somebody killed it.
+                *parent = start_parent()?;
+                sent = packet::send(parent.as_fd(), &[what], &fds, SendFlags::DONTWAIT);
+            }
+            match sent {
+                Ok(()) => return Ok(Taker(ours)),
+                // Many ask at once. Not waited for by poll: the socket may be replaced meanwhile.
+                Err(Errno::AGAIN | Errno::TOOMANYREFS) => drop(parent),
+                Err(e) => {
+                    let context = "asking for a process that takes descriptors in";
+                    return Err(Error::os("connect", e.raw_os_error(), context));
+                }
+            }
+            std::thread::sleep(PAUSE);
         }
-        match sent {
-            Ok(()) => Ok(Taker(ours)),
-            Err(Errno::AGAIN) => Err(Error::new(ErrorKind::Busy, "connect", "no process takes descriptors in")
-                .advice("try again, and see whether the process dpiped-intake was stopped")),
-            Err(e) => Err(Error::os("connect", e.raw_os_error(), "asking for a process that takes descriptors in")),
-        }
+        Err(Error::new(ErrorKind::Busy, "connect", "no process takes descriptors in")
+            .advice("try again, and see whether the process dpiped-intake was stopped"))
     }
 }
 
