@@ -17,10 +17,15 @@ use crate::pipe::Carrier;
 /// told to call back.
 ///
 /// Where wakers run: on a thread of the runtime; within a poll of any future of the library; or on the thread that registered
-/// them, whatever it calls there. A thread that waits for something else, or asks, is never made to run a waker, so it may hold
-/// a lock that the waker wants. A waker must not block for long nonetheless: it holds up other wakers and callbacks, and where
-/// a crew copies, or a mover blocks, the thread of the crew. Destructors of memory's keepers run on whichever thread drops
-/// the last reference.
+/// them, whatever it calls there. A thread of the caller's that waits for something else, or asks, is never made to run a waker,
+/// so it may hold a lock that the waker wants while a device has its transfer.
+///
+/// A waker must not block for long nonetheless: it holds up other wakers and callbacks. Where threads of the runtime carry
+/// transfers out (copies between memories, primitives that block), one of those threads calls the waker and carries out nothing
+/// else meanwhile. So who waits for such a transfer must hold no lock that a waker of another such transfer wants: with as many
+/// such wakers as threads ([`Config::copiers`](super::Config::copiers), [`Config::blocking`](super::Config::blocking)) all
+/// wait for ever. (Handing wakers to another thread there made an awaited copy of 128 KiB two to four times as slow.)
+/// Destructors of memory's keepers run on whichever thread drops the last reference.
 ///
 /// Dropping it neither cancels the transfer nor frees its memory: the runtime carries it out, and its result is lost.
 #[must_use = "a transfer is complete when its handle says so; dropping the handle only forgets the result"]
