@@ -5,7 +5,7 @@
 //! standard library's `thread::spawn` and `Scope::spawn` panic instead, so `clippy.toml` disallows them; a crate opts in
 //! with `#![cfg_attr(not(test), deny(clippy::disallowed_methods))]`.
 //!
-//! Unsafe code: threads that borrow are joined before what they borrow may end ([`with_helpers`]).
+//! Unsafe code: threads that borrow are joined before what they borrow may end (`with_helpers`).
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
