@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! both memory, at least one not volatile
+//!     share bytes, in a core's cache: the processor's backend places them there; but what must survive comes back by
 //!     the same bytes, before and after they are flushed     pmem-flush
 //!     else, target not volatile                             pmem-store, and the two it picks from
 //!     else (source not volatile)                            pmem-load, pmem-load-nt
@@ -33,10 +34,13 @@ pub(crate) enum Relation {
 impl Relation {
     pub(crate) fn of(ask: &Ask<'_>) -> Option<Relation> {
         let (source, target) = (ask.source.memory()?, ask.target.memory()?);
+        let from_cache = ask.source.facts.core.is_some() && ask.target.facts.core.is_none();
         let persistence = |end: &Endpoint| end.facts.persistence;
         match (persistence(ask.source), persistence(ask.target)) {
             (Persistence::Volatile, Persistence::Volatile) => None,
             (Persistence::AfterSync, Persistence::OnCompletion) if source.same_bytes(target) => Some(Relation::Flush),
+            (_, Persistence::OnCompletion) if from_cache && source.same_bytes(target) => Some(Relation::Flush),
+            _ if source.overlaps(target) && (from_cache || ask.target.facts.core.is_some()) => None,
             (_, Persistence::Volatile) => Some(Relation::Load),
             _ => Some(Relation::Store),
         }

@@ -275,7 +275,7 @@ impl Pipe {
 /// Where a place ends for spans. That a file may end before is found out by the transfer.
 fn end_of(place: &Endpoint) -> u64 {
     match &place.handle {
-        Handle::Memory(range) | Handle::MappedFile(range, _) => range.len() as u64,
+        Handle::Memory(range) => range.len() as u64,
         Handle::Other(_) => place.facts.len.map_or(LAST, |len| len.min(LAST)),
         Handle::File(_) | Handle::Staging(_) | Handle::Reader(_) => LAST,
     }

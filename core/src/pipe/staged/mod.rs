@@ -93,13 +93,13 @@ fn ends<'a>(
     }
 }
 
-/// What is open belongs to the process that opened it. (Memory is copied for a child, who may use it.)
+/// What is open belongs to the process that opened it. (Memory that maps no file is copied for a child, who may use it.)
 fn check_process(source: &Endpoint, target: &Endpoint) -> Result<()> {
     [source, target].into_iter().try_for_each(|end| match &end.handle {
         Handle::File(file) => file.watchers().check_process("connect"),
-        Handle::MappedFile(_, watchers) => watchers.check_process("connect"),
+        Handle::Memory(range) => range.file().map_or(Ok(()), |file| file.watchers.check_process("connect")),
         Handle::Staging(staging) => staging.check_process("connect"),
-        Handle::Memory(_) | Handle::Reader(_) | Handle::Other(_) => Ok(()),
+        Handle::Reader(_) | Handle::Other(_) => Ok(()),
     })
 }
 
@@ -107,7 +107,7 @@ fn check_process(source: &Endpoint, target: &Endpoint) -> Result<()> {
 pub(crate) fn route(planner: &Planner<'_>, source: &Endpoint, target: &Endpoint) -> Result<Route> {
     check_process(source, target)?;
     let Some((staging, side)) = staging_of(source, target) else {
-        return Ok(planner.plan(source, target, &[])?.route);
+        return Ok(planner.plan(&source.of_what_it_maps(), &target.of_what_it_maps(), &[])?.route);
     };
     let by_place = staging.ends().map(|(_, place)| {
         let (source, target) = ends(side, place, source, target);
@@ -121,7 +121,7 @@ pub(crate) fn route(planner: &Planner<'_>, source: &Endpoint, target: &Endpoint)
 pub(crate) fn connect(planner: &Planner<'_>, source: &Endpoint, target: &Endpoint) -> Result<Pipe> {
     check_process(source, target)?;
     let Some((staging, side)) = staging_of(source, target) else {
-        return Pipe::connect(planner, source, target);
+        return Pipe::connect(planner, &source.of_what_it_maps(), &target.of_what_it_maps());
     };
     let by_place = staging.ends().map(|(_, place)| {
         let (source, target) = ends(side, place, source, target);
