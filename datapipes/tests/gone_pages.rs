@@ -213,3 +213,38 @@ fn a_sparse_file_without_room_is_an_error_in_every_way_to_touch_it() {
     });
     assert!(wrong.is_empty(), "{} of {} ways: {wrong:#?}", wrong.len(), ways().len());
 }
+
+#[test]
+fn bytes_that_are_read_after_a_file_was_cut_and_extended_are_in_the_file() {
+    // Of a file system in memory, the kernel lets a ring pin pages, which a cut then takes from the file.
+    let name = "bytes_that_are_read_after_a_file_was_cut_and_extended_are_in_the_file";
+    let mounted = match Mounted::small(env!("CARGO_TARGET_TMPDIR"), 4 << 20) {
+        Ok(mounted) => mounted,
+        Err(why) => return println!("SKIPPED: {name}: {why}"),
+    };
+    let path = mounted.path("pinned");
+    let pmem = Pmem::open_with(&path, PmemOptions { len: Some(LEN), emulated: true }).unwrap();
+    let (bytes, machine) = (pattern(LEN), Machine::discover());
+    let file = file_of(&bytes);
+    for (number, only) in ["uring-cached", "uring-direct"].into_iter().enumerate() {
+        let constraints = Constraints { only: vec![only.into()], ..Constraints::default() };
+        let pipe = match machine.connect_with(&file, &pmem, &constraints) {
+            Ok(pipe) => pipe,
+            Err(e) => {
+                println!("SKIPPED: {name}, {only}: {e}");
+                continue;
+            }
+        };
+        for turn in 0..2 {
+            pipe.transfer(Span { source: 0, target: 0, len: LEN }).unwrap();
+            let there = std::fs::read(&path).unwrap();
+            assert!(
+                there == bytes,
+                "{only}, {number}, turn {turn}: the transfer is done and its bytes are not in the file"
+            );
+            let other = std::fs::File::options().write(true).open(&path).unwrap();
+            other.set_len(0).unwrap();
+            other.set_len(LEN).unwrap();
+        }
+    }
+}

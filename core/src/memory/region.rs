@@ -201,6 +201,12 @@ impl Region {
         self.0.shared
     }
 
+    /// Whether its bytes are those of a file (persistent memory): the file may lose pages that stay mapped, or pinned,
+    /// elsewhere, so that whoever keeps pages (registers them with a ring or a device) keeps those of another file, or of none.
+    pub fn maps_file(&self) -> bool {
+        self.0.file.is_some()
+    }
+
     /// The file that it maps.
     pub(crate) fn file(&self) -> Option<&MappedFile> {
         self.0.file.as_deref()
