@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! both memory, at least one not volatile
-//!     share bytes, in a core's cache: the processor's backend places them there; but what must survive comes back by
 //!     the same bytes, before and after they are flushed     pmem-flush
+//!     share bytes, from a core's cache to what survives     pmem-flush
+//!     share bytes, else from or to a core's cache           nothing: the processor's backend places lines
 //!     else, target not volatile                             pmem-store, and the two it picks from
 //!     else (source not volatile)                            pmem-load, pmem-load-nt
 //! ```
@@ -39,7 +40,7 @@ impl Relation {
         match (persistence(ask.source), persistence(ask.target)) {
             (Persistence::Volatile, Persistence::Volatile) => None,
             (Persistence::AfterSync, Persistence::OnCompletion) if source.same_bytes(target) => Some(Relation::Flush),
-            (_, Persistence::OnCompletion) if from_cache && source.same_bytes(target) => Some(Relation::Flush),
+            (_, Persistence::OnCompletion) if from_cache && source.overlaps(target) => Some(Relation::Flush),
             _ if source.overlaps(target) && (from_cache || ask.target.facts.core.is_some()) => None,
             (_, Persistence::Volatile) => Some(Relation::Load),
             _ => Some(Relation::Store),

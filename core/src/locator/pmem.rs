@@ -40,8 +40,8 @@ pub struct PmemOptions {
 ///
 /// **What can go wrong.** A page that the file lost (truncated, or a hole on a full file system) or that the medium cannot read
 /// (a bad block) raises `SIGBUS`. Transfers, [`read`](Self::read), [`write`](Self::write) and [`persist`](Self::persist) answer
-/// with an error of kind `Device`, the offset in the file and the bytes done (on x86-64; where the kernel itself moves the bytes,
-/// from or to a file, the offset is that file's and the errno `EFAULT`). For that, opening one installs a handler of `SIGBUS`,
+/// with an error of kind `Device`, the offset in the file and the bytes done (on x86-64, in threads that do not block `SIGBUS`;
+/// where the kernel itself moves the bytes, from or to a file, the offset is that file's and the errno `EFAULT`). For that, opening one installs a handler of `SIGBUS`,
 /// which passes every other one on. Who touches such a page through a lease is killed by the signal, as with any mapped file.
 ///
 /// ```

@@ -158,6 +158,8 @@ impl Region {
 
     /// As [`foreign`](Self::foreign), of memory that others reach as well, without asking: other processes, other mappings
     /// of the same pages, whoever has the descriptor of the file. Transfers move its bytes; nobody gets a reference to them.
+    /// That it maps a file is not known here: caches in front of the file hear of no change, and a page that the file loses
+    /// may end the process by `SIGBUS`. [`Pmem`](../struct.Pmem.html) maps files.
     ///
     /// # Safety
     /// `start..start + len` must stay valid for reads and writes until `keeper` is dropped.
