@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use datapipes::topology::MemoryRoom;
 use datapipes::{Dram, ErrorKind, Machine, MapOptions, Pages, Pmem, PmemOptions, Pool, Span, Ssd};
-use datapipes_testkit::{MemoryGroup, Mounted};
+use datapipes_testkit::{ControlGroup, Mounted};
 
 const MIB: usize = 1 << 20;
 /// What the groups of these tests may have.
@@ -68,7 +68,7 @@ fn child_that_asks_for_more_than_its_group_has() {
 
 #[test]
 fn more_than_the_group_has_is_an_error() {
-    let group = match MemoryGroup::with(LIMIT) {
+    let group = match ControlGroup::of_memory(LIMIT) {
         Ok(group) => group,
         Err(why) => return println!("SKIPPED: more_than_the_group_has_is_an_error: {why}"),
     };
@@ -97,7 +97,7 @@ fn child_that_takes_what_it_can() {
 
 #[test]
 fn several_processes_of_a_group_are_not_killed_either() {
-    let group = match MemoryGroup::with(LIMIT) {
+    let group = match ControlGroup::of_memory(LIMIT) {
         Ok(group) => group,
         Err(why) => return println!("SKIPPED: several_processes_of_a_group_are_not_killed_either: {why}"),
     };

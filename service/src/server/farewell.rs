@@ -33,7 +33,7 @@ pub(super) fn part(socket: &OwnedFd) {
 }
 
 /// Whether a packet with bytes waits.
-fn is_readable(socket: &OwnedFd) -> bool {
+pub(super) fn is_readable(socket: &OwnedFd) -> bool {
     rustix::io::ioctl_fionread(socket).is_ok_and(|bytes| bytes > 0)
 }
 
