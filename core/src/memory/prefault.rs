@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! look: what can this process take now (machine, control groups, node)?
-//! until the next look: no more than an eighth of that is touched, by all threads together, and STEP bytes at most; so several
-//!                      processes that look at the same time do not take it all
+//! until the next look: no more than an eighth of that is touched, by all threads together, an eighth of the margin, and STEP
+//!                      bytes at most; so several processes that look at the same time do not take it all, and what eight
+//!                      of them have looked at long ago and touch only now fits into the margin
 //! nothing left but the margin? an error, and the memory goes back
 //! ```
 //!
@@ -40,6 +41,13 @@ fn most(room: &MemoryRoom) -> u64 {
     let spare = room.bytes.saturating_sub(margin(0, room));
     // Page tables of `most` bytes are a 256th of them.
     spare / 257 * 256
+}
+
+/// What may be touched after a look, before the next one.
+fn grant(room: &MemoryRoom) -> usize {
+    let margin = margin(STEP as u64, room);
+    let spare = room.bytes.saturating_sub(margin);
+    usize::try_from(spare.min(margin) / 8).unwrap_or(usize::MAX).min(STEP)
 }
 
 /// Takes a step out of what may be touched without a look; false where it is time to look.
@@ -100,9 +108,9 @@ impl MemoryRange {
         }
         let Some(room) = MemoryRoom::now(self.node()) else { return Ok(step) };
         let spare = room.bytes.saturating_sub(margin(STEP as u64, &room));
-        let eighth = usize::try_from(spare / 8).unwrap_or(usize::MAX).min(STEP);
-        let step = step.min(eighth.max(LEAST));
-        LEFT.store(eighth.saturating_sub(step), Ordering::Relaxed);
+        let granted = grant(&room);
+        let step = step.min(granted.max(LEAST));
+        LEFT.store(granted.saturating_sub(step), Ordering::Relaxed);
         if spare < step as u64 && !self.is_there(at..at + step) {
             return Err(short(left, &room));
         }
@@ -181,6 +189,18 @@ impl MemoryRange {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_eight_processes_were_granted_long_ago_fits_into_the_margin() {
+        for (bytes, of_bytes) in
+            [(0, 0), (5 << 20, 64 << 20), (90 << 20, 96 << 20), (1 << 30, 1 << 30), (20 << 30, 24 << 30)]
+        {
+            let room = MemoryRoom { bytes, of_bytes, limited_by: "a test".to_owned() };
+            // The others took all but the margin since: a process that was held up touches what it was granted then.
+            let late = 8 * grant(&room).max(LEAST) as u64;
+            assert!(late <= margin(STEP as u64, &room), "{late} of {room:?}");
+        }
+    }
 
     #[test]
     fn what_is_advised_fits_and_the_error_says_what_is_kept() {
