@@ -13,6 +13,7 @@ use datapipes::locator::{Facts, Handle, Reader};
 use datapipes::runtime::Connect;
 use datapipes::{
     Constraints, CoreCache, Dram, Endpoint, ErrorKind, Locator, Machine, Pmem, PmemOptions, Result, Runtime, Span, Ssd,
+    StagePlace, Staging,
 };
 use datapipes_testkit::Mounted;
 use scene::{file_of, memory_of, pattern};
@@ -247,4 +248,28 @@ fn bytes_that_are_read_after_a_file_was_cut_and_extended_are_in_the_file() {
             other.set_len(LEN).unwrap();
         }
     }
+}
+
+#[test]
+fn a_page_that_the_source_lost_is_held_against_no_place_of_a_staging() {
+    std::fs::create_dir_all(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("staged-{}", std::process::id()));
+    std::fs::write(&path, pattern(LEN)).unwrap();
+    let pmem = Pmem::open_with(&path, PmemOptions { len: None, emulated: true }).unwrap();
+    let (machine, memory) = (Machine::discover(), memory_of(&pattern(LEN)));
+    let places = [StagePlace::folder(env!("CARGO_TARGET_TMPDIR")), StagePlace::memory(4 << 20, None)];
+    for place in places {
+        let staging = Staging::open(vec![place]).unwrap();
+        let up = machine.connect(&pmem, &staging).unwrap();
+        let span = Span { source: 0, target: 0, len: LEN };
+        let other = std::fs::File::options().write(true).open(&path).unwrap();
+        other.set_len(CUT).unwrap();
+        let e = up.transfer(span).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Device, "{e}");
+        assert!(staging.uses().iter().all(|place| place.left.is_none()), "{:?}", staging.uses());
+        other.set_len(LEN).unwrap();
+        up.transfer(span).unwrap();
+        machine.connect(&memory, &staging).unwrap().transfer(Span { target: LEN, ..span }).unwrap();
+    }
+    std::fs::remove_file(&path).unwrap();
 }

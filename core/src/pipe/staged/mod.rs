@@ -283,9 +283,8 @@ impl Staged {
 
     /// A part did not arrive: it goes to another place, or the transfer has failed.
     fn failed(&self, moving: &mut Moving, part: &Part, error: Error) {
-        // Only of memory is it certain that the error is not its own.
         let of_place = error.kind() == ErrorKind::NoSpace && self.side == Side::Target
-            || error.kind() == ErrorKind::Device && self.memory.is_some();
+            || error.kind() == ErrorKind::Device && self.is_certainly_of_place(&error);
         let mut refused = None;
         if of_place && self.side == Side::Target && moving.tries > 0 {
             moving.tries = moving.tries.saturating_sub(1);
@@ -301,6 +300,17 @@ impl Staged {
         let at = self.within(moving, part).saturating_add(done);
         if moving.failure.as_ref().is_none_or(|f| at < f.0) {
             moving.failure = Some((at, self.told(part, &error, refused)));
+        }
+    }
+
+    /// Whether an error of a device is the place's. Only of memory at the other end is it certain that the error is not its own, and
+    /// of memory that maps a file only where the kernel says so: it may have lost a page.
+    fn is_certainly_of_place(&self, error: &Error) -> bool {
+        let Some(memory) = &self.memory else { return false };
+        match error.raw_os_error() {
+            Some(libc::EFAULT | libc::EHWPOISON) => false,
+            Some(_) => true,
+            None => !memory.region().maps_file(),
         }
     }
 
