@@ -357,7 +357,8 @@ impl MemoryRange {
         Ok(LeaseMut { lease: self.raw_lease(Access::Write)?, _change: None })
     }
 
-    /// As [`lease`](Self::lease), also of bytes that others could change.
+    /// As [`lease`](Self::lease), also of bytes that others could change. A page that a mapped file lost raises `SIGBUS` in whoever
+    /// touches it through the lease: [`read`](Self::read) answers with an error.
     ///
     /// # Safety
     /// While the lease lives, nobody changes the bytes who does not lease them here: no other process, no other mapping, no
