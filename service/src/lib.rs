@@ -40,7 +40,6 @@
 //! * Memory must be there (written, or allocated) when it is passed: pages are charged to whoever touches them first. The service adds
 //!   none; a client that takes pages away is cut off when they are missed. (This needs `userfaultfd` of the kernel. Where it has none,
 //!   the service says so when it starts, and pages that clients take away can add to what it uses.)
-//! * Not held: before Linux 6.16, which knows `SO_PASSRIGHTS`, a socket that lingers and is passed over a *pipe* holds up everybody.
 //! * What a client writes into memory that is being read ends up in the target in any mixture; nobody else is concerned.
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use datapipes::{ConnectFd, ErrorKind, Span};
 use datapipes_service::{Place, SharedMemory};
-use datapipes_testkit::{Request, Unanswered};
+use datapipes_testkit::{RefusedCall, Request, Unanswered, without_calls};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FallocateFlags, fallocate, fstat, open};
 use rustix::io::Errno;
@@ -128,6 +128,73 @@ fn what_waits_in_a_connection_that_ends_is_not_closed_by_the_service() {
     assert!(status.success(), "{status}\n{log}");
     drop(served);
     drop(file);
+}
+
+/// A TCP connection with unsent bytes that lingers: closing it takes until the other end reads, or a minute.
+fn lingering() -> (OwnedFd, std::net::TcpStream) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (other, _) = listener.accept().unwrap();
+    socket.set_nonblocking(true).unwrap();
+    while std::io::Write::write(&mut &socket, &[0; 1 << 16]).is_ok() {}
+    rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::from_secs(60))).unwrap();
+    (socket.into(), other)
+}
+
+#[test]
+fn sockets_that_linger_hold_nobody_up_on_kernels_that_let_them_pass() {
+    let test = "sockets_that_linger_hold_nobody_up_on_kernels_that_let_them_pass";
+    /// `SO_PASSRIGHTS`.
+    const OPTION: u32 = 83;
+    let refused = RefusedCall { number: libc::SYS_setsockopt, errno: libc::ENOPROTOOPT }.with_bits(2, OPTION);
+    let service = match without_calls(&[refused], || Service::start(&["--hello-ms", "300", "--clients-per-uid", "8"])) {
+        Ok(service) => service,
+        Err(why) => return println!("SKIPPED: {test}: {why}"),
+    };
+    let mut others = Vec::new();
+    let mut passed = |raw: &Raw, bytes: &[u8]| {
+        let (socket, other) = lingering();
+        // The copy on its way is to be the last one: closed here, it would be waited for here.
+        service.signal(19);
+        // Refused where the connection has ended for what was sent before.
+        let _ = raw.send(bytes, &[socket.as_fd()]);
+        others.push(other);
+        std::thread::spawn(move || drop(socket));
+        std::thread::sleep(Duration::from_millis(20));
+        service.signal(18);
+    };
+    // With the hello, with a request, over a pipe, and left in each connection.
+    let early = Raw::connect(&service.socket);
+    passed(&early, br#"{"ask":"hello","version":1,"name":"raw"}"#);
+    assert!(early.answer().unwrap().into_result().is_err());
+    let memory = memory_of(&[0; 4096]);
+    let raw = Raw::hello(&service.socket);
+    passed(&raw, br#"{"ask":"status"}"#);
+    assert!(raw.answer().unwrap().into_result().is_err());
+    others_are_served(&service);
+    let raw = Raw::hello(&service.socket);
+    let request = std::str::from_utf8(MEMORY_TO_MEMORY).unwrap();
+    let pipe = Raw(raw.pipe(request, &[memory.as_fd(), memory.as_fd()]).unwrap());
+    for _ in 0..3 {
+        passed(&pipe, &[7; 32]);
+    }
+    others_are_served(&service);
+    passed(&raw, b"left");
+    drop((raw, pipe));
+    others_are_served(&service);
+    // One too many is turned away, with a packet that it sent before.
+    let clients: Vec<Raw> = (0..5).map(|_| Raw::connect(&service.socket)).collect();
+    let last = Raw::connect(&service.socket);
+    passed(&last, br#"{"ask":"hello","version":1,"name":"raw"}"#);
+    drop((clients, last));
+    // Those whose sockets linger keep their places.
+    service.until("the others leave", |now| now.connected <= 4);
+    others_are_served(&service);
+    service.signal(15);
+    let (status, log) = service.end_within(PATIENCE);
+    // It did not wait for one that lingers, or its own patience would have ended.
+    assert!(status.success(), "{status}\n{log}");
+    drop(others);
 }
 
 #[test]

@@ -39,6 +39,7 @@ use crate::protocol::{Answer, Ask, REQUEST_BYTES, Request, VERSION};
 const PIPE_DESCRIPTORS: usize = 3;
 /// Transfers of a pipe whose client does not say: as in the runtime.
 const DEPTH: usize = 64;
+const HELLO_FIRST: &str = "the first request must be a hello, without descriptors";
 /// Refusals of a client that are logged one by one.
 const COMPLAINTS: u32 = 16;
 
@@ -241,9 +242,12 @@ impl Session {
                 return Err(cut(ErrorKind::Unavailable, format!("it said nothing for {ms} ms")));
             }
             let Some(Glance { has_fds, .. }) = self.look()? else { continue };
+            if has_fds {
+                // It stays where it is: reading it would close what comes with it.
+                return Err(End::Cut(bad(HELLO_FIRST)));
+            }
             let Some(packet) = self.receive(&mut buffer)? else { continue };
             let error = match parse(&buffer, &packet) {
-                _ if has_fds => bad("the first request must be a hello, without descriptors"),
                 Ok(Request::Hello { version: VERSION, name }) => {
                     // From here on this thread alone reads what comes.
                     passing::let_pass(&self.socket, true);
@@ -256,7 +260,7 @@ impl Session {
                     let context = format!("version {version} of the protocol; this is version {VERSION}");
                     Error::new(ErrorKind::Unsupported, "connect", context)
                 }
-                Ok(_) => bad("the first request must be a hello, without descriptors"),
+                Ok(_) => bad(HELLO_FIRST),
                 Err(e) => e,
             };
             // What it says is not what is expected here: there is no sense in going on.
