@@ -289,9 +289,8 @@ fn every_stage_of_every_item_runs_once_after_what_it_depends_on() {
 fn sets_of_any_size_take_memory_only_for_buffers_that_are_used() {
     let runtime = Runtime::start(&Machine::discover()).unwrap();
     for count in [3, 4_000_000_000, usize::MAX] {
-        let set = Buffers::new(count);
+        let (set, highest) = (Buffers::new(count), AtomicU64::new(0));
         let mut graph = Graph::new("large");
-        let highest = AtomicU64::new(0);
         let stage = graph.compute("look", |item| {
             highest.fetch_max(item.buffer(set)? as u64, Ordering::SeqCst);
             Ok(())
