@@ -255,7 +255,7 @@ impl Reading {
         let shared = self.shared.clone();
         Tally::add(&shared.inner.tally.repeated, 1);
         let range = self.range();
-        self.repeats.one_more(&range, shared.inner.config.patience)
+        self.repeats.one_more(&range, shared.inner.options.patience)
     }
 
     /// Looks in the cache, and starts a transfer for what is not there. None where it went on.
@@ -290,7 +290,7 @@ impl Reading {
             return self.again().err().map(|error| Poll::Ready(Err(error)));
         };
         inner.sample(piece.offset);
-        let missing = match inner.store.read(piece.offset, &mut self.out[self.done..self.done + piece.len]) {
+        let missing = match inner.cached(piece.offset, &mut self.out[self.done..self.done + piece.len]) {
             Ok(()) => {
                 self.done += piece.len;
                 return None;

@@ -113,11 +113,15 @@ impl Inner {
             pieces.clear();
             begun.clear();
             for number in numbers.clone() {
-                if number + INDEX_AHEAD < numbers.end {
-                    self.store.index_soon(reads(number + INDEX_AHEAD).offset);
+                if number + INDEX_AHEAD < numbers.end
+                    && let Some(place) = self.map.of(reads(number + INDEX_AHEAD).offset)
+                {
+                    self.store.index_soon(place);
                 }
-                if number + ITEM_AHEAD < numbers.end {
-                    self.store.item_soon(reads(number + ITEM_AHEAD).offset);
+                if number + ITEM_AHEAD < numbers.end
+                    && let Some(place) = self.map.of(reads(number + ITEM_AHEAD).offset)
+                {
+                    self.store.item_soon(place);
                 }
                 self.look_up(number, reads(number), out, &mut pieces, &mut begun);
             }
@@ -136,7 +140,7 @@ impl Inner {
         let range = read.range();
         // Before the look at what is there.
         let stamp = self.writes.stamp(&range);
-        let first = whole.then(|| self.store.read(offset, &mut out[out_at..out_at + len]));
+        let first = whole.then(|| self.cached(offset, &mut out[out_at..out_at + len]));
         if let Some(Ok(())) = first {
             return;
         }
@@ -145,7 +149,7 @@ impl Inner {
         }
         begun.push(Begun { number, stamp, alone: true });
         // A read that must wait or be refused is made by itself, later; so is one whose parts can be checked only together.
-        let parts = first.is_none() && self.config.verify.is_some();
+        let parts = first.is_none() && self.options.verify.is_some();
         if parts || self.writes.is_changing(&range) || self.is_beyond(offset, len) {
             return;
         }
@@ -160,7 +164,7 @@ impl Inner {
         }
         for (at, part) in in_pages(offset, len) {
             let part_at = out_at + (at - offset) as usize;
-            if let Err(missing) = self.store.read(at, &mut out[part_at..part_at + part]) {
+            if let Err(missing) = self.cached(at, &mut out[part_at..part_at + part]) {
                 let path = self.dispatch(at, part, missing);
                 pieces.push(Piece { offset: at, len: part, out_at: part_at, read, path });
             }

@@ -67,6 +67,11 @@ impl Lanes {
         lock(&self.free).lanes.front().map(|lane| lane.reader.explain())
     }
 
+    /// Nanoseconds since they were made.
+    pub(crate) fn now_ns(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
     /// Bytes of buffers.
     pub(crate) fn buffer_bytes(&self) -> usize {
         self.made.load(Ordering::Relaxed) * lane_bytes(self.depth)
@@ -212,6 +217,6 @@ impl ReadEngine for FileEngine {
     }
 
     fn now_ns(&self) -> u64 {
-        u64::try_from(self.lanes.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        self.lanes.now_ns()
     }
 }

@@ -17,8 +17,10 @@
 //! | reassignment, dynamic allocation | [`Reassignment`], `maintenance` |
 //! | consistency | `writes`, `outside` |
 //!
+//! Many files share one budget, policy and thread in a [`BufferPool`].
+//!
 //! What it does not do: it is no write cache, and no protocol between processes. Other processes' writes are found by the
-//! file's times (see [`Outside`]); writes through memory that maps the file may not be found. On devices of
+//! kernel's events and the file's times (see [`Outside`]); writes through memory that maps the file may not be found. On devices of
 //! blocks the smallest read is a block (512 bytes, or what the device states); a device that moves single bytes needs an
 //! [`engine::ReadEngine`] that says so, and a place in persistent memory needs no cache at all.
 
@@ -40,22 +42,25 @@ mod maintenance;
 mod metrics;
 mod outside;
 mod policy;
+mod pool;
 mod reassign;
 mod requester;
 #[cfg(all(test, shuttle))]
 mod schedules;
 mod shadow;
 mod snapshot;
+mod space;
 mod store;
 mod sync;
 mod write;
 mod writes;
 
 pub use asynchronous::{Asynchronous, Reading};
-pub use config::{Config, Outside, Policy, Verify};
+pub use config::{Config, FileOptions, Outside, Policy, Verify};
 pub use fine::{Bytes, FineGrained};
 pub use gather::Gathered;
 pub use metrics::{ClassMetrics, Metrics};
+pub use pool::BufferPool;
 pub use reassign::Reassignment;
 pub use snapshot::Warmed;
 pub use write::Writer;

@@ -62,6 +62,9 @@ pub struct Metrics {
     pub changes: u64,
     /// Changes of the file that came from elsewhere.
     pub changes_outside: u64,
+    /// How often all that was cached of a file went because others may have changed it
+    /// ([`Outside::Times`](crate::Outside::Times)).
+    pub uncertain: u64,
     /// Reads by path: bytes, sectors, blocks.
     pub by_path: [u64; 3],
     /// The budget.
@@ -163,7 +166,7 @@ impl fmt::Display for Metrics {
         }
         writeln!(
             f,
-            "paths: {} bytes, {} sectors, {} blocks; joined {}, repeated {}, failed {}; changes {}, from outside {}; slabs reassigned {}",
+            "paths: {} bytes, {} sectors, {} blocks; joined {}, repeated {}, failed {}; changes {}, from outside {}, uncertain {}; slabs reassigned {}",
             self.by_path[0],
             self.by_path[1],
             self.by_path[2],
@@ -172,6 +175,7 @@ impl fmt::Display for Metrics {
             self.failed,
             self.changes,
             self.changes_outside,
+            self.uncertain,
             self.reassigned
         )?;
         writeln!(
@@ -200,12 +204,29 @@ pub(crate) struct Tally {
     pub(crate) failed: AtomicU64,
     pub(crate) changes: AtomicU64,
     pub(crate) changes_outside: AtomicU64,
+    pub(crate) uncertain: AtomicU64,
     pub(crate) by_path: [AtomicU64; 3],
 }
 
 impl Tally {
     pub(crate) fn add(counter: &AtomicU64, n: u64) {
         counter.fetch_add(n, Ordering::Relaxed);
+    }
+
+    fn all(&self) -> [&AtomicU64; 11] {
+        let [bytes, sectors, blocks] = &self.by_path;
+        let device = [&self.device_bytes, &self.device_reads];
+        let reads = [&self.joined, &self.repeated, &self.failed];
+        let changes = [&self.changes, &self.changes_outside, &self.uncertain];
+        let ([a, b], [c, d, e], [f, g, h]) = (device, reads, changes);
+        [a, b, c, d, e, f, g, h, bytes, sectors, blocks]
+    }
+
+    /// Adds another one's counts.
+    pub(crate) fn add_all(&self, other: &Tally) {
+        for (to, from) in self.all().into_iter().zip(other.all()) {
+            Tally::add(to, from.load(Ordering::Relaxed));
+        }
     }
 
     pub(crate) fn metrics(&self) -> Metrics {
@@ -218,6 +239,7 @@ impl Tally {
             failed: of(&self.failed),
             changes: of(&self.changes),
             changes_outside: of(&self.changes_outside),
+            uncertain: of(&self.uncertain),
             by_path: std::array::from_fn(|i| of(&self.by_path[i])),
             ..Metrics::default()
         }
