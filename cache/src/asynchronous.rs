@@ -29,6 +29,8 @@ pub struct Asynchronous(Arc<Shared>);
 
 struct Shared {
     inner: Arc<Inner>,
+    /// So that the file stays open.
+    _fine: FineGrained,
     pipe: RuntimePipe,
     buffers: Dram,
     slots: Mutex<Slots>,
@@ -70,7 +72,13 @@ impl FineGrained {
         let ask = Connect { constraints, ..Connect::default() };
         let pipe = runtime.connect_with(ssd, &buffers, &ask)?;
         let slots = Slots { free: (0..in_flight).collect(), ..Slots::default() };
-        Ok(Asynchronous(Arc::new(Shared { inner: self.0.clone(), pipe, buffers, slots: Mutex::new(slots) })))
+        Ok(Asynchronous(Arc::new(Shared {
+            inner: self.0.clone(),
+            _fine: self.clone(),
+            pipe,
+            buffers,
+            slots: Mutex::new(slots),
+        })))
     }
 }
 

@@ -28,7 +28,7 @@ use crate::store::header::MAX_OFFSET;
 use crate::store::memory::Pinned;
 use crate::store::{Missing, PAGE, Store};
 use crate::sync::Arc;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::writes::Writes;
 
 /// Byte-granular reads of a file, with a cache (Pipette, DAC'22).
@@ -56,8 +56,24 @@ use crate::writes::Writes;
 ///
 /// It belongs to the process that opened it: in a child that was made by `fork` reading and writing fail (`Forked`), and what
 /// cannot fail does nothing. A child opens a cache of its own.
-#[derive(Clone)]
 pub struct FineGrained(pub(crate) Arc<Inner>);
+
+impl Clone for FineGrained {
+    fn clone(&self) -> FineGrained {
+        self.0.handles.fetch_add(1, Ordering::Relaxed);
+        FineGrained(self.0.clone())
+    }
+}
+
+impl Drop for FineGrained {
+    fn drop(&mut self) {
+        // Counted by themselves: the pool and the watchers have the file for a moment now and then, and keep nothing open by that.
+        // A child has no part in what its parent's pool does.
+        if self.0.handles.fetch_sub(1, Ordering::AcqRel) == 1 && self.0.owner.is_here() {
+            self.0.pool.close(&self.0);
+        }
+    }
+}
 
 /// What all handles share: one file of a pool.
 pub(crate) struct Inner {
@@ -77,6 +93,8 @@ pub(crate) struct Inner {
     file_len: AtomicU64,
     pub(crate) outside: Outside,
     pub(crate) name: String,
+    /// Of [`FineGrained`].
+    handles: AtomicUsize,
     pub(crate) owner: Owner,
 }
 
@@ -318,10 +336,9 @@ impl Watch for Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // A child has no part in what its parent's pool does.
+        // Nothing is cached there since the last handle went.
         if self.owner.is_here() {
-            let pool = self.pool.clone();
-            pool.close(self);
+            self.map.give_back(&self.pool.space);
         }
     }
 }
@@ -362,6 +379,7 @@ impl Inner {
             ssd,
             file,
             name,
+            handles: AtomicUsize::new(1),
             owner: Owner::here(),
             pool: pool.clone(),
         }))

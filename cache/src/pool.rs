@@ -42,8 +42,8 @@ const DETECTOR_PART: usize = 8192;
 /// A cache for many files: one budget of memory, in which one policy decides what of all of them stays; one thread that looks after
 /// it, one set of rings to the device. Cloning it makes another handle; the files keep it, too.
 ///
-/// It costs its budget, and beside it about 5 KiB a file (the versions of the file's parts, and the table of reads under way, which
-/// grows with those); no thread and no descriptor a file beside those of its [`Ssd`]. The lengths of the files that are open at once,
+/// It costs its budget, and beside it about 8 KiB a file with its [`Ssd`] (the versions of the file's parts, and the table of reads under way, which
+/// grows with those); no thread and no descriptor a file beside those of the `Ssd`. The lengths of the files that are open at once,
 /// each rounded up to a power of two and at least 1 MiB, have room in 16 TiB together; what a file grows to beyond that is read, and
 /// not kept.
 ///
@@ -294,11 +294,7 @@ impl Pool {
         let tick = maintenance::tick_of(options.outside, self.config.ttl);
         self.tick.fetch_min(nanoseconds(tick), Ordering::Relaxed);
         let inner = Inner::over(self, source, options, listens, map)?;
-        {
-            let mut files = lock(&self.files);
-            files.retain(|f| f.strong_count() > 0);
-            files.push(Arc::downgrade(&inner));
-        }
+        lock(&self.files).push(Arc::downgrade(&inner));
         if let Some(ssd) = &inner.ssd {
             let watch: Arc<dyn Watch> = inner.clone();
             ssd.watchers().add(&watch);
@@ -392,15 +388,17 @@ impl Pool {
         meant.iter().for_each(|f| f.changed_by_others_ends());
     }
 
-    /// A file is closed: what is cached of it goes, and its places are free.
-    pub(crate) fn close(&self, file: &mut Inner) {
-        self.closed.add_all(&file.tally);
-        lock(&self.files).retain(|f| f.strong_count() > 0);
+    /// A file has no handle any more: what is cached of it goes.
+    pub(crate) fn close(&self, file: &Inner) {
+        {
+            let mut files = lock(&self.files);
+            files.retain(|f| !std::ptr::eq(f.as_ptr(), file));
+            self.closed.add_all(&file.tally);
+        }
         self.listen_no_more(file.ssd.as_ref(), file.outside.name());
         // Where it has all of the space, the memory goes as well.
         if !file.map.is_whole() {
             file.map.places(0..u64::MAX).for_each(|place| self.store.invalidate(place));
-            file.map.give_back(&self.space);
         }
     }
 
