@@ -34,6 +34,8 @@ struct Shared {
     pipe: RuntimePipe,
     buffers: Dram,
     slots: Mutex<Slots>,
+    /// Futures that may wait for one.
+    may_wait: usize,
 }
 
 #[derive(Default)]
@@ -44,12 +46,30 @@ struct Slots {
     tickets: u64,
 }
 
+/// How many futures may do what at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InFlight {
+    /// Reads at the device.
+    pub reads: usize,
+    /// Futures that wait for their turn; a further one ends with `Busy`.
+    pub waiting: usize,
+}
+
 impl FineGrained {
-    /// Reads by futures: at most `in_flight` are at the device, more wait for their turn.
+    /// Reads by futures: at most `in_flight` are at the device, up to 65,536 more wait for their turn.
     ///
     /// # Errors
     /// `InvalidInput` for a cache that is not over a file, or for none in flight; what connecting meets.
     pub fn on(&self, runtime: &Runtime, in_flight: usize) -> Result<Asynchronous> {
+        self.on_with(runtime, InFlight { reads: in_flight, waiting: 1 << 16 })
+    }
+
+    /// The same, with a limit to those that wait.
+    ///
+    /// # Errors
+    /// As [`on`](Self::on).
+    pub fn on_with(&self, runtime: &Runtime, limits: InFlight) -> Result<Asynchronous> {
+        let InFlight { reads: in_flight, waiting } = limits;
         self.0.owner.check("read")?;
         let Some(ssd) = &self.0.ssd else {
             return Err(Error::new(ErrorKind::InvalidInput, "read", "the cache is not over a file"));
@@ -78,6 +98,7 @@ impl FineGrained {
             pipe,
             buffers,
             slots: Mutex::new(slots),
+            may_wait: waiting,
         })))
     }
 }
@@ -142,7 +163,10 @@ impl Slots {
 
 impl Shared {
     /// Takes a buffer, or waits for one.
-    fn take(&self, ticket: &mut Option<u64>, context: &Context<'_>) -> Option<usize> {
+    ///
+    /// # Errors
+    /// `Busy` where as many wait as may.
+    fn take(&self, ticket: &mut Option<u64>, context: &Context<'_>) -> Result<Option<usize>> {
         // Wakers are code of others: none is cloned or dropped under the lock.
         let mut waker = None;
         loop {
@@ -151,7 +175,14 @@ impl Shared {
                 let left = ticket.take().and_then(|mine| slots.remove(mine));
                 drop(slots);
                 drop((left, waker));
-                return Some(slot);
+                return Ok(Some(slot));
+            }
+            if ticket.is_none() && slots.waiting.len() >= self.may_wait {
+                drop(slots);
+                let context = format!("{} futures wait for their turn", self.may_wait);
+                return Err(
+                    Error::new(ErrorKind::Busy, "read", context).advice("read with fewer at once, or let more wait")
+                );
             }
             let Some(waker) = waker.take() else {
                 drop(slots);
@@ -171,7 +202,7 @@ impl Shared {
             };
             drop(slots);
             drop(replaced);
-            return None;
+            return Ok(None);
         }
     }
 
@@ -305,7 +336,11 @@ impl Reading {
             }
             Err(missing) => missing,
         };
-        let Some(slot) = shared.take(&mut self.ticket, context) else { return Some(Poll::Pending) };
+        let slot = match shared.take(&mut self.ticket, context) {
+            Ok(Some(slot)) => slot,
+            Ok(None) => return Some(Poll::Pending),
+            Err(error) => return Some(Poll::Ready(Err(error.offset(self.offset).bytes_done(0)))),
+        };
         if !self.careful {
             piece.path = inner.dispatch(piece.offset, piece.len, missing);
         }

@@ -144,6 +144,9 @@ pub struct Config {
     pub depth: usize,
     /// Threads that read from the device at once; more wait.
     pub lanes: usize,
+    /// Threads that wait for a lane at most: a further one is refused as `Busy`, so that a device that does not keep up is felt
+    /// before all threads stand there. Futures have a limit of their own ([`FineGrained::on_with`](crate::FineGrained::on_with)).
+    pub waiting: usize,
     /// How long an item may be given out after it was read; for ever without.
     pub ttl: Option<Duration>,
     /// How changes of the file by others are found.
@@ -171,6 +174,7 @@ impl Config {
             keep_blocks: true,
             depth: 64,
             lanes: 2 * std::thread::available_parallelism().map_or(2, usize::from),
+            waiting: 4096,
             ttl: None,
             outside: Outside::default(),
             patience: Duration::from_secs(1),

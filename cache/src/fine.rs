@@ -9,6 +9,7 @@
 //! ```
 
 use std::ops::{Deref, Range};
+use std::time::Instant;
 
 use datapipes_core::locator::{Endpoint, Facts, Handle, Locator, Persistence, Reach, Reader, Watch};
 use datapipes_core::process::Owner;
@@ -18,6 +19,7 @@ use crate::config::{Config, FileOptions};
 use crate::dispatcher::{Dispatcher, Path};
 use crate::engine::ReadEngine;
 use crate::events::FileName;
+use crate::histogram::{Latencies, Measuring};
 use crate::info::InfoArea;
 use crate::lanes::FileEngine;
 use crate::metrics::{Metrics, Tally};
@@ -93,6 +95,7 @@ pub(crate) struct Inner {
     file_len: AtomicU64,
     pub(crate) outside: Outside,
     pub(crate) name: String,
+    latencies: Measuring,
     /// Of [`FineGrained`].
     handles: AtomicUsize,
     pub(crate) owner: Owner,
@@ -106,11 +109,17 @@ pub(crate) struct Source {
 }
 
 /// Bytes of a file, as they were at one moment between the call and its return.
-pub struct Bytes(Held);
+pub struct Bytes(pub(crate) Held);
 
-enum Held {
+pub(crate) enum Held {
     Cached(Pinned),
     Read(Box<[u8]>),
+    /// Of a buffer that several have.
+    Part {
+        buffer: Arc<Vec<u8>>,
+        at: usize,
+        len: usize,
+    },
 }
 
 impl Deref for Bytes {
@@ -120,6 +129,7 @@ impl Deref for Bytes {
         match &self.0 {
             Held::Cached(pinned) => pinned,
             Held::Read(bytes) => bytes,
+            Held::Part { buffer, at, len } => buffer.get(*at..*at + *len).unwrap_or_default(),
         }
     }
 }
@@ -138,6 +148,13 @@ impl std::fmt::Debug for Bytes {
 }
 
 impl FineGrained {
+    /// A handle to a file that is still open: one that has no handle any more is closed, and gets none.
+    pub(crate) fn again(inner: Arc<Inner>) -> Option<FineGrained> {
+        let more = |n: usize| (n > 0).then_some(n + 1);
+        inner.handles.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
+        Some(FineGrained(inner))
+    }
+
     /// Opens a cache over a file: a [`BufferPool`](crate::BufferPool) with this one file. Many files share a budget, and more, in
     /// a pool.
     ///
@@ -171,17 +188,21 @@ impl FineGrained {
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         let inner = &*self.0;
         inner.owner.check("read")?;
-        let in_page = PAGE - offset % PAGE;
-        let mut missed = None;
-        inner.sample(offset);
-        if !out.is_empty() && out.len() as u64 <= in_page {
-            match inner.cached(offset, out) {
-                // A hit is within the file: what is cached goes when the file is cut. Everything else is looked at closely.
-                Ok(()) => return Ok(()),
-                Err(missing) => missed = Some(missing),
-            }
+        if inner.latencies.are_measured() {
+            return inner.read_measured(offset, out);
         }
-        inner.read_slowly(offset, out, missed)
+        match inner.look_at(offset, out) {
+            Ok(()) => Ok(()),
+            Err(missed) => inner.read_slowly(offset, out, missed),
+        }
+    }
+
+    /// Begins or ends to measure how long each [`read`](Self::read) takes, for [`Metrics::latencies`](crate::Metrics). Off, a read
+    /// looks at one flag; on, at the clock twice, and counts into 16 KiB that the file gets then, for as long as it is open.
+    pub fn measure_latencies(&self, on: bool) {
+        if self.0.owner.is_here() {
+            self.0.latencies.measure(on);
+        }
     }
 
     /// The bytes at `offset`, without copying them where one item of the cache has them all. While they are held, a slab of the
@@ -336,8 +357,11 @@ impl Watch for Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Nothing is cached there since the last handle went.
         if self.owner.is_here() {
+            // What is cached went with the last handle; places that others get must be empty for certain.
+            if !self.map.is_whole() {
+                self.forget(EVERYTHING);
+            }
             self.map.give_back(&self.pool.space);
         }
     }
@@ -379,10 +403,32 @@ impl Inner {
             ssd,
             file,
             name,
+            latencies: Measuring::default(),
             handles: AtomicUsize::new(1),
             owner: Owner::here(),
             pool: pool.clone(),
         }))
+    }
+
+    /// Copies what is asked for, if it lies in one page and is cached; otherwise what is missing, if that was asked.
+    #[inline]
+    fn look_at(&self, offset: u64, out: &mut [u8]) -> std::result::Result<(), Option<Missing>> {
+        self.sample(offset);
+        if out.is_empty() || out.len() as u64 > PAGE - offset % PAGE {
+            return Err(None);
+        }
+        // A hit is within the file: what is cached goes when the file is cut. Everything else is looked at closely.
+        self.cached(offset, out).map_err(Some)
+    }
+
+    #[cold]
+    fn read_measured(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        let started = Instant::now();
+        let found = self.look_at(offset, out);
+        let hit = found.is_ok();
+        let read = found.or_else(|missed| self.read_slowly(offset, out, missed));
+        self.latencies.add(hit, started.elapsed());
+        read
     }
 
     /// Copies the bytes, all of one page, if they are cached.
@@ -392,7 +438,7 @@ impl Inner {
     }
 
     /// Keeps the bytes readable, all of one page, if one item of the cache has them.
-    fn pinned(&self, offset: u64, len: usize) -> std::result::Result<Pinned, Missing> {
+    pub(crate) fn pinned(&self, offset: u64, len: usize) -> std::result::Result<Pinned, Missing> {
         self.store.pin(self.map.of(offset).ok_or_else(Missing::default)?, len)
     }
 
@@ -471,6 +517,11 @@ impl Inner {
         self.writes.end(&EVERYTHING);
     }
 
+    /// How long reads took, where that was measured.
+    pub(crate) fn latencies(&self) -> Option<Latencies> {
+        self.latencies.now()
+    }
+
     /// How often others changed the file, as far as that was noticed.
     pub(crate) fn changes_by_others(&self) -> u64 {
         self.tally.changes_outside.load(Ordering::SeqCst)
@@ -480,6 +531,7 @@ impl Inner {
         let mut metrics = self.tally.metrics();
         metrics.under_way = self.info.under_way();
         metrics.page_cost = self.dispatcher.page_cost();
+        metrics.latencies = self.latencies();
         self.pool.add_metrics(&mut metrics);
         metrics
     }

@@ -83,15 +83,8 @@ impl FineGrained {
     /// `InvalidInput` where `out` is not as long as all of them together.
     pub fn gather_ranges(&self, ranges: &[(u64, usize)], out: &mut [u8]) -> Result<Gathered> {
         self.0.owner.check("gather")?;
-        let mut starts = Vec::with_capacity(ranges.len());
-        let mut sum = Some(0usize);
-        for (_, len) in ranges {
-            starts.push(sum.unwrap_or(0));
-            sum = sum.and_then(|s| s.checked_add(*len));
-        }
-        check(sum, out.len())?;
-        let reads = |i: usize| Read { offset: ranges[i].0, len: ranges[i].1, out_at: starts[i] };
-        Ok(self.0.gather(ranges.len(), &reads, out))
+        check(ranges.iter().try_fold(0usize, |sum, (_, len)| sum.checked_add(*len)), out.len())?;
+        Ok(self.0.gather_ranges(ranges, out))
     }
 }
 
@@ -104,6 +97,18 @@ fn check(wanted: Option<usize>, given: usize) -> Result<()> {
 }
 
 impl Inner {
+    /// Reads of any lengths, into as many bytes as all of them have.
+    pub(crate) fn gather_ranges(&self, ranges: &[(u64, usize)], out: &mut [u8]) -> Gathered {
+        let mut sum = 0;
+        let mut next = |len: usize| {
+            sum += len;
+            sum - len
+        };
+        let starts: Vec<usize> = ranges.iter().map(|(_, len)| next(*len)).collect();
+        let reads = |i: usize| Read { offset: ranges[i].0, len: ranges[i].1, out_at: starts[i] };
+        self.gather(ranges.len(), &reads, out)
+    }
+
     fn gather(&self, count: usize, reads: &dyn Fn(usize) -> Read, out: &mut [u8]) -> Gathered {
         let mut gathered = Gathered::default();
         let mut pieces = Vec::new();

@@ -26,6 +26,7 @@
 
 pub mod engine;
 
+mod ahead;
 mod asynchronous;
 mod config;
 mod constructor;
@@ -34,6 +35,7 @@ mod dispatcher;
 mod events;
 mod fine;
 mod gather;
+mod histogram;
 mod info;
 #[cfg(all(test, not(shuttle)))]
 mod interleavings;
@@ -52,13 +54,15 @@ mod snapshot;
 mod space;
 mod store;
 mod sync;
+mod views;
 mod write;
 mod writes;
 
-pub use asynchronous::{Asynchronous, Reading};
+pub use asynchronous::{Asynchronous, InFlight, Reading};
 pub use config::{Config, FileOptions, Outside, Policy, Verify};
 pub use fine::{Bytes, FineGrained};
 pub use gather::Gathered;
+pub use histogram::{Histogram, Latencies};
 pub use metrics::{ClassMetrics, Metrics};
 pub use pool::BufferPool;
 pub use reassign::Reassignment;

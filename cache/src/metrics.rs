@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+use crate::histogram::Latencies;
 use crate::store::StoreState;
 use crate::store::class::{CAPACITIES, SLAB};
 
@@ -87,6 +88,9 @@ pub struct Metrics {
     pub under_way: usize,
     /// What a page's read costs, in reads of a sector.
     pub page_cost: f64,
+    /// How long calls of `read` took, where [`FineGrained::measure_latencies`](crate::FineGrained::measure_latencies) was asked for
+    /// it; of a pool, of all files that are open.
+    pub latencies: Option<Latencies>,
     /// By class, those that were ever used.
     pub classes: Vec<ClassMetrics>,
 }
@@ -178,6 +182,18 @@ impl fmt::Display for Metrics {
             self.uncertain,
             self.reassigned
         )?;
+        for (what, of) in self.latencies.iter().flat_map(|l| [("hits", &l.hits), ("misses", &l.misses)]) {
+            let at = |percent| of.percentile_ns(percent);
+            writeln!(
+                f,
+                "{what}: {} timed, p50 {} ns, p99 {} ns, p99.9 {} ns, most {} ns",
+                of.count(),
+                at(50.0),
+                at(99.0),
+                at(99.9),
+                of.max_ns()
+            )?;
+        }
         writeln!(
             f,
             "{:>8} {:>7} {:>9} {:>11} {:>11} {:>10} {:>10}",

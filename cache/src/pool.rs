@@ -14,12 +14,13 @@ use datapipes_core::locator::Watch;
 use datapipes_core::process::Owner;
 use datapipes_core::{Error, ErrorKind, Result, Ssd};
 
+use crate::ahead::Ahead;
 use crate::config::{Config, FileOptions, Outside, Policy};
 use crate::detector::Detector;
 use crate::engine::ReadEngine;
 use crate::events::{Events, FileName, Of};
 use crate::fine::{FineGrained, Inner, Source};
-use crate::lanes::{self, FileEngine, Lanes};
+use crate::lanes::{self, FileEngine, Lanes, Shape};
 use crate::maintenance::{self, Maintenance};
 use crate::metrics::{Metrics, Tally};
 use crate::policy;
@@ -96,6 +97,8 @@ pub(crate) struct Pool {
     /// Held while events are taken and what they ask for is done: whoever has had it knows that no event is half dealt with.
     taking: Mutex<()>,
     maintenance: Mutex<Option<Maintenance>>,
+    /// Reads to come.
+    pub(crate) ahead: Arc<Ahead>,
     pub(crate) owner: Owner,
 }
 
@@ -196,7 +199,7 @@ impl Pool {
     pub(crate) fn over_files(config: Config) -> Result<Arc<Pool>> {
         check_budget(&config)?;
         let (depth, lanes) = buffers(&config);
-        let lanes = Arc::new(Lanes::new(&config.machine, depth, lanes));
+        let lanes = Arc::new(Lanes::new(&config.machine, Shape { depth, most: lanes, waiting: config.waiting }));
         let clock = lanes.clone();
         Pool::start(config, Box::new(move || clock.now_ns()), Some(lanes))
     }
@@ -246,6 +249,7 @@ impl Pool {
             events: Mutex::default(),
             taking: Mutex::new(()),
             maintenance: Mutex::new(None),
+            ahead: Arc::default(),
             owner: Owner::here(),
             config,
         });
@@ -436,6 +440,9 @@ impl Pool {
                 let _ = file.look_outside();
             }
         }
+        if !self.config.maintenance {
+            self.ahead.read_all();
+        }
     }
 
     /// Ends periods of the time to live, by the engine's clock.
@@ -467,6 +474,9 @@ impl Pool {
         files.iter().for_each(|f| sum.add_all(&f.tally));
         let mut metrics = sum.metrics();
         metrics.under_way = files.iter().map(|f| f.info.under_way()).sum();
+        for of in files.iter().filter_map(|f| f.latencies()) {
+            metrics.latencies.get_or_insert_default().add(&of);
+        }
         self.add_metrics(&mut metrics);
         metrics
     }
@@ -479,6 +489,14 @@ impl Pool {
         metrics.policy = self.config.policy.name().to_owned();
         metrics.recency = self.recency.load(Ordering::Relaxed);
         metrics.budget = self.config.budget;
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if self.owner.is_here() {
+            self.ahead.end();
+        }
     }
 }
 

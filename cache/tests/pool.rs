@@ -273,7 +273,7 @@ fn a_snapshot_is_of_one_file() {
     for i in 0..20 {
         let mut out = [0; 64];
         again.read(i * 3072, &mut out).unwrap();
-        assert!(out == expected[i as usize * 3000..][..64]);
+        assert!(out == expected[i as usize * 3072..][..64]);
     }
     assert_eq!(again.metrics().device_reads, 0);
     std::fs::remove_file(&snapshot).unwrap();
