@@ -65,8 +65,10 @@ impl std::str::FromStr for Policy {
 pub enum Outside {
     /// Not at all: nobody else writes there.
     Never,
-    /// By events of the kernel (fanotify), right after each change, where the kernel lets this process listen; and by the file's
-    /// length and times, looked at this often. Without events it is as `Times`. The default, every 100 ms.
+    /// By events of the kernel (fanotify), right after each change, where the kernel lets this process listen (from 5.13 on, unless
+    /// it is confined; 128 pools or single caches a user without privileges); and by the file's length and times, looked at this
+    /// often. Without events it is as `Times`, and [`explain`](crate::FineGrained::explain) says so. The default, every 100 ms. An
+    /// event names no part of the file: all that is cached of it goes.
     Every(Duration),
     /// By the file's length and times alone, looked at this often. A change by this process through the library hides what others
     /// change meanwhile, so after one everything that is cached of the file goes with the next look; so it does while the last

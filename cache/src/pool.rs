@@ -109,8 +109,6 @@ type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
 #[derive(Default)]
 struct Listening {
     queue: Option<Arc<Events>>,
-    /// Why not.
-    refused: Option<Error>,
     /// How often each file is open that is listened to: it has one mark.
     marks: BTreeMap<FileName, usize>,
     /// Files that are closed, of which events may still come.
@@ -309,19 +307,10 @@ impl Pool {
     /// Listens to a file; by which name it is told.
     fn listen(&self, ssd: &Ssd) -> Result<Option<FileName>> {
         let mut listening = lock(&self.events);
-        if let Some(why) = &listening.refused {
-            return Err(Error::relayed(why.kind(), why.to_string()));
-        }
         let queue = match &listening.queue {
             Some(queue) => queue.clone(),
-            None => match Events::new() {
-                Ok(queue) => listening.queue.insert(Arc::new(queue)).clone(),
-                Err(why) => {
-                    let told = Error::relayed(why.kind(), why.to_string());
-                    listening.refused = Some(why);
-                    return Err(told);
-                }
-            },
+            // Asked again with each file: what was short may be there by then.
+            None => listening.queue.insert(Arc::new(Events::new()?)).clone(),
         };
         let name = queue.add(ssd)?;
         if let Some(name) = &name {
