@@ -20,7 +20,8 @@ use crate::process::{Owner, PerProcess};
 
 /// Wants to know of changes of a file.
 ///
-/// Both calls are made by whoever changes the file, on its thread; several at once where several change it. They are to be short.
+/// Both calls are made by whoever changes the file, on its thread; several at once where several change it. They are to be short,
+/// and not to wait: the change is held up meanwhile, and everybody whose transfers end by the same queue.
 /// A panic is caught and counted ([`guard::panics`](crate::guard::panics)).
 pub trait Watch: Send + Sync {
     /// Bytes of the range are about to change. Until [`changed`](Self::changed) with the same range, reads may return the

@@ -109,6 +109,9 @@ pub enum Handle {
 pub trait Reader: Send + Sync {
     /// Fills `into` with the bytes at `offset`.
     ///
+    /// A thread of a runtime may call it, in the middle of the transfer. It may call everything: another thread has its place
+    /// while it sleeps in the library. What waits for this very transfer fails as `InvalidInput`.
+    ///
     /// # Errors
     /// `EndOfFile` where it ends before that, and what the place can meet; then nothing is certain of what is in `into`.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<()>;
