@@ -29,9 +29,13 @@ pub struct Asynchronous(Arc<Shared>);
 
 struct Shared {
     inner: Arc<Inner>,
+    /// So that the file stays open.
+    _fine: FineGrained,
     pipe: RuntimePipe,
     buffers: Dram,
     slots: Mutex<Slots>,
+    /// Futures that may wait for one.
+    may_wait: usize,
 }
 
 #[derive(Default)]
@@ -42,12 +46,30 @@ struct Slots {
     tickets: u64,
 }
 
+/// How many futures may do what at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InFlight {
+    /// Reads at the device.
+    pub reads: usize,
+    /// Futures that wait for their turn; a further one ends with `Busy`.
+    pub waiting: usize,
+}
+
 impl FineGrained {
-    /// Reads by futures: at most `in_flight` are at the device, more wait for their turn.
+    /// Reads by futures: at most `in_flight` are at the device, up to 65,536 more wait for their turn.
     ///
     /// # Errors
     /// `InvalidInput` for a cache that is not over a file, or for none in flight; what connecting meets.
     pub fn on(&self, runtime: &Runtime, in_flight: usize) -> Result<Asynchronous> {
+        self.on_with(runtime, InFlight { reads: in_flight, waiting: 1 << 16 })
+    }
+
+    /// The same, with a limit to those that wait.
+    ///
+    /// # Errors
+    /// As [`on`](Self::on).
+    pub fn on_with(&self, runtime: &Runtime, limits: InFlight) -> Result<Asynchronous> {
+        let InFlight { reads: in_flight, waiting } = limits;
         self.0.owner.check("read")?;
         let Some(ssd) = &self.0.ssd else {
             return Err(Error::new(ErrorKind::InvalidInput, "read", "the cache is not over a file"));
@@ -70,7 +92,14 @@ impl FineGrained {
         let ask = Connect { constraints, ..Connect::default() };
         let pipe = runtime.connect_with(ssd, &buffers, &ask)?;
         let slots = Slots { free: (0..in_flight).collect(), ..Slots::default() };
-        Ok(Asynchronous(Arc::new(Shared { inner: self.0.clone(), pipe, buffers, slots: Mutex::new(slots) })))
+        Ok(Asynchronous(Arc::new(Shared {
+            inner: self.0.clone(),
+            _fine: self.clone(),
+            pipe,
+            buffers,
+            slots: Mutex::new(slots),
+            may_wait: waiting,
+        })))
     }
 }
 
@@ -134,7 +163,10 @@ impl Slots {
 
 impl Shared {
     /// Takes a buffer, or waits for one.
-    fn take(&self, ticket: &mut Option<u64>, context: &Context<'_>) -> Option<usize> {
+    ///
+    /// # Errors
+    /// `Busy` where as many wait as may.
+    fn take(&self, ticket: &mut Option<u64>, context: &Context<'_>) -> Result<Option<usize>> {
         // Wakers are code of others: none is cloned or dropped under the lock.
         let mut waker = None;
         loop {
@@ -143,7 +175,14 @@ impl Shared {
                 let left = ticket.take().and_then(|mine| slots.remove(mine));
                 drop(slots);
                 drop((left, waker));
-                return Some(slot);
+                return Ok(Some(slot));
+            }
+            if ticket.is_none() && slots.waiting.len() >= self.may_wait {
+                drop(slots);
+                let context = format!("{} futures wait for their turn", self.may_wait);
+                return Err(
+                    Error::new(ErrorKind::Busy, "read", context).advice("read with fewer at once, or let more wait")
+                );
             }
             let Some(waker) = waker.take() else {
                 drop(slots);
@@ -163,7 +202,7 @@ impl Shared {
             };
             drop(slots);
             drop(replaced);
-            return None;
+            return Ok(None);
         }
     }
 
@@ -255,7 +294,7 @@ impl Reading {
         let shared = self.shared.clone();
         Tally::add(&shared.inner.tally.repeated, 1);
         let range = self.range();
-        self.repeats.one_more(&range, shared.inner.config.patience)
+        self.repeats.one_more(&range, shared.inner.options.patience)
     }
 
     /// Looks in the cache, and starts a transfer for what is not there. None where it went on.
@@ -290,14 +329,18 @@ impl Reading {
             return self.again().err().map(|error| Poll::Ready(Err(error)));
         };
         inner.sample(piece.offset);
-        let missing = match inner.store.read(piece.offset, &mut self.out[self.done..self.done + piece.len]) {
+        let missing = match inner.cached(piece.offset, &mut self.out[self.done..self.done + piece.len]) {
             Ok(()) => {
                 self.done += piece.len;
                 return None;
             }
             Err(missing) => missing,
         };
-        let Some(slot) = shared.take(&mut self.ticket, context) else { return Some(Poll::Pending) };
+        let slot = match shared.take(&mut self.ticket, context) {
+            Ok(Some(slot)) => slot,
+            Ok(None) => return Some(Poll::Pending),
+            Err(error) => return Some(Poll::Ready(Err(error.offset(self.offset).bytes_done(0)))),
+        };
         if !self.careful {
             piece.path = inner.dispatch(piece.offset, piece.len, missing);
         }

@@ -54,15 +54,28 @@ impl std::str::FromStr for Policy {
     }
 }
 
-/// How it is found that another process changed the file. Until then its old bytes are given out.
+/// How it is found that another process changed a file. Until then its old bytes are given out.
+///
+/// What no way finds: bytes that others store into memory that maps the file, once the page was written before (its times move with
+/// the first store after the page was cleaned, and no event comes); on a network file system, what another machine writes until this
+/// one's attributes are renewed. Events leave out what this process itself does past the library, which only the times tell, and
+/// those not while a change by the library is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outside {
     /// Not at all: nobody else writes there.
     Never,
-    /// By the file's length and times, looked at this often.
+    /// By events of the kernel (fanotify), right after each change, where the kernel lets this process listen (from 5.13 on, unless
+    /// it is confined; 128 pools or single caches a user without privileges); and by the file's length and times, looked at this
+    /// often. Without events it is as `Times`, and [`explain`](crate::FineGrained::explain) says so. The default, every 100 ms. An
+    /// event names no part of the file: all that is cached of it goes.
     Every(Duration),
-    /// By events of the kernel (fanotify), right after each change; needs the maintenance thread. The file's times are looked
+    /// By the file's length and times alone, looked at this often. A change by this process through the library hides what others
+    /// change meanwhile, so after one everything that is cached of the file goes with the next look; so it does while the last
+    /// change is younger than a second (a write's time is that of its beginning; a single call that takes longer than that may be
+    /// found half done). Where nobody else writes, `Never` spares that.
+    Times(Duration),
+    /// By events of the kernel alone; needs the maintenance thread. The file's times are looked
     /// at only when [`look_outside`](crate::FineGrained::look_outside) is called. Refused where the kernel refuses.
     Events,
 }
@@ -75,6 +88,45 @@ impl Default for Outside {
 
 /// Checks bytes that came from the device: the offset of a read and its bytes; what is wrong with them, if anything is.
 pub type Verify = Arc<dyn Fn(u64, &[u8]) -> Result<(), String> + Send + Sync>;
+
+/// The settings of one file of a pool; they begin as the pool's [`Config`] says.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct FileOptions {
+    /// Reads of more bytes than this of one page go by the block path.
+    pub large: usize,
+    /// Whether what comes by the block path is kept as pages. Without, it is given out only.
+    pub keep_blocks: bool,
+    /// How changes of the file by others are found.
+    pub outside: Outside,
+    /// How long a read waits for a write into the same bytes before it is refused as `Busy`.
+    pub patience: Duration,
+    /// Run after each read from the device, before the bytes are given out or kept.
+    pub verify: Option<Verify>,
+}
+
+impl FileOptions {
+    pub(crate) fn of(config: &Config) -> FileOptions {
+        FileOptions {
+            large: config.large,
+            keep_blocks: config.keep_blocks,
+            outside: config.outside,
+            patience: config.patience,
+            verify: config.verify.clone(),
+        }
+    }
+}
+
+impl fmt::Debug for FileOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileOptions")
+            .field("large", &self.large)
+            .field("keep_blocks", &self.keep_blocks)
+            .field("outside", &self.outside)
+            .field("patience", &self.patience)
+            .finish_non_exhaustive()
+    }
+}
 
 /// The settings of a cache. All have defaults but the machine.
 #[derive(Clone)]
@@ -94,6 +146,9 @@ pub struct Config {
     pub depth: usize,
     /// Threads that read from the device at once; more wait.
     pub lanes: usize,
+    /// Threads that wait for a lane at most: a further one is refused as `Busy`, so that a device that does not keep up is felt
+    /// before all threads stand there. Futures have a limit of their own ([`FineGrained::on_with`](crate::FineGrained::on_with)).
+    pub waiting: usize,
     /// How long an item may be given out after it was read; for ever without.
     pub ttl: Option<Duration>,
     /// How changes of the file by others are found.
@@ -121,6 +176,7 @@ impl Config {
             keep_blocks: true,
             depth: 64,
             lanes: 2 * std::thread::available_parallelism().map_or(2, usize::from),
+            waiting: 4096,
             ttl: None,
             outside: Outside::default(),
             patience: Duration::from_secs(1),

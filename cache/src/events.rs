@@ -1,9 +1,10 @@
-//! The kernel's word that somebody else modified the file (fanotify).
+//! The kernel's word that somebody else modified a file (fanotify).
 //!
-//! An event names the process that caused it, so our own writes are told apart; it comes right after the change, so who reads
-//! between the two may still get old bytes. Needs no privilege from kernel 5.13 on.
+//! One queue serves many files: an event names its file by a handle, and the process that caused it, so changes by this process
+//! are told apart. It comes right after the change, so who reads between the two may still get old bytes. Needs no privilege from
+//! kernel 5.13 on. Stores to memory that maps the file cause no events; on a network file system other machines cause none.
 //!
-//! Unsafe code: two system calls that rustix does not have, and the reading of what they deliver. Promises: every pointer is of
+//! Unsafe code: three system calls that rustix does not have, and the reading of what they deliver. Promises: every pointer is of
 //! a live value of the type that the call wants; events are read from bytes that the kernel filled, by their stated lengths.
 #![allow(unsafe_code)]
 
@@ -11,40 +12,84 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use datapipes_core::{Error, Result, Ssd};
 
-/// Modifications of one file by other processes.
+/// Bytes of a file's name in events that are compared: the file system and the file's handle.
+const NAME: usize = 8 + 8 + MAX_HANDLE;
+/// The longest handle of a file, in bytes (MAX_HANDLE_SZ).
+const MAX_HANDLE: usize = 128;
+/// A handle that need not be of use for opening the file (AT_HANDLE_FID, kernel 6.5).
+const AT_HANDLE_FID: i32 = 0x200;
+
+/// A file as events name it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct FileName(Vec<u8>);
+
+/// Of which file another process's change is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Of {
+    File(FileName),
+    /// Of any: events were lost, or one names no file that can be compared.
+    Any,
+}
+
+/// Modifications of files by other processes.
 pub(crate) struct Events {
     queue: OwnedFd,
     own: i32,
 }
 
-fn failed(what: &'static str, ssd: &Ssd) -> Error {
-    Error::io(what, &std::io::Error::last_os_error(), ssd.path().display().to_string())
+/// `struct file_handle` with room for the longest one.
+#[repr(C)]
+struct Handle {
+    bytes: u32,
+    kind: i32,
+    handle: [u8; MAX_HANDLE],
+}
+
+fn failed(what: &'static str, of: &str) -> Error {
+    Error::io(what, &std::io::Error::last_os_error(), of.to_owned())
         .advice("look at the file's times instead, as by default")
 }
 
 impl Events {
-    /// Begins to listen.
+    /// A queue that listens to no file yet.
     ///
     /// # Errors
     /// `Unavailable`, `PermissionDenied`, or what the kernel says, where it does not let this process listen.
-    pub(crate) fn of(ssd: &Ssd) -> Result<Events> {
+    pub(crate) fn new() -> Result<Events> {
         let flags = libc::FAN_CLOEXEC | libc::FAN_CLASS_NOTIF | libc::FAN_NONBLOCK | libc::FAN_REPORT_FID;
         // SAFETY: no pointers; the result is checked.
         let queue = unsafe { libc::fanotify_init(flags, (libc::O_RDONLY | libc::O_LARGEFILE) as u32) };
         if queue < 0 {
-            return Err(failed("listen for changes of", ssd));
+            return Err(failed("listen for changes", "files"));
         }
         // SAFETY: the descriptor was just made, and nobody else has it.
         let queue = unsafe { OwnedFd::from_raw_fd(queue) };
+        Ok(Events { queue, own: std::process::id() as i32 })
+    }
+
+    fn mark(&self, ssd: &Ssd, flags: u32) -> bool {
         let file = ssd.file().cached_fd().as_raw_fd();
         // SAFETY: both descriptors are open; without a path, the second one names the file.
-        let marked = unsafe {
-            libc::fanotify_mark(queue.as_raw_fd(), libc::FAN_MARK_ADD, libc::FAN_MODIFY, file, std::ptr::null())
-        };
-        if marked < 0 {
-            return Err(failed("listen for changes of", ssd));
+        let marked =
+            unsafe { libc::fanotify_mark(self.queue.as_raw_fd(), flags, libc::FAN_MODIFY, file, std::ptr::null()) };
+        marked >= 0
+    }
+
+    /// Begins to listen to a file; returns how events name it, where that can be known.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(crate) fn add(&self, ssd: &Ssd) -> Result<Option<FileName>> {
+        match self.mark(ssd, libc::FAN_MARK_ADD) {
+            true => Ok(name_of(ssd)),
+            false => Err(failed("listen for changes of", &ssd.path().display().to_string())),
         }
-        Ok(Events { queue, own: std::process::id() as i32 })
+    }
+
+    /// Listens to a file no longer.
+    pub(crate) fn remove(&self, ssd: &Ssd) {
+        // A file that is gone takes its mark with it.
+        self.mark(ssd, libc::FAN_MARK_REMOVE);
     }
 
     /// Readable while there is something to [`take`](Self::take).
@@ -52,9 +97,8 @@ impl Events {
         self.queue.as_fd()
     }
 
-    /// Takes all events; whether one was caused by another process, or some were lost.
-    pub(crate) fn take(&self) -> bool {
-        let mut foreign = false;
+    /// Takes all events; tells of those that another process caused.
+    pub(crate) fn take(&self, mut foreign: impl FnMut(Of)) {
         let mut bytes = [0u8; 4096];
         while let Ok(n) = rustix::io::read(&self.queue, &mut bytes) {
             let mut rest = &bytes[..n];
@@ -64,11 +108,112 @@ impl Events {
             while rest.len() >= size_of::<libc::fanotify_event_metadata>() {
                 // SAFETY: there are enough bytes, which the kernel filled with such a value; it needs no alignment to be read so.
                 let event = unsafe { rest.as_ptr().cast::<libc::fanotify_event_metadata>().read_unaligned() };
-                foreign |= event.pid != self.own || event.mask & libc::FAN_Q_OVERFLOW != 0;
                 let len = (event.event_len as usize).max(size_of::<libc::fanotify_event_metadata>());
+                if event.mask & libc::FAN_Q_OVERFLOW != 0 {
+                    foreign(Of::Any);
+                } else if event.pid != self.own {
+                    let info = rest.get(usize::from(event.metadata_len)..len.min(rest.len())).unwrap_or_default();
+                    foreign(named(info).map_or(Of::Any, Of::File));
+                }
                 rest = rest.get(len..).unwrap_or_default();
             }
         }
-        foreign
+    }
+}
+
+/// The file that an event's information names.
+///
+/// ```text
+/// byte 0: kind;  2..4: length of all;  4..12: file system;  12..16: bytes of the handle;  16..20: its kind;  then the handle
+/// ```
+fn named(info: &[u8]) -> Option<FileName> {
+    if *info.first()? != libc::FAN_EVENT_INFO_TYPE_FID {
+        return None;
+    }
+    let len = u32::from_ne_bytes(info.get(12..16)?.try_into().ok()?) as usize;
+    info.get(4..20_usize.checked_add(len)?).map(|name| FileName(name.to_vec()))
+}
+
+/// The same name, asked of the file.
+fn name_of(ssd: &Ssd) -> Option<FileName> {
+    let file = ssd.file().cached_fd().as_raw_fd();
+    // SAFETY: an all-zero statfs is a value of its type.
+    let mut system: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is of a live statfs.
+    if unsafe { libc::fstatfs(file, &raw mut system) } != 0 {
+        return None;
+    }
+    // SAFETY: an fsid is two numbers of 32 bits, of which every pattern is a value.
+    let id: [u8; 8] = unsafe { std::mem::transmute(system.f_fsid) };
+    let mut handle = Handle { bytes: MAX_HANDLE as u32, kind: 0, handle: [0; MAX_HANDLE] };
+    let mut mount = 0i32;
+    let mut ask = |flags: i32| {
+        handle.bytes = MAX_HANDLE as u32;
+        // SAFETY: the handle has room for as many bytes as it says; the other pointers are of an empty name and a live number.
+        unsafe {
+            libc::name_to_handle_at(
+                file,
+                c"".as_ptr(),
+                (&raw mut handle).cast::<libc::file_handle>(),
+                &raw mut mount,
+                libc::AT_EMPTY_PATH | flags,
+            )
+        }
+    };
+    if ask(AT_HANDLE_FID) != 0 && ask(0) != 0 {
+        return None;
+    }
+    let mut name = Vec::with_capacity(NAME);
+    name.extend_from_slice(&id);
+    name.extend_from_slice(&handle.bytes.to_ne_bytes());
+    name.extend_from_slice(&handle.kind.to_ne_bytes());
+    name.extend_from_slice(handle.handle.get(..handle.bytes as usize)?);
+    Some(FileName(name))
+}
+
+#[cfg(all(test, not(miri), not(shuttle)))]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn an_event_names_the_file_that_another_process_changed() {
+        let events = match Events::new() {
+            Ok(events) => events,
+            Err(e) => return println!("SKIPPED: an_event_names_the_file_that_another_process_changed: {e}"),
+        };
+        let paths = ["one", "two"].map(|n| {
+            let path = std::env::temp_dir().join(format!("dp-events-{}-{n}", std::process::id()));
+            std::fs::write(&path, [7; 4096]).unwrap();
+            path
+        });
+        let ssds = paths.each_ref().map(|p| Ssd::open(p).unwrap());
+        let names = match (events.add(&ssds[0]), events.add(&ssds[1])) {
+            (Ok(one), Ok(two)) => [one, two],
+            (one, two) => {
+                return println!("SKIPPED: an_event_names_the_file_that_another_process_changed: {one:?}, {two:?}");
+            }
+        };
+        let taken = || {
+            let mut taken = Vec::new();
+            events.take(|of| taken.push(of));
+            taken.dedup();
+            taken
+        };
+        std::fs::write(&paths[0], [8; 10]).unwrap();
+        assert_eq!(taken(), [], "what this process did is none of others");
+        let by_another = |at: usize| {
+            let done = std::process::Command::new("sh").args(["-c", "echo 12345 >> \"$0\""]).arg(&paths[at]).status();
+            assert!(done.unwrap().success());
+            taken()
+        };
+        for (at, name) in names.iter().enumerate() {
+            let name = name.clone().map_or(Of::Any, Of::File);
+            assert_eq!(by_another(at), [name], "file {at}");
+        }
+        assert_ne!(names[0], names[1]);
+        events.remove(&ssds[0]);
+        assert_eq!(by_another(0), []);
+        paths.iter().for_each(|p| std::fs::remove_file(p).unwrap());
     }
 }

@@ -9,37 +9,29 @@
 //! ```
 
 use std::ops::{Deref, Range};
+use std::time::Instant;
 
 use datapipes_core::locator::{Endpoint, Facts, Handle, Locator, Persistence, Reach, Reader, Watch};
 use datapipes_core::process::Owner;
 use datapipes_core::{Error, ErrorKind, Result, Ssd};
 
-use crate::config::{self, Config, Policy};
-use crate::detector::Detector;
+use crate::config::{Config, FileOptions};
 use crate::dispatcher::{Dispatcher, Path};
 use crate::engine::ReadEngine;
+use crate::events::FileName;
+use crate::histogram::{Latencies, Measuring};
 use crate::info::InfoArea;
-use crate::lanes::{self, FileEngine, Lanes};
-use crate::maintenance::Maintenance;
+use crate::lanes::FileEngine;
 use crate::metrics::{Metrics, Tally};
-use crate::outside::Outside;
-use crate::policy;
-use crate::shadow::{Shadow, is_sampled};
+use crate::outside::{Found, Outside};
+use crate::pool::Pool;
+use crate::space::Map;
 use crate::store::header::MAX_OFFSET;
 use crate::store::memory::Pinned;
-use crate::store::{LEAST_BUDGET, Missing, PAGE, Sharded, Store};
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Arc, Mutex, lock};
+use crate::store::{Missing, PAGE, Store};
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::writes::Writes;
-
-/// The least budget, in bytes.
-pub(crate) const LEAST: usize = 2 << 20;
-/// Quarters of the time to live are periods.
-const PERIODS_OF_TTL: u64 = 4;
-/// Bytes of budget for a byte of the detector. It is to remember little: pages of which several parts are wanted at about the
-/// same time. With 16 times as many entries, one small read in a hundred under zipf 0.8 brought a page that nobody needed, and the
-/// device moved 2.3 bytes a byte asked instead of 1.9.
-const DETECTOR_PART: usize = 8192;
 
 /// Byte-granular reads of a file, with a cache (Pipette, DAC'22).
 ///
@@ -66,41 +58,68 @@ const DETECTOR_PART: usize = 8192;
 ///
 /// It belongs to the process that opened it: in a child that was made by `fork` reading and writing fail (`Forked`), and what
 /// cannot fail does nothing. A child opens a cache of its own.
-#[derive(Clone)]
 pub struct FineGrained(pub(crate) Arc<Inner>);
 
-/// What all handles share.
+impl Clone for FineGrained {
+    fn clone(&self) -> FineGrained {
+        self.0.handles.fetch_add(1, Ordering::Relaxed);
+        FineGrained(self.0.clone())
+    }
+}
+
+impl Drop for FineGrained {
+    fn drop(&mut self) {
+        // Counted by themselves: the pool and the watchers have the file for a moment now and then, and keep nothing open by that.
+        // A child has no part in what its parent's pool does.
+        if self.0.handles.fetch_sub(1, Ordering::AcqRel) == 1 && self.0.owner.is_here() {
+            self.0.pool.close(&self.0);
+        }
+    }
+}
+
+/// What all handles share: one file of a pool.
 pub(crate) struct Inner {
-    pub(crate) store: Box<dyn Store>,
+    pub(crate) pool: Arc<Pool>,
+    /// The pool's.
+    pub(crate) store: Arc<dyn Store>,
+    /// Where its bytes lie in the pool's space.
+    pub(crate) map: Map,
     pub(crate) engine: Arc<dyn ReadEngine>,
     pub(crate) writes: Writes,
-    pub(crate) config: Config,
+    pub(crate) options: FileOptions,
     pub(crate) tally: Tally,
     pub(crate) ssd: Option<Ssd>,
     pub(crate) file: Option<Arc<FileEngine>>,
-    pub(crate) lanes: Option<Arc<Lanes>>,
     pub(crate) info: InfoArea,
-    detector: Detector,
     pub(crate) dispatcher: Dispatcher,
-    shadow: Option<Mutex<Shadow>>,
-    /// Items at the last look, for the samples' proportion.
-    items: AtomicUsize,
-    recency: AtomicBool,
     file_len: AtomicU64,
     pub(crate) outside: Outside,
-    /// Until when periods of the time to live were ended, in nanoseconds of the engine's clock.
-    turned: AtomicU64,
     pub(crate) name: String,
-    maintenance: Mutex<Option<Maintenance>>,
+    latencies: Measuring,
+    /// Of [`FineGrained`].
+    handles: AtomicUsize,
     pub(crate) owner: Owner,
 }
 
-/// Bytes of a file, as they were at one moment between the call and its return.
-pub struct Bytes(Held);
+/// What reads a file, and which file that is.
+pub(crate) struct Source {
+    pub(crate) engine: Arc<dyn ReadEngine>,
+    pub(crate) file: Option<(Ssd, Arc<FileEngine>)>,
+    pub(crate) name: String,
+}
 
-enum Held {
+/// Bytes of a file, as they were at one moment between the call and its return.
+pub struct Bytes(pub(crate) Held);
+
+pub(crate) enum Held {
     Cached(Pinned),
     Read(Box<[u8]>),
+    /// Of a buffer that several have.
+    Part {
+        buffer: Arc<Vec<u8>>,
+        at: usize,
+        len: usize,
+    },
 }
 
 impl Deref for Bytes {
@@ -110,6 +129,7 @@ impl Deref for Bytes {
         match &self.0 {
             Held::Cached(pinned) => pinned,
             Held::Read(bytes) => bytes,
+            Held::Part { buffer, at, len } => buffer.get(*at..*at + *len).unwrap_or_default(),
         }
     }
 }
@@ -128,18 +148,23 @@ impl std::fmt::Debug for Bytes {
 }
 
 impl FineGrained {
-    /// Opens a cache over a file.
+    /// A handle to a file that is still open: one that has no handle any more is closed, and gets none.
+    pub(crate) fn again(inner: Arc<Inner>) -> Option<FineGrained> {
+        let more = |n: usize| (n > 0).then_some(n + 1);
+        inner.handles.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
+        Some(FineGrained(inner))
+    }
+
+    /// Opens a cache over a file: a [`BufferPool`](crate::BufferPool) with this one file. Many files share a budget, and more, in
+    /// a pool.
     ///
     /// # Errors
     /// `InvalidInput` for a budget below 2 MiB, a file that is not open for reading or one beyond 16 TiB, and for
     /// [`Outside::Events`](crate::Outside::Events) without the maintenance thread; `OutOfMemory` for a budget beyond the memory that
     /// this process may have; what connecting meets.
     pub fn over(ssd: &Ssd, config: Config) -> Result<FineGrained> {
-        let (depth, lanes) = buffers(&config);
-        let lanes = Arc::new(Lanes::new(&config.machine, depth, lanes));
-        let engine = Arc::new(FileEngine::open(ssd, &lanes)?);
-        let name = format!("fine:{}", ssd.path().display());
-        FineGrained::build(engine.clone(), config, name, Some((ssd.clone(), engine, lanes)))
+        let options = FileOptions::of(&config);
+        Pool::over_files(config)?.open(ssd, options, |_| Ok(Map::whole()))
     }
 
     /// Opens a cache over whatever an engine reads: a model of a device, or one that fails on purpose. Nothing tells it of
@@ -148,97 +173,9 @@ impl FineGrained {
     /// # Errors
     /// As [`over`](Self::over).
     pub fn with_engine(engine: Arc<dyn ReadEngine>, config: Config, name: &str) -> Result<FineGrained> {
-        FineGrained::build(engine, config, format!("fine:{name}"), None)
-    }
-
-    fn build(
-        engine: Arc<dyn ReadEngine>,
-        config: Config,
-        name: String,
-        file: Option<(Ssd, Arc<FileEngine>, Arc<Lanes>)>,
-    ) -> Result<FineGrained> {
-        if config.budget < LEAST {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                "make a cache",
-                format!("a budget of {} bytes", config.budget),
-            )
-            .advice("give at least 2 MiB"));
-        }
-        let memory = &config.machine.topology().memory;
-        let most = [memory.total_bytes, memory.limit_bytes].into_iter().flatten().min().unwrap_or(MAX_OFFSET);
-        if config.budget as u64 > most {
-            let context = format!("a budget of {} bytes, of {most} that this process may have", config.budget);
-            return Err(Error::new(ErrorKind::OutOfMemory, "make a cache", context).advice("give less"));
-        }
-        let facts = engine.facts();
-        if !facts.granularity.is_power_of_two()
-            || u64::from(facts.granularity) > PAGE
-            || u64::from(facts.longest) < PAGE
-        {
-            return Err(Error::new(ErrorKind::InvalidInput, "make a cache", format!("an engine with {facts:?}"))
-                .advice("granularity: a power of two up to 4096; longest: at least 4096"));
-        }
-        if config.outside == config::Outside::Events && (file.is_none() || !config.maintenance) {
-            let context = match file {
-                None => format!("changes by events of {name}, which is no file"),
-                Some(_) => "changes by events, without the thread that takes them".to_owned(),
-            };
-            return Err(Error::new(ErrorKind::InvalidInput, "make a cache", context)
-                .advice("look at the file's times instead, or let it have its maintenance thread"));
-        }
-        let detector_bytes = config.budget / DETECTOR_PART;
-        let (depth, most) = if file.is_some() { buffers(&config) } else { (0, 0) };
-        let adaptive = config.policy == Policy::Adaptive;
-        let samples = if adaptive { config.budget / 256 } else { 0 };
-        let rest = config.budget - lanes::lane_bytes(depth) * most - detector_bytes - samples;
-        let (prefault, lives) = (config.prefault, config.ttl.is_some());
-        let rest = rest.max(LEAST_BUDGET);
-        let store: Box<dyn Store> = match config.policy {
-            Policy::Adaptive | Policy::S3Fifo => Box::new(Sharded::<policy::S3Fifo>::new(rest, prefault, lives)?),
-            Policy::Sieve => Box::new(Sharded::<policy::Sieve>::new(rest, prefault, lives)?),
-            Policy::WTinyLfu => Box::new(Sharded::<policy::TinyLfu>::new(rest, prefault, lives)?),
-            Policy::Pipette => Box::new(Sharded::<policy::Pipette>::new(rest, prefault, lives)?),
-        };
-        // After the store, which is refused where there is no memory for a budget.
-        let detector = Detector::new(detector_bytes);
-        let (ssd, file, lanes) = match file {
-            Some((ssd, file, lanes)) => (Some(ssd), Some(file), Some(lanes)),
-            None => (None, None, None),
-        };
-        let file_len = engine.len_bytes()?;
-        check_len(file_len, &name)?;
-        let (threaded, now_ns) = (config.maintenance, engine.now_ns());
-        let inner = Arc::new(Inner {
-            store,
-            engine,
-            writes: Writes::default(),
-            tally: Tally::default(),
-            info: InfoArea::default(),
-            detector,
-            dispatcher: Dispatcher::new(config.large),
-            shadow: adaptive.then(Mutex::default),
-            items: AtomicUsize::new(0),
-            recency: AtomicBool::new(false),
-            file_len: AtomicU64::new(file_len),
-            outside: Outside::new(ssd.as_ref()),
-            turned: AtomicU64::new(now_ns),
-            config,
-            ssd,
-            file,
-            lanes,
-            name,
-            maintenance: Mutex::new(None),
-            owner: Owner::here(),
-        });
-        if let Some(ssd) = &inner.ssd {
-            let watch: Arc<dyn Watch> = inner.clone();
-            ssd.watchers().add(&watch);
-        }
-        if threaded {
-            *lock(&inner.maintenance) = Some(Maintenance::start(&inner)?);
-        }
-        Ok(FineGrained(inner))
+        let options = FileOptions::of(&config);
+        let source = Source { engine: engine.clone(), file: None, name: format!("fine:{name}") };
+        Pool::over_engine(config, engine)?.add(source, options, |_| Ok(Map::whole()))
     }
 
     /// Reads `out.len()` bytes at `offset`. They are as they were at one moment between the call and its return.
@@ -251,17 +188,21 @@ impl FineGrained {
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         let inner = &*self.0;
         inner.owner.check("read")?;
-        inner.sample(offset);
-        let in_page = PAGE - offset % PAGE;
-        let mut missed = None;
-        if !out.is_empty() && out.len() as u64 <= in_page {
-            match inner.store.read(offset, out) {
-                // A hit is within the file: what is cached goes when the file is cut. Everything else is looked at closely.
-                Ok(()) => return Ok(()),
-                Err(missing) => missed = Some(missing),
-            }
+        if inner.latencies.are_measured() {
+            return inner.read_measured(offset, out);
         }
-        inner.read_slowly(offset, out, missed)
+        match inner.look_at(offset, out) {
+            Ok(()) => Ok(()),
+            Err(missed) => inner.read_slowly(offset, out, missed),
+        }
+    }
+
+    /// Begins or ends to measure how long each [`read`](Self::read) takes, for [`Metrics::latencies`](crate::Metrics). Off, a read
+    /// looks at one flag; on, at the clock twice, and counts into 16 KiB that the file gets then, for as long as it is open.
+    pub fn measure_latencies(&self, on: bool) {
+        if self.0.owner.is_here() {
+            self.0.latencies.measure(on);
+        }
     }
 
     /// The bytes at `offset`, without copying them where one item of the cache has them all. While they are held, a slab of the
@@ -275,7 +216,7 @@ impl FineGrained {
         inner.sample(offset);
         let mut missed = None;
         if len > 0 && len as u64 <= PAGE - offset % PAGE {
-            match inner.store.pin(offset, len) {
+            match inner.pinned(offset, len) {
                 Ok(pinned) => return Ok(Bytes(Held::Cached(pinned))),
                 Err(missing) => missed = Some(missing),
             }
@@ -301,24 +242,25 @@ impl FineGrained {
     }
 
     /// Does what the maintenance thread does: moves slabs, ends the time to live, looks for changes from outside. Where
-    /// [`Config::maintenance`](crate::Config) is off, the caller calls it now and then.
+    /// [`Config::maintenance`](crate::Config) is off, the caller calls it now and then. It does so for all files of its pool.
     pub fn maintain(&self) {
-        if !self.0.owner.is_here() {
-            return;
-        }
-        self.0.maintain();
+        self.0.pool.maintain();
     }
 
-    /// Whether others changed the file since the last look; if so, nothing of it is cached any more.
+    /// Whether others changed the file since the last look, or may have where that cannot be seen
+    /// ([`Outside::Times`](crate::Outside::Times)); if so, nothing of it is cached any more.
     ///
     /// # Errors
     /// What looking meets.
     pub fn look_outside(&self) -> Result<bool> {
         self.0.owner.check("look")?;
-        self.0.look_outside()
+        self.0.pool.take_events();
+        let told = self.0.outside.was_told();
+        Ok(self.0.look_outside()? || told)
     }
 
-    /// What it did, and how it stands; nothing of it is known in a child of the process that opened it.
+    /// What it did, and how it stands; nothing of it is known in a child of the process that opened it. Of a file of a pool: what is
+    /// asked of the device, joined, repeated, failed or changed is this file's; the rest is of the pool.
     pub fn metrics(&self) -> Metrics {
         if !self.0.owner.is_here() {
             return Metrics::default();
@@ -336,21 +278,23 @@ impl FineGrained {
         let facts = self.0.engine.facts();
         let route = self.0.file.as_ref().map(|file| file.explain());
         let route = route.unwrap_or_else(|| "an engine of the caller's".to_owned());
-        format!("{route}\npieces of {} bytes, {} at a time", facts.granularity, facts.depth)
+        let outside = self.0.outside.explain();
+        format!("{route}\npieces of {} bytes, {} at a time\n{outside}", facts.granularity, facts.depth)
     }
 
-    /// Its settings.
+    /// The settings of its pool.
     pub fn config(&self) -> &Config {
-        &self.0.config
+        &self.0.pool.config
+    }
+
+    /// Its own settings.
+    pub fn options(&self) -> &FileOptions {
+        &self.0.options
     }
 }
 
-/// Depth and number of lanes, whose buffers take at most a sixteenth of the budget.
-fn buffers(config: &Config) -> (usize, usize) {
-    let most = (config.budget / 16 / lanes::lane_bytes(1)).max(8);
-    let depth = config.depth.clamp(1, most.min(4096));
-    (depth, config.lanes.clamp(1, (most / depth).max(1)))
-}
+/// All of a file.
+const EVERYTHING: Range<u64> = 0..u64::MAX;
 
 /// Zeros, if there is memory for them.
 pub(crate) fn zeroed(len: usize) -> Result<Vec<u8>> {
@@ -396,8 +340,9 @@ impl Watch for Inner {
     fn changing(&self, range: Range<u64>) {
         Tally::add(&self.tally.changes, 1);
         self.notice_others();
+        self.outside.own_begins();
         self.writes.begin(&range);
-        self.store.invalidate(range);
+        self.forget(range);
     }
 
     fn changed(&self, range: Range<u64>) {
@@ -405,111 +350,189 @@ impl Watch for Inner {
         if let Ok(len) = self.engine.len_bytes() {
             self.file_len.store(len, Ordering::Release);
         }
-        self.outside.forget(self.ssd.as_ref());
+        self.outside.own_ends(self.ssd.as_ref());
         self.writes.end(&range);
     }
 }
 
-impl Inner {
-    /// Plays a sampled read on both policies.
-    #[inline]
-    pub(crate) fn sample(&self, offset: u64) {
-        if is_sampled(offset)
-            && let Some(shadow) = &self.shadow
-        {
-            self.play(shadow, offset);
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.owner.is_here() {
+            // What is cached went with the last handle; places that others get must be empty for certain.
+            if !self.map.is_whole() {
+                self.forget(EVERYTHING);
+            }
+            self.map.give_back(&self.pool.space);
         }
+    }
+}
+
+impl Inner {
+    /// A file of a pool. `listens`: the kernel tells of its changes, under this name if that is known.
+    pub(crate) fn over(
+        pool: &Arc<Pool>,
+        source: Source,
+        options: FileOptions,
+        listens: Option<Option<FileName>>,
+        map: impl FnOnce(u64) -> Result<Map>,
+    ) -> Result<Arc<Inner>> {
+        let Source { engine, file, name } = source;
+        let (ssd, file) = file.unzip();
+        let outside = Outside::new(ssd.as_ref(), options.outside, listens);
+        let facts = engine.facts();
+        if !facts.granularity.is_power_of_two()
+            || u64::from(facts.granularity) > PAGE
+            || u64::from(facts.longest) < PAGE
+        {
+            return Err(Error::new(ErrorKind::InvalidInput, "make a cache", format!("an engine with {facts:?}"))
+                .advice("granularity: a power of two up to 4096; longest: at least 4096"));
+        }
+        let file_len = engine.len_bytes()?;
+        check_len(file_len, &name)?;
+        Ok(Arc::new(Inner {
+            store: pool.store.clone(),
+            map: map(file_len)?,
+            engine,
+            writes: Writes::default(),
+            tally: Tally::default(),
+            info: InfoArea::default(),
+            dispatcher: Dispatcher::new(options.large),
+            options,
+            file_len: AtomicU64::new(file_len),
+            outside,
+            ssd,
+            file,
+            name,
+            latencies: Measuring::default(),
+            handles: AtomicUsize::new(1),
+            owner: Owner::here(),
+            pool: pool.clone(),
+        }))
+    }
+
+    /// Copies what is asked for, if it lies in one page and is cached; otherwise what is missing, if that was asked.
+    #[inline]
+    fn look_at(&self, offset: u64, out: &mut [u8]) -> std::result::Result<(), Option<Missing>> {
+        self.sample(offset);
+        if out.is_empty() || out.len() as u64 > PAGE - offset % PAGE {
+            return Err(None);
+        }
+        // A hit is within the file: what is cached goes when the file is cut. Everything else is looked at closely.
+        self.cached(offset, out).map_err(Some)
     }
 
     #[cold]
-    fn play(&self, shadow: &Mutex<Shadow>, offset: u64) {
-        // Whoever finds it taken leaves: a sample lost now and then changes nothing.
-        let Ok(mut shadow) = shadow.try_lock() else { return };
-        if let Some(recency) = shadow.read(offset, self.items.load(Ordering::Relaxed)) {
-            self.recency.store(recency, Ordering::Relaxed);
-            self.store.prefer_recency(recency);
-        }
+    fn read_measured(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        let started = Instant::now();
+        let found = self.look_at(offset, out);
+        let hit = found.is_ok();
+        let read = found.or_else(|missed| self.read_slowly(offset, out, missed));
+        self.latencies.add(hit, started.elapsed());
+        read
+    }
+
+    /// Copies the bytes, all of one page, if they are cached.
+    #[inline]
+    pub(crate) fn cached(&self, offset: u64, out: &mut [u8]) -> std::result::Result<(), Missing> {
+        self.store.read(self.map.of(offset).ok_or_else(Missing::default)?, out)
+    }
+
+    /// Keeps the bytes readable, all of one page, if one item of the cache has them.
+    pub(crate) fn pinned(&self, offset: u64, len: usize) -> std::result::Result<Pinned, Missing> {
+        self.store.pin(self.map.of(offset).ok_or_else(Missing::default)?, len)
+    }
+
+    /// Offers bytes of one page to the store, which were read by a read that began at `asked`, behind their beginning.
+    pub(crate) fn insert(&self, offset: u64, bytes: &[u8], asked: u64, valid: &dyn Fn() -> bool) -> bool {
+        // Without a place in the pool's space they are given out only.
+        let Some(place) = self.map.of_or_make(offset, &self.pool.space) else { return false };
+        self.store.insert(place, bytes, place + asked.saturating_sub(offset), valid)
+    }
+
+    /// Whether one item has all the bytes. It counts as no read.
+    pub(crate) fn holds(&self, offset: u64, len: usize) -> bool {
+        self.map.of(offset).is_some_and(|place| self.store.holds(place, len))
+    }
+
+    /// Removes what is cached of a range.
+    fn forget(&self, range: Range<u64>) {
+        self.map.places(range).for_each(|place| self.store.invalidate(place));
+    }
+
+    /// Plays a sampled read on both policies.
+    #[inline]
+    pub(crate) fn sample(&self, offset: u64) {
+        self.pool.sample(self.map.of(offset).unwrap_or(offset));
     }
 
     /// A change that nobody announced: what is cached goes, and reads under way are repeated.
     fn changed_range(&self, range: Range<u64>) {
-        self.writes.begin(&range);
-        self.store.invalidate(range.clone());
-        if let Ok(len) = self.engine.len_bytes() {
-            self.file_len.store(len, Ordering::Release);
-        }
+        self.change_begins(&range);
         self.writes.end(&range);
     }
 
-    pub(crate) fn maintain(&self) {
-        self.turn();
-        self.store.rebalance(self.config.reassignment);
-        self.items.store(self.store.state().items, Ordering::Relaxed);
-        if matches!(self.config.outside, config::Outside::Every(_)) {
-            // An error here is met again by whoever reads.
-            let _ = self.look_outside();
-        }
-    }
-
-    /// Ends periods of the time to live, by the engine's clock.
-    fn turn(&self) {
-        let Some(ttl) = self.config.ttl else { return };
-        let ttl = u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX);
-        let period = (ttl / PERIODS_OF_TTL).max(1);
-        let turned = self.turned.load(Ordering::Acquire);
-        let passed = self.engine.now_ns().saturating_sub(turned) / period;
-        // One of those who come at once does it.
-        if passed > 0
-            && self
-                .turned
-                .compare_exchange(turned, turned + passed * period, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
-        {
-            // After so many, nothing is left.
-            (0..passed.min(2 * PERIODS_OF_TTL)).for_each(|_| self.store.next_period());
+    fn change_begins(&self, range: &Range<u64>) {
+        self.writes.begin(range);
+        self.forget(range.clone());
+        if let Ok(len) = self.engine.len_bytes() {
+            self.file_len.store(len, Ordering::Release);
         }
     }
 
     /// Before a change of our own, after which the file looks otherwise in any case: whether others changed it before that.
-    /// What others change while we do is not found.
     pub(crate) fn notice_others(&self) {
-        if matches!(self.config.outside, config::Outside::Every(_))
-            && !self.writes.any()
-            && self.outside.look(self.ssd.as_ref()).unwrap_or(false)
+        if self.outside.looks()
+            && let Ok(Found::Changed) = self.outside.look(self.ssd.as_ref(), &|| !self.writes.any(), false)
         {
             self.changed_by_others();
         }
     }
 
-    fn look_outside(&self) -> Result<bool> {
-        if self.writes.any() {
-            return Ok(false);
+    /// Looks at the file's times. What is cached goes if others changed it, or may have.
+    pub(crate) fn look_outside(&self) -> Result<bool> {
+        match self.outside.look(self.ssd.as_ref(), &|| !self.writes.any(), true)? {
+            Found::Same => return Ok(false),
+            Found::Changed => self.changed_by_others(),
+            Found::Uncertain => {
+                Tally::add(&self.tally.uncertain, 1);
+                self.changed_range(EVERYTHING);
+            }
         }
-        let changed = self.outside.look(self.ssd.as_ref())?;
-        // What began meanwhile may be what was seen.
-        let changed = changed && !self.writes.any();
-        if changed {
-            self.changed_by_others();
-        }
-        Ok(changed)
+        Ok(true)
     }
 
     /// Somebody else changed the file.
     pub(crate) fn changed_by_others(&self) {
+        self.changed_by_others_begins();
+        self.changed_by_others_ends();
+    }
+
+    /// The same in two steps: nobody who waits is woken in the first one.
+    pub(crate) fn changed_by_others_begins(&self) {
         Tally::add(&self.tally.changes_outside, 1);
-        self.changed_range(0..u64::MAX);
+        self.change_begins(&EVERYTHING);
+    }
+
+    pub(crate) fn changed_by_others_ends(&self) {
+        self.writes.end(&EVERYTHING);
+    }
+
+    /// How long reads took, where that was measured.
+    pub(crate) fn latencies(&self) -> Option<Latencies> {
+        self.latencies.now()
+    }
+
+    /// How often others changed the file, as far as that was noticed.
+    pub(crate) fn changes_by_others(&self) -> u64 {
+        self.tally.changes_outside.load(Ordering::SeqCst)
     }
 
     fn metrics(&self) -> Metrics {
         let mut metrics = self.tally.metrics();
-        metrics.memory_bytes = self.detector.bytes() + self.lanes.as_ref().map_or(0, |l| l.buffer_bytes());
-        metrics.memory_bytes += self.shadow.as_ref().map_or(0, |s| lock(s).bytes());
-        metrics.of_store(&self.store.state());
-        metrics.policy = self.config.policy.name().to_owned();
-        metrics.recency = self.recency.load(Ordering::Relaxed);
-        metrics.budget = self.config.budget;
         metrics.under_way = self.info.under_way();
         metrics.page_cost = self.dispatcher.page_cost();
+        metrics.latencies = self.latencies();
+        self.pool.add_metrics(&mut metrics);
         metrics
     }
 
@@ -550,12 +573,12 @@ impl Inner {
     /// The way for bytes of one page that are missing. While other bytes of the page change, only those that were asked for
     /// are kept; where bytes are checked, only what was checked is.
     pub(crate) fn dispatch(&self, offset: u64, len: usize, missing: Missing) -> Path {
-        let demanded = self.detector.demand(offset, len);
+        let demanded = self.pool.detector.demand(self.map.of(offset).unwrap_or(offset), len);
         let page = offset / PAGE * PAGE;
         match self.dispatcher.path(len, missing, demanded) {
-            _ if self.config.verify.is_some() => Path::Bytes,
+            _ if self.options.verify.is_some() => Path::Bytes,
             // A block that is not kept would be read again and again for its bytes.
-            Path::Blocks if !self.config.keep_blocks && len <= self.config.large => Path::Bytes,
+            Path::Blocks if !self.options.keep_blocks && len <= self.options.large => Path::Bytes,
             Path::Sectors | Path::Blocks if self.writes.is_changing(&(page..page + PAGE)) => Path::Bytes,
             path => path,
         }

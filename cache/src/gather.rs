@@ -83,15 +83,8 @@ impl FineGrained {
     /// `InvalidInput` where `out` is not as long as all of them together.
     pub fn gather_ranges(&self, ranges: &[(u64, usize)], out: &mut [u8]) -> Result<Gathered> {
         self.0.owner.check("gather")?;
-        let mut starts = Vec::with_capacity(ranges.len());
-        let mut sum = Some(0usize);
-        for (_, len) in ranges {
-            starts.push(sum.unwrap_or(0));
-            sum = sum.and_then(|s| s.checked_add(*len));
-        }
-        check(sum, out.len())?;
-        let reads = |i: usize| Read { offset: ranges[i].0, len: ranges[i].1, out_at: starts[i] };
-        Ok(self.0.gather(ranges.len(), &reads, out))
+        check(ranges.iter().try_fold(0usize, |sum, (_, len)| sum.checked_add(*len)), out.len())?;
+        Ok(self.0.gather_ranges(ranges, out))
     }
 }
 
@@ -104,6 +97,18 @@ fn check(wanted: Option<usize>, given: usize) -> Result<()> {
 }
 
 impl Inner {
+    /// Reads of any lengths, into as many bytes as all of them have.
+    pub(crate) fn gather_ranges(&self, ranges: &[(u64, usize)], out: &mut [u8]) -> Gathered {
+        let mut sum = 0;
+        let mut next = |len: usize| {
+            sum += len;
+            sum - len
+        };
+        let starts: Vec<usize> = ranges.iter().map(|(_, len)| next(*len)).collect();
+        let reads = |i: usize| Read { offset: ranges[i].0, len: ranges[i].1, out_at: starts[i] };
+        self.gather(ranges.len(), &reads, out)
+    }
+
     fn gather(&self, count: usize, reads: &dyn Fn(usize) -> Read, out: &mut [u8]) -> Gathered {
         let mut gathered = Gathered::default();
         let mut pieces = Vec::new();
@@ -113,11 +118,15 @@ impl Inner {
             pieces.clear();
             begun.clear();
             for number in numbers.clone() {
-                if number + INDEX_AHEAD < numbers.end {
-                    self.store.index_soon(reads(number + INDEX_AHEAD).offset);
+                if number + INDEX_AHEAD < numbers.end
+                    && let Some(place) = self.map.of(reads(number + INDEX_AHEAD).offset)
+                {
+                    self.store.index_soon(place);
                 }
-                if number + ITEM_AHEAD < numbers.end {
-                    self.store.item_soon(reads(number + ITEM_AHEAD).offset);
+                if number + ITEM_AHEAD < numbers.end
+                    && let Some(place) = self.map.of(reads(number + ITEM_AHEAD).offset)
+                {
+                    self.store.item_soon(place);
                 }
                 self.look_up(number, reads(number), out, &mut pieces, &mut begun);
             }
@@ -136,7 +145,7 @@ impl Inner {
         let range = read.range();
         // Before the look at what is there.
         let stamp = self.writes.stamp(&range);
-        let first = whole.then(|| self.store.read(offset, &mut out[out_at..out_at + len]));
+        let first = whole.then(|| self.cached(offset, &mut out[out_at..out_at + len]));
         if let Some(Ok(())) = first {
             return;
         }
@@ -145,7 +154,7 @@ impl Inner {
         }
         begun.push(Begun { number, stamp, alone: true });
         // A read that must wait or be refused is made by itself, later; so is one whose parts can be checked only together.
-        let parts = first.is_none() && self.config.verify.is_some();
+        let parts = first.is_none() && self.options.verify.is_some();
         if parts || self.writes.is_changing(&range) || self.is_beyond(offset, len) {
             return;
         }
@@ -160,7 +169,7 @@ impl Inner {
         }
         for (at, part) in in_pages(offset, len) {
             let part_at = out_at + (at - offset) as usize;
-            if let Err(missing) = self.store.read(at, &mut out[part_at..part_at + part]) {
+            if let Err(missing) = self.cached(at, &mut out[part_at..part_at + part]) {
                 let path = self.dispatch(at, part, missing);
                 pieces.push(Piece { offset: at, len: part, out_at: part_at, read, path });
             }

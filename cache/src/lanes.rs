@@ -37,11 +37,23 @@ pub(crate) fn lane_bytes(depth: usize) -> usize {
     depth * BYTES_A_REQUEST
 }
 
+/// How many there are of what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    /// Requests of a lane.
+    pub(crate) depth: usize,
+    /// Lanes.
+    pub(crate) most: usize,
+    /// Threads that may wait for one.
+    pub(crate) waiting: usize,
+}
+
 /// The lanes of a store, for all of its files.
 pub(crate) struct Lanes {
     machine: Machine,
     depth: usize,
     most: usize,
+    may_wait: usize,
     made: AtomicUsize,
     free: Mutex<Free>,
     returned: Condvar,
@@ -49,12 +61,13 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    /// Lanes of `depth` requests each, at most `most` of them; none is made yet.
-    pub(crate) fn new(machine: &Machine, depth: usize, most: usize) -> Lanes {
+    /// None is made yet.
+    pub(crate) fn new(machine: &Machine, shape: Shape) -> Lanes {
         Lanes {
             machine: machine.clone(),
-            depth,
-            most: most.max(1),
+            depth: shape.depth,
+            most: shape.most.max(1),
+            may_wait: shape.waiting,
             made: AtomicUsize::new(0),
             free: Mutex::default(),
             returned: Condvar::new(),
@@ -65,6 +78,11 @@ impl Lanes {
     /// How bytes are read: by the first lane that is free.
     pub(crate) fn explain(&self) -> Option<String> {
         lock(&self.free).lanes.front().map(|lane| lane.reader.explain())
+    }
+
+    /// Nanoseconds since they were made.
+    pub(crate) fn now_ns(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// Bytes of buffers.
@@ -114,6 +132,11 @@ impl Lanes {
             // The one that was used least lately.
             if let Some(lane) = free.lanes.pop_front() {
                 return taken(lane);
+            }
+            if free.waiting >= self.may_wait {
+                let context = format!("{} threads wait for one of {made} ways to the device", free.waiting);
+                return Err(Error::new(ErrorKind::Busy, "read", context)
+                    .advice("read with fewer threads, give more lanes, or let more threads wait"));
             }
             free.waiting += 1;
             free = self.returned.wait(free).unwrap_or_else(PoisonError::into_inner);
@@ -212,6 +235,6 @@ impl ReadEngine for FileEngine {
     }
 
     fn now_ns(&self) -> u64 {
-        u64::try_from(self.lanes.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        self.lanes.now_ns()
     }
 }

@@ -12,8 +12,7 @@ use datapipes_core::{Error, Result};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::config::Outside;
-use crate::events::Events;
-use crate::fine::Inner;
+use crate::pool::Pool;
 use crate::sync::{Arc, Weak};
 
 /// How often it looks, unless settings want it more often.
@@ -26,36 +25,37 @@ pub(crate) struct Maintenance {
 }
 
 impl Maintenance {
-    pub(crate) fn start(inner: &Arc<Inner>) -> Result<Maintenance> {
+    pub(crate) fn start(pool: &Arc<Pool>) -> Result<Maintenance> {
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| Error::os("start", e.raw_os_error(), "the maintenance thread of a cache"))?;
         let stop = Arc::new(stop);
-        let events = match (&inner.config.outside, &inner.ssd) {
-            (Outside::Events, Some(ssd)) => Some(Events::of(ssd)?),
-            _ => None,
-        };
-        let (weak, theirs) = (Arc::downgrade(inner), stop.clone());
-        let period = inner.config.ttl.map(|ttl| ttl / 4);
-        let look = match inner.config.outside {
-            Outside::Every(time) => Some(time),
-            Outside::Never | Outside::Events => None,
-        };
-        let tick = [Some(TICK), period, look].into_iter().flatten().min().unwrap_or(TICK);
-        let tick = tick.max(Duration::from_millis(1));
+        let (weak, theirs) = (Arc::downgrade(pool), stop.clone());
         std::thread::Builder::new()
             .name("fine-maintenance".into())
-            .spawn(move || run(&weak, &theirs, events.as_ref(), tick))
+            .spawn(move || run(&weak, &theirs))
             .map_err(|e| Error::io("start", &e, "the maintenance thread of a cache"))?;
         Ok(Maintenance { stop, owner: Owner::here() })
     }
 }
 
-fn run(inner: &Weak<Inner>, stop: &OwnedFd, events: Option<&Events>, tick: Duration) {
+/// How often it looks for the sake of one file.
+pub(crate) fn tick_of(outside: Outside, ttl: Option<Duration>) -> Duration {
+    let look = match outside {
+        Outside::Every(time) | Outside::Times(time) => Some(time),
+        Outside::Never | Outside::Events => None,
+    };
+    let tick = [Some(TICK), ttl.map(|ttl| ttl / 4), look].into_iter().flatten().min().unwrap_or(TICK);
+    tick.max(Duration::from_millis(1))
+}
+
+fn run(pool: &Weak<Pool>, stop: &OwnedFd) {
     let mut looked = Instant::now();
     loop {
+        // Files may be opened, and listened to, at any time: a queue is found one tick after it is made.
+        let Some((queue, tick)) = pool.upgrade().map(|pool| (pool.queue(), pool.tick())) else { return };
         let mut fds = vec![PollFd::new(stop, PollFlags::IN)];
-        if let Some(events) = events {
-            fds.push(PollFd::from_borrowed_fd(events.fd(), PollFlags::IN));
+        if let Some(queue) = &queue {
+            fds.push(PollFd::from_borrowed_fd(queue.fd(), PollFlags::IN));
         }
         let left = tick.saturating_sub(looked.elapsed());
         let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
@@ -64,16 +64,17 @@ fn run(inner: &Weak<Inner>, stop: &OwnedFd, events: Option<&Events>, tick: Durat
         if !fds[0].revents().is_empty() {
             return;
         }
+        let told = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
         // Only for the time of the look: who drops the last handle ends the cache, and this thread with it.
-        let Some(inner) = inner.upgrade() else { return };
-        if events.is_some_and(Events::take) {
-            inner.changed_by_others();
+        let Some(pool) = pool.upgrade() else { return };
+        if told {
+            pool.take_events();
         }
         if looked.elapsed() < tick {
             continue;
         }
         looked = Instant::now();
-        inner.maintain();
+        pool.maintain();
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+use crate::histogram::Latencies;
 use crate::store::StoreState;
 use crate::store::class::{CAPACITIES, SLAB};
 
@@ -62,6 +63,9 @@ pub struct Metrics {
     pub changes: u64,
     /// Changes of the file that came from elsewhere.
     pub changes_outside: u64,
+    /// How often all that was cached of a file went because others may have changed it
+    /// ([`Outside::Times`](crate::Outside::Times)).
+    pub uncertain: u64,
     /// Reads by path: bytes, sectors, blocks.
     pub by_path: [u64; 3],
     /// The budget.
@@ -84,6 +88,9 @@ pub struct Metrics {
     pub under_way: usize,
     /// What a page's read costs, in reads of a sector.
     pub page_cost: f64,
+    /// How long calls of `read` took, where [`FineGrained::measure_latencies`](crate::FineGrained::measure_latencies) was asked for
+    /// it; of a pool, of all files that are open.
+    pub latencies: Option<Latencies>,
     /// By class, those that were ever used.
     pub classes: Vec<ClassMetrics>,
 }
@@ -163,7 +170,7 @@ impl fmt::Display for Metrics {
         }
         writeln!(
             f,
-            "paths: {} bytes, {} sectors, {} blocks; joined {}, repeated {}, failed {}; changes {}, from outside {}; slabs reassigned {}",
+            "paths: {} bytes, {} sectors, {} blocks; joined {}, repeated {}, failed {}; changes {}, from outside {}, uncertain {}; slabs reassigned {}",
             self.by_path[0],
             self.by_path[1],
             self.by_path[2],
@@ -172,8 +179,21 @@ impl fmt::Display for Metrics {
             self.failed,
             self.changes,
             self.changes_outside,
+            self.uncertain,
             self.reassigned
         )?;
+        for (what, of) in self.latencies.iter().flat_map(|l| [("hits", &l.hits), ("misses", &l.misses)]) {
+            let at = |percent| of.percentile_ns(percent);
+            writeln!(
+                f,
+                "{what}: {} timed, p50 {} ns, p99 {} ns, p99.9 {} ns, most {} ns",
+                of.count(),
+                at(50.0),
+                at(99.0),
+                at(99.9),
+                of.max_ns()
+            )?;
+        }
         writeln!(
             f,
             "{:>8} {:>7} {:>9} {:>11} {:>11} {:>10} {:>10}",
@@ -200,12 +220,29 @@ pub(crate) struct Tally {
     pub(crate) failed: AtomicU64,
     pub(crate) changes: AtomicU64,
     pub(crate) changes_outside: AtomicU64,
+    pub(crate) uncertain: AtomicU64,
     pub(crate) by_path: [AtomicU64; 3],
 }
 
 impl Tally {
     pub(crate) fn add(counter: &AtomicU64, n: u64) {
         counter.fetch_add(n, Ordering::Relaxed);
+    }
+
+    fn all(&self) -> [&AtomicU64; 11] {
+        let [bytes, sectors, blocks] = &self.by_path;
+        let device = [&self.device_bytes, &self.device_reads];
+        let reads = [&self.joined, &self.repeated, &self.failed];
+        let changes = [&self.changes, &self.changes_outside, &self.uncertain];
+        let ([a, b], [c, d, e], [f, g, h]) = (device, reads, changes);
+        [a, b, c, d, e, f, g, h, bytes, sectors, blocks]
+    }
+
+    /// Adds another one's counts.
+    pub(crate) fn add_all(&self, other: &Tally) {
+        for (to, from) in self.all().into_iter().zip(other.all()) {
+            Tally::add(to, from.load(Ordering::Relaxed));
+        }
     }
 
     pub(crate) fn metrics(&self) -> Metrics {
@@ -218,6 +255,7 @@ impl Tally {
             failed: of(&self.failed),
             changes: of(&self.changes),
             changes_outside: of(&self.changes_outside),
+            uncertain: of(&self.uncertain),
             by_path: std::array::from_fn(|i| of(&self.by_path[i])),
             ..Metrics::default()
         }

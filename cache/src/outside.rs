@@ -1,14 +1,22 @@
 //! Changes that nobody told us of: other processes, or memory that maps the file.
 //!
-//! What the kernel can tell is the file's length and its times of modification and change. A write by another process moves
-//! them; one through a mapping moves them only when the page is first written after it was cleaned; two writes within a tick
-//! of the file system's clock (nanoseconds on kernels from 6.13 on, milliseconds before) look like one. So this finds a file that
-//! was edited or replaced in place; it is no protocol between processes.
+//! ```text
+//! the kernel's events (events.rs):  another process changed the file: what is cached of it goes, whatever we write meanwhile
+//! the file's length and times:      it looks otherwise than it did: the same
+//! times alone:                      a change of our own hides those of others, and a change that is young may be half done or
+//!                                   look like the next one: uncertain, and what is cached goes with the next look
+//! ```
+//! A write by another process moves the times when it begins; one through a mapping moves them only when the page is first written
+//! after it was cleaned; two writes within a tick of the file system's clock (nanoseconds on kernels from 6.13 on, milliseconds
+//! before) look like one. So this finds a file that was edited or replaced in place; it is no protocol between processes.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use datapipes_core::{Error, Result, Ssd};
 
+use crate::config;
+use crate::events::FileName;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, lock};
 
 /// How the file looked.
@@ -35,38 +43,156 @@ impl Look {
     /// last change is younger than that.
     pub(crate) fn at_rest(ssd: &Ssd) -> Result<Look> {
         let look = Look::at(ssd)?;
-        let last = u64::try_from(look.changed_ns.max(look.modified_ns)).unwrap_or(0);
-        let age = SystemTime::now().duration_since(UNIX_EPOCH + Duration::from_nanos(last)).unwrap_or_default();
+        let age = look.age();
         if age >= TICK {
             return Ok(look);
         }
         std::thread::sleep(TICK - age);
         Look::at(ssd)
     }
+
+    /// Since the last change.
+    fn age(&self) -> Duration {
+        let last = u64::try_from(self.changed_ns.max(self.modified_ns)).unwrap_or(0);
+        SystemTime::now().duration_since(UNIX_EPOCH + Duration::from_nanos(last)).unwrap_or_default()
+    }
 }
 
 /// A file that changed within this time may change again without looking otherwise: no clock of a file system that we know
 /// ticks more slowly.
 const TICK: Duration = Duration::from_millis(20);
+/// A change of this age is over: a write's time is that of its beginning, and no single call that we know of takes so long, unless
+/// it writes gigabytes.
+const SETTLED: Duration = Duration::from_secs(1);
 
-/// How it looked last; nothing is known until the next look after a change of our own.
-pub(crate) struct Outside(Mutex<Option<Look>>);
+/// What a look found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Same,
+    Changed,
+    /// It may have changed where that cannot be seen.
+    Uncertain,
+}
+
+struct Known {
+    /// How it looked last.
+    look: Option<Look>,
+    /// Others may have changed it since, which cannot be seen.
+    uncertain: bool,
+}
+
+/// What is known of changes from outside.
+pub(crate) struct Outside {
+    pub(crate) how: config::Outside,
+    /// Events tell of other processes.
+    listens: bool,
+    /// By which name.
+    name: Option<FileName>,
+    known: Mutex<Known>,
+    /// Events came since this was last asked.
+    told: AtomicBool,
+}
 
 impl Outside {
-    pub(crate) fn new(ssd: Option<&Ssd>) -> Outside {
-        Outside(Mutex::new(ssd.and_then(|s| Look::at(s).ok())))
+    /// From now on. `listens`: events of the file come, under this name if that is known.
+    pub(crate) fn new(ssd: Option<&Ssd>, how: config::Outside, listens: Option<Option<FileName>>) -> Outside {
+        let look = ssd.and_then(|s| Look::at(s).ok());
+        let (listens, name) = (listens.is_some(), listens.flatten());
+        let known = Mutex::new(Known { look, uncertain: false });
+        let outside = Outside { how, listens, name, known, told: AtomicBool::new(false) };
+        lock(&outside.known).uncertain = outside.by_times_alone() && look.is_some_and(|l| l.age() < SETTLED);
+        outside
     }
 
-    /// A change of our own: how the file looks now is how it should look.
-    pub(crate) fn forget(&self, ssd: Option<&Ssd>) {
-        *lock(&self.0) = ssd.and_then(|s| Look::at(s).ok());
+    /// Whether changes of our own hide those of others.
+    fn by_times_alone(&self) -> bool {
+        self.looks() && !self.listens
     }
 
-    /// Whether the file looks otherwise than before.
-    pub(crate) fn look(&self, ssd: Option<&Ssd>) -> Result<bool> {
-        let Some(ssd) = ssd else { return Ok(false) };
-        let mut known = lock(&self.0);
+    /// Whether its times are looked at now and then.
+    pub(crate) fn looks(&self) -> bool {
+        matches!(self.how, config::Outside::Every(_) | config::Outside::Times(_))
+    }
+
+    pub(crate) fn listens(&self) -> bool {
+        self.listens
+    }
+
+    pub(crate) fn name(&self) -> Option<&FileName> {
+        self.name.as_ref()
+    }
+
+    /// An event came.
+    pub(crate) fn tell(&self) {
+        self.told.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether events came since this was last asked.
+    pub(crate) fn was_told(&self) -> bool {
+        self.told.swap(false, Ordering::SeqCst)
+    }
+
+    /// A change of our own begins: what others change until it is over cannot be seen by times.
+    pub(crate) fn own_begins(&self) {
+        if self.by_times_alone() {
+            lock(&self.known).uncertain = true;
+        }
+    }
+
+    /// A change of our own is over: how the file looks now is how it should look.
+    pub(crate) fn own_ends(&self, ssd: Option<&Ssd>) {
+        let mut known = lock(&self.known);
+        known.look = ssd.and_then(|s| Look::at(s).ok());
+        known.uncertain |= self.by_times_alone();
+    }
+
+    /// Whether the file looks otherwise than before. Times say nothing while changes of our own are under way: `quiet` is asked
+    /// after the look. With `settle`, what is uncertain is answered so once; the caller does what that asks for.
+    pub(crate) fn look(&self, ssd: Option<&Ssd>, quiet: &dyn Fn() -> bool, settle: bool) -> Result<Found> {
+        let Some(ssd) = ssd else { return Ok(Found::Same) };
+        let mut known = lock(&self.known);
+        let was_quiet = quiet();
         let now = Look::at(ssd)?;
-        Ok(known.replace(now).is_some_and(|before| before != now))
+        let uncertain = known.uncertain && settle;
+        // In both cases: one may have ended since, and waits for this lock before it says so.
+        if !was_quiet || !quiet() {
+            // It stays uncertain until it is over.
+            return Ok(if uncertain { Found::Uncertain } else { Found::Same });
+        }
+        let young = self.by_times_alone() && now.age() < SETTLED;
+        known.uncertain = young || known.uncertain && !settle;
+        match known.look.replace(now) {
+            Some(before) if before != now => Ok(Found::Changed),
+            _ if uncertain => Ok(Found::Uncertain),
+            _ => Ok(Found::Same),
+        }
+    }
+
+    /// Whether all that is cached is of the file as it looked then: nobody changed it unnoticed until then, as far as this way of
+    /// finding changes can know. Events that have not been taken are not reckoned with.
+    pub(crate) fn is_current(&self, look: Look) -> bool {
+        match self.how {
+            config::Outside::Never | config::Outside::Events => true,
+            config::Outside::Every(_) | config::Outside::Times(_) => {
+                let known = lock(&self.known);
+                known.look == Some(look) && !known.uncertain
+            }
+        }
+    }
+
+    /// How changes are found, in words.
+    pub(crate) fn explain(&self) -> String {
+        match (self.how, self.listens) {
+            (config::Outside::Never, _) => "changes by others are not looked for".into(),
+            (config::Outside::Events, _) => "changes by others: by events of the kernel".into(),
+            (config::Outside::Every(time), true) => {
+                format!("changes by others: by events of the kernel, and by the file's times every {time:?}")
+            }
+            (config::Outside::Every(time) | config::Outside::Times(time), false | true) => {
+                format!(
+                    "changes by others: by the file's times every {time:?}; after a change of our own all that is cached of the file goes"
+                )
+            }
+        }
     }
 }

@@ -31,7 +31,7 @@ impl Inner {
         let mut missed = missed;
         let mut careful = false;
         let range = offset..offset.saturating_add(out.len() as u64);
-        let mut attempts = Attempts::new(&self.writes, &range, self.config.patience);
+        let mut attempts = Attempts::new(&self.writes, &range, self.options.patience);
         loop {
             let since = attempts.begin().inspect_err(|_| Tally::add(&self.tally.failed, 1))?;
             careful |= matches!(since, Since::Named(_));
@@ -41,7 +41,7 @@ impl Inner {
                 let out_at = (at - offset) as usize;
                 let found = match missed.take() {
                     Some(missing) => Err(missing),
-                    None => self.store.read(at, &mut out[out_at..out_at + len]),
+                    None => self.cached(at, &mut out[out_at..out_at + len]),
                 };
                 if let Err(missing) = found {
                     let path = if careful { Path::Bytes } else { self.dispatch(at, len, missing) };
@@ -79,14 +79,14 @@ impl Inner {
 
     /// Checks and keeps what came in several pieces, none of which could be checked by itself.
     pub(crate) fn check_together(&self, offset: u64, out: &[u8], valid: &dyn Fn() -> bool) -> Result<()> {
-        let Some(verify) = &self.config.verify else { return Ok(()) };
+        let Some(verify) = &self.options.verify else { return Ok(()) };
         if !valid() {
             return Ok(());
         }
         verify(offset, out).map_err(|why| self.corrupt(offset, out.len(), &why))?;
         for (at, len) in in_pages(offset, out.len()) {
             let from = (at - offset) as usize;
-            self.store.insert(at, &out[from..from + len], at, valid);
+            self.insert(at, &out[from..from + len], at, valid);
         }
         Ok(())
     }
@@ -105,7 +105,7 @@ impl Inner {
         failed: &mut dyn FnMut(&Piece, Error),
     ) {
         let file_len = self.file_len();
-        let verify = self.config.verify.as_ref();
+        let verify = self.options.verify.as_ref();
         let requests = construct(pieces, file_len, self.engine.facts());
         let pieces = &*pieces;
         let mut mine = Vec::with_capacity(requests.len());
@@ -186,18 +186,18 @@ impl Inner {
     /// that lies in the same page.
     fn keep(&self, piece: &Piece, kept: (u64, u64), extent: Extent, bytes: &[u8], valid: &dyn Fn() -> bool) {
         Tally::add(&self.tally.by_path[piece.path as usize], 1);
-        if piece.path == Path::Blocks && !self.config.keep_blocks {
+        if piece.path == Path::Blocks && !self.options.keep_blocks {
             return;
         }
         let (from, to) = kept;
         let Some(bytes) = bytes.get((from - extent.offset) as usize..(to - extent.offset) as usize) else { return };
-        self.store.insert(from, bytes, piece.offset, valid);
+        self.insert(from, bytes, piece.offset, valid);
     }
 
     /// Checks and keeps what a read of one piece brought.
     pub(crate) fn settle_read(&self, piece: Piece, extent: Extent, bytes: &[u8], how: Settle<'_>) -> Result<()> {
         let at = (piece.offset - extent.offset) as usize;
-        if let (Some(verify), Some(wanted)) = (&self.config.verify, bytes.get(at..at + piece.len)) {
+        if let (Some(verify), Some(wanted)) = (&self.options.verify, bytes.get(at..at + piece.len)) {
             if !how.whole {
                 return Ok(());
             }

@@ -4,16 +4,20 @@
 //! magic, version | how the file looked | blocks: { items, bytes, CRC | items: offset, length | their bytes } | 0, 0, count, CRC
 //! ```
 //! All numbers are little-endian. The snapshot is written without a name and published whole. If the file looks as it did then,
-//! the bytes are taken as they are; otherwise only the offsets are, and the bytes are read from the file, in order.
+//! the bytes are taken as they are; otherwise only the offsets are, and the bytes are read from the file, in order. Whether the items
+//! were of the file as it looked is known last: where others changed it unnoticed, or anybody did meanwhile, the place of how it
+//! looked stays empty, and nothing ever looks like that.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use datapipes_core::{Draft, Error, ErrorKind, FileMode, Result};
+use datapipes_core::{Draft, Error, ErrorKind, FileMode, Result, Ssd};
 
-use crate::fine::FineGrained;
+use crate::fine::{FineGrained, Inner};
 use crate::outside::Look;
+use crate::writes::Stamp;
 
 const MAGIC: &[u8; 8] = b"dpfine\0\x01";
 /// Bytes of a block's items, about.
@@ -56,6 +60,48 @@ impl Block {
     }
 }
 
+/// In the place of how the file looked, where the items are not known to be of it as it looked at some moment.
+const NO_LOOK: [u8; 40] = [0xff; 40];
+
+fn look_bytes(look: Look) -> [u8; 40] {
+    let mut bytes = [0; 40];
+    bytes[..8].copy_from_slice(&look.len.to_le_bytes());
+    bytes[8..24].copy_from_slice(&look.modified_ns.to_le_bytes());
+    bytes[24..].copy_from_slice(&look.changed_ns.to_le_bytes());
+    bytes
+}
+
+/// What is cached at one moment, and whether it stayed so.
+struct Present {
+    look: Look,
+    stamp: Stamp,
+    /// Others changed nothing unnoticed until then.
+    current: bool,
+    /// Changes by others until then.
+    others: u64,
+}
+
+impl Present {
+    fn of(inner: &Inner, ssd: &Ssd) -> Result<Present> {
+        let all = 0..u64::MAX;
+        let stamp = inner.writes.stamp(&all);
+        let others = inner.changes_by_others();
+        let look = Look::at_rest(ssd)?;
+        // After the look: whoever had changed the file by then has told of it.
+        inner.pool.take_events();
+        let current = !inner.writes.any() && inner.outside.is_current(look);
+        Ok(Present { look, stamp, current, others })
+    }
+
+    /// How the file looked, if it did so from then until now.
+    fn still(&self, inner: &Inner, ssd: &Ssd) -> Result<Option<Look>> {
+        inner.pool.take_events();
+        let quiet = !inner.writes.any() && inner.writes.unchanged(&(0..u64::MAX), self.stamp);
+        let same = quiet && inner.changes_by_others() == self.others && Look::at(ssd)? == self.look;
+        Ok((same && self.current).then_some(self.look))
+    }
+}
+
 /// A file that knows how much was written to it.
 struct Counted {
     file: File,
@@ -85,6 +131,9 @@ fn io(path: &Path, what: &'static str) -> impl Fn(std::io::Error) -> Error {
 
 impl FineGrained {
     /// Saves what was read more than once to `path`, which is replaced as a whole or not at all. Returns the number of items.
+    /// Where another process may have changed the file unnoticed, or anybody changes it meanwhile, only the items' places are of
+    /// use: [`load`](Self::load) reads their bytes again. What is not noticed: a single call of another process that began to write
+    /// before this and ends after it, and what [`Outside`](crate::Outside) says.
     ///
     /// # Errors
     /// `InvalidInput` for a cache that is not over a file; what writing meets.
@@ -94,8 +143,7 @@ impl FineGrained {
         let Some(ssd) = &self.0.ssd else {
             return Err(Error::new(ErrorKind::InvalidInput, "save", "the cache is not over a file"));
         };
-        // Before the items: if the file changes while they are collected, it looks otherwise than is written here.
-        let look = Look::at_rest(ssd)?;
+        let present = Present::of(&self.0, ssd)?;
         // It holds bytes of the file, and is as private.
         let mode = FileMode::of(ssd)?.and(FileMode::USUAL).and_owner();
         let draft = Draft::beside_with(path, mode)?;
@@ -103,17 +151,13 @@ impl FineGrained {
         let file = File::from(draft.ssd().file().cached_fd().try_clone_to_owned().map_err(&fail)?);
         let mut out = std::io::BufWriter::with_capacity(BLOCK, Counted { file, written: 0 });
         out.write_all(MAGIC).map_err(&fail)?;
-        out.write_all(&look.len.to_le_bytes()).map_err(&fail)?;
-        out.write_all(&look.modified_ns.to_le_bytes()).map_err(&fail)?;
-        out.write_all(&look.changed_ns.to_le_bytes()).map_err(&fail)?;
+        out.write_all(&NO_LOOK).map_err(&fail)?;
         let mut count = 0u64;
         for shard in 0..self.0.store.shards() {
             // Collected under the shard's lock, written without it.
             let mut blocks = vec![Block::default()];
             self.0.store.each(shard, &mut |offset, bytes, worth| {
-                if worth == 0 {
-                    return;
-                }
+                let Some(offset) = self.0.map.offset_at(offset).filter(|_| worth > 0) else { return };
                 count += 1;
                 if let Some(block) = blocks.last_mut() {
                     block.items.push((offset, bytes.len() as u32));
@@ -132,12 +176,16 @@ impl FineGrained {
         out.write_all(&crc32fast::hash(&count.to_le_bytes()).to_le_bytes()).map_err(&fail)?;
         out.flush().map_err(&fail)?;
         let written = out.get_ref().written;
+        if let Some(look) = present.still(&self.0, ssd)? {
+            out.get_ref().file.write_all_at(&look_bytes(look), MAGIC.len() as u64).map_err(&fail)?;
+        }
         drop(out);
         draft.publish(written)?;
         Ok(count)
     }
 
-    /// Loads what [`save`](Self::save) saved. Items for which there is no room are left out.
+    /// Loads what [`save`](Self::save) saved. Items for which there is no room are left out. With a time to live the bytes are read
+    /// again, as they are if the file changed: nothing becomes younger by being saved.
     ///
     /// # Errors
     /// `NotFound`; `Corrupt` where it is damaged: what came before the damage is loaded, and was checked.
@@ -169,7 +217,9 @@ impl FineGrained {
             changed_ns: i128::from_le_bytes(array(&head[32..48])),
         };
         // A file that changes from here on is found by the stamp, if by this process; by the look outside, if by another.
-        let same = Look::at(ssd)? == look && !self.0.writes.any();
+        // How old the bytes are is not in it, so where they may be too old they are read again.
+        let lives = self.config().ttl.is_some();
+        let same = head[8..48] != NO_LOOK && Look::at(ssd)? == look && !self.0.writes.any() && !lives;
         let mut warmed = Warmed { read_again: !same, ..Warmed::default() };
         let mut count = 0;
         loop {
@@ -217,7 +267,7 @@ impl FineGrained {
             let Some(bytes) = bytes.get(at..at + len) else { return };
             at += len;
             let in_page = len > 0 && offset / 4096 == (offset + len as u64 - 1) / 4096;
-            if in_page && self.0.check_range(offset, len).is_ok() && self.0.store.insert(offset, bytes, offset, valid) {
+            if in_page && self.0.check_range(offset, len).is_ok() && self.0.insert(offset, bytes, offset, valid) {
                 warmed.items += 1;
                 warmed.bytes += len as u64;
             }

@@ -72,9 +72,8 @@ impl Writer {
         let range = offset..offset.saturating_add(bytes.len() as u64);
         // What is worth keeping is what is kept now.
         let short = bytes.len() <= MOST_KEPT;
-        let kept: Vec<_> =
-            in_pages(offset, bytes.len()).filter(|&(at, len)| short && inner.store.holds(at, len)).collect();
-        inner.writes.let_readers_go(&range, inner.config.patience);
+        let kept: Vec<_> = in_pages(offset, bytes.len()).filter(|&(at, len)| short && inner.holds(at, len)).collect();
+        inner.writes.let_readers_go(&range, inner.options.patience);
         // Around the pipe's own announcement, so that readers wait until the new bytes are cached, too.
         inner.notice_others();
         let change = Change { writes: &inner.writes, range: &range };
@@ -85,7 +84,7 @@ impl Writer {
             let valid = || inner.writes.unchanged_but_once(&range, before);
             for (at, len) in kept {
                 let from = (at - offset) as usize;
-                inner.store.insert(at, &bytes[from..from + len], at, &valid);
+                inner.insert(at, &bytes[from..from + len], at, &valid);
             }
         }
         drop(change);

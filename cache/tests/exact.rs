@@ -503,3 +503,28 @@ fn a_write_that_overlaps_another_does_not_say_who_wins() {
     of.fine.read(5000, &mut out).unwrap();
     assert_eq!(out, [2; 128], "what the writer wrote was kept, and the file says otherwise");
 }
+
+#[test]
+fn what_a_small_miss_moves_is_what_the_device_states() {
+    // Of a device that moves single bytes, one with sectors of 512 bytes, and one with sectors of 4 KiB: 128 bytes, all misses.
+    for (granularity, amplification) in [(1, 1.0), (512, 4.0), (4096, 32.0)] {
+        let array = Arc::new(Array::new(granularity, noise(LEN, 7)));
+        let fine = FineGrained::with_engine(array, small(Policy::default()), "array").unwrap();
+        for page in 0..32 {
+            fine.read(page * 8192 + 512, &mut [0; 128]).unwrap();
+        }
+        assert_eq!(fine.metrics().amplification(), amplification, "pieces of {granularity}");
+    }
+    // Where the kernel states 512 (a device with logical blocks of 512 bytes, whatever its physical ones are), 512 are read.
+    let of = over(Policy::default());
+    let mask = rustix::fs::StatxFlags::DIOALIGN;
+    let stat = rustix::fs::statx(rustix::fs::CWD, of.file.path(), rustix::fs::AtFlags::empty(), mask).unwrap();
+    if stat.stx_dio_offset_align == 0 || of.ssd.file().direct_fd().is_err() {
+        return println!("SKIPPED: what_a_small_miss_moves_is_what_the_device_states: no direct reads here");
+    }
+    let pieces = u64::from(stat.stx_dio_offset_align);
+    assert!(of.fine.explain().contains(&format!("pieces of {pieces} bytes")), "{}", of.fine.explain());
+    of.read(8192 + 512, 128);
+    assert_eq!(of.fine.metrics().device_bytes, pieces.max(512));
+    println!("direct reads of {pieces} bytes");
+}

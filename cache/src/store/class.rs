@@ -5,9 +5,13 @@ use super::header::MAX_LEN;
 /// Bytes of a slab.
 pub(crate) const SLAB: usize = 64 << 10;
 
-/// What items of each class hold at most, in bytes. At most a third of an item is unused, from 16 bytes on.
-pub(crate) const CAPACITIES: [usize; 21] =
-    [8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512, 768, 1024, 1536, 2048, 2560, 3072, MAX_LEN];
+/// What items of each class hold at most, in bytes: four steps from each power of two to the next, so at most a fifth of an item is
+/// unused, from 32 bytes on.
+#[rustfmt::skip]
+pub(crate) const CAPACITIES: [usize; 32] = [
+    8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256,
+    320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 3584, MAX_LEN,
+];
 
 /// The number of classes.
 pub(crate) const CLASSES: usize = CAPACITIES.len();
@@ -72,6 +76,10 @@ mod tests {
         assert_eq!(CAPACITIES[usize::from(class_of(128))], 128);
         assert_eq!(CAPACITIES[usize::from(class_of(129))], 160);
         assert_eq!(usize::from(class_of(MAX_LEN)), CLASSES - 1);
+        for len in 32..=MAX_LEN {
+            let unused = CAPACITIES[usize::from(class_of(len))] - len;
+            assert!(unused < 8 || unused * 5 <= len + unused, "{unused} bytes beside {len} are not used");
+        }
         for len in 0..=MAX_LEN {
             assert_eq!(usize::from(class_of(len)), CAPACITIES.partition_point(|&c| c < len), "{len}");
         }

@@ -8,6 +8,7 @@
 //! along with programming language memory models?", MSPC 2012). What is read so must be atomics.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::TryLockError;
 
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::sync::{Mutex, MutexGuard, lock};
@@ -70,7 +71,20 @@ impl<T> Guarded<T> {
     }
 
     pub(crate) fn change(&self) -> Changing<'_, T> {
-        let it = lock(&self.it);
+        self.changing(lock(&self.it))
+    }
+
+    /// The same, if nobody has it.
+    pub(crate) fn try_change(&self) -> Option<Changing<'_, T>> {
+        let it = match self.it.try_lock() {
+            Ok(it) => it,
+            Err(TryLockError::Poisoned(it)) => it.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(self.changing(it))
+    }
+
+    fn changing<'a>(&'a self, it: MutexGuard<'a, T>) -> Changing<'a, T> {
         self.version.store(self.version.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         // Before all that is changed: who sees something of it sees the odd version, too, or a later one.
         fence(Ordering::Release);

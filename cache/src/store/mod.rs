@@ -44,6 +44,12 @@ pub(crate) trait Store: Send + Sync {
     /// Keeps the bytes readable, if one item has them all.
     fn pin(&self, offset: u64, len: usize) -> std::result::Result<Pinned, Missing>;
 
+    /// The same without waiting for anybody: None where another thread has the shard, or the bytes are not there.
+    fn try_read(&self, offset: u64, out: &mut [u8]) -> Option<()>;
+
+    /// The same for [`pin`](Self::pin).
+    fn try_pin(&self, offset: u64, len: usize) -> Option<Pinned>;
+
     /// Takes bytes that were read from the device, by a read that began at `asked`, if `valid` (asked under the lock that
     /// every invalidation of these bytes takes) and if the policy wants them.
     fn insert(&self, offset: u64, bytes: &[u8], asked: u64, valid: &dyn Fn() -> bool) -> bool;
@@ -201,6 +207,19 @@ impl<P: Policy> Store for Sharded<P> {
 
     fn pin(&self, offset: u64, len: usize) -> std::result::Result<Pinned, Missing> {
         self.of(offset).shard.change().pin(offset, len, self.period())
+    }
+
+    fn try_read(&self, offset: u64, out: &mut [u8]) -> Option<()> {
+        let (apart, period) = (self.of(offset), self.period());
+        if apart.glance(offset, out, period) {
+            self.hits.add(out.len());
+            return Some(());
+        }
+        apart.shard.try_change()?.read(offset, out, period).ok()
+    }
+
+    fn try_pin(&self, offset: u64, len: usize) -> Option<Pinned> {
+        self.of(offset).shard.try_change()?.pin(offset, len, self.period()).ok()
     }
 
     fn insert(&self, offset: u64, bytes: &[u8], asked: u64, valid: &dyn Fn() -> bool) -> bool {

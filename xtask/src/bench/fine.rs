@@ -19,8 +19,10 @@ const FITTING_PART: u64 = 24;
 const BLOCK_BYTES: u64 = 4096;
 
 /// `THREADSxREQUESTS OF A CALL[/DEPTH]`; a long call keeps the queue full.
-const ALL: &str = "1x1,2x1,1x32,2x32,1x128,2x128,1x2048/128";
-const BATCHES: &str = "1x1,1x32,2x32,1x128,2x128";
+const ALL: &str = "1x1,2x1,1x8,1x32,2x32,1x128,2x128,1x2048/128";
+const BATCHES: &str = "1x1,1x8,1x32,2x32,1x128,2x128";
+/// Batches at which the CPU time of a read is compared.
+const CPU_AT: [u64; 4] = [1, 8, 32, 128];
 const SINGLE: &str = "1x1,2x1";
 
 fn cells(sizes: &Sizes) -> Vec<Cell> {
@@ -46,6 +48,7 @@ fn cells(sizes: &Sizes) -> Vec<Cell> {
         cell(STEEP, "quick_cache", "1x1,1x32,1x128,2x128"),
         cell(UNIFORM, "ours", ALL),
         cell(UNIFORM, "ring", ALL),
+        cell(UNIFORM, "quick_cache", "1x1,1x8,1x32,1x128"),
         cell(UNIFORM, "pread", SINGLE),
     ];
     for reader in ["ours", "quick_cache"] {
@@ -255,6 +258,11 @@ fn compare(record: &mut Record) {
     let uniform = |reader: &str, threads, batch| at(reader, UNIFORM.1, threads, batch);
     for (threads, batch) in [(1, 1), (1, 32), (2, 32), (1, 128), (2, 128), (1, 2048)] {
         record.compare("ops_s", &uniform("ours", threads, batch), &uniform("ring", threads, batch), least(0.95));
+    }
+    for batch in CPU_AT {
+        record.compare("cpu_us", &zipf("ours", 1, batch), &zipf("quick_cache", 1, batch), most(1.15));
+        record.compare("cpu_us", &uniform("ours", 1, batch), &uniform("quick_cache", 1, batch), most(1.15));
+        record.compare("cpu_us", &uniform("ours", 1, batch), &uniform("ring", 1, batch), most(1.5));
     }
     for batch in [1, 128] {
         record.limit("ops_s", &at("ours", "all fits", 1, batch), Target::AtLeast(5e6));

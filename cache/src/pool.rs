@@ -1,0 +1,508 @@
+//! One memory for the small reads of many files.
+//!
+//! ```text
+//! BufferPool: budget, one store and policy, lanes, detector, one thread, one queue of events
+//!   file A: engine, changes, flights, its places in the store's space (space.rs)      2 descriptors, those of its `Ssd`
+//!   file B: ...
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Weak;
+use std::time::Duration;
+
+use datapipes_core::locator::Watch;
+use datapipes_core::process::Owner;
+use datapipes_core::{Error, ErrorKind, Result, Ssd};
+
+use crate::ahead::Ahead;
+use crate::config::{Config, FileOptions, Outside, Policy};
+use crate::detector::Detector;
+use crate::engine::ReadEngine;
+use crate::events::{Events, FileName, Of};
+use crate::fine::{FineGrained, Inner, Source};
+use crate::lanes::{self, FileEngine, Lanes, Shape};
+use crate::maintenance::{self, Maintenance};
+use crate::metrics::{Metrics, Tally};
+use crate::policy;
+use crate::shadow::{Shadow, is_sampled};
+use crate::space::{Map, Space};
+use crate::store::header::MAX_OFFSET;
+use crate::store::{LEAST_BUDGET, Sharded, Store};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Arc, Mutex, lock};
+
+/// The least budget, in bytes.
+const LEAST: usize = 2 << 20;
+/// Quarters of the time to live are periods.
+const PERIODS_OF_TTL: u64 = 4;
+/// Bytes of budget for a byte of the detector. It is to remember little: pages of which several parts are wanted at about the
+/// same time. With 16 times as many entries, one small read in a hundred under zipf 0.8 brought a page that nobody needed, and the
+/// device moved 2.3 bytes a byte asked instead of 1.9.
+const DETECTOR_PART: usize = 8192;
+
+/// A cache for many files: one budget of memory, in which one policy decides what of all of them stays; one thread that looks after
+/// it, one set of rings to the device. Cloning it makes another handle; the files keep it, too.
+///
+/// It costs its budget, and beside it about 8 KiB a file with its [`Ssd`] (the versions of the file's parts, and the table of reads under way, which
+/// grows with those); no thread and no descriptor a file beside those of the `Ssd`. The lengths of the files that are open at once,
+/// each rounded up to a power of two and at least 1 MiB, have room in 16 TiB together; what a file grows to beyond that is read, and
+/// not kept.
+///
+/// ```
+/// use datapipes_cache::{BufferPool, Config};
+/// use datapipes_core::Ssd;
+/// # fn main() -> datapipes_core::Result<()> {
+/// # let paths = ["a", "b"].map(|n| std::env::temp_dir().join(format!("pool-doc-{}-{n}", std::process::id())));
+/// # paths.iter().for_each(|p| std::fs::write(p, [7; 100_000]).unwrap());
+/// let machine = datapipes::Machine::discover();
+/// let pool = BufferPool::new(Config::new(&machine).budget(16 << 20))?;
+/// let [users, posts] = [pool.open(&Ssd::open(&paths[0])?)?, pool.open(&Ssd::open(&paths[1])?)?];
+/// let mut row = [0; 128];
+/// users.read(4 * 128, &mut row)?;
+/// posts.read(9 * 128, &mut row)?;
+/// assert_eq!(pool.metrics().items, 2);
+/// drop(users); // What is cached of it goes with its last handle.
+/// assert_eq!(pool.metrics().items, 1);
+/// # paths.iter().for_each(|p| std::fs::remove_file(p).unwrap());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// As a [`FineGrained`] it belongs to the process that made it.
+#[derive(Clone)]
+pub struct BufferPool(pub(crate) Arc<Pool>);
+
+/// What the files of a pool share.
+pub(crate) struct Pool {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) config: Config,
+    pub(crate) space: Space,
+    pub(crate) detector: Detector,
+    /// None where an engine of the caller's reads.
+    lanes: Option<Arc<Lanes>>,
+    /// The clock of the time to live.
+    clock: Clock,
+    shadow: Option<Mutex<Shadow>>,
+    /// Items at the last look, for the samples' proportion.
+    items: AtomicUsize,
+    recency: AtomicBool,
+    /// How often the thread looks, in nanoseconds.
+    tick: AtomicU64,
+    /// Until when periods of the time to live were ended, in nanoseconds of the clock.
+    turned: AtomicU64,
+    files: Mutex<Vec<Weak<Inner>>>,
+    /// What files did that are closed.
+    closed: Tally,
+    events: Mutex<Listening>,
+    /// Held while events are taken and what they ask for is done: whoever has had it knows that no event is half dealt with.
+    taking: Mutex<()>,
+    maintenance: Mutex<Option<Maintenance>>,
+    /// Reads to come.
+    pub(crate) ahead: Arc<Ahead>,
+    pub(crate) owner: Owner,
+}
+
+/// Nanoseconds since some moment.
+type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
+
+/// Whether the kernel tells of changes.
+#[derive(Default)]
+struct Listening {
+    queue: Option<Arc<Events>>,
+    /// How often each file is open that is listened to: it has one mark.
+    marks: BTreeMap<FileName, usize>,
+    /// Files that are closed, of which events may still come.
+    gone: BTreeSet<FileName>,
+}
+
+impl BufferPool {
+    /// A pool without files.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a budget below 2 MiB; `OutOfMemory` for one beyond the memory that this process may have.
+    pub fn new(config: Config) -> Result<BufferPool> {
+        Pool::over_files(config).map(BufferPool)
+    }
+
+    /// Opens a file in it, with the pool's settings. Its reads, errors and changes are its own; hits, misses and items are of all
+    /// files together in [`FineGrained::metrics`].
+    ///
+    /// # Errors
+    /// `InvalidInput` for a file that is not open for reading or one beyond 16 TiB, and for
+    /// [`Outside::Events`](crate::Outside::Events) without the maintenance thread; `NoSpace` where the files that are open leave no room
+    /// in 16 TiB for so long a one; what connecting meets.
+    pub fn open(&self, ssd: &Ssd) -> Result<FineGrained> {
+        self.open_with(ssd, self.file_options())
+    }
+
+    /// The same, with settings of its own.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_with(&self, ssd: &Ssd, options: FileOptions) -> Result<FineGrained> {
+        self.0.owner.check("open")?;
+        self.0.open(ssd, options, |len| {
+            Map::of_file(len, &self.0.space).ok_or_else(|| {
+                let context = format!("{}: {len} bytes beside the files that are open", ssd.path().display());
+                Error::new(ErrorKind::NoSpace, "open", context)
+                    .advice("close others, or make a second pool: a pool's files have 16 TiB together")
+            })
+        })
+    }
+
+    /// A file's settings as the pool has them, to be changed.
+    pub fn file_options(&self) -> FileOptions {
+        FileOptions::of(&self.0.config)
+    }
+
+    /// What it did, of all files together, closed ones included, and how it stands.
+    pub fn metrics(&self) -> Metrics {
+        self.0.metrics()
+    }
+
+    /// Files that are open.
+    pub fn files(&self) -> usize {
+        if self.0.owner.is_here() { self.0.files().len() } else { 0 }
+    }
+
+    /// Does what the maintenance thread does. Where [`Config::maintenance`](crate::Config) is off, the caller calls it now and then.
+    pub fn maintain(&self) {
+        self.0.maintain();
+    }
+
+    /// Its settings.
+    pub fn config(&self) -> &Config {
+        &self.0.config
+    }
+}
+
+impl std::fmt::Debug for BufferPool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "BufferPool({} files, {:?})", self.files(), self.0.config)
+    }
+}
+
+/// Depth and number of lanes, whose buffers take at most a sixteenth of the budget.
+fn buffers(config: &Config) -> (usize, usize) {
+    let most = (config.budget / 16 / lanes::lane_bytes(1)).max(8);
+    let depth = config.depth.clamp(1, most.min(4096));
+    (depth, config.lanes.clamp(1, (most / depth).max(1)))
+}
+
+impl Pool {
+    /// For files.
+    ///
+    /// # Errors
+    /// As [`BufferPool::new`].
+    pub(crate) fn over_files(config: Config) -> Result<Arc<Pool>> {
+        check_budget(&config)?;
+        let (depth, lanes) = buffers(&config);
+        let lanes = Arc::new(Lanes::new(&config.machine, Shape { depth, most: lanes, waiting: config.waiting }));
+        let clock = lanes.clone();
+        Pool::start(config, Box::new(move || clock.now_ns()), Some(lanes))
+    }
+
+    /// For what an engine of the caller's reads.
+    ///
+    /// # Errors
+    /// As [`BufferPool::new`].
+    pub(crate) fn over_engine(config: Config, engine: Arc<dyn ReadEngine>) -> Result<Arc<Pool>> {
+        check_budget(&config)?;
+        Pool::start(config, Box::new(move || engine.now_ns()), None)
+    }
+
+    fn start(config: Config, clock: Clock, lanes: Option<Arc<Lanes>>) -> Result<Arc<Pool>> {
+        let detector_bytes = config.budget / DETECTOR_PART;
+        let lane_bytes = if lanes.is_some() {
+            let (depth, most) = buffers(&config);
+            lanes::lane_bytes(depth) * most
+        } else {
+            0
+        };
+        let adaptive = config.policy == Policy::Adaptive;
+        let samples = if adaptive { config.budget / 256 } else { 0 };
+        let rest = (config.budget - lane_bytes - detector_bytes - samples).max(LEAST_BUDGET);
+        let (prefault, lives) = (config.prefault, config.ttl.is_some());
+        let store: Arc<dyn Store> = match config.policy {
+            Policy::Adaptive | Policy::S3Fifo => Arc::new(Sharded::<policy::S3Fifo>::new(rest, prefault, lives)?),
+            Policy::Sieve => Arc::new(Sharded::<policy::Sieve>::new(rest, prefault, lives)?),
+            Policy::WTinyLfu => Arc::new(Sharded::<policy::TinyLfu>::new(rest, prefault, lives)?),
+            Policy::Pipette => Arc::new(Sharded::<policy::Pipette>::new(rest, prefault, lives)?),
+        };
+        let threaded = config.maintenance;
+        let pool = Arc::new(Pool {
+            store,
+            space: Space::default(),
+            // After the store, which is refused where there is no memory for a budget.
+            detector: Detector::new(detector_bytes),
+            lanes,
+            turned: AtomicU64::new(clock()),
+            clock,
+            shadow: adaptive.then(Mutex::default),
+            items: AtomicUsize::new(0),
+            recency: AtomicBool::new(false),
+            tick: AtomicU64::new(nanoseconds(maintenance::tick_of(config.outside, config.ttl))),
+            files: Mutex::default(),
+            closed: Tally::default(),
+            events: Mutex::default(),
+            taking: Mutex::new(()),
+            maintenance: Mutex::new(None),
+            ahead: Arc::default(),
+            owner: Owner::here(),
+            config,
+        });
+        if threaded {
+            *lock(&pool.maintenance) = Some(Maintenance::start(&pool)?);
+        }
+        Ok(pool)
+    }
+
+    /// Opens a file, whose place in the space `map` gives by its length.
+    pub(crate) fn open(
+        self: &Arc<Pool>,
+        ssd: &Ssd,
+        options: FileOptions,
+        map: impl FnOnce(u64) -> Result<Map>,
+    ) -> Result<FineGrained> {
+        let Some(lanes) = &self.lanes else {
+            return Err(Error::new(ErrorKind::InvalidInput, "open", "the pool's engine is the caller's"));
+        };
+        let engine = Arc::new(FileEngine::open(ssd, lanes)?);
+        let name = format!("fine:{}", ssd.path().display());
+        let source = Source { engine: engine.clone(), file: Some((ssd.clone(), engine)), name };
+        self.add(source, options, map)
+    }
+
+    /// Adds what an engine reads.
+    pub(crate) fn add(
+        self: &Arc<Pool>,
+        source: Source,
+        options: FileOptions,
+        map: impl FnOnce(u64) -> Result<Map>,
+    ) -> Result<FineGrained> {
+        if options.outside == Outside::Events && (source.file.is_none() || !self.config.maintenance) {
+            let context = match source.file {
+                None => format!("changes by events of {}, which is no file", source.name),
+                Some(_) => "changes by events, without the thread that takes them".to_owned(),
+            };
+            return Err(Error::new(ErrorKind::InvalidInput, "make a cache", context)
+                .advice("look at the file's times instead, or let it have its maintenance thread"));
+        }
+        let listens = match (&options.outside, &source.file) {
+            (Outside::Every(_), Some((ssd, _))) => self.listen(ssd).ok(),
+            (Outside::Events, Some((ssd, _))) => Some(self.listen(ssd)?),
+            _ => None,
+        };
+        let tick = maintenance::tick_of(options.outside, self.config.ttl);
+        self.tick.fetch_min(nanoseconds(tick), Ordering::Relaxed);
+        let inner = Inner::over(self, source, options, listens, map)?;
+        lock(&self.files).push(Arc::downgrade(&inner));
+        if let Some(ssd) = &inner.ssd {
+            let watch: Arc<dyn Watch> = inner.clone();
+            ssd.watchers().add(&watch);
+        }
+        Ok(FineGrained(inner))
+    }
+
+    /// Listens to a file; by which name it is told.
+    fn listen(&self, ssd: &Ssd) -> Result<Option<FileName>> {
+        let mut listening = lock(&self.events);
+        let queue = match &listening.queue {
+            Some(queue) => queue.clone(),
+            // Asked again with each file: what was short may be there by then.
+            None => listening.queue.insert(Arc::new(Events::new()?)).clone(),
+        };
+        let name = queue.add(ssd)?;
+        if let Some(name) = &name {
+            *listening.marks.entry(name.clone()).or_default() += 1;
+            listening.gone.remove(name);
+        }
+        Ok(name)
+    }
+
+    /// One that listened to a file does not any more. A file without a name keeps its mark.
+    fn listen_no_more(&self, ssd: Option<&Ssd>, name: Option<&FileName>) {
+        let (Some(ssd), Some(name)) = (ssd, name) else { return };
+        let mut listening = lock(&self.events);
+        let left = listening.marks.get_mut(name).map(|n| {
+            *n -= 1;
+            *n
+        });
+        if left == Some(0) {
+            listening.marks.remove(name);
+            listening.gone.insert(name.clone());
+            if let Some(queue) = &listening.queue {
+                queue.remove(ssd);
+            }
+        }
+    }
+
+    /// How often its thread looks.
+    pub(crate) fn tick(&self) -> Duration {
+        Duration::from_nanos(self.tick.load(Ordering::Relaxed))
+    }
+
+    /// The queue of events, where there is one.
+    pub(crate) fn queue(&self) -> Option<Arc<Events>> {
+        lock(&self.events).queue.clone()
+    }
+
+    /// The files that are open.
+    pub(crate) fn files(&self) -> Vec<Arc<Inner>> {
+        lock(&self.files).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Takes the kernel's events: what is cached of files that others changed goes.
+    pub(crate) fn take_events(&self) {
+        let Some(queue) = self.queue() else { return };
+        let taking = lock(&self.taking);
+        let gone = std::mem::take(&mut lock(&self.events).gone);
+        let (mut any, mut names) = (false, BTreeSet::new());
+        queue.take(|of| match of {
+            Of::Any => any = true,
+            Of::File(name) => _ = names.insert(name),
+        });
+        if !any && names.is_empty() {
+            return;
+        }
+        let files = self.files();
+        let listening = || files.iter().filter(|f| f.outside.listens());
+        // A name that is none of ours may be one that the kernel gives otherwise: then it is of any.
+        let is_known = |n: &FileName| gone.contains(n) || listening().any(|f| f.outside.name() == Some(n));
+        let any = any || !names.iter().all(is_known);
+        let is_meant = |f: &&Arc<Inner>| any || f.outside.name().is_none_or(|n| names.contains(n));
+        let meant: Vec<_> = listening().filter(is_meant).cloned().collect();
+        for file in &meant {
+            file.outside.tell();
+            file.changed_by_others_begins();
+        }
+        drop(taking);
+        // Whoever waits is woken here: without a lock.
+        meant.iter().for_each(|f| f.changed_by_others_ends());
+    }
+
+    /// A file has no handle any more: what is cached of it goes.
+    pub(crate) fn close(&self, file: &Inner) {
+        {
+            let mut files = lock(&self.files);
+            files.retain(|f| !std::ptr::eq(f.as_ptr(), file));
+            self.closed.add_all(&file.tally);
+        }
+        self.listen_no_more(file.ssd.as_ref(), file.outside.name());
+        // Where it has all of the space, the memory goes as well.
+        if !file.map.is_whole() {
+            file.map.places(0..u64::MAX).for_each(|place| self.store.invalidate(place));
+        }
+    }
+
+    /// Plays a sampled read on both policies.
+    #[inline]
+    pub(crate) fn sample(&self, place: u64) {
+        if is_sampled(place)
+            && let Some(shadow) = &self.shadow
+        {
+            self.play(shadow, place);
+        }
+    }
+
+    #[cold]
+    fn play(&self, shadow: &Mutex<Shadow>, place: u64) {
+        // Whoever finds it taken leaves: a sample lost now and then changes nothing.
+        let Ok(mut shadow) = shadow.try_lock() else { return };
+        if let Some(recency) = shadow.read(place, self.items.load(Ordering::Relaxed)) {
+            self.recency.store(recency, Ordering::Relaxed);
+            self.store.prefer_recency(recency);
+        }
+    }
+
+    pub(crate) fn maintain(&self) {
+        if !self.owner.is_here() {
+            return;
+        }
+        self.turn();
+        self.store.rebalance(self.config.reassignment);
+        self.items.store(self.store.state().items, Ordering::Relaxed);
+        self.take_events();
+        for file in self.files() {
+            if file.outside.looks() {
+                // An error here is met again by whoever reads.
+                let _ = file.look_outside();
+            }
+        }
+        if !self.config.maintenance {
+            self.ahead.read_all();
+        }
+    }
+
+    /// Ends periods of the time to live, by the engine's clock.
+    fn turn(&self) {
+        let Some(ttl) = self.config.ttl else { return };
+        let period = (nanoseconds(ttl) / PERIODS_OF_TTL).max(1);
+        let turned = self.turned.load(Ordering::Acquire);
+        let passed = (self.clock)().saturating_sub(turned) / period;
+        // One of those who come at once does it.
+        if passed > 0
+            && self
+                .turned
+                .compare_exchange(turned, turned + passed * period, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        {
+            // After so many, nothing is left.
+            (0..passed.min(2 * PERIODS_OF_TTL)).for_each(|_| self.store.next_period());
+        }
+    }
+
+    /// Of all files together.
+    fn metrics(&self) -> Metrics {
+        if !self.owner.is_here() {
+            return Metrics::default();
+        }
+        let sum = Tally::default();
+        sum.add_all(&self.closed);
+        let files = self.files();
+        files.iter().for_each(|f| sum.add_all(&f.tally));
+        let mut metrics = sum.metrics();
+        metrics.under_way = files.iter().map(|f| f.info.under_way()).sum();
+        for of in files.iter().filter_map(|f| f.latencies()) {
+            metrics.latencies.get_or_insert_default().add(&of);
+        }
+        self.add_metrics(&mut metrics);
+        metrics
+    }
+
+    /// Adds the pool's part.
+    pub(crate) fn add_metrics(&self, metrics: &mut Metrics) {
+        metrics.memory_bytes = self.detector.bytes() + self.lanes.as_ref().map_or(0, |l| l.buffer_bytes());
+        metrics.memory_bytes += self.shadow.as_ref().map_or(0, |s| lock(s).bytes());
+        metrics.of_store(&self.store.state());
+        metrics.policy = self.config.policy.name().to_owned();
+        metrics.recency = self.recency.load(Ordering::Relaxed);
+        metrics.budget = self.config.budget;
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if self.owner.is_here() {
+            self.ahead.end();
+        }
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn check_budget(config: &Config) -> Result<()> {
+    if config.budget < LEAST {
+        let context = format!("a budget of {} bytes", config.budget);
+        return Err(Error::new(ErrorKind::InvalidInput, "make a cache", context).advice("give at least 2 MiB"));
+    }
+    let memory = &config.machine.topology().memory;
+    let most = [memory.total_bytes, memory.limit_bytes].into_iter().flatten().min().unwrap_or(MAX_OFFSET);
+    if config.budget as u64 > most {
+        let context = format!("a budget of {} bytes, of {most} that this process may have", config.budget);
+        return Err(Error::new(ErrorKind::OutOfMemory, "make a cache", context).advice("give less"));
+    }
+    Ok(())
+}

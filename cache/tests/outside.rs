@@ -1,0 +1,207 @@
+//! What other processes write: found, whatever this process writes meanwhile, and never taken for what is in the file now.
+#![allow(clippy::unwrap_used)]
+
+mod fixture;
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use datapipes_cache::{Config, FineGrained, Outside, Policy};
+use datapipes_core::Ssd;
+use fixture::{File, noise, small};
+
+const LEN: usize = 256 << 10;
+/// A write of our own is here, far from what others write.
+const OWN: std::ops::Range<u64> = 200_000..200_064;
+
+/// Ways of finding what others write.
+fn ways() -> Vec<Outside> {
+    let often = Duration::from_millis(5);
+    vec![Outside::Every(often), Outside::Times(often)]
+}
+
+fn config(outside: Outside, maintenance: bool) -> Config {
+    let mut config = small(Policy::default());
+    (config.outside, config.maintenance) = (outside, maintenance);
+    config
+}
+
+/// Another process writes there.
+fn another_process_writes(file: &File, offset: u64, text: &str) {
+    let script = "printf %s \"$1\" | dd of=\"$0\" bs=1 seek=\"$2\" conv=notrunc 2>/dev/null";
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).arg(file.path()).arg(text).arg(offset.to_string());
+    assert!(command.status().unwrap().success(), "dd");
+}
+
+fn eight(fine: &FineGrained, offset: u64) -> [u8; 8] {
+    let mut out = [0; 8];
+    fine.read(offset, &mut out).unwrap();
+    out
+}
+
+/// Waits until it holds, and fails where it never does.
+#[track_caller]
+fn within(what: &str, mut holds: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < Duration::from_secs(20), "{what}: it never is");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_write_of_our_own_hides_none_of_another_process() {
+    for how in ways() {
+        let file = File::with(&noise(LEN, 7));
+        let ssd = Ssd::open_rw(file.path()).unwrap();
+        let fine = FineGrained::over(&ssd, config(how, true)).unwrap();
+        eight(&fine, 640);
+        let own = ssd.watchers().begin(OWN);
+        another_process_writes(&file, 640, "somebody");
+        ssd.watchers().end(own);
+        within(&format!("{how:?}: a change within one of our own"), || &eight(&fine, 640) == b"somebody");
+        // Writes of our own without a pause: one begins before the last one ends.
+        let mut own = ssd.watchers().begin(OWN);
+        for round in 0..20 {
+            let text = format!("round{round:03}");
+            another_process_writes(&file, 640, &text);
+            within(&format!("{how:?}: a change beside {round} of our own"), || {
+                let next = ssd.watchers().begin(OWN);
+                ssd.watchers().end(std::mem::replace(&mut own, next));
+                eight(&fine, 640) == text.as_bytes()
+            });
+        }
+        ssd.watchers().end(own);
+    }
+}
+
+#[test]
+fn a_snapshot_is_not_of_the_present_where_another_process_wrote() {
+    for how in ways() {
+        for own_meanwhile in [false, true] {
+            let file = File::with(&noise(LEN, 7));
+            let ssd = Ssd::open_rw(file.path()).unwrap();
+            // Nobody looks by itself.
+            let fine = FineGrained::over(&ssd, config(how, false)).unwrap();
+            (0..3).for_each(|_| _ = eight(&fine, 640));
+            let own = own_meanwhile.then(|| ssd.watchers().begin(OWN));
+            another_process_writes(&file, 640, "somebody");
+            if let Some(own) = own {
+                ssd.watchers().end(own);
+            }
+            let snapshot = file.beside(".snapshot");
+            fine.save(&snapshot).unwrap();
+            let again = FineGrained::over(&ssd, config(how, false)).unwrap();
+            again.load(&snapshot).unwrap();
+            assert_eq!(&eight(&again, 640), b"somebody", "{how:?}, with a write of our own: {own_meanwhile}");
+            std::fs::remove_file(&snapshot).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_snapshot_ends_no_time_to_live_later() {
+    let file = File::with(&noise(LEN, 7));
+    let ssd = Ssd::open_rw(file.path()).unwrap();
+    let mut with_ttl = config(Outside::Never, false);
+    with_ttl.ttl = Some(Duration::from_secs(3600));
+    let fine = FineGrained::over(&ssd, with_ttl.clone()).unwrap();
+    (0..3).for_each(|_| _ = eight(&fine, 640));
+    let snapshot = file.beside(".snapshot");
+    assert!(fine.save(&snapshot).unwrap() > 0);
+    let again = FineGrained::over(&ssd, with_ttl).unwrap();
+    let warmed = again.load(&snapshot).unwrap();
+    assert!(warmed.read_again && warmed.items > 0, "bytes of unknown age were taken as if read now: {warmed:?}");
+    std::fs::remove_file(&snapshot).unwrap();
+}
+
+/// Records that another process writes, one after the other, each with the number of its round.
+const RECORDS: u64 = 32;
+const STRIDE: u64 = 1024;
+const ROUNDS: u64 = 40;
+
+/// The other process of the test below; by itself it is none.
+#[test]
+#[ignore = "the other process of a test"]
+fn another_process() {
+    let Ok(path) = std::env::var("DATAPIPES_CACHE_OTHER") else {
+        return println!("SKIPPED: another_process: it is started by a_busy_writer_hides_nothing");
+    };
+    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    let mut lines = std::io::stdin().lines();
+    // It writes when it is told to, and says when it has written.
+    while let Some(Ok(line)) = lines.next() {
+        let round: u64 = line.trim().parse().unwrap();
+        for record in 0..RECORDS {
+            file.write_all_at(&round.to_le_bytes(), record * STRIDE).unwrap();
+        }
+        println!("written {round}");
+        std::io::stdout().flush().unwrap();
+    }
+}
+
+#[test]
+fn a_busy_writer_hides_nothing() {
+    for how in ways() {
+        let file = File::with(&vec![0; LEN]);
+        let ssd = Ssd::open_rw(file.path()).unwrap();
+        let fine = FineGrained::over(&ssd, config(how, true)).unwrap();
+        let mut other = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "another_process", "--ignored", "--nocapture", "--test-threads=1"])
+            .env("DATAPIPES_CACHE_OTHER", file.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut orders = other.stdin.take().unwrap();
+        let mut words = BufReader::new(other.stdout.take().unwrap()).lines();
+        let stop = AtomicBool::new(false);
+        let mut late = Vec::new();
+        std::thread::scope(|threads| {
+            // Two writers of our own, so that there is hardly a moment without a write of ours.
+            for n in 0..2u64 {
+                let (fine, stop) = (fine.clone(), &stop);
+                threads.spawn(move || {
+                    let writer = fine.writer().unwrap();
+                    while !stop.load(SeqCst) {
+                        writer.write(100_000 + n * 20_000, &[n as u8; 4096]).unwrap();
+                    }
+                });
+            }
+            // The threads end, whatever fails here.
+            let stopper = Stopper(&stop);
+            for round in 1..=ROUNDS {
+                // All of them are cached, as the last round left them.
+                (0..RECORDS).for_each(|r| _ = eight(&fine, r * STRIDE));
+                writeln!(orders, "{round}").unwrap();
+                let said = format!("written {round}");
+                assert!(words.any(|line| line.unwrap().ends_with(&said)), "the other process ended");
+                let written = Instant::now();
+                for record in 0..RECORDS {
+                    within(&format!("{how:?}, round {round}: record {record}"), || {
+                        u64::from_le_bytes(eight(&fine, record * STRIDE)) == round
+                    });
+                }
+                late.push(written.elapsed());
+            }
+            drop(stopper);
+        });
+        drop(orders);
+        assert!(other.wait().unwrap().success());
+        late.sort_unstable();
+        println!("{how:?}: {ROUNDS} rounds, found after {:?} (median), {:?} (last)", late[late.len() / 2], late.last());
+    }
+}
+
+struct Stopper<'a>(&'a AtomicBool);
+
+impl Drop for Stopper<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
