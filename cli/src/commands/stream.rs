@@ -33,8 +33,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use datapipes::topology::Topology;
 use datapipes::{Error, ErrorKind, Result};
-use datapipes_fabric::channel::Shape;
+use datapipes_cpu::Calibration;
+use datapipes_fabric::channel::{Copies, Shape};
 use datapipes_fabric::placement::Placement;
 use serde::Serialize;
 
@@ -175,6 +177,8 @@ struct Job {
     shapes: Vec<Shape>,
     trust: Trusts,
     patience: Waiting,
+    /// Which copies go past the caches.
+    copies: Copies,
     /// Whether the standard error has the report as JSON, and nothing else.
     quiet: bool,
     /// Whether the origin is read once more, and the file read back.
@@ -286,10 +290,21 @@ fn job(args: &Args) -> Result<Job> {
         shapes,
         trust: args.trust,
         patience: Waiting(args.patience),
+        copies: calibrated(),
         quiet: args.json && args.to == Target::Output,
         verifies: !args.no_verify,
         due: None,
     })
+}
+
+/// What was measured of this machine by `dpipe calibrate`; without that all copies go through the caches.
+fn calibrated() -> Copies {
+    match Calibration::load(&Topology::discover()) {
+        Ok(Calibration { handoff_nt_min_bytes: Some(from), prefetch_bytes, .. }) => {
+            Copies::past_caches_from(usize::try_from(from).unwrap_or(usize::MAX)).with_prefetch(prefetch_bytes)
+        }
+        _ => Copies::ORDINARY,
+    }
 }
 
 /// The longest that `lz4-compress` makes of so many bytes: a tenth more, its own 20 bytes, and the length before it.

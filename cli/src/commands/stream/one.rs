@@ -117,6 +117,7 @@ pub(super) fn run(job: &Job, placement: Placement) -> Result<Run> {
     let Opened { descriptor, place, generator, mode } = job.origin.open(job.patience)?;
     let (written, to) = Written::open(&job.to, mode)?;
     let mut session = Session::start(&Program::This)?;
+    session.set_copies(job.copies);
     let (mut chain, graph) = Chain::build(job, Ends { from: (descriptor, place), to })?;
     let mut flow = graph.start(&mut session, placement)?;
 
