@@ -175,6 +175,8 @@ fn kind_of(errno: i32) -> ErrorKind {
     match errno {
         libc::ENOSPC | libc::EDQUOT | libc::EFBIG => ErrorKind::NoSpace,
         libc::EIO | libc::ENODATA | libc::EILSEQ | libc::EREMOTEIO | libc::ENXIO => ErrorKind::Device,
+        // The kernel met memory that is not there: of a mapped file that was cut, or on a page that the machine lost.
+        libc::EFAULT | libc::EHWPOISON => ErrorKind::Device,
         libc::EINTR | libc::ECANCELED => ErrorKind::Interrupted,
         libc::ENOENT | libc::ENODEV | libc::ENOTDIR => ErrorKind::NotFound,
         libc::EACCES | libc::EPERM | libc::EROFS => ErrorKind::PermissionDenied,

@@ -30,6 +30,8 @@ use crate::error::{Error, ErrorKind};
 use crate::process::{Owner, PerProcess};
 use crate::sync::{Arc, thread_local};
 
+pub(crate) mod middle;
+
 /// What was called. The list of the places is in ARCHITECTURE.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -231,6 +233,10 @@ struct Outbox {
     holds: usize,
     /// Calls of foreign code that this thread is within.
     depth: usize,
+    /// Pieces of work that it carries out by foreign code ([`middle`]).
+    middles: usize,
+    /// To be called when there are none.
+    put_off: VecDeque<Entry>,
 }
 
 impl Outbox {
@@ -350,6 +356,14 @@ pub(crate) fn settle_before_sleep() {
     with(|outbox| outbox.holds = held);
 }
 
+/// This is a child that was forked in the middle of something: what is to be called is the parent's to call.
+pub(crate) fn abandon() {
+    with(|outbox| {
+        std::mem::take(&mut outbox.entries).into_iter().for_each(std::mem::forget);
+        std::mem::take(&mut outbox.put_off).into_iter().for_each(std::mem::forget);
+    });
+}
+
 /// Makes the calls of the outbox, unless the thread is in the middle of something or within `most` calls.
 fn settle(most: usize) {
     let owner = Owner::here();
@@ -366,7 +380,7 @@ fn settle(most: usize) {
         with(|outbox| outbox.depth -= 1);
         if !owner.is_here() {
             // The call forked, and this is the child: the others are the parent's to make.
-            with(|outbox| std::mem::take(&mut outbox.entries).into_iter().for_each(std::mem::forget));
+            abandon();
         }
     }
 }

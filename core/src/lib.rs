@@ -9,6 +9,7 @@
 //! | [`threads`] | threads, which the kernel may refuse |
 //! | [`span`](Span) | how much, from which offset to which |
 //! | [`topology`] | what is there |
+//! | [`watch`](Watchers) | who must know when a file's bytes change |
 //! | [`memory`] | who may reach which bytes |
 //! | [`locator`] | where is it |
 //! | [`backend`] | who could move it, by which primitive, at what cost |
@@ -39,6 +40,7 @@ mod span;
 mod sync;
 pub mod threads;
 pub mod topology;
+mod watch;
 
 pub use backend::Counters;
 pub use descriptor::{ConnectFd, PipeFd};
@@ -46,7 +48,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use locator::{
     CoreCache, Draft, Dram, Endpoint, Extent, FileAccess, FileMode, InPlace, InPlaceReason, Locator, NumaMemory,
     OutputFile, Persistence, PlaceUse, Pmem, PmemOptions, Published, Reach, Reader, Ssd, StageOrder, StagePlace,
-    Staging, TargetKind, Uri, Watch, Watchers, parse_size,
+    Staging, TargetKind, Uri, parse_size,
 };
 pub use machine::Machine;
 pub use memory::{Lease, LeaseMut, MapOptions, Pages, Pool};
@@ -54,3 +56,4 @@ pub use pipe::{Batch, Finished, Pipe, PlaceReport, Report, Transfer};
 pub use plan::{Constraints, Route};
 pub use runtime::{Class, Connect, Handle, Handles, Runtime, RuntimePipe, Service};
 pub use span::Span;
+pub use watch::{Watch, Watchers};

@@ -59,9 +59,17 @@ impl Span {
 pub(crate) struct Bounds {
     pub(crate) source: u64,
     pub(crate) target: u64,
-    /// Both ends are one file: a span that overlaps itself there would read what it wrote, and may never come to an end.
-    /// (Memory needs no such check: its leases exclude each other.)
-    pub(crate) one_file: bool,
+    /// Where in the file both ends begin, where they are one file, opened or mapped: a span that overlaps itself there would
+    /// read what it wrote, and may never come to an end. (One region of memory needs no such check: its leases exclude each
+    /// other.)
+    pub(crate) one_file: Option<Begins>,
+}
+
+/// Where in one file the two ends of a pipe begin: at its start, or where memory maps it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Begins {
+    pub(crate) source: u64,
+    pub(crate) target: u64,
 }
 
 impl Bounds {
@@ -76,7 +84,11 @@ impl Bounds {
     /// Whether the bytes that a span reads are bytes that it writes.
     #[inline]
     pub(crate) fn is_over_itself(self, span: Span) -> bool {
-        self.one_file && span.len > 0 && span.source.abs_diff(span.target) < span.len
+        self.one_file.is_some_and(|begins| {
+            // No sum wraps for a span that fits: memory is shorter than LAST, and so is a file.
+            let (from, to) = (begins.source.saturating_add(span.source), begins.target.saturating_add(span.target));
+            span.len > 0 && from.abs_diff(to) < span.len
+        })
     }
 }
 
@@ -123,11 +135,11 @@ mod tests {
                 for len in AWKWARD {
                     for end in AWKWARD {
                         let (span, bounds) =
-                            (Span { source, target, len }, Bounds { source: end, target: LAST, one_file: false });
+                            (Span { source, target, len }, Bounds { source: end, target: LAST, one_file: None });
                         let fits = |at: u64, end: u64| u128::from(at) + u128::from(len) <= u128::from(end);
                         let within = fits(source, end) && fits(target, LAST);
                         assert_eq!(bounds.check(span).is_some(), within, "{span:?} in {bounds:?}");
-                        let bounds = Bounds { one_file: true, ..bounds };
+                        let bounds = Bounds { one_file: Some(Begins::default()), ..bounds };
                         let last = |at: u64| u128::from(at) + u128::from(len);
                         let apart = last(source) <= u128::from(target) || last(target) <= u128::from(source);
                         let expected = within && (apart || len == 0);

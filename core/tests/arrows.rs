@@ -47,8 +47,8 @@ fn wrong_imports(order: &[String], module: usize, text: &str) -> Vec<String> {
 fn modules_of_the_core_import_only_those_before_them() {
     let order = order();
     let first = [
-        "sync", "error", "process", "guard", "threads", "span", "topology", "memory", "locator", "backend", "plan",
-        "pipe",
+        "sync", "error", "process", "guard", "threads", "span", "topology", "watch", "memory", "locator", "backend",
+        "plan", "pipe",
     ];
     assert_eq!(order, [&first[..], &["machine", "runtime", "graph", "descriptor"]].concat());
     for (at, module) in order.iter().enumerate() {

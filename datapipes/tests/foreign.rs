@@ -646,3 +646,73 @@ fn whoever_waits_in_the_middle_of_a_lock_is_not_made_to_call_back() {
         assert!(called.load(Ordering::SeqCst));
     });
 }
+
+#[test]
+fn whoever_waits_in_the_middle_of_a_lock_is_not_made_to_wake_others() {
+    /// A waker that wants a lock, as those of an executor with a queue do.
+    struct Wants(Arc<Mutex<()>>, AtomicBool);
+    impl Wake for Wants {
+        fn wake(self: Arc<Self>) {
+            drop(self.0.lock().unwrap());
+            self.1.store(true, Ordering::SeqCst);
+        }
+    }
+    for call in ["wait", "cancel", "drain", "is_done", "transfer"] {
+        bounded(&format!("a waker that wants a lock, {call}"), move || {
+            let route = "a ring";
+            // One part at a time, so that what is polled is pending, and is done while somebody waits.
+            let scene = Scene::with(PIECES * 128 * KIB, |config| config.device.outstanding_chunks = 1);
+            let pipe = scene.pipe(route);
+            let lock = Arc::new(Mutex::new(()));
+            let mut woken = 0;
+            for _ in 0..8 {
+                let wants = || Arc::new(Wants(lock.clone(), AtomicBool::new(false)));
+                let mut handles: Vec<_> = (0..16).map(|i| pipe.transfer(scene.span(route, i)).unwrap()).collect();
+                // By another thread, which has its own tasks: the last ones, for each poll sees to what is done.
+                let polled = handles.split_off(14).into_iter().map(|handle| (handle, wants())).collect::<Vec<_>>();
+                let polls = std::thread::spawn(move || {
+                    let mut pending = Vec::new();
+                    for (mut handle, wants) in polled {
+                        if poll(&mut handle, &Waker::from(wants.clone())).is_pending() {
+                            pending.push((handle, wants));
+                        }
+                    }
+                    pending
+                });
+                let pending = polls.join().unwrap();
+                let guard = lock.lock().unwrap();
+                let next = pipe.transfer(scene.span(route, 17)).unwrap();
+                match call {
+                    "wait" => next.wait().unwrap(),
+                    "cancel" => drop(next.cancel().unwrap()),
+                    "drain" => {
+                        drop(next);
+                        pipe.drain();
+                    }
+                    "is_done" => {
+                        while !next.is_done() {
+                            std::thread::yield_now();
+                        }
+                    }
+                    // It looks for room among what is done.
+                    _ => {
+                        drop(next);
+                        while pipe.transfer(scene.span(route, 17)).map(drop).is_err() {
+                            std::thread::yield_now();
+                        }
+                    }
+                }
+                drop(guard);
+                for (handle, wants) in pending {
+                    woken += 1;
+                    while !wants.1.load(Ordering::SeqCst) {
+                        std::thread::yield_now();
+                    }
+                    drop(handle);
+                }
+                scene.runtime.drain();
+            }
+            println!("{call}: {woken} were woken");
+        });
+    }
+}

@@ -6,6 +6,7 @@
 mod scene;
 
 use std::cell::RefCell;
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
@@ -17,7 +18,7 @@ use datapipes::{
     Staging,
 };
 use datapipes_testkit::Folder;
-use datapipes_testkit::child::{in_child, is_forked};
+use datapipes_testkit::child::{copy, end_copy, in_child, is_forked};
 use scene::{KIB, MIB, ROUTES, Scene, bounded};
 
 const PIECES: u64 = 16;
@@ -357,4 +358,93 @@ fn children_of_a_busy_parent_end_whatever_its_threads_were_at() {
         let report = scene.runtime.report();
         assert_eq!((report.under_way, report.failed), (0, 0), "{report:?}");
     });
+}
+
+/// A closure of a graph forks, and both processes go on from there: the child has neither the graph's threads nor, perhaps, who
+/// would let go of the graph's locks.
+#[test]
+fn a_closure_that_forks_in_the_middle_of_a_graph_leaves_a_child_that_is_told() {
+    for threads in [0, 1, 3] {
+        for place in ["span", "compute"] {
+            if place == "compute" && threads > 0 {
+                continue; // It forks on a thread of the graph, with which the child ends.
+            }
+            for round in 0..8 {
+                let scene = Scene::new(8 * MIB);
+                let pipe = scene.pipe(ROUTES[round % ROUTES.len()]);
+                let pid = std::sync::atomic::AtomicI32::new(-1);
+                let fork_at = |index: u64| {
+                    if index == 5 + round as u64 {
+                        pid.store(copy(), Ordering::SeqCst);
+                    }
+                };
+                let mut graph = Graph::new("that forks");
+                let part = graph.pipe("move", &pipe, |item| {
+                    if place == "span" {
+                        fork_at(item.index());
+                    }
+                    Ok(scene.span("a ring", item.index()))
+                });
+                let work = graph.compute("work", |item| {
+                    if place == "compute" {
+                        fork_at(item.index());
+                    }
+                    Ok(())
+                });
+                graph.after(work, part).unwrap();
+                graph.threads(threads);
+                let result = RefCell::new(Some(scene.runtime.run(&graph, 64)));
+                end_copy(pid.load(Ordering::SeqCst), &|| is_forked(result.take().unwrap()));
+                result.take().unwrap().unwrap();
+                assert!(scene.target.lease().unwrap()[..256 * KIB as usize] == scene.bytes[..256 * KIB as usize]);
+            }
+        }
+    }
+}
+
+/// A waker forks, called by a thread that registered it and waits for another transfer, while the runtime's threads are busy.
+#[test]
+fn a_waker_that_forks_in_a_wait_leaves_a_child_that_is_told() {
+    struct Forks(std::sync::atomic::AtomicI32, std::thread::ThreadId);
+    impl std::task::Wake for Forks {
+        fn wake(self: std::sync::Arc<Self>) {
+            if std::thread::current().id() == self.1 && self.0.load(Ordering::SeqCst) < 0 {
+                self.0.store(copy(), Ordering::SeqCst);
+            }
+        }
+    }
+    let mut forked = 0;
+    for round in 0..24 {
+        let scene = Scene::with(8 * MIB, |config| config.device.outstanding_chunks = 1);
+        let pipe = scene.pipe("a ring");
+        // The runtime's own thread is kept busy for a moment, so that this one finds what is done.
+        let span = scene.span("a ring", 100);
+        let busy = || std::thread::sleep(std::time::Duration::from_millis(20));
+        std::thread::scope(|scope| {
+            let handle = pipe.transfer(span).unwrap();
+            scope.spawn(|| handle.on_done(move |_| busy())).join().unwrap();
+        });
+        let forks = std::sync::Arc::new(Forks((-1).into(), std::thread::current().id()));
+        let mut handles: Vec<_> = (0..16).map(|i| pipe.transfer(scene.span("a ring", i)).unwrap()).collect();
+        let waker = Waker::from(forks.clone());
+        let _ = std::pin::Pin::new(&mut handles[14]).poll(&mut Context::from_waker(&waker));
+        let last = handles.pop().unwrap();
+        let result = RefCell::new(Some(if round % 2 == 0 {
+            last.wait()
+        } else {
+            pipe.drain();
+            last.cancel().map(drop)
+        }));
+        let pid = forks.0.load(Ordering::SeqCst);
+        if pid >= 0 {
+            forked += 1;
+            // What was over before is over; the child waits for nothing.
+            end_copy(pid, &|| match result.take().unwrap() {
+                Ok(()) => {}
+                Err(e) => assert_eq!(e.kind(), ErrorKind::Forked, "{e}"),
+            });
+        }
+        result.take().unwrap().unwrap();
+    }
+    println!("{forked} of 24 forked");
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use datapipes::topology::MemoryRoom;
 use datapipes::{Dram, ErrorKind, Machine, MapOptions, Pages, Pmem, PmemOptions, Pool, Span, Ssd};
-use datapipes_testkit::{MemoryGroup, Mounted};
+use datapipes_testkit::{ControlGroup, Mounted};
 
 const MIB: usize = 1 << 20;
 /// What the groups of these tests may have.
@@ -35,6 +35,15 @@ fn child_that_asks_for_more_than_its_group_has() {
         assert!(e.to_string().contains("memory.") && e.to_string().contains(&LIMIT.to_string()), "{e}");
     }
     assert_eq!(Pool::new(4 * LIMIT as usize, options).unwrap_err().kind(), ErrorKind::OutOfMemory);
+    // What is left and no more: the margin is in the way. The error names it, and what fits.
+    let room = MemoryRoom::now(None).unwrap();
+    let e = Dram::allocate(usize::try_from(room.bytes).unwrap()).unwrap_err();
+    assert!(e.kind() == ErrorKind::OutOfMemory && e.to_string().contains("to stay unused"), "{e}");
+    let text = e.to_string();
+    let fits = text.split_once("at most ").and_then(|(_, rest)| rest.split_once(" bytes")).unwrap().0;
+    let fits: usize = fits.parse().unwrap();
+    assert!(fits > LIMIT as usize / 2 && fits < LIMIT as usize, "{e}");
+    Dram::allocate(fits - 4 * MIB).unwrap();
     // Without touching it is only addresses; then the touch is refused, after what there is.
     let lazy = Dram::allocate_with(4 * LIMIT as usize, MapOptions { prefault: false, ..options }).unwrap();
     assert_eq!(lazy.memory().prefault().unwrap_err().kind(), ErrorKind::OutOfMemory);
@@ -59,7 +68,7 @@ fn child_that_asks_for_more_than_its_group_has() {
 
 #[test]
 fn more_than_the_group_has_is_an_error() {
-    let group = match MemoryGroup::with(LIMIT) {
+    let group = match ControlGroup::of_memory(LIMIT) {
         Ok(group) => group,
         Err(why) => return println!("SKIPPED: more_than_the_group_has_is_an_error: {why}"),
     };
@@ -88,7 +97,7 @@ fn child_that_takes_what_it_can() {
 
 #[test]
 fn several_processes_of_a_group_are_not_killed_either() {
-    let group = match MemoryGroup::with(LIMIT) {
+    let group = match ControlGroup::of_memory(LIMIT) {
         Ok(group) => group,
         Err(why) => return println!("SKIPPED: several_processes_of_a_group_are_not_killed_either: {why}"),
     };

@@ -513,3 +513,52 @@ fn a_file_is_moved_onto_itself_only_where_nothing_overlaps() {
         }
     }
 }
+
+#[test]
+fn a_mapped_file_is_moved_onto_itself_only_where_nothing_overlaps() {
+    let folder = folder();
+    let mut random = Random(seed());
+    let path = folder.path("one");
+    let one = file_of(&path, &pattern(5));
+    let map = || Pmem::open_with(&path, PmemOptions { len: None, emulated: true }).unwrap();
+    let begins = 5000;
+    let len = LEN as usize - begins;
+    // One file by its descriptor, mapped twice, and as memory without a name. Where each begins in the file:
+    let ends: [(Box<dyn Locator>, u64); 4] = [
+        (Box::new(one), 0),
+        (Box::new(map()), 0),
+        (Box::new(map().range(begins, len).unwrap()), begins as u64),
+        (Box::new(Dram::over(map().memory().range(begins, len).unwrap())), begins as u64),
+    ];
+    let machine = All::discover();
+    let runtime = Runtime::start(&machine).unwrap();
+    for (from, to) in (0..ends.len()).flat_map(|from| (0..ends.len()).map(move |to| (from, to))) {
+        if from == to {
+            continue; // One region, whose leases exclude each other, or one file, as above.
+        }
+        let ((source, source_begins), (target, target_begins)) = (&ends[from], &ends[to]);
+        let pipe = machine.connect(&**source, &**target).unwrap();
+        let side = runtime.connect(&**source, &**target).unwrap();
+        for turn in 0..20 {
+            // Where in the file.
+            let most = LEN - begins as u64;
+            let (a, b) = (begins as u64 + random.below(most), begins as u64 + random.below(most));
+            let (apart, fits) = (a.abs_diff(b), LEN - a.max(b));
+            let len = if turn % 2 == 0 { fits.min(apart) } else { (apart + 1 + random.below(LEN)).min(fits) };
+            let span = Span { source: a - source_begins, target: b - target_begins, len };
+            let before = std::fs::read(&path).unwrap();
+            let outcome =
+                if turn % 4 < 2 { pipe.transfer(span) } else { side.transfer(span).and_then(|handle| handle.wait()) };
+            let mut expected = before.clone();
+            if len <= apart {
+                outcome.unwrap();
+                let (a, b, len) = (a as usize, b as usize, len as usize);
+                expected[b..b + len].copy_from_slice(&before[a..a + len]);
+            } else {
+                let e = outcome.unwrap_err();
+                assert!(e.kind() == ErrorKind::InvalidInput && e.to_string().contains("overlaps itself"), "{e}");
+            }
+            assert!(std::fs::read(&path).unwrap() == expected, "{from} to {to}, turn {turn}: {span:?}");
+        }
+    }
+}

@@ -111,11 +111,38 @@ fn locks_no_folders(e: &std::io::Error) -> bool {
 fn refusal(folder: &Path, locked: &Path, e: TryLockError) -> Error {
     match e {
         TryLockError::WouldBlock => {
-            let why = format!("{}: another writer has it", folder.display());
+            let holder = holders(locked).map(|who| format!(" ({who})")).unwrap_or_default();
+            let why = format!("{}: another writer has it{holder}", folder.display());
             Error::new(ErrorKind::Busy, "lock", why)
                 .advice("close the other one (or end the children that it left by fork), or use another folder")
         }
         TryLockError::Error(e) => Error::io("lock", &e, locked.display().to_string()),
+    }
+}
+
+/// The processes that have a lock on this open, as far as this one may see them: the writer, and children that it left by `fork`.
+/// It looks through `/proc` and is asked only for the text of an error.
+fn holders(locked: &Path) -> Option<String> {
+    let there = std::fs::metadata(locked).ok()?;
+    let (major, minor) = (rustix::fs::major(there.dev()), rustix::fs::minor(there.dev()));
+    let place = format!(" {major:02x}:{minor:02x}:{} ", there.ino());
+    let has_lock = |info: PathBuf| {
+        let text = std::fs::read_to_string(info).unwrap_or_default();
+        text.lines().any(|line| line.starts_with("lock:") && line.contains(" FLOCK ") && line.contains(&place))
+    };
+    let mut found = Vec::new();
+    for process in std::fs::read_dir("/proc").ok()?.flatten() {
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        // Those that ended meanwhile, or belong to others, tell nothing.
+        let Ok(descriptors) = std::fs::read_dir(process.path().join("fdinfo")) else { continue };
+        if descriptors.flatten().any(|entry| has_lock(entry.path())) {
+            found.push(pid.to_string());
+        }
+    }
+    match &found[..] {
+        [] => None,
+        [one] => Some(format!("process {one}")),
+        several => Some(format!("processes {}", several.join(", "))),
     }
 }
 
@@ -164,7 +191,11 @@ mod tests {
         for (how, lock) in [("the folder", Sole::of as Lock), ("a file", Sole::by_file as Lock)] {
             let one = lock(&dir).unwrap();
             let refused = lock(&dir).unwrap_err();
-            assert!(refused.kind() == ErrorKind::Busy && refused.to_string().contains("another writer"), "{how}");
+            let named = format!("another writer has it (process {})", std::process::id());
+            let text = refused.to_string();
+            // Where /proc tells nothing of locks, nobody is named.
+            let tells = std::fs::read_dir("/proc/self/fdinfo").is_ok();
+            assert!(refused.kind() == ErrorKind::Busy && (text.contains(&named) || !tells), "{how}: {text}");
             drop(one);
             drop(lock(&dir).unwrap());
             // While it comes and goes, nobody has it together with another who looked at the same name.

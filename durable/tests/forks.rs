@@ -7,7 +7,7 @@ use std::cell::RefCell;
 
 use datapipes_core::ErrorKind;
 use datapipes_durable::log::{Folder, Log, Options, Records};
-use datapipes_testkit::child::{in_child, is_forked};
+use datapipes_testkit::child::{copy, end_copy, in_child, is_forked};
 use scene::{Scratch, machine};
 
 #[test]
@@ -62,4 +62,34 @@ fn the_right_to_write_ends_with_the_log_though_a_child_lives_on() {
         child.join().unwrap();
         again.unwrap().append_durable(b"mine").unwrap();
     });
+}
+
+#[test]
+fn an_orphan_that_has_the_lock_is_named() {
+    let (scratch, machine) = (Scratch::new(), machine());
+    let dir = scratch.path("log");
+    let open = || Log::open(&machine, Folder::at(&machine, &dir), Options::default());
+    let (told, go) = (rustix::pipe::pipe().unwrap(), rustix::pipe::pipe().unwrap());
+    in_child(&|| {
+        let log = open().unwrap();
+        let orphan = copy();
+        if orphan == 0 {
+            end_copy(orphan, &|| _ = rustix::io::read(&go.0, &mut [0u8; 1]).unwrap());
+        }
+        rustix::io::write(&told.1, &orphan.to_le_bytes()).unwrap();
+        // As if it were killed here.
+        std::mem::forget(log);
+    });
+    let mut pid = [0; 4];
+    rustix::io::read(&told.0, &mut pid).unwrap();
+    let refused = open().err().unwrap();
+    rustix::io::write(&go.1, b"x").unwrap();
+    let named = format!("(process {})", i32::from_le_bytes(pid));
+    assert!(refused.kind() == ErrorKind::Busy && refused.to_string().contains(&named), "{refused}, {named}");
+    // It ends, and with it the lock.
+    let begun = std::time::Instant::now();
+    while let Err(e) = open() {
+        assert!(e.kind() == ErrorKind::Busy && begun.elapsed().as_secs() < 100, "{e}");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
 }

@@ -34,9 +34,12 @@
 //!   to a file's owner.
 //! * One client cannot name another's pipes, and bytes of one never pass through memory of another. Clients share the devices
 //!   and the memory bandwidth, by class, and what the limits leave them.
-//! * Not held yet: a client that passes a file of a file system that it serves itself, and answers nothing when that is closed, holds up
-//!   its own session and the end of the service (`close` waits in the kernel). Before Linux 6.16, which knows `SO_PASSRIGHTS`, a
-//!   socket that lingers and is passed over a pipe holds up everybody.
+//! * What is passed is taken in by a process that can be done without, and comes to the service only if it is of a file system that no
+//!   client serves. Where letting go of a file takes for ever, its client is cut off, and its place is taken for as long. That process
+//!   outlives the service until the file's server answers or ends; nothing can end it before.
+//! * Memory must be there (written, or allocated) when it is passed: pages are charged to whoever touches them first. The service adds
+//!   none; a client that takes pages away is cut off when they are missed. (This needs `userfaultfd` of the kernel. Where it has none,
+//!   the service says so when it starts, and pages that clients take away can add to what it uses.)
 //! * What a client writes into memory that is being read ends up in the target in any mixture; nobody else is concerned.
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

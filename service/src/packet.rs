@@ -44,6 +44,42 @@ pub(crate) fn send(
     }
 }
 
+/// What is known of a packet that was not received yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Glance {
+    /// 0: it is the end of the connection, or a packet without bytes.
+    pub(crate) bytes: usize,
+    /// Descriptors come with it.
+    pub(crate) has_fds: bool,
+}
+
+/// Looks at the next packet, which stays where it is, without getting a descriptor.
+pub(crate) fn glance(socket: BorrowedFd<'_>) -> Result<Glance, Errno> {
+    let flags = RecvFlags::PEEK | RecvFlags::TRUNC | RecvFlags::DONTWAIT;
+    let mut byte = [0];
+    loop {
+        match recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut RecvAncillaryBuffer::default(), flags) {
+            Ok(got) => return Ok(Glance { bytes: got.bytes, has_fds: got.flags.contains(ReturnFlags::CTRUNC) }),
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// Receives the bytes of a packet. Descriptors that come with it never become this process's.
+pub(crate) fn receive_bytes(socket: BorrowedFd<'_>, buffer: &mut [u8], flags: RecvFlags) -> Result<Packet, Errno> {
+    loop {
+        match recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut RecvAncillaryBuffer::default(), flags) {
+            Ok(got) => {
+                let (cut, fds_cut) = (got.flags.contains(ReturnFlags::TRUNC), got.flags.contains(ReturnFlags::CTRUNC));
+                return Ok(Packet { bytes: got.bytes, fds: Vec::new(), cut, fds_cut });
+            }
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
 /// Receives a packet. One without bytes is the end of the connection.
 pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], flags: RecvFlags) -> Result<Packet, Errno> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MOST_DESCRIPTORS))];

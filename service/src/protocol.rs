@@ -81,7 +81,8 @@ pub struct Ask {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum PlaceSpec {
-    /// A memfd, sealed against shrinking. Offsets of transfers begin at `offset`.
+    /// A memfd, sealed against shrinking, all of whose pages are there (written, or allocated by fallocate(2)): the kernel charges a page
+    /// to whoever touches it first, and that is not the service. Offsets of transfers begin at `offset`.
     Memory {
         /// Which descriptor.
         fd: usize,
@@ -92,9 +93,8 @@ pub enum PlaceSpec {
         #[serde(default)]
         len: Option<u64>,
     },
-    /// A file or a block device, with the offsets that it has. A target that lies in memory (a memfd, tmpfs) must be sealed
-    /// against growing (`F_SEAL_GROW`), and counts as mapped memory with all of its length. A file of an overlay must be of a
-    /// mount that the service's namespace has, too.
+    /// A file or a block device, with the offsets that it has. A file that lies in memory (a memfd, tmpfs) can be a source only: as a
+    /// target it is passed as memory. A file of an overlay must be of a mount that the service's namespace has, too.
     File {
         /// Which descriptor: one that goes through the page cache.
         fd: usize,

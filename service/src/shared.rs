@@ -28,7 +28,8 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// Makes `len` bytes, zeroed, of ordinary pages.
+    /// Makes `len` bytes, zeroed, of ordinary pages. They are touched here: memory that is passed to the service must be there, for pages
+    /// are charged to whoever touches them first.
     ///
     /// # Errors
     /// `InvalidInput` for 0 bytes; `OutOfMemory`.
@@ -52,10 +53,13 @@ impl SharedMemory {
         let fd = fd.map_err(os)?;
         ftruncate(&fd, len as u64).map_err(os)?;
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).map_err(os)?;
-        SharedMemory::from_fd(fd)
+        let memory = SharedMemory::from_fd(fd)?;
+        memory.memory().prefault()?;
+        Ok(memory)
     }
 
-    /// Takes a memfd that was made elsewhere, all of it, for reading and writing.
+    /// Takes a memfd that was made elsewhere, all of it, for reading and writing. The service takes it where all of its pages are there
+    /// (written, or allocated by fallocate(2)).
     ///
     /// # Errors
     /// As [`Region::map_sealed`].

@@ -15,7 +15,9 @@ use datapipes::{ConnectFd, ErrorKind, Pages, Span, Ssd};
 use datapipes_service::{Client, Place, SharedMemory};
 use datapipes_testkit::child::in_child;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create, open};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create, open,
+};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendFlags, recvmsg};
 use scene::{MIB, Raw, Service, file_of, memory_of, pattern};
 
@@ -61,6 +63,9 @@ impl Good {
 fn memfd(len: u64, seals: SealFlags) -> OwnedFd {
     let fd = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&fd, len).unwrap();
+    if len > 0 {
+        fallocate(&fd, FallocateFlags::empty(), 0, len).unwrap();
+    }
     fcntl_add_seals(&fd, seals).unwrap();
     fd
 }
@@ -93,6 +98,9 @@ fn descriptors_that_do_not_fit_their_role_are_refused_and_closed() {
     let file = |flags| opened(&path, flags);
     let (reader, writer) = rustix::pipe::pipe().unwrap();
     let folder = opened(&dir.0, OFlags::RDONLY);
+    let holes = memfd_create("holes", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&holes, MIB).unwrap();
+    fcntl_add_seals(&holes, SealFlags::SHRINK).unwrap();
     let null = opened("/dev/null".as_ref(), OFlags::RDWR);
     let cases: Vec<(&str, (ErrorKind, String), ErrorKind, &str)> = vec![
         ("unsealed", say(MEMORY_TO_MEMORY, &[&memfd(MIB, SealFlags::empty()), &sealed]), InvalidInput, "F_SEAL_SHRINK"),
@@ -111,10 +119,12 @@ fn descriptors_that_do_not_fit_their_role_are_refused_and_closed() {
         ("of the kernel", say(FILE_TO_MEMORY, &[&opened("/proc/self/maps".as_ref(), OFlags::RDONLY), &sealed]), Unsupported, "--any-filesystem"),
         ("a socket as memory", say(MEMORY_TO_MEMORY, &[&raw.0, &sealed]), InvalidInput, "memfd"),
         ("one missing", say(MEMORY_TO_MEMORY, &[&sealed]), InvalidInput, "descriptor 1 is named"),
-        ("one too many", say(MEMORY_TO_MEMORY, &[&sealed, &sealed, &null]), InvalidInput, "descriptor 2 came"),
+        ("one too many", say(MEMORY_TO_MEMORY, &[&sealed, &sealed, &sealed]), InvalidInput, "descriptor 2 came"),
         ("nine", say(MEMORY_TO_MEMORY, &[&sealed, &sealed, &null, &null, &null, &null, &null, &null, &null]), InvalidInput, "more than 4 descriptors"),
         ("with garbage", say(b"garbage", &[&sealed, &null]), InvalidInput, "no request"),
         ("with a status", say(br#"{"ask":"status"}"#, &[&sealed]), InvalidInput, "no descriptors"),
+        ("memory that is not there", say(MEMORY_TO_MEMORY, &[&sealed, &holes]), InvalidInput, "fallocate"),
+        ("a file in memory to write", say(MEMORY_TO_FILE, &[&sealed, &sealed]), InvalidInput, "tmpfs"),
         ("beyond", say(br#"{"ask":"connect","source":{"kind":"memory","fd":0,"offset":1048576,"len":1},"target":{"kind":"memory","fd":1}}"#, &[&sealed, &sealed]), OutOfRange, "1 bytes at 1048576"),
         ("beyond numbers", say(br#"{"ask":"connect","source":{"kind":"memory","fd":0,"offset":18446744073709551615,"len":2},"target":{"kind":"memory","fd":1}}"#, &[&sealed, &sealed]), OutOfRange, "memory of"),
         ("two files as one", say(br#"{"ask":"connect","source":{"kind":"file","fd":0,"direct":1},"target":{"kind":"memory","fd":2}}"#, &[&file(OFlags::RDONLY), &file(OFlags::RDONLY), &sealed]), InvalidInput, "O_DIRECT"),

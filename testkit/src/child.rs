@@ -52,6 +52,21 @@ pub fn in_child_by_system_call(work: &dyn Fn()) {
     run_or_wait(i32::try_from(pid).unwrap_or(-1), work);
 }
 
+/// Makes a copy here, in the middle of something: 0 in the copy, which goes on from here as this process does, and must end by
+/// [`end_copy`].
+pub fn copy() -> i32 {
+    // SAFETY: the copy has this thread alone, and goes on with what the test is about.
+    unsafe { libc::fork() }
+}
+
+/// For a copy made by [`copy`]: in it, runs `work` and ends. In the parent: waits for that.
+///
+/// # Panics
+/// As [`in_child`].
+pub fn end_copy(pid: i32, work: &dyn Fn()) {
+    run_or_wait(pid, work);
+}
+
 /// In the copy: runs `work` and ends. In the parent: waits for that.
 fn run_or_wait(pid: i32, work: &dyn Fn()) {
     assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());

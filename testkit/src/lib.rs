@@ -5,7 +5,8 @@
 //! - [`validate`]: order and multiset checksum of data fed in pieces.
 //! - [`conformance`]: one suite for every backend and every locator.
 //! - [`Folder`]: where a test works; with `--cfg shuttle`, `schedules` runs one under schedules chosen at random.
-//! - [`Mounted`], [`without_calls`], [`MemoryGroup`]: file systems and kernels that lack something, or have little.
+//! - [`Unanswered`]: a file system whose server never answers.
+//! - [`Mounted`], [`without_calls`], [`ControlGroup`]: file systems and kernels that lack something, or have little.
 //!
 //! - [`child`]: pieces of a test in another process: a fork, another user, limits.
 //!
@@ -15,18 +16,20 @@
 pub mod access;
 pub mod child;
 pub mod conformance;
+mod control_group;
 mod folder;
 pub mod generate;
-mod memory_group;
 mod mounted;
 #[cfg(shuttle)]
 mod schedules;
+mod unanswered;
 pub mod validate;
 mod without;
 
+pub use control_group::ControlGroup;
 pub use folder::Folder;
-pub use memory_group::MemoryGroup;
 pub use mounted::{LoopDevice, Mounted};
 #[cfg(shuttle)]
 pub use schedules::schedules;
+pub use unanswered::{Request, Unanswered};
 pub use without::{RefusedCall, RefusedUse, without_calls};

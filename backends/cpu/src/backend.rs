@@ -6,7 +6,7 @@ use datapipes_core::backend::{Ask, Backend, Knob, Mover, Offer, Primitive};
 use datapipes_core::locator::Reader;
 use datapipes_core::memory::MemoryRange;
 use datapipes_core::topology::Topology;
-use datapipes_core::{Error, ErrorKind, Result};
+use datapipes_core::{Error, ErrorKind, Persistence, Result};
 
 use crate::calibration::Calibration;
 use crate::instructions::Instructions;
@@ -108,7 +108,9 @@ impl Backend for CpuBackend {
             return Ok(Mover::Inline(Box::new(ReadMover::new(source.clone(), target.clone()))));
         }
         let (source, target) = memories(ask).ok_or_else(|| refuse("both must be memory"))?;
-        let ends = Ends { source: source.clone(), target: target.clone(), target_core: ask.target.facts.core };
+        let target_keeps = ask.target.facts.persistence == Persistence::OnCompletion;
+        let target_core = ask.target.facts.core;
+        let ends = Ends { source: source.clone(), target: target.clone(), target_core, target_keeps };
         match Relation::of(ask, source, target) {
             Relation::Apart => {
                 let copier = self.copier(ask, primitive).ok_or_else(|| refuse("this processor lacks it"))?;

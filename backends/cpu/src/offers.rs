@@ -2,9 +2,10 @@
 //!
 //! ```text
 //! places in memory
-//!     one of them keeps its bytes without power   none: what is stored here is not flushed, a bad page would kill
 //!     share bytes, target is a core's cache     load-into-cache
 //!     share bytes, source is a core's cache     cldemote, else clwb; clflushopt and leave when asked for
+//!                                               neither where bytes that were not flushed are to be persistent
+//!     one of them keeps its bytes without power   none: what is stored here is not flushed, a bad page would kill
 //!     else                                      copy-by-size, and the four kernels it picks from
 //! ```
 
@@ -40,12 +41,14 @@ pub(crate) enum Relation {
 
 impl Relation {
     pub(crate) fn of(ask: &Ask<'_>, source: &MemoryRange, target: &MemoryRange) -> Relation {
-        if [ask.source, ask.target].into_iter().any(|end| end.facts.persistence != Persistence::Volatile) {
-            return Relation::Persistent;
-        }
+        let keeps = [ask.source, ask.target].map(|end| end.facts.persistence);
+        // Lines that somebody else must flush.
+        let unflushed =
+            keeps[1] == Persistence::OnCompletion && (ask.target.facts.core.is_none() || keeps[0] != keeps[1]);
         match (source.overlaps(target), ask.source.facts.core, ask.target.facts.core) {
-            (true, _, Some(_)) => Relation::Load,
-            (true, Some(_), None) => Relation::HandBack,
+            (true, _, Some(_)) if !unflushed => Relation::Load,
+            (true, Some(_), None) if !unflushed => Relation::HandBack,
+            _ if keeps.iter().any(|keeps| *keeps != Persistence::Volatile) => Relation::Persistent,
             _ => Relation::Apart,
         }
     }
@@ -100,8 +103,10 @@ pub(crate) fn offers(
 /// The source reads into the target on the caller's core.
 pub(crate) fn read(ask: &Ask<'_>) -> Offer {
     let verdict = match ask.target.facts.persistence {
-        // What a read costs depends on what is cached: assumed, a hit of a few bytes and a copy's rate.
-        Persistence::Volatile => Ok(Quality {
+        Persistence::OnCompletion => Err("it does not flush what it stores".into()),
+        // What a read costs depends on what is cached: assumed, a hit of a few bytes and a copy's rate. Into memory that others
+        // have as well it copies with care for pages that are gone.
+        _ => Ok(Quality {
             latency_ns: 200.0,
             bytes_per_s: 1e9,
             cpu_share: 1.0,
@@ -110,7 +115,6 @@ pub(crate) fn read(ask: &Ask<'_>) -> Offer {
             fills_page_cache: false,
             measured: false,
         }),
-        _ => Err("it does not flush what it stores, and a bad page of the target would end the process".into()),
     };
     Offer { primitive: READ, verdict, why: "the source knows best how its bytes are read".into() }
 }

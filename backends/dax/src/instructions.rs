@@ -1,5 +1,6 @@
 //! Which instructions may be executed here.
 
+pub(crate) use datapipes_core::memory::guarded::{Flush, Width};
 use datapipes_core::topology::CpuFeatures;
 
 /// The instructions for persistent memory that this process may execute: where the topology says so *and* this processor's
@@ -11,42 +12,6 @@ pub struct Instructions {
     avx512f: bool,
     clwb: bool,
     clflushopt: bool,
-}
-
-/// How lines are written back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flush {
-    Clwb,
-    Clflushopt,
-    Clflush,
-}
-
-impl Flush {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Flush::Clwb => "CLWB",
-            Flush::Clflushopt => "CLFLUSHOPT",
-            Flush::Clflush => "CLFLUSH",
-        }
-    }
-}
-
-/// The widest stores past the caches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Width {
-    Sse2,
-    Avx2,
-    Avx512,
-}
-
-impl Width {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Width::Sse2 => "SSE2",
-            Width::Avx2 => "AVX2",
-            Width::Avx512 => "AVX-512",
-        }
-    }
 }
 
 impl Instructions {

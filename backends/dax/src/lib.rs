@@ -18,7 +18,7 @@
 //! | `backend`, `offers` | what is offered for a pair of places, and why not the rest |
 //! | `mover` | a span under leases, and what is said when a page was gone |
 //! | `store` | which bytes by which stores: blocks of the medium are written once |
-//! | `guard` | loops in assembly that a bad page ends with an answer, and the handler of `SIGBUS` that makes it so |
+//! | `guard` | the core's loops that a bad page ends with an answer, for this processor |
 //! | `instructions` | what the processor has |
 //!
 //! It does not map files (the locator does) and does not make stores through a lease durable (`Pmem::persist` does). That a

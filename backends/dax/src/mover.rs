@@ -96,16 +96,7 @@ impl DaxMover {
             // A bad block may be told by an address that is not exact.
             _ => (&self.source, piece.span.source + gone.done as u64),
         };
-        let (why, advice) = match gone.bad_block {
-            true => (
-                "the medium cannot read it",
-                "restore it from a copy; writing whole pages of zeros may clear the block",
-            ),
-            false => (
-                "the file has no such page (SIGBUS)",
-                "see whether somebody truncated the file, or the file system is full",
-            ),
-        };
+        let (why, advice) = gone.reason();
         let context = format!("{} to {}: a page of {} is gone: {why}", self.source.name, self.target.name, end.name);
         Error::new(ErrorKind::Device, "transfer", context).offset(at).bytes_done(gone.done as u64).advice(advice)
     }

@@ -3,6 +3,8 @@
 //! ```text
 //! both memory, at least one not volatile
 //!     the same bytes, before and after they are flushed     pmem-flush
+//!     share bytes, from a core's cache to what survives     pmem-flush
+//!     share bytes, else from or to a core's cache           nothing: the processor's backend places lines
 //!     else, target not volatile                             pmem-store, and the two it picks from
 //!     else (source not volatile)                            pmem-load, pmem-load-nt
 //! ```
@@ -33,10 +35,13 @@ pub(crate) enum Relation {
 impl Relation {
     pub(crate) fn of(ask: &Ask<'_>) -> Option<Relation> {
         let (source, target) = (ask.source.memory()?, ask.target.memory()?);
+        let from_cache = ask.source.facts.core.is_some() && ask.target.facts.core.is_none();
         let persistence = |end: &Endpoint| end.facts.persistence;
         match (persistence(ask.source), persistence(ask.target)) {
             (Persistence::Volatile, Persistence::Volatile) => None,
             (Persistence::AfterSync, Persistence::OnCompletion) if source.same_bytes(target) => Some(Relation::Flush),
+            (_, Persistence::OnCompletion) if from_cache && source.overlaps(target) => Some(Relation::Flush),
+            _ if source.overlaps(target) && (from_cache || ask.target.facts.core.is_some()) => None,
             (_, Persistence::Volatile) => Some(Relation::Load),
             _ => Some(Relation::Store),
         }

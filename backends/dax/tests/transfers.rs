@@ -4,9 +4,12 @@
 
 mod scene;
 
+use std::sync::Arc;
+
 use datapipes_core::backend::{Ask, Constraints, Job, Mover};
+use datapipes_core::locator::Facts;
 use datapipes_core::memory::Access;
-use datapipes_core::{CoreCache, Dram, Error, ErrorKind, Locator, Span, Ssd};
+use datapipes_core::{CoreCache, Dram, Endpoint, Error, ErrorKind, Locator, Persistence, Span, Ssd};
 use scene::{AsIfPersistent, Scene, machine};
 
 const LEN: u64 = 256 << 10;
@@ -99,6 +102,51 @@ fn what_a_file_brings_to_persistent_memory_is_flushed_by_a_second_hop() {
     machine.connect(&file, &dram).unwrap().transfer(span(1, 0, 9999)).unwrap();
     assert_eq!(dram.lease().unwrap()[..9999], part[..9999]);
     assert_eq!(machine.connect(&file, &place.0).unwrap().route().hops.len(), 1);
+}
+
+#[test]
+fn lines_of_persistent_memory_go_into_a_cores_cache_in_place_and_come_back_flushed() {
+    let (scene, machine) = (Scene::new("lines"), machine());
+    let place = AsIfPersistent(scene.pmem(LEN));
+    let Some(core) = machine.topology().usable_cores().next() else {
+        return println!("SKIPPED: lines: no usable core");
+    };
+    let over = |at: usize, len: usize| Dram::over(place.0.memory().range(at, len).unwrap());
+    let cache = CoreCache::over(core, &over(4096, 8192)).unwrap();
+    let load = machine.connect(&place, &cache).unwrap();
+    assert_eq!(load.route().primitives(), ["load-into-cache"], "{}", load.route());
+    load.transfer(span(4096 + 100, 100, 8000)).unwrap();
+    let back = machine.connect(&cache, &place).unwrap();
+    assert_eq!(back.route().primitives(), ["pmem-flush"], "{}", back.route());
+    back.transfer(span(100, 4096 + 100, 8000)).unwrap();
+    // Bytes that would move are refused, not left without a flush.
+    assert_eq!(back.transfer(span(0, 0, 64)).unwrap_err().kind(), ErrorKind::InvalidInput);
+    // Hand-over of lines of a cache that keeps as much itself, as one over real persistent memory does.
+    let certain = Certain(cache.clone());
+    let load = machine.connect(&place, &certain).unwrap();
+    assert_eq!(load.route().primitives(), ["load-into-cache"], "{}", load.route());
+    assert_eq!(load.transfer(span(0, 0, 64)).unwrap_err().kind(), ErrorKind::Unsupported);
+    let back = machine.connect(&certain, &place).unwrap();
+    assert_eq!(back.route().primitives(), ["pmem-flush"], "{}", back.route());
+    // What a file brings there is flushed as well.
+    let file = Ssd::unlinked_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    file.preallocate(LEN).unwrap();
+    machine.connect(&dram(), &file).unwrap().transfer(span(0, 0, LEN)).unwrap();
+    let up = machine.connect(&file, &certain).unwrap();
+    assert!(up.route().primitives().contains(&"pmem-flush"), "{}", up.route());
+    up.transfer(span(77, 0, 8192)).unwrap();
+    assert_eq!(over(4096, 8192).memory().to_vec().unwrap(), pattern(LEN)[77..77 + 8192]);
+}
+
+/// A core's cache that states what one over real persistent memory states.
+struct Certain(CoreCache);
+
+impl Locator for Certain {
+    fn endpoint(&self) -> Endpoint {
+        let plain = self.0.endpoint();
+        let facts = Facts { persistence: Persistence::OnCompletion, ..(*plain.facts).clone() };
+        Endpoint { facts: Arc::new(facts), handle: plain.handle }
+    }
 }
 
 /// The error must say that a page is gone, where, and how far it came.

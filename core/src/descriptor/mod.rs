@@ -101,7 +101,9 @@ impl Runtime {
         let connect = Connect { queue: Some(ask.connect.queue.unwrap_or(depth).max(depth)), ..ask.connect.clone() };
         let pipe = self.connect_with(source, target, &connect)?;
         let (socket, ours) = pair()?;
-        let serving = Serving::new(ours, pipe, ask.place, depth, keeper)?;
+        // The runtime's threads read there, for all pipes.
+        let may_carry = !passing::let_pass(&ours, false);
+        let serving = Serving::new(ours, may_carry, pipe, ask.place, depth, keeper)?;
         serving.pipe().add_attended(serving.clone())?;
         Ok((socket, serving))
     }
@@ -142,8 +144,6 @@ fn pair() -> Result<(OwnedFd, OwnedFd)> {
     let (socket, ours) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(os)?;
     // The kernel takes the least it can. With more, a full pipe would stay writable until many requests are unread.
     sockopt::set_socket_send_buffer_size(&socket, REQUESTS_BUFFER).map_err(os)?;
-    // The runtime's threads read there, for all pipes. An older kernel lets descriptors pass.
-    passing::let_pass(&ours, false);
     Ok((socket, ours))
 }
 

@@ -2,13 +2,18 @@
 //!
 //! A packet that nobody takes a descriptor out of closes it in the thread that reads the packet. What somebody else made may make that
 //! last as long as they please: a TCP socket that lingers, a file of a file system that they serve. So where no descriptor is
-//! expected, none may come (`SO_PASSRIGHTS`, Linux 6.16): whoever sends one is told `EPERM`. Older kernels do not know the option,
-//! and there a reader can be held up.
+//! expected, none may come (`SO_PASSRIGHTS`, Linux 6.16): whoever sends one is told `EPERM`. Older kernels do not know the option.
+//! There who reads looks first, at the cost of one call a packet, and has a connection with such packets emptied by a thread of its own.
 //!
 //! Unsafe code: one call of `setsockopt`, for rustix does not have the option yet.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, Shutdown, recv, recvmsg, shutdown};
+
+use crate::threads;
 
 /// From `asm-generic/socket.h`.
 const SO_PASSRIGHTS: libc::c_int = 83;
@@ -20,4 +25,32 @@ pub fn let_pass(socket: impl AsFd, may: bool) -> bool {
     let fd = socket.as_fd().as_raw_fd();
     // SAFETY: the value is live for the call and as long as is said; the descriptor is borrowed.
     unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, (&raw const value).cast(), len) == 0 }
+}
+
+/// Whether descriptors come with the next packet, which stays where it is.
+pub(super) fn comes_with_descriptors(socket: impl AsFd) -> bool {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    // Without room for them none is installed, and the kernel says that there were some.
+    recvmsg(socket, &mut [IoSliceMut::new(&mut [0])], &mut RecvAncillaryBuffer::default(), flags)
+        .is_ok_and(|got| got.flags.contains(ReturnFlags::CTRUNC))
+}
+
+/// Packets without bytes that may lie in a socket at most; each takes hundreds of bytes of its buffer.
+const EMPTY_PACKETS: usize = 4096;
+
+/// Ends a connection whose unread packets may carry descriptors: a thread of its own closes them, however long that takes, and is the
+/// last to have the connection. Where there is none to be had, the caller is.
+pub(super) fn abandon(socket: &OwnedFd) {
+    let _ = shutdown(socket, Shutdown::Both);
+    let Ok(socket) = rustix::io::fcntl_dupfd_cloexec(socket, 0) else { return };
+    // It fails where there are no threads: then what is unread is closed with the socket, here.
+    let _ = threads::spawn("empties-socket", move || {
+        let mut left = EMPTY_PACKETS;
+        // The end reads as a packet without bytes does.
+        while left > 0 && recv(&socket, &mut [0], RecvFlags::DONTWAIT).is_ok() {
+            if !rustix::io::ioctl_fionread(&socket).is_ok_and(|bytes| bytes > 0) {
+                left -= 1;
+            }
+        }
+    });
 }

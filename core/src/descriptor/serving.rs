@@ -17,6 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 
+use super::passing;
 use super::room::Room;
 use super::wire::{Completion, MESSAGE_BYTES, REQUEST_BYTES, Request};
 use crate::backend::{Bell, BellTower};
@@ -39,6 +40,8 @@ const BELLS: usize = 96;
 
 pub(super) struct Serving {
     socket: OwnedFd,
+    /// The kernel lets descriptors come with packets, to be closed by who reads them.
+    may_carry: bool,
     pipe: RuntimePipe,
     place: u64,
     room: Room,
@@ -74,6 +77,7 @@ thread_local! {
 impl Serving {
     pub(super) fn new(
         socket: OwnedFd,
+        may_carry: bool,
         pipe: RuntimePipe,
         place: u64,
         most: usize,
@@ -84,6 +88,7 @@ impl Serving {
         let tower = BellTower::new(bells);
         Ok(Arc::new(Serving {
             socket,
+            may_carry,
             pipe,
             place,
             room: Room::new(most),
@@ -323,6 +328,11 @@ impl Serving {
                     return;
                 }
             }
+            if self.may_carry && passing::comes_with_descriptors(&self.socket) {
+                // None is expected: who sends them does not speak this language.
+                self.closed.store(true, Ordering::SeqCst);
+                return;
+            }
             match rustix::net::recv(&self.socket, &mut message, RecvFlags::DONTWAIT) {
                 Ok((0, _)) => {
                     self.closed.store(true, Ordering::SeqCst);
@@ -354,6 +364,14 @@ impl Serving {
             }
         }
         self.rearm();
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        if self.may_carry && self.pipe.check_process("drop").is_ok() {
+            passing::abandon(&self.socket);
+        }
     }
 }
 

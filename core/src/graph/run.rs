@@ -84,12 +84,12 @@ pub(super) fn run(runtime: &Runtime, graph: &Graph<'_>, items: u64) -> Result<Gr
         called: Condvar::new(),
         ended: Arc::new(Inbox::new(runtime)),
     };
-    std::thread::scope(|scope| {
+    threads::with_helpers(|helpers| {
         let _dismissed = Dismissed(&bench);
         let mut started = 0;
         for n in 0..threads {
-            match threads::spawn_scoped(scope, &format!("dp-graph-{n}"), || bench.work()) {
-                Ok(_) => started += 1,
+            match helpers.spawn(&format!("dp-graph-{n}"), || bench.work()) {
+                Ok(()) => started += 1,
                 Err(e) => {
                     let instead = if n == 0 { "the caller of the graph computes" } else { "fewer threads compute" };
                     runtime.note_refused(&e, instead);
@@ -106,6 +106,10 @@ struct Dismissed<'b, 'g>(&'b Bench<'g>);
 
 impl Drop for Dismissed<'_, '_> {
     fn drop(&mut self) {
+        // A child has none of them, nor perhaps who would let go of the lock.
+        if self.0.runtime.check("run").is_err() {
+            return;
+        }
         self.0.queue.lock().unwrap_or_else(PoisonError::into_inner).over = true;
         self.0.called.notify_all();
     }
@@ -140,7 +144,9 @@ impl<'g> Bench<'g> {
             self.runtime.note_panic(&panicked);
             Err(panicked.error("compute"))
         });
-        self.ended.put(Ended { item: item.index, stage, result });
+        if self.runtime.check("run").is_ok() {
+            self.ended.put(Ended { item: item.index, stage, result });
+        }
     }
 }
 
@@ -210,6 +216,8 @@ impl<'r, 'g> Run<'r, 'g> {
             if self.failure.is_none() {
                 self.begin_what_can();
             }
+            // A closure may have forked: a child looks at nothing that has a lock, and is told so.
+            self.bench.runtime.check("run")?;
             if self.out == 0 {
                 break;
             }
@@ -217,10 +225,11 @@ impl<'r, 'g> Run<'r, 'g> {
                 let task = self.bench.queue.lock().unwrap_or_else(PoisonError::into_inner).next.pop_front();
                 if let Some(task) = task {
                     self.bench.carry_out(task);
+                    self.bench.runtime.check("run")?;
                 }
             }
             let ended = self.bench.ended.take();
-            // A closure that ran here may have forked: a child gets nothing and is told so.
+            // So may what was called while it slept.
             self.bench.runtime.check("run")?;
             ended.into_iter().for_each(|ended| self.end(ended));
         }
@@ -329,6 +338,10 @@ impl<'r, 'g> Run<'r, 'g> {
                     self.bench.runtime.note_panic(&panicked);
                     Err(panicked.error("run"))
                 });
+                if let Err(forked) = self.bench.runtime.check("run") {
+                    self.failure = Some((index, forked));
+                    return;
+                }
                 match span.and_then(|span| Ok((pipe.transfer(span)?, span.len))) {
                     Ok((handle, len)) => {
                         self.reports[stage].moved_bytes += len;

@@ -96,7 +96,7 @@ impl Locator for CoreCache {
             reach: Reach::Memory,
             granularity: 1,
             alignment: self.line,
-            persistence: Persistence::Volatile,
+            persistence: super::kept(range, Persistence::Volatile),
             len: Some(range.len() as u64),
             node: range.region().options().node,
             core: Some(self.core),

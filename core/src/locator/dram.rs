@@ -8,6 +8,9 @@ use crate::memory::{Lease, LeaseMut, MapOptions, MemoryRange, Pool, Region};
 
 /// A range of main memory.
 ///
+/// Over memory that maps a file ([`Pmem::memory`](super::Pmem::memory)) it is that file's: it keeps what the file keeps, and
+/// caches in front of the file hear of what is moved into it.
+///
 /// ```
 /// use datapipes_core::{Dram, ErrorKind};
 /// let dram = Dram::allocate(1 << 20)?;
@@ -98,7 +101,7 @@ impl Locator for Dram {
             reach: Reach::Memory,
             granularity: 1,
             alignment: 64,
-            persistence: Persistence::Volatile,
+            persistence: super::kept(&self.range, Persistence::Volatile),
             len: Some(self.range.len() as u64),
             node: self.range.region().options().node,
             core: None,

@@ -17,8 +17,8 @@ use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, retry_on_intr};
 
 use super::space::{self, Refused};
-use super::watch::Watchers;
 use crate::span::LAST;
+use crate::watch::Watchers;
 
 /// Reserves the blocks of a range of a regular file, which is at least as long as the end of the range afterwards. False
 /// where the file system cannot reserve: then only the length is seen to.

@@ -13,7 +13,6 @@ mod space;
 mod ssd;
 mod staging;
 mod uri;
-mod watch;
 
 pub use cache::CoreCache;
 pub use draft::{
@@ -26,7 +25,6 @@ pub use ssd::{FileAccess, FilePlace, Ssd};
 pub(crate) use staging::Part as StagePart;
 pub use staging::{Extent, PlaceUse, StageOrder, StagePlace, Staging};
 pub use uri::{Uri, parse_size};
-pub use watch::{Watch, Watchers};
 
 use std::any::Any;
 use std::fmt;
@@ -35,7 +33,8 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::error::Result;
-use crate::memory::MemoryRange;
+use crate::memory::{MemoryRange, Sharing};
+pub use crate::watch::{Watch, Watchers};
 
 /// How bytes of a place are reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -94,11 +93,8 @@ pub struct Facts {
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Handle {
-    /// Memory of this process.
+    /// Memory of this process. Its region knows whether it maps a file.
     Memory(MemoryRange),
-    /// Memory of this process that is a file: who changes its bytes tells the file's watches. The region begins where the file
-    /// does.
-    MappedFile(MemoryRange, Arc<Watchers>),
     /// An open file or block device.
     File(Arc<FilePlace>),
     /// Several places as one: pipes connect each of them.
@@ -112,6 +108,9 @@ pub enum Handle {
 /// A place that knows best how its bytes are read: a cache in front of another place.
 pub trait Reader: Send + Sync {
     /// Fills `into` with the bytes at `offset`.
+    ///
+    /// A thread of a runtime may call it, in the middle of the transfer. It may call everything: another thread has its place
+    /// while it sleeps in the library. What waits for this very transfer fails as `InvalidInput`.
     ///
     /// # Errors
     /// `EndOfFile` where it ends before that, and what the place can meet; then nothing is certain of what is in `into`.
@@ -131,7 +130,7 @@ impl Endpoint {
     /// The memory range, if its bytes are reached by loads and stores.
     pub fn memory(&self) -> Option<&MemoryRange> {
         match &self.handle {
-            Handle::Memory(range) | Handle::MappedFile(range, _) => Some(range),
+            Handle::Memory(range) => Some(range),
             _ => None,
         }
     }
@@ -140,9 +139,20 @@ impl Endpoint {
     pub(crate) fn watched(&self) -> Option<(&Arc<Watchers>, u64)> {
         match &self.handle {
             Handle::File(file) => Some((file.watchers(), 0)),
-            Handle::MappedFile(range, watchers) => Some((watchers, range.at() as u64)),
+            Handle::Memory(range) => range.file().map(|file| (&file.watchers, range.at() as u64)),
             _ => None,
         }
+    }
+
+    /// The same place, stating at least what the file that its memory maps keeps: whoever made it, and whatever it is
+    /// called, bytes of a file are moved as such.
+    pub(crate) fn of_what_it_maps(&self) -> Endpoint {
+        let Some(range) = self.memory() else { return self.clone() };
+        let persistence = kept(range, self.facts.persistence);
+        if persistence == self.facts.persistence {
+            return self.clone();
+        }
+        Endpoint { facts: Arc::new(Facts { persistence, ..(*self.facts).clone() }), handle: self.handle.clone() }
     }
 
     /// The staging, if it is one.
@@ -167,6 +177,15 @@ impl Endpoint {
             Handle::File(file) => Some(file),
             _ => None,
         }
+    }
+}
+
+/// What a place over this memory keeps when the power fails, which states so much itself.
+fn kept(range: &MemoryRange, stated: Persistence) -> Persistence {
+    match (stated, range.file().map(|file| file.sharing)) {
+        (Persistence::Volatile, Some(Sharing::Written)) => Persistence::AfterSync,
+        (Persistence::Volatile, Some(Sharing::Synchronous)) => Persistence::OnCompletion,
+        _ => stated,
     }
 }
 

@@ -7,10 +7,10 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::watch::Watchers;
 use super::{Endpoint, Facts, Handle, Locator, Persistence, Reach};
 use crate::error::Result;
 use crate::memory::MemoryRange;
+use crate::watch::Watchers;
 
 /// Bytes that the medium writes at once; a store to a part of them costs the medium a read and a write of all.
 const BLOCK: u64 = 256;
@@ -39,9 +39,10 @@ pub struct PmemOptions {
 /// of each other's leases.
 ///
 /// **What can go wrong.** A page that the file lost (truncated, or a hole on a full file system) or that the medium cannot read
-/// (a bad block) raises `SIGBUS`. A transfer answers with an error of kind `Device` and the offset (where the kernel itself moves
-/// the bytes, from or to a file, it answers `EFAULT`); whoever reads, writes or persists such a page by other means is killed
-/// by the signal, as with any mapped file.
+/// (a bad block) raises `SIGBUS`. Transfers, [`read`](Self::read), [`write`](Self::write) and [`persist`](Self::persist) answer
+/// with an error of kind `Device`, the offset in the file and the bytes done (on x86-64, in threads that do not block `SIGBUS`;
+/// where the kernel itself moves the bytes, from or to a file, the offset is that file's and the errno `EFAULT`). For that, opening one installs a handler of `SIGBUS`,
+/// which passes every other one on. Who touches such a page through a lease is killed by the signal, as with any mapped file.
 ///
 /// ```
 /// use datapipes_core::{Persistence, Locator, Pmem, PmemOptions};
@@ -113,7 +114,8 @@ impl Pmem {
     /// Copies the bytes at `at` into a buffer.
     ///
     /// # Errors
-    /// `OutOfRange`; `Busy` while a transfer or somebody else of this process may write them.
+    /// `OutOfRange`; `Busy` while a transfer or somebody else of this process may write them; `Device` where the file lost a
+    /// page, with its offset.
     pub fn read(&self, at: usize, into: &mut [u8]) -> Result<()> {
         self.range.read(at, into)
     }
@@ -122,15 +124,15 @@ impl Pmem {
     /// Caches in front of the file hear of the change.
     ///
     /// # Errors
-    /// `OutOfRange`; `Busy` while a transfer or anybody else of this process holds them.
+    /// `OutOfRange`; `Busy` while a transfer or anybody else of this process holds them; `Device` where the file lost a page, or
+    /// has no room for it, with its offset; what was written before it is changed.
     pub fn write(&self, at: usize, from: &[u8]) -> Result<()> {
-        self.watchers.check_process("write")?;
-        let start = (self.range.at() as u64).saturating_add(at as u64);
-        self.watchers.around(start..start.saturating_add(from.len() as u64), || self.range.write(at, from))
+        self.range.write(at, from)
     }
 
-    /// The memory range. It leases bytes in place to who vouches that nobody else is there
-    /// ([`MemoryRange::lease_unchecked`]).
+    /// The memory range, which knows whose it is: what is written to it, or to a place over it ([`Dram::over`](super::Dram::over)),
+    /// is written to the file, and caches in front of the file hear of it. It leases bytes in place to who vouches that nobody
+    /// else is there ([`MemoryRange::lease_unchecked`]); a lease for writing is a change of the file until it ends.
     pub fn memory(&self) -> &MemoryRange {
         &self.range
     }
@@ -152,11 +154,11 @@ impl Pmem {
 
     /// Returns when the bytes of `part`, as they are now, would survive a power failure: their lines are written back (CLWB,
     /// else CLFLUSHOPT, else CLFLUSH) and fenced; where it is emulated, their pages are also written to the file (`msync`).
-    /// Takes no lease, so that a writer can persist while it goes on. Caches in front of the file (`datapipes-cache`) hear of bytes
-    /// that were stored through an unchecked lease now; of those that a pipe or [`write`](Self::write) changes they hear at once.
+    /// Takes no lease, so that a writer can persist while it goes on. Caches in front of the file (`datapipes-cache`) hear of
+    /// the part, in case that it was stored to by an address.
     ///
     /// # Errors
-    /// `OutOfRange`; where it is emulated, what the kernel says: `Device`, `NoSpace`.
+    /// `OutOfRange`; `Device` where the file lost a page; where it is emulated, what the kernel says: `Device`, `NoSpace`.
     pub fn persist(&self, part: Range<usize>) -> Result<()> {
         self.watchers.check_process("persist")?;
         let at = |byte: usize| (self.range.at() as u64).saturating_add(byte as u64);
@@ -195,7 +197,7 @@ impl Locator for Pmem {
             node: None,
             core: None,
         };
-        Endpoint { facts: Arc::new(facts), handle: Handle::MappedFile(self.range.clone(), self.watchers.clone()) }
+        Endpoint { facts: Arc::new(facts), handle: Handle::Memory(self.range.clone()) }
     }
 }
 

@@ -11,10 +11,10 @@ use rustix::io::{Errno, retry_on_intr};
 use serde::{Deserialize, Serialize};
 
 use super::extend;
-use super::watch::{self, Watchers};
 use super::{Endpoint, Facts, Handle, Locator, Persistence, Reach};
 use crate::error::{Error, ErrorKind, Result};
 use crate::span::LAST;
+use crate::watch::{self, Watchers};
 
 /// `STATX_DIOALIGN` (kernel 6.1), which rustix does not name yet.
 const STATX_DIOALIGN: u32 = 0x2000;
@@ -509,6 +509,13 @@ fn reopen_direct(fd: &OwnedFd, flags: OFlags) -> Result<OwnedFd, String> {
     })
 }
 
+impl Ssd {
+    /// The watches of this file, shared by all places of this process that opened it.
+    pub fn watchers(&self) -> &Arc<Watchers> {
+        self.file().watchers()
+    }
+}
+
 impl Locator for Ssd {
     fn endpoint(&self) -> Endpoint {
         let file = &self.0;
@@ -526,3 +533,6 @@ impl Locator for Ssd {
         Endpoint { facts: Arc::new(facts), handle: Handle::File(self.0.clone()) }
     }
 }
+
+#[cfg(test)]
+mod tests;

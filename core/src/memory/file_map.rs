@@ -1,13 +1,17 @@
 //! Regions over a file's pages: what a persistent place in memory is made of.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::PathBuf;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use super::guarded;
 use super::region::{MemoryRange, Region};
 use crate::error::{Error, Result};
+use crate::watch::{Change, Watchers};
 
 /// How the pages of a file are shared with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +22,19 @@ pub(crate) enum Sharing {
     /// blocks are on disk before a page can be written. The kernel refuses it where that is not so.
     Synchronous,
 }
+
+/// The file whose first bytes a region maps.
+#[derive(Debug)]
+pub(crate) struct MappedFile {
+    /// For people.
+    pub(crate) path: PathBuf,
+    /// Who hears of changes of it.
+    pub(crate) watchers: Arc<Watchers>,
+    pub(crate) sharing: Sharing,
+}
+
+/// A change of a mapped file that is over when this is dropped.
+pub(super) type FileChange = Change<Arc<Watchers>>;
 
 pub(super) struct Unmap {
     pub(super) base: NonNull<u8>,
@@ -40,9 +57,11 @@ impl Drop for Unmap {
 impl Region {
     /// Maps the first `len` bytes of an open file or character device for reading and writing.
     ///
-    /// A page that the file no longer has, or that the medium cannot give, raises `SIGBUS` for whoever touches it.
-    pub(crate) fn map_file(file: BorrowedFd<'_>, len: usize, sharing: Sharing) -> Result<Region, Errno> {
-        let flags = match sharing {
+    /// A page that the file no longer has, or that the medium cannot give, raises `SIGBUS` for whoever touches it: what is
+    /// copied here is guarded against that.
+    pub(crate) fn map_file(file: BorrowedFd<'_>, len: usize, of: MappedFile) -> Result<Region, Errno> {
+        guarded::install().map_err(|e| e.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error))?;
+        let flags = match of.sharing {
             Sharing::Written => libc::MAP_SHARED,
             Sharing::Synchronous => libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC,
         };
@@ -54,11 +73,47 @@ impl Region {
         }
         let Some(base) = NonNull::new(base.cast::<u8>()) else { return Err(Errno::NOMEM) };
         // SAFETY: the mapping is valid until `Unmap` is dropped. Whoever opens the file may change it, so it is shared.
-        Ok(unsafe { Region::shared(base, len, Box::new(Unmap { base, len })) })
+        Ok(unsafe { Region::of_file(base, len, (Box::new(Unmap { base, len }), of)) })
     }
 }
 
 impl MemoryRange {
+    /// The file that its region maps, from the file's first byte on.
+    pub(crate) fn file(&self) -> Option<&MappedFile> {
+        self.region().file()
+    }
+
+    /// Tells the file's watches, where it is one, that all of the range is about to change. To be made before the lease and
+    /// dropped after it.
+    ///
+    /// # Errors
+    /// `Forked` where the file was mapped by a parent of this process.
+    #[inline]
+    pub(super) fn change(&self, operation: &'static str) -> Result<Option<Change<&Watchers>>> {
+        self.change_of(operation, |watchers| &**watchers)
+    }
+
+    /// The same, of which a lease is the owner.
+    ///
+    /// # Errors
+    /// As [`change`](Self::change).
+    #[inline]
+    pub(super) fn lasting_change(&self, operation: &'static str) -> Result<Option<FileChange>> {
+        self.change_of(operation, Arc::clone)
+    }
+
+    #[inline]
+    fn change_of<'a, W: Deref<Target = Watchers>>(
+        &'a self,
+        operation: &'static str,
+        refer: impl FnOnce(&'a Arc<Watchers>) -> W,
+    ) -> Result<Option<Change<W>>> {
+        let Some(file) = self.file() else { return Ok(None) };
+        file.watchers.check_process(operation)?;
+        let start = self.at() as u64;
+        Ok(Some(Change::begin(refer(&file.watchers), start..start.saturating_add(self.len() as u64))))
+    }
+
     /// Returns when the bytes of `part` of this range, which must be of a mapped file, are in the file (`msync`).
     ///
     /// # Errors

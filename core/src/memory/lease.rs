@@ -5,6 +5,7 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use super::file_map::FileChange;
 use super::pool::Cut;
 use super::region::Region;
 use super::table::Access;
@@ -93,9 +94,13 @@ impl fmt::Debug for RawLease {
 #[derive(Debug)]
 pub struct Lease(pub(super) RawLease);
 
-/// The sole right to bytes; it is a `&mut [u8]`.
+/// The sole right to bytes; it is a `&mut [u8]`. The fields drop in order: a change of a file ends when the bytes are free.
 #[derive(Debug)]
-pub struct LeaseMut(pub(super) RawLease);
+pub struct LeaseMut {
+    pub(super) lease: RawLease,
+    /// Of the file, where the bytes are one's.
+    pub(super) _change: Option<FileChange>,
+}
 
 mod sealed {
     pub trait Sealed {}
@@ -128,9 +133,9 @@ impl LeaseMut {
     /// # Errors
     /// `Misaligned` where the address or the length is not a multiple of the number's size.
     pub fn as_slice_of<T: Plain>(&mut self) -> Result<&mut [T]> {
-        check_cast::<T>(&self.0)?;
+        check_cast::<T>(&self.lease)?;
         // SAFETY: as in `Lease::as_slice_of`, and a lease for writing is the only one on its bytes.
-        Ok(unsafe { std::slice::from_raw_parts_mut(self.0.address().cast(), self.0.len() / size_of::<T>()) })
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.lease.address().cast(), self.lease.len() / size_of::<T>()) })
     }
 }
 
@@ -167,7 +172,7 @@ impl Deref for LeaseMut {
     #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: as for `Lease`.
-        unsafe { std::slice::from_raw_parts(self.0.address(), self.0.len()) }
+        unsafe { std::slice::from_raw_parts(self.lease.address(), self.lease.len()) }
     }
 }
 
@@ -175,6 +180,6 @@ impl DerefMut for LeaseMut {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: the table admits no other lease beside a lease for writing.
-        unsafe { std::slice::from_raw_parts_mut(self.0.address(), self.0.len()) }
+        unsafe { std::slice::from_raw_parts_mut(self.lease.address(), self.lease.len()) }
     }
 }

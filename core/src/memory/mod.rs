@@ -9,11 +9,12 @@
 //! * a transfer in flight holds a [`RawLease`], which outlives any handle that the caller may drop;
 //! * memory of a pool is not taken again while a place, a pipe or a lease refers to it.
 //!
-//! A page that a mapped file or its medium no longer has raises SIGBUS for whoever touches it here.
+//! * a region that maps a file knows which: its watches hear of what is written here, before and after, and a page that the
+//!   file or its medium no longer has is an error ([`guarded`]), not the end of the process.
 #![allow(unsafe_code)]
 
-mod bytes;
 mod file_map;
+pub mod guarded;
 mod intervals;
 mod lease;
 mod lines;
@@ -24,9 +25,8 @@ mod region;
 mod shared_map;
 mod table;
 
-pub(crate) use file_map::Sharing;
+pub(crate) use file_map::{MappedFile, Sharing};
 pub use lease::{Lease, LeaseMut, Plain, RawLease, as_bytes};
-pub(crate) use lines::WriteBack;
 pub use pool::Pool;
 pub use region::{MapOptions, MemoryRange, Pages, Region, copy_pair, lease_pair};
 pub use table::Access;

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! look: what can this process take now (machine, control groups, node)?
-//! until the next look: no more than an eighth of that is touched, by all threads together, and STEP bytes at most; so several
-//!                      processes that look at the same time do not take it all
+//! until the next look: no more than an eighth of that is touched, by all threads together, an eighth of the margin, and STEP
+//!                      bytes at most; so several processes that look at the same time do not take it all, and what eight
+//!                      of them have looked at long ago and touch only now fits into the margin
 //! nothing left but the margin? an error, and the memory goes back
 //! ```
 //!
@@ -35,6 +36,20 @@ fn margin(len: u64, room: &MemoryRoom) -> u64 {
     (len / 256).saturating_add(SPARE).saturating_add(room.of_bytes / 64)
 }
 
+/// The most that can be asked for beside what must stay unused.
+fn most(room: &MemoryRoom) -> u64 {
+    let spare = room.bytes.saturating_sub(margin(0, room));
+    // Page tables of `most` bytes are a 256th of them.
+    spare / 257 * 256
+}
+
+/// What may be touched after a look, before the next one.
+fn grant(room: &MemoryRoom) -> usize {
+    let margin = margin(STEP as u64, room);
+    let spare = room.bytes.saturating_sub(margin);
+    usize::try_from(spare.min(margin) / 8).unwrap_or(usize::MAX).min(STEP)
+}
+
 /// Takes a step out of what may be touched without a look; false where it is time to look.
 fn is_granted(step: usize) -> bool {
     let less = |left: usize| left.checked_sub(step);
@@ -58,9 +73,13 @@ pub(super) fn check(len: usize, node: Option<u32>) -> Result<()> {
 
 #[cold]
 fn short(len: usize, room: &MemoryRoom) -> Error {
-    let context = format!("{len} bytes of memory, of which {} are left by {}", room.bytes, room.limited_by);
+    let kept = margin(len as u64, room);
+    let context = format!(
+        "{len} bytes of memory, of which {} are left by {}, {kept} of them to stay unused (page tables, heaps, stacks)",
+        room.bytes, room.limited_by
+    );
     Error::new(ErrorKind::OutOfMemory, "touch", context)
-        .advice("ask for less memory, free some, or raise the limit of the container")
+        .advice(format!("ask for at most {} bytes now, free some, or raise the limit of the container", most(room)))
 }
 
 impl MemoryRange {
@@ -89,9 +108,9 @@ impl MemoryRange {
         }
         let Some(room) = MemoryRoom::now(self.node()) else { return Ok(step) };
         let spare = room.bytes.saturating_sub(margin(STEP as u64, &room));
-        let eighth = usize::try_from(spare / 8).unwrap_or(usize::MAX).min(STEP);
-        let step = step.min(eighth.max(LEAST));
-        LEFT.store(eighth.saturating_sub(step), Ordering::Relaxed);
+        let granted = grant(&room);
+        let step = step.min(granted.max(LEAST));
+        LEFT.store(granted.saturating_sub(step), Ordering::Relaxed);
         if spare < step as u64 && !self.is_there(at..at + step) {
             return Err(short(left, &room));
         }
@@ -140,11 +159,11 @@ impl MemoryRange {
                 Some(libc::ENOMEM) => Err(e.advice("ask for less memory, or raise the limit of the container")),
                 Some(libc::EFAULT) => Err(Error::new(ErrorKind::Device, "prefault", context())
                     .errno(libc::EFAULT)
-                    .offset(part.start as u64)
+                    .offset((self.at() + part.start) as u64)
                     .advice("see whether somebody truncated the file that is mapped, or the file system is full")),
                 Some(libc::EHWPOISON) => Err(Error::new(ErrorKind::Device, "prefault", context())
                     .errno(libc::EHWPOISON)
-                    .offset(part.start as u64)),
+                    .offset((self.at() + part.start) as u64)),
                 // Kernels before 5.14, and memory whose mapping does not know it.
                 _ if !self.region().is_shared() => self.touch(part),
                 // A touch could raise SIGBUS, which nobody here would answer.
@@ -164,5 +183,40 @@ impl MemoryRange {
             unsafe { std::ptr::write_volatile(byte, std::ptr::read_volatile(byte)) };
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_eight_processes_were_granted_long_ago_fits_into_the_margin() {
+        for (bytes, of_bytes) in
+            [(0, 0), (5 << 20, 64 << 20), (90 << 20, 96 << 20), (1 << 30, 1 << 30), (20 << 30, 24 << 30)]
+        {
+            let room = MemoryRoom { bytes, of_bytes, limited_by: "a test".to_owned() };
+            // The others took all but the margin since: a process that was held up touches what it was granted then.
+            let late = 8 * grant(&room).max(LEAST) as u64;
+            assert!(late <= margin(STEP as u64, &room), "{late} of {room:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_advised_fits_and_the_error_says_what_is_kept() {
+        for (bytes, of_bytes) in
+            [(0, 0), (5 << 20, 64 << 20), (96 << 20, 96 << 20), (20 << 30, 24 << 30), (u64::MAX, u64::MAX)]
+        {
+            let room = MemoryRoom { bytes, of_bytes, limited_by: "a test".to_owned() };
+            let most = most(&room);
+            assert!(most == 0 || most.saturating_add(margin(most, &room)) <= bytes, "{most} of {room:?}");
+            let more = most + (64 << 10);
+            assert!(bytes > 1 << 40 || more + margin(more, &room) > bytes, "{more} would fit, too: {room:?}");
+            let text = short(1 << 20, &room).to_string();
+            for part in [format!("{} of them to stay unused", margin(1 << 20, &room)), format!("at most {most} bytes")]
+            {
+                assert!(text.contains(&part), "{part} is not in: {text}");
+            }
+        }
     }
 }

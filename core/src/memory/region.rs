@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
-use super::bytes;
+use super::file_map::MappedFile;
+use super::guarded;
 use super::lease::{Lease, LeaseMut, RawLease};
 use super::pool::Cut;
 use super::prefault;
@@ -68,6 +69,8 @@ pub(super) struct Inner {
     options: MapOptions,
     /// Others than those who lease may change the bytes.
     shared: bool,
+    /// What it maps, where it is a file.
+    file: Option<Box<MappedFile>>,
     /// How often pages were given back.
     generation: AtomicU64,
 }
@@ -125,6 +128,7 @@ impl Region {
             id: next_id(),
             options,
             shared: false,
+            file: None,
             generation: AtomicU64::new(0),
         }));
         if align != 0 {
@@ -149,19 +153,38 @@ impl Region {
     /// `start..start + len` must stay valid for reads and writes until `keeper` is dropped, and must not be reached by
     /// any other way while a lease or a transfer holds it.
     pub unsafe fn foreign(start: NonNull<u8>, len: usize, keeper: Box<dyn Any + Send + Sync>) -> Region {
-        Region::over((start, len), keeper, false)
+        Region::over((start, len), keeper, false, None)
     }
 
     /// As [`foreign`](Self::foreign), of memory that others reach as well, without asking: other processes, other mappings
     /// of the same pages, whoever has the descriptor of the file. Transfers move its bytes; nobody gets a reference to them.
+    /// That it maps a file is not known here: caches in front of the file hear of no change, and a page that the file loses
+    /// may end the process by `SIGBUS`. [`Pmem`](../struct.Pmem.html) maps files.
     ///
     /// # Safety
     /// `start..start + len` must stay valid for reads and writes until `keeper` is dropped.
     pub unsafe fn shared(start: NonNull<u8>, len: usize, keeper: Box<dyn Any + Send + Sync>) -> Region {
-        Region::over((start, len), keeper, true)
+        Region::over((start, len), keeper, true, None)
     }
 
-    fn over((start, len): (NonNull<u8>, usize), keeper: Box<dyn Any + Send + Sync>, shared: bool) -> Region {
+    /// As [`shared`](Self::shared), of the first bytes of a file.
+    ///
+    /// # Safety
+    /// As for [`shared`](Self::shared).
+    pub(super) unsafe fn of_file(
+        start: NonNull<u8>,
+        len: usize,
+        (keeper, file): (Box<dyn Any + Send + Sync>, MappedFile),
+    ) -> Region {
+        Region::over((start, len), keeper, true, Some(Box::new(file)))
+    }
+
+    fn over(
+        (start, len): (NonNull<u8>, usize),
+        keeper: Box<dyn Any + Send + Sync>,
+        shared: bool,
+        file: Option<Box<MappedFile>>,
+    ) -> Region {
         Region(Arc::new(Inner {
             start,
             len,
@@ -170,6 +193,7 @@ impl Region {
             id: next_id(),
             options: MapOptions { pages: Pages::Small, prefault: false, node: None },
             shared,
+            file,
             generation: AtomicU64::new(0),
         }))
     }
@@ -177,6 +201,22 @@ impl Region {
     /// Whether others than those who lease may change the bytes at any time: then [`MemoryRange::lease`] is refused.
     pub fn is_shared(&self) -> bool {
         self.0.shared
+    }
+
+    /// Whether its bytes are those of a file (persistent memory): the file may lose pages that stay mapped, or pinned,
+    /// elsewhere, so that whoever keeps pages (registers them with a ring or a device) keeps those of another file, or of none.
+    pub fn maps_file(&self) -> bool {
+        self.0.file.is_some()
+    }
+
+    /// The file that it maps.
+    pub(crate) fn file(&self) -> Option<&MappedFile> {
+        self.0.file.as_deref()
+    }
+
+    /// What an error calls it.
+    pub(super) fn name(&self) -> String {
+        self.file().map_or_else(|| "shared memory".to_owned(), |file| file.path.display().to_string())
     }
 
     /// The length in bytes.
@@ -314,10 +354,11 @@ impl MemoryRange {
     /// `Busy` while anybody else holds any of these bytes; `Unsupported` as for [`lease`](Self::lease).
     pub fn lease_mut(&self) -> Result<LeaseMut> {
         self.check_own()?;
-        Ok(LeaseMut(self.raw_lease(Access::Write)?))
+        Ok(LeaseMut { lease: self.raw_lease(Access::Write)?, _change: None })
     }
 
-    /// As [`lease`](Self::lease), also of bytes that others could change.
+    /// As [`lease`](Self::lease), also of bytes that others could change. A page that a mapped file lost raises `SIGBUS` in whoever
+    /// touches it through the lease: [`read`](Self::read) answers with an error.
     ///
     /// # Safety
     /// While the lease lives, nobody changes the bytes who does not lease them here: no other process, no other mapping, no
@@ -329,28 +370,32 @@ impl MemoryRange {
         Ok(Lease(self.raw_lease(Access::Read)?))
     }
 
-    /// As [`lease_mut`](Self::lease_mut), also of bytes that others could reach.
+    /// As [`lease_mut`](Self::lease_mut), also of bytes that others could reach. Memory that maps a file changes as long as
+    /// the lease lives, for caches in front of the file: reads of these bytes through them wait for its end, or are refused.
+    /// A page that the file lost raises `SIGBUS` in whoever touches it through the lease.
     ///
     /// # Safety
     /// While the lease lives, nobody reads or changes the bytes who does not lease them here, as for
     /// [`lease_unchecked`](Self::lease_unchecked).
     ///
     /// # Errors
-    /// `Busy`.
+    /// `Busy`; `Forked` where the memory maps a file that a parent of this process opened.
     pub unsafe fn lease_mut_unchecked(&self) -> Result<LeaseMut> {
-        Ok(LeaseMut(self.raw_lease(Access::Write)?))
+        let change = self.lasting_change("lease")?;
+        Ok(LeaseMut { lease: self.raw_lease(Access::Write)?, _change: change })
     }
 
     /// Copies the bytes at `at` into a buffer, also of memory that others may change: what they change meanwhile is there in
     /// any part.
     ///
     /// # Errors
-    /// `OutOfRange`; `Busy` while somebody of this process may write them.
+    /// `OutOfRange`; `Busy` while somebody of this process may write them; `Device`, with the offset in the file and the bytes
+    /// done, where a mapped file has lost a page (on x86-64; elsewhere `SIGBUS` ends the process).
     pub fn read(&self, at: usize, into: &mut [u8]) -> Result<()> {
         let lease = self.range(at, into.len())?.raw_lease(Access::Read)?;
         // SAFETY: the lease gives the right to read as many bytes as the buffer has, and the buffer is borrowed for writing.
-        unsafe { bytes::copy(lease.address().cast_const(), into.as_mut_ptr(), into.len()) };
-        Ok(())
+        let outcome = unsafe { guarded::copy(lease.address().cast_const(), into.as_mut_ptr(), into.len()) };
+        outcome.map_err(|gone| gone.error("read", &self.region))
     }
 
     /// A copy of all of its bytes, as by [`read`](Self::read).
@@ -363,15 +408,19 @@ impl MemoryRange {
         Ok(bytes)
     }
 
-    /// Copies a buffer over the bytes at `at`, also of memory that others may change.
+    /// Copies a buffer over the bytes at `at`, also of memory that others may change. Where it maps a file, caches in front of
+    /// the file hear of the change.
     ///
     /// # Errors
-    /// `OutOfRange`; `Busy` while anybody of this process holds them.
+    /// `OutOfRange`; `Busy` while anybody of this process holds them; `Device` as for [`read`](Self::read); `Forked` where the
+    /// memory maps a file that a parent of this process opened.
     pub fn write(&self, at: usize, from: &[u8]) -> Result<()> {
-        let lease = self.range(at, from.len())?.raw_lease(Access::Write)?;
+        let part = self.range(at, from.len())?;
+        let _change = part.change("write")?;
+        let lease = part.raw_lease(Access::Write)?;
         // SAFETY: the lease gives the right to write as many bytes as the buffer has; a buffer that is borrowed is not leased.
-        unsafe { bytes::copy(from.as_ptr(), lease.address(), from.len()) };
-        Ok(())
+        let outcome = unsafe { guarded::copy(from.as_ptr(), lease.address(), from.len()) };
+        outcome.map_err(|gone| gone.error("write", &self.region))
     }
 
     /// References are given to bytes only that nobody changes who does not lease them.
@@ -383,7 +432,8 @@ impl MemoryRange {
         Ok(())
     }
 
-    /// Leases the whole range for a transfer.
+    /// Leases the whole range for a transfer. Of a file that is mapped, watches hear of what a pipe does under such a lease
+    /// from the pipe; of what is stored through its address by other means nobody hears.
     ///
     /// # Errors
     /// `Busy` as for [`lease`](Self::lease) and [`lease_mut`](Self::lease_mut).
@@ -432,22 +482,28 @@ impl MemoryRange {
 
 /// Leases `len` bytes at `source_at` of `source` for reading and at `target_at` of `target` for writing, and calls
 /// `work` with their addresses; the leases end when it returns. It may do anything: what it leases of the same bytes is
-/// refused as `Busy`, as for everybody else.
+/// refused as `Busy`, as for everybody else. Where the target maps a file, caches in front of it hear of the change.
 ///
 /// # Errors
-/// `OutOfRange`, `Busy`; `InvalidInput` where the two overlap each other.
+/// `OutOfRange`, `Busy`; `InvalidInput` where the two overlap each other; `Forked` where the target maps a file that a parent
+/// of this process opened.
 pub fn lease_pair<R>(
     source: (&MemoryRange, usize),
     target: (&MemoryRange, usize),
     len: usize,
     work: impl FnOnce(*const u8, *mut u8) -> R,
 ) -> Result<R> {
+    let _change = match target.0.file() {
+        Some(_) => target.0.range(target.1, len)?.lasting_change("transfer")?,
+        None => None,
+    };
     with_pair::<R, 0>(source, target, len, work)
 }
 
 /// As [`lease_pair`], for the kernel of a mover, which does nothing but move the bytes: while it makes a short copy the
 /// tables of both regions are locked, which costs one atomic exchange a region instead of two. A kernel that leased in
-/// there would wait for ever, and so would others.
+/// there would wait for ever, and so would others. The pipe of the mover tells the watches of a file that the target maps;
+/// this does not.
 ///
 /// # Errors
 /// As [`lease_pair`].

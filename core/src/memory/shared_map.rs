@@ -56,14 +56,13 @@ impl Region {
             Access::Read => libc::PROT_READ,
             Access::Write => libc::PROT_READ | libc::PROT_WRITE,
         };
-        let base = match map_pages(memory, whole, protection, libc::MAP_SHARED) {
-            // Kernels before 6.7 refuse to share what is sealed against writing; a private mapping that is never written
-            // shows the same pages.
-            Err(Errno::PERM) if access == Access::Read => {
-                map_pages(memory, whole, protection, libc::MAP_PRIVATE | libc::MAP_NORESERVE)
-            }
-            other => other,
+        let sharing = match access {
+            // A private mapping that is never written shows the same pages. Kernels before 6.7 refuse to share what is sealed against
+            // writing, and none watches over missing pages of a shared one that may not be written (userfaultfd).
+            Access::Read => libc::MAP_PRIVATE | libc::MAP_NORESERVE,
+            Access::Write => libc::MAP_SHARED,
         };
+        let base = map_pages(memory, whole, protection, sharing);
         let base = base.map_err(|e| os(e, format!("{len} bytes of a memfd")))?;
         // SAFETY: the mapping was just made with this length; advice changes no byte, and is refused where it makes no sense.
         unsafe { libc::madvise(base.as_ptr().cast(), whole, libc::MADV_HUGEPAGE) };

@@ -21,7 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::locator::{Endpoint, Handle};
 use crate::plan::{Leg, Plan, Planner, Route, Shape, Unopened};
 use crate::process::Owner;
-use crate::span::{Bounded, Bounds, LAST, Span};
+use crate::span::{Begins, Bounded, Bounds, LAST, Span};
 use crate::topology::Topology;
 use chain::Chain;
 use queue::Queue;
@@ -160,10 +160,16 @@ impl Pipe {
     }
 
     fn new(route: Route, body: Body, (source, target): (Endpoint, Endpoint)) -> Pipe {
-        // All that was opened of one file shares its watchers.
-        let one_file = match (source.file(), target.file()) {
-            (Some(source), Some(target)) => Arc::ptr_eq(source.watchers(), target.watchers()),
+        // All that was opened or mapped of one file shares its watchers.
+        let one_region = match (source.memory(), target.memory()) {
+            (Some(source), Some(target)) => source.region().id() == target.region().id(),
             _ => false,
+        };
+        let one_file = match (source.watched(), target.watched()) {
+            (Some((a, from)), Some((b, to))) if !one_region && Arc::ptr_eq(a, b) => {
+                Some(Begins { source: from, target: to })
+            }
+            _ => None,
         };
         let bounds = Bounds { source: end_of(&source), target: end_of(&target), one_file };
         Pipe { route, body, source, target, bounds, owner: Owner::here() }
@@ -182,7 +188,7 @@ impl Pipe {
 
     #[cold]
     fn outside(&self, span: Span) -> Error {
-        let fits = Bounds { one_file: false, ..self.bounds }.check(span).is_some();
+        let fits = Bounds { one_file: None, ..self.bounds }.check(span).is_some();
         if fits && self.bounds.is_over_itself(span) {
             let context = format!("{span:?} overlaps itself in {}", self.source.facts.name);
             return Error::new(ErrorKind::InvalidInput, "transfer", context)
@@ -275,7 +281,7 @@ impl Pipe {
 /// Where a place ends for spans. That a file may end before is found out by the transfer.
 fn end_of(place: &Endpoint) -> u64 {
     match &place.handle {
-        Handle::Memory(range) | Handle::MappedFile(range, _) => range.len() as u64,
+        Handle::Memory(range) => range.len() as u64,
         Handle::Other(_) => place.facts.len.map_or(LAST, |len| len.min(LAST)),
         Handle::File(_) | Handle::Staging(_) | Handle::Reader(_) => LAST,
     }

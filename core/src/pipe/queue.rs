@@ -19,7 +19,7 @@ use std::os::fd::BorrowedFd;
 
 use crate::backend::{Bell, Counters, Done, Job, Queued};
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::{self, Foreign, Panicked};
+use crate::guard::{self, Foreign, Panicked, middle};
 use crate::memory::{Access, MemoryRange, RawLease};
 use crate::process::{DroppedHere, Owner};
 use crate::span::Span;
@@ -124,7 +124,9 @@ impl Queue {
         results.slots.insert(token, Slot::Pending);
         drop(results);
         let job = Job { token, span, source, target, bell: None };
+        let within = middle::at_queue(self.address(), false);
         let outcome = guard::call(Foreign::Mover, || self.mover.submit(job).map_err(|(_job, error)| error));
+        drop(within);
         let outcome = outcome.unwrap_or_else(|panicked| Err(self.is_lost(&panicked)));
         outcome.inspect_err(|_| _ = self.lock().slots.remove(&token))?;
         Ok(token)
@@ -133,6 +135,8 @@ impl Queue {
     /// Submits parts, together; those that the mover refuses are delivered with its error.
     pub(crate) fn submit_parts(&self, parts: impl IntoIterator<Item = Part>) {
         let mut jobs = VecDeque::new();
+        // What is put off is called when all is told, and the lock let go.
+        let _within = middle::at_queue(self.address(), true);
         let mut results = self.lock();
         for part in parts {
             let token = self.next.fetch_add(1, Ordering::Relaxed);
@@ -167,6 +171,9 @@ impl Queue {
             drop(refused);
             drop(self.deliver(results));
         }
+        if !self.owner.is_here() {
+            return guard::abandon();
+        }
         let mut results = self.lock();
         results.submitting -= 1;
         // One who leads may have found nothing at the mover.
@@ -195,6 +202,7 @@ impl Queue {
                 }
             }
             if results.completing {
+                self.check_reentry()?;
                 results = self.sleep(results);
             } else {
                 results = self.complete(results, 1)?;
@@ -212,6 +220,9 @@ impl Queue {
     pub(crate) fn lead_several(&self, least: usize, until: impl Fn() -> bool) -> Result<bool> {
         self.owner.check("wait")?;
         let mut results = self.lock();
+        if !until() {
+            self.check_reentry()?;
+        }
         while !until() {
             // Without parts at the mover, somebody is delivering the last ones.
             if results.completing || results.parts == 0 {
@@ -245,7 +256,8 @@ impl Queue {
     pub(crate) fn poke_for_sure(&self) -> Result<bool> {
         self.owner.check("complete")?;
         let mut results = self.lock();
-        while results.completing && !results.waiting || results.delivering > 0 {
+        let may_wait = self.check_reentry().is_ok();
+        while may_wait && (results.completing && !results.waiting || results.delivering > 0) {
             results = self.sleep(results);
         }
         if results.completing {
@@ -313,8 +325,45 @@ impl Queue {
         self.mover.counters()
     }
 
+    /// This queue, among what a thread is in the middle of.
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// Whether this thread is at the mover.
+    pub(crate) fn is_within(&self) -> bool {
+        middle::is_within(self.address())
+    }
+
+    /// Foreign code that the mover calls may not wait for the mover.
+    fn check_reentry(&self) -> Result<()> {
+        if !self.is_within() {
+            return Ok(());
+        }
+        let why = "it was called by what this pipe's own mover calls, which goes on when that returns";
+        Err(Error::new(ErrorKind::InvalidInput, "wait", why)
+            .advice("leave the wait to another thread, or to a callback"))
+    }
+
     /// Asks the mover for what is done, files and delivers it; waits for about `least`. The lock is not held meanwhile.
-    fn complete<'a>(&'a self, mut results: MutexGuard<'a, Results>, least: usize) -> Result<MutexGuard<'a, Results>> {
+    fn complete<'a>(&'a self, results: MutexGuard<'a, Results>, least: usize) -> Result<MutexGuard<'a, Results>> {
+        let within = middle::at_queue(self.address(), results.parts > 0);
+        let outcome = self.complete_within(results, least);
+        if within.is_quiet() {
+            return outcome;
+        }
+        let results = outcome.map(drop);
+        drop(within);
+        // What was called may have forked, and a child does not look at the lock.
+        self.owner.check("complete")?;
+        results.map(|()| self.lock())
+    }
+
+    fn complete_within<'a>(
+        &'a self,
+        mut results: MutexGuard<'a, Results>,
+        least: usize,
+    ) -> Result<MutexGuard<'a, Results>> {
         results.check_mover()?;
         results.completing = true;
         results.waiting = least > 0;
@@ -326,6 +375,10 @@ impl Queue {
             several => self.mover.complete_several(several, &mut done),
         });
         let outcome = outcome.unwrap_or_else(|panicked| Err(panicked.error("complete")));
+        if let Err(forked) = self.owner.check("complete") {
+            guard::abandon();
+            return Err(forked);
+        }
         let mut results = self.lock();
         results.completing = false;
         // Who submits wakes everybody; before that there is nothing to lead.
@@ -344,13 +397,16 @@ impl Queue {
             self.wake(&results);
         }
         let results = self.deliver(results);
-        outcome.map(|()| results)
+        outcome.and(results)
     }
 
     /// Delivers what was filed for sinks, without the lock.
-    fn deliver<'a>(&'a self, mut results: MutexGuard<'a, Results>) -> MutexGuard<'a, Results> {
+    ///
+    /// # Errors
+    /// `Forked` where what was called meanwhile forked, and this is the child.
+    fn deliver<'a>(&'a self, mut results: MutexGuard<'a, Results>) -> Result<MutexGuard<'a, Results>> {
         if results.deliveries.is_empty() {
-            return results;
+            return Ok(results);
         }
         let mut deliveries = std::mem::take(&mut results.deliveries);
         results.delivering += 1;
@@ -374,7 +430,8 @@ impl Queue {
         self.wake(&results);
         drop(results);
         drop(hold);
-        self.lock()
+        self.owner.check("complete")?;
+        Ok(self.lock())
     }
 
     /// The mover panicked: it is not asked any more, and whoever has a part at it hears that.

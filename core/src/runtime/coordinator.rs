@@ -15,6 +15,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::task::Waker;
 use std::time::Duration;
 
 use super::events::{Events, WAKE};
@@ -38,6 +39,7 @@ const CALL_OUT_NS: u64 = 1_000_000;
 const PATIENCE: Duration = Duration::from_millis(100);
 
 pub(crate) struct Coordinator {
+    itself: Weak<Coordinator>,
     pub(crate) owner: Owner,
     events: Events,
     /// Somebody asked who has the role to wake up, and it has not yet.
@@ -72,6 +74,8 @@ struct Role {
     guest: bool,
     /// Callbacks for the own thread to call.
     calls: VecDeque<Box<dyn FnOnce() + Send>>,
+    /// Wakers for it to call before them; for the stand-in, while a callback keeps it.
+    wakes: VecDeque<Waker>,
     /// The own thread is within a callback: the how manieth.
     calling: Option<u64>,
     called: u64,
@@ -114,7 +118,8 @@ impl Drop for Leaning<'_> {
 /// The role: the right to do the coordinator's work, once.
 struct Turn<'a> {
     coordinator: &'a Coordinator,
-    as_whom: Taken,
+    /// The one that the thread had before.
+    outer: Option<Weak<Coordinator>>,
     /// What is not ours is called when the role was given back.
     _hold: guard::Hold,
 }
@@ -122,26 +127,36 @@ struct Turn<'a> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let coordinator = self.coordinator;
-        if !coordinator.owner.is_here() {
-            return;
-        }
-        if self.as_whom == Taken::Leaner {
-            coordinator.leaner_turns.store(false, Ordering::SeqCst);
-        }
-        let mut role = coordinator.role();
-        role.taken = None;
-        // The own thread takes it if nobody else does.
-        if role.own_sleeps && role.is_for_own_thread() || role.wanted > 0 {
-            coordinator.role_changed.notify_all();
+        let has_it = here::still_has_turn();
+        drop(here::has_turn(self.outer.take()));
+        // Code that is not ours may have slept meanwhile, and given it back for good.
+        if coordinator.owner.is_here() && has_it {
+            coordinator.gives_role_back();
         }
     }
 }
 
 impl Role {
+    /// There is something to call.
+    fn has_calls(&self) -> bool {
+        !(self.calls.is_empty() && self.wakes.is_empty())
+    }
+
+    /// What is to be called next.
+    fn next_call(&mut self) -> Option<Foreigner> {
+        self.wakes.pop_front().map(Foreigner::Waker).or_else(|| self.calls.pop_front().map(Foreigner::Callback))
+    }
+
     /// A guest takes it by itself when it would sleep, but where another thread sleeps it may be away for long.
     fn is_for_own_thread(&self) -> bool {
         self.taken.is_none() && self.wanted == 0 && (!self.guest || self.leaners_asleep > 0)
     }
+}
+
+/// What the own thread calls.
+enum Foreigner {
+    Waker(Waker),
+    Callback(Box<dyn FnOnce() + Send>),
 }
 
 /// Says that a thread sleeps while another has the role.
@@ -211,9 +226,11 @@ pub(crate) trait Attended: Send + Sync {
 
 impl Coordinator {
     pub(crate) fn new() -> Result<Arc<Coordinator>> {
-        Ok(Arc::new(Coordinator {
+        let events = Events::new()?;
+        Ok(Arc::new_cyclic(|itself| Coordinator {
+            itself: itself.clone(),
             owner: Owner::here(),
-            events: Events::new()?,
+            events,
             woken: AtomicBool::new(false),
             sleeps_until: AtomicU64::new(0),
             second_look: AtomicU64::new(u64::MAX),
@@ -373,7 +390,7 @@ impl Coordinator {
 
     /// It was stopped, and what there was to call was called.
     fn is_over(&self) -> bool {
-        self.is_stopping() && self.role().calls.is_empty()
+        self.is_stopping() && !self.role().has_calls()
     }
 
     /// The role, when nobody else has or is to have it, and whether there is nothing to do but to sleep; None where there
@@ -386,10 +403,10 @@ impl Coordinator {
                 return None;
             }
             if role.is_for_own_thread() || overdue && role.taken.is_none() && role.wanted == 0 {
-                let may_sleep = role.calls.is_empty();
+                let may_sleep = !role.has_calls();
                 return Some((self.turn(role, Taken::Own), may_sleep));
             }
-            if !role.calls.is_empty() {
+            if role.has_calls() {
                 return None;
             }
             if role.taken == Some(Taken::StandIn) {
@@ -414,6 +431,22 @@ impl Coordinator {
         }
     }
 
+    /// Gives the role back, which this thread has.
+    pub(super) fn gives_role_back(&self) {
+        if !self.owner.is_here() {
+            return;
+        }
+        let mut role = self.role();
+        if role.taken == Some(Taken::Leaner) {
+            self.leaner_turns.store(false, Ordering::SeqCst);
+        }
+        role.taken = None;
+        // The own thread takes it if nobody else does.
+        if role.own_sleeps && role.is_for_own_thread() || role.wanted > 0 {
+            self.role_changed.notify_all();
+        }
+    }
+
     /// Takes the role, which nobody has.
     fn turn<'a>(&'a self, mut role: MutexGuard<'a, Role>, as_whom: Taken) -> Turn<'a> {
         role.taken = Some(as_whom);
@@ -421,7 +454,8 @@ impl Coordinator {
         if as_whom == Taken::Leaner {
             self.leaner_turns.store(true, Ordering::SeqCst);
         }
-        Turn { coordinator: self, as_whom, _hold: guard::hold() }
+        let outer = here::has_turn(Some(self.itself.clone()));
+        Turn { coordinator: self, outer, _hold: guard::hold() }
     }
 
     /// Whether something may become due that somebody must see to. (Asked with `role` held, which nobody takes who holds
@@ -444,13 +478,34 @@ impl Coordinator {
         let mut role = self.role();
         role.calls.push_back(callback);
         self.have_stand_in(&mut role);
-        let (asleep, turns) = (role.own_sleeps, role.taken == Some(Taken::Own));
+        self.is_to_call(role);
+    }
+
+    /// Has the own thread call a waker, or who stands in for it. It is given back where neither can.
+    pub(crate) fn wake_later(self: &Arc<Self>, waker: Waker) -> Option<Waker> {
+        let mut role = self.role();
+        self.have_stand_in(&mut role);
+        if role.calling.is_some() && matches!(role.stand_in, StandIn::Refused) {
+            return Some(waker);
+        }
+        role.wakes.push_back(waker);
+        self.is_to_call(role);
+        None
+    }
+
+    /// What was put there to be called is seen by who calls it.
+    fn is_to_call(self: &Arc<Self>, role: MutexGuard<'_, Role>) {
+        let (asleep, taken) = (role.own_sleeps, role.taken);
         drop(role);
         if asleep {
             self.role_changed.notify_all();
-        } else if turns && !here::is_own_of(self) {
+        } else if taken == Some(Taken::Own) && !here::is_own_of(self) || taken == Some(Taken::StandIn) {
             self.wake();
         }
+    }
+
+    fn call_waker(&self, waker: Waker) {
+        guard::later(guard::Call::Wake(waker), self.troubles.panics().number());
     }
 
     /// Somebody stands in for the own thread where a callback keeps it; where the kernel gives no thread, nobody does.
@@ -473,7 +528,7 @@ impl Coordinator {
     fn call_out(&self) {
         let begun = self.now();
         let mut role = self.role();
-        while let Some(callback) = role.calls.pop_front() {
+        while let Some(next) = role.next_call() {
             role.called += 1;
             role.calling = Some(role.called);
             let wakes_stand_in = role.stand_in_sleeps;
@@ -481,13 +536,16 @@ impl Coordinator {
             if wakes_stand_in {
                 self.calling_out.notify_one();
             }
-            self.call_now(callback);
+            match next {
+                Foreigner::Waker(waker) => self.call_waker(waker),
+                Foreigner::Callback(callback) => self.call_now(callback),
+            }
             if !self.owner.is_here() {
                 return;
             }
             role = self.role();
             role.calling = None;
-            if !role.calls.is_empty() && self.now() - begun > CALL_OUT_NS {
+            if role.has_calls() && self.now() - begun > CALL_OUT_NS {
                 return;
             }
         }
@@ -510,8 +568,18 @@ impl Coordinator {
             };
             // Nobody notifies meanwhile, but who stops the runtime.
             role = self.calling_out.wait_timeout(role, PATIENCE).unwrap_or_else(PoisonError::into_inner).0;
-            while role.calling == Some(within) && role.taken.is_none() && role.wanted == 0 && !self.is_stopping() {
-                self.turn(role, Taken::StandIn).take(true, None);
+            while role.calling == Some(within) && !self.is_stopping() {
+                if let Some(waker) = role.wakes.pop_front() {
+                    drop(role);
+                    self.call_waker(waker);
+                } else if role.taken.is_none() && role.wanted == 0 {
+                    self.turn(role, Taken::StandIn).take(true, None);
+                } else {
+                    break;
+                }
+                if !self.owner.is_here() {
+                    return;
+                }
                 role = self.role();
             }
         }
@@ -535,32 +603,40 @@ impl Coordinator {
 
     /// Sleeps until `over`, of which `changed` tells, and does the work meanwhile if nobody else does. While it sleeps it is
     /// counted in `sleepers`, and who makes it over calls [`wake_leaner`](Self::wake_leaner) if there are any.
+    ///
+    /// None, without a look at the lock, where code that it called meanwhile forked, and this is the child.
     pub(crate) fn sleep_until<'a, T>(
         &self,
         lock: &'a Mutex<T>,
         changed: &Condvar,
         sleepers: impl Fn(&mut T) -> &mut u32,
         mut over: impl FnMut(&T) -> bool,
-    ) -> MutexGuard<'a, T> {
+    ) -> Option<MutexGuard<'a, T>> {
         let mut state = lock.lock().unwrap_or_else(PoisonError::into_inner);
         if over(&state) {
-            return state;
+            return Some(state);
         }
         drop(state);
         // Others may wait for what this thread has put aside, and for the work that it does not do meanwhile.
         guard::settle_before_sleep();
+        if !self.owner.is_here() {
+            return None;
+        }
         let _away = here::sleeps();
         loop {
             let turn = self.turn_or_sleep();
             state = lock.lock().unwrap_or_else(PoisonError::into_inner);
-            if over(&state) || !self.owner.is_here() {
-                return state;
+            if over(&state) {
+                return Some(state);
             }
             *sleepers(&mut state) += 1;
             match turn {
                 Ok(turn) => {
                     drop(state);
                     turn.take(true, None);
+                    if !self.owner.is_here() {
+                        return None;
+                    }
                     state = lock.lock().unwrap_or_else(PoisonError::into_inner);
                 }
                 Err(_asleep) => state = changed.wait(state).unwrap_or_else(PoisonError::into_inner),
@@ -568,12 +644,18 @@ impl Coordinator {
             *sleepers(&mut state) -= 1;
             drop(state);
             guard::settle_before_sleep();
+            if !self.owner.is_here() {
+                return None;
+            }
         }
     }
 
     /// Sleeps until the descriptor is readable, or something was seen to, and does the work meanwhile if nobody else does.
     pub(crate) fn sleep_beside(&self, fd: BorrowedFd<'_>) {
         guard::settle_before_sleep();
+        if !self.owner.is_here() {
+            return;
+        }
         let _away = here::sleeps();
         match self.turn_or_sleep() {
             Ok(turn) => turn.take(true, Some(fd)),
@@ -718,6 +800,9 @@ impl Guest<'_> {
     pub(crate) fn turn(&self, woken: &AtomicBool) {
         let coordinator = self.0;
         guard::settle_before_sleep();
+        if !coordinator.owner.is_here() {
+            return;
+        }
         let _away = here::sleeps();
         let mut role = coordinator.role();
         // Who wakes it after this look makes the turn end.

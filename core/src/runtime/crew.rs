@@ -13,11 +13,12 @@ use super::here;
 use super::moving::Moving;
 use super::station::Station;
 use crate::error::Result;
+use crate::guard::middle::{self, Carried};
 use crate::guard::{self, Foreign};
 use crate::pipe::Carrier;
 use crate::pipe::queue::{Part, Sink};
 use crate::process::Owner;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use crate::threads;
@@ -130,6 +131,9 @@ impl Crew {
 
     /// It goes on.
     pub(super) fn is_back(&self) {
+        if !self.owner.is_here() {
+            return;
+        }
         let mut state = self.lock();
         state.away -= 1;
         self.deserted.store(false, Ordering::SeqCst);
@@ -248,21 +252,86 @@ fn carry_out_all(station: &Arc<Station>) {
 
 fn carry_out(moving: &Arc<Moving>, at: u64, len: u64) {
     let line = &moving.line;
-    let troubles = &line.station.coordinator.troubles;
-    let outcome = guard::call(Foreign::Mover, || transfer(moving, at, len)).unwrap_or_else(|panicked| {
-        troubles.panics().note(&panicked);
+    let carried = Arc::new(Carry {
+        moving: moving.clone(),
+        at,
+        len,
+        made_room: AtomicBool::new(false),
+        back: AtomicBool::new(false),
+        sleeps: AtomicU32::new(0),
+    });
+    // Until the transfer has heard of it: what is put off may wait for the transfer.
+    let _middle = match line.pipe.carrier() {
+        Carrier::Inline(_) | Carrier::Whole(_) => middle::carry(moving.address(), carried.clone()),
+        Carrier::Queue(_) => middle::carry_among_others(moving.address(), carried.clone()),
+    };
+    let outcome = guard::call(Foreign::Mover, || transfer(&carried)).unwrap_or_else(|panicked| {
+        line.station.coordinator.troubles.panics().note(&panicked);
         Err(panicked.error("transfer"))
     });
-    match outcome {
+    if !line.station.coordinator.owner.is_here() {
+        // It forked, and this is the child, with this thread alone: what is left is the parent's.
+        return guard::abandon();
+    }
+    let result = match outcome {
         // The queue tells of it.
-        Ok(None) => {}
-        Ok(Some(result)) => line.station.came_back(moving, at, len, result),
-        Err(e) => line.station.came_back(moving, at, len, Err(e)),
+        Ok(None) => return,
+        Ok(Some(result)) => result,
+        Err(e) => Err(e),
+    };
+    carried.came_back(result);
+}
+
+/// A part that this thread carries out.
+struct Carry {
+    moving: Arc<Moving>,
+    at: u64,
+    len: u64,
+    /// The station counts it as back.
+    made_room: AtomicBool,
+    /// It is back, though this thread has not returned from all that this made it call.
+    back: AtomicBool,
+    /// How often this thread is said to sleep in the middle of it.
+    sleeps: AtomicU32,
+}
+
+impl Carry {
+    fn came_back(&self, result: Result<()>) {
+        let station = &self.moving.line.station;
+        self.back.store(true, Ordering::SeqCst);
+        if self.made_room.load(Ordering::SeqCst) {
+            station.came_back_late(&self.moving, self.at, self.len, result);
+        } else {
+            station.came_back(&self.moving, self.at, self.len, result);
+        }
+    }
+}
+
+impl Carried for Carry {
+    fn sleeps(&self) {
+        if self.back.load(Ordering::SeqCst) {
+            return;
+        }
+        if !self.made_room.swap(true, Ordering::SeqCst) {
+            self.moving.line.station.makes_room(&self.moving, self.at, self.len);
+        }
+        self.sleeps.fetch_add(1, Ordering::SeqCst);
+        self.moving.sticks();
+    }
+
+    fn goes_on(&self) {
+        // Those that began when it was back do not count. The last to begin is the first to end.
+        if self.sleeps.load(Ordering::SeqCst) > 0 && !self.back.load(Ordering::SeqCst) {
+            self.sleeps.fetch_sub(1, Ordering::SeqCst);
+            self.moving.goes_on();
+        }
     }
 }
 
 /// Carries out a part; None where its queue has told of it already.
-fn transfer(moving: &Arc<Moving>, at: u64, len: u64) -> Result<Option<Result<()>>> {
+fn transfer(carried: &Arc<Carry>) -> Result<Option<Result<()>>> {
+    let Carry { moving, at, len, .. } = &**carried;
+    let (at, len) = (*at, *len);
     let mut job = moving.job(at, len)?;
     match moving.line.pipe.carrier() {
         Carrier::Inline(inline) => Ok(Some(match inline.parts() {
@@ -272,7 +341,7 @@ fn transfer(moving: &Arc<Moving>, at: u64, len: u64) -> Result<Option<Result<()>
         Carrier::Whole(pipe) => Ok(Some(pipe.transfer(job.span))),
         Carrier::Queue(queue) => {
             drop(job);
-            let told = Arc::new(Told { moving: moving.clone(), told: AtomicBool::new(false) });
+            let told = Arc::new(Told { carried: carried.clone(), told: AtomicBool::new(false) });
             queue.submit_parts([Part { sink: told.clone(), ..moving.part(at, len)? }]);
             // The mover has no event: this thread waits for it. A queue that breaks tells its parts, too.
             let _ = queue.lead(|| told.told.load(Ordering::Acquire));
@@ -283,17 +352,17 @@ fn transfer(moving: &Arc<Moving>, at: u64, len: u64) -> Result<Option<Result<()>
 
 /// A part that a thread of the crew waits for.
 struct Told {
-    moving: Arc<Moving>,
+    carried: Arc<Carry>,
     told: AtomicBool,
 }
 
 impl Sink for Told {
-    fn part_done(&self, at: u64, len: u64, result: Result<()>) {
-        self.moving.part_done(at, len, result);
+    fn part_done(&self, _at: u64, _len: u64, result: Result<()>) {
+        self.carried.came_back(result);
         self.told.store(true, Ordering::Release);
     }
 
     fn all_told(&self) {
-        self.moving.all_told();
+        self.carried.moving.all_told();
     }
 }

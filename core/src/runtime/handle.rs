@@ -6,14 +6,26 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use super::here;
 use super::line::Line;
 use super::moving::{Callback, Moving};
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard;
+use crate::guard::{self, middle};
 use crate::pipe::Carrier;
 
 /// A transfer that the runtime carries out. It is a future, for any executor; it can be waited for, tested, cancelled, or
 /// told to call back.
+///
+/// Where wakers run: on a thread of the runtime; within a poll of any future of the library; or on the thread that registered
+/// them, whatever it calls there. A thread of the caller's that waits for something else, or asks, is never made to run a waker,
+/// so it may hold a lock that the waker wants while a device has its transfer.
+///
+/// A waker must not block for long nonetheless: it holds up other wakers and callbacks. Where threads of the runtime carry
+/// transfers out (copies between memories, primitives that block), one of those threads calls the waker and carries out nothing
+/// else meanwhile. So who waits for such a transfer must hold no lock that a waker of another such transfer wants: with as many
+/// such wakers as threads ([`Config::copiers`](super::Config::copiers), [`Config::blocking`](super::Config::blocking)) all
+/// wait for ever. (Handing wakers to another thread there made an awaited copy of 128 KiB two to four times as slow.)
+/// Destructors of memory's keepers run on whichever thread drops the last reference.
 ///
 /// Dropping it neither cancels the transfer nor frees its memory: the runtime carries it out, and its result is lost.
 #[must_use = "a transfer is complete when its handle says so; dropping the handle only forgets the result"]
@@ -51,14 +63,15 @@ impl Handle {
     /// Waits until the bytes are there. The thread completes the pipe's queue itself, as in the blocking flavor.
     ///
     /// # Errors
-    /// The transfer's own error, with the bytes done before it; `InvalidInput` where the result was already given, by a poll.
+    /// The transfer's own error, with the bytes done before it; `InvalidInput` where the result was already given, by a poll, and
+    /// within what carries the transfer out (a [`Reader`](crate::locator::Reader)), which would wait for itself.
     pub fn wait(mut self) -> Result<()> {
         match std::mem::replace(&mut self.0, State::Taken) {
             State::Finished(result, _) => result,
             State::Taken => Err(given()),
             State::Moving(moving) => {
                 moving.check_process("wait")?;
-                wait_for(&moving);
+                self.wait_for(&moving, "wait")?;
                 moving.take().unwrap_or_else(|| Err(given()))
             }
         }
@@ -110,10 +123,19 @@ impl Handle {
         }
     }
 
+    /// Returns when it is finished; where that cannot be waited for, the runtime has it as if its handle had been dropped.
+    fn wait_for(&mut self, moving: &Arc<Moving>, operation: &'static str) -> Result<()> {
+        let waited = wait_for(moving, operation);
+        if waited.is_err() {
+            self.0 = State::Moving(moving.clone());
+        }
+        waited
+    }
+
     /// Stops the transfer as far as it was not begun, and returns when no device or thread touches its bytes any more.
     ///
     /// # Errors
-    /// The transfer's own error, if it failed by itself.
+    /// The transfer's own error, if it failed by itself; `InvalidInput` within what carries it out, which would wait for itself.
     pub fn cancel(mut self) -> Result<Cancelled> {
         match std::mem::replace(&mut self.0, State::Taken) {
             State::Finished(result, _) => result.map(|()| Cancelled::Completed),
@@ -121,7 +143,7 @@ impl Handle {
             State::Moving(moving) => {
                 moving.check_process("cancel")?;
                 moving.line.station.cancel(&moving);
-                wait_for(&moving);
+                self.wait_for(&moving, "cancel")?;
                 match moving.take().unwrap_or_else(|| Err(given())) {
                     Ok(()) => Ok(Cancelled::Completed),
                     Err(e) if e.kind() == ErrorKind::Interrupted => Ok(Cancelled::Stopped { bytes_moved: e.done() }),
@@ -143,25 +165,41 @@ fn call_now(callback: Callback, result: Result<()>, counts_panics: u32) {
 }
 
 /// Returns when it is finished.
-fn wait_for(moving: &Arc<Moving>) {
+///
+/// # Errors
+/// `InvalidInput` within what carries it out.
+fn wait_for(moving: &Arc<Moving>, operation: &'static str) -> Result<()> {
+    if middle::is_in_the_middle() && !moving.is_finished() {
+        // This thread sleeps, as all do who are called by what carries out a transfer: others may have to know.
+        moving.check_reentry(operation)?;
+        let station = &moving.line.station;
+        let _leaning = station.coordinator.lean();
+        station.attend_all();
+        moving.sleep(false);
+        moving.check_process(operation)?;
+    }
     while !moving.is_finished() {
         match moving.line.pipe.carrier() {
             Carrier::Queue(queue) if queue.event().is_some() => {
                 if !moving.is_all_out() {
                     moving.line.station.attend_all();
                     moving.sleep(true);
-                    continue;
-                }
-                match queue.lead(|| moving.is_finished()) {
-                    Ok(false) => {}
-                    Ok(true) => moving.line.station.coordinator.attend(queue),
-                    // A broken queue has told its parts; what was not released fails when it is.
-                    Err(_) => moving.sleep(false),
+                } else {
+                    match queue.lead(|| moving.is_finished()) {
+                        Ok(false) => {}
+                        Ok(true) => moving.line.station.coordinator.attend(queue),
+                        Err(e) if e.kind() == ErrorKind::Forked => {}
+                        // A broken queue has told its parts; what was not released fails when it is.
+                        Err(_) => moving.sleep(false),
+                    }
                 }
             }
             _ => moving.sleep(false),
         }
+        // What was called meanwhile may have forked, and a child may look at nothing that has a lock.
+        moving.check_process(operation)?;
     }
+    Ok(())
 }
 
 /// Takes what is done, without blocking.
@@ -209,7 +247,15 @@ impl Future for Handle {
             self.0 = State::Taken;
             return Poll::Ready(Err(forked));
         }
+        if let Err(e) = moving.check_reentry("wait")
+            && !moving.is_finished()
+        {
+            self.0 = State::Taken;
+            return Poll::Ready(Err(e));
+        }
+        let polls = here::polls();
         look(&moving.line);
+        drop(polls);
         match moving.poll(context.waker()) {
             Some(result) => {
                 self.0 = State::Taken;

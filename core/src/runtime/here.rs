@@ -1,9 +1,10 @@
 //! Whose thread this is, for what must be done otherwise on a thread of a runtime.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use super::coordinator::Coordinator;
 use super::station::Station;
+use crate::guard::middle;
 use crate::sync::{Arc, Weak, thread_local};
 
 #[derive(Clone, Default)]
@@ -19,6 +20,48 @@ enum Here {
 
 thread_local! {
     static HERE: RefCell<Here> = RefCell::new(Here::default());
+    /// The coordinator whose role the thread has.
+    static TURN: RefCell<Option<Weak<Coordinator>>> = const { RefCell::new(None) };
+    /// The thread is within the poll of a future.
+    static POLLS: Cell<bool> = const { Cell::new(false) };
+    /// The crew knows that the thread sleeps.
+    static AWAY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a waker may be called here that a thread registered, by its [`me`]. It may not where somebody waits for something else, or
+/// only asks, perhaps in the middle of a lock that the waker wants; nor by the coordinator's own thread in the middle of its
+/// work, for which nobody stands in.
+pub(super) fn may_wake(registered_by: usize) -> bool {
+    let is_crew = || HERE.try_with(|here| matches!(*here.borrow(), Here::Crew(_))).unwrap_or(false);
+    registered_by == me() || POLLS.try_with(Cell::get).unwrap_or(false) || is_crew()
+}
+
+/// This thread, among those that live.
+pub(super) fn me() -> usize {
+    AWAY.try_with(|away| std::ptr::from_ref(away).addr()).unwrap_or(0)
+}
+
+/// The thread polls a future until this is dropped: it expects wakers to be called.
+pub(super) struct Polls(bool);
+
+pub(super) fn polls() -> Polls {
+    Polls(POLLS.try_with(|polls| polls.replace(true)).unwrap_or(true))
+}
+
+impl Drop for Polls {
+    fn drop(&mut self) {
+        let _ = POLLS.try_with(|polls| polls.set(self.0));
+    }
+}
+
+/// The thread takes a coordinator's role, or has given it back: what it had before.
+pub(super) fn has_turn(of: Option<Weak<Coordinator>>) -> Option<Weak<Coordinator>> {
+    TURN.try_with(|turn| turn.replace(of)).unwrap_or_default()
+}
+
+/// Whether the thread has the role still that it took.
+pub(super) fn still_has_turn() -> bool {
+    TURN.try_with(|turn| turn.borrow().is_some()).unwrap_or(true)
 }
 
 fn set(here: Here) {
@@ -46,24 +89,39 @@ pub(super) fn is_own_of(coordinator: &Arc<Coordinator>) -> bool {
 }
 
 /// While it lives, the thread sleeps, and somebody else does its work.
-pub(super) struct Sleeps(Option<Arc<Station>>);
+pub(super) struct Sleeps {
+    station: Option<Arc<Station>>,
+    _asleep: middle::Asleep,
+}
 
 /// This thread is about to sleep, in the middle of foreign code perhaps.
+///
+/// Code that the coordinator's work called keeps nobody else from that work while it sleeps: the role is given back.
 pub(super) fn sleeps() -> Sleeps {
-    let Here::Crew(station) = get() else { return Sleeps(None) };
-    let station = station.upgrade();
+    if let Some(coordinator) = has_turn(None).and_then(|coordinator| coordinator.upgrade()) {
+        coordinator.gives_role_back();
+    }
+    let _asleep = middle::sleeps();
+    // Within code that it calls while it sleeps it is away already.
+    let station = match get() {
+        Here::Crew(station) if !AWAY.try_with(|away| away.replace(true)).unwrap_or(true) => station.upgrade(),
+        _ => None,
+    };
     if let Some(station) = &station
         && let Some(crew) = &station.crew
     {
         crew.goes_away(station);
     }
-    Sleeps(station)
+    Sleeps { station, _asleep }
 }
 
 impl Drop for Sleeps {
     fn drop(&mut self) {
-        if let Some(crew) = self.0.as_ref().and_then(|station| station.crew.as_ref()) {
+        if let Some(crew) = self.station.as_ref().and_then(|station| station.crew.as_ref()) {
             crew.is_back();
+        }
+        if self.station.is_some() {
+            let _ = AWAY.try_with(|away| away.set(false));
         }
     }
 }

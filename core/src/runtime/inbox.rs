@@ -41,7 +41,7 @@ impl<T> Inbox<T> {
     pub(crate) fn take(&self) -> VecDeque<T> {
         let over = |state: &State<T>| !state.arrived.is_empty();
         let _leaning = self.coordinator.lean();
-        let mut state = self.coordinator.sleep_until(&self.state, &self.changed, |state| &mut state.sleepers, over);
-        std::mem::take(&mut state.arrived)
+        let state = self.coordinator.sleep_until(&self.state, &self.changed, |state| &mut state.sleepers, over);
+        state.map(|mut state| std::mem::take(&mut state.arrived)).unwrap_or_default()
     }
 }

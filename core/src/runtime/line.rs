@@ -4,9 +4,10 @@ use super::schedule::Flow;
 use super::station::Station;
 use super::tally::Tally;
 use crate::error::{Error, ErrorKind, Result};
+use crate::guard::middle;
 use crate::pipe::Pipe;
 use crate::span::Bounded;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// A pipe, its station and its place in the queue there.
@@ -18,10 +19,28 @@ pub(crate) struct Line {
     pub(crate) anchor: Anchor,
     room: Mutex<Room>,
     freed: Condvar,
+    /// Of those under way, transfers whose threads sleep in the library, called by what carries them out.
+    stuck: AtomicUsize,
     /// Transfers under way for which no thread waits.
     attended: AtomicU64,
     tally: Arc<Tally>,
     next: Arc<AtomicU64>,
+}
+
+/// Whether a thread that waits for transfers of a pipe would wait for itself.
+struct Hopeless {
+    in_the_middle: bool,
+    at_queue: bool,
+}
+
+impl Hopeless {
+    fn here() -> Hopeless {
+        Hopeless { in_the_middle: middle::is_in_the_middle(), at_queue: middle::is_at_queue() }
+    }
+
+    fn is_so(&self, room: &Room, line: &Line) -> bool {
+        self.at_queue || self.in_the_middle && room.taken <= line.stuck.load(Ordering::SeqCst)
+    }
 }
 
 /// Which offset parts are aligned to.
@@ -51,7 +70,18 @@ impl Line {
         next: Arc<AtomicU64>,
     ) -> Line {
         let room = Mutex::new(Room { taken: 0, most: most.max(1), sleepers: 0 });
-        Line { pipe, station, flow, anchor, room, freed: Condvar::new(), attended: AtomicU64::new(0), tally, next }
+        Line {
+            pipe,
+            station,
+            flow,
+            anchor,
+            room,
+            freed: Condvar::new(),
+            stuck: AtomicUsize::new(0),
+            attended: AtomicU64::new(0),
+            tally,
+            next,
+        }
     }
 
     /// A name for the scheduler.
@@ -87,9 +117,21 @@ impl Line {
             let coordinator = &self.station.coordinator;
             let _leaning = coordinator.lean();
             self.station.attend_all();
-            room = coordinator.sleep_until(&self.room, &self.freed, |r| &mut r.sleepers, |r| r.taken < r.most);
+            let hopeless = Hopeless::here();
+            let over = |r: &Room| r.taken < r.most || hopeless.is_so(r, self);
+            let slept = coordinator.sleep_until(&self.room, &self.freed, |r| &mut r.sleepers, over);
             // What it called meanwhile may have forked.
-            coordinator.owner.check("transfer")?;
+            room = match slept {
+                Some(room) => room,
+                None => return coordinator.owner.check("transfer"),
+            };
+            if room.taken >= room.most {
+                let why = format!(
+                    "{} transfers are under way on {:?}, and this is called by what carries one out",
+                    room.taken, self.pipe
+                );
+                return Err(Error::new(ErrorKind::Busy, "transfer", why).advice("give the pipe a longer queue"));
+            }
         }
         room.taken += 1;
         drop(room);
@@ -133,6 +175,25 @@ impl Line {
         self.attended.load(Ordering::SeqCst) > 0
     }
 
+    /// What carries out a transfer of this pipe sleeps in the library.
+    pub(crate) fn sticks(&self) {
+        self.stuck.fetch_add(1, Ordering::SeqCst);
+        // With the lock, so that who is about to sleep sees it or is woken.
+        let sleepers = self.lock().sleepers;
+        if sleepers > 0 {
+            self.freed.notify_all();
+            self.station.coordinator.wake_leaner();
+        }
+        self.tally.sticks(&self.station.coordinator);
+    }
+
+    /// It goes on.
+    pub(crate) fn goes_on(&self) {
+        // Without the lock, which the thread may have: it has what it slept for.
+        self.stuck.fetch_sub(1, Ordering::SeqCst);
+        self.tally.goes_on();
+    }
+
     /// Gives the place in the queue back.
     pub(crate) fn leave(&self) {
         let mut room = self.lock();
@@ -161,7 +222,9 @@ impl Line {
         let coordinator = &self.station.coordinator;
         let _leaning = coordinator.lean();
         self.station.attend_all();
-        drop(coordinator.sleep_until(&self.room, &self.freed, |r| &mut r.sleepers, |r| r.taken == 0));
+        let hopeless = Hopeless::here();
+        let over = |r: &Room| r.taken == 0 || hopeless.is_so(r, self);
+        drop(coordinator.sleep_until(&self.room, &self.freed, |r| &mut r.sleepers, over));
     }
 
     fn lock(&self) -> MutexGuard<'_, Room> {

@@ -51,7 +51,7 @@ pub use station::StationReport;
 
 use crate::backend::{Bell, Constraints, check_count};
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::{self, Panicked};
+use crate::guard::{self, Panicked, middle};
 use crate::locator::{Endpoint, Locator};
 use crate::machine::Machine;
 use crate::memory::Access;
@@ -153,7 +153,9 @@ pub struct Connect {
 /// The data mover: connects pipes and carries out their transfers side by side.
 ///
 /// Dropping it waits for what is under way; nothing is lost. Pipes that outlive it refuse new transfers. Dropped within a
-/// callback, it waits for transfers, not for callbacks nor for its threads, which end when they have called them.
+/// callback, it waits for transfers, not for callbacks nor for its threads, which end when they have called them. Dropped by
+/// what carries out a transfer ([`Reader`](crate::locator::Reader), [`Watch`](crate::locator::Watch)), it refuses new
+/// transfers at once, and does the rest when that thread is through with the transfer.
 ///
 /// It belongs to the process that started it. In a child that was made by `fork` all that may fail fails as `Forked`, what waits
 /// returns at once, and dropping it or what was made by it does nothing; a callback that the child asks for is called with
@@ -282,14 +284,12 @@ impl Runtime {
 
     /// Returns when nothing is under way. Others may start transfers meanwhile; those are waited for, too, and callbacks, but
     /// within a callback.
+    ///
+    /// Within what carries out a transfer (a [`Reader`](crate::locator::Reader)) it waits neither for that nor for others whose
+    /// threads wait in the library likewise. Within a mover with a queue, and a [`Watch`](crate::locator::Watch) that it calls, it
+    /// returns at once.
     pub fn drain(&self) {
-        let coordinator = &self.inner.coordinator;
-        if !coordinator.owner.is_here() {
-            return;
-        }
-        let _leaning = coordinator.lean();
-        self.inner.attend_all();
-        self.inner.tally.drain(coordinator);
+        self.inner.drain();
     }
 
     /// Refuses new transfers, carries out what is under way, and ends the threads. Dropping the runtime does the same.
@@ -326,7 +326,25 @@ impl Drop for Runtime {
             return;
         }
         self.inner.closed.store(true, Ordering::SeqCst);
-        self.drain();
+        let ending = Ending { inner: self.inner.clone(), thread: self.thread.take() };
+        if middle::is_in_the_middle() {
+            // Called by what carries out a transfer, it would wait for that.
+            let counts = self.inner.coordinator.troubles.panics().number();
+            return middle::put_off(guard::Call::Run(Box::new(move || ending.end())), counts);
+        }
+        ending.end();
+    }
+}
+
+/// What is left to do of a runtime that was dropped.
+struct Ending {
+    inner: Arc<Inner>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Ending {
+    fn end(mut self) {
+        self.inner.drain();
         // A thread of a runtime that waited for threads would wait for itself, or they for each other.
         let waits = !guard::is_within();
         for station in self.inner.stations().values() {
@@ -356,6 +374,15 @@ impl Inner {
             return Err(Error::new(ErrorKind::Unavailable, "transfer", "the runtime was shut down"));
         }
         Ok(())
+    }
+
+    fn drain(&self) {
+        if !self.coordinator.owner.is_here() {
+            return;
+        }
+        let _leaning = self.coordinator.lean();
+        self.attend_all();
+        self.tally.drain(&self.coordinator);
     }
 
     fn attend_all(&self) {
@@ -447,7 +474,8 @@ impl RuntimePipe {
     /// Starts a transfer; waits for room where the pipe's queue is full.
     ///
     /// # Errors
-    /// `OutOfRange`, `Busy` (the bytes are held by somebody else): nothing was started.
+    /// `OutOfRange`, `Busy` (the bytes are held by somebody else, or the queue is full of transfers that end only when their
+    /// callers return, of which this is one): nothing was started.
     #[inline]
     pub fn transfer(&self, span: Span) -> Result<Handle> {
         let span = self.line.pipe.check(span)?;
@@ -632,7 +660,7 @@ impl RuntimePipe {
         handle::look_for_sure(&self.line);
     }
 
-    /// Returns when no transfer of this pipe is under way.
+    /// Returns when no transfer of this pipe is under way; within what carries out one, as [`Runtime::drain`].
     pub fn drain(&self) {
         if self.is_here() {
             self.line.drain();

@@ -2,13 +2,15 @@
 
 use std::task::Waker;
 
+use super::here;
 use super::line::Line;
 use crate::backend::{Bell, Job};
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::{self, Call, Foreign};
+use crate::guard::{self, Call, Foreign, middle};
 use crate::memory::RawLease;
 use crate::pipe::queue::{Part, Sink};
 use crate::span::Bounded;
+use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// On the source and on the target, where they are in memory.
@@ -30,6 +32,8 @@ pub(crate) struct Moving {
     bell: Option<Arc<Bell>>,
     state: Mutex<State>,
     changed: Condvar,
+    /// Threads that carry out parts of it and sleep in the library.
+    asleep: AtomicU32,
 }
 
 #[derive(Default)]
@@ -49,6 +53,8 @@ struct State {
     finished: bool,
     outcome: Option<Result<()>>,
     waker: Option<Waker>,
+    /// The thread that registered it.
+    registered_by: usize,
     callback: Option<Callback>,
     sleepers: u32,
     /// Counted as one that the coordinator sees to.
@@ -64,7 +70,15 @@ impl Moving {
         bell: Option<Arc<Bell>>,
     ) -> Arc<Self> {
         let state = State { source: leases.0.map(Arc::new), target: leases.1.map(Arc::new), ..State::default() };
-        Arc::new(Moving { line, request, span, bell, state: Mutex::new(state), changed: Condvar::new() })
+        Arc::new(Moving {
+            line,
+            request,
+            span,
+            bell,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            asleep: AtomicU32::new(0),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -79,6 +93,45 @@ impl Moving {
     #[inline]
     pub(crate) fn check_process(&self, operation: &'static str) -> Result<()> {
         self.line.station.coordinator.owner.check(operation)
+    }
+
+    /// It, among what a thread is in the middle of.
+    pub(crate) fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// Foreign code that carries it out may not wait for it.
+    ///
+    /// # Errors
+    /// `InvalidInput` there.
+    #[inline]
+    pub(crate) fn check_reentry(&self, operation: &'static str) -> Result<()> {
+        let queue = || self.line.pipe.queue().is_some_and(|queue| queue.is_within());
+        if !middle::is_in_the_middle() || !(middle::is_within(self.address()) || queue()) {
+            return Ok(());
+        }
+        self.refuse_reentry(operation)
+    }
+
+    #[cold]
+    fn refuse_reentry(&self, operation: &'static str) -> Result<()> {
+        let why = "it was called by what carries the transfer out, which ends when that has returned";
+        Err(Error::new(ErrorKind::InvalidInput, operation, why)
+            .advice("leave the wait to another thread, or to a callback"))
+    }
+
+    /// A thread that carries out a part of it sleeps in the library.
+    pub(crate) fn sticks(&self) {
+        if self.asleep.fetch_add(1, Ordering::SeqCst) == 0 {
+            self.line.sticks();
+        }
+    }
+
+    /// It goes on.
+    pub(crate) fn goes_on(&self) {
+        if self.asleep.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.line.goes_on();
+        }
     }
 
     /// No thread waits for it: from now on the coordinator sees to it. False if it is finished.
@@ -175,7 +228,7 @@ impl Moving {
             None => Ok(()),
         };
         let (source, target) = (state.source.take(), state.target.take());
-        let (waker, callback) = (state.waker.take(), state.callback.take());
+        let (mut waker, callback) = (state.waker.take(), state.callback.take());
         // Memory that ends with its lease may have a keeper of the caller's, who is called below, with the waker.
         let _hold = guard::hold();
         drop((source, target));
@@ -186,6 +239,11 @@ impl Moving {
             }
             None => {
                 self.line.leave();
+                if waker.is_some() && !here::may_wake(state.registered_by) {
+                    // Before it has ended: after that the thread that calls may be stopped.
+                    let coordinator = &self.line.station.coordinator;
+                    waker = waker.take().and_then(|waker| coordinator.wake_later(waker));
+                }
                 self.line.ended(result.is_ok());
                 state.outcome = Some(result);
                 let sleepers = state.sleepers;
@@ -268,6 +326,7 @@ impl Moving {
                 return Some(result);
             }
             let before = state.waker.replace(mine);
+            state.registered_by = here::me();
             self.leave(&mut state);
             drop(state);
             if let Some(before) = before {
@@ -275,6 +334,7 @@ impl Moving {
             }
             return None;
         }
+        state.registered_by = here::me();
         self.leave(&mut state);
         None
     }

@@ -211,12 +211,38 @@ impl Station {
         Some(self.next_at.load(Ordering::SeqCst)).filter(|at| *at != u64::MAX)
     }
 
-    /// A part is back, with its result.
-    pub(crate) fn came_back(&self, moving: &Moving, at: u64, len: u64, result: Result<()>) {
+    /// What carries out a part sleeps in the library, perhaps until others are carried out: its place is theirs.
+    pub(crate) fn makes_room(self: &Arc<Self>, moving: &Moving, at: u64, len: u64) {
         let mut state = self.lock();
+        self.count_out(&mut state, moving, at, len);
+        drop(state);
+        if let Some(crew) = &self.crew
+            && self.has_backlog()
+        {
+            crew.call(self);
+        }
+    }
+
+    /// The scheduler hears that a part is back.
+    fn count_out(&self, state: &mut State, moving: &Moving, at: u64, len: u64) {
         // Bytes by which the first part was shorter than what the scheduler cut.
         let misfit = if at == 0 { moving.line.misfit(moving.span) } else { 0 };
         state.scheduler.done(moving.line.flow, len + misfit, self.coordinator.now());
+    }
+
+    /// A part is back, with its result.
+    pub(crate) fn came_back(&self, moving: &Moving, at: u64, len: u64, result: Result<()>) {
+        let mut state = self.lock();
+        self.count_out(&mut state, moving, at, len);
+        self.is_back(state, moving, at, len, result);
+    }
+
+    /// As [`came_back`](Self::came_back), for a part that [made room](Self::makes_room) already.
+    pub(crate) fn came_back_late(&self, moving: &Moving, at: u64, len: u64, result: Result<()>) {
+        self.is_back(self.lock(), moving, at, len, result);
+    }
+
+    fn is_back(&self, mut state: MutexGuard<'_, State>, moving: &Moving, at: u64, len: u64, result: Result<()>) {
         // After that: once its last part is back, another thread may finish the transfer and find the station at rest.
         if moving.part_back(at, len, result) {
             self.cut_off(&mut state, moving, false);

@@ -1,7 +1,7 @@
 //! How many transfers a runtime has under way, and what came of them.
 
 use super::coordinator::Coordinator;
-use crate::guard;
+use crate::guard::{self, middle};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex, PoisonError};
 
@@ -20,6 +20,8 @@ pub(crate) struct Tally {
     /// How many of them sleep.
     sleepers: Mutex<u32>,
     none: Condvar,
+    /// Transfers whose threads sleep in the library, called by what carries them out.
+    stuck: AtomicU64,
     completed: AtomicU64,
     failed: AtomicU64,
 }
@@ -52,7 +54,9 @@ impl Tally {
 
     /// Either this sees the drain, or the drain sees what was counted.
     fn tell(&self, coordinator: &Coordinator) {
-        if self.drains.load(Ordering::SeqCst) > 0 && self.counts.load(Ordering::SeqCst).is_multiple_of(CALLING) {
+        let may_be_over =
+            || self.counts.load(Ordering::SeqCst).is_multiple_of(CALLING) || self.stuck.load(Ordering::SeqCst) > 0;
+        if self.drains.load(Ordering::SeqCst) > 0 && may_be_over() {
             drop(self.sleepers.lock().unwrap_or_else(PoisonError::into_inner));
             self.none.notify_all();
             coordinator.wake_leaner();
@@ -65,13 +69,34 @@ impl Tally {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Sleeps until nothing is under way. Within a callback, callbacks do not count: it is one itself.
+    /// What carries out a transfer sleeps in the library.
+    pub(crate) fn sticks(&self, coordinator: &Coordinator) {
+        self.stuck.fetch_add(1, Ordering::SeqCst);
+        self.tell(coordinator);
+    }
+
+    /// It goes on.
+    pub(crate) fn goes_on(&self) {
+        self.stuck.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Sleeps until nothing is under way. Within a callback, callbacks do not count: it is one itself. Within what carries
+    /// out a transfer, neither do transfers whose threads sleep likewise.
     pub(crate) fn drain(&self, coordinator: &Coordinator) {
         self.drains.fetch_add(1, Ordering::SeqCst);
-        let within = guard::is_within();
+        let (within, in_the_middle) = (guard::is_within(), middle::is_in_the_middle());
+        // Nobody knows which transfers end when it returns.
+        if middle::is_at_queue() {
+            self.drains.fetch_sub(1, Ordering::SeqCst);
+            return;
+        }
         let over = |_: &u32| {
             let counts = self.counts.load(Ordering::SeqCst);
-            if within { counts.is_multiple_of(CALLING) } else { counts == 0 }
+            match in_the_middle {
+                true => counts % CALLING <= self.stuck.load(Ordering::SeqCst),
+                false if within => counts.is_multiple_of(CALLING),
+                false => counts == 0,
+            }
         };
         drop(coordinator.sleep_until(&self.sleepers, &self.none, |sleepers| sleepers, over));
         self.drains.fetch_sub(1, Ordering::SeqCst);

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use datapipes::runtime::RuntimePipe;
 use datapipes::{Error, ErrorKind, Handle, Span};
-use datapipes_testkit::MemoryGroup;
+use datapipes_testkit::ControlGroup;
 use datapipes_testkit::child::{NoThreads, in_child};
 
 /// Panics that were thrown on purpose.
@@ -83,9 +83,14 @@ pub(crate) fn fork(pipe: &RuntimePipe, handles: Vec<Handle>, span: Span) -> Vec<
     handles.into_inner()
 }
 
+/// Somebody refuses threads to this process now and then.
+pub(crate) fn expect_refusals() {
+    REFUSES.store(true, Ordering::SeqCst);
+}
+
 /// Refuses threads to this process again and again, until it ends.
 pub(crate) fn refuse_threads(over: &AtomicBool) {
-    REFUSES.store(true, Ordering::SeqCst);
+    expect_refusals();
     while !over.load(Ordering::SeqCst) {
         let none = NoThreads::from_now_on();
         std::thread::sleep(TURN);
@@ -103,22 +108,29 @@ pub(crate) fn is_refusal(e: &Error) -> bool {
     refuses() && e.raw_os_error() == Some(libc::EAGAIN)
 }
 
-/// Soaks in processes of their own, in turns: one to which threads are refused, one with little memory.
+/// Soaks in processes of their own, in turns: one to which threads are refused by its user's limit, one with little memory,
+/// one to which threads are refused by its control group.
 pub(crate) struct Apart<'a> {
     dir: &'a Path,
     seed: u64,
-    group: Result<MemoryGroup, String>,
+    memory: Result<ControlGroup, String>,
+    threads: Result<ControlGroup, String>,
+    refuses: bool,
     pub(crate) ended: u64,
     running: Option<(&'static str, Child, Instant)>,
 }
 
 impl<'a> Apart<'a> {
     pub(crate) fn new(dir: &'a Path, seed: u64) -> Apart<'a> {
-        let group = MemoryGroup::with(GROUP_BYTES);
-        if let Err(why) = &group {
+        let memory = ControlGroup::of_memory(GROUP_BYTES);
+        if let Err(why) = &memory {
             println!("SKIPPED: a soak with little memory: {why}");
         }
-        Apart { dir, seed, group, ended: 0, running: None }
+        let threads = ControlGroup::of_threads();
+        if let Err(why) = &threads {
+            println!("SKIPPED: a soak in a group that gets no threads: {why}");
+        }
+        Apart { dir, seed, memory, threads, refuses: false, ended: 0, running: None }
     }
 
     /// Looks after the one that runs, and starts the next where none does and the time is not over.
@@ -126,6 +138,11 @@ impl<'a> Apart<'a> {
     /// # Errors
     /// What one of them met.
     pub(crate) fn tend(&mut self, may_start: bool) -> Result<bool, String> {
+        if let Ok(group) = &self.threads {
+            // Refused and given in turns, as often as this is called. A soak that begins gets what it needs.
+            self.refuses = self.running.is_some() && !self.refuses && self.started().exists();
+            group.refuse_threads(self.refuses)?;
+        }
         if let Some((what, child, begun)) = &mut self.running {
             match child.try_wait().map_err(|e| format!("{what}: {e}"))? {
                 Some(status) if status.success() => self.ended += 1,
@@ -138,6 +155,8 @@ impl<'a> Apart<'a> {
                 None => return Ok(true),
             }
             self.running = None;
+            // It may have been one of the others.
+            let _ = std::fs::remove_file(self.started());
         }
         if may_start {
             self.running = self.start()?;
@@ -145,13 +164,27 @@ impl<'a> Apart<'a> {
         Ok(self.running.is_some())
     }
 
+    fn folder(&self) -> PathBuf {
+        self.dir.join(format!("soak-apart-{}", std::process::id()))
+    }
+
+    /// What says that a soak in the group has all of its threads.
+    fn started(&self) -> PathBuf {
+        self.folder().join("started")
+    }
+
     fn start(&self) -> Result<Option<(&'static str, Child, Instant)>, String> {
         let program = std::env::current_exe().map_err(|e| format!("this program: {e}"))?;
-        let (what, mut command) = match (self.ended % 2, &self.group) {
-            (1, Ok(group)) => {
+        let (what, mut command) = match (self.ended % 3, &self.memory, &self.threads) {
+            (1, Ok(group), _) => {
                 let mut command = group.command(&program);
                 command.arg("--no-children");
                 ("a soak with little memory", command)
+            }
+            (2, _, Ok(group)) => {
+                let mut command = group.command(&program);
+                command.arg("--threads-are-refused-from").arg(self.started());
+                ("a soak in a group that gets no threads now and then", command)
             }
             _ => {
                 // Only root becomes another user, and the user's other threads would be refused, too.
@@ -164,7 +197,7 @@ impl<'a> Apart<'a> {
                 ("a soak whose threads are refused", command)
             }
         };
-        let dir = self.dir.join(format!("soak-apart-{}", std::process::id()));
+        let dir = self.folder();
         let open = std::fs::Permissions::from_mode(0o777);
         let made = std::fs::create_dir_all(&dir).and_then(|()| std::fs::set_permissions(&dir, open));
         made.map_err(|e| format!("{}: {e}", dir.display()))?;
@@ -183,6 +216,6 @@ impl Drop for Apart<'_> {
             let _ = child.kill();
             let _ = child.wait();
         }
-        let _ = std::fs::remove_dir_all(self.dir.join(format!("soak-apart-{}", std::process::id())));
+        let _ = std::fs::remove_dir_all(self.folder());
     }
 }

@@ -4,6 +4,7 @@
 //! ```text
 //! soak [--minutes N] [--seconds N] [--seed S] [--dir DIR]      10 minutes, a seed from the clock, the folder for temporary files
 //!      [--alone] [--refuse-threads] [--no-children]            no soak beside it; threads refused now and then; no forks
+//!      [--threads-are-refused-from FILE]                       somebody else refuses them once this file is there
 //! ```
 //!
 //! Several threads send bytes of ever new generations through places and back (`work.rs`), over two machines: one whose files
@@ -46,6 +47,7 @@ struct Options {
     /// Starts no other process.
     alone: bool,
     refuse_threads: bool,
+    threads_are_refused_from: Option<PathBuf>,
     no_children: bool,
 }
 
@@ -57,6 +59,7 @@ fn options() -> Result<Options, String> {
         dir: std::env::temp_dir(),
         alone: false,
         refuse_threads: false,
+        threads_are_refused_from: None,
         no_children: false,
     };
     let mut args = std::env::args().skip(1);
@@ -77,6 +80,7 @@ fn options() -> Result<Options, String> {
             "--minutes" => options.time = Duration::from_secs_f64(number()? * 60.0),
             "--seconds" => options.time = Duration::from_secs_f64(number()?),
             "--seed" => options.seed = value.parse().map_err(|_| format!("{name} {value}: not a number"))?,
+            "--threads-are-refused-from" => options.threads_are_refused_from = Some(value.into()),
             "--dir" => options.dir = value.into(),
             _ => return Err(format!("unknown option {name}")),
         }
@@ -95,6 +99,9 @@ fn main() -> ExitCode {
     println!("seed {}", options.seed);
     harm::quiet_panics();
     harm::CHILDLESS.store(options.no_children, Ordering::SeqCst);
+    if options.threads_are_refused_from.is_some() {
+        harm::expect_refusals();
+    }
     match soak(&options) {
         Ok(()) => {
             println!("ok (seed {})", options.seed);
@@ -178,6 +185,11 @@ fn soak(options: &Options) -> Result<(), String> {
         }
         if !options.alone {
             scope.spawn(|| beside(&stage, options));
+        }
+        if let Some(file) = &options.threads_are_refused_from
+            && let Err(e) = std::fs::write(file, [])
+        {
+            stage.fail(format!("{}: {e}", file.display()));
         }
         watch(&stage, options);
         stage.over.store(true, Ordering::SeqCst);

@@ -1,19 +1,55 @@
 //! The segments of a log in order, each starting where the one before it ends.
 
+use std::collections::VecDeque;
+
 use datapipes_core::{Error, ErrorKind, Machine, Result};
 
+use super::closing::Closing;
 use super::scan::{Scan, Step, Tail, read_header};
 use super::segment::Segment;
 use super::storage::Storage;
 
+/// A log that was opened: its segments, and what it said of its end when it was closed, if it was.
+pub(crate) struct Chain {
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) closing: Option<Closing>,
+}
+
 /// Opens the segments that are there. None is an empty list.
-pub(crate) fn open(machine: &Machine, storage: &dyn Storage, writable: bool) -> Result<Vec<Segment>> {
+///
+/// # Errors
+/// `Corrupt` where they are not the ones with which the log was closed, or do not follow each other.
+pub(crate) fn open(machine: &Machine, storage: &dyn Storage, writable: bool) -> Result<Chain> {
+    loop {
+        // Before the segments: a writer that comes meanwhile removes the note before it changes anything.
+        let closing = Closing::read(storage)?;
+        let segments = open_segments(machine, storage, writable)?;
+        let Some(closing) = closing else { return Ok(Chain { segments, closing }) };
+        match closing.check_segments(storage, &segments) {
+            Ok(()) => return Ok(Chain { segments, closing: Some(closing) }),
+            // A writer came, and released some: what it closed with by now may be another note.
+            Err(_) if Closing::read(storage)? != Some(closing) => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+fn open_segments(machine: &Machine, storage: &dyn Storage, writable: bool) -> Result<Vec<Segment>> {
     let mut segments: Vec<Segment> = Vec::new();
-    for number in storage.list()? {
+    let mut numbers = VecDeque::from(storage.list()?);
+    while let Some(number) = numbers.pop_front() {
         let name = format!("{} segment {number}", storage.name());
         let medium = match storage.open(number, writable) {
-            // Somebody released it since the list was made.
-            Err(e) if e.kind() == ErrorKind::NotFound && segments.is_empty() => continue,
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                // Released since the list was made, then all before it were, too: what there is by now begins later.
+                let now = storage.list()?;
+                if now.first().is_some_and(|first| *first <= number) {
+                    return Err(e);
+                }
+                segments.clear();
+                numbers = now.into();
+                continue;
+            }
             opened => opened?,
         };
         let header = read_header(machine, &*medium, &name)?;
@@ -52,12 +88,21 @@ pub(crate) struct Walk {
     scan: Option<Scan>,
     /// Nothing from this position on is looked at.
     until: u64,
+    /// What is to be found at the end.
+    closing: Option<Closing>,
 }
 
 impl Walk {
-    pub(crate) fn over(machine: &Machine, mut segments: Vec<Segment>, until: u64) -> Walk {
+    /// Up to a position before which all is durable.
+    pub(crate) fn until(machine: &Machine, mut segments: Vec<Segment>, until: u64) -> Walk {
         segments.reverse();
-        Walk { machine: machine.clone(), rest: segments, scan: None, until }
+        Walk { machine: machine.clone(), rest: segments, scan: None, until, closing: None }
+    }
+
+    /// To the end, of which the last closing may say where it is.
+    pub(crate) fn to_end(machine: &Machine, chain: Chain) -> Walk {
+        let Chain { segments, closing } = chain;
+        Walk { closing, ..Walk::until(machine, segments, u64::MAX) }
     }
 
     /// The next record; `None` at the end of the log. A lease on the payload must end before the next call.
@@ -96,6 +141,8 @@ impl Walk {
                         return Err(scan.segment().corrupt(at.position, &what));
                     }
                     if scan.ends_here()?.is_some() {
+                        let closing = self.closing;
+                        closing.map_or(Ok(()), |closing| closing.check_end(scan.segment(), scan.tail()))?;
                         return Ok(None);
                     }
                 }

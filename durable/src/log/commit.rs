@@ -19,7 +19,8 @@ use datapipes_core::guard::{self, Foreign};
 use datapipes_core::process::Owner;
 use datapipes_core::{Dram, Error, ErrorKind, LeaseMut, Machine, Result, Route};
 
-use super::chain::{self, Walk};
+use super::chain::{self, Chain, Walk};
+use super::closing::Closing;
 use super::failure::Failure;
 use super::frame::{Codec, Frame, HEADER, Kind, extent, payload_crc};
 use super::options::Options;
@@ -141,7 +142,8 @@ impl Log {
     ///
     /// # Errors
     /// `Busy` where another writer has it; `Corrupt` with the offset where bytes that once were durable are damaged (of the
-    /// segment in use; older ones are checked when they are read), and where any segment is shorter than it was made;
+    /// segment in use; older ones are checked when they are read), where any segment is shorter than it was made, and where
+    /// anything is missing of a log that was closed;
     /// `NoSpace`; what the place meets.
     pub fn open(machine: &Machine, storage: impl Storage + 'static, options: Options) -> Result<Log> {
         Log::open_shared(machine, Arc::new(storage), options)
@@ -154,14 +156,14 @@ impl Log {
     pub fn open_shared(machine: &Machine, storage: Arc<dyn Storage>, options: Options) -> Result<Log> {
         let options = options.check()?;
         let sole = storage.lock()?;
-        let segments = chain::open(machine, &*storage, true)?;
+        let Chain { segments, closing } = chain::open(machine, &*storage, true)?;
         for segment in &segments {
             segment.check_length(segment.medium.len_bytes()?)?;
         }
         let batch_bytes = options.batch_bytes as usize;
         let memory = Dram::allocate(2 * (batch_bytes + SLACK))?;
         let last = segments.last().cloned();
-        let mut writer = Writer::new(machine, storage, memory.clone(), segments, options);
+        let mut writer = Writer::new(machine, storage.clone(), memory.clone(), segments, options);
         let (log_id, tail, is_new) = match last {
             None => {
                 let log_id = random_id()?;
@@ -171,11 +173,15 @@ impl Log {
             }
             Some(segment) => {
                 let Header { log_id, base, first, epoch, .. } = segment.header;
-                let mut walk = Walk::over(machine, vec![segment], u64::MAX);
+                let mut walk = Walk::to_end(machine, Chain { segments: vec![segment], closing });
                 while walk.next()?.is_some() {}
                 let found = walk.tail().unwrap_or(Tail { position: base, number: first, epoch });
                 let tail = Tail { epoch: found.epoch + 1, ..found };
                 writer.resume(tail)?;
+                // Before anything is written behind the end of which it speaks.
+                if closing.is_some() {
+                    storage.set_note(None)?;
+                }
                 (log_id, tail, false)
             }
         };
@@ -265,7 +271,7 @@ impl Log {
         self.owner.check("read")?;
         let until = self.lock().durable.position;
         let segments = self.writer().segments.clone();
-        Records::over(&self.machine, segments, from, until)
+        Records::until(&self.machine, segments, from, until)
     }
 
     /// Gives back the space of records before `number`, which the caller needs no more. Space is given back by whole
@@ -313,7 +319,8 @@ impl Log {
         self.writer().route()
     }
 
-    /// Makes all durable and leaves a mark, by which damage to the last records can later be told from a crash.
+    /// Makes all durable, and leaves a mark and a note of where the log ends: until it is opened again, records that are missing
+    /// or damaged are `Corrupt`, the last ones too.
     /// Dropping the log does the same, but has nobody to tell errors to.
     ///
     /// # Errors
@@ -327,7 +334,13 @@ impl Log {
             return Ok(());
         }
         self.sync()?;
-        self.mark()
+        self.mark()?;
+        // Nobody appends any more: this is its end.
+        let tail = self.lock().durable;
+        let writer = self.writer();
+        let note = Closing::of(&writer.segments, tail).map(|closing| closing.encode());
+        let noted = guard::call(Foreign::Storage, || note.map_or(Ok(()), |note| writer.note(&note)));
+        noted.unwrap_or_else(|panicked| Err(panicked.error("close")))
     }
 
     fn mark(&self) -> Result<()> {

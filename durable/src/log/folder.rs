@@ -1,4 +1,4 @@
-//! Segments as files of a folder: `00000000000000000001.log`, ...
+//! Segments as files of a folder: `00000000000000000001.log`, ...; and `closed` beside them, where the log was closed.
 //!
 //! A segment's file is written full of zeros before it is used. That fdatasync of an append then has nothing to do but
 //! to write the page and flush the device: no block is allocated, no length changes, and no extent turns from "reserved"
@@ -7,6 +7,8 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -19,6 +21,10 @@ use super::storage::{Medium, Spare, Storage};
 use crate::sole::{Sole, make_folder, sync_folder};
 
 const ENDING: &str = ".log";
+/// The file of the note.
+const NOTE: &str = "closed";
+/// A note is shorter.
+const NOTE_LIMIT: u64 = 4096;
 /// Bytes of zeros written at a time.
 const ZEROS: u64 = 1 << 20;
 /// Such writes under way at once.
@@ -62,6 +68,15 @@ impl Folder {
             Some(Err(_)) | None => FileMode::USUAL,
         };
         Ok(mode.and_owner())
+    }
+
+    /// Removes a file of the folder, durably.
+    fn remove_file(&self, path: &Path) -> Result<()> {
+        match self.sole() {
+            Some(sole) => sole.remove(path)?,
+            None => std::fs::remove_file(path).map_err(|e| Error::io("remove", &e, path.display().to_string()))?,
+        }
+        sync_folder(&self.dir)
     }
 
     fn fill_with_zeros(&self, ssd: &Ssd, len: u64) -> Result<()> {
@@ -130,13 +145,39 @@ impl Storage for Folder {
         Ok(Arc::new(Files::of(ssd)?))
     }
 
-    fn remove(&self, number: u64) -> Result<()> {
-        let path = self.path(number);
-        match self.sole() {
-            Some(sole) => sole.remove(&path)?,
-            None => std::fs::remove_file(&path).map_err(|e| Error::io("remove", &e, path.display().to_string()))?,
+    fn note(&self) -> Result<Option<Vec<u8>>> {
+        let path = self.dir.join(NOTE);
+        let ssd = match Ssd::open(&path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            ssd => ssd?,
+        };
+        let fail = |e: std::io::Error| Error::io("read", &e, path.display().to_string());
+        let file = File::from(ssd.file().cached_fd().try_clone_to_owned().map_err(fail)?);
+        // A longer one is none, and the log says so.
+        let mut bytes = vec![0; ssd.len()?.min(NOTE_LIMIT) as usize];
+        match file.read_exact_at(&mut bytes, 0) {
+            Err(e) if e.kind() != std::io::ErrorKind::UnexpectedEof => Err(fail(e)),
+            _ => Ok(Some(bytes)),
         }
-        sync_folder(&self.dir)
+    }
+
+    fn set_note(&self, note: Option<&[u8]>) -> Result<()> {
+        self.check()?;
+        let path = self.dir.join(NOTE);
+        if let Some(bytes) = note {
+            let draft = Draft::beside_with(&path, self.mode()?)?;
+            draft.write(bytes)?;
+            draft.publish(bytes.len() as u64)?;
+            return self.check();
+        }
+        match self.remove_file(&path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => self.check(),
+            removed => removed,
+        }
+    }
+
+    fn remove(&self, number: u64) -> Result<()> {
+        self.remove_file(&self.path(number))
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use datapipes_core::{Error, ErrorKind, Machine, Result};
 use serde::Serialize;
 
-use super::chain::{self, Walk};
+use super::chain::{self, Chain, Walk};
 use super::segment::Segment;
 use super::storage::Storage;
 
@@ -35,16 +35,22 @@ impl Records {
     /// `NotFound` where there is no log; `OutOfRange` where `from` was released already; `Corrupt` for headers that do
     /// not check.
     pub fn open(machine: &Machine, storage: &Arc<dyn Storage>, from: u64) -> Result<Records> {
-        let segments = chain::open(machine, &**storage, false)?;
-        if segments.is_empty() {
+        let chain = chain::open(machine, &**storage, false)?;
+        if chain.segments.is_empty() {
             let why = format!("{} holds no log", storage.name());
             return Err(Error::new(ErrorKind::NotFound, "read", why));
         }
-        Records::over(machine, segments, from, u64::MAX)
+        Records::of(chain, from, |chain| Walk::to_end(machine, chain))
     }
 
     /// Reads these segments up to a position before which all is durable.
-    pub(crate) fn over(machine: &Machine, mut segments: Vec<Segment>, from: u64, until: u64) -> Result<Records> {
+    pub(crate) fn until(machine: &Machine, segments: Vec<Segment>, from: u64, until: u64) -> Result<Records> {
+        let chain = Chain { segments, closing: None };
+        Records::of(chain, from, |chain| Walk::until(machine, chain.segments, until))
+    }
+
+    fn of(mut chain: Chain, from: u64, walk: impl FnOnce(Chain) -> Walk) -> Result<Records> {
+        let segments = &mut chain.segments;
         let first = segments.first().map_or(1, |s| s.header.first);
         if from > 1 && from < first {
             let why = format!("record {from}: the log starts at record {first}, those before were released");
@@ -52,7 +58,8 @@ impl Records {
         }
         // The last segment that starts at or before it.
         let skip = segments.partition_point(|s| s.header.first <= from).saturating_sub(1);
-        Ok(Records { walk: Walk::over(machine, segments.split_off(skip), until), from, ended: false })
+        segments.drain(..skip);
+        Ok(Records { walk: walk(chain), from, ended: false })
     }
 
     fn advance(&mut self) -> Result<Option<Record>> {
@@ -100,12 +107,13 @@ pub struct Summary {
 /// # Errors
 /// `NotFound` where there is none; `Corrupt` with the offset where it is damaged.
 pub fn examine(machine: &Machine, storage: &Arc<dyn Storage>) -> Result<Summary> {
-    let segments = chain::open(machine, &**storage, false)?;
+    let chain = chain::open(machine, &**storage, false)?;
+    let segments = &chain.segments;
     let Some(head) = segments.first().map(|s| s.header) else {
         return Err(Error::new(ErrorKind::NotFound, "read", format!("{} holds no log", storage.name())));
     };
     let (count, segment_bytes) = (segments.len(), segments.iter().map(|s| s.header.len).sum());
-    let mut walk = Walk::over(machine, segments, u64::MAX);
+    let mut walk = Walk::to_end(machine, chain);
     let mut payload_bytes = 0;
     while let Some((_, payload)) = walk.next()? {
         payload_bytes += payload.len() as u64;

@@ -73,6 +73,26 @@ pub trait Storage: Send + Sync {
     /// `NotFound`; what the place says.
     fn open(&self, number: u64, writable: bool) -> Result<Arc<dyn Medium>>;
 
+    /// What [`set_note`](Self::set_note) was given last; None where that was None, or nothing yet. A place that keeps no
+    /// notes says None: its logs are opened as after a crash.
+    ///
+    /// # Errors
+    /// What the place says.
+    fn note(&self) -> Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
+
+    /// Keeps a note of less than 4096 bytes beside the segments, or removes it. Whoever looks finds the old one or the new one,
+    /// whole, and when this returns the new one would survive a power failure. The log asks for it when it is opened and
+    /// when it is closed.
+    ///
+    /// # Errors
+    /// What the place says.
+    fn set_note(&self, note: Option<&[u8]>) -> Result<()> {
+        let _ = note;
+        Ok(())
+    }
+
     /// Removes a segment. It is gone for good when this returns, or an error says that it may not be.
     ///
     /// # Errors

@@ -178,6 +178,11 @@ impl Writer {
         Ok(keep)
     }
 
+    /// Keeps what the log says of its end.
+    pub(crate) fn note(&self, note: &[u8]) -> Result<()> {
+        self.storage.set_note(Some(note))
+    }
+
     pub(crate) fn route(&self) -> Option<Route> {
         self.current.as_ref().map(|current| current.pipe.route().clone())
     }

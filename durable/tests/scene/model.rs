@@ -33,6 +33,7 @@ pub(crate) struct Device {
     /// What a power failure at that moment leaves.
     left: Mutex<Option<Image>>,
     seed: AtomicU64,
+    note: Mutex<Option<Vec<u8>>>,
 }
 
 pub(crate) struct Mem {
@@ -112,6 +113,8 @@ impl Medium for Mem {
 
     fn sync(&self) -> Result<()> {
         let device = &self.device;
+        // A log with a note is closed: nothing is written to it.
+        assert!(device.note.lock().unwrap().is_none(), "a closed log is synced");
         if device.syncs.fetch_add(1, SeqCst) + 1 == device.fails_at.load(SeqCst) {
             let random = &mut Random(device.seed.load(SeqCst));
             let state = device.state.lock().unwrap();
@@ -192,6 +195,15 @@ impl Storage for Model {
             Some(mem) => Ok(mem.clone()),
             None => Err(Error::new(ErrorKind::NotFound, "open", format!("segment {number}"))),
         }
+    }
+
+    fn note(&self) -> Result<Option<Vec<u8>>> {
+        Ok(self.0.note.lock().unwrap().clone())
+    }
+
+    fn set_note(&self, note: Option<&[u8]>) -> Result<()> {
+        *self.0.note.lock().unwrap() = note.map(<[u8]>::to_vec);
+        Ok(())
     }
 
     fn remove(&self, number: u64) -> Result<()> {

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketFlags, accept_with};
 
 use super::account::SessionFacts;
-use super::farewell::{Farewells, part};
+use super::farewell::Farewells;
 use super::listen::Listener;
 use super::peer::Peer;
 use super::session::Session;
@@ -27,7 +27,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Accepts clients until the service closes.
 pub(super) fn run(shared: &Arc<Shared>, listener: Listener) {
     let patience = Duration::from_millis(shared.config.limits.hello_ms);
-    let mut door = Door { shared, listener, number: 0, farewells: Farewells::new(patience), spare: event().ok() };
+    let farewells = Farewells::new(patience, listener.may_carry.then_some(&shared.intake));
+    let mut door = Door { shared, listener, number: 0, farewells, spare: event().ok() };
     while door.wait() {
         door.accept_one();
     }
@@ -39,7 +40,7 @@ struct Door<'a> {
     listener: Listener,
     /// Clients that came.
     number: u64,
-    farewells: Farewells,
+    farewells: Farewells<'a>,
     /// Given up for a moment where there are no descriptors left, so that a client can be told.
     spare: Option<OwnedFd>,
 }
@@ -84,7 +85,7 @@ impl Door<'_> {
                 let whose = format!("client {}", self.number);
                 self.say_why(&socket, &whose, &why);
                 // Its descriptor is needed.
-                part(&socket);
+                self.farewells.part(&socket);
             }
             Err(_) => std::thread::sleep(PAUSE),
         }

@@ -5,12 +5,14 @@
 //! EPIPE, and perhaps SIGPIPE, for its hello. So nothing is left unread here, and who is turned away may say hello first.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
+
+use super::intake::Intake;
 
 /// Clients that may take their time to hear that they are not let in. Beyond that the first of them are hung up on: they
 /// still read why, unless they want to say hello before.
@@ -33,19 +35,26 @@ pub(super) fn part(socket: &OwnedFd) {
 }
 
 /// Whether a packet with bytes waits.
-fn is_readable(socket: &OwnedFd) -> bool {
+pub(super) fn is_readable(socket: &OwnedFd) -> bool {
     rustix::io::ioctl_fionread(socket).is_ok_and(|bytes| bytes > 0)
 }
 
 /// Those who were told why they are not let in and have not said hello yet, by the time at which they are hung up on.
-pub(super) struct Farewells {
+pub(super) struct Farewells<'a> {
     told: VecDeque<(OwnedFd, Instant)>,
     patience: Duration,
+    /// Where the kernel lets descriptors come with what is unread: what closes them.
+    intake: Option<&'a Intake>,
 }
 
-impl Farewells {
-    pub(super) fn new(patience: Duration) -> Farewells {
-        Farewells { told: VecDeque::new(), patience }
+impl<'a> Farewells<'a> {
+    pub(super) const fn new(patience: Duration, intake: Option<&'a Intake>) -> Farewells<'a> {
+        Farewells { told: VecDeque::new(), patience, intake }
+    }
+
+    /// Ends a connection, and closes nothing that came with it.
+    pub(super) fn part(&self, socket: &OwnedFd) {
+        part_by(self.intake, socket);
     }
 
     /// Keeps a connection over which all was said, until the client has spoken or its time is over.
@@ -55,7 +64,7 @@ impl Farewells {
         if self.told.len() >= MOST
             && let Some((socket, _)) = self.told.pop_front()
         {
-            part(&socket);
+            self.part(&socket);
         }
         self.told.push_back((socket, Instant::now() + self.patience));
     }
@@ -74,18 +83,27 @@ impl Farewells {
     pub(super) fn see_to(&mut self, spoke: &[bool]) {
         let now = Instant::now();
         let mut spoke = spoke.iter();
+        let intake = self.intake;
         self.told.retain(|(socket, until)| {
             let over = *spoke.next().unwrap_or(&false) || *until <= now;
             if over {
-                part(socket);
+                part_by(intake, socket);
             }
             !over
         });
     }
 }
 
-impl Drop for Farewells {
+impl Drop for Farewells<'_> {
     fn drop(&mut self) {
-        self.told.iter().for_each(|(socket, _)| part(socket));
+        self.told.iter().for_each(|(socket, _)| self.part(socket));
+    }
+}
+
+fn part_by(intake: Option<&Intake>, socket: &OwnedFd) {
+    let _ = shutdown(socket, Shutdown::Both);
+    // The process goes on when it sees that nobody tells it more.
+    if intake.is_none_or(|intake| intake.discard(socket.as_fd()).is_err()) {
+        part(socket);
     }
 }

@@ -21,16 +21,16 @@ pub struct Limits {
     pub transfers: usize,
     /// Descriptors that the service keeps open for a client: what it passed, and those of its pipes.
     pub descriptors: usize,
-    /// Bytes of a client's memory that the service has mapped at a time, and of files in memory (tmpfs) that are targets.
+    /// Bytes of a client's memory that the service has mapped at a time.
     pub mapped_bytes: u64,
     /// The same, of all clients of one user together.
     pub mapped_bytes_per_uid: u64,
-    /// The same, of all clients together. Pages that the service touches first are counted as its own by the kernel, for as long
-    /// as anybody has the memory, be it after its pipe was closed: a limit of the service's cgroup counts those, too.
+    /// The same, of all clients together.
     pub all_mapped_bytes: u64,
     /// Bytes/s that a client's pipes may be promised together (`at_least`); none to speak of if not given.
     pub promised_bytes_per_s: Option<u64>,
-    /// How long a client may take to say hello, and to read a status, in milliseconds.
+    /// How long a client may take to say hello, to read a status, and to let the service have and drop what it passes, in
+    /// milliseconds.
     pub hello_ms: u64,
     /// Requests (connecting, a status) of a client in a second, and at once after it asked for nothing. Who asks for more waits.
     pub requests_per_s: u32,

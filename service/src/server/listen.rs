@@ -23,6 +23,8 @@ const FIRST_PASSED: i32 = 3;
 #[derive(Debug)]
 pub struct Listener {
     pub(super) socket: OwnedFd,
+    /// Descriptors may come with what its clients send before they have said hello.
+    pub(super) may_carry: bool,
     path: Option<PathBuf>,
     /// Held while we serve the path.
     _lock: Option<OwnedFd>,
@@ -64,8 +66,8 @@ impl Listener {
         rustix::process::umask(before);
         bound.map_err(fail)?;
         listen(&socket, BACKLOG).map_err(fail)?;
-        no_descriptors(&socket);
-        Ok(Listener { socket, path: Some(path.to_path_buf()), _lock: Some(lock) })
+        let may_carry = may_carry(&socket);
+        Ok(Listener { socket, may_carry, path: Some(path.to_path_buf()), _lock: Some(lock) })
     }
 
     /// The socket that systemd (or who does as it does) passed to this process: `LISTEN_PID`, `LISTEN_FDS`. None where it
@@ -96,8 +98,8 @@ impl Listener {
         };
         match checks() {
             Ok(true) => {
-                no_descriptors(&socket);
-                Ok(Some(Listener { socket, path: None, _lock: None }))
+                let may_carry = may_carry(&socket);
+                Ok(Some(Listener { socket, may_carry, path: None, _lock: None }))
             }
             Ok(false) => Err(bad("the descriptor is not a listening Unix socket of the type SEQPACKET")),
             Err(e) => {
@@ -132,9 +134,10 @@ fn socket() -> Result<OwnedFd> {
         .map_err(|e| Error::os("listen", e.raw_os_error(), "a socket"))
 }
 
-/// Those who come can pass none before they have said hello: the one who opens the door serves all. An older kernel lets them.
-fn no_descriptors(socket: &OwnedFd) {
-    passing::let_pass(socket, false);
+/// Those who come can pass no descriptors before they have said hello: the one who opens the door serves all. Whether an older kernel lets
+/// them all the same.
+fn may_carry(socket: &OwnedFd) -> bool {
+    !passing::let_pass(socket, false)
 }
 
 fn served(path: &Path) -> Error {

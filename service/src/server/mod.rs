@@ -4,18 +4,20 @@
 //! accept     one thread                    whose user is it, is there room?  -> a session
 //! session    a thread for each client      hello, connect, status; sleeps otherwise
 //! transfers  the runtime                   its coordinator and crews, for all clients
+//! intake     processes of their own        descriptors that clients pass, until they are known to be harmless
 //! ```
 //!
 //! A thread for each client, because what a client passes may make the kernel wait (a file whose file system answers slowly,
 //! say), and then its own thread waits and no other. Transfers never pass through these threads.
 //!
-//! What is unsafe here: the handler of `SIGBUS` (`guard`), and asking the kernel who a client is (`peer`), and taking over the
-//! socket that systemd opened (`listen`).
+//! What is unsafe here: the handler of `SIGBUS` (`guard`), asking the kernel who a client is (`peer`), taking over the socket that
+//! systemd opened (`listen`), and `fork` (`intake`).
 
 mod accept;
 mod account;
 mod farewell;
 mod guard;
+mod intake;
 mod limits;
 mod listen;
 mod log;
@@ -41,6 +43,7 @@ pub use listen::Listener;
 pub use log::Log;
 
 use account::{Ledger, Most, SessionFacts};
+use intake::Intake;
 
 /// How a service works.
 #[derive(Clone, Debug, Default)]
@@ -69,6 +72,7 @@ struct Shared {
     /// None when it stops.
     runtime: RwLock<Option<Runtime>>,
     ledger: Arc<Ledger>,
+    intake: Intake,
     sessions: Mutex<BTreeMap<u64, Arc<SessionFacts>>>,
     /// Told when a session is gone.
     left: Condvar,
@@ -85,10 +89,18 @@ impl Server {
     /// Starts to serve. The listener's socket is its own from here on.
     ///
     /// # Errors
-    /// `InvalidInput` for limits that make no sense ([`Limits::check`]); `System` where the kernel gives no thread or descriptor.
+    /// `InvalidInput` for limits that make no sense ([`Limits::check`]); `System` where the kernel gives no thread,
+    /// process or descriptor.
     pub fn start(machine: &Machine, listener: Listener, config: Config) -> Result<Server> {
         config.limits.check()?;
+        // First: what it copies of this process is little then.
+        let intake = Intake::start()?;
         guard::install()?;
+        if !guard::can_refuse_pages() {
+            config.log.line(format_args!(
+                "the kernel gives no userfaultfd: pages that clients take out of memory that they passed can add to this process's own"
+            ));
+        }
         let runtime_config = config.runtime.clone().unwrap_or_else(|| RuntimeConfig::of(machine));
         let runtime = Runtime::start_with(machine, runtime_config)?;
         let shared = Arc::new(Shared {
@@ -98,6 +110,7 @@ impl Server {
                 of_all: config.limits.all_mapped_bytes,
             }),
             config,
+            intake,
             runtime: RwLock::new(Some(runtime)),
             sessions: Mutex::default(),
             left: Condvar::new(),

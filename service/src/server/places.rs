@@ -1,16 +1,18 @@
 //! From descriptors that a client passed to places, and every reason why not.
 
 use std::cell::Cell;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use datapipes::memory::{Access, Region};
+use datapipes::process::page_size;
 use datapipes::{Dram, Error, ErrorKind, Locator, Result, Ssd};
-use rustix::fs::{AtFlags, FileType, OFlags, SealFlags, StatxFlags, fcntl_get_seals, fstat, fstatfs, statx};
+use rustix::fs::{FileType, OFlags, fstat, fstatfs};
 use rustix::io::Errno;
 
 use super::account::{Charge, Ledger, SessionFacts};
 use super::guard::Watch;
+use super::intake::Facts;
 use crate::protocol::PlaceSpec;
 
 /// File systems whose files are served by the kernel alone, or by machines that the administrator chose when mounting. Not
@@ -48,7 +50,9 @@ const FILE_SYSTEMS: [u64; 24] = [
 const OVERLAY: u64 = 0x794C_7630;
 
 /// Those of them whose files are memory.
-const IN_MEMORY: [u64; 3] = [0x0102_1994, 0x8584_58F6, 0x9584_58F6];
+const IN_MEMORY: [u64; 3] = [0x0102_1994, 0x8584_58F6, HUGETLBFS];
+
+const HUGETLBFS: u64 = 0x9584_58F6;
 
 /// What a place is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +64,7 @@ pub(super) enum Role {
 /// A place of a client, as long as a pipe uses it.
 pub(super) enum Place {
     Memory { memory: Memory, dram: Dram },
-    File { ssd: Ssd, _charge: Option<Charge> },
+    File { ssd: Ssd },
 }
 
 /// A client's memory, mapped.
@@ -84,7 +88,7 @@ impl Place {
     pub(super) fn locator(&self) -> &dyn Locator {
         match self {
             Place::Memory { dram, .. } => dram,
-            Place::File { ssd, .. } => ssd,
+            Place::File { ssd } => ssd,
         }
     }
 
@@ -92,7 +96,7 @@ impl Place {
     pub(super) fn descriptors(&self) -> usize {
         match self {
             Place::Memory { .. } => 0,
-            Place::File { ssd, .. } => 1 + usize::from(ssd.file().direct_fd().is_ok()),
+            Place::File { ssd } => 1 + usize::from(ssd.file().direct_fd().is_ok()),
         }
     }
 
@@ -144,7 +148,6 @@ pub(super) struct Opener<'a> {
     pub(super) ledger: &'a Arc<Ledger>,
     pub(super) facts: &'a Arc<SessionFacts>,
     pub(super) bell: &'a Arc<OwnedFd>,
-    pub(super) any_filesystem: bool,
 }
 
 impl Opener<'_> {
@@ -162,11 +165,10 @@ impl Opener<'_> {
             PlaceSpec::File { fd, direct, access } => {
                 let cached = self.passed.own(fd)?;
                 let direct = direct.map(|at| self.passed.own(at)).transpose()?;
-                self.check_file(&cached, role)?;
-                let charge = if role == Role::Target { self.charge_file(&cached)? } else { None };
+                check_file(&cached, role)?;
                 let name = format!("file {fd} of client {}", self.facts.number);
                 let ssd = Ssd::from_fds(cached, direct, name)?.with_access(access)?;
-                Ok(Place::File { ssd, _charge: charge })
+                Ok(Place::File { ssd })
             }
         }
     }
@@ -185,8 +187,13 @@ impl Opener<'_> {
             // The rights are the descriptor's: another one of the same memory may have more than this one has.
             Some(known) if role == Role::Source || mode(fd)? == OFlags::RDWR => known.clone(),
             _ => {
-                let page = usize::try_from(stat.st_blksize).unwrap_or(4096).max(4096);
-                let memory = self.map(fd, has, role, identity, page)?;
+                // In blocks of 512 bytes. A client that takes them away later is cut off when they are missed.
+                let there = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
+                if there < has {
+                    let context = format!("{there} of {has} bytes of a memfd are there");
+                    return Err(bad(context).advice("write it, or have it allocated (fallocate), before it is passed"));
+                }
+                let memory = self.map(fd, has, role, identity)?;
                 self.mapped.push(memory.clone());
                 memory
             }
@@ -201,7 +208,8 @@ impl Opener<'_> {
         Ok(Place::Memory { memory, dram: Dram::over(range) })
     }
 
-    fn map(&self, fd: &OwnedFd, len: u64, role: Role, identity: (u64, u64), page: usize) -> Result<Memory> {
+    fn map(&self, fd: &OwnedFd, len: u64, role: Role, identity: (u64, u64)) -> Result<Memory> {
+        let page = page_of(fd)?;
         let charge = Charge::take(self.ledger, self.facts, len)?;
         let watch = Arc::new(Watch::new(self.bell.clone())?);
         let keeper = Arc::new((Unwatch(watch.clone()), charge));
@@ -214,84 +222,109 @@ impl Opener<'_> {
             }
             other => (other?, Access::Write),
         };
-        watch.set(&region, page);
+        watch.set(&region, page)?;
         Ok(Memory { identity, access, region, watch })
-    }
-
-    /// Charges a target that lies in memory.
-    fn charge_file(&self, fd: &OwnedFd) -> Result<Option<Charge>> {
-        match length_in_memory(fd)? {
-            Some(len) => Charge::take(self.ledger, self.facts, len).map(Some),
-            None => Ok(None),
-        }
-    }
-
-    fn check_file(&self, fd: &OwnedFd, role: Role) -> Result<()> {
-        let flags = flags(fd)?;
-        let denied = |why: &str| Error::new(ErrorKind::PermissionDenied, "open", format!("the descriptor {why}"));
-        if flags.contains(OFlags::PATH) {
-            return Err(bad("the descriptor names a file and does not open it (O_PATH)".into()));
-        }
-        let mode = flags & OFlags::RWMODE;
-        match role {
-            Role::Source if mode != OFlags::RDONLY && mode != OFlags::RDWR => return Err(denied("may not be read")),
-            Role::Target if mode != OFlags::WRONLY && mode != OFlags::RDWR => return Err(denied("may not be written")),
-            Role::Target if flags.contains(OFlags::APPEND) => {
-                return Err(denied("appends (O_APPEND), so that bytes would not go where a transfer says"));
-            }
-            _ => {}
-        }
-        if self.any_filesystem {
-            return Ok(());
-        }
-        let system = fstatfs(fd).map_err(|e| Error::os("open", e.raw_os_error(), "the file system of a descriptor"))?;
-        let magic = system.f_type as u64 & 0xFFFF_FFFF;
-        if magic == OVERLAY && !is_mounted_here(fd) {
-            let context = format!("descriptor {} is of an overlay mounted in another namespace", fd.as_raw_fd());
-            return Err(Error::new(ErrorKind::Unsupported, "open", context).advice(
-                "what lies below it may be served by a client: run the service with --any-filesystem to take it",
-            ));
-        }
-        if !FILE_SYSTEMS.contains(&magic) {
-            let context = format!("descriptor {} is of a file system of the type {magic:#x}", fd.as_raw_fd());
-            return Err(Error::new(ErrorKind::Unsupported, "open", context).advice(
-                "the service takes files of those that the kernel serves alone, unless run with --any-filesystem",
-            ));
-        }
-        Ok(())
     }
 }
 
-/// Whether the mount that a descriptor was opened by is one of this process's namespace.
-fn is_mounted_here(fd: &OwnedFd) -> bool {
-    let found = statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
-    let Some(id) = found.ok().filter(|x| x.stx_mask & StatxFlags::MNT_ID.bits() != 0).map(|x| x.stx_mnt_id) else {
-        return false;
-    };
+fn check_file(fd: &OwnedFd, role: Role) -> Result<()> {
+    let flags = flags(fd)?;
+    let denied = |why: &str| Error::new(ErrorKind::PermissionDenied, "open", format!("the descriptor {why}"));
+    if flags.contains(OFlags::PATH) {
+        return Err(bad("the descriptor names a file and does not open it (O_PATH)".into()));
+    }
+    let mode = flags & OFlags::RWMODE;
+    match role {
+        Role::Source if mode != OFlags::RDONLY && mode != OFlags::RDWR => return Err(denied("may not be read")),
+        Role::Target if mode != OFlags::WRONLY && mode != OFlags::RDWR => return Err(denied("may not be written")),
+        Role::Target if flags.contains(OFlags::APPEND) => {
+            return Err(denied("appends (O_APPEND), so that bytes would not go where a transfer says"));
+        }
+        Role::Target if is_in_memory(fd)? => {
+            return Err(bad(
+                "the file lies in memory (tmpfs), and pages that a transfer adds would be charged to the service"
+                    .into(),
+            )
+            .advice("pass a memfd as memory, or use a file on a disk"));
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Whether descriptors may come into this process, of which these are the facts: those may whose closing and reading waits for nobody
+/// whom the client could be. Their roles are looked at when they are here.
+///
+/// # Errors
+/// `Unsupported` for what a client may serve itself, `InvalidInput` for what no place is made of.
+pub(super) fn judge(facts: &[Facts], any_filesystem: bool) -> Result<()> {
+    facts.iter().enumerate().try_for_each(|(at, facts)| judge_one(at, facts, any_filesystem))
+}
+
+fn judge_one(at: usize, facts: &Facts, any_filesystem: bool) -> Result<()> {
+    if facts.errno != 0 {
+        return Err(Error::os("open", facts.errno, format!("what descriptor {at} is of")));
+    }
+    let unsupported = |what: String| Err(Error::new(ErrorKind::Unsupported, "open", format!("descriptor {at} {what}")));
+    let kind = FileType::from_raw_mode(facts.mode);
+    match kind {
+        FileType::Socket | FileType::CharacterDevice => {
+            return Err(bad(format!("descriptor {at} is a {kind:?}: neither a file, a block device nor a memfd")));
+        }
+        FileType::BlockDevice if !any_filesystem && is_served_by_a_process(facts.device) => {
+            return unsupported("is of a block device that a process serves (ublk)".into()).map_err(|e| {
+                e.advice("the service takes those that the kernel serves alone, unless run with --any-filesystem")
+            });
+        }
+        _ if any_filesystem => return Ok(()),
+        _ => {}
+    }
+    if facts.file_system == OVERLAY && !is_mounted_here(facts.mount) {
+        return unsupported("is of an overlay mounted in another namespace".into()).map_err(|e| {
+            e.advice("what lies below it may be served by a client: run the service with --any-filesystem to take it")
+        });
+    }
+    if !FILE_SYSTEMS.contains(&facts.file_system) {
+        return unsupported(format!("is of a file system of the type {:#x}", facts.file_system)).map_err(|e| {
+            e.advice("the service takes files of those that the kernel serves alone, unless run with --any-filesystem")
+        });
+    }
+    Ok(())
+}
+
+/// Whether a block device is one of `ublk`, which users without privileges may serve.
+fn is_served_by_a_process(device: u64) -> bool {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let link = std::fs::read_link(format!("/sys/dev/block/{major}:{minor}"));
+    let name = link.ok().and_then(|path| path.file_name().map(|name| name.to_string_lossy().starts_with("ublk")));
+    // One that cannot be looked up is not known to be of the kernel.
+    name.unwrap_or(true)
+}
+
+/// Whether a mount is one of this process's namespace.
+fn is_mounted_here(id: u64) -> bool {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     mounts.lines().any(|line| line.split(' ').next().and_then(|first| first.parse().ok()) == Some(id))
 }
 
-/// The length of a file that lies in memory. What is written to it is charged to the service by the kernel, so it must not
-/// grow; and a seal is the only way to be sure of that, for whoever passed a descriptor still has it (and may set `O_APPEND`).
-fn length_in_memory(fd: &OwnedFd) -> Result<Option<u64>> {
+/// Whether a file lies in memory. Pages that are written first by the service would be charged to it for as long as anybody has the
+/// file, whatever becomes of the pipe.
+fn is_in_memory(fd: &OwnedFd) -> Result<bool> {
     let fail = |e: Errno| Error::os("open", e.raw_os_error(), "the file system of a descriptor");
     let system = fstatfs(fd).map_err(fail)?.f_type as u64 & 0xFFFF_FFFF;
     let stat = fstat(fd).map_err(fail)?;
     // Devices have their names in such a file system, and their bytes elsewhere.
     let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-    if !regular || !IN_MEMORY.contains(&system) {
-        return Ok(None);
+    Ok(regular && IN_MEMORY.contains(&system))
+}
+
+/// Bytes of a page of a memfd. (`st_blksize` is not that where the kernel gives large folios to memory files.)
+fn page_of(fd: &OwnedFd) -> Result<usize> {
+    let system = fstatfs(fd).map_err(|e| Error::os("map", e.raw_os_error(), "the pages of a memfd"))?;
+    match system.f_type as u64 & 0xFFFF_FFFF {
+        HUGETLBFS => Ok(usize::try_from(system.f_bsize).unwrap_or(0).max(page_size())),
+        _ => Ok(page_size()),
     }
-    // It fails for what cannot be sealed.
-    let seals = fcntl_get_seals(fd).unwrap_or(SealFlags::empty());
-    if !seals.contains(SealFlags::GROW) {
-        return Err(bad("the file lies in memory (tmpfs) and may grow".into()).advice(
-            "pass a memfd that has its length and is sealed against growing (F_SEAL_GROW), pass memory as memory, or use a \
-             file on a disk",
-        ));
-    }
-    Ok(Some(u64::try_from(stat.st_size).unwrap_or(0)))
 }
 
 /// Stops watching, just before the memory is unmapped; the session may still have the watch, to see what happened.

@@ -15,6 +15,10 @@ fn memory(len: u64, seals: SealFlags) -> OwnedFd {
     let fd = memfd_create("bytes", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     // Refused where a process may not make files so long.
     let _ = ftruncate(&fd, len);
+    if (1..=8 << 20).contains(&len) {
+        // What is passed must be there.
+        let _ = fallocate(&fd, FallocateFlags::empty(), 0, len);
+    }
     fcntl_add_seals(&fd, seals).unwrap();
     fd
 }
@@ -74,6 +78,11 @@ impl Talk<'_> {
             166 => rustix::event::eventfd(1, rustix::event::EventfdFlags::CLOEXEC).ok(),
             167 => rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).ok(),
             168 => opened("/dev/ptmx".as_ref(), OFlags::RDWR | OFlags::NOCTTY),
+            169 => {
+                let fd = memory(LEN, seals);
+                let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                fallocate(&fd, punch, 4096, 4096).ok().map(|()| fd)
+            }
             _ if kind % 2 == 1 => self.file(LEN, None),
             _ => None,
         };

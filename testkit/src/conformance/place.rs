@@ -58,7 +58,7 @@ impl Place {
     /// The bytes, read without a pipe.
     pub(super) fn bytes(&self) -> Result<Vec<u8>> {
         match &self.holder().handle {
-            Handle::Memory(range) | Handle::MappedFile(range, _) => range.to_vec(),
+            Handle::Memory(range) => range.to_vec(),
             Handle::File(file) => {
                 let mut bytes = vec![0; usize::try_from(file.len()?).unwrap_or(0)];
                 descriptor(file.cached_fd())?
@@ -73,7 +73,7 @@ impl Place {
     /// Fills it with these bytes, without a pipe.
     pub(super) fn fill(&self, bytes: &[u8]) -> Result<()> {
         match &self.holder().handle {
-            Handle::Memory(range) | Handle::MappedFile(range, _) => range.write(0, bytes)?,
+            Handle::Memory(range) => range.write(0, bytes)?,
             Handle::File(file) => {
                 // Who gives out bytes of the file hears of it, as of what a pipe writes.
                 let change = file.watchers().begin(0..bytes.len() as u64);

@@ -1,6 +1,7 @@
 //! Operations on the cache lines of leased bytes: load, write back, flush, demote. None changes a byte.
 
 use datapipes_core::memory::RawLease;
+use datapipes_core::memory::guarded::Flush;
 
 use crate::instructions::Instructions;
 
@@ -55,6 +56,15 @@ impl Lines {
     /// The processor must have the instruction.
     unsafe fn unchecked(op: LineOp) -> Lines {
         Lines(op)
+    }
+
+    /// The same as an instruction that a page which is gone ends with an answer; None for a hint, which touches no page.
+    pub fn flush(self) -> Option<Flush> {
+        match self.0 {
+            LineOp::Demote => None,
+            LineOp::WriteBack => Some(Flush::Clwb),
+            LineOp::Flush => Some(Flush::Clflushopt),
+        }
     }
 
     /// Does it to every line that holds a byte of the lease, and waits until it is ordered (`sfence`).

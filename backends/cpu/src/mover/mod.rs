@@ -17,6 +17,8 @@ pub(crate) struct Ends {
     pub(crate) source: MemoryRange,
     pub(crate) target: MemoryRange,
     pub(crate) target_core: Option<usize>,
+    /// What the target keeps without power must be flushed before a transfer returns.
+    pub(crate) target_keeps: bool,
 }
 
 /// A span as this process's memory counts.

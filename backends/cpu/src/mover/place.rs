@@ -4,9 +4,14 @@
 //! source range:      [ . . . . s s s s . . ]          the span is in place where both its ends are the same address:
 //! target range:              [ s s s s ]              then lines are loaded, or handed back; else bytes are copied
 //! ```
+//!
+//! Memory that others have as well, a mapped file above all, may lose pages: it is touched by the core's guarded routines.
+//!
+//! Unsafe code: the addresses that leases give are handed to those routines.
+#![allow(unsafe_code)]
 
 use datapipes_core::backend::Inline;
-use datapipes_core::memory::Access;
+use datapipes_core::memory::{Access, RawLease, copy_pair, guarded};
 use datapipes_core::{Counters, Error, ErrorKind, Result, Span};
 
 use super::tally::Tally;
@@ -46,6 +51,9 @@ impl PlaceMover {
         if from.same_bytes(&to) {
             // Nothing is written, so that others may read the bytes meanwhile.
             let lease = from.raw_lease(Access::Read)?;
+            if from.region().is_shared() {
+                return self.place_guarded(&lease);
+            }
             match self.placement {
                 Placement::Load => kernel::load(&lease),
                 Placement::HandBack(lines) => lines.apply(&lease),
@@ -61,7 +69,47 @@ impl PlaceMover {
             )
             .advice("give the same offset twice: such a transfer moves bytes between caches, not between addresses"));
         }
+        if source.region().is_shared() {
+            return self.copy_guarded(bytes);
+        }
         self.copier.copy((source, source_at), (target, target_at), len)
+    }
+
+    /// Where a page may be gone.
+    fn place_guarded(&self, lease: &RawLease) -> Result<()> {
+        let (start, len) = (lease.address().cast_const(), lease.len());
+        let outcome = match self.placement {
+            // SAFETY: the lease gives the right to read its bytes.
+            Placement::Load => unsafe { guarded::load(start, len) },
+            Placement::HandBack(lines) => match lines.flush() {
+                // SAFETY: the lease keeps the bytes mapped, of which none changes; a value of `Lines` is proof that the processor
+                // has the instruction.
+                Some(flush) => unsafe { guarded::write_back(flush, start, len) },
+                None => {
+                    // A hint: it touches no page.
+                    lines.apply(lease);
+                    Ok(())
+                }
+            },
+            Placement::Leave => Ok(()),
+        };
+        outcome.map_err(|gone| gone.error("transfer", lease.place().0))
+    }
+
+    /// A span that is not in place.
+    fn copy_guarded(&self, Bytes { source, target, len }: Bytes) -> Result<()> {
+        let ends = &self.ends;
+        if ends.target_keeps {
+            let context = format!("{len} bytes from offset {source} to offset {target} would have to be flushed");
+            return Err(Error::new(ErrorKind::Unsupported, "transfer", context)
+                .advice("copy them by a pipe between places that do not overlap"));
+        }
+        let outcome = copy_pair((&ends.source, source), (&ends.target, target), len, |from, to| {
+            // SAFETY: `copy_pair` calls with `len` bytes leased for reading at `from` and for writing at `to`, and refuses
+            // ranges that overlap.
+            unsafe { guarded::copy(from, to, len) }
+        })?;
+        outcome.map_err(|gone| gone.error("transfer", ends.source.region()))
     }
 }
 

@@ -7,6 +7,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use datapipes_core::Result;
+use datapipes_core::memory::guarded::{self, Gone};
 use datapipes_core::memory::{MapOptions, Pages, Region};
 
 /// Buffers of one mover: mapped when first needed, reused, never more than requests are in flight.
@@ -47,24 +48,28 @@ impl Bounce {
         self.region.address().expose_provenance()
     }
 
-    /// Copies `len` bytes at `source` to the start of the buffer.
+    /// Copies `len` bytes at `source`, in `memory`, to the start of the buffer.
+    ///
+    /// # Errors
+    /// Where a page of a mapped file is gone.
     ///
     /// # Safety
     /// `source..source + len` is readable memory, leased to the job of the request.
-    pub(crate) unsafe fn fill(&mut self, source: usize, len: usize) {
+    pub(crate) unsafe fn fill(&mut self, source: usize, len: usize, memory: &Region) -> Result<(), Gone> {
         assert!(len <= self.region.len(), "a bounce of {len} bytes in a buffer of {}", self.region.len());
         // SAFETY: the source is promised by the caller; the target is this buffer, which nobody else refers to, and its
         // length was just checked.
-        unsafe {
-            std::ptr::copy_nonoverlapping(std::ptr::with_exposed_provenance(source), self.region.address(), len);
-        }
+        unsafe { copy(memory, std::ptr::with_exposed_provenance(source), self.region.address(), len) }
     }
 
-    /// Copies `len` bytes from `skip` of the buffer to `target`.
+    /// Copies `len` bytes from `skip` of the buffer to `target`, in `memory`.
+    ///
+    /// # Errors
+    /// Where a page of a mapped file is gone.
     ///
     /// # Safety
     /// `target..target + len` is writable memory, leased to the job of the request.
-    pub(crate) unsafe fn empty(&self, skip: usize, target: usize, len: usize) {
+    pub(crate) unsafe fn empty(&self, skip: usize, target: usize, len: usize, memory: &Region) -> Result<(), Gone> {
         assert!(
             skip.saturating_add(len) <= self.region.len(),
             "{len} bytes at {skip} of a buffer of {}",
@@ -74,7 +79,21 @@ impl Bounce {
         // caller.
         unsafe {
             let source = self.region.address().add(skip);
-            std::ptr::copy_nonoverlapping(source.cast_const(), std::ptr::with_exposed_provenance_mut(target), len);
+            copy(memory, source.cast_const(), std::ptr::with_exposed_provenance_mut(target), len)
         }
     }
+}
+
+/// Copies from or to a region. Memory that others have as well may lose its pages.
+///
+/// # Safety
+/// `len` bytes are readable at `from` and writable at `to`, and nobody else uses them.
+unsafe fn copy(memory: &Region, from: *const u8, to: *mut u8, len: usize) -> Result<(), Gone> {
+    if memory.is_shared() {
+        // SAFETY: what this function demands.
+        return unsafe { guarded::copy(from, to, len) };
+    }
+    // SAFETY: as above.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+    Ok(())
 }

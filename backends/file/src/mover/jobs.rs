@@ -290,7 +290,11 @@ impl Jobs {
             let mut bounce = site.bounces.take()?;
             if site.rules.direction == Direction::Write {
                 // SAFETY: the bytes lie within the job's lease: `rest` does, and `cut.useful` is at most its length.
-                unsafe { bounce.fill(address, cut.useful as usize) };
+                let filled = unsafe { bounce.fill(address, cut.useful as usize, site.memory.region()) };
+                if let Err(gone) = filled {
+                    site.bounces.give_back(bounce);
+                    return Err(self.gone(&rest, gone.error(site.operation(), site.memory.region())));
+                }
             }
             piece.address = bounce.address();
             piece.region_at = None;
@@ -319,12 +323,17 @@ impl Jobs {
         let Piece { slot, at, useful, skip, tries, bounce, lane, .. } = piece;
         self.outstanding -= 1;
         self.job(slot).in_flight -= 1;
-        let moved = u64::try_from(result).unwrap_or(0).saturating_sub(skip).min(useful);
+        let mut moved = u64::try_from(result).unwrap_or(0).saturating_sub(skip).min(useful);
+        let mut gone = None;
         if moved > 0 {
             if let (Some(bounce), Direction::Read) = (&bounce, self.site.rules.direction) {
                 let target = self.job(slot).spot(at).address;
                 // SAFETY: the target lies within the job's lease, as in `cut`; `moved` is at most `useful`.
-                unsafe { bounce.empty(skip as usize, target, moved as usize) };
+                let emptied = unsafe { bounce.empty(skip as usize, target, moved as usize, self.site.memory.region()) };
+                if let Err(e) = emptied {
+                    moved = e.done as u64;
+                    gone = Some(e.error(self.site.operation(), self.site.memory.region()));
+                }
             }
             self.counters.bytes += moved;
             match lane {
@@ -338,12 +347,22 @@ impl Jobs {
         if moved < useful {
             let tries = if moved > 0 { 0 } else { tries.saturating_add(1) };
             let rest = Rest { slot, at, len: useful, tries }.after(moved, tries);
-            match self.stopped(&rest, lane, result, moved) {
+            let outcome = match gone {
+                Some(error) => Err(self.gone(&rest, error)),
+                None => self.stopped(&rest, lane, result, moved),
+            };
+            match outcome {
                 Ok(()) => self.rest(rest, true),
                 Err(e) => self.fail(slot, rest.at, e),
             }
         }
         self.finish_if_quiet(slot);
+    }
+
+    /// The error of a job whose memory lost a page, as the other errors tell it: where in the file, and what was done before.
+    fn gone(&mut self, rest: &Rest, error: Error) -> Error {
+        let file_at = self.job(rest.slot).spot(rest.at).file_at;
+        error.within(self.path()).offset(file_at).bytes_done(rest.at)
     }
 
     /// Whether a request that stopped early is worth another try, or what the job's error is.
@@ -366,6 +385,10 @@ impl Jobs {
                 return Ok(());
             }
             return Err(os(-result).advice("the file system refuses this direct request: use cached access"));
+        }
+        if -result == libc::EFAULT {
+            let advice = "the memory lost a page: see whether somebody truncated a file that it maps, or the file system is full";
+            return Err(os(-result).advice(advice));
         }
         if result < 0 {
             return Err(os(-result));

@@ -42,6 +42,11 @@ impl Slices {
             slices.refused = Some("not asked for".into());
             return slices;
         }
+        if slices.memory.region().maps_file() {
+            // The kernel pins pages; a file that is cut loses them, and what is read into them would be in no file.
+            slices.refused = Some("pages of a mapped file may be taken from it".into());
+            return slices;
+        }
         // The caller gives a power of two, so that neither division is by zero.
         slices.first = slices.memory.at().checked_div(slice_bytes).unwrap_or(0);
         let count = slices.end().div_ceil(slice_bytes).saturating_sub(slices.first);

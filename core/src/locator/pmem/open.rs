@@ -11,9 +11,10 @@ use rustix::io::Errno;
 use super::PmemOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::locator::space::{self, Refused};
-use crate::locator::watch::Watchers;
-use crate::locator::{extend, folder_of, watch};
-use crate::memory::{MemoryRange, Region, Sharing, WriteBack};
+use crate::locator::{extend, folder_of};
+use crate::memory::guarded::Flush;
+use crate::memory::{MappedFile, MemoryRange, Region, Sharing};
+use crate::watch::{self, Watchers};
 
 /// The alignment of mappings of a DAX device that does not tell its own.
 const DEVICE_ALIGN: u64 = 2 << 20;
@@ -29,7 +30,7 @@ pub(super) struct Mapped {
 
 /// Maps what is at a path.
 pub(super) fn map(path: &Path, options: PmemOptions) -> Result<Mapped> {
-    if !options.emulated && WriteBack::of_this_processor().is_none() {
+    if !options.emulated && Flush::of_this_processor().is_none() {
         let context =
             format!("{}: no instruction to flush with is known for {}", path.display(), std::env::consts::ARCH);
         return Err(Error::new(ErrorKind::Unavailable, "open", context).advice(AS_EMULATED));
@@ -43,8 +44,9 @@ pub(super) fn map(path: &Path, options: PmemOptions) -> Result<Mapped> {
     let sharing = if options.emulated { Sharing::Written } else { Sharing::Synchronous };
     let bytes = usize::try_from(len).ok().filter(|len| *len <= isize::MAX as usize);
     let bytes = bytes.ok_or_else(|| file.bad(format!("has {len} bytes, more than this process can address")))?;
-    let region = Region::map_file(file.fd.as_fd(), bytes, sharing).map_err(|e| file.refused(e, sharing, len))?;
     let watchers = watch::of((file.stat.st_dev, file.stat.st_ino));
+    let of = MappedFile { path: path.to_path_buf(), watchers: watchers.clone(), sharing };
+    let region = Region::map_file(file.fd.as_fd(), bytes, of).map_err(|e| file.refused(e, sharing, len))?;
     let is_file = FileType::from_raw_mode(file.stat.st_mode) == FileType::RegularFile;
     Ok(Mapped { range: region.range(0, bytes)?, watchers, file: is_file.then_some(file.fd) })
 }

@@ -93,13 +93,13 @@ fn ends<'a>(
     }
 }
 
-/// What is open belongs to the process that opened it. (Memory is copied for a child, who may use it.)
+/// What is open belongs to the process that opened it. (Memory that maps no file is copied for a child, who may use it.)
 fn check_process(source: &Endpoint, target: &Endpoint) -> Result<()> {
     [source, target].into_iter().try_for_each(|end| match &end.handle {
         Handle::File(file) => file.watchers().check_process("connect"),
-        Handle::MappedFile(_, watchers) => watchers.check_process("connect"),
+        Handle::Memory(range) => range.file().map_or(Ok(()), |file| file.watchers.check_process("connect")),
         Handle::Staging(staging) => staging.check_process("connect"),
-        Handle::Memory(_) | Handle::Reader(_) | Handle::Other(_) => Ok(()),
+        Handle::Reader(_) | Handle::Other(_) => Ok(()),
     })
 }
 
@@ -107,7 +107,7 @@ fn check_process(source: &Endpoint, target: &Endpoint) -> Result<()> {
 pub(crate) fn route(planner: &Planner<'_>, source: &Endpoint, target: &Endpoint) -> Result<Route> {
     check_process(source, target)?;
     let Some((staging, side)) = staging_of(source, target) else {
-        return Ok(planner.plan(source, target, &[])?.route);
+        return Ok(planner.plan(&source.of_what_it_maps(), &target.of_what_it_maps(), &[])?.route);
     };
     let by_place = staging.ends().map(|(_, place)| {
         let (source, target) = ends(side, place, source, target);
@@ -121,7 +121,7 @@ pub(crate) fn route(planner: &Planner<'_>, source: &Endpoint, target: &Endpoint)
 pub(crate) fn connect(planner: &Planner<'_>, source: &Endpoint, target: &Endpoint) -> Result<Pipe> {
     check_process(source, target)?;
     let Some((staging, side)) = staging_of(source, target) else {
-        return Pipe::connect(planner, source, target);
+        return Pipe::connect(planner, &source.of_what_it_maps(), &target.of_what_it_maps());
     };
     let by_place = staging.ends().map(|(_, place)| {
         let (source, target) = ends(side, place, source, target);
@@ -283,9 +283,8 @@ impl Staged {
 
     /// A part did not arrive: it goes to another place, or the transfer has failed.
     fn failed(&self, moving: &mut Moving, part: &Part, error: Error) {
-        // Only of memory is it certain that the error is not its own.
         let of_place = error.kind() == ErrorKind::NoSpace && self.side == Side::Target
-            || error.kind() == ErrorKind::Device && self.memory.is_some();
+            || error.kind() == ErrorKind::Device && self.is_certainly_of_place(&error);
         let mut refused = None;
         if of_place && self.side == Side::Target && moving.tries > 0 {
             moving.tries = moving.tries.saturating_sub(1);
@@ -301,6 +300,17 @@ impl Staged {
         let at = self.within(moving, part).saturating_add(done);
         if moving.failure.as_ref().is_none_or(|f| at < f.0) {
             moving.failure = Some((at, self.told(part, &error, refused)));
+        }
+    }
+
+    /// Whether an error of a device is the place's. Only of memory at the other end is it certain that the error is not its own, and
+    /// of memory that maps a file only where the kernel says so: it may have lost a page.
+    fn is_certainly_of_place(&self, error: &Error) -> bool {
+        let Some(memory) = &self.memory else { return false };
+        match error.raw_os_error() {
+            Some(libc::EFAULT | libc::EHWPOISON) => false,
+            Some(_) => true,
+            None => !memory.region().maps_file(),
         }
     }
 

@@ -53,7 +53,7 @@ pub(crate) struct Flags {
     /// Bytes/s that a client's pipes may be promised [default: what the devices have]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     promised: Option<u64>,
-    /// Milliseconds that a client may take to say hello, and to read a status
+    /// Milliseconds that a client may take to say hello, to read a status, and that files which it passes may take to be looked at
     #[arg(long, value_name = "MS")]
     hello_ms: Option<u64>,
     /// Requests of a client in a second; who asks for more waits

@@ -9,6 +9,9 @@
 //!
 //! Memory and files of a pipe are let go here, not by the coordinator: unmapping and closing can take long.
 
+mod incoming;
+mod status;
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -18,23 +21,25 @@ use datapipes::descriptor::{GivenPipe, passing};
 use datapipes::{Connect, ConnectFd, Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::SendFlags;
+
+use incoming::parse;
 
 use super::account::{Over, SessionFacts, reached};
-use super::farewell::part;
+use super::intake::Taker;
 use super::log::tame;
 use super::numbers::{self, bad};
 use super::pace::Pace;
 use super::places::{Opener, Passed, Place, Role};
 use super::{Shared, stops};
-use crate::packet::{self, Packet};
-use crate::protocol::{Answer, Ask, MOST_DESCRIPTORS, REQUEST_BYTES, Request, STATUS_PIECE, VERSION};
-use crate::status::{ClientStatus, Status};
+use crate::packet::{self, Glance};
+use crate::protocol::{Answer, Ask, REQUEST_BYTES, Request, VERSION};
 
 /// Descriptors of a pipe beside those passed: its socket and at most two rings.
 const PIPE_DESCRIPTORS: usize = 3;
 /// Transfers of a pipe whose client does not say: as in the runtime.
 const DEPTH: usize = 64;
+const HELLO_FIRST: &str = "the first request must be a hello, without descriptors";
 /// Refusals of a client that are logged one by one.
 const COMPLAINTS: u32 = 16;
 
@@ -45,6 +50,8 @@ pub(super) struct Session {
     /// Rung when a pipe has ended, or memory failed.
     bell: Arc<OwnedFd>,
     slots: Vec<Slot>,
+    /// Processes that took in what this client passed, and may not have ended.
+    takers: Vec<Taker>,
     refused: u32,
     pace: Pace,
 }
@@ -80,13 +87,15 @@ fn timespec(time: Duration) -> Timespec {
 enum Due {
     Packet,
     Bell,
+    /// A process that took descriptors in has ended.
+    Taker,
     Nothing,
 }
 
 impl Session {
     pub(super) fn new(shared: Arc<Shared>, socket: OwnedFd, facts: Arc<SessionFacts>, bell: OwnedFd) -> Session {
         let pace = Pace::new(shared.config.limits.requests_per_s, Instant::now());
-        Session { shared, socket, facts, bell: Arc::new(bell), slots: Vec::new(), refused: 0, pace }
+        Session { shared, socket, facts, bell: Arc::new(bell), slots: Vec::new(), takers: Vec::new(), refused: 0, pace }
     }
 
     /// Serves the client until it is gone and nothing of it is left.
@@ -106,8 +115,9 @@ impl Session {
             End::Quiet => self.log(format_args!("left, with {} pipes", self.slots.len())),
         }
         // Before the pipes are waited for: the client sees at once that it is over.
-        part(&self.socket);
+        self.part();
         self.let_go();
+        self.wait_for_takers();
     }
 
     fn log(&self, what: std::fmt::Arguments<'_>) {
@@ -153,11 +163,12 @@ impl Session {
     /// Sleeps until something is due, or a time comes.
     fn wait(&self, until: Option<Instant>) -> Result<Due, End> {
         loop {
-            let mut fds = [
+            let mut fds = vec![
                 PollFd::new(&self.socket, PollFlags::IN),
                 PollFd::new(&*self.bell, PollFlags::IN),
                 PollFd::new(&self.shared.ending, PollFlags::IN),
             ];
+            fds.extend(self.takers.iter().map(|taker| PollFd::new(taker, PollFlags::IN)));
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             let timeout = left.map(timespec);
             match poll(&mut fds, timeout.as_ref()) {
@@ -167,10 +178,11 @@ impl Session {
                 Err(e) => return Err(End::Cut(Error::os("serve", e.raw_os_error(), "poll"))),
             }
             let due = |at: usize| !fds[at].revents().is_empty();
-            return match (due(2), due(1)) {
-                (true, _) => Err(End::Stops),
-                (_, true) => Ok(Due::Bell),
-                _ => Ok(Due::Packet),
+            return match (due(2), due(1), due(0)) {
+                (true, ..) => Err(End::Stops),
+                (_, true, _) => Ok(Due::Bell),
+                (.., true) => Ok(Due::Packet),
+                _ => Ok(Due::Taker),
             };
         }
     }
@@ -194,16 +206,6 @@ impl Session {
                 (false, _) => return Err(End::Stops),
                 (true, false) => return Err(End::Quiet),
             }
-        }
-    }
-
-    fn receive(&self, buffer: &mut [u8]) -> Result<Option<Packet>, End> {
-        match packet::receive(self.socket.as_fd(), buffer, RecvFlags::DONTWAIT) {
-            Ok(packet) if packet.bytes == 0 => Err(End::Quiet),
-            Ok(packet) => Ok(Some(packet)),
-            Err(Errno::AGAIN) => Ok(None),
-            Err(Errno::CONNRESET) => Err(End::Quiet),
-            Err(e) => Err(End::Cut(Error::os("serve", e.raw_os_error(), "receiving a request"))),
         }
     }
 
@@ -239,10 +241,14 @@ impl Session {
             if let Due::Nothing = self.wait(Some(until))? {
                 return Err(cut(ErrorKind::Unavailable, format!("it said nothing for {ms} ms")));
             }
+            let Some(Glance { has_fds, .. }) = self.look()? else { continue };
+            if has_fds {
+                // It stays where it is: reading it would close what comes with it.
+                return Err(End::Cut(bad(HELLO_FIRST)));
+            }
             let Some(packet) = self.receive(&mut buffer)? else { continue };
-            let fds = packet.fds.len();
-            let error = match parse(&buffer, packet) {
-                Ok((Request::Hello { version: VERSION, name }, _)) if fds == 0 => {
+            let error = match parse(&buffer, &packet) {
+                Ok(Request::Hello { version: VERSION, name }) => {
                     // From here on this thread alone reads what comes.
                     passing::let_pass(&self.socket, true);
                     let name = tame(&name).chars().take(64).collect();
@@ -250,11 +256,11 @@ impl Session {
                     let limits = self.shared.config.limits.clone();
                     return self.answer(&Answer::Hello { version: VERSION, limits }, None);
                 }
-                Ok((Request::Hello { version, .. }, _)) if fds == 0 => {
+                Ok(Request::Hello { version, .. }) => {
                     let context = format!("version {version} of the protocol; this is version {VERSION}");
                     Error::new(ErrorKind::Unsupported, "connect", context)
                 }
-                Ok(_) => bad("the first request must be a hello, without descriptors"),
+                Ok(_) => bad(HELLO_FIRST),
                 Err(e) => e,
             };
             // What it says is not what is expected here: there is no sense in going on.
@@ -272,7 +278,12 @@ impl Session {
     }
 
     fn serve_one(&mut self, buffer: &mut [u8]) -> Result<(), End> {
-        if let Due::Bell = self.wait(None)? {
+        let due = self.wait(None)?;
+        if let Due::Taker = due {
+            self.takers.retain(|taker| !taker.is_over());
+            return Ok(());
+        }
+        if let Due::Bell = due {
             self.quiet_bell();
             let mut memories = self.slots.iter().flat_map(|slot| &slot.places).filter_map(Place::memory);
             if memories.any(|memory| memory.failed()) {
@@ -281,51 +292,28 @@ impl Session {
             self.forget_ended();
             return Ok(());
         }
-        let Some(packet) = self.receive(buffer)? else { return Ok(()) };
+        let Some(glance) = self.look()? else { return Ok(()) };
         self.rest()?;
-        let refusal = match parse(buffer, packet) {
+        let request = match glance.has_fds {
+            true => self.take_in(buffer)?,
+            false => match self.receive(buffer)? {
+                Some(packet) => parse(buffer, &packet).map(|request| (request, Vec::new())),
+                None => return Ok(()),
+            },
+        };
+        let refusal = match request {
             Ok((Request::Connect(ask), fds)) => match self.connect(&ask, fds) {
                 Ok((fd, route)) => return self.answer(&Answer::pipe(route), Some(&fd)),
                 Err(e) => e,
             },
-            Ok((Request::Status, fds)) if fds.is_empty() => match self.status() {
+            Ok((Request::Status, _)) => match self.status() {
                 Ok(text) => return self.tell(&text),
                 Err(e) => e,
             },
-            Ok((Request::Status, _)) => bad("a status needs no descriptors"),
             Ok((Request::Hello { .. }, _)) => bad("a hello was said already"),
             Err(e) => e,
         };
         self.refuse(&refusal)
-    }
-
-    /// Answers by a status, piece by piece as the client reads.
-    fn tell(&self, text: &[u8]) -> Result<(), End> {
-        self.answer(&Answer::Status { len: text.len() as u64 }, None)?;
-        let until = Instant::now() + Duration::from_millis(self.shared.config.limits.hello_ms);
-        for piece in text.chunks(STATUS_PIECE) {
-            loop {
-                match packet::send(self.socket.as_fd(), piece, &[], SendFlags::DONTWAIT) {
-                    Ok(()) => break,
-                    Err(Errno::AGAIN | Errno::NOBUFS) => self.await_room(until)?,
-                    Err(Errno::PIPE | Errno::CONNRESET) => return Err(End::Quiet),
-                    Err(e) => return Err(End::Cut(Error::os("serve", e.raw_os_error(), "sending a status"))),
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn await_room(&self, until: Instant) -> Result<(), End> {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(cut(ErrorKind::InvalidInput, "it does not read its answers"));
-        }
-        let timeout = timespec(left);
-        let mut fds = [PollFd::new(&self.shared.ending, PollFlags::IN), PollFd::new(&self.socket, PollFlags::OUT)];
-        // An interrupted wait is a short one.
-        let _ = poll(&mut fds, Some(&timeout));
-        if fds[0].revents().is_empty() { Ok(()) } else { Err(End::Stops) }
     }
 
     fn connect(&mut self, ask: &Ask, fds: Vec<OwnedFd>) -> Result<(OwnedFd, String)> {
@@ -360,7 +348,6 @@ impl Session {
             ledger: &self.shared.ledger,
             facts: &self.facts,
             bell: &self.bell,
-            any_filesystem: self.shared.config.any_filesystem,
         };
         let places = [opener.open(&ask.source, Role::Source)?, opener.open(&ask.target, Role::Target)?];
         passed.all_used()?;
@@ -383,73 +370,4 @@ impl Session {
         self.facts.pipes.store(self.slots.len() as u64, Ordering::Relaxed);
         Ok((fd, route))
     }
-
-    /// What the service does.
-    fn status(&self) -> Result<Vec<u8>> {
-        let shared = &self.shared;
-        let report = shared.with_runtime(|runtime| Ok(runtime.report()))?;
-        let broken = |e: serde_json::Error| Error::new(ErrorKind::System, "report", e.to_string());
-        let me = self.facts.peer.uid;
-        let sees_all = me == 0 || me == rustix::process::getuid().as_raw();
-        let sessions: Vec<_> = shared.sessions().values().cloned().collect();
-        let seen = sessions.iter().filter(|other| sees_all || other.peer.uid == me);
-        let mut runtime = serde_json::to_value(&report).map_err(broken)?;
-        if !sees_all {
-            without_flows(&mut runtime);
-        }
-        let status = Status {
-            pid: std::process::id(),
-            up_s: shared.began.elapsed().as_secs(),
-            descriptors: own_descriptors(),
-            mapped_bytes: shared.ledger.mapped(),
-            turned_away: shared.turned_away.load(Ordering::Relaxed),
-            connected: sessions.len() as u64,
-            clients: seen.map(|facts| client_status(facts)).collect(),
-            limits: shared.config.limits.clone(),
-            runtime,
-        };
-        serde_json::to_vec(&status).map_err(broken)
-    }
-}
-
-/// What each pipe of others asks for and does is nobody's business.
-fn without_flows(value: &mut serde_json::Value) {
-    match value {
-        serde_json::Value::Object(fields) => {
-            fields.iter_mut().for_each(|(name, value)| match name.as_str() {
-                "flows" => *value = serde_json::Value::Array(Vec::new()),
-                _ => without_flows(value),
-            });
-        }
-        serde_json::Value::Array(values) => values.iter_mut().for_each(without_flows),
-        _ => {}
-    }
-}
-
-fn client_status(facts: &SessionFacts) -> ClientStatus {
-    ClientStatus {
-        number: facts.number,
-        name: facts.name.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-        uid: facts.peer.uid,
-        pid: facts.peer.pid,
-        pipes: facts.pipes.load(Ordering::Relaxed),
-        mapped_bytes: facts.mapped.load(Ordering::Relaxed),
-    }
-}
-
-/// The request of a packet, with its descriptors; those of a packet that is refused are closed here.
-fn parse(buffer: &[u8], packet: Packet) -> Result<(Request, Vec<OwnedFd>)> {
-    if packet.fds_cut {
-        return Err(bad(&format!("more than {MOST_DESCRIPTORS} descriptors, or more than the service can have now")));
-    }
-    if packet.cut {
-        return Err(bad(&format!("more than {REQUEST_BYTES} bytes")));
-    }
-    let request = serde_json::from_slice(&buffer[..packet.bytes]).map_err(|e| bad(&format!("no request: {e}")))?;
-    Ok((request, packet.fds))
-}
-
-/// Descriptors that this process has open, but for the one that looks.
-fn own_descriptors() -> u64 {
-    std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count().saturating_sub(1) as u64)
 }

@@ -5,9 +5,8 @@
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use datapipes_core::{Error, Result};
-
 use super::routines;
+use crate::error::{Error, Result};
 
 /// The action before ours; null while ours is not installed. Leaked, because a handler may read it at any time.
 static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());

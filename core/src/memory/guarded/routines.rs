@@ -51,23 +51,24 @@ struct Entry {
     fixup: usize,
 }
 
-const ROUTINES: usize = 7;
+const ROUTINES: usize = 8;
 
 unsafe extern "sysv64" {
-    pub(super) fn datapipes_dax_copy(to: *mut u8, from: *const u8, len: usize) -> Answer;
-    pub(super) fn datapipes_dax_stream_sse2(to: *mut u8, from: *const u8, len: usize) -> Answer;
-    pub(super) fn datapipes_dax_stream_avx2(to: *mut u8, from: *const u8, len: usize) -> Answer;
-    pub(super) fn datapipes_dax_stream_avx512(to: *mut u8, from: *const u8, len: usize) -> Answer;
-    pub(super) fn datapipes_dax_clwb(first: *mut u8, len: usize) -> Answer;
-    pub(super) fn datapipes_dax_clflushopt(first: *mut u8, len: usize) -> Answer;
-    pub(super) fn datapipes_dax_clflush(first: *mut u8, len: usize) -> Answer;
-    static datapipes_dax_routines: [Entry; ROUTINES];
+    pub(super) fn datapipes_guarded_copy(to: *mut u8, from: *const u8, len: usize) -> Answer;
+    pub(super) fn datapipes_guarded_stream_sse2(to: *mut u8, from: *const u8, len: usize) -> Answer;
+    pub(super) fn datapipes_guarded_stream_avx2(to: *mut u8, from: *const u8, len: usize) -> Answer;
+    pub(super) fn datapipes_guarded_stream_avx512(to: *mut u8, from: *const u8, len: usize) -> Answer;
+    pub(super) fn datapipes_guarded_clwb(first: *mut u8, len: usize) -> Answer;
+    pub(super) fn datapipes_guarded_clflushopt(first: *mut u8, len: usize) -> Answer;
+    pub(super) fn datapipes_guarded_clflush(first: *mut u8, len: usize) -> Answer;
+    pub(super) fn datapipes_guarded_load(first: *mut u8, len: usize) -> Answer;
+    static datapipes_guarded_routines: [Entry; ROUTINES];
 }
 
 /// Where to go on after a fault at `instruction`; None where it is none of ours. Called by the handler: reads constants.
 pub(super) fn fixup(instruction: usize) -> Option<usize> {
     // SAFETY: the table is constant data that the assembly below defines with as many entries.
-    let table = unsafe { &datapipes_dax_routines };
+    let table = unsafe { &datapipes_guarded_routines };
     table.iter().find(|entry| (entry.start..entry.end).contains(&instruction)).map(|entry| entry.fixup)
 }
 
@@ -77,7 +78,7 @@ macro_rules! routine {
         concat!(
             ".balign 64\n.globl ", $name, "\n.hidden ", $name, "\n", $name, ":\n",
             $($line, "\n",)*
-            ".pushsection .data.rel.ro.datapipes_dax_routines,\"aw\",@progbits\n.quad 2b, 3b, 4b\n.popsection"
+            ".pushsection .data.rel.ro.datapipes_guarded_routines,\"aw\",@progbits\n.quad 2b, 3b, 4b\n.popsection"
         )
     };
 }
@@ -136,18 +137,38 @@ macro_rules! write_back {
     };
 }
 
+/// Reads a byte of each line; the length comes in rsi and goes to rdx. A line is read, not only prefetched, for a prefetch may
+/// be dropped; those of the next page are prefetched, because the processor stops at the border of a page.
+macro_rules! load {
+    ($name:literal) => {
+        routine!(
+            $name,
+            "mov rdx, rsi",
+            "2: test rdx, rdx",
+            "jz 3f",
+            "prefetcht0 [rdi + 1024]",
+            "mov al, [rdi]",
+            "add rdi, 64",
+            "sub rdx, 64",
+            "jmp 2b",
+            "3: xor eax, eax",
+            "4: ret",
+        )
+    };
+}
+
 // One block of assembly, so that the entries of the table are adjacent and follow its label.
 std::arch::global_asm!(
-    ".pushsection .data.rel.ro.datapipes_dax_routines,\"aw\",@progbits",
+    ".pushsection .data.rel.ro.datapipes_guarded_routines,\"aw\",@progbits",
     ".balign 8",
-    ".globl datapipes_dax_routines",
-    ".hidden datapipes_dax_routines",
-    "datapipes_dax_routines:",
+    ".globl datapipes_guarded_routines",
+    ".hidden datapipes_guarded_routines",
+    "datapipes_guarded_routines:",
     ".popsection",
-    ".pushsection .text.datapipes_dax,\"ax\",@progbits",
+    ".pushsection .text.datapipes_guarded,\"ax\",@progbits",
     // Ordinary loads and stores: the microcoded copy, whose registers say after a fault how far it came.
     routine!(
-        "datapipes_dax_copy",
+        "datapipes_guarded_copy",
         "mov rcx, rdx",
         "2: rep movsb",
         "3: xor eax, eax",
@@ -156,20 +177,21 @@ std::arch::global_asm!(
         "4: mov rdx, rcx",
         "ret",
     ),
-    stream!("datapipes_dax_stream_sse2", "movups", "movntps", "nop",
+    stream!("datapipes_guarded_stream_sse2", "movups", "movntps", "nop",
         block: [("xmm0", "0"), ("xmm1", "16"), ("xmm2", "32"), ("xmm3", "48"),
                 ("xmm4", "64"), ("xmm5", "80"), ("xmm6", "96"), ("xmm7", "112"),
                 ("xmm8", "128"), ("xmm9", "144"), ("xmm10", "160"), ("xmm11", "176"),
                 ("xmm12", "192"), ("xmm13", "208"), ("xmm14", "224"), ("xmm15", "240")],
         line: [("xmm0", "0"), ("xmm1", "16"), ("xmm2", "32"), ("xmm3", "48")]),
-    stream!("datapipes_dax_stream_avx2", "vmovdqu", "vmovntdq", "vzeroupper",
+    stream!("datapipes_guarded_stream_avx2", "vmovdqu", "vmovntdq", "vzeroupper",
         block: [("ymm0", "0"), ("ymm1", "32"), ("ymm2", "64"), ("ymm3", "96"),
                 ("ymm4", "128"), ("ymm5", "160"), ("ymm6", "192"), ("ymm7", "224")],
         line: [("ymm0", "0"), ("ymm1", "32")]),
-    stream!("datapipes_dax_stream_avx512", "vmovdqu64", "vmovntdq", "vzeroupper",
+    stream!("datapipes_guarded_stream_avx512", "vmovdqu64", "vmovntdq", "vzeroupper",
         block: [("zmm0", "0"), ("zmm1", "64"), ("zmm2", "128"), ("zmm3", "192")], line: [("zmm0", "0")]),
-    write_back!("datapipes_dax_clwb", "clwb"),
-    write_back!("datapipes_dax_clflushopt", "clflushopt"),
-    write_back!("datapipes_dax_clflush", "clflush"),
+    write_back!("datapipes_guarded_clwb", "clwb"),
+    write_back!("datapipes_guarded_clflushopt", "clflushopt"),
+    write_back!("datapipes_guarded_clflush", "clflush"),
+    load!("datapipes_guarded_load"),
     ".popsection",
 );

@@ -1,28 +1,27 @@
 //! Who must know when a file's bytes change: caches in front of it.
 //!
-//! Every [`Ssd`](super::Ssd) and [`Pmem`](super::Pmem) of one file, however often it was opened, shares one [`Watchers`]. Pipes
-//! tell it before they write and after; so does what changes a file's length or punches holes, and what persists bytes that were
-//! stored through a lease. What other processes do, and stores through memory that maps the file before they are persisted, nobody
-//! tells.
+//! All places of one file, however often it was opened, share one [`Watchers`], and so does the memory that maps it. Pipes
+//! tell it before they write and after; so does what changes a file's length or punches holes, and what writes to memory that
+//! maps the file: a copy into it, a lease for writing while it lives. What other processes do nobody tells.
 //!
 //! A watch is code of somebody else. The panic of one is caught and counted: the other watches hear what they must hear, and the
 //! change goes on.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::Ssd;
 use crate::error::Result;
 use crate::guard::{self, Foreign, Keeper};
 use crate::process::{Owner, PerProcess};
 
 /// Wants to know of changes of a file.
 ///
-/// Both calls are made by whoever changes the file, on its thread; several at once where several change it. They are to be short.
+/// Both calls are made by whoever changes the file, on its thread; several at once where several change it. They are to be short,
+/// and not to wait: the change is held up meanwhile, and everybody whose transfers end by the same queue.
 /// A panic is caught and counted ([`guard::panics`](crate::guard::panics)).
 pub trait Watch: Send + Sync {
     /// Bytes of the range are about to change. Until [`changed`](Self::changed) with the same range, reads may return the
@@ -157,18 +156,27 @@ impl Watchers {
 
     /// Runs what changes a range. The change is over when it returns, and when it panics.
     pub(crate) fn around<R>(&self, range: Range<u64>, change: impl FnOnce() -> R) -> R {
-        let _change = Change { watchers: self, number: self.begin(range) };
+        let _change = Change::begin(self, range);
         change()
     }
 }
 
 /// A change that is over when this is dropped.
-struct Change<'a> {
-    watchers: &'a Watchers,
+#[derive(Debug)]
+pub(crate) struct Change<W: Deref<Target = Watchers>> {
+    watchers: W,
     number: u64,
 }
 
-impl Drop for Change<'_> {
+impl<W: Deref<Target = Watchers>> Change<W> {
+    /// Tells that a range is about to change.
+    pub(crate) fn begin(watchers: W, range: Range<u64>) -> Change<W> {
+        let number = watchers.begin(range);
+        Change { watchers, number }
+    }
+}
+
+impl<W: Deref<Target = Watchers>> Drop for Change<W> {
     fn drop(&mut self) {
         self.watchers.end(self.number);
     }
@@ -200,7 +208,7 @@ type Identity = (u64, u64);
 static FILES: PerProcess<Mutex<BTreeMap<Identity, Weak<Watchers>>>> = PerProcess::new();
 
 /// The watchers of the file with this device and inode.
-pub(super) fn of(identity: Identity) -> Arc<Watchers> {
+pub(crate) fn of(identity: Identity) -> Arc<Watchers> {
     let mut files = FILES.get(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(watchers) = files.get(&identity).and_then(Weak::upgrade) {
         return watchers;
@@ -209,13 +217,6 @@ pub(super) fn of(identity: Identity) -> Arc<Watchers> {
     let watchers = Arc::new(Watchers::default());
     files.insert(identity, Arc::downgrade(&watchers));
     watchers
-}
-
-impl Ssd {
-    /// The watches of this file, shared by all places of this process that opened it.
-    pub fn watchers(&self) -> &Arc<Watchers> {
-        self.file().watchers()
-    }
 }
 
 #[cfg(test)]
@@ -371,23 +372,5 @@ mod tests {
         });
         ended.recv_timeout(std::time::Duration::from_secs(60)).expect("it waits for itself");
         assert!(format!("{watchers:?}").starts_with("Watchers(1, 0 "), "{watchers:?}");
-    }
-
-    #[test]
-    fn two_places_of_one_file_share_their_watches() {
-        let dir = std::env::temp_dir().join(format!("datapipes-watch-{}", std::process::id()));
-        let a = Ssd::create(&dir).unwrap();
-        let b = Ssd::open(&dir).unwrap();
-        let heard = Arc::new(Heard::default());
-        let watch: Arc<dyn Watch> = heard.clone();
-        b.watchers().add(&watch);
-        a.set_len(100).unwrap();
-        a.set_len(40).unwrap();
-        a.punch(0, 10).unwrap();
-        let c = Ssd::create(&dir).unwrap();
-        std::fs::remove_file(&dir).unwrap();
-        assert!(Arc::ptr_eq(a.watchers(), c.watchers()));
-        let begun: Vec<_> = heard.0.lock().unwrap().iter().filter(|(begins, _)| *begins).map(|h| h.1.clone()).collect();
-        assert_eq!(begun, [0..u64::MAX, 40..u64::MAX, 0..10, 0..u64::MAX]);
     }
 }

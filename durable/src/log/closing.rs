@@ -1,0 +1,164 @@
+//! What a log that was closed says of its end, beside its segments.
+//!
+//! ```text
+//! open    [note is there?]  the log must be what it says, or it is corrupt     note removed, durably; then the mark of the epoch
+//! close   sync, closing mark                                                   note written, synced, named
+//! ```
+//! So the note is there exactly while the log is closed. Without one (a crash, or an older program) the end is found by the
+//! frames alone: what was acknowledged last and is gone from the very end cannot be told from what never was. An older
+//! program leaves a note in place and goes on behind it; its frames have a later epoch, by which the note is known to be old.
+
+use crc32fast::Hasher;
+use datapipes_core::{Error, ErrorKind, Result};
+
+use super::scan::Tail;
+use super::segment::{Header, Segment};
+use super::storage::Storage;
+
+const MAGIC: [u8; 8] = *b"DPLOGEND";
+const VERSION: u32 = 1;
+/// Bytes of a note.
+const LEN: usize = 68;
+
+/// Where a closed log begins and ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Closing {
+    pub(crate) log_id: [u8; 16],
+    /// The numbers of its first and last segments.
+    pub(crate) first: u64,
+    pub(crate) last: u64,
+    /// Behind its closing mark.
+    pub(crate) tail: Tail,
+}
+
+impl Closing {
+    /// Of a log with these segments.
+    pub(crate) fn of(segments: &[Segment], tail: Tail) -> Option<Closing> {
+        let (first, last) = (&segments.first()?.header, &segments.last()?.header);
+        Some(Closing { log_id: first.log_id, first: first.number, last: last.number, tail })
+    }
+
+    pub(crate) fn encode(&self) -> [u8; LEN] {
+        let mut bytes = [0; LEN];
+        let fields: [&[u8]; 9] = [
+            &MAGIC,
+            &[0; 4],
+            &VERSION.to_le_bytes(),
+            &self.log_id,
+            &self.first.to_le_bytes(),
+            &self.last.to_le_bytes(),
+            &self.tail.position.to_le_bytes(),
+            &self.tail.number.to_le_bytes(),
+            &self.tail.epoch.to_le_bytes(),
+        ];
+        let mut at = 0;
+        for field in fields {
+            bytes[at..at + field.len()].copy_from_slice(field);
+            at += field.len();
+        }
+        let crc = checksum(&bytes);
+        bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Closing> {
+        let bytes = bytes.first_chunk::<LEN>().filter(|_| bytes.len() == LEN)?;
+        let long = |at: usize| bytes[at..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
+        let word = |at: usize| bytes[at..].first_chunk().map_or(0, |b| u32::from_le_bytes(*b));
+        if bytes[..8] != MAGIC || word(8) != checksum(bytes) || word(12) != VERSION {
+            return None;
+        }
+        let log_id = *bytes[16..].first_chunk()?;
+        let tail = Tail { position: long(48), number: long(56), epoch: word(64) };
+        Some(Closing { log_id, first: long(32), last: long(40), tail })
+    }
+
+    /// What the storage keeps of the last closing; None where the log was not closed.
+    ///
+    /// # Errors
+    /// `Corrupt` for a note that does not check.
+    pub(crate) fn read(storage: &dyn Storage) -> Result<Option<Closing>> {
+        let Some(bytes) = storage.note()? else { return Ok(None) };
+        Closing::decode(&bytes).map(Some).ok_or_else(|| {
+            corrupt(storage, "what it says of its end is damaged").advice(
+                "remove that file, and the log opens as after a crash: its last records are not vouched for then",
+            )
+        })
+    }
+
+    /// Whether these are the segments that were there.
+    ///
+    /// # Errors
+    /// `Corrupt` where some are missing or others are there.
+    pub(crate) fn check_segments(&self, storage: &dyn Storage, segments: &[Segment]) -> Result<()> {
+        let header = |segment: Option<&Segment>| segment.map(|segment| segment.header);
+        let (first, last) = (header(segments.first()), header(segments.last()));
+        // Whoever went on behind the note made no segment that is older, and released some perhaps.
+        if last.is_some_and(|Header { epoch, .. }| epoch > self.tail.epoch) {
+            return Ok(());
+        }
+        let Some((first, last)) = first.zip(last) else {
+            let why = format!("it was closed with segments {} to {}, and none is there", self.first, self.last);
+            return Err(corrupt(storage, &why));
+        };
+        if first.log_id != self.log_id {
+            return Err(corrupt(storage, "what it says of its end is of another log"));
+        }
+        if (first.number, last.number) != (self.first, self.last) {
+            let why = format!(
+                "it was closed with segments {} to {}, and {} to {} are there",
+                self.first, self.last, first.number, last.number
+            );
+            return Err(corrupt(storage, &why));
+        }
+        Ok(())
+    }
+
+    /// Whether a log whose frames end here has all that it had.
+    ///
+    /// # Errors
+    /// `Corrupt` where it had more.
+    pub(crate) fn check_end(&self, segment: &Segment, found: Tail) -> Result<()> {
+        if found.epoch > self.tail.epoch || found == self.tail {
+            return Ok(());
+        }
+        let what = format!(
+            "record {} or what follows it is damaged: the log was closed with {} records up to there",
+            found.number,
+            self.tail.number.saturating_sub(1)
+        );
+        Err(segment.corrupt(found.position, &what))
+    }
+}
+
+fn corrupt(storage: &dyn Storage, why: &str) -> Error {
+    Error::new(ErrorKind::Corrupt, "read", format!("log {}: {why}", storage.name()))
+}
+
+/// Of all bytes but the checksum's own.
+fn checksum(bytes: &[u8; LEN]) -> u32 {
+    let mut hasher = Hasher::new();
+    hasher.update(&bytes[..8]);
+    hasher.update(&bytes[12..]);
+    hasher.finalize()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_read_as_it_was_written_and_no_flip_passes() {
+        let tail = Tail { position: 1 << 40, number: 77, epoch: 5 };
+        let closing = Closing { log_id: [9; 16], first: 3, last: 1 << 33, tail };
+        let bytes = closing.encode();
+        assert_eq!(Closing::decode(&bytes), Some(closing));
+        for bit in 0..bytes.len() * 8 {
+            let mut bad = bytes;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Closing::decode(&bad), None, "bit {bit}");
+        }
+        assert_eq!(Closing::decode(&bytes[..LEN - 1]), None);
+        assert_eq!(Closing::decode(&[&bytes[..], &[0]].concat()), None);
+    }
+}

@@ -1,0 +1,476 @@
+//! Descriptors of clients are taken in by a process that can be done without.
+//!
+//! Closing a descriptor, and asking what file system it is of, may wait for whoever serves that file system, and nothing ends such
+//! a wait but an answer: no signal, and not the end of the process. So what a client passes is first received by a process of its
+//! own, and comes to the service only where both are known to be harmless.
+//!
+//! ```text
+//! service                      parent                        a process for each packet with descriptors
+//! looks: are there any?
+//! asks  --client's socket-->   forks  -------------------->  receives the packet
+//!                                                            asks each descriptor what it is of (may wait)
+//!   <-------------------------------- bytes and facts -----
+//! judges  ---------------------------- verdict ----------->  passes them on, or not
+//!   <-------------------------------- descriptors ---------
+//!                                                            closes its own (may wait), ends
+//! ```
+//!
+//! A process that waits for ever costs its client its connection, and keeps the client's place among those of its user, so that
+//! there is a bound. The service goes on, and ends, without it.
+//!
+//! The parent is forked when the service starts. It and its children call nothing but the kernel: no allocation, no lock. They
+//! have the service's rights and none of its descriptors. Of its memory they have a copy of what was there at the start.
+//!
+//! Unsafe code: `fork`, twice, and the calls by which the parent gets rid of what it inherited.
+#![allow(unsafe_code)]
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use datapipes::{Error, ErrorKind, Result};
+use rustix::cmsg_space;
+use rustix::fs::{AtFlags, StatxFlags, fstat, fstatfs, statx};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, send, sendmsg, socketpair,
+};
+
+use crate::packet::{self, Packet};
+use crate::protocol::{MOST_DESCRIPTORS, REQUEST_BYTES};
+
+/// What a process is asked for, and what it says: the first byte of each message.
+const TAKE: u8 = 1;
+const DISCARD: u8 = 2;
+const FACTS: u8 = 3;
+const DESCRIPTORS: u8 = 4;
+const FAILED: u8 = 5;
+const HERE: u8 = 6;
+/// The verdict.
+const PASS: u8 = 7;
+
+/// How often the parent is asked where it has too much to do, and how long the pauses are.
+const TRIES: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Bytes before the facts: what it is, whether the packet and its descriptors were cut, how many descriptors there are.
+const HEAD: usize = 4;
+const FACT: usize = 32;
+const BEFORE_BYTES: usize = HEAD + MOST_DESCRIPTORS * FACT;
+
+/// What is known of a descriptor without having it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Facts {
+    /// The magic number of its file system (statfs(2)).
+    pub(super) file_system: u64,
+    /// Its type and permissions (`st_mode`).
+    pub(super) mode: u32,
+    /// 0, or why the rest is not known.
+    pub(super) errno: i32,
+    /// Which device it is, where it is one (`st_rdev`).
+    pub(super) device: u64,
+    /// Which mount it was opened by; `u64::MAX` where the kernel does not say.
+    pub(super) mount: u64,
+}
+
+impl Facts {
+    /// Asks. This may wait for whoever serves the file system.
+    fn of(fd: BorrowedFd<'_>) -> Facts {
+        let (system, stat) = match (fstatfs(fd), fstat(fd)) {
+            (Ok(system), Ok(stat)) => (system, stat),
+            (Err(e), _) | (_, Err(e)) => return Facts { errno: e.raw_os_error(), ..Facts::default() },
+        };
+        let found = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
+        let mount = found.ok().filter(|x| x.stx_mask & StatxFlags::MNT_ID.bits() != 0).map(|x| x.stx_mnt_id);
+        Facts {
+            file_system: system.f_type as u64 & 0xFFFF_FFFF,
+            mode: stat.st_mode,
+            errno: 0,
+            device: stat.st_rdev,
+            mount: mount.unwrap_or(u64::MAX),
+        }
+    }
+
+    fn to_bytes(self) -> [u8; FACT] {
+        let mut bytes = [0; FACT];
+        bytes[..8].copy_from_slice(&self.file_system.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&self.mode.to_ne_bytes());
+        bytes[12..16].copy_from_slice(&self.errno.to_ne_bytes());
+        bytes[16..24].copy_from_slice(&self.device.to_ne_bytes());
+        bytes[24..].copy_from_slice(&self.mount.to_ne_bytes());
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Facts> {
+        let eight = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes);
+        let four = |at: usize| bytes.get(at..at + 4)?.try_into().ok();
+        Some(Facts {
+            file_system: eight(0)?,
+            mode: u32::from_ne_bytes(four(8)?),
+            errno: i32::from_ne_bytes(four(12)?),
+            device: eight(16)?,
+            mount: eight(24)?,
+        })
+    }
+}
+
+/// The parent of the processes that take descriptors in.
+pub(super) struct Intake {
+    parent: Mutex<OwnedFd>,
+}
+
+impl Intake {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// What the kernel says where it gives no process or socket.
+    pub(super) fn start() -> Result<Intake> {
+        Ok(Intake { parent: Mutex::new(start_parent()?) })
+    }
+
+    /// A process that receives the next packet of a client, which must be there.
+    ///
+    /// # Errors
+    /// What the kernel says where it gives no socket, or no new parent for one that was killed; `Busy` where the parent does not get
+    /// to it.
+    pub(super) fn take(&self, client: BorrowedFd<'_>) -> Result<Taker> {
+        self.ask(TAKE, client)
+    }
+
+    /// A process that reads all packets of a client, closes what came with them, and then, when told, the connection.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub(super) fn discard(&self, client: BorrowedFd<'_>) -> Result<Taker> {
+        self.ask(DISCARD, client)
+    }
+
+    fn ask(&self, what: u8, client: BorrowedFd<'_>) -> Result<Taker> {
+        let (ours, theirs) = pair()?;
+        let fds = [client, theirs.as_fd()];
+        for _ in 0..TRIES {
+            let mut parent = self.parent.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut sent = packet::send(parent.as_fd(), &[what], &fds, SendFlags::DONTWAIT);
+            if let Err(Errno::PIPE | Errno::CONNRESET) = sent {
+                // Somebody killed it.
+                *parent = start_parent()?;
+                sent = packet::send(parent.as_fd(), &[what], &fds, SendFlags::DONTWAIT);
+            }
+            match sent {
+                Ok(()) => return Ok(Taker(ours)),
+                // Many ask at once. Not waited for by poll: the socket may be replaced meanwhile.
+                Err(Errno::AGAIN | Errno::TOOMANYREFS) => drop(parent),
+                Err(e) => {
+                    let context = "asking for a process that takes descriptors in";
+                    return Err(Error::os("connect", e.raw_os_error(), context));
+                }
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Err(Error::new(ErrorKind::Busy, "connect", "no process takes descriptors in")
+            .advice("try again, and see whether the process dpiped-intake was stopped"))
+    }
+}
+
+/// A process that takes descriptors in, as the service sees it. Its end is the end of this socket.
+pub(super) struct Taker(OwnedFd);
+
+impl AsFd for Taker {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// What a process says.
+pub(super) enum Said {
+    /// A packet, its bytes in the buffer and its descriptors not passed on yet.
+    Facts(Packet, Vec<Facts>),
+    /// The descriptors themselves.
+    Descriptors(Vec<OwnedFd>),
+    /// It has the connection, too.
+    Here,
+}
+
+impl Taker {
+    /// What it says, which must be there.
+    ///
+    /// # Errors
+    /// What the kernel said to it; `System` where it ended, or there was no such process to be had.
+    pub(super) fn hear(&self, buffer: &mut [u8]) -> Result<Said> {
+        let fail = |e: Errno| Error::os("connect", e.raw_os_error(), "what takes descriptors in");
+        let broken = || Error::new(ErrorKind::System, "connect", "the process that takes descriptors in ended");
+        let mut said = [0; BEFORE_BYTES + REQUEST_BYTES];
+        let got = packet::receive(self.as_fd(), &mut said, RecvFlags::DONTWAIT).map_err(fail)?;
+        let said = said.get(..got.bytes).filter(|_| !got.cut).ok_or_else(broken)?;
+        match said {
+            [FACTS, cut, fds_cut, count, ..] if said.len() >= BEFORE_BYTES => {
+                let facts = (0..usize::from(*count)).map(|at| Facts::from_bytes(said.get(HEAD + at * FACT..)?));
+                let facts: Option<Vec<Facts>> = facts.collect();
+                let bytes = &said[BEFORE_BYTES..];
+                buffer.get_mut(..bytes.len()).ok_or_else(broken)?.copy_from_slice(bytes);
+                let (cut, fds_cut) = (*cut != 0, *fds_cut != 0);
+                let packet = Packet { bytes: bytes.len(), fds: Vec::new(), cut, fds_cut };
+                Ok(Said::Facts(packet, facts.ok_or_else(broken)?))
+            }
+            [DESCRIPTORS] if !got.fds_cut => Ok(Said::Descriptors(got.fds)),
+            [DESCRIPTORS] => Err(fail(Errno::MFILE)),
+            [HERE] => Ok(Said::Here),
+            [FAILED, errno @ ..] => {
+                let errno = errno.try_into().map_or(0, i32::from_ne_bytes);
+                Err(Error::os("connect", errno, "a process that takes descriptors in")
+                    .advice("try again when others have left"))
+            }
+            _ => Err(broken()),
+        }
+    }
+
+    /// Whether it has ended, as far as it has said. What else it said is passed over.
+    pub(super) fn is_over(&self) -> bool {
+        let mut byte = [0];
+        loop {
+            match recv(&self.0, &mut byte, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
+                Ok((_, len)) if len > 0 => {}
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return false,
+                _ => return true,
+            }
+        }
+    }
+
+    /// Tells it to go on: to pass on what it took in, or to close the connection that it was given.
+    pub(super) fn go_on(&self) {
+        // It fails where the process ended, which is heard next.
+        let _ = send(&self.0, &[PASS], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+    }
+
+    /// Tells it that nothing is wanted of it any more: it lets go of what it has, and ends.
+    pub(super) fn dismiss(&self) {
+        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Write);
+    }
+}
+
+fn pair() -> Result<(OwnedFd, OwnedFd)> {
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .map_err(|e| Error::os("connect", e.raw_os_error(), "a socket for what takes descriptors in"))
+}
+
+/// Forks the parent, and gives the socket by which it is asked. It ends with that.
+fn start_parent() -> Result<OwnedFd> {
+    let (ours, theirs) = pair()?;
+    // No handler of this process runs in the copies.
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigfillset initialises the set, and pthread_sigmask the former one; both are live.
+    unsafe {
+        let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+    }
+    // SAFETY: the copy calls the kernel alone, as this module says, and never returns.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // A copy of the copy, so that nobody here has to wait for its end.
+        // SAFETY: as above; `_exit` runs nothing of what the process registered.
+        unsafe {
+            match libc::fork() {
+                0 => parent(theirs.as_raw_fd()),
+                -1 => libc::_exit(last_errno()),
+                _ => libc::_exit(0),
+            }
+        }
+    }
+    let failed = std::io::Error::last_os_error();
+    let mut status = 0;
+    // SAFETY: the former mask was initialised above; the child is our own, and `status` is live.
+    unsafe {
+        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
+        // ECHILD: the program takes no interest in its children, or waits for all of them; whether it worked is seen later then.
+        while pid > 0 && libc::waitpid(pid, &raw mut status, 0) < 0 && last_errno() == libc::EINTR {}
+    }
+    let context = "a process that takes descriptors in";
+    if pid < 0 {
+        return Err(Error::io("start the service", &failed, context));
+    }
+    match libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status)) {
+        Some(0) => Ok(ours),
+        other => Err(Error::os("start the service", other.unwrap_or(libc::EAGAIN), context)),
+    }
+}
+
+/// The number of the last error of this thread.
+fn last_errno() -> i32 {
+    // SAFETY: the C library's own variable of this thread.
+    unsafe { *libc::__errno_location() }
+}
+
+/// The parent: forks a process for each request, until the service is gone.
+fn parent(socket: i32) -> ! {
+    // SAFETY: calls of the kernel on numbers and constants. Nobody else is in this process who could have a use for what is closed.
+    let socket = unsafe {
+        libc::prctl(libc::PR_SET_NAME, c"dpiped-intake".as_ptr());
+        // Children that end leave nothing behind.
+        libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+        libc::dup2(socket, 0);
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+        for output in [1, 2] {
+            libc::dup2(if null < 0 { 0 } else { null }, output);
+        }
+        close_from(3);
+        OwnedFd::from_raw_fd(0)
+    };
+    loop {
+        let mut what = [0];
+        let mut passed = [const { None }; 2];
+        match receive(socket.as_fd(), &mut what, &mut passed, RecvFlags::empty()) {
+            Ok(got) if got.bytes == 0 => exit(),
+            Ok(_) => {}
+            Err(Errno::INTR) => continue,
+            // No descriptors, for example: the request is lost, and its socket with it, which the service sees.
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => continue,
+            Err(_) => exit(),
+        }
+        let [Some(client), Some(reply)] = passed else { continue };
+        // SAFETY: this process has one thread; the copy calls the kernel alone.
+        match unsafe { libc::fork() } {
+            0 => {
+                drop(socket);
+                match what {
+                    [TAKE] => take(client, &reply),
+                    _ => discard(client, &reply),
+                }
+                exit();
+            }
+            -1 => fail(&reply, last_errno()),
+            _ => {}
+        }
+    }
+}
+
+fn exit() -> ! {
+    // SAFETY: it ends the process and runs nothing.
+    unsafe { libc::_exit(0) }
+}
+
+/// Closes all descriptors from a number on.
+///
+/// # Safety
+/// Nobody in this process uses one of them any more.
+unsafe fn close_from(first: u32) {
+    // SAFETY: what the caller says.
+    unsafe {
+        if libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) == 0 {
+            return;
+        }
+        // Kernels before 5.9.
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+        for fd in first as i32..i32::try_from(limit.rlim_cur).unwrap_or(i32::MAX) {
+            libc::close(fd);
+        }
+    }
+}
+
+fn fail(reply: &OwnedFd, errno: i32) {
+    let [a, b, c, d] = errno.to_ne_bytes();
+    let _ = send(reply, &[FAILED, a, b, c, d], SendFlags::NOSIGNAL);
+}
+
+/// What came, but for the descriptors.
+struct Got {
+    bytes: usize,
+    fds: usize,
+    cut: bool,
+    fds_cut: bool,
+}
+
+/// Receives a packet without allocating.
+fn receive(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    fds: &mut [Option<OwnedFd>],
+    flags: RecvFlags,
+) -> std::result::Result<Got, Errno> {
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let got = recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags | RecvFlags::CMSG_CLOEXEC)?;
+    let mut places = fds.iter_mut();
+    let mut count = 0;
+    for message in control.drain() {
+        let RecvAncillaryMessage::ScmRights(passed) = message else { continue };
+        for fd in passed {
+            if let Some(place) = places.next() {
+                *place = Some(fd);
+                count += 1;
+            }
+        }
+    }
+    let (cut, fds_cut) = (got.flags.contains(ReturnFlags::TRUNC), got.flags.contains(ReturnFlags::CTRUNC));
+    Ok(Got { bytes: got.bytes, fds: count, cut, fds_cut })
+}
+
+/// Receives a client's packet, says what came, and passes it on if that is wanted.
+fn take(client: OwnedFd, reply: &OwnedFd) {
+    let mut bytes = [0; REQUEST_BYTES];
+    let mut fds = [const { None }; MOST_DESCRIPTORS];
+    let got = loop {
+        match receive(client.as_fd(), &mut bytes, &mut fds, RecvFlags::DONTWAIT) {
+            Ok(got) => break got,
+            Err(Errno::INTR) => {}
+            Err(e) => return fail(reply, e.raw_os_error()),
+        }
+    };
+    drop(client);
+    let mut head = [0; BEFORE_BYTES];
+    head[..HEAD].copy_from_slice(&[FACTS, got.cut.into(), got.fds_cut.into(), got.fds as u8]);
+    for (fd, fact) in fds.iter().flatten().zip(head[HEAD..].chunks_exact_mut(FACT)) {
+        fact.copy_from_slice(&Facts::of(fd.as_fd()).to_bytes());
+    }
+    let parts = [IoSlice::new(&head), IoSlice::new(bytes.get(..got.bytes).unwrap_or(&[]))];
+    if sendmsg(reply, &parts, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL).is_err() || !is_told(reply) {
+        return;
+    }
+    let mut lent = [reply.as_fd(); MOST_DESCRIPTORS];
+    for (place, fd) in lent.iter_mut().zip(fds.iter().flatten()) {
+        *place = fd.as_fd();
+    }
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let lent = lent.get(..got.fds).unwrap_or(&[]);
+    if (lent.is_empty() || control.push(SendAncillaryMessage::ScmRights(lent)))
+        && let Err(e) = sendmsg(reply, &[IoSlice::new(&[DESCRIPTORS])], &mut control, SendFlags::NOSIGNAL)
+    {
+        // ETOOMANYREFS, say.
+        fail(reply, e.raw_os_error());
+    }
+}
+
+/// Reads what a client sent, closes what came with it, and the connection after the service has closed its own end of it.
+fn discard(client: OwnedFd, reply: &OwnedFd) {
+    if send(reply, &[HERE], SendFlags::NOSIGNAL).is_ok() {
+        // Told, or left alone: it is the last one to have the connection.
+        is_told(reply);
+    }
+    let mut byte = [0];
+    loop {
+        // Without room for them, descriptors are closed by the kernel.
+        match recv(&client, &mut byte, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
+            Ok((0, _)) | Err(_) if !super::farewell::is_readable(&client) => return,
+            Err(e) if e != Errno::INTR && e != Errno::CONNRESET => return,
+            _ => {}
+        }
+    }
+}
+
+/// Waits for the verdict.
+fn is_told(reply: &OwnedFd) -> bool {
+    let mut verdict = [0];
+    loop {
+        match recv(reply, &mut verdict, RecvFlags::empty()) {
+            Ok((1, _)) => return verdict == [PASS],
+            Err(Errno::INTR) => {}
+            _ => return false,
+        }
+    }
+}

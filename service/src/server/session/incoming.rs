@@ -1,0 +1,176 @@
+//! What a client sends, and the descriptors that come with it, which this process has only once they are known to be harmless.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use datapipes::descriptor::passing;
+use datapipes::{Error, ErrorKind, Result};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, Shutdown, shutdown};
+
+use super::{End, Session, cut, timespec};
+use crate::packet::{self, Glance, Packet};
+use crate::protocol::{MOST_DESCRIPTORS, REQUEST_BYTES, Request};
+use crate::server::farewell::{is_readable, part};
+use crate::server::intake::{Said, Taker};
+use crate::server::numbers::bad;
+use crate::server::{event, places};
+
+impl Session {
+    /// Whether a packet is there, and what comes with it.
+    pub(super) fn look(&self) -> Result<Option<Glance>, End> {
+        match packet::glance(self.socket.as_fd()) {
+            Ok(glance) if glance.bytes == 0 => Err(End::Quiet),
+            Ok(glance) => Ok(Some(glance)),
+            Err(e) => deaf(e).map(|()| None),
+        }
+    }
+
+    /// The bytes of the next packet.
+    pub(super) fn receive(&self, buffer: &mut [u8]) -> Result<Option<Packet>, End> {
+        match packet::receive_bytes(self.socket.as_fd(), buffer, RecvFlags::DONTWAIT) {
+            Ok(packet) => Ok(Some(packet)),
+            Err(e) => deaf(e).map(|()| None),
+        }
+    }
+
+    /// The next packet, which is there, with its descriptors: by a process that receives them, and judges nothing. Refused before
+    /// they come here, where this service does not take such descriptors.
+    pub(super) fn take_in(&mut self, buffer: &mut [u8]) -> Result<Result<(Request, Vec<OwnedFd>)>, End> {
+        let until = Instant::now() + Duration::from_millis(self.shared.config.limits.hello_ms);
+        let silent = || cut(ErrorKind::Unavailable, "what serves a file that it passed does not answer");
+        // One at a time: what it passed before must have been let go of.
+        self.takers.iter().for_each(Taker::dismiss);
+        while let Some(taker) = self.takers.last() {
+            if !self.wait_for(taker, Some(until))? {
+                return Err(silent());
+            }
+            if taker.is_over() {
+                self.takers.pop();
+            }
+        }
+        let taker = match self.shared.intake.take(self.socket.as_fd()) {
+            Ok(taker) => taker,
+            Err(e) => {
+                self.receive(buffer)?;
+                return Ok(Err(e));
+            }
+        };
+        let heard = self.wait_for(&taker, Some(until));
+        // Whatever comes of it, it is waited for.
+        self.takers.push(taker);
+        if !heard? {
+            return Err(silent());
+        }
+        self.hear_of_descriptors(buffer, until)
+    }
+
+    fn hear_of_descriptors(&self, buffer: &mut [u8], until: Instant) -> Result<Result<(Request, Vec<OwnedFd>)>, End> {
+        let Some(taker) = self.takers.last() else { return Ok(Err(broken_taker())) };
+        let request = match taker.hear(buffer) {
+            Ok(Said::Facts(packet, facts)) => parse(buffer, &packet).and_then(|request| {
+                let Request::Connect(_) = request else { return Err(bad("this request needs no descriptors")) };
+                places::judge(&facts, self.shared.config.any_filesystem)?;
+                Ok(request)
+            }),
+            Ok(_) => Err(broken_taker()),
+            Err(e) => {
+                // There was none to be had: the packet is still there, and goes without being looked at.
+                if matches!(self.look(), Ok(Some(_))) {
+                    self.receive(buffer)?;
+                }
+                Err(e)
+            }
+        };
+        let request = match request {
+            Ok(request) => request,
+            Err(e) => {
+                taker.dismiss();
+                return Ok(Err(e));
+            }
+        };
+        taker.go_on();
+        if !self.wait_for(taker, Some(until))? {
+            return Ok(Err(broken_taker()));
+        }
+        match taker.hear(buffer) {
+            Ok(Said::Descriptors(fds)) => Ok(Ok((request, fds))),
+            Ok(_) => Ok(Err(broken_taker())),
+            Err(e) => Ok(Err(e)),
+        }
+    }
+
+    /// Waits until a process says something, or ends; false where it does not until then. An error where the service stops.
+    pub(super) fn wait_for(&self, taker: &Taker, until: Option<Instant>) -> Result<bool, End> {
+        loop {
+            let mut fds = [PollFd::new(taker, PollFlags::IN), PollFd::new(&self.shared.ending, PollFlags::IN)];
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let timeout = left.map(timespec);
+            let ready = poll(&mut fds, timeout.as_ref());
+            match (ready, fds[0].revents().is_empty(), fds[1].revents().is_empty()) {
+                (_, false, _) => return Ok(true),
+                (_, _, false) => return Err(End::Stops),
+                (Err(Errno::INTR), ..) => {}
+                (Ok(0), ..) if left.is_some_and(|left| left.is_zero()) => return Ok(false),
+                (Ok(_), ..) => {}
+                (Err(e), ..) => return Err(End::Cut(Error::os("serve", e.raw_os_error(), "poll"))),
+            }
+        }
+    }
+
+    /// Waits until the processes that took in what this client passed have let go of it. Its place is its own so long, and so there is a
+    /// bound to their number. A service that stops does not wait for them.
+    pub(super) fn wait_for_takers(&mut self) {
+        for taker in std::mem::take(&mut self.takers) {
+            taker.dismiss();
+            while let Ok(true) = self.wait_for(&taker, None)
+                && !taker.is_over()
+            {}
+        }
+    }
+
+    /// Ends the connection. What is left in it may carry descriptors, which are not closed here.
+    pub(super) fn part(&mut self) {
+        passing::let_pass(&self.socket, false);
+        let _ = shutdown(&self.socket, Shutdown::Both);
+        if !is_readable(&self.socket) {
+            return part(&self.socket);
+        }
+        let Ok(taker) = self.shared.intake.discard(self.socket.as_fd()) else { return part(&self.socket) };
+        let until = Instant::now() + Duration::from_millis(self.shared.config.limits.hello_ms);
+        if let Ok(true) = self.wait_for(&taker, Some(until))
+            && let Ok(Said::Here) = taker.hear(&mut [])
+            && let Ok(nothing) = event()
+        {
+            // It closes the connection, not this thread.
+            drop(std::mem::replace(&mut self.socket, nothing));
+        }
+        taker.go_on();
+        self.takers.push(taker);
+    }
+}
+
+/// What it means that nothing was received: nothing, or the end.
+fn deaf(e: Errno) -> Result<(), End> {
+    match e {
+        Errno::AGAIN => Ok(()),
+        Errno::CONNRESET => Err(End::Quiet),
+        e => Err(End::Cut(Error::os("serve", e.raw_os_error(), "receiving a request"))),
+    }
+}
+
+fn broken_taker() -> Error {
+    Error::new(ErrorKind::System, "connect", "the process that takes descriptors in said something else")
+}
+
+/// The request of a packet.
+pub(super) fn parse(buffer: &[u8], packet: &Packet) -> Result<Request> {
+    if packet.fds_cut {
+        return Err(bad(&format!("more than {MOST_DESCRIPTORS} descriptors, or more than the service can have now")));
+    }
+    if packet.cut {
+        return Err(bad(&format!("more than {REQUEST_BYTES} bytes")));
+    }
+    serde_json::from_slice(&buffer[..packet.bytes]).map_err(|e| bad(&format!("no request: {e}")))
+}

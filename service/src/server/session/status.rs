@@ -1,0 +1,105 @@
+//! What a client is told of the service.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use datapipes::{Error, ErrorKind, Result};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+
+use super::{End, Session, cut, timespec};
+use crate::packet;
+use crate::protocol::{Answer, STATUS_PIECE};
+use crate::server::account::SessionFacts;
+use crate::status::{ClientStatus, Status};
+use std::os::fd::AsFd;
+
+impl Session {
+    /// Answers by a status, piece by piece as the client reads.
+    pub(super) fn tell(&self, text: &[u8]) -> Result<(), End> {
+        self.answer(&Answer::Status { len: text.len() as u64 }, None)?;
+        let until = Instant::now() + Duration::from_millis(self.shared.config.limits.hello_ms);
+        for piece in text.chunks(STATUS_PIECE) {
+            loop {
+                match packet::send(self.socket.as_fd(), piece, &[], SendFlags::DONTWAIT) {
+                    Ok(()) => break,
+                    Err(Errno::AGAIN | Errno::NOBUFS) => self.await_room(until)?,
+                    Err(Errno::PIPE | Errno::CONNRESET) => return Err(End::Quiet),
+                    Err(e) => return Err(End::Cut(Error::os("serve", e.raw_os_error(), "sending a status"))),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn await_room(&self, until: Instant) -> Result<(), End> {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(cut(ErrorKind::InvalidInput, "it does not read its answers"));
+        }
+        let timeout = timespec(left);
+        let mut fds = [PollFd::new(&self.shared.ending, PollFlags::IN), PollFd::new(&self.socket, PollFlags::OUT)];
+        // An interrupted wait is a short one.
+        let _ = poll(&mut fds, Some(&timeout));
+        if fds[0].revents().is_empty() { Ok(()) } else { Err(End::Stops) }
+    }
+
+    /// What the service does.
+    pub(super) fn status(&self) -> Result<Vec<u8>> {
+        let shared = &self.shared;
+        let report = shared.with_runtime(|runtime| Ok(runtime.report()))?;
+        let broken = |e: serde_json::Error| Error::new(ErrorKind::System, "report", e.to_string());
+        let me = self.facts.peer.uid;
+        let sees_all = me == 0 || me == rustix::process::getuid().as_raw();
+        let sessions: Vec<_> = shared.sessions().values().cloned().collect();
+        let seen = sessions.iter().filter(|other| sees_all || other.peer.uid == me);
+        let mut runtime = serde_json::to_value(&report).map_err(broken)?;
+        if !sees_all {
+            without_flows(&mut runtime);
+        }
+        let status = Status {
+            pid: std::process::id(),
+            up_s: shared.began.elapsed().as_secs(),
+            descriptors: own_descriptors(),
+            mapped_bytes: shared.ledger.mapped(),
+            turned_away: shared.turned_away.load(Ordering::Relaxed),
+            connected: sessions.len() as u64,
+            clients: seen.map(|facts| client_status(facts)).collect(),
+            limits: shared.config.limits.clone(),
+            runtime,
+        };
+        serde_json::to_vec(&status).map_err(broken)
+    }
+}
+
+/// What each pipe of others asks for and does is nobody's business.
+fn without_flows(value: &mut serde_json::Value) {
+    match value {
+        serde_json::Value::Object(fields) => {
+            fields.iter_mut().for_each(|(name, value)| match name.as_str() {
+                "flows" => *value = serde_json::Value::Array(Vec::new()),
+                _ => without_flows(value),
+            });
+        }
+        serde_json::Value::Array(values) => values.iter_mut().for_each(without_flows),
+        _ => {}
+    }
+}
+
+fn client_status(facts: &SessionFacts) -> ClientStatus {
+    ClientStatus {
+        number: facts.number,
+        name: facts.name.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        uid: facts.peer.uid,
+        pid: facts.peer.pid,
+        pipes: facts.pipes.load(Ordering::Relaxed),
+        mapped_bytes: facts.mapped.load(Ordering::Relaxed),
+    }
+}
+
+/// Descriptors that this process has open, but for the one that looks.
+fn own_descriptors() -> u64 {
+    std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count().saturating_sub(1) as u64)
+}

@@ -1,0 +1,266 @@
+//! What clients pass, and do with it afterwards: closing it may take for ever, and its pages may be gone.
+#![allow(clippy::unwrap_used)]
+
+mod scene;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use datapipes::{ConnectFd, ErrorKind, Span};
+use datapipes_service::{Place, SharedMemory};
+use datapipes_testkit::{RefusedCall, Request, Unanswered, without_calls};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FallocateFlags, fallocate, fstat, open};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
+use scene::{MIB, Raw, Service, disk, file_of, memory_of, pattern};
+
+const FILE_TO_MEMORY: &[u8] = br#"{"ask":"connect","source":{"kind":"file","fd":0},"target":{"kind":"memory","fd":1}}"#;
+const MEMORY_TO_MEMORY: &[u8] =
+    br#"{"ask":"connect","source":{"kind":"memory","fd":0},"target":{"kind":"memory","fd":1}}"#;
+/// So long that only a hang takes longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn whole(len: u64) -> Span {
+    Span { source: 0, target: 0, len }
+}
+
+/// Moves something for another client, and checks it.
+fn others_are_served(service: &Service) {
+    let client = service.client();
+    let (source, target) = (file_of(&pattern(MIB as usize, 3)), memory_of(&vec![0; MIB as usize]));
+    let mut pipe = client.connect_pipe(&Place::file(&source), &Place::memory(&target), &ConnectFd::default()).unwrap();
+    pipe.transfer(whole(MIB)).unwrap();
+    assert!(target.to_vec().unwrap() == pattern(MIB as usize, 3));
+}
+
+/// Whether the other end hangs up before the test's patience ends.
+fn is_hung_up_on(raw: &Raw) -> bool {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let second = Timespec { tv_sec: 1, tv_nsec: 0 };
+        let mut fds = [PollFd::new(&raw.0, PollFlags::empty())];
+        match poll(&mut fds, Some(&second)) {
+            Ok(1) if fds[0].revents().contains(PollFlags::HUP) => return true,
+            _ if Instant::now() > until => return false,
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_file_whose_server_never_answers_costs_its_client_alone() {
+    let test = "a_file_whose_server_never_answers_costs_its_client_alone";
+    for never in [Request::StatFs, Request::Flush] {
+        let served = match Unanswered::mount(disk(), never) {
+            Ok(served) => served,
+            Err(e) => return println!("SKIPPED: {test}: {e}"),
+        };
+        let service = Service::start(&["--hello-ms", "300", "--clients-per-uid", "4"]);
+        let file: OwnedFd = open(served.file(), rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap();
+        let memory = memory_of(&[0; 4096]);
+        let raw = Raw::hello(&service.socket);
+        raw.send(FILE_TO_MEMORY, &[file.as_fd(), memory.as_fd()]).unwrap();
+        if never == Request::Flush {
+            // What it is can be seen, and it is refused for that; only letting go of it takes for ever.
+            let e = raw.answer().unwrap().into_result().unwrap_err();
+            assert!(e.kind() == ErrorKind::Unsupported && e.to_string().contains("file system"), "{e}");
+            raw.send(MEMORY_TO_MEMORY, &[memory.as_fd(), memory.as_fd()]).unwrap();
+        }
+        let e = raw.answer().unwrap().into_result().unwrap_err();
+        assert!(e.kind() == ErrorKind::Unavailable && e.to_string().contains("does not answer"), "{never:?}: {e}");
+        assert!(is_hung_up_on(&raw), "{never:?}");
+        drop(raw);
+        others_are_served(&service);
+        // What it left behind keeps its place: a user has no more of them than clients.
+        assert_eq!(service.with(1).connected, 2);
+        let leaves_one_behind = || {
+            let raw = Raw::hello(&service.socket);
+            raw.send(FILE_TO_MEMORY, &[file.as_fd(), memory.as_fd()]).unwrap();
+            while raw
+                .answer()
+                .is_some_and(|answer| !answer.into_result().is_err_and(|e| e.to_string().contains("not answer")))
+            {
+                let _ = raw.send(MEMORY_TO_MEMORY, &[memory.as_fd(), memory.as_fd()]);
+            }
+        };
+        (0..2).for_each(|_| leaves_one_behind());
+        service.with(3);
+        // Without an end of theirs, it stops all the same.
+        service.signal(15);
+        let (status, log) = service.end_within(PATIENCE);
+        assert!(status.success(), "{never:?}: {status}\n{log}");
+        assert!(log.contains("everything under way was carried out"), "{log}");
+        // Only now the server ends, for this process would wait for it, too.
+        drop(served);
+        drop(file);
+    }
+}
+
+#[test]
+fn what_waits_in_a_connection_that_ends_is_not_closed_by_the_service() {
+    let test = "what_waits_in_a_connection_that_ends_is_not_closed_by_the_service";
+    let served = match Unanswered::mount(disk(), Request::Flush) {
+        Ok(served) => served,
+        Err(e) => return println!("SKIPPED: {test}: {e}"),
+    };
+    let service = Service::start(&["--hello-ms", "300", "--requests", "1"]);
+    let file: OwnedFd = open(served.file(), rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap();
+    let memory = memory_of(&[0; 4096]);
+    let raw = Raw::hello(&service.socket);
+    // It may ask once a second: the others wait in the socket when it leaves.
+    let mut sent = 0;
+    rustix::io::ioctl_fionbio(&raw.0, true).unwrap();
+    while sent < 100 {
+        match raw.send(FILE_TO_MEMORY, &[file.as_fd(), memory.as_fd()]) {
+            Ok(()) => sent += 1,
+            // As many descriptors as may be on their way.
+            Err(Errno::AGAIN | Errno::TOOMANYREFS | Errno::PIPE | Errno::CONNRESET) => break,
+            Err(e) => panic!("{e}"),
+        }
+    }
+    assert!(sent > 2, "{sent}");
+    drop(raw);
+    others_are_served(&service);
+    service.signal(15);
+    let (status, log) = service.end_within(PATIENCE);
+    assert!(status.success(), "{status}\n{log}");
+    drop(served);
+    drop(file);
+}
+
+/// A TCP connection with unsent bytes that lingers: closing it takes until the other end reads, or a minute.
+fn lingering() -> (OwnedFd, std::net::TcpStream) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (other, _) = listener.accept().unwrap();
+    socket.set_nonblocking(true).unwrap();
+    while std::io::Write::write(&mut &socket, &[0; 1 << 16]).is_ok() {}
+    rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::from_secs(60))).unwrap();
+    (socket.into(), other)
+}
+
+#[test]
+fn sockets_that_linger_hold_nobody_up_on_kernels_that_let_them_pass() {
+    let test = "sockets_that_linger_hold_nobody_up_on_kernels_that_let_them_pass";
+    /// `SO_PASSRIGHTS`.
+    const OPTION: u32 = 83;
+    let refused = RefusedCall { number: libc::SYS_setsockopt, errno: libc::ENOPROTOOPT }.with_bits(2, OPTION);
+    let service = match without_calls(&[refused], || Service::start(&["--hello-ms", "300", "--clients-per-uid", "8"])) {
+        Ok(service) => service,
+        Err(why) => return println!("SKIPPED: {test}: {why}"),
+    };
+    let mut others = Vec::new();
+    let mut passed = |raw: &Raw, bytes: &[u8]| {
+        let (socket, other) = lingering();
+        // The copy on its way is to be the last one: closed here, it would be waited for here.
+        service.signal(19);
+        // Refused where the connection has ended for what was sent before.
+        let _ = raw.send(bytes, &[socket.as_fd()]);
+        others.push(other);
+        std::thread::spawn(move || drop(socket));
+        std::thread::sleep(Duration::from_millis(20));
+        service.signal(18);
+    };
+    // With the hello, with a request, over a pipe, and left in each connection.
+    let early = Raw::connect(&service.socket);
+    passed(&early, br#"{"ask":"hello","version":1,"name":"raw"}"#);
+    assert!(early.answer().unwrap().into_result().is_err());
+    let memory = memory_of(&[0; 4096]);
+    let raw = Raw::hello(&service.socket);
+    passed(&raw, br#"{"ask":"status"}"#);
+    assert!(raw.answer().unwrap().into_result().is_err());
+    others_are_served(&service);
+    let raw = Raw::hello(&service.socket);
+    let request = std::str::from_utf8(MEMORY_TO_MEMORY).unwrap();
+    let pipe = Raw(raw.pipe(request, &[memory.as_fd(), memory.as_fd()]).unwrap());
+    for _ in 0..3 {
+        passed(&pipe, &[7; 32]);
+    }
+    others_are_served(&service);
+    passed(&raw, b"left");
+    drop((raw, pipe));
+    others_are_served(&service);
+    // One too many is turned away, with a packet that it sent before.
+    let clients: Vec<Raw> = (0..5).map(|_| Raw::connect(&service.socket)).collect();
+    let last = Raw::connect(&service.socket);
+    passed(&last, br#"{"ask":"hello","version":1,"name":"raw"}"#);
+    drop((clients, last));
+    // Those whose sockets linger keep their places.
+    service.until("the others leave", |now| now.connected <= 4);
+    others_are_served(&service);
+    service.signal(15);
+    let (status, log) = service.end_within(PATIENCE);
+    // It did not wait for one that lingers, or its own patience would have ended.
+    assert!(status.success(), "{status}\n{log}");
+    drop(others);
+}
+
+#[test]
+fn pages_that_a_client_takes_away_do_not_become_the_service_s() {
+    let there = |memory: &SharedMemory| fstat(memory).unwrap().st_blocks as u64 * 512;
+    for target_is_punched in [false, true] {
+        let service = Service::start(&[]);
+        if service.log().contains("userfaultfd") {
+            return println!(
+                "SKIPPED: pages_that_a_client_takes_away_do_not_become_the_service_s: no userfaultfd here"
+            );
+        }
+        let client = service.client();
+        let bytes = pattern(MIB as usize, 7);
+        let (source, target) = (memory_of(&bytes), memory_of(&vec![0; MIB as usize]));
+        assert_eq!((there(&source), there(&target)), (MIB, MIB));
+        let mut pipe =
+            client.connect_pipe(&Place::memory(&source), &Place::memory(&target), &ConnectFd::default()).unwrap();
+        pipe.transfer(whole(MIB)).unwrap();
+        assert!(target.to_vec().unwrap() == bytes);
+        let punched = if target_is_punched { &target } else { &source };
+        fallocate(punched, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 4096, MIB - 8192).unwrap();
+        // It may end before the session does.
+        let _ = pipe.transfer(whole(MIB));
+        service.until("it is cut off", |now| now.turned_away == 1);
+        assert_eq!(there(punched), 8192, "pages were added by the service");
+        others_are_served(&service);
+        service.until("its memory goes", |now| now.mapped_bytes == 0);
+    }
+}
+
+#[test]
+fn pages_that_are_missed_by_the_kernel_are_an_error() {
+    let service = Service::start(&[]);
+    if service.log().contains("userfaultfd") {
+        return println!("SKIPPED: pages_that_are_missed_by_the_kernel_are_an_error: no userfaultfd here");
+    }
+    let client = service.client();
+    let file = file_of(&pattern(MIB as usize, 9));
+    let memory = memory_of(&vec![0; MIB as usize]);
+    let mut pipe = client.connect_pipe(&Place::file(&file), &Place::memory(&memory), &ConnectFd::default()).unwrap();
+    fallocate(&memory, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, MIB).unwrap();
+    assert!(pipe.transfer(whole(MIB)).is_err());
+    assert_eq!(fstat(&memory).unwrap().st_blocks, 0, "pages were added by the service");
+    others_are_served(&service);
+}
+
+#[test]
+fn the_process_that_takes_descriptors_in_may_be_killed() {
+    let dir = scene::Dir::new();
+    let socket = dir.0.join("s");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dpiped"));
+    let mark = format!("DPIPED_MARK={}", socket.display());
+    command.arg("--socket").arg(&socket).env("DPIPED_MARK", &socket);
+    let service = Service::of(command, socket, dir);
+    others_are_served(&service);
+    let mut killed = 0;
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let read = |name: &str| std::fs::read(entry.path().join(name)).unwrap_or_default();
+        if read("comm") == b"dpiped-intake\n" && read("environ").split(|b| *b == 0).any(|word| word == mark.as_bytes())
+        {
+            let pid = entry.file_name().to_string_lossy().parse().ok().and_then(Pid::from_raw).unwrap();
+            kill_process(pid, Signal::KILL).unwrap();
+            killed += 1;
+        }
+    }
+    assert_eq!(killed, 1);
+    others_are_served(&service);
+}
