@@ -12,7 +12,8 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::ThreadId;
 
 use crate::error::Result;
 use crate::guard::{self, Foreign, Keeper};
@@ -32,7 +33,7 @@ pub trait Watch: Send + Sync {
     fn changed(&self, range: Range<u64>);
 }
 
-/// How often a new watch is told of changes that began meanwhile, before nobody may begin another for a moment.
+/// How often a new watch is told of changes that began meanwhile, before no other thread may begin one for a moment.
 const TURNS: u32 = 64;
 
 /// All watches of a file; another list with each change of it, so that one can be called without the lock.
@@ -42,19 +43,37 @@ type Watches = Arc<[Weak<dyn Watch>]>;
 struct Known {
     watches: Watches,
     /// Changes under way, by number: who begins to watch hears of them.
-    under_way: BTreeMap<u64, Range<u64>>,
+    under_way: BTreeMap<u64, Begun>,
+    /// The thread of a watch that did not get to its end: no other thread begins a change until it has.
+    comes: Option<ThreadId>,
+}
+
+/// A change that is under way.
+struct Begun {
+    range: Range<u64>,
+    /// It is made with the lock held, and so beside no other: it stands in nobody's way before.
+    is_alone: bool,
+}
+
+impl Known {
+    fn is_changed_by_others(&self, range: &Range<u64>) -> bool {
+        let overlaps = |other: &Begun| other.range.start < range.end && range.start < other.range.end;
+        self.under_way.values().any(|other| !other.is_alone && overlaps(other))
+    }
 }
 
 /// The watches of one file.
 pub struct Watchers {
     known: Mutex<Known>,
+    /// The watch that came is among the others.
+    came: Condvar,
     next: AtomicU64,
     owner: Owner,
 }
 
 impl Default for Watchers {
     fn default() -> Watchers {
-        Watchers { known: Mutex::default(), next: AtomicU64::new(0), owner: Owner::here() }
+        Watchers { known: Mutex::default(), came: Condvar::new(), next: AtomicU64::new(0), owner: Owner::here() }
     }
 }
 
@@ -73,6 +92,13 @@ impl Watchers {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// As [`lock`](Self::lock), for who begins a change.
+    fn lock_to_begin(&self) -> MutexGuard<'_, Known> {
+        let me = std::thread::current().id();
+        let waits = |known: &mut Known| known.comes.is_some_and(|other| other != me);
+        self.came.wait_while(self.lock(), waits).unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Adds a watch; it hears at once of changes that are under way. It ends with the last reference to it.
     pub fn add(&self, watch: &Arc<dyn Watch>) {
         if !self.owner.is_here() {
@@ -82,18 +108,25 @@ impl Watchers {
         // The process counts a panic, and the panic hook has printed it.
         let changing = |range: &Range<u64>| _ = guard::call(Foreign::Watch, || watch.changing(range.clone()));
         let mut told: BTreeMap<u64, Range<u64>> = BTreeMap::new();
+        let me = std::thread::current().id();
         for turn in 1.. {
             let mut known = self.lock();
             let news = known.under_way.iter().filter(|(number, _)| !told.contains_key(*number));
-            let news: Vec<_> = news.map(|(number, range)| (*number, range.clone())).collect();
-            if !news.is_empty() && turn < TURNS {
+            let news: Vec<_> = news.map(|(number, begun)| (*number, begun.range.clone())).collect();
+            if !news.is_empty() {
+                if turn >= TURNS && known.comes.is_none() {
+                    known.comes = Some(me);
+                }
                 // Without the lock: the watch may change the file itself.
                 drop(known);
                 news.iter().for_each(|(_, range)| changing(range));
                 told.extend(news);
                 continue;
             }
-            news.iter().for_each(|(_, range)| changing(range));
+            if known.comes == Some(me) {
+                known.comes = None;
+                self.came.notify_all();
+            }
             // It is none of them yet, so the end of these was not told to it.
             told.retain(|number, _| !known.under_way.contains_key(number));
             let others = known.watches.iter().filter(|w| w.strong_count() > 0).cloned();
@@ -113,9 +146,9 @@ impl Watchers {
             return number;
         }
         let _hold = guard::hold();
-        let mut known = self.lock();
+        let mut known = self.lock_to_begin();
         // A watch that is added from here on hears of the change when it is added, and is not among those that are called here.
-        known.under_way.insert(number, range.clone());
+        known.under_way.insert(number, Begun { range: range.clone(), is_alone: false });
         let watches = known.watches.clone();
         drop(known);
         each(&watches, |w| w.changing(range.clone()));
@@ -129,29 +162,38 @@ impl Watchers {
         }
         let _hold = guard::hold();
         let mut known = self.lock();
-        let Some(range) = known.under_way.remove(&number) else { return };
+        let Some(Begun { range, .. }) = known.under_way.remove(&number) else { return };
         let watches = known.watches.clone();
         drop(known);
         each(&watches, |w| w.changed(range.clone()));
     }
 
     /// Runs what changes a range, and nothing else of this process that is told here changes it meanwhile. `None`, and
-    /// nothing is run, where such a change is under way already. Who begins another change waits until this one is over.
+    /// nothing is run, where such a change is under way already. Who begins another change waits until this one is over; the
+    /// watches were told before, so it is short.
     pub(crate) fn alone<R>(&self, range: Range<u64>, change: impl FnOnce() -> R) -> Option<R> {
         if !self.owner.is_here() {
             return None;
         }
         let _hold = guard::hold();
-        let known = self.lock();
-        if known.under_way.values().any(|other| other.start < range.end && range.start < other.end) {
+        let mut known = self.lock_to_begin();
+        if known.is_changed_by_others(&range) {
             return None;
         }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        known.under_way.insert(number, Begun { range: range.clone(), is_alone: true });
         let watches = known.watches.clone();
+        drop(known);
+        // Without the lock: a watch may change the file itself.
         each(&watches, |w| w.changing(range.clone()));
-        let outcome = catch_unwind(AssertUnwindSafe(change));
+        let mut known = self.lock();
+        let may = !known.is_changed_by_others(&range);
+        let outcome = may.then(|| catch_unwind(AssertUnwindSafe(change)));
+        known.under_way.remove(&number);
+        let watches = known.watches.clone();
         drop(known);
         each(&watches, |w| w.changed(range.clone()));
-        Some(outcome.unwrap_or_else(|panic| resume_unwind(panic)))
+        outcome.map(|outcome| outcome.unwrap_or_else(|panic| resume_unwind(panic)))
     }
 
     /// Runs what changes a range. The change is over when it returns, and when it panics.
@@ -280,6 +322,38 @@ mod tests {
         watchers.end(2);
         let heard = watch.0.0.lock().unwrap();
         assert_eq!(*heard, [(true, 0..10), (true, 200..201), (false, 0..10), (false, 200..201)]);
+    }
+
+    #[test]
+    fn a_watch_may_change_the_file_while_it_is_made_longer() {
+        /// It makes it longer, too, and writes what is at its end.
+        struct Writes(Arc<Watchers>, [AtomicU64; 2]);
+        impl Watch for Writes {
+            fn changing(&self, range: Range<u64>) {
+                if self.1[0].fetch_add(1, Ordering::SeqCst) == 0 {
+                    assert_eq!(self.0.alone(range.clone(), || 1), Some(1));
+                    self.0.around(range, || {});
+                }
+            }
+
+            fn changed(&self, range: Range<u64>) {
+                if self.1[1].fetch_add(1, Ordering::SeqCst) == 0 {
+                    assert_eq!(self.0.alone(range, || 2), Some(2));
+                }
+            }
+        }
+        let watchers = Arc::new(Watchers::default());
+        let writes = Arc::new(Writes(watchers.clone(), Default::default()));
+        watchers.add(&(writes.clone() as Arc<dyn Watch>));
+        let (done, ended) = std::sync::mpsc::channel();
+        let theirs = watchers.clone();
+        std::thread::spawn(move || done.send(theirs.alone(0..1, || 3)).unwrap());
+        assert_eq!(ended.recv_timeout(std::time::Duration::from_secs(60)), Ok(Some(3)), "it waits for itself");
+        assert!(format!("{watchers:?}").contains(" 0 changes under way"), "{watchers:?}");
+        // Beside a change of somebody else's it is none.
+        let number = watchers.begin(5..9);
+        assert_eq!((watchers.alone(8..10, || 4), watchers.alone(9..10, || 5)), (None, Some(5)));
+        watchers.end(number);
     }
 
     struct Panics(Heard);

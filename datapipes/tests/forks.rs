@@ -14,8 +14,8 @@ use datapipes::graph::Graph;
 use datapipes::memory::{MapOptions, Pool};
 use datapipes::runtime::Connect;
 use datapipes::{
-    ConnectFd, Constraints, Dram, ErrorKind, Locator, Machine, Pmem, PmemOptions, Runtime, Span, Ssd, StagePlace,
-    Staging,
+    ConnectFd, Constraints, Draft, Dram, ErrorKind, Locator, Machine, Pmem, PmemOptions, Runtime, Span, Ssd,
+    StagePlace, Staging,
 };
 use datapipes_testkit::Folder;
 use datapipes_testkit::child::{copy, end_copy, in_child, is_forked};
@@ -283,7 +283,9 @@ fn what_is_open_is_to_be_opened_anew() {
     let staging = Staging::open(vec![StagePlace::folder(folder.at())]).unwrap();
     let extent = staging.extent(4096).unwrap();
     let machine = Machine::discover();
+    let draft = Draft::beside(&folder.path("draft")).unwrap();
     in_child(&|| {
+        is_forked(draft.write(b"x"));
         is_forked(ssd.set_len(0));
         is_forked(ssd.reserve(0, 4096));
         is_forked(ssd.punch(0, 4096));

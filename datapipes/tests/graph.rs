@@ -284,3 +284,19 @@ fn every_stage_of_every_item_runs_once_after_what_it_depends_on() {
         assert!(seen.done.iter().flatten().all(|done| *done), "seed {seed}: left out");
     }
 }
+
+#[test]
+fn sets_of_any_size_take_memory_only_for_buffers_that_are_used() {
+    let runtime = Runtime::start(&Machine::discover()).unwrap();
+    for count in [3, 4_000_000_000, usize::MAX] {
+        let (set, highest) = (Buffers::new(count), AtomicU64::new(0));
+        let mut graph = Graph::new("large");
+        let stage = graph.compute("look", |item| {
+            highest.fetch_max(item.buffer(set)? as u64, Ordering::SeqCst);
+            Ok(())
+        });
+        graph.uses(stage, set).unwrap();
+        runtime.run(&graph, 100).unwrap();
+        assert!(highest.load(Ordering::SeqCst) < 100);
+    }
+}

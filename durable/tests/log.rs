@@ -138,6 +138,32 @@ fn many_threads_share_batches() {
 }
 
 #[test]
+fn a_log_that_is_opened_for_longer_batches_keeps_longer_records() {
+    let (scratch, machine) = (Scratch::new(), machine());
+    for (closed, first) in [(true, 4096), (false, 4096), (false, 8192)] {
+        let dir = scratch.path(&format!("log-{closed}-{first}"));
+        let options = |batch_bytes| Options { segment_bytes: 1 << 20, batch_bytes };
+        let log = open(&machine, &dir, options(first)).unwrap();
+        (1..=5).for_each(|number| assert_eq!(log.append_durable(&[7; 100]).unwrap(), number));
+        log.close().unwrap();
+        let log = open(&machine, &dir, options(128 << 10)).unwrap();
+        assert_eq!(log.append_durable(&vec![7; 100_000]).unwrap(), 6);
+        assert_eq!(log.append_durable(&[7; 100]).unwrap(), 7);
+        // As after a crash, where it is not closed.
+        if closed {
+            log.close().unwrap();
+        } else {
+            drop(log);
+            std::fs::remove_file(dir.join("closed")).unwrap();
+        }
+        let log = open(&machine, &dir, options(first)).unwrap();
+        let lens: Vec<usize> = log.read_from(0).unwrap().map(|record| record.unwrap().payload.len()).collect();
+        assert_eq!(lens, [100, 100, 100, 100, 100, 100_000, 100]);
+        assert_eq!(log.append_durable(b"x").unwrap(), 8);
+    }
+}
+
+#[test]
 fn segments_come_and_go() {
     let (scratch, machine) = (Scratch::new(), machine());
     let dir = scratch.path("log");

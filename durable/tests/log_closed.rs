@@ -313,3 +313,74 @@ fn segments_released_while_a_reader_opens_them_are_not_missing() {
         drop((storage, log));
     }
 }
+
+/// A folder in which one segment cannot be removed for now.
+struct Stuck(Folder, u64);
+
+impl Storage for Stuck {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn lock(&self) -> Result<Box<dyn std::any::Any + Send + Sync>> {
+        self.0.lock()
+    }
+
+    fn list(&self) -> Result<Vec<u64>> {
+        self.0.list()
+    }
+
+    fn prepare(&self, number: u64, len: u64) -> Result<Box<dyn datapipes_durable::log::Spare>> {
+        self.0.prepare(number, len)
+    }
+
+    fn open(&self, number: u64, writable: bool) -> Result<Arc<dyn datapipes_durable::log::Medium>> {
+        self.0.open(number, writable)
+    }
+
+    fn note(&self) -> Result<Option<Vec<u8>>> {
+        self.0.note()
+    }
+
+    fn set_note(&self, note: Option<&[u8]>) -> Result<()> {
+        self.0.set_note(note)
+    }
+
+    fn remove(&self, number: u64) -> Result<()> {
+        if number == self.1 {
+            return Err(datapipes_core::Error::new(ErrorKind::Device, "remove", "on purpose"));
+        }
+        self.0.remove(number)
+    }
+}
+
+#[test]
+fn a_release_that_fails_in_the_middle_leaves_a_log_that_opens() {
+    let (scratch, machine) = (Scratch::new(), machine());
+    for retried in [false, true] {
+        let dir = scratch.path(&format!("log-{retried}"));
+        let log = Log::open(&machine, Stuck(Folder::at(&machine, &dir), 3), OPTIONS).unwrap();
+        let n = fill(&log, &dir, 6);
+        assert_eq!(log.release_before(n).unwrap_err().kind(), ErrorKind::Device);
+        let records: Vec<Record> = log.read_from(0).unwrap().collect::<Result<_>>().unwrap();
+        assert_eq!(records.last().unwrap().number, n);
+        if retried {
+            assert_eq!(log.release_before(n).unwrap_err().kind(), ErrorKind::Device, "still stuck");
+        }
+        log.close().unwrap();
+        let left = read(&machine, &dir).unwrap();
+        assert_eq!(left, records[records.len() - left.len()..]);
+        // Once it can be removed, it is, and what is missing before does not count.
+        let log = open(&machine, &dir).unwrap();
+        assert!(log.release_before(n).unwrap() >= 1);
+        log.close().unwrap();
+        assert_eq!(read(&machine, &dir).unwrap().last().unwrap().number, n);
+        // One that nobody tried to remove is missing.
+        let log = open(&machine, &dir).unwrap();
+        let more = fill(&log, &dir, 4);
+        assert!(more > n);
+        log.close().unwrap();
+        fs::remove_file(dir.join(names(&dir).iter().find(|name| name.ends_with(".log")).unwrap())).unwrap();
+        assert_eq!(read(&machine, &dir).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+}

@@ -179,6 +179,7 @@ fn sockets_that_linger_hold_nobody_up_on_kernels_that_let_them_pass() {
         passed(&pipe, &[7; 32]);
     }
     others_are_served(&service);
+    passed(&raw, b"");
     passed(&raw, b"left");
     drop((raw, pipe));
     others_are_served(&service);
@@ -195,6 +196,24 @@ fn sockets_that_linger_hold_nobody_up_on_kernels_that_let_them_pass() {
     // It did not wait for one that lingers, or its own patience would have ended.
     assert!(status.success(), "{status}\n{log}");
     drop(others);
+}
+
+#[test]
+fn a_packet_without_bytes_is_not_closed_by_the_service_either() {
+    let service = Service::start(&["--hello-ms", "300"]);
+    let raw = Raw::hello(&service.socket);
+    let (socket, other) = lingering();
+    service.signal(19);
+    raw.send(b"", &[socket.as_fd()]).unwrap();
+    raw.send(b"", &[socket.as_fd()]).unwrap();
+    std::thread::spawn(move || drop(socket));
+    std::thread::sleep(Duration::from_millis(20));
+    service.signal(18);
+    others_are_served(&service);
+    service.signal(15);
+    let (status, log) = service.end_within(PATIENCE);
+    assert!(status.success(), "{status}\n{log}");
+    drop(other);
 }
 
 #[test]
@@ -261,6 +280,6 @@ fn the_process_that_takes_descriptors_in_may_be_killed() {
             killed += 1;
         }
     }
-    assert_eq!(killed, 1);
+    assert!(killed >= 1, "it is not there");
     others_are_served(&service);
 }

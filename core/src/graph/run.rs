@@ -163,7 +163,7 @@ struct Run<'r, 'g> {
     /// Items that were admitted and have not gone through all stages.
     unfinished: usize,
     /// By set: free buffers, and the next item that may take one.
-    free: Vec<Vec<usize>>,
+    free: Vec<Free>,
     turn_of_set: Vec<u64>,
     /// By stage: the next item, where the order matters.
     turn_of_stage: Vec<u64>,
@@ -180,6 +180,29 @@ struct Run<'r, 'g> {
     out: u64,
 }
 
+/// The free buffers of a set: it takes memory only for those that were used.
+struct Free {
+    /// Those that came back.
+    back: Vec<usize>,
+    /// From here on none was used yet.
+    next: usize,
+    count: usize,
+}
+
+impl Free {
+    fn pop(&mut self) -> Option<usize> {
+        self.back.pop().or_else(|| {
+            let buffer = self.next;
+            self.next += usize::from(buffer < self.count);
+            (buffer < self.count).then_some(buffer)
+        })
+    }
+
+    fn push(&mut self, buffer: usize) {
+        self.back.push(buffer);
+    }
+}
+
 impl<'r, 'g> Run<'r, 'g> {
     fn new(graph: &'g Graph<'g>, bench: &'r Bench<'g>, items: u64, computes_here: bool) -> Self {
         let count = graph.stages.len();
@@ -193,7 +216,7 @@ impl<'r, 'g> Run<'r, 'g> {
             under: VecDeque::new(),
             next: 0,
             unfinished: 0,
-            free: graph.sets.iter().map(|set| (0..set.count).rev().collect()).collect(),
+            free: graph.sets.iter().map(|set| Free { back: Vec::new(), next: 0, count: set.count }).collect(),
             turn_of_set: vec![0; graph.sets.len()],
             turn_of_stage: vec![0; count],
             candidates: BTreeSet::new(),

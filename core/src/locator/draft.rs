@@ -198,8 +198,13 @@ impl Draft {
     /// Writes bytes from its beginning on, through the page cache: for small files.
     ///
     /// # Errors
-    /// `NoSpace`, `Device`.
+    /// `NoSpace`, `Device`. `Forked` in a child of the process that made it.
     pub fn write(&self, bytes: &[u8]) -> Result<()> {
+        self.owner.check("write")?;
+        self.ssd.file().watchers().around(0..bytes.len() as u64, || self.write_all(bytes))
+    }
+
+    fn write_all(&self, bytes: &[u8]) -> Result<()> {
         let mut done = 0;
         while done < bytes.len() {
             match rustix::io::pwrite(self.fd(), &bytes[done..], done as u64) {

@@ -37,9 +37,26 @@ pub(crate) struct MappedFile {
 pub(super) type FileChange = Change<Arc<Watchers>>;
 
 pub(super) struct Unmap {
-    pub(super) base: NonNull<u8>,
-    pub(super) len: usize,
+    base: NonNull<u8>,
+    /// Whole pages: huge ones are unmapped as a whole or not at all.
+    len: usize,
 }
+
+impl Unmap {
+    /// For a mapping of so many bytes of a file.
+    pub(super) fn new(file: BorrowedFd<'_>, base: NonNull<u8>, len: usize) -> Unmap {
+        let page = match rustix::fs::fstatfs(file) {
+            Ok(system) if system.f_type as u64 & 0xFFFF_FFFF == HUGETLBFS => {
+                usize::try_from(system.f_bsize).unwrap_or(1).max(1)
+            }
+            _ => 1,
+        };
+        Unmap { base, len: len.checked_next_multiple_of(page).unwrap_or(len) }
+    }
+}
+
+/// The number of its file system (`statfs(2)`).
+const HUGETLBFS: u64 = 0x9584_58F6;
 
 // SAFETY: the mapping belongs to the process; the value is used for its drop alone.
 unsafe impl Send for Unmap {}
@@ -73,7 +90,7 @@ impl Region {
         }
         let Some(base) = NonNull::new(base.cast::<u8>()) else { return Err(Errno::NOMEM) };
         // SAFETY: the mapping is valid until `Unmap` is dropped. Whoever opens the file may change it, so it is shared.
-        Ok(unsafe { Region::of_file(base, len, (Box::new(Unmap { base, len }), of)) })
+        Ok(unsafe { Region::of_file(base, len, (Box::new(Unmap::new(file, base, len)), of)) })
     }
 }
 

@@ -66,7 +66,7 @@ impl Region {
         let base = base.map_err(|e| os(e, format!("{len} bytes of a memfd")))?;
         // SAFETY: the mapping was just made with this length; advice changes no byte, and is refused where it makes no sense.
         unsafe { libc::madvise(base.as_ptr().cast(), whole, libc::MADV_HUGEPAGE) };
-        let keeper = Keeper { _first: keeper, _unmap: Unmap { base, len: whole } };
+        let keeper = Keeper { _first: keeper, _unmap: Unmap::new(memory, base, whole) };
         let is_constant = access == Access::Read && seals.contains(SealFlags::WRITE);
         // SAFETY: the mapping is valid until `Unmap` is dropped, and the seal keeps its pages there. Nobody changes the bytes of
         // a memfd that is sealed against writing: the kernel sets that seal only where no mapping for writing exists, and
@@ -209,5 +209,29 @@ mod tests {
         assert!(map(&reader, 4096, Access::Read).is_ok());
         let file = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
         assert_eq!(kind(&file, 4096, Access::Read), ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn huge_pages_are_unmapped_whatever_length_was_asked_for() {
+        const HUGE: u64 = 2 << 20;
+        let name = "huge-to-unmap";
+        for len in [1000, HUGE, HUGE + 1] {
+            let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+            let there =
+                |fd: OwnedFd| rustix::fs::fallocate(&fd, rustix::fs::FallocateFlags::empty(), 0, len).map(|()| fd);
+            let fd = match memfd_create(name, flags).and_then(there) {
+                Ok(fd) => fd,
+                Err(e) => {
+                    return println!("SKIPPED: huge_pages_are_unmapped_whatever_length_was_asked_for: {e}");
+                }
+            };
+            fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
+            let region = Region::map_sealed(fd.as_fd(), len, Access::Write, Box::new(())).unwrap();
+            region.range(0, 1000).unwrap().write(0, &[1; 1000]).unwrap();
+            let is_mapped = || std::fs::read_to_string("/proc/self/maps").unwrap().contains(name);
+            assert!(is_mapped());
+            drop(region);
+            assert!(!is_mapped(), "{len} bytes");
+        }
     }
 }

@@ -24,7 +24,7 @@ const LEN: usize = 68;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Closing {
     pub(crate) log_id: [u8; 16],
-    /// The numbers of its first and last segments.
+    /// The numbers of its first and last segments. Older ones may be there that could not be removed.
     pub(crate) first: u64,
     pub(crate) last: u64,
     /// Behind its closing mark.
@@ -32,10 +32,10 @@ pub(crate) struct Closing {
 }
 
 impl Closing {
-    /// Of a log with these segments.
-    pub(crate) fn of(segments: &[Segment], tail: Tail) -> Option<Closing> {
-        let (first, last) = (&segments.first()?.header, &segments.last()?.header);
-        Some(Closing { log_id: first.log_id, first: first.number, last: last.number, tail })
+    /// Of a log that has the segments from the one to the other.
+    pub(crate) const fn of(first: &Segment, last: &Segment, tail: Tail) -> Closing {
+        let (first, last) = (&first.header, &last.header);
+        Closing { log_id: first.log_id, first: first.number, last: last.number, tail }
     }
 
     pub(crate) fn encode(&self) -> [u8; LEN] {
@@ -104,7 +104,7 @@ impl Closing {
         if first.log_id != self.log_id {
             return Err(corrupt(storage, "what it says of its end is of another log"));
         }
-        if (first.number, last.number) != (self.first, self.last) {
+        if first.number > self.first || last.number != self.last {
             let why = format!(
                 "it was closed with segments {} to {}, and {} to {} are there",
                 self.first, self.last, first.number, last.number

@@ -338,7 +338,8 @@ impl Log {
         // Nobody appends any more: this is its end.
         let tail = self.lock().durable;
         let writer = self.writer();
-        let note = Closing::of(&writer.segments, tail).map(|closing| closing.encode());
+        let segments = writer.first_surely_there().zip(writer.segments.last());
+        let note = segments.map(|(first, last)| Closing::of(first, last, tail).encode());
         let noted = guard::call(Foreign::Storage, || note.map_or(Ok(()), |note| writer.note(&note)));
         noted.unwrap_or_else(|panicked| Err(panicked.error("close")))
     }

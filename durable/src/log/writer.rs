@@ -54,6 +54,8 @@ pub(crate) struct Writer {
     memory: Dram,
     /// All that are there, the current one last.
     pub(crate) segments: Vec<Segment>,
+    /// No segment before this one is counted on.
+    surely_there: u64,
     current: Option<Current>,
     prepared: Option<Prepared>,
     /// The kernel gave no thread for that: the next segment is made when it is needed.
@@ -77,6 +79,7 @@ impl Writer {
             storage,
             memory,
             segments,
+            surely_there: 0,
             current: None,
             prepared: None,
             refused: false,
@@ -139,9 +142,12 @@ impl Writer {
         let Some(current) = &self.current else {
             return Err(Error::new(ErrorKind::InvalidInput, "append", "no segment is open"));
         };
-        if current.used + len > current.segment.header.room() {
+        let header = &current.segment.header;
+        // A segment of former times may take shorter frames than these: readers would not believe them.
+        let is_too_long = len > u64::from(header.frame_limit) && header.frame_limit < self.frame_limit;
+        if is_too_long || current.used + len > header.room() {
             let since = Instant::now();
-            self.begin(current.segment.header.log_id, at)?;
+            self.begin(header.log_id, at)?;
             took.rotation = Some(since.elapsed());
         }
         let Some(current) = &mut self.current else {
@@ -170,12 +176,22 @@ impl Writer {
     /// Removes the segments all of whose records are before `number`, the oldest first.
     pub(crate) fn release_before(&mut self, number: u64) -> Result<usize> {
         let keep = self.segments.partition_point(|s| s.header.first <= number).saturating_sub(1);
-        for segment in &self.segments[..keep] {
-            self.storage.remove(segment.header.number)?;
+        for removed in 0..keep {
+            let number = self.segments[removed].header.number;
+            self.surely_there = number + 1;
+            if let Err(e) = self.storage.remove(number) {
+                // Whether this one is there is not known: removing it is tried again, or it stays.
+                self.segments.drain(..removed);
+                return Err(e);
+            }
         }
-        // After an error none is forgotten: removing what is gone already is an error of its own, and a clear one.
         self.segments.drain(..keep);
         Ok(keep)
+    }
+
+    /// The first segment that nobody tried to remove.
+    pub(crate) fn first_surely_there(&self) -> Option<&Segment> {
+        self.segments.iter().find(|segment| segment.header.number >= self.surely_there)
     }
 
     /// Keeps what the log says of its end.

@@ -52,6 +52,8 @@ const HERE: u8 = 6;
 /// The verdict.
 const PASS: u8 = 7;
 
+/// Packets without bytes that may lie in a socket; each takes hundreds of bytes of its sender's buffer.
+const EMPTY_PACKETS: usize = 4096;
 /// How often the parent is asked where it has too much to do, and how long the pauses are.
 const TRIES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(2);
@@ -140,7 +142,8 @@ impl Intake {
         self.ask(TAKE, client)
     }
 
-    /// A process that reads all packets of a client, closes what came with them, and then, when told, the connection.
+    /// A process that has a client's connection, too, once it says so, and closes it when told: as the last one, if the service has closed its
+    /// own end before. Left alone, it reads and closes what is in it.
     ///
     /// # Errors
     /// As [`take`](Self::take).
@@ -190,7 +193,7 @@ pub(super) enum Said {
     Facts(Packet, Vec<Facts>),
     /// The descriptors themselves.
     Descriptors(Vec<OwnedFd>),
-    /// It has the connection, too.
+    /// It has the connection, and nobody else but the service has it.
     Here,
 }
 
@@ -343,6 +346,11 @@ fn parent(socket: i32) -> ! {
                 exit();
             }
             -1 => fail(&reply, last_errno()),
+            _ if what == [DISCARD] => {
+                drop(client);
+                // From here on its process alone has it, beside the service.
+                let _ = send(&reply, &[HERE], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+            }
             _ => {}
         }
     }
@@ -446,19 +454,18 @@ fn take(client: OwnedFd, reply: &OwnedFd) {
     }
 }
 
-/// Reads what a client sent, closes what came with it, and the connection after the service has closed its own end of it.
+/// Has a connection until the service has closed its own end of it, and closes it then, with all that is in it.
 fn discard(client: OwnedFd, reply: &OwnedFd) {
-    if send(reply, &[HERE], SendFlags::NOSIGNAL).is_ok() {
-        // Told, or left alone: it is the last one to have the connection.
-        is_told(reply);
+    if is_told(reply) {
+        // The last one to have it.
+        return drop(client);
     }
-    let mut byte = [0];
-    loop {
-        // Without room for them, descriptors are closed by the kernel.
-        match recv(&client, &mut byte, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
-            Ok((0, _)) | Err(_) if !super::farewell::is_readable(&client) => return,
-            Err(e) if e != Errno::INTR && e != Errno::CONNRESET => return,
-            _ => {}
+    // Left alone, it need not be the last: so nothing may be left in there for the others.
+    let mut left = EMPTY_PACKETS;
+    // Without room for them, descriptors are closed by the kernel. The end reads as a packet without bytes does.
+    while left > 0 && recv(&client, &mut [0], RecvFlags::DONTWAIT | RecvFlags::TRUNC).is_ok() {
+        if !super::farewell::is_readable(&client) {
+            left -= 1;
         }
     }
 }

@@ -82,7 +82,8 @@ impl InPlace {
             Ok(()) | Err(Refused { errno: Errno::OPNOTSUPP | Errno::NOSYS, .. }) => Ok(()),
             Err(refused) => {
                 // Gives back what was reserved beyond the end. The error counts, whatever becomes of this.
-                let _ = rustix::fs::ftruncate(self.fd(), old_len);
+                let _ =
+                    self.ssd.file().watchers().around(old_len..u64::MAX, || rustix::fs::ftruncate(self.fd(), old_len));
                 Err(refused
                     .error(self.ssd.path())
                     .advice(format!("nothing was changed; it would be written in place, because {}", self.reason)))

@@ -8,11 +8,12 @@ mod flags;
 mod notify;
 mod signals;
 
+use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use datapipes::{Machine, Result};
+use datapipes::{Error, Machine, Result};
 use datapipes_service::server::{Config, Listener, Log, Server};
 use datapipes_service::{Client, default_paths};
 
@@ -67,8 +68,13 @@ fn status(flags: &Flags) -> Result<ExitCode> {
         None => Client::connect_default()?,
     };
     let text = serde_json::to_string_pretty(&client.status()?).unwrap_or_default();
-    println!("{text}");
-    Ok(ExitCode::SUCCESS)
+    // A reader that went away has seen what it wanted.
+    match writeln!(std::io::stdout(), "{text}") {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Error::io("write", &e, "the status to standard output"))
+        }
+        _ => Ok(ExitCode::SUCCESS),
+    }
 }
 
 /// As many descriptors as the system lets us have: clients bring theirs.

@@ -12,7 +12,7 @@ use rustix::net::{RecvFlags, Shutdown, shutdown};
 use super::{End, Session, cut, timespec};
 use crate::packet::{self, Glance, Packet};
 use crate::protocol::{MOST_DESCRIPTORS, REQUEST_BYTES, Request};
-use crate::server::farewell::{is_readable, part};
+use crate::server::farewell::part;
 use crate::server::intake::{Said, Taker};
 use crate::server::numbers::bad;
 use crate::server::{event, places};
@@ -132,20 +132,21 @@ impl Session {
 
     /// Ends the connection. What is left in it may carry descriptors, which are not closed here.
     pub(super) fn part(&mut self) {
-        passing::let_pass(&self.socket, false);
+        let refuses = passing::let_pass(&self.socket, false);
         let _ = shutdown(&self.socket, Shutdown::Both);
-        if !is_readable(&self.socket) {
+        if refuses && !self.may_pass {
             return part(&self.socket);
         }
-        let Ok(taker) = self.shared.intake.discard(self.socket.as_fd()) else { return part(&self.socket) };
+        let (Ok(taker), Ok(nothing)) = (self.shared.intake.discard(self.socket.as_fd()), event()) else {
+            return part(&self.socket);
+        };
         let until = Instant::now() + Duration::from_millis(self.shared.config.limits.hello_ms);
-        if let Ok(true) = self.wait_for(&taker, Some(until))
-            && let Ok(Said::Here) = taker.hear(&mut [])
-            && let Ok(nothing) = event()
-        {
-            // It closes the connection, not this thread.
-            drop(std::mem::replace(&mut self.socket, nothing));
-        }
+        // Also when the service stops. Where nobody comes, the connection on its way is the last one.
+        while let left = until.saturating_duration_since(Instant::now())
+            && !left.is_zero()
+            && poll(&mut [PollFd::new(&taker, PollFlags::IN)], Some(&timespec(left))) == Err(Errno::INTR)
+        {}
+        drop(std::mem::replace(&mut self.socket, nothing));
         taker.go_on();
         self.takers.push(taker);
     }

@@ -52,6 +52,8 @@ pub(super) struct Session {
     slots: Vec<Slot>,
     /// Processes that took in what this client passed, and may not have ended.
     takers: Vec<Taker>,
+    /// Descriptors may come with its packets.
+    may_pass: bool,
     refused: u32,
     pace: Pace,
 }
@@ -95,7 +97,17 @@ enum Due {
 impl Session {
     pub(super) fn new(shared: Arc<Shared>, socket: OwnedFd, facts: Arc<SessionFacts>, bell: OwnedFd) -> Session {
         let pace = Pace::new(shared.config.limits.requests_per_s, Instant::now());
-        Session { shared, socket, facts, bell: Arc::new(bell), slots: Vec::new(), takers: Vec::new(), refused: 0, pace }
+        Session {
+            shared,
+            socket,
+            facts,
+            bell: Arc::new(bell),
+            slots: Vec::new(),
+            takers: Vec::new(),
+            may_pass: false,
+            refused: 0,
+            pace,
+        }
     }
 
     /// Serves the client until it is gone and nothing of it is left.
@@ -250,6 +262,7 @@ impl Session {
             let error = match parse(&buffer, &packet) {
                 Ok(Request::Hello { version: VERSION, name }) => {
                     // From here on this thread alone reads what comes.
+                    self.may_pass = true;
                     passing::let_pass(&self.socket, true);
                     let name = tame(&name).chars().take(64).collect();
                     *self.facts.name.lock().unwrap_or_else(PoisonError::into_inner) = name;

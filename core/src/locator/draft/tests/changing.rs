@@ -172,3 +172,25 @@ fn paths_that_are_no_files() {
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     }
 }
+
+#[test]
+fn whoever_watches_a_draft_hears_of_what_is_written() {
+    #[derive(Default)]
+    struct Heard(std::sync::Mutex<Vec<(bool, std::ops::Range<u64>)>>);
+    impl crate::watch::Watch for Heard {
+        fn changing(&self, range: std::ops::Range<u64>) {
+            self.0.lock().unwrap().push((true, range));
+        }
+
+        fn changed(&self, range: std::ops::Range<u64>) {
+            self.0.lock().unwrap().push((false, range));
+        }
+    }
+    let scene = Scene::new();
+    let draft = replacing(&scene.put("f", 0o644));
+    let heard = std::sync::Arc::new(Heard::default());
+    let watch: std::sync::Arc<dyn crate::watch::Watch> = heard.clone();
+    draft.ssd().file().watchers().add(&watch);
+    draft.write(b"bytes").unwrap();
+    assert_eq!(*heard.0.lock().unwrap(), [(true, 0..5), (false, 0..5)]);
+}
