@@ -31,6 +31,10 @@ fn main() -> ExitCode {
     if let Some(code) = datapipes_fabric::process::enter(&commands::stream::functions()) {
         return code;
     }
+    // The keeper of a program that is a stage of one.
+    if let Some(code) = commands::stream::keeper() {
+        return code;
+    }
     heap::give_back_what_is_large();
     standard::guard();
     command_line::run(std::env::args_os().collect())

@@ -77,6 +77,27 @@ pub(crate) fn keep_children() {
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }
 
+/// Lets signals that end a program, and that the parent does not ignore, do nothing to this process. What it starts has them as
+/// usual again: a handler, unlike a signal that is ignored, does not outlast the start of another program.
+pub(crate) fn outlive() {
+    for signal in ENDING {
+        // SAFETY: as in `catch`; the handler does nothing.
+        unsafe {
+            let mut old: libc::sigaction = std::mem::zeroed();
+            let known = libc::sigaction(signal, std::ptr::null(), &mut old) == 0;
+            if !known || old.sa_sigaction == libc::SIG_IGN {
+                continue;
+            }
+            let mut new: libc::sigaction = std::mem::zeroed();
+            new.sa_sigaction = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
+            libc::sigemptyset(&mut new.sa_mask);
+            libc::sigaction(signal, &new, std::ptr::null_mut());
+        }
+    }
+}
+
+extern "C" fn nothing(_signal: libc::c_int) {}
+
 extern "C" fn handle(signal: libc::c_int) {
     let first = ARRIVED.compare_exchange(0, signal, SeqCst, SeqCst).is_ok();
     if let Some(control) = WORK.get() {

@@ -122,6 +122,30 @@ pub(crate) fn input() -> Result<Stream> {
     Ok(Stream(rustix::stdio::stdin()))
 }
 
+/// The standard input as a descriptor of its own.
+///
+/// # Errors
+/// Where the parent closed it, or no more files can be open.
+pub(crate) fn input_fd() -> Result<OwnedFd> {
+    let fd = input()?.0;
+    fd.try_clone_to_owned().map_err(|e| Error::io("open", &e, INPUT))
+}
+
+/// How many bytes of the standard input, where it is a pipe, nobody has read; 0 where nobody knows.
+pub(crate) fn unread_input() -> u64 {
+    rustix::io::ioctl_fionread(rustix::stdio::stdin()).unwrap_or(0)
+}
+
+/// Lets go of the standard output, so that who reads it sees the end of what others write there.
+///
+/// # Errors
+/// What opening `/dev/null` meets.
+pub(crate) fn leave_output() -> Result<()> {
+    let nothing = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    let left = nothing.and_then(|nothing| rustix::stdio::dup2_stdout(&nothing));
+    left.map_err(|e| Error::os("open", e.raw_os_error(), "/dev/null"))
+}
+
 /// Whether the standard input is a terminal.
 pub(crate) fn input_is_terminal() -> bool {
     rustix::termios::isatty(rustix::stdio::stdin())

@@ -4,6 +4,8 @@
 //! latency      application -> device -> device -> application, one block under way; there and back
 //! throughput   device -> device (-> device), 4 credits: one sends a buffer over and over, the last adds up all words
 //! by hand      the same throughput between two processes over a ring, a pipe, pages spliced into a pipe: see `peers`
+//! ratios       like with like, in short turns one right after the other: see `ratios`; `placements ratios [--small]` alone
+//! only         one of them: `placements only WAY SIZE MS`
 //! ```
 //! Blocks are processed in place where nothing else is said: unsafe, for it vouches for the senders. Processor time is that of all processes during the throughput. Run by `cargo xtask bench fabric`.
 #![allow(unsafe_code)]
@@ -14,6 +16,8 @@ mod bodies;
 mod namespaces;
 #[path = "placements/peers.rs"]
 mod peers;
+#[path = "placements/ratios.rs"]
+mod ratios;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -74,6 +78,10 @@ fn main() -> ExitCode {
     let small = arguments.iter().any(|a| a == "--small");
     let ran = match arguments.split_first() {
         Some((first, rest)) if first == peers::PEER => peers::be(rest),
+        Some((first, _)) if first == "ratios" => {
+            Session::start(&Program::This).map_err(Into::into).and_then(|mut session| ratios::run(&mut session, small))
+        }
+        Some((first, rest)) if first == "only" => only(rest),
         _ => run(small),
     };
     match ran {
@@ -85,11 +93,24 @@ fn main() -> ExitCode {
     }
 }
 
+/// `only WAY SIZE MS`: one throughput, of ours by its place among the ways or of one by hand by its name; to be looked into.
+fn only(arguments: &[String]) -> Outcome<()> {
+    let [way, size, ms] = arguments else { return Err("only WAY SIZE MS".into()) };
+    let (size, span) = (size.parse()?, Duration::from_millis(ms.parse()?));
+    let (gb_s, cpu_s_per_gb) = match way.parse::<usize>().ok().and_then(|at| WAYS.get(at)) {
+        Some(way) => throughput(&mut Session::start(&Program::This)?, way, 2, size, span)?,
+        None => peers::throughput(way, size, span)?,
+    };
+    row(way, 2, size, json!({ "gb_s": gb_s, "cpu_s_per_gb": cpu_s_per_gb }));
+    Ok(())
+}
+
 fn run(small: bool) -> Outcome<()> {
     let ms = if small { 20 } else { 250 };
     let spans = Spans { latency: Duration::from_millis(ms), throughput: Duration::from_millis(ms) };
     let sizes: Vec<usize> = SIZES.into_iter().filter(|size| !small || [64 << 10, 1 << 20].contains(size)).collect();
     let mut session = Session::start(&Program::This)?;
+    ratios::run(&mut session, small)?;
     for devices in [2, 3] {
         for size in &sizes {
             for way in &WAYS {
@@ -186,6 +207,7 @@ fn throughput(session: &mut Session, way: &Way, devices: usize, size: usize, spa
     }
     let flow = graph.start(session, way.placement)?;
     let pids: Vec<u32> = session.status()?.devices.iter().map(|(_, _, pid)| *pid).collect();
+    pin(&pids);
     let own = std::process::id();
     let cpu = || pids.iter().chain([&own]).map(|pid| cpu_seconds(*pid)).sum::<f64>();
     let before = cpu();
@@ -200,6 +222,22 @@ fn throughput(session: &mut Session, way: &Way, devices: usize, size: usize, spa
     // What the feeder says in the place of blocks received: see there.
     let seconds = fed.blocks_in as f64 / 1e9;
     Ok((gb / seconds, (after - before) / gb))
+}
+
+/// Puts processes on cores, where it was asked for: `PIN=apart` on one each in turn, `PIN=together` all on the first. Where two
+/// processes run is the scheduler's choice, and makes more of a difference than what they do.
+fn pin(pids: &[u32]) {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    let Ok(pin) = std::env::var("PIN") else { return };
+    let Ok(all) = sched_getaffinity(None) else { return };
+    let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| all.is_set(*core)).collect();
+    for (at, pid) in pids.iter().enumerate() {
+        let mut one = CpuSet::new();
+        one.set(cores[if pin == "apart" { at % cores.len() } else { 0 }]);
+        if let Err(e) = sched_setaffinity(rustix::process::Pid::from_raw(pid.cast_signed()), &one) {
+            eprintln!("placements: pin {pid}: {e}");
+        }
+    }
 }
 
 /// Processor time of a process's threads that live.

@@ -186,6 +186,49 @@ fn ingested(data: &[u8], whole_blocks: bool) -> (Vec<u8>, Vec<usize>) {
     (back, lens)
 }
 
+/// Pipes that do not wait, as others may have set them; two streams into one pipe, which is closed when both have ended.
+#[test]
+fn streams_are_read_to_their_end_and_written_to_the_last_one() {
+    use std::io::{Read, Write};
+    let mut session = session();
+    let data = [bytes(5, 900_000), bytes(6, 300_000)];
+    for placement in Placement::ALL {
+        for whole_blocks in [false, true] {
+            let mut graph = Graph::new(Shape::new(2, 32 << 10), Trust::Copy);
+            let (mut back, into) = std::io::pipe().unwrap();
+            rustix::io::ioctl_fionbio(&into, true).unwrap();
+            let place = Place::Stream { descriptor: 0, whole_blocks: false };
+            let sink = graph.device("sink", Role::Sink { place }, vec![into.into()]);
+            let mut writers = Vec::new();
+            for part in &data {
+                let (out_of, writer) = std::io::pipe().unwrap();
+                rustix::io::ioctl_fionbio(&out_of, true).unwrap();
+                let place = Place::Stream { descriptor: 0, whole_blocks };
+                let role = Role::Source { place, sum: true };
+                let source = graph.device("source", role, vec![out_of.into()]);
+                graph.connect(source, sink).unwrap();
+                writers.push((writer, part));
+            }
+            let flow = graph.start(&mut session, placement).unwrap();
+            let all = std::thread::scope(|scope| {
+                for (mut writer, part) in writers {
+                    scope.spawn(move || part.chunks(7_000).for_each(|chunk| writer.write_all(chunk).unwrap()));
+                }
+                let mut all = Vec::new();
+                back.read_to_end(&mut all).unwrap();
+                all
+            });
+            let mut counts = [0usize; 256];
+            data.iter().flatten().for_each(|byte| counts[usize::from(*byte)] += 1);
+            all.iter().for_each(|byte| counts[usize::from(*byte)] -= 1);
+            assert!(all.len() == 1_200_000 && counts.iter().all(|n| *n == 0), "{placement:?} {whole_blocks}");
+            let report = flow.report(&mut session, sink, LONG).unwrap();
+            assert_eq!((report.bytes_in, report.crc), (1_200_000, Some(crc32fast::hash(&all))));
+            flow.end(&mut session).unwrap();
+        }
+    }
+}
+
 #[test]
 fn a_graph_fans_out_and_in() {
     let mut session = session();

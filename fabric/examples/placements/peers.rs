@@ -31,7 +31,8 @@ pub(super) fn run(size: usize, span: Duration) -> Outcome<()> {
     Ok(())
 }
 
-fn throughput(kind: &str, size: usize, span: Duration) -> Outcome<(f64, f64)> {
+/// 10^9 bytes a second, and the processor time of a gigabyte.
+pub(super) fn throughput(kind: &str, size: usize, span: Duration) -> Outcome<(f64, f64)> {
     let (reader, writer) = std::io::pipe()?;
     let shared = if kind.starts_with("ring") {
         let fd = rustix::fs::memfd_create("peer", rustix::fs::MemfdFlags::empty())?;
@@ -57,6 +58,7 @@ fn throughput(kind: &str, size: usize, span: Duration) -> Outcome<(f64, f64)> {
     };
     let (mut taker, mut feeder) = (start("take", of_taker)?, start("feed", of_feeder)?);
     drop((reader, writer));
+    super::pin(&[feeder.id(), taker.id()]);
     let before = [feeder.id(), taker.id()].map(cpu_seconds).iter().sum::<f64>();
     let (mut fed, mut taken) = (String::new(), String::new());
     let line = |child: &mut Child, text: &mut String| -> Outcome<()> {

@@ -79,10 +79,19 @@ impl Waiting {
 /// How long to look before sleeping: longer where that would have spared a sleep, hardly at all where it would not, and never
 /// for longer than a sleep and its end were seen to cost; so it costs at most twice what is best. No figure of a processor is
 /// in it: how long a pause or a wake-up takes differs by a factor of ten between them.
+///
+/// Where both sides share a core, a sleep ends soon because it lets the other side run, and no look ever finds anything. So who has
+/// looked in vain for as long as a sleep costs does not look at all for a number of sleeps, which doubles each time.
 pub(crate) struct AdaptiveSpin {
     budget: Duration,
     /// The shortest sleep of late that something ended.
     sleep_cost: Duration,
+    /// The last look took all of its budget, and found nothing.
+    in_vain: bool,
+    /// Sleeps before which nothing is looked at any more.
+    blind: u32,
+    /// How many those are the next time.
+    next_blind: u32,
 }
 
 impl AdaptiveSpin {
@@ -92,11 +101,14 @@ impl AdaptiveSpin {
     const LOOKS: u32 = 8;
     /// Below this it is as good as nothing: about what the clock costs.
     const LEAST: Duration = Duration::from_nanos(100);
+    /// The most sleeps in a row before which nothing is looked at: what a look that is tried again costs is lost in them.
+    const MOST_BLIND: u32 = 256;
     /// Until a sleep was measured.
     const ASSUMED: Duration = Duration::from_micros(5);
 
     pub(crate) fn new() -> AdaptiveSpin {
-        AdaptiveSpin { budget: Duration::ZERO, sleep_cost: AdaptiveSpin::ASSUMED }
+        let (budget, sleep_cost) = (Duration::ZERO, AdaptiveSpin::ASSUMED);
+        AdaptiveSpin { budget, sleep_cost, in_vain: false, blind: 0, next_blind: 1 }
     }
 
     /// Looks for a while; what `look` found, if anything.
@@ -110,18 +122,21 @@ impl AdaptiveSpin {
             }
             std::hint::spin_loop();
         }
-        if self.budget.is_zero() {
+        self.in_vain = false;
+        if self.budget.is_zero() || self.blind > 0 {
             return None;
         }
         let since = Instant::now();
         loop {
             for _ in 0..AdaptiveSpin::LOOKS {
                 if let Some(found) = look() {
+                    self.next_blind = 1;
                     return Some(found);
                 }
                 std::hint::spin_loop();
             }
             if since.elapsed() >= self.budget {
+                self.in_vain = true;
                 return None;
             }
         }
@@ -131,6 +146,15 @@ impl AdaptiveSpin {
     pub(crate) fn slept(&mut self, took: Duration) {
         // Slowly forgotten: what a sleep costs depends on what the machine is doing.
         self.sleep_cost = took.min(self.sleep_cost + self.sleep_cost / 16 + AdaptiveSpin::LEAST);
+        if self.blind > 0 {
+            self.blind -= 1;
+            return;
+        }
+        if std::mem::take(&mut self.in_vain) && self.budget >= self.sleep_cost {
+            self.blind = self.next_blind;
+            self.next_blind = (self.next_blind * 2).min(AdaptiveSpin::MOST_BLIND);
+            return;
+        }
         self.budget = if took < self.sleep_cost * 2 {
             // It came while the sleep had hardly begun: looking on for a little would have found it.
             (self.budget.max(AdaptiveSpin::LEAST) * 2).min(self.sleep_cost)
@@ -146,6 +170,30 @@ impl AdaptiveSpin {
 #[cfg(not(shuttle))]
 mod tests {
     use super::*;
+
+    /// Two sides on one core: each sleep ends at once, because it is the sleep that lets the other side run.
+    #[test]
+    fn it_stops_looking_where_sleeping_is_what_helps_and_tries_again_where_that_changes() {
+        let mut spin = AdaptiveSpin::new();
+        let mut wait = |finds: bool| {
+            let mut looks = 0;
+            let found = spin.look(|| {
+                looks += 1;
+                (finds && looks > AdaptiveSpin::FIRST_LOOKS).then_some(())
+            });
+            if found.is_none() {
+                spin.slept(Duration::from_micros(3));
+            }
+            (looks > AdaptiveSpin::FIRST_LOOKS, found.is_some())
+        };
+        let looked = (0..10_000).filter(|_| wait(false).0).count();
+        assert!((1..200).contains(&looked), "{looked} of 10000 times");
+        // Now looking helps: after a while each look finds something.
+        for _ in 0..300 {
+            wait(true);
+        }
+        assert!((0..100).all(|_| wait(true) == (true, true)));
+    }
 
     #[test]
     fn it_looks_longer_where_that_spares_a_sleep_and_no_longer_than_one_costs() {

@@ -91,8 +91,8 @@ trait Waits {
     fn check(&self) -> Result<()>;
     fn common(&self) -> &Common;
     fn watches(&self) -> [Watch<'_>; 3];
-    /// Told to the other side before sleeping.
-    fn sleeping(&self) -> &AtomicU32;
+    /// Told to the other side before sleeping, and after it.
+    fn say_sleeping(&self, sleeping: bool);
 }
 
 /// Looks, spins, sleeps until there is something, the state forbids it, or patience is at its end.
@@ -102,10 +102,10 @@ fn await_change<R: Waits>(ring: &mut R, spin: &mut AdaptiveSpin, patience: Patie
     }
     let mut waiting = Waiting::new(patience);
     loop {
-        ring.sleeping().store(1, Ordering::SeqCst);
+        ring.say_sleeping(true);
         let since = std::time::Instant::now();
         let found = sleep(ring, &mut waiting);
-        ring.sleeping().store(0, Ordering::SeqCst);
+        ring.say_sleeping(false);
         if let Some(found) = found? {
             spin.slept(since.elapsed());
             return Ok(found);
@@ -135,6 +135,30 @@ fn sleep<R: Waits>(ring: &mut R, waiting: &mut Waiting) -> Result<Option<R::Foun
     ring.look()
 }
 
+/// What a sleeper says: at which count it sleeps, until that changes; 0 is awake. The lowest bit says that it sleeps, and what is lost
+/// of the count above does no harm: there are never as many as 2^31 blocks between two sleeps that are compared.
+fn sleep_at(count: u32) -> u32 {
+    count << 1 | 1
+}
+
+/// The sleep for which the other side was woken last. Between a wake-up and the moment in which the sleeper runs, many blocks may be
+/// sent: one wake-up is enough for each sleep.
+#[derive(Default)]
+struct Woken(u32);
+
+impl Woken {
+    /// Whether the other side sleeps at an earlier count than this, and was not woken from that sleep yet. To be asked after the count
+    /// was published. A sleep at this very count began after it was seen: it is for the next one to end, so it counts as not woken.
+    fn must_wake(&mut self, waiting: &AtomicU32, count: u32) -> bool {
+        let sleep = waiting.load(Ordering::SeqCst);
+        if sleep == 0 || sleep == sleep_at(count) || sleep == self.0 {
+            return false;
+        }
+        self.0 = sleep;
+        true
+    }
+}
+
 /// What a sender remembers of a block under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sent {
@@ -154,6 +178,7 @@ pub(crate) struct SendRing {
     free: Vec<u32>,
     /// By slot.
     under_way: Vec<Option<Sent>>,
+    woken: Woken,
     spin: Option<AdaptiveSpin>,
     failed: bool,
 }
@@ -165,7 +190,8 @@ impl SendRing {
         let free = (0..credits).rev().collect();
         let under_way = vec![None; credits as usize];
         let spin = Some(AdaptiveSpin::new());
-        SendRing { common, own, peer, sent: 0, sequence: 0, replied: 0, free, under_way, spin, failed: false }
+        let woken = Woken::default();
+        SendRing { common, own, peer, sent: 0, sequence: 0, replied: 0, free, under_way, woken, spin, failed: false }
     }
 
     /// A free slot, if there is one now.
@@ -215,7 +241,7 @@ impl SendRing {
         self.sequence += 1;
         self.sent = self.sent.wrapping_add(1);
         self.own.sent.0.store(self.sent, Ordering::SeqCst);
-        if self.peer.waiting.0.load(Ordering::SeqCst) != 0 {
+        if self.woken.must_wake(&self.peer.waiting.0, self.sent) {
             wake(&self.own.sent.0, &self.common.state);
         }
         Ok(())
@@ -266,6 +292,8 @@ impl SendRing {
     pub(crate) fn close(&self) {
         self.own.closed.0.store(1, Ordering::SeqCst);
         wake(&self.own.closed.0, &self.common.state);
+        // Who sleeps for a short while sleeps on this one.
+        wake(&self.own.sent.0, &self.common.state);
     }
 }
 
@@ -290,8 +318,9 @@ impl Waits for SendRing {
             self.common.watch(),
         ]
     }
-    fn sleeping(&self) -> &AtomicU32 {
-        &self.own.waiting.0
+    fn say_sleeping(&self, sleeping: bool) {
+        let said = if sleeping { sleep_at(self.replied) } else { 0 };
+        self.own.waiting.0.store(said, Ordering::SeqCst);
     }
 }
 
@@ -319,6 +348,7 @@ pub(crate) struct ReplyRing {
     credits: u32,
     epoch: u64,
     replied: u32,
+    woken: Woken,
     /// Slots that this side holds.
     pub(crate) held: Vec<bool>,
 }
@@ -332,6 +362,7 @@ impl ReceiveRing {
             credits: common.credits,
             epoch: common.epoch,
             replied: 0,
+            woken: Woken::default(),
             held: vec![false; common.credits as usize],
         };
         let (replies, spin) = (Arc::new(Mutex::new(replies)), Some(AdaptiveSpin::new()));
@@ -430,13 +461,15 @@ impl ReceiveRing {
 
     /// Tells the sender whether to wake.
     pub(crate) fn say_sleeping(&self, sleeping: bool) {
-        self.own.waiting.0.store(sleeping.into(), Ordering::SeqCst);
+        let said = if sleeping { sleep_at(self.taken) } else { 0 };
+        self.own.waiting.0.store(said, Ordering::SeqCst);
     }
 
     /// Says that nothing more is taken.
     pub(crate) fn close(&self) {
         self.own.closed.0.store(1, Ordering::SeqCst);
         wake(&self.own.closed.0, &self.common.state);
+        wake(&self.own.replied.0, &self.common.state);
     }
 }
 
@@ -461,8 +494,8 @@ impl Waits for ReceiveRing {
             self.common.watch(),
         ]
     }
-    fn sleeping(&self) -> &AtomicU32 {
-        &self.own.waiting.0
+    fn say_sleeping(&self, sleeping: bool) {
+        ReceiveRing::say_sleeping(self, sleeping);
     }
 }
 
@@ -475,7 +508,7 @@ impl ReplyRing {
         self.own.ring[(self.replied % self.credits) as usize].store(&record);
         self.replied = self.replied.wrapping_add(1);
         self.own.replied.0.store(self.replied, Ordering::SeqCst);
-        if self.peer.waiting.0.load(Ordering::SeqCst) != 0 {
+        if self.woken.must_wake(&self.peer.waiting.0, self.replied) {
             wake(&self.own.replied.0, &self.state);
         }
     }

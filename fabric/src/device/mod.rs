@@ -101,6 +101,15 @@ pub enum Place {
         #[serde(default)]
         whole_blocks: bool,
     },
+    /// What is read or written in order and only once: a pipe, a FIFO, a terminal, or a file where it stands. A source reads until
+    /// its end; a sink closes its descriptor at the end of the stream, so that who reads a pipe sees the end.
+    Stream {
+        /// Which descriptor.
+        descriptor: usize,
+        /// As of a socket.
+        #[serde(default)]
+        whole_blocks: bool,
+    },
     /// Nowhere: a sink that counts, a source of zeros.
     Nothing {
         /// Bytes of a source.

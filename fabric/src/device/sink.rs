@@ -1,8 +1,9 @@
 //! A device that writes what it receives to a place.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use datapipes_core::{Error, ErrorKind, Result};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use super::{Body, Place, Stage, descriptor};
@@ -15,8 +16,14 @@ pub(super) struct Sink {
 }
 
 enum To {
-    File { file: OwnedFd, direct: Option<OwnedFd>, offset: u64 },
+    File {
+        file: OwnedFd,
+        direct: Option<OwnedFd>,
+        offset: u64,
+    },
     Socket(OwnedFd),
+    /// None after the end of a stream.
+    Stream(Option<OwnedFd>),
     Nowhere,
 }
 
@@ -28,6 +35,7 @@ impl Sink {
                 To::File { file: descriptor(given, at)?, direct, offset }
             }
             Place::Socket { descriptor: at, .. } => To::Socket(descriptor(given, at)?),
+            Place::Stream { descriptor: at, .. } => To::Stream(Some(descriptor(given, at)?)),
             Place::Nothing { .. } => To::Nowhere,
         };
         Ok(Sink { to, sum: crc32fast::Hasher::new(), written: 0 })
@@ -49,6 +57,13 @@ impl Sink {
                 }
             }
             To::Socket(socket) => send_all(socket, bytes)?,
+            To::Stream(Some(stream)) => write_all(stream, bytes)?,
+            // An empty block takes nothing; more is for a reader who was told that nothing follows.
+            To::Stream(None) if bytes.is_empty() => {}
+            To::Stream(None) => {
+                let context = "the sink's stream was closed at the end of the stream before";
+                return Err(Error::new(ErrorKind::InvalidInput, "write", context));
+            }
             To::Nowhere => {}
         }
         if !matches!(self.to, To::Nowhere) {
@@ -62,7 +77,7 @@ impl Sink {
     fn commit(&mut self) -> Result<()> {
         match &self.to {
             To::File { file, .. } => sync(file),
-            To::Socket(_) | To::Nowhere => Ok(()),
+            To::Socket(_) | To::Stream(_) | To::Nowhere => Ok(()),
         }
     }
 }
@@ -84,6 +99,10 @@ impl Body for Sink {
                 let sum = (!matches!(self.to, To::Nowhere)).then(|| self.sum.clone().finalize());
                 if stage.end(block, Some(self.written), sum)? {
                     self.sum = crc32fast::Hasher::new();
+                    // All inlets have ended: who reads a stream sees its end.
+                    if let To::Stream(stream) = &mut self.to {
+                        *stream = None;
+                    }
                 }
             } else {
                 block.done()?;
@@ -126,6 +145,31 @@ fn send_all(socket: &OwnedFd, mut bytes: &[u8]) -> Result<()> {
             Ok(n) => bytes = &bytes[n..],
             Err(Errno::INTR) => {}
             Err(e) => return Err(Error::os("write", e.raw_os_error(), "the sink's socket")),
+        }
+    }
+    Ok(())
+}
+
+/// Writes all of it, in order. The descriptor may be shared with others, who may have set it not to wait.
+fn write_all(stream: &OwnedFd, bytes: &[u8]) -> Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match rustix::io::write(stream, &bytes[done..]) {
+            Ok(0) => return Err(Error::new(ErrorKind::Device, "write", "the sink's stream takes no more bytes")),
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                let ready = poll(&mut [PollFd::new(&stream.as_fd(), PollFlags::OUT)], None);
+                if let Err(e) = ready
+                    && e != Errno::INTR
+                {
+                    return Err(Error::os("write", e.raw_os_error(), "waiting for the sink's stream"));
+                }
+            }
+            Err(e) => {
+                let error = Error::os("write", e.raw_os_error(), "the sink's stream");
+                return Err(error.bytes_done(done as u64));
+            }
         }
     }
     Ok(())

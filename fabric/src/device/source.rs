@@ -21,6 +21,7 @@ pub(super) struct Source {
 enum From {
     File { file: OwnedFd, direct: Option<OwnedFd>, offset: u64, len: Option<u64> },
     Socket { socket: OwnedFd, whole_blocks: bool },
+    Stream { stream: OwnedFd, whole_blocks: bool },
     Zeros(u64),
 }
 
@@ -34,6 +35,9 @@ impl Source {
             Place::Socket { descriptor: at, whole_blocks } => {
                 From::Socket { socket: descriptor(given, at)?, whole_blocks }
             }
+            Place::Stream { descriptor: at, whole_blocks } => {
+                From::Stream { stream: descriptor(given, at)?, whole_blocks }
+            }
             Place::Nothing { len } => From::Zeros(len),
         };
         Ok(Source { from, sum: sum.then(crc32fast::Hasher::new) })
@@ -45,8 +49,8 @@ impl Body for Source {
     fn run(&mut self, stage: &mut Stage<'_>) -> Result<()> {
         let mut read = 0u64;
         loop {
-            if let From::Socket { socket, .. } = &self.from {
-                await_bytes(socket, stage)?;
+            if let From::Socket { socket: bytes, .. } | From::Stream { stream: bytes, .. } = &self.from {
+                await_bytes(bytes, stage)?;
             }
             let Source { from, sum } = self;
             let mut got = 0;
@@ -78,6 +82,7 @@ fn fill(place: &From, read: u64, target: &mut [u8]) -> Result<usize> {
             Ok(now)
         }
         From::Socket { socket, whole_blocks } => fill_from_socket(socket, *whole_blocks, target),
+        From::Stream { stream, whole_blocks } => fill_from_stream(stream, *whole_blocks, target),
         From::File { file, direct, offset, len } => {
             let left = len.map_or(u64::MAX, |len| len.saturating_sub(read));
             let now = target.len().min(usize::try_from(left).unwrap_or(usize::MAX));
@@ -119,7 +124,7 @@ fn await_bytes(socket: &OwnedFd, stage: &mut Stage<'_>) -> Result<()> {
         match poll(&mut [PollFd::new(&socket.as_fd(), PollFlags::IN)], Some(&limit)) {
             Ok(0) | Err(Errno::INTR) => {}
             Ok(_) => return Ok(()),
-            Err(e) => return Err(Error::os("read", e.raw_os_error(), "waiting for the source's socket")),
+            Err(e) => return Err(Error::os("read", e.raw_os_error(), "waiting for the source's bytes")),
         }
         for outlet in &mut stage.outlets {
             outlet.poll()?;
@@ -141,6 +146,34 @@ fn fill_from_socket(socket: &OwnedFd, whole: bool, target: &mut [u8]) -> Result<
                 return Err(Error::new(ErrorKind::Device, "read", "the network peer broke the connection"));
             }
             Err(e) => return Err(Error::os("read", e.raw_os_error(), "the source's socket")),
+        }
+    }
+    Ok(done)
+}
+
+/// Takes a whole block, or what one read gives. The descriptor may be shared with others, who may have set it not to wait.
+fn fill_from_stream(stream: &OwnedFd, whole: bool, target: &mut [u8]) -> Result<usize> {
+    let mut done = 0;
+    while done < target.len() {
+        match rustix::io::read(stream, &mut target[done..]) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                let ready = poll(&mut [PollFd::new(&stream.as_fd(), PollFlags::IN)], None);
+                if let Err(e) = ready
+                    && e != Errno::INTR
+                {
+                    return Err(Error::os("read", e.raw_os_error(), "waiting for the source's stream"));
+                }
+            }
+            Err(e) => {
+                let error = Error::os("read", e.raw_os_error(), "the source's stream");
+                return Err(error.bytes_done(done as u64));
+            }
+        }
+        if !whole && done > 0 {
+            break;
         }
     }
     Ok(done)

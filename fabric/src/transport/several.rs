@@ -73,7 +73,7 @@ fn sleep(receivers: &[Option<Receiver>], waiting: &mut Waiting) -> Result<()> {
         }
     }
     match (state, descriptors.is_empty()) {
-        (Some(state), true) => bell::wait(&words, state, slice),
+        (Some(state), true) => bell::wait_any(&words, state, slice),
         (None, false) => {
             let mut polled: Vec<_> = descriptors.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
             let limit = Timespec { tv_sec: slice.as_secs() as i64, tv_nsec: slice.subsec_nanos().into() };

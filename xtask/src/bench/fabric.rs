@@ -47,6 +47,7 @@ pub(super) fn run(context: &Context) -> Outcome<Record> {
         "throughput (gb_s, cpu_s_per_gb): from device to device, 4 credits; the last one reads every word; processor time of all \
          processes"
             .into(),
+        "ratio: median over turns of ours by what is written by hand, the two one right after the other; 1 is equal".into(),
         "\"private copies\" is how receivers are by default; the others process in place, which trusts the sender".into(),
     ]);
     compare(&mut record);
@@ -73,6 +74,14 @@ fn compare(record: &mut Record) {
             let across = |placement: &str| named(&format!("{placement}, TCP across two network namespaces"));
             record.compare("p50_us", &across("distributed"), &across("application-side"), None);
         }
+    }
+    for (at, size) in SIZES.into_iter().enumerate() {
+        let named = |way: &str| format!("ratio: {way}: 2 devices, {size}");
+        record.limit("rate", &named("in place, by ring in place"), Target::AtLeast(0.95));
+        if at >= 2 {
+            record.limit("rate", &named("private copies, by ring, one copy"), Target::AtLeast(0.9));
+        }
+        record.limit("p50", &named("distributed, by application-side, shared memory"), Target::AtMost(0.75));
     }
     record.limit("gb_s", &format!("{DISTRIBUTED}: 2 devices, 1 MiB"), Target::AtLeast(12.0));
 }

@@ -1,30 +1,25 @@
 //! One stream under one placement, from its start to its name.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
 
-use datapipes::{Draft, Error, ErrorKind, Result, Ssd};
-use datapipes_fabric::channel::Patience;
-use datapipes_fabric::control::{Event, Program, Session};
-use datapipes_fabric::device::{Place, Report, Role, Spread};
-use datapipes_fabric::placement::{Choice, Flow, Graph, Node, Placement};
+use datapipes::{Draft, Error, ErrorKind, FileMode, Result, Ssd};
+use datapipes_fabric::control::{Program, Session};
+use datapipes_fabric::device::Place;
+use datapipes_fabric::placement::{Choice, Flow, Placement};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Advice, fadvise};
 use rustix::io::Errno;
+use rustix::time::Timespec;
 use serde::Serialize;
 
-use super::Job;
-use super::bodies::with_meter;
-use super::meter::{Meter, now_ns};
-use super::origin::{Generator, Opened, Origin, Sum, Summing};
+use super::chain::{Chain, Device, Ends, Step, Work};
+use super::meter::{Sample, now_ns};
+use super::origin::{Generator, Opened, Sum, Summing};
 use super::view::View;
-use crate::files;
-use crate::signals;
+use super::watch::watch;
+use super::{Job, Target};
 use crate::usage::family_cpu_seconds;
-
-/// How often the command looks at the devices.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How long after a first failure others are awaited: the first one told need not be the cause.
-const CAUSE: Duration = Duration::from_millis(300);
+use crate::{files, signals, standard};
 
 /// How a stream went under one placement.
 #[derive(Debug, Serialize)]
@@ -47,13 +42,13 @@ pub(super) struct Run {
     pub(super) sent: Sum,
     /// What must be on disk.
     pub(super) due: Sum,
-    /// What `due` is from: "replay" (the functions were applied to the origin once more), "sent" (no function changes bytes),
-    /// "sink" (the origin cannot be read again, so the disk is compared with what the sink received).
+    /// What `due` is from: "replay" (the transforms were applied to the origin once more), "sent" (no transform changes bytes),
+    /// "program" (what a program wrote), "sink" (what the sink received: the origin, or a program, cannot be read again).
     pub(super) due_from: &'static str,
     /// What was read back from the disk; null where it was not.
     pub(super) on_disk: Option<Sum>,
-    /// Whether all of this agrees; null where the disk was not read back and the rest agrees. Where it does not, the file did not
-    /// get its name.
+    /// Whether the disk has what it must: true where that is known from "replay" or "sent" and the disk was read back; null where
+    /// nothing disagrees but that much is not known. Where it is false, the file did not get its name.
     pub(super) verified: Option<bool>,
 }
 
@@ -70,38 +65,74 @@ pub(super) struct Edge {
     pub(super) bytes: u64,
 }
 
-struct Device {
-    name: String,
-    node: Node,
-    report: Option<Report>,
+/// The file, or the stream, that is written.
+enum Written {
+    File(Box<Draft>),
+    Output,
+}
+
+impl Written {
+    fn open(target: &Target, mode: FileMode) -> Result<(Written, (OwnedFd, Place))> {
+        Ok(match target {
+            Target::File(path) => {
+                let draft = Draft::replacing(path, mode)?;
+                let fd = draft.ssd().file().cached_fd().try_clone_to_owned();
+                let fd = fd.map_err(|e| Error::io("open", &e, "the target"))?;
+                let place = Place::File { descriptor: 0, direct: None, offset: 0, len: None };
+                (Written::File(Box::new(draft)), (fd, place))
+            }
+            Target::Output => {
+                let place = Place::Stream { descriptor: 0, whole_blocks: false };
+                (Written::Output, (standard::output_fd()?, place))
+            }
+        })
+    }
+
+    /// What is there, where it can be read.
+    fn read_back(&self) -> Result<Option<Sum>> {
+        match self {
+            Written::File(draft) => read_back(draft.ssd()).map(Some),
+            Written::Output => Ok(None),
+        }
+    }
+
+    /// The error of a stream whose reader went away, where that is why it failed.
+    fn explain(&self, error: Error) -> Error {
+        let Written::Output = self else { return error };
+        let gone = standard::output_fd().is_ok_and(|fd| {
+            let mut polled = [PollFd::new(&fd, PollFlags::empty())];
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            poll(&mut polled, Some(&now)).is_ok() && polled[0].revents().contains(PollFlags::ERR)
+        });
+        if gone && error.kind() == ErrorKind::Device {
+            Error::os("write", Errno::PIPE.raw_os_error(), standard::OUTPUT)
+        } else {
+            error
+        }
+    }
 }
 
 pub(super) fn run(job: &Job, placement: Placement) -> Result<Run> {
     let cpu = family_cpu_seconds();
-    let Opened { descriptor, generator, mode } = job.origin.open()?;
-    let draft = Draft::replacing(&job.to, mode)?;
+    let Opened { descriptor, place, generator, mode } = job.origin.open(job.patience)?;
+    let (written, to) = Written::open(&job.to, mode)?;
     let mut session = Session::start(&Program::This)?;
-    let meters = (0..=job.steps.len()).map(|_| Meter::new()).collect::<Result<Vec<_>>>()?;
-    let target = draft.ssd().file().cached_fd().try_clone_to_owned();
-    let target = target.map_err(|e| Error::io("open", &e, "the target"))?;
-    let (graph, mut devices) = graph(job, descriptor, target, &meters)?;
+    session.set_copies(job.copies);
+    let (mut chain, graph) = Chain::build(job, Ends { from: (descriptor, place), to })?;
     let mut flow = graph.start(&mut session, placement)?;
 
-    let names: Vec<String> = devices.iter().map(|d| d.name.clone()).collect();
-    let mut view = View::new(flow.placement, &names, job.shapes.iter().map(|s| s.credits).collect());
-    view.begin(&processes(&mut session, &flow, &devices)?);
+    let mut view = View::new(flow.placement, &chain, job.quiet);
+    view.begin(&processes(&mut session, &flow, &chain)?);
     generator.iter().for_each(Generator::begin);
-    let streamed = watch(&mut session, &flow, &mut devices, &meters, &mut view);
+    let streamed = watch(&mut session, &flow, &mut chain, &mut view, job.patience);
     let ended_ns = now_ns();
     view.end();
-    streamed?;
+    streamed.map_err(|e| written.explain(e))?;
 
-    let samples: Vec<_> = meters.iter().map(Meter::read).collect();
-    let edges = names.windows(2).zip(&samples).map(|(pair, s)| Edge {
-        from: pair[0].clone(),
-        to: pair[1].clone(),
-        blocks: s.blocks,
-        bytes: s.bytes,
+    let first = chain.links[0].meter.read();
+    let edges = chain.links.iter().map(|link| {
+        let ((from, to), Sample { blocks, bytes, .. }) = (chain.names(link), link.meter.read());
+        Edge { from, to, blocks, bytes }
     });
     let (edges, channels, chosen) = (edges.collect(), flow.wiring().wires.len(), flow.placement);
     let choice = flow.choice.take();
@@ -110,26 +141,9 @@ pub(super) fn run(job: &Job, placement: Placement) -> Result<Run> {
     drop(session);
     let cpu_seconds = family_cpu_seconds() - cpu;
 
-    let arrived = sum_of(devices.first(), "the source")?;
-    let sunk = sum_of(devices.last(), "the sink")?;
     let told = generator.map(Generator::sent).transpose()?;
-    let keeps_bytes = job.steps.iter().all(|s| matches!(s.function.as_str(), "forward" | "crc32"));
-    let (sent, due, due_from) = match job.due {
-        Some((sent, due)) => (told.unwrap_or(sent), due, "replay"),
-        None if keeps_bytes => (arrived, arrived, "sent"),
-        None => (arrived, sunk, "sink"),
-    };
-    let mut on_disk = if job.verifies { Some(read_back(draft.ssd())?) } else { None };
-    let is_due = |on_disk: Option<Sum>| on_disk.is_none_or(|sum| sum == due);
-    let agrees_with_origin = job.due.is_none_or(|(replayed, _)| replayed == sent);
-    let mut agrees = agrees_with_origin && arrived == sent && sunk == due && is_due(on_disk);
-    // Where the bytes were copied into the file that was there, what counts is what it has.
-    if agrees && files::publish(draft, sunk.bytes)? && job.verifies {
-        on_disk = Some(read_back(&Ssd::open(&job.to)?)?);
-        agrees = is_due(on_disk);
-    }
-    let verified = if agrees { job.verifies.then_some(true) } else { Some(false) };
-    let seconds = ended_ns.saturating_sub(samples[0].since_ns) as f64 / 1e9;
+    let Ended { sent, due, due_from, on_disk, verified } = end(job, written, &chain, told)?;
+    let seconds = ended_ns.saturating_sub(first.since_ns) as f64 / 1e9;
     let gb_per_s = crate::amount::gb_s(sent.bytes, seconds);
     let placement = chosen;
     Ok(Run {
@@ -148,100 +162,57 @@ pub(super) fn run(job: &Job, placement: Placement) -> Result<Run> {
     })
 }
 
-/// Source, transforms, sink, one after the other.
-fn graph(job: &Job, from: OwnedFd, to: OwnedFd, meters: &[Meter]) -> Result<(Graph, Vec<Device>)> {
-    let mut graph = Graph::new(job.shapes[0], job.trust.trust());
-    let mut devices = Vec::new();
-    let mut add = |graph: &mut Graph, name: &str, role, given| {
-        let node = graph.device(name, role, given);
-        devices.push(Device { name: name.into(), node, report: None });
+/// What was found at the end.
+struct Ended {
+    sent: Sum,
+    due: Sum,
+    due_from: &'static str,
+    on_disk: Option<Sum>,
+    verified: Option<bool>,
+}
+
+/// Compares all accounts, and gives the file its name where they agree.
+fn end(job: &Job, written: Written, chain: &Chain, told: Option<Sum>) -> Result<Ended> {
+    let arrived = sum_of(chain.devices.first(), "the source")?;
+    let sunk = sum_of(chain.devices.last(), "the sink")?;
+    let behind = chain.devices.get(chain.last_source);
+    let last_program = job.steps.iter().rposition(|step| matches!(step.work, Work::Program(_)));
+    let keeps_bytes = job.steps[last_program.map_or(0, |at| at + 1)..].iter().all(Step::keeps_bytes);
+    let (sent, due, due_from) = match (job.due, last_program) {
+        (Some((sent, due)), _) => (told.unwrap_or(sent), due, "replay"),
+        (None, None) if keeps_bytes => (arrived, arrived, "sent"),
+        (None, Some(_)) if keeps_bytes => (told.unwrap_or(arrived), sum_of(behind, "the program's device")?, "program"),
+        (None, _) => (told.unwrap_or(arrived), sunk, "sink"),
     };
-    let place = Place::File { descriptor: 0, direct: None, offset: 0, len: None };
-    let origin = match job.origin {
-        Origin::File(_) => place.clone(),
-        // Blocks are whole, so that what becomes of them can be computed again.
-        Origin::Generate(_) | Origin::Tcp(_) => Place::Socket { descriptor: 0, whole_blocks: true },
-    };
-    let source = with_meter(&Role::Source { place: origin, sum: true })?;
-    add(&mut graph, "source", source, vec![from, meters[0].for_device()?]);
-    for (step, meter) in job.steps.iter().zip(&meters[1..]) {
-        let (function, arguments) = (step.function.clone(), step.arguments.clone());
-        let role = with_meter(&Role::Transform { function, arguments, spread: Spread::Turns })?;
-        add(&mut graph, &step.name, role, vec![meter.for_device()?]);
+    let mut on_disk = if job.verifies { written.read_back()? } else { None };
+    let is_due = |on_disk: Option<Sum>| on_disk.is_none_or(|sum| sum == due);
+    let agrees_with_origin = job.due.is_none_or(|(replayed, _)| replayed == sent);
+    let mut agrees = agrees_with_origin && arrived == sent && sunk == due && is_due(on_disk);
+    if let Written::File(draft) = written {
+        // Where the bytes were copied into the file that was there, what counts is what it has.
+        let path = draft.path().to_path_buf();
+        if agrees && files::publish(*draft, sunk.bytes)? && job.verifies {
+            on_disk = Some(read_back(&Ssd::open(path)?)?);
+            agrees = is_due(on_disk);
+        }
     }
-    add(&mut graph, "sink", Role::Sink { place }, vec![to]);
-    for (pair, shape) in devices.windows(2).zip(&job.shapes) {
-        graph.connect_with(pair[0].node, pair[1].node, *shape, job.trust.trust())?;
-    }
-    Ok((graph, devices))
+    // To have what the sink received, or a program wrote, says nothing about whether that was right.
+    let is_known = on_disk.is_some() && matches!(due_from, "replay" | "sent");
+    let verified = if agrees { is_known.then_some(true) } else { Some(false) };
+    Ok(Ended { sent, due, due_from, on_disk, verified })
 }
 
 /// "source 12, crc32 13, sink 14; controller 11": so that they can be looked at, and ended.
-fn processes(session: &mut Session, flow: &Flow, devices: &[Device]) -> Result<String> {
+fn processes(session: &mut Session, flow: &Flow, chain: &Chain) -> Result<String> {
     let status = session.status()?;
     let pid = |device: &Device| {
         let party = flow.device(device.node).ok()?.0;
         status.devices.iter().find(|(p, ..)| *p == party).map(|(_, _, pid)| format!("{} {pid}", device.name))
     };
-    let named: Vec<String> = devices.iter().filter_map(pid).collect();
+    let devices = chain.devices.iter().filter_map(pid);
+    let programs = chain.programs.iter().map(|program| format!("{} {}", program.name, program.pid()));
+    let named: Vec<String> = devices.chain(programs).collect();
     Ok(format!("{}; controller {}", named.join(", "), status.pid))
-}
-
-/// Looks on until all devices have reported.
-fn watch(session: &mut Session, flow: &Flow, devices: &mut [Device], meters: &[Meter], view: &mut View) -> Result<()> {
-    let mut failure: Option<(Instant, Failure)> = None;
-    while devices.iter().any(|d| d.report.is_none()) {
-        signals::check("stream")?;
-        if let Some((_, failure)) = failure.take_if(|(since, _)| since.elapsed() >= CAUSE) {
-            return Err(failure.error);
-        }
-        view.tick(meters);
-        let event = match session.event(Patience::up_to(LOOK_EVERY)) {
-            Err(e) if e.kind() == ErrorKind::Busy => continue,
-            other => other?,
-        };
-        let (Event::Report { device: party, .. } | Event::Ended { device: party, .. }) = &event else { continue };
-        let device = devices.iter_mut().find(|d| flow.device(d.node).is_ok_and(|of_it| of_it.0 == *party));
-        let name = device.as_ref().map_or("the resource-side CPU", |d| &d.name).to_owned();
-        match (event, device) {
-            (Event::Report { report, .. }, device) => match (&report.error, device) {
-                (None, Some(device)) => device.report = Some(report),
-                (None, None) => {}
-                (Some(told), _) => note(&mut failure, Failure::told(&name, told)),
-            },
-            (Event::Ended { how, .. }, _) => note(&mut failure, Failure::ended(&name, &how)),
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-/// What went wrong at a device.
-struct Failure {
-    /// The end of a process explains the others' failures; a peer that is gone explains nothing.
-    weight: u8,
-    error: Error,
-}
-
-impl Failure {
-    fn told(name: &str, told: &datapipes_fabric::device::Failure) -> Failure {
-        // What a channel or a reply tells happened at another device.
-        let of_others = told.text.starts_with("send: ") || told.text.starts_with("receive: ");
-        let weight = if of_others { 0 } else { 1 };
-        Failure { weight, error: Error::new(ErrorKind::Device, "stream", format!("{name}: {}", told.text)) }
-    }
-
-    fn ended(name: &str, how: &str) -> Failure {
-        Failure { weight: 2, error: Error::new(ErrorKind::Device, "stream", format!("{name} ended: {how}")) }
-    }
-}
-
-fn note(failure: &mut Option<(Instant, Failure)>, new: Failure) {
-    match failure {
-        Some((_, old)) if old.weight >= new.weight => {}
-        Some((_, old)) => *old = new,
-        None => *failure = Some((Instant::now(), new)),
-    }
 }
 
 fn sum_of(device: Option<&Device>, name: &str) -> Result<Sum> {

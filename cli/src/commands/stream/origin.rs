@@ -1,18 +1,26 @@
 //! Where a stream comes from, and what must arrive at its end.
 
+use std::cell::RefCell;
+use std::fmt;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::PathBuf;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use datapipes::{Error, ErrorKind, FileMode, Result};
-use datapipes_fabric::device::Function;
+use datapipes_fabric::device::Place;
+use rustix::event::PollFlags;
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
 use serde::Serialize;
+
+use super::blocks::{Blocks, Cut};
+use super::waiting::{Waiting, connect};
 
 /// Where the bytes come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,8 +29,10 @@ pub(crate) enum Origin {
     Generate(u64),
     /// Whatever a listener sends until it closes.
     Tcp(String),
-    /// A file.
+    /// A file, or a named pipe.
     File(PathBuf),
+    /// The standard input.
+    Input,
 }
 
 impl FromStr for Origin {
@@ -30,10 +40,22 @@ impl FromStr for Origin {
 
     fn from_str(text: &str) -> Result<Origin, String> {
         match text.split_once(':') {
+            None if text == "-" => Ok(Origin::Input),
             Some(("generate", size)) => Ok(Origin::Generate(datapipes::parse_size(size).map_err(|e| e.to_string())?)),
             Some(("tcp", address)) if address.contains(':') => Ok(Origin::Tcp(address.into())),
             Some(("file", path)) if !path.is_empty() => Ok(Origin::File(path.into())),
-            _ => Err("give generate:SIZE, tcp:HOST:PORT or file:PATH".into()),
+            _ => Err("give generate:SIZE, tcp:HOST:PORT, file:PATH, or - for the standard input".into()),
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Generate(len) => write!(f, "generate:{len}"),
+            Origin::Tcp(address) => write!(f, "tcp:{address}"),
+            Origin::File(path) => write!(f, "file:{}", path.display()),
+            Origin::Input => f.write_str("-"),
         }
     }
 }
@@ -65,6 +87,8 @@ impl Summing {
 pub(super) struct Opened {
     /// What the source device reads.
     pub(super) descriptor: OwnedFd,
+    /// How it reads that, as its first descriptor.
+    pub(super) place: Place,
     /// Who sends, and what it says that it sent; it begins when told to.
     pub(super) generator: Option<Generator>,
     /// Of the file that the stream becomes: what was private stays so.
@@ -89,18 +113,50 @@ impl Generator {
     }
 }
 
+/// Blocks are whole, so that what becomes of them can be computed again.
+const SOCKET: Place = Place::Socket { descriptor: 0, whole_blocks: true };
+const STREAM: Place = Place::Stream { descriptor: 0, whole_blocks: true };
+const FILE: Place = Place::File { descriptor: 0, direct: None, offset: 0, len: None };
+
+/// The mode of what becomes of a file of this mode. Several placements write the target one after the other.
+fn mode_like(mode: u32) -> FileMode {
+    FileMode::like(mode).and(FileMode::USUAL).and_owner()
+}
+
 impl Origin {
-    pub(super) fn open(&self) -> Result<Opened> {
+    /// Opens it. A named pipe waits for its writer, and a connection for its other side, no longer than patience lasts.
+    pub(super) fn open(&self, patience: Waiting) -> Result<Opened> {
         match self {
             Origin::File(path) => {
-                let file = File::open(path).map_err(|e| Error::io("open", &e, path.display().to_string()))?;
-                let mode = file.metadata().map_or(FileMode::USUAL, |m| FileMode::like(m.permissions().mode()));
-                // Several placements write the target one after the other.
-                Ok(Opened { descriptor: file.into(), generator: None, mode: mode.and(FileMode::USUAL).and_owner() })
+                let fail = |e: Errno| Error::os("open", e.raw_os_error(), path.display().to_string());
+                // Or a named pipe would wait here, where no signal is looked at.
+                let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+                let descriptor = rustix::fs::open(path, flags, Mode::empty()).map_err(fail)?;
+                let stat = rustix::fs::fstat(&descriptor).map_err(fail)?;
+                let place = match FileType::from_raw_mode(stat.st_mode) {
+                    FileType::RegularFile | FileType::BlockDevice => FILE,
+                    FileType::Fifo => {
+                        patience.for_ready(&descriptor, PollFlags::IN, || format!("a writer of {}", path.display()))?;
+                        STREAM
+                    }
+                    FileType::CharacterDevice => STREAM,
+                    _ => return Err(refused(path, "a folder, or nothing that can be read")),
+                };
+                let usual = rustix::fs::fcntl_getfl(&descriptor).map_err(fail)? - OFlags::NONBLOCK;
+                rustix::fs::fcntl_setfl(&descriptor, usual).map_err(fail)?;
+                Ok(Opened { descriptor, place, generator: None, mode: mode_like(stat.st_mode) })
+            }
+            Origin::Input => {
+                let descriptor = crate::standard::input_fd()?;
+                let stat = rustix::fs::fstat(&descriptor);
+                let stat = stat.map_err(|e| Error::os("look at", e.raw_os_error(), crate::standard::INPUT))?;
+                let kind = FileType::from_raw_mode(stat.st_mode);
+                let mode = if kind == FileType::RegularFile { mode_like(stat.st_mode) } else { FileMode::USUAL };
+                Ok(Opened { descriptor, place: STREAM, generator: None, mode })
             }
             Origin::Tcp(address) => {
-                let stream = TcpStream::connect(address).map_err(|e| Error::io("connect", &e, address.clone()))?;
-                Ok(Opened { descriptor: stream.into(), generator: None, mode: FileMode::USUAL })
+                let stream = connect(address, patience)?;
+                Ok(Opened { descriptor: stream, place: SOCKET, generator: None, mode: FileMode::USUAL })
             }
             Origin::Generate(len) => {
                 let io = |e: std::io::Error| Error::io("connect", &e, "the generator over TCP");
@@ -112,15 +168,21 @@ impl Origin {
                 let thread = datapipes::threads::spawn("generate", move || {
                     let mut sum = Summing::default();
                     if wait.recv().is_ok() {
-                        generate(len, |part| {
+                        let mut made = Generated::new(len);
+                        loop {
+                            let part = made.next();
+                            if part.is_empty() {
+                                break;
+                            }
                             sum.add(part);
-                            sending.write_all(part)
-                        })?;
+                            sending.write_all(part)?;
+                        }
                     }
                     Ok(sum.sum())
                 })?;
                 let generator = Some(Generator { go, thread });
-                Ok(Opened { descriptor: arriving.into(), generator, mode: FileMode::USUAL })
+                let descriptor = arriving.into();
+                Ok(Opened { descriptor, place: SOCKET, generator, mode: FileMode::USUAL })
             }
         }
     }
@@ -129,126 +191,127 @@ impl Origin {
     pub(super) fn check(&self) -> Result<()> {
         let Origin::File(path) = self else { return Ok(()) };
         let meta = std::fs::metadata(path).map_err(|e| Error::io("open", &e, path.display().to_string()))?;
-        if meta.is_file() || meta.file_type().is_block_device() {
-            return Ok(());
+        let kind = meta.file_type();
+        match kind.is_dir() || kind.is_socket() {
+            true => Err(refused(path, if kind.is_dir() { "a folder" } else { "a socket" })),
+            false => Ok(()),
         }
-        let what = if meta.is_dir() { "a folder" } else { "neither a file nor a block device" };
-        Err(Error::new(ErrorKind::InvalidInput, "open", format!("{}: {what}", path.display()))
-            .advice("send what can be read only once by `tcp:`, or copy it to a file"))
+    }
+
+    /// Whether its bytes are there once only.
+    pub(super) fn is_read_once(&self) -> bool {
+        match self {
+            Origin::Generate(_) => false,
+            Origin::Tcp(_) | Origin::Input => true,
+            Origin::File(path) => {
+                std::fs::metadata(path).is_ok_and(|meta| !meta.is_file() && !meta.file_type().is_block_device())
+            }
+        }
     }
 
     /// How many bytes it has; 0 where nobody knows.
     pub(super) fn len(&self) -> u64 {
         match self {
             Origin::Generate(len) => *len,
-            Origin::Tcp(_) => 0,
+            Origin::Tcp(_) | Origin::Input => 0,
             Origin::File(path) => std::fs::metadata(path).map_or(0, |meta| meta.len()),
         }
     }
 
-    /// What was sent and what must be on disk: the origin is read once more, and the functions are applied to it here, block by
-    /// block. None where it cannot be read again. `look` is told of the bytes so far, and may end it.
-    pub(super) fn replay(
+    /// The blocks that the source would send, and their sum so far; None where it cannot be read again. `look` is told of the bytes
+    /// so far, and may end it.
+    pub(super) fn again<'a>(
         &self,
         block_bytes: usize,
-        chain: &mut [Box<dyn Function>],
-        mut look: impl FnMut(u64) -> Result<()>,
-    ) -> Result<Option<(Sum, Sum)>> {
-        let (mut sent, mut due) = (Summing::default(), Summing::default());
-        let mut buffers = [Vec::new(), Vec::new()];
-        let mut pass = |block: &[u8]| -> Result<()> {
-            sent.add(block);
-            due.add(through(chain, block, &mut buffers)?);
-            look(sent.1)
-        };
-        match self {
-            Origin::Tcp(_) => return Ok(None),
+        sum: &'a RefCell<Summing>,
+        look: &'a dyn Fn(u64) -> Result<()>,
+    ) -> Result<Option<Box<dyn Blocks + 'a>>> {
+        if self.is_read_once() {
+            return Ok(None);
+        }
+        let from: Box<dyn Read + 'a> = match self {
+            Origin::Tcp(_) | Origin::Input => return Ok(None),
+            Origin::Generate(len) => Box::new(Generated::new(*len)),
             Origin::File(path) => {
-                let io = |e: std::io::Error| Error::io("read", &e, path.display().to_string());
-                let mut file = File::open(path).map_err(io)?;
-                let mut block = Vec::with_capacity(block_bytes);
-                loop {
-                    block.clear();
-                    (&mut file).take(block_bytes as u64).read_to_end(&mut block).map_err(io)?;
-                    if block.is_empty() {
-                        break;
-                    }
-                    pass(&block)?;
-                }
+                Box::new(File::open(path).map_err(|e| Error::io("open", &e, path.display().to_string()))?)
             }
-            Origin::Generate(len) => {
-                let mut block = Vec::with_capacity(block_bytes);
-                generate(*len, |mut part| {
-                    while !part.is_empty() {
-                        let now = part.len().min(block_bytes - block.len());
-                        block.extend_from_slice(&part[..now]);
-                        part = &part[now..];
-                        if block.len() == block_bytes {
-                            pass(&block)?;
-                            block.clear();
-                        }
-                    }
-                    Ok::<(), Error>(())
-                })?;
-                if !block.is_empty() {
-                    pass(&block)?;
-                }
-            }
-        }
-        for function in chain {
-            function.finish();
-        }
-        Ok(Some((sent.sum(), due.sum())))
+        };
+        let from = Cut::new(from, block_bytes);
+        Ok(Some(Box::new(Counted { from, sum, look })))
     }
 }
 
-/// A block after all functions.
-fn through<'a>(
-    chain: &mut [Box<dyn Function>],
-    block: &'a [u8],
-    [one, other]: &'a mut [Vec<u8>; 2],
-) -> Result<&'a [u8]> {
-    let (mut from, mut to, mut first) = (one, other, true);
-    for function in chain {
-        let input = if first { block } else { &from[..] };
-        to.resize(most_bytes(input.len()).max(block.len() * 2), 0);
-        let len = function.apply(input, to)?;
-        to.truncate(len);
-        std::mem::swap(&mut from, &mut to);
-        first = false;
-    }
-    Ok(if first { block } else { from })
+fn refused(path: &Path, what: &str) -> Error {
+    Error::new(ErrorKind::InvalidInput, "open", format!("{}: {what}", path.display()))
 }
 
-/// The longest that any function makes of so many bytes.
-pub(super) fn most_bytes(len: usize) -> usize {
-    len + len / 10 + super::bodies::FRAME_BYTES
+/// Blocks, summed up as they go by.
+struct Counted<'a> {
+    from: Cut<'a>,
+    sum: &'a RefCell<Summing>,
+    look: &'a dyn Fn(u64) -> Result<()>,
+}
+
+impl Blocks for Counted<'_> {
+    fn next(&mut self, block: &mut Vec<u8>) -> Result<bool> {
+        let more = self.from.next(block)?;
+        let mut sum = self.sum.borrow_mut();
+        sum.add(block);
+        (self.look)(sum.1).map(|()| more)
+    }
 }
 
 const PAGE: usize = 4096;
 
-/// Makes data that compresses somewhat, of which no two pages are alike, and the same each time.
-fn generate<E>(len: u64, mut take: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
-    let mut state = 0x9E37_79B9_7F4A_7C15u64;
-    let word = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        // Small and large numbers in turn.
-        if state & 1 == 0 { state >> 48 } else { state }
-    };
-    let mut piece: Vec<u8> = std::iter::repeat_with(word).take(64 * PAGE / 8).flat_map(u64::to_le_bytes).collect();
-    let (mut left, mut page) = (len, 0u64);
-    while left > 0 {
-        for bytes in piece.chunks_exact_mut(PAGE) {
-            bytes[..8].copy_from_slice(&page.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes());
-            page += 1;
-        }
-        let now = usize::try_from(left).unwrap_or(usize::MAX).min(piece.len());
-        take(&piece[..now])?;
-        left -= now as u64;
+/// Data that compresses somewhat, of which no two pages are alike, and the same each time.
+pub(super) struct Generated {
+    piece: Vec<u8>,
+    /// Of the piece.
+    at: usize,
+    page: u64,
+    left: u64,
+}
+
+impl Generated {
+    fn new(len: u64) -> Generated {
+        let mut state = 0x9E37_79B9_7F4A_7C15u64;
+        let word = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            // Small and large numbers in turn.
+            if state & 1 == 0 { state >> 48 } else { state }
+        };
+        let piece: Vec<u8> = std::iter::repeat_with(word).take(64 * PAGE / 8).flat_map(u64::to_le_bytes).collect();
+        Generated { at: piece.len(), piece, page: 0, left: len }
     }
-    Ok(())
+
+    /// The next bytes, up to a piece; none at the end.
+    fn next(&mut self) -> &[u8] {
+        if self.at == self.piece.len() {
+            for bytes in self.piece.chunks_exact_mut(PAGE) {
+                bytes[..8].copy_from_slice(&self.page.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes());
+                self.page += 1;
+            }
+            self.at = 0;
+        }
+        let now = usize::try_from(self.left).unwrap_or(usize::MAX).min(self.piece.len() - self.at);
+        self.left -= now as u64;
+        self.at += now;
+        &self.piece[self.at - now..self.at]
+    }
+}
+
+impl Read for Generated {
+    fn read(&mut self, target: &mut [u8]) -> std::io::Result<usize> {
+        let next = self.next();
+        let (len, n) = (next.len(), next.len().min(target.len()));
+        target[..n].copy_from_slice(&next[..n]);
+        // What was not taken stays.
+        self.at -= len - n;
+        self.left += (len - n) as u64;
+        Ok(n)
+    }
 }
 
 #[cfg(test)]
@@ -260,23 +323,31 @@ mod tests {
         assert_eq!("generate:2M".parse(), Ok(Origin::Generate(2 << 20)));
         assert_eq!("tcp:localhost:80".parse(), Ok(Origin::Tcp("localhost:80".into())));
         assert_eq!("file:/a:b".parse(), Ok(Origin::File("/a:b".into())));
-        for wrong in ["", "generate:", "tcp:80", "file:", "nfs:x"] {
+        assert_eq!("-".parse(), Ok(Origin::Input));
+        for wrong in ["", "--", "generate:", "tcp:80", "file:", "nfs:x"] {
             assert!(wrong.parse::<Origin>().is_err(), "{wrong}");
         }
     }
 
     #[test]
-    fn a_replay_gives_what_the_functions_give() {
-        let functions = super::super::bodies::functions();
-        let function = |name| functions.function(name, &serde_json::Value::Null).unwrap();
-        let origin = Origin::Generate(100_000);
-        let (sent, due) = origin.replay(4096, &mut [], |_| Ok(())).unwrap().unwrap();
-        assert_eq!((sent.bytes, sent), (100_000, due));
-        let mut there_and_back = [function("sort-u64"), function("lz4-compress"), function("lz4-decompress")];
-        let (again, sorted) = origin.replay(4096, &mut there_and_back, |_| Ok(())).unwrap().unwrap();
-        assert_eq!((again, sorted.bytes), (sent, sent.bytes));
-        assert_ne!(sorted.crc32, sent.crc32);
-        let (_, smaller) = origin.replay(4096, &mut [function("lz4")], |_| Ok(())).unwrap().unwrap();
-        assert!(smaller.bytes < sent.bytes, "{smaller:?}");
+    fn what_is_generated_is_the_same_however_it_is_read() {
+        let mut whole = Vec::new();
+        Generated::new(700_001).read_to_end(&mut whole).unwrap();
+        let (mut parts, mut made) = (Vec::new(), Generated::new(700_001));
+        loop {
+            let part = made.next();
+            if part.is_empty() {
+                break;
+            }
+            parts.extend_from_slice(part);
+        }
+        assert!(whole == parts && whole.len() == 700_001);
+        let mut pieces = Vec::new();
+        let mut made = Generated::new(700_001);
+        let mut buffer = [0; 977];
+        while let n @ 1.. = made.read(&mut buffer).unwrap() {
+            pieces.extend_from_slice(&buffer[..n]);
+        }
+        assert!(whole == pieces);
     }
 }

@@ -2,8 +2,9 @@
 
 use datapipes_fabric::placement::Placement;
 
-use super::Job;
+use super::chain::Work;
 use super::one::Run;
+use super::{Job, Target};
 use crate::amount;
 
 pub(super) fn run(job: &Job, run: &Run) -> String {
@@ -24,27 +25,45 @@ pub(super) fn run(job: &Job, run: &Run) -> String {
         text += &format!("  {} -> {}: {} blocks, {}\n", edge.from, edge.to, edge.blocks, amount::bytes(edge.bytes));
     }
     let crc = |crc32: u32| format!("CRC-32 {crc32:08x}");
-    let against = match run.due_from {
-        "replay" => "the functions, applied to the origin once more, give the same",
-        "sent" => "the same as what was sent",
-        _ => "the same as what reached the sink; what was sent cannot be read again to apply the functions to it",
-    };
     text += &format!("  sent {}, {}; ", amount::bytes(run.sent.bytes), crc(run.sent.crc32));
     let on_disk = |amount: fn(u64) -> String| match run.on_disk {
         Some(sum) => format!("on disk {}, {}", amount(sum.bytes), crc(sum.crc32)),
-        None => "the disk was not read".to_owned(),
+        None => format!("the sink had {}, {}; the disk was not read", amount(run.due.bytes), crc(run.due.crc32)),
     };
-    text += &match run.verified {
-        Some(true) => format!("{}: {against}\n", on_disk(amount::bytes)),
-        None => {
-            format!("the sink had {}, {}; the disk was not read\n", amount::bytes(run.due.bytes), crc(run.due.crc32))
+    text += &match (run.verified, &job.to) {
+        (Some(true), _) if run.due_from == "replay" => {
+            format!(
+                "{}: verified, the transforms applied to the origin once more give the same\n",
+                on_disk(amount::bytes)
+            )
         }
-        Some(false) => format!(
-            "{}, where {} bytes, {} were due: DIFFERENT, {} was not written\n",
+        (Some(true), _) => format!("{}: verified, the same as what was sent\n", on_disk(amount::bytes)),
+        (None, Target::Output) => {
+            let against = if run.due_from == "replay" { ", as the transforms applied once more give it" } else { "" };
+            format!(
+                "written {}, {}{against}; not verified: a stream cannot be read back\n",
+                amount::bytes(run.due.bytes),
+                crc(run.due.crc32)
+            )
+        }
+        (None, Target::File(_)) if run.on_disk.is_none() => format!("{}\n", on_disk(amount::bytes)),
+        (None, Target::File(_)) => {
+            let same = if run.due_from == "program" { "what the program wrote" } else { "what reached the sink" };
+            let why = match job.steps.iter().any(|step| matches!(step.work, Work::Program(_))) {
+                true => "a program is run only once",
+                false => "what was sent can be read only once",
+            };
+            format!("{}: the same as {same}; the transforms were not verified, for {why}\n", on_disk(amount::bytes))
+        }
+        (Some(false), to) => format!(
+            "{}, where {} bytes, {} were due: DIFFERENT{}\n",
             on_disk(|bytes| format!("{bytes} bytes")),
             run.due.bytes,
             crc(run.due.crc32),
-            job.to.display()
+            match to {
+                Target::File(path) => format!(", {} was not written", path.display()),
+                Target::Output => ", and it was written".into(),
+            }
         ),
     };
     text

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use datapipes_fabric::placement::Placement;
 
-use super::meter::{Meter, Sample};
+use super::chain::{Chain, Link};
+use super::meter::Sample;
+use super::program::Program;
 use crate::outcome::note;
 use crate::{amount, progress};
 
@@ -16,27 +18,48 @@ pub(super) struct View {
     /// "source -> crc32", and the credits of that channel.
     edges: Vec<(String, u32)>,
     on_terminal: bool,
+    /// Whether nothing but the report goes to the standard error.
+    quiet: bool,
     shown: (Instant, Vec<Sample>),
     drawn: bool,
 }
 
 impl View {
-    pub(super) fn new(placement: Placement, devices: &[String], credits: Vec<u32>) -> View {
-        let edges = devices.windows(2).map(|pair| format!("{} -> {}", pair[0], pair[1])).zip(credits).collect();
-        View { placement, edges, on_terminal: progress::wanted(), shown: (Instant::now(), Vec::new()), drawn: false }
+    pub(super) fn new(placement: Placement, chain: &Chain, quiet: bool) -> View {
+        let name = |link: &Link| {
+            let (from, to) = chain.names(link);
+            (format!("{from} -> {to}"), link.credits)
+        };
+        View { quiet, ..View::of(placement, chain.links.iter().map(name).collect()) }
+    }
+
+    fn of(placement: Placement, edges: Vec<(String, u32)>) -> View {
+        let (on_terminal, shown) = (progress::wanted(), (Instant::now(), Vec::new()));
+        View { placement, edges, on_terminal, quiet: false, shown, drawn: false }
     }
 
     pub(super) fn begin(&self, processes: &str) {
-        note(&format!("{}: {processes}\n", self.placement.name()));
+        if !self.quiet {
+            note(&format!("{}: {processes}\n", self.placement.name()));
+        }
     }
 
-    /// Shows how far the devices are, if it is time to.
-    pub(super) fn tick(&mut self, meters: &[Meter]) {
+    /// Shows what programs said, and how far the devices are, if it is time to.
+    pub(super) fn tick(&mut self, chain: &Chain) {
+        if self.quiet {
+            return;
+        }
+        let said: String = chain.programs.iter().flat_map(Program::lines).map(|line| line + "\n").collect();
+        if !said.is_empty() {
+            // Above the lines that are drawn, and drawn again below.
+            self.end();
+            note(&said);
+        }
         let since = self.shown.0.elapsed();
         if since < if self.on_terminal { REDRAW_EVERY } else { SAY_EVERY } {
             return;
         }
-        let now: Vec<Sample> = meters.iter().map(Meter::read).collect();
+        let now: Vec<Sample> = chain.links.iter().map(|link| link.meter.read()).collect();
         let lines = self.lines(&now, since);
         if self.on_terminal {
             let up = if self.drawn { format!("\x1b[{}A", lines.len()) } else { String::new() };
@@ -85,8 +108,8 @@ mod tests {
 
     #[test]
     fn a_line_has_blocks_rate_and_credits() {
-        let names = ["source", "crc32", "sink"].map(str::to_owned);
-        let mut view = View::new(Placement::DistributedResourceSide, &names, vec![4, 16]);
+        let edges = vec![("source -> crc32".into(), 4), ("crc32 -> sink".into(), 16)];
+        let mut view = View::of(Placement::DistributedResourceSide, edges);
         let sample = Sample { blocks: 3, bytes: 3_000_000, under_way: 2, ..Sample::default() };
         view.on_terminal = true;
         let lines = view.lines(&[sample, Sample::default()], Duration::from_millis(100));

@@ -1,0 +1,209 @@
+//! What was asked for, as devices, channels and programs.
+//!
+//! ```text
+//! source -> crc32 -> into sort | sort | out of sort -> zstd -> sink
+//! ```
+
+use std::os::fd::OwnedFd;
+
+use datapipes::{Error, ErrorKind, Result};
+use datapipes_fabric::device::{Place, Report, Role, Spread};
+use datapipes_fabric::placement::{Graph, Node};
+use serde_json::Value;
+
+use super::Job;
+use super::bodies::{functions, recode, with_meter};
+use super::codecs::{Codec, NAMES};
+use super::meter::Meter;
+use super::program::Program;
+
+/// A transform that was asked for.
+#[derive(Debug)]
+pub(super) struct Step {
+    /// As it was asked for.
+    pub(super) name: String,
+    pub(super) work: Work,
+}
+
+#[derive(Debug)]
+pub(super) enum Work {
+    /// A function of the fabric: a block becomes a block.
+    Function { function: String, arguments: Value },
+    /// A stream becomes a stream.
+    Codec(Codec),
+    /// A program of the user's.
+    Program(String),
+}
+
+impl Step {
+    /// `NAME`, `NAME=ARGUMENT` or `exec:COMMAND`.
+    pub(super) fn parse(name: &str) -> Result<Step> {
+        let wrong = |what: String| Error::new(ErrorKind::InvalidInput, "stream", what);
+        if let Some(command) = name.strip_prefix(EXEC) {
+            if command.trim().is_empty() {
+                return Err(wrong(format!("`{name}`: which program?")));
+            }
+            return Ok(Step { name: name.into(), work: Work::Program(command.into()) });
+        }
+        let (first, argument) = name.split_once('=').map_or((name, None), |(first, rest)| (first, Some(rest)));
+        if let Some(codec) = Codec::named(first, argument) {
+            let codec = codec.map_err(|e| wrong(format!("`{name}`: {e}")))?;
+            return Ok(Step { name: name.into(), work: Work::Codec(codec) });
+        }
+        let arguments = match (first, argument) {
+            (_, None) => Value::Null,
+            ("xor", Some(key)) => serde_json::json!({ "key": key.parse::<u8>().ok() }),
+            (function, Some(_)) => return Err(wrong(format!("`{name}`: {function} takes no argument"))),
+        };
+        functions().function(first, &arguments).map_err(|e| match e.kind() {
+            ErrorKind::NotFound => e.advice(format!("there are {NAMES}, exec:COMMAND, and what --help names")),
+            _ => e,
+        })?;
+        Ok(Step { name: name.into(), work: Work::Function { function: first.into(), arguments } })
+    }
+
+    /// Whether it passes on what it gets.
+    pub(super) fn keeps_bytes(&self) -> bool {
+        matches!(&self.work, Work::Function { function, .. } if matches!(function.as_str(), "forward" | "crc32"))
+    }
+}
+
+/// What begins the name of a program; all that follows is its command.
+const EXEC: &str = "exec:";
+
+/// The names in a list: separated by commas, but all behind `exec:` is one.
+pub(super) fn names(list: &str) -> Vec<&str> {
+    let (mut rest, mut names) = (list, Vec::new());
+    loop {
+        rest = rest.trim_start();
+        if rest.starts_with(EXEC) {
+            names.push(rest);
+            return names;
+        }
+        let (name, more) = rest.split_once(',').map_or((rest, None), |(name, more)| (name, Some(more)));
+        if !name.trim().is_empty() {
+            names.push(name.trim());
+        }
+        match more {
+            Some(more) => rest = more,
+            None => return names,
+        }
+    }
+}
+
+/// A device of a stream.
+pub(super) struct Device {
+    pub(super) name: String,
+    pub(super) node: Node,
+    pub(super) report: Option<Report>,
+    /// Whose standard input it writes, by its place among the programs.
+    pub(super) feeds: Option<usize>,
+}
+
+/// A channel, from the n-th device to the next; its meter is the sender's.
+pub(super) struct Link {
+    pub(super) from: usize,
+    pub(super) credits: u32,
+    pub(super) meter: Meter,
+}
+
+/// All of a stream, in order.
+pub(super) struct Chain {
+    pub(super) devices: Vec<Device>,
+    pub(super) links: Vec<Link>,
+    pub(super) programs: Vec<Program>,
+    /// The device that sends what the steps behind the last program get: the source, where there is no program.
+    pub(super) last_source: usize,
+}
+
+/// What the ends of a stream are.
+pub(super) struct Ends {
+    pub(super) from: (OwnedFd, Place),
+    pub(super) to: (OwnedFd, Place),
+}
+
+impl Chain {
+    /// Starts the programs, and adds the devices to a graph.
+    pub(super) fn build(job: &Job, ends: Ends) -> Result<(Chain, Graph)> {
+        let mut graph = Graph::new(job.shapes[0], job.trust.trust());
+        let mut chain = Chain { devices: Vec::new(), links: Vec::new(), programs: Vec::new(), last_source: 0 };
+        let (from, place) = ends.from;
+        chain.sends(&mut graph, "source", &Role::Source { place, sum: true }, Some(from))?;
+        for (at, step) in job.steps.iter().enumerate() {
+            match &step.work {
+                Work::Function { function, arguments } => {
+                    let (function, arguments) = (function.clone(), arguments.clone());
+                    let role = Role::Transform { function, arguments, spread: Spread::Turns };
+                    chain.sends(&mut graph, &step.name, &role, None)?;
+                }
+                Work::Codec(codec) => chain.sends(&mut graph, &step.name, &recode(*codec)?, None)?,
+                Work::Program(command) => {
+                    let (program, pipes) = Program::start(command)?;
+                    let name = program.name.clone();
+                    chain.programs.push(program);
+                    let place = Place::Stream { descriptor: 0, whole_blocks: true };
+                    let into = Role::Sink { place: place.clone() };
+                    chain.add(&mut graph, &format!("into {name}"), into, vec![pipes.into]);
+                    chain.connect(&mut graph, job, at)?;
+                    if let Some(device) = chain.devices.last_mut() {
+                        device.feeds = Some(chain.programs.len() - 1);
+                    }
+                    chain.last_source = chain.devices.len();
+                    let out_of = Role::Source { place, sum: true };
+                    chain.sends(&mut graph, &format!("out of {name}"), &out_of, Some(pipes.out_of))?;
+                    continue;
+                }
+            }
+            chain.connect(&mut graph, job, at)?;
+        }
+        let (to, place) = ends.to;
+        chain.add(&mut graph, "sink", Role::Sink { place }, vec![to]);
+        chain.connect(&mut graph, job, job.steps.len())?;
+        Ok((chain, graph))
+    }
+
+    fn add(&mut self, graph: &mut Graph, name: &str, role: Role, given: Vec<OwnedFd>) {
+        let node = graph.device(name, role, given);
+        self.devices.push(Device { name: name.into(), node, report: None, feeds: None });
+    }
+
+    /// A device with a meter, and the beginning of its channel.
+    fn sends(&mut self, graph: &mut Graph, name: &str, role: &Role, given: Option<OwnedFd>) -> Result<()> {
+        let meter = Meter::new()?;
+        let given = given.into_iter().chain([meter.for_device()?]).collect();
+        self.links.push(Link { from: self.devices.len(), credits: 0, meter });
+        self.add(graph, name, with_meter(role)?, given);
+        Ok(())
+    }
+
+    /// Connects the last device to the sender before it.
+    fn connect(&mut self, graph: &mut Graph, job: &Job, shape: usize) -> Result<()> {
+        let to = self.devices.len() - 1;
+        let (from, shape) = (to.saturating_sub(1), job.shapes[shape]);
+        if let Some(link) = self.links.iter_mut().find(|link| link.from == from) {
+            link.credits = shape.credits;
+        }
+        graph.connect_with(self.devices[from].node, self.devices[to].node, shape, job.trust.trust())
+    }
+
+    /// The names of a channel's two devices.
+    pub(super) fn names(&self, link: &Link) -> (String, String) {
+        (self.devices[link.from].name.clone(), self.devices[link.from + 1].name.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_cut_at_commas_and_commands_are_not() {
+        assert_eq!(names("crc32, xor=1,,lz4"), ["crc32", "xor=1", "lz4"]);
+        assert_eq!(names("crc32,exec:cut -d, -f1,2"), ["crc32", "exec:cut -d, -f1,2"]);
+        assert!(names("").is_empty());
+        for (wrong, why) in [("exec: ", "which program"), ("zstd=99", "from 1 to 19"), ("rot13", "unzstd")] {
+            let error = Step::parse(wrong).unwrap_err();
+            assert!(format!("{error}").contains(why), "{error}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! What the tests of `dpipe stream` share.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+pub(crate) fn stream(from: &str, through: &str, to: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dpipe"));
+    command.env("LC_ALL", "C").stdin(Stdio::null());
+    command.args(["stream", "--from", from, "--through", through, "--to"]).arg(to);
+    command
+}
+
+pub(crate) fn from_file(path: &Path) -> String {
+    format!("file:{}", path.display())
+}
+
+/// Runs what must succeed, and returns its report.
+pub(crate) fn good(command: &mut Command) -> serde_json::Value {
+    let output = command.arg("--json").output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {:?}\n{error}", output.status);
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Runs what must fail, and returns its standard error.
+pub(crate) fn bad(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{command:?}\n{error}");
+    error
+}
+
+pub(crate) fn bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed | 1;
+    let next = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    };
+    std::iter::repeat_with(next).take(len).collect()
+}
+
+/// A listener that sends these bytes to who comes first, and closes unless it is to hold on.
+pub(crate) fn serve(data: Vec<u8>, hold: bool) -> (String, std::thread::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("tcp:{}", listener.local_addr().unwrap());
+    let thread = std::thread::spawn(move || {
+        let (mut peer, _) = listener.accept().unwrap();
+        // Who fails at the other end does not take all of it.
+        let sent = peer.write_all(&data);
+        if hold && sent.is_ok() {
+            // Until the other end has gone.
+            let _ = peer.read(&mut [0]);
+        }
+    });
+    (address, thread)
+}
+
+/// Nothing here takes so long: a bound against waiting for ever.
+pub(crate) const LONG: Duration = Duration::from_secs(120);
+
+/// The end of a process, which must come.
+pub(crate) fn ended(child: &mut Child) -> ExitStatus {
+    let since = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if since.elapsed() > LONG {
+            child.kill().unwrap();
+            panic!("process {} does not end", child.id());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until something holds, which it must.
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !holds() {
+        assert!(since.elapsed() < LONG, "{what} does not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub(crate) fn signal(child: &Child, signal: rustix::process::Signal) {
+    rustix::process::kill_process(rustix::process::Pid::from_child(child), signal).unwrap();
+}
+
+/// Processes that have this word in their environment: those that a test started, and all below them.
+pub(crate) fn with_mark(mark: &str) -> Vec<u32> {
+    let marked = |entry: std::io::Result<std::fs::DirEntry>| {
+        let pid: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+        environment.windows(mark.len()).any(|w| w == mark.as_bytes()).then_some(pid)
+    };
+    std::fs::read_dir("/proc").unwrap().filter_map(marked).collect()
+}
