@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use datapipes_core::{
     Connect, Constraints, Dram, Error, ErrorKind, Handle, MapOptions, Pages, Result, Runtime, RuntimePipe, Span,
@@ -18,7 +18,7 @@ use crate::metrics::Tally;
 use crate::requester::{Repeats, Settle, in_pages};
 use crate::store::PAGE;
 use crate::sync::{Arc, Mutex, lock, wake_all};
-use crate::writes::Since;
+use crate::writes::{Since, Writes};
 
 /// Bytes of a buffer: a page's read and what alignment adds on both sides.
 const BUFFER: usize = 2 * PAGE as usize;
@@ -117,6 +117,7 @@ impl Asynchronous {
             repeats: Repeats::default(),
             careful: false,
             ticket: None,
+            waits_since: None,
             step: Step::Look,
         }
     }
@@ -138,6 +139,8 @@ pub struct Reading {
     careful: bool,
     /// That of a wait for a buffer.
     ticket: Option<u64>,
+    /// When it began to wait for a change to be over.
+    waits_since: Option<Instant>,
     step: Step,
 }
 
@@ -268,8 +271,15 @@ impl Reading {
         loop {
             let stamp = inner.writes.stamp(range);
             if inner.writes.wake_when_quiet(range, context.waker()) {
-                return Ok(None);
+                let since = *self.waits_since.get_or_insert_with(Instant::now);
+                // The model knows no time.
+                return if since.elapsed() < inner.pool.config.patience || cfg!(shuttle) {
+                    Ok(None)
+                } else {
+                    Err(Writes::busy(range))
+                };
             }
+            self.waits_since = None;
             if !self.repeats.are_many() {
                 return Ok(Some(Since::Versions(stamp)));
             }

@@ -49,7 +49,8 @@ impl Stamp {
 struct Active {
     changes: Vec<Range<u64>>,
     /// Who waits for the end of a change without a thread.
-    wakers: Vec<Waker>,
+    /// Who waits for a change to be over, and since when.
+    wakers: Vec<(Instant, Waker)>,
     insisting: Vec<Named>,
     next: u64,
 }
@@ -143,7 +144,7 @@ impl Writes {
         }
         let wakers = std::mem::take(&mut active.wakers);
         drop(active);
-        wake_all(wakers);
+        wake_all(wakers.into_iter().map(|(_, waker)| waker));
     }
 
     /// Whether a byte of the range is changing; if so, `waker` is woken when a change is over.
@@ -157,8 +158,27 @@ impl Writes {
             drop(active);
             return false;
         }
-        active.wakers.push(waker);
+        active.wakers.push((Instant::now(), waker));
         true
+    }
+
+    /// Wakes those who have waited for so long: their patience is at an end.
+    pub(crate) fn wake_overdue(&self, patience: Duration) {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let mut active = lock(&self.active);
+        let overdue: Vec<_> = active.wakers.extract_if(.., |(since, _)| since.elapsed() >= patience).collect();
+        drop(active);
+        wake_all(overdue.into_iter().map(|(_, waker)| waker));
+    }
+
+    /// What those hear whose patience is at an end.
+    pub(crate) fn busy(range: &Range<u64>) -> Error {
+        let len = range.end - range.start;
+        Error::new(ErrorKind::Busy, "read", format!("{len} bytes that are being written"))
+            .offset(range.start)
+            .advice("wait for the transfer that writes there")
     }
 
     /// Names the range of a read that was repeated often, from when nothing of it is changing. With `waits`, writers that can wait
@@ -268,10 +288,7 @@ impl Writes {
         while active.is_changing(range) {
             let left = patience.saturating_sub(started.elapsed());
             if left.is_zero() && cfg!(not(shuttle)) {
-                let len = range.end - range.start;
-                return Err(Error::new(ErrorKind::Busy, "read", format!("{len} bytes that are being written"))
-                    .offset(range.start)
-                    .advice("wait for the transfer that writes there"));
+                return Err(Writes::busy(range));
             }
             active = self.sleep(active, left);
         }

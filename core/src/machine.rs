@@ -85,6 +85,9 @@ impl Machine {
 
     /// Runs `work` on every usable core at once, each call on a thread bound to its core, and returns the first error.
     ///
+    /// Called within a callback of a runtime or a reader, `work` must not wait for what those are within (drain the runtime, drop the
+    /// last one): nothing is known of that on its threads.
+    ///
     /// # Errors
     /// The first error of `work`; `Unavailable` where no core is usable or a thread cannot be bound; `System` where the
     /// kernel gives no thread: `work` then ran on some of the cores, or on none.

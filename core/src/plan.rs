@@ -25,6 +25,8 @@ use crate::topology::Topology;
 pub(crate) const BOUNCE_BYTES: usize = 4 << 20;
 /// How many of them: one is filled while another is emptied.
 pub(crate) const BOUNCE_BUFFERS: usize = 2;
+/// Bytes of memory of its own that a pipe between two places that are no memory has at most.
+pub const STAGED_BYTES: usize = BOUNCE_BYTES * BOUNCE_BUFFERS;
 const TYPICAL_LEN: u64 = 1 << 20;
 
 /// One step of a route.
@@ -184,12 +186,11 @@ impl Planner<'_> {
             }
         }
         if source.memory().is_none() && target.memory().is_none() {
-            let pool =
-                Pool::new(BOUNCE_BYTES * BOUNCE_BUFFERS, MapOptions { prefault: false, ..MapOptions::default() })?;
+            let pool = Pool::new(STAGED_BYTES, MapOptions { prefault: false, ..MapOptions::default() })?;
             let buffers =
                 (0..BOUNCE_BUFFERS).map(|_| Dram::from_pool(&pool, BOUNCE_BYTES)).collect::<Result<Vec<_>>>()?;
             // The whole region is the end of the hops, so that one pair of movers serves all buffers.
-            let whole = Dram::over(pool.region().range(0, BOUNCE_BYTES * BOUNCE_BUFFERS)?);
+            let whole = Dram::over(pool.region().range(0, STAGED_BYTES)?);
             let middle = whole.endpoint();
             let up = self.best(source, &middle, (Demands::Movement, failed), &mut rejected);
             let down = self.best(&middle, target, (Demands::Movement, failed), &mut rejected);

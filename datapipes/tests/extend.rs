@@ -249,3 +249,15 @@ fn a_small_file_system_is_not_filled_by_what_does_not_fit() {
     // And again, with nothing left.
     assert!(Ssd::open_rw(&path).unwrap().reserve(0, free - (1 << 20)).unwrap());
 }
+
+#[test]
+fn memory_of_a_file_that_does_not_fit_leaves_no_file() {
+    let folder = Folder::under(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = folder.path("huge");
+    let ask = || Pmem::open_with(&path, PmemOptions { len: Some(1 << 47), emulated: true });
+    assert!(ask().is_err());
+    assert!(!path.exists(), "an empty file stays under the name");
+    std::fs::write(&path, b"").unwrap();
+    assert!(ask().is_err());
+    assert!(path.exists(), "it was there before");
+}

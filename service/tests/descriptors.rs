@@ -7,9 +7,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use datapipes::descriptor::wire;
 use datapipes::{ConnectFd, ErrorKind, Span};
-use datapipes_service::{Place, SharedMemory};
-use datapipes_testkit::{RefusedCall, Request, Unanswered, without_calls};
+use datapipes_service::{Client, Place, SharedMemory};
+use datapipes_testkit::{ControlGroup, RefusedCall, Request, Unanswered, without_calls};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FallocateFlags, fallocate, fstat, open};
 use rustix::io::Errno;
@@ -147,7 +148,8 @@ fn sockets_that_linger_hold_nobody_up_on_kernels_that_let_them_pass() {
     /// `SO_PASSRIGHTS`.
     const OPTION: u32 = 83;
     let refused = RefusedCall { number: libc::SYS_setsockopt, errno: libc::ENOPROTOOPT }.with_bits(2, OPTION);
-    let service = match without_calls(&[refused], || Service::start(&["--hello-ms", "300", "--clients-per-uid", "8"])) {
+    let service = match without_calls(&[refused], || Service::start(&["--hello-ms", "300", "--clients-per-uid", "12"]))
+    {
         Ok(service) => service,
         Err(why) => return println!("SKIPPED: {test}: {why}"),
     };
@@ -184,12 +186,16 @@ fn sockets_that_linger_hold_nobody_up_on_kernels_that_let_them_pass() {
     drop((raw, pipe));
     others_are_served(&service);
     // One too many is turned away, with a packet that it sent before.
-    let clients: Vec<Raw> = (0..5).map(|_| Raw::connect(&service.socket)).collect();
+    let clients: Vec<Raw> = (0..12).map(|_| Raw::connect(&service.socket)).collect();
     let last = Raw::connect(&service.socket);
     passed(&last, br#"{"ask":"hello","version":1,"name":"raw"}"#);
     drop((clients, last));
     // Those whose sockets linger keep their places.
-    service.until("the others leave", |now| now.connected <= 4);
+    let until = Instant::now() + PATIENCE;
+    while !Client::connect(&service.socket).and_then(|client| client.status()).is_ok_and(|now| now.connected <= 6) {
+        assert!(Instant::now() < until, "they do not leave");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     others_are_served(&service);
     service.signal(15);
     let (status, log) = service.end_within(PATIENCE);
@@ -243,6 +249,80 @@ fn pages_that_a_client_takes_away_do_not_become_the_service_s() {
         others_are_served(&service);
         service.until("its memory goes", |now| now.mapped_bytes == 0);
     }
+}
+
+#[test]
+fn a_session_that_waits_for_something_else_ends_what_lost_its_memory() {
+    let service = Service::start(&[]);
+    if service.log().contains("userfaultfd") {
+        return println!(
+            "SKIPPED: a_session_that_waits_for_something_else_ends_what_lost_its_memory: no userfaultfd here"
+        );
+    }
+    let (source, target) = (memory_of(&pattern(MIB as usize, 7)), memory_of(&vec![0; MIB as usize]));
+    let raw = Raw::hello(&service.socket);
+    let request = std::str::from_utf8(MEMORY_TO_MEMORY).unwrap();
+    let pipe = Raw(raw.pipe(request, &[source.as_fd(), target.as_fd()]).unwrap());
+    // Its session waits until this one is closed, which is five seconds.
+    let (socket, other) = lingering();
+    raw.send(FILE_TO_MEMORY, &[socket.as_fd(), target.as_fd()]).unwrap();
+    assert!(raw.answer().unwrap().into_result().is_err());
+    drop(std::thread::spawn(move || drop(socket)));
+    raw.send(MEMORY_TO_MEMORY, &[source.as_fd(), target.as_fd()]).unwrap();
+    fallocate(&target, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, MIB).unwrap();
+    let ask = wire::Request { token: 1, span: whole(MIB) }.to_bytes();
+    let _ = pipe.send(&ask, &[]);
+    service.until("it is cut off", |now| now.turned_away == 1);
+    assert!(service.log().contains("SIGBUS"), "{}", service.log());
+    assert_eq!(fstat(&target).unwrap().st_blocks, 0, "pages were added by the service");
+    others_are_served(&service);
+    drop((other, raw, pipe));
+}
+
+#[test]
+fn what_a_pipe_between_files_has_of_its_own_is_charged() {
+    let service = Service::start(&["--mapped-bytes", "20M"]);
+    let client = service.client();
+    let (from, to) = (file_of(&pattern(MIB as usize, 3)), file_of(&[0]));
+    let connect = || client.connect_pipe(&Place::file(&from), &Place::file(&to), &ConnectFd::default());
+    let pipes = [connect().unwrap(), connect().unwrap()];
+    let e = connect().unwrap_err();
+    assert!(e.kind() == ErrorKind::Busy && e.to_string().contains("--mapped-bytes"), "{e}");
+    drop(pipes);
+    service.until("their charge goes", |now| now.mapped_bytes == 0);
+    connect().unwrap().transfer(whole(MIB)).unwrap();
+}
+
+#[test]
+fn without_processes_a_client_is_told_and_nobody_waits() {
+    let test = "without_processes_a_client_is_told_and_nobody_waits";
+    let group = match ControlGroup::of_threads() {
+        Ok(group) => group,
+        Err(why) => return println!("SKIPPED: {test}: {why}"),
+    };
+    let dir = scene::Dir::new();
+    let socket = dir.0.join("s");
+    let mut command = group.command(env!("CARGO_BIN_EXE_dpiped"));
+    command.arg("--socket").arg(&socket).args(["--hello-ms", "300"]);
+    let service = Service::of(command, socket, dir);
+    let memory = memory_of(&[0; 4096]);
+    let raw = Raw::hello(&service.socket);
+    group.refuse_threads(true).unwrap();
+    let (socket, other) = lingering();
+    service.signal(19);
+    raw.send(FILE_TO_MEMORY, &[socket.as_fd(), memory.as_fd()]).unwrap();
+    std::thread::spawn(move || drop(socket));
+    std::thread::sleep(Duration::from_millis(20));
+    service.signal(18);
+    let e = raw.answer().unwrap().into_result().unwrap_err();
+    assert!(e.to_string().contains("takes descriptors in"), "{e}");
+    assert!(is_hung_up_on(&raw));
+    group.refuse_threads(false).unwrap();
+    others_are_served(&service);
+    service.signal(15);
+    let (status, log) = service.end_within(PATIENCE);
+    assert!(status.success(), "{status}\n{log}");
+    drop((other, raw));
 }
 
 #[test]

@@ -16,7 +16,7 @@ use std::time::Instant;
 use super::report::{GraphReport, StageReport};
 use super::{Action, Graph, Item, Work};
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::{self, Foreign};
+use crate::guard::{self, Foreign, middle};
 use crate::runtime::{Inbox, Runtime, RuntimePipe};
 use crate::sync::{Arc, Condvar, Mutex, PoisonError};
 use crate::threads;
@@ -77,7 +77,9 @@ pub(super) fn run(runtime: &Runtime, graph: &Graph<'_>, items: u64) -> Result<Gr
     let computes = computing > 0;
     let tasks = usize::try_from(items).unwrap_or(usize::MAX).saturating_mul(computing);
     let cores = runtime.machine().topology().usable_cores().count().max(1);
-    let threads = graph.threads.unwrap_or(cores).min(tasks);
+    // Within foreign code it is this thread of which is known what it is in the middle of: a closure on another one could wait for that.
+    let is_nested = guard::is_within() || middle::is_in_the_middle();
+    let threads = if is_nested { 0 } else { graph.threads.unwrap_or(cores).min(tasks) };
     let bench = Bench {
         runtime,
         queue: Mutex::new(Tasks::default()),

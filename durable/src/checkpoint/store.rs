@@ -87,8 +87,18 @@ impl Checkpoints {
     /// # Errors
     /// `NotFound` where there is none; `Corrupt` where the newest is damaged, which is not passed over in silence.
     pub fn latest(&self) -> Result<Checkpoint> {
-        let newest = self.numbers()?.pop();
-        newest.map_or_else(|| Err(self.none()), |number| self.open(number))
+        loop {
+            let Some(number) = self.numbers()?.pop() else { return Err(self.none()) };
+            match self.open(number) {
+                Err(e) if self.is_gone(number, &e)? => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Whether a checkpoint could not be opened because somebody, who saved a newer one, removed it meanwhile.
+    fn is_gone(&self, number: u64, e: &Error) -> Result<bool> {
+        Ok(e.kind() == ErrorKind::NotFound && !self.numbers()?.contains(&number))
     }
 
     /// Restores the newest checkpoint into new memory; where it is damaged, the newest intact one if `fallback` says so.
@@ -97,9 +107,15 @@ impl Checkpoints {
     /// As [`Checkpoint::restore`] and [`latest`](Self::latest); `Corrupt` where none is intact.
     pub fn restore_latest(&self, fallback: Fallback, watch: Watch<'_>) -> Result<Restored> {
         let mut skipped: Vec<(u64, String)> = Vec::new();
-        for number in self.numbers()?.into_iter().rev() {
+        let mut numbers = self.numbers()?;
+        while let Some(number) = numbers.pop() {
             match self.open(number).and_then(|checkpoint| checkpoint.restore(watch)) {
                 Ok(regions) => return Ok(Restored { number, regions, skipped }),
+                Err(e) if self.is_gone(number, &e)? => {
+                    // There is a newer one by now.
+                    numbers = self.numbers()?;
+                    skipped.clear();
+                }
                 Err(e) if fallback == Fallback::Older && matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Device) => {
                     skipped.push((number, e.to_string()));
                 }
@@ -118,12 +134,15 @@ impl Checkpoints {
     /// # Errors
     /// What reading the folder meets.
     pub fn list(&self) -> Result<Vec<Listed>> {
-        let look = |number| Listed {
-            number,
-            path: self.path(number),
-            state: self.open(number).map(|c| c.manifest().clone()).map_err(|e| e.to_string()),
-        };
-        Ok(self.numbers()?.into_iter().map(look).collect())
+        let mut all = Vec::new();
+        for number in self.numbers()? {
+            let state = match self.open(number) {
+                Err(e) if self.is_gone(number, &e)? => continue,
+                other => other.map(|c| c.manifest().clone()).map_err(|e| e.to_string()),
+            };
+            all.push(Listed { number, path: self.path(number), state });
+        }
+        Ok(all)
     }
 
     /// Removes all that are older than the newest `keep` intact ones; returns their numbers.

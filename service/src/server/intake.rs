@@ -18,8 +18,9 @@
 //! A process that waits for ever costs its client its connection, and keeps the client's place among those of its user, so that
 //! there is a bound. The service goes on, and ends, without it.
 //!
-//! The parent is forked when the service starts. It and its children call nothing but the kernel: no allocation, no lock. They
-//! have the service's rights and none of its descriptors. Of its memory they have a copy of what was there at the start.
+//! The parent is forked by a first process, which is forked when the service starts and gives another parent where one was killed. All
+//! of them call nothing but the kernel: no allocation, no lock. They have the service's rights and none of its descriptors. Of its
+//! memory they have a copy of what was there at the start, and nothing of a client's.
 //!
 //! Unsafe code: `fork`, twice, and the calls by which the parent gets rid of what it inherited.
 #![allow(unsafe_code)]
@@ -49,6 +50,7 @@ const FACTS: u8 = 3;
 const DESCRIPTORS: u8 = 4;
 const FAILED: u8 = 5;
 const HERE: u8 = 6;
+const PARENT: u8 = 8;
 /// The verdict.
 const PASS: u8 = 7;
 
@@ -119,9 +121,13 @@ impl Facts {
     }
 }
 
-/// The parent of the processes that take descriptors in.
+/// The parent of the processes that take descriptors in, and who replaces it.
 pub(super) struct Intake {
+    /// Forks parents. Forked before the service has anything of a client's: a later copy of the service would keep its mappings.
+    first: OwnedFd,
     parent: Mutex<OwnedFd>,
+    /// Connections that nobody closed: there was no process to be had.
+    left: Mutex<Vec<OwnedFd>>,
 }
 
 impl Intake {
@@ -130,7 +136,21 @@ impl Intake {
     /// # Errors
     /// What the kernel says where it gives no process or socket.
     pub(super) fn start() -> Result<Intake> {
-        Ok(Intake { parent: Mutex::new(start_parent()?) })
+        let first = start_first()?;
+        let parent = Mutex::new(next_parent(&first)?);
+        Ok(Intake { first, parent, left: Mutex::default() })
+    }
+
+    /// Keeps a connection that this process must not close, until another one can.
+    pub(super) fn leave(&self, socket: OwnedFd) {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).push(socket);
+    }
+
+    /// Has the connections closed that were left, as far as there are processes again.
+    fn close_what_was_left(&self) {
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        // The kernel keeps what is on its way, so the copy here is not the last one.
+        left.retain(|socket| self.ask_once(DISCARD, socket.as_fd()).is_err());
     }
 
     /// A process that receives the next packet of a client, which must be there.
@@ -152,6 +172,12 @@ impl Intake {
     }
 
     fn ask(&self, what: u8, client: BorrowedFd<'_>) -> Result<Taker> {
+        let taker = self.ask_once(what, client)?;
+        self.close_what_was_left();
+        Ok(taker)
+    }
+
+    fn ask_once(&self, what: u8, client: BorrowedFd<'_>) -> Result<Taker> {
         let (ours, theirs) = pair()?;
         let fds = [client, theirs.as_fd()];
         for _ in 0..TRIES {
@@ -159,7 +185,7 @@ impl Intake {
             let mut sent = packet::send(parent.as_fd(), &[what], &fds, SendFlags::DONTWAIT);
             if let Err(Errno::PIPE | Errno::CONNRESET) = sent {
                 // Somebody killed it.
-                *parent = start_parent()?;
+                *parent = next_parent(&self.first)?;
                 sent = packet::send(parent.as_fd(), &[what], &fds, SendFlags::DONTWAIT);
             }
             match sent {
@@ -260,8 +286,19 @@ fn pair() -> Result<(OwnedFd, OwnedFd)> {
         .map_err(|e| Error::os("connect", e.raw_os_error(), "a socket for what takes descriptors in"))
 }
 
-/// Forks the parent, and gives the socket by which it is asked. It ends with that.
-fn start_parent() -> Result<OwnedFd> {
+/// Another parent, by its socket.
+fn next_parent(first: &OwnedFd) -> Result<OwnedFd> {
+    let gone = |e: Errno| {
+        Error::os("connect", e.raw_os_error(), "the process that starts those that take descriptors in")
+            .advice("start the service again: that process was killed")
+    };
+    let (ours, theirs) = pair()?;
+    packet::send(first.as_fd(), &[PARENT], &[theirs.as_fd()], SendFlags::DONTWAIT).map_err(gone)?;
+    Ok(ours)
+}
+
+/// Forks who forks parents, and gives the socket by which it is asked. It ends with that.
+fn start_first() -> Result<OwnedFd> {
     let (ours, theirs) = pair()?;
     // No handler of this process runs in the copies.
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
@@ -278,7 +315,7 @@ fn start_parent() -> Result<OwnedFd> {
         // SAFETY: as above; `_exit` runs nothing of what the process registered.
         unsafe {
             match libc::fork() {
-                0 => parent(theirs.as_raw_fd()),
+                0 => first(theirs.as_raw_fd()),
                 -1 => libc::_exit(last_errno()),
                 _ => libc::_exit(0),
             }
@@ -308,11 +345,11 @@ fn last_errno() -> i32 {
     unsafe { *libc::__errno_location() }
 }
 
-/// The parent: forks a process for each request, until the service is gone.
-fn parent(socket: i32) -> ! {
+/// The first process: forks parents, until the service is gone. It does so rarely that nobody has a reason to kill it.
+fn first(socket: i32) -> ! {
     // SAFETY: calls of the kernel on numbers and constants. Nobody else is in this process who could have a use for what is closed.
     let socket = unsafe {
-        libc::prctl(libc::PR_SET_NAME, c"dpiped-intake".as_ptr());
+        libc::prctl(libc::PR_SET_NAME, c"dpiped-first".as_ptr());
         // Children that end leave nothing behind.
         libc::signal(libc::SIGCHLD, libc::SIG_IGN);
         libc::dup2(socket, 0);
@@ -323,6 +360,26 @@ fn parent(socket: i32) -> ! {
         close_from(3);
         OwnedFd::from_raw_fd(0)
     };
+    loop {
+        let mut passed = [const { None }; 1];
+        match receive(socket.as_fd(), &mut [0], &mut passed, RecvFlags::empty()) {
+            Ok(got) if got.bytes == 0 => exit(),
+            Ok(_) | Err(Errno::INTR | Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {}
+            Err(_) => exit(),
+        }
+        let [Some(theirs)] = passed else { continue };
+        // SAFETY: this process has one thread; the copy calls the kernel alone. Refused, the service sees the socket's end.
+        if unsafe { libc::fork() } == 0 {
+            drop(socket);
+            parent(theirs);
+        }
+    }
+}
+
+/// The parent: forks a process for each request, until the service is gone.
+fn parent(socket: OwnedFd) -> ! {
+    // SAFETY: a call of the kernel with a string that lives for ever.
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"dpiped-intake".as_ptr()) };
     loop {
         let mut what = [0];
         let mut passed = [const { None }; 2];

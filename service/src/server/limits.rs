@@ -21,7 +21,8 @@ pub struct Limits {
     pub transfers: usize,
     /// Descriptors that the service keeps open for a client: what it passed, and those of its pipes.
     pub descriptors: usize,
-    /// Bytes of a client's memory that the service has mapped at a time.
+    /// Bytes of a client's memory that the service has mapped at a time, and of the service's own memory for its pipes between files (8 MiB
+    /// each). Pages that a client takes out of its memory and adds again while pipes use it are its own, and not counted here.
     pub mapped_bytes: u64,
     /// The same, of all clients of one user together.
     pub mapped_bytes_per_uid: u64,

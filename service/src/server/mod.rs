@@ -93,6 +93,7 @@ impl Server {
     /// process or descriptor.
     pub fn start(machine: &Machine, listener: Listener, config: Config) -> Result<Server> {
         config.limits.check()?;
+        check_descriptors()?;
         // First: what it copies of this process is little then.
         let intake = Intake::start()?;
         guard::install()?;
@@ -189,6 +190,19 @@ impl Shared {
             _ => Err(stops()),
         }
     }
+}
+
+/// Descriptors that a service and its first client need: fewer, and nobody could be told that there are none.
+const FEWEST: u64 = 48;
+
+fn check_descriptors() -> Result<()> {
+    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    if most < FEWEST {
+        let context = format!("{most} descriptors, of which it needs {FEWEST}");
+        return Err(Error::new(ErrorKind::InvalidInput, "start the service", context)
+            .advice("raise the limit (`ulimit -n`, LimitNOFILE of systemd)"));
+    }
+    Ok(())
 }
 
 /// What those hear who come too late.

@@ -66,6 +66,8 @@ struct Opened<'a> {
     path: &'a Path,
     fd: OwnedFd,
     stat: Stat,
+    /// There was none by this name before.
+    created: bool,
 }
 
 impl<'a> Opened<'a> {
@@ -74,8 +76,10 @@ impl<'a> Opened<'a> {
         let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP | Mode::ROTH | Mode::WOTH;
         // Nothing is waited for: what is no file and no DAX device is refused below.
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+        let mut created = false;
         let fd = match rustix::fs::open(path, flags, mode) {
             Err(Errno::NOENT) if create => {
+                created = true;
                 let fd = rustix::fs::open(path, flags | OFlags::CREATE, mode).map_err(fail)?;
                 // A name that a power failure takes would take the bytes.
                 let folder = rustix::fs::open(folder_of(path), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
@@ -85,7 +89,7 @@ impl<'a> Opened<'a> {
             other => other.map_err(fail)?,
         };
         let stat = rustix::fs::fstat(&fd).map_err(fail)?;
-        Ok(Opened { path, fd, stat })
+        Ok(Opened { path, fd, stat, created })
     }
 
     fn bad(&self, why: String) -> Error {
@@ -94,6 +98,15 @@ impl<'a> Opened<'a> {
 
     fn os(&self, operation: &'static str, e: Errno) -> Error {
         Error::os(operation, e.raw_os_error(), self.path.display().to_string())
+    }
+
+    /// Removes the file again, if it was made here and nobody wrote to it.
+    fn take_back(&self) {
+        let same = |there: &Stat| (there.st_dev, there.st_ino) == (self.stat.st_dev, self.stat.st_ino);
+        if self.created && rustix::fs::lstat(self.path).is_ok_and(|there| same(&there) && there.st_size == 0) {
+            // It fails where somebody else removed it.
+            let _ = rustix::fs::unlink(self.path);
+        }
     }
 
     /// The length to map of a file, which is extended to it with its space reserved.
@@ -107,7 +120,10 @@ impl<'a> Opened<'a> {
             let watchers = watch::of((self.stat.st_dev, self.stat.st_ino));
             // Where the file system cannot reserve, such a file gets its blocks on the first touch, which a full one answers
             // with SIGBUS.
-            extend::reserve(&self.fd, &watchers, 0..len).map_err(|refused| refused.error(self.path).offset(len))?;
+            extend::reserve(&self.fd, &watchers, 0..len).map_err(|refused| {
+                self.take_back();
+                refused.error(self.path).offset(len)
+            })?;
             rustix::fs::fsync(&self.fd).map_err(|e| self.os("sync", e))?;
         }
         Ok(len)

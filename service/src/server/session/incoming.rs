@@ -52,10 +52,8 @@ impl Session {
         }
         let taker = match self.shared.intake.take(self.socket.as_fd()) {
             Ok(taker) => taker,
-            Err(e) => {
-                self.receive(buffer)?;
-                return Ok(Err(e));
-            }
+            // It stays where it is: reading it would close what comes with it.
+            Err(e) => return Err(End::Cut(e)),
         };
         let heard = self.wait_for(&taker, Some(until));
         // Whatever comes of it, it is waited for.
@@ -75,13 +73,8 @@ impl Session {
                 Ok(request)
             }),
             Ok(_) => Err(broken_taker()),
-            Err(e) => {
-                // There was none to be had: the packet is still there, and goes without being looked at.
-                if matches!(self.look(), Ok(Some(_))) {
-                    self.receive(buffer)?;
-                }
-                Err(e)
-            }
+            // There was none to be had, and the packet is still there.
+            Err(e) => return Err(End::Cut(e)),
         };
         let request = match request {
             Ok(request) => request,
@@ -104,13 +97,19 @@ impl Session {
     /// Waits until a process says something, or ends; false where it does not until then. An error where the service stops.
     pub(super) fn wait_for(&self, taker: &Taker, until: Option<Instant>) -> Result<bool, End> {
         loop {
-            let mut fds = [PollFd::new(taker, PollFlags::IN), PollFd::new(&self.shared.ending, PollFlags::IN)];
+            let mut fds = [
+                PollFd::new(taker, PollFlags::IN),
+                PollFd::new(&self.shared.ending, PollFlags::IN),
+                PollFd::new(&*self.bell, PollFlags::IN),
+            ];
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             let timeout = left.map(timespec);
             let ready = poll(&mut fds, timeout.as_ref());
-            match (ready, fds[0].revents().is_empty(), fds[1].revents().is_empty()) {
-                (_, false, _) => return Ok(true),
-                (_, _, false) => return Err(End::Stops),
+            let due = [0, 1, 2].map(|at: usize| !fds[at].revents().is_empty());
+            match (ready, due) {
+                (_, [true, ..]) => return Ok(true),
+                (_, [_, true, _]) => return Err(End::Stops),
+                (_, [.., true]) => self.hear_bell()?,
                 (Err(Errno::INTR), ..) => {}
                 (Ok(0), ..) if left.is_some_and(|left| left.is_zero()) => return Ok(false),
                 (Ok(_), ..) => {}
@@ -137,16 +136,23 @@ impl Session {
         if refuses && !self.may_pass {
             return part(&self.socket);
         }
-        let (Ok(taker), Ok(nothing)) = (self.shared.intake.discard(self.socket.as_fd()), event()) else {
-            return part(&self.socket);
-        };
+        let Ok(nothing) = event() else { return part(&self.socket) };
+        let socket = std::mem::replace(&mut self.socket, nothing);
         let until = Instant::now() + Duration::from_millis(self.shared.config.limits.hello_ms);
-        // Also when the service stops. Where nobody comes, the connection on its way is the last one.
+        let taker = match self.shared.intake.discard(socket.as_fd()) {
+            Ok(taker) => taker,
+            Err(_) => return self.shared.intake.leave(socket),
+        };
+        // Also when the service stops.
         while let left = until.saturating_duration_since(Instant::now())
             && !left.is_zero()
             && poll(&mut [PollFd::new(&taker, PollFlags::IN)], Some(&timespec(left))) == Err(Errno::INTR)
         {}
-        drop(std::mem::replace(&mut self.socket, nothing));
+        match taker.hear(&mut []) {
+            // The last one to have it is the other process from here on.
+            Ok(Said::Here) => drop(socket),
+            _ => return self.shared.intake.leave(socket),
+        }
         taker.go_on();
         self.takers.push(taker);
     }

@@ -18,14 +18,14 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use datapipes::descriptor::{GivenPipe, passing};
-use datapipes::{Connect, ConnectFd, Error, ErrorKind, Result};
+use datapipes::{Connect, ConnectFd, Error, ErrorKind, Result, STAGED_BYTES};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use incoming::parse;
 
-use super::account::{Over, SessionFacts, reached};
+use super::account::{Charge, Over, SessionFacts, reached};
 use super::intake::Taker;
 use super::log::tame;
 use super::numbers::{self, bad};
@@ -65,6 +65,7 @@ struct Slot {
     places: [Place; 2],
     depth: usize,
     promised: f64,
+    _own: Option<Charge>,
 }
 
 /// Why a session ends.
@@ -167,6 +168,18 @@ impl Session {
         let _ = rustix::io::read(&*self.bell, &mut counter);
     }
 
+    /// What a session does about its bell, whatever else it waits for: memory that failed is the service's own until its pipes end.
+    fn hear_bell(&self) -> Result<(), End> {
+        self.quiet_bell();
+        let mut memories = self.slots.iter().flat_map(|slot| &slot.places).filter_map(Place::memory);
+        if memories.any(|memory| memory.failed()) {
+            // Before anything else; the client is told after that.
+            self.slots.iter().for_each(|slot| slot.given.end());
+            return Err(cut(ErrorKind::OutOfMemory, "a page of its memory could not be had (SIGBUS)"));
+        }
+        Ok(())
+    }
+
     fn forget_ended(&mut self) {
         self.slots.retain(|slot| !slot.over.load(Ordering::SeqCst));
         self.facts.pipes.store(self.slots.len() as u64, Ordering::Relaxed);
@@ -210,13 +223,17 @@ impl Session {
             }
             let timeout = timespec(left);
             // Its hanging up, too, ends the rest: POLLHUP is told without being asked for.
-            let mut fds =
-                [PollFd::new(&self.shared.ending, PollFlags::IN), PollFd::new(&self.socket, PollFlags::empty())];
+            let mut fds = [
+                PollFd::new(&self.shared.ending, PollFlags::IN),
+                PollFd::new(&self.socket, PollFlags::empty()),
+                PollFd::new(&*self.bell, PollFlags::IN),
+            ];
             let _ = poll(&mut fds, Some(&timeout));
-            match (fds[0].revents().is_empty(), fds[1].revents().is_empty()) {
-                (true, true) => {}
-                (false, _) => return Err(End::Stops),
-                (true, false) => return Err(End::Quiet),
+            match [0, 1, 2].map(|at: usize| !fds[at].revents().is_empty()) {
+                [true, ..] => return Err(End::Stops),
+                [_, true, _] => return Err(End::Quiet),
+                [.., true] => self.hear_bell()?,
+                _ => {}
             }
         }
     }
@@ -292,18 +309,14 @@ impl Session {
 
     fn serve_one(&mut self, buffer: &mut [u8]) -> Result<(), End> {
         let due = self.wait(None)?;
+        // The bell may have been heard while something else was waited for.
+        self.forget_ended();
         if let Due::Taker = due {
             self.takers.retain(|taker| !taker.is_over());
             return Ok(());
         }
         if let Due::Bell = due {
-            self.quiet_bell();
-            let mut memories = self.slots.iter().flat_map(|slot| &slot.places).filter_map(Place::memory);
-            if memories.any(|memory| memory.failed()) {
-                return Err(cut(ErrorKind::OutOfMemory, "a page of its memory could not be had (SIGBUS)"));
-            }
-            self.forget_ended();
-            return Ok(());
+            return self.hear_bell();
         }
         let Some(glance) = self.look()? else { return Ok(()) };
         self.rest()?;
@@ -370,6 +383,11 @@ impl Session {
             let context = format!("{open} descriptors, of {} that are kept for a client", limits.descriptors);
             return Err(reached(context, "close a pipe, or have --descriptors raised"));
         }
+        // What the pipe has of its own: between two files, memory for what is on its way.
+        let own = match places.iter().any(|place| place.memory().is_some()) {
+            true => None,
+            false => Some(Charge::take(&self.shared.ledger, &self.facts, STAGED_BYTES as u64)?),
+        };
         let over = Arc::new(AtomicBool::new(false));
         let keeper = Over { flag: over.clone(), bell: self.bell.clone() };
         let connect =
@@ -379,7 +397,7 @@ impl Session {
             runtime.give_fd(places[0].locator(), places[1].locator(), &ask, Box::new(keeper))
         })?;
         let route = given.pipe().map(|pipe| pipe.route().to_string()).unwrap_or_default();
-        self.slots.push(Slot { given, over, places, depth, promised });
+        self.slots.push(Slot { given, over, places, depth, promised, _own: own });
         self.facts.pipes.store(self.slots.len() as u64, Ordering::Relaxed);
         Ok((fd, route))
     }

@@ -1,5 +1,6 @@
 //! What a client is told of the service.
 
+use std::os::fd::AsFd;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -14,8 +15,6 @@ use crate::packet;
 use crate::protocol::{Answer, STATUS_PIECE};
 use crate::server::account::SessionFacts;
 use crate::status::{ClientStatus, Status};
-use std::os::fd::AsFd;
-
 impl Session {
     /// Answers by a status, piece by piece as the client reads.
     pub(super) fn tell(&self, text: &[u8]) -> Result<(), End> {
@@ -40,10 +39,18 @@ impl Session {
             return Err(cut(ErrorKind::InvalidInput, "it does not read its answers"));
         }
         let timeout = timespec(left);
-        let mut fds = [PollFd::new(&self.shared.ending, PollFlags::IN), PollFd::new(&self.socket, PollFlags::OUT)];
+        let mut fds = [
+            PollFd::new(&self.shared.ending, PollFlags::IN),
+            PollFd::new(&*self.bell, PollFlags::IN),
+            PollFd::new(&self.socket, PollFlags::OUT),
+        ];
         // An interrupted wait is a short one.
         let _ = poll(&mut fds, Some(&timeout));
-        if fds[0].revents().is_empty() { Ok(()) } else { Err(End::Stops) }
+        match [0, 1].map(|at: usize| !fds[at].revents().is_empty()) {
+            [true, _] => Err(End::Stops),
+            [_, true] => self.hear_bell(),
+            _ => Ok(()),
+        }
     }
 
     /// What the service does.
