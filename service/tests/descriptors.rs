@@ -211,7 +211,8 @@ fn a_packet_without_bytes_is_not_closed_by_the_service_either() {
     let (socket, other) = lingering();
     service.signal(19);
     raw.send(b"", &[socket.as_fd()]).unwrap();
-    raw.send(b"", &[socket.as_fd()]).unwrap();
+    // It may have hung up for the first one.
+    let _ = raw.send(b"", &[socket.as_fd()]);
     std::thread::spawn(move || drop(socket));
     std::thread::sleep(Duration::from_millis(20));
     service.signal(18);

@@ -56,6 +56,8 @@ const PASS: u8 = 7;
 
 /// Packets without bytes that may lie in a socket; each takes hundreds of bytes of its sender's buffer.
 const EMPTY_PACKETS: usize = 4096;
+/// As many as an honest client could have sent.
+const FEW_EMPTY_PACKETS: usize = 8;
 /// How often the parent is asked where it has too much to do, and how long the pauses are.
 const TRIES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(2);
@@ -513,12 +515,9 @@ fn take(client: OwnedFd, reply: &OwnedFd) {
 
 /// Has a connection until the service has closed its own end of it, and closes it then, with all that is in it.
 fn discard(client: OwnedFd, reply: &OwnedFd) {
-    if is_told(reply) {
-        // The last one to have it.
-        return drop(client);
-    }
-    // Left alone, it need not be the last: so nothing may be left in there for the others.
-    let mut left = EMPTY_PACKETS;
+    // Told, it is the last one to have it, and what is left in there is closed with it: it is read only so that the client is not reset and
+    // hears why. Left alone, it need not be the last, so nothing may be left for the others.
+    let mut left = if is_told(reply) { FEW_EMPTY_PACKETS } else { EMPTY_PACKETS };
     // Without room for them, descriptors are closed by the kernel. The end reads as a packet without bytes does.
     while left > 0 && recv(&client, &mut [0], RecvFlags::DONTWAIT | RecvFlags::TRUNC).is_ok() {
         if !super::farewell::is_readable(&client) {
