@@ -106,6 +106,9 @@ impl FineGrained {
 impl Asynchronous {
     /// Reads `len` bytes at `offset`; nothing happens until the future is polled. Dropping it neither cancels the device's work
     /// nor frees its buffer before that is over. A read across pages goes to the device page by page.
+    ///
+    /// Where somebody is writing there it waits until that is over, or ends with `Busy` after the cache's patience
+    /// ([`Config::patience`](crate::Config::patience)): found out by the cache's thread, or by [`FineGrained::maintain`] where it has none.
     pub fn read(&self, offset: u64, len: usize) -> Reading {
         Reading {
             shared: self.0.clone(),

@@ -480,6 +480,11 @@ fn a_read_of_what_is_being_written_waits_and_is_refused_in_the_end() {
     let mut reading = alone.read(100, 64);
     let polled = runtime.block_on(std::future::poll_fn(|c| Poll::Ready(Pin::new(&mut reading).poll(c).is_ready())));
     assert!(!polled, "a future waits until the change is over");
+    // With the patience of a read, by the cache's own thread.
+    let mut config = small(Policy::default());
+    (config.patience, config.maintenance) = (Duration::from_millis(20), true);
+    let kept = FineGrained::over(&of.ssd, config).unwrap();
+    busy(runtime.block_on(kept.on(&runtime, 4).unwrap().read(100, 64)).unwrap_err());
     // Others are not concerned, of the same page.
     fine.read(128, &mut [0; 64]).unwrap();
     of.ssd.watchers().end(change);

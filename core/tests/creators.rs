@@ -69,6 +69,7 @@ fn sources(under: &Path, found: &mut Vec<PathBuf>) {
 /// The code before the unit tests, without comments.
 fn code(text: &str) -> String {
     let code = text.split("#[cfg(test)]").next().unwrap_or("");
+    let code = code.split("#[cfg(all(test").next().unwrap_or("");
     code.lines().map(|line| line.split("//").next().unwrap_or("")).collect::<Vec<_>>().join("\n")
 }
 

@@ -9,7 +9,7 @@ mod scene;
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 
@@ -17,7 +17,7 @@ use datapipes::graph::Graph;
 use datapipes::locator::{Endpoint, Facts, Reader, Watch};
 use datapipes::runtime::{Config, Connect, RuntimePipe};
 use datapipes::{ConnectFd, Dram, ErrorKind, Handle, Locator, Machine, Persistence, Reach, Runtime, Span, Ssd};
-use scene::{KIB, file_of, pattern};
+use scene::{KIB, bounded, file_of, pattern};
 
 const PIECE: u64 = 4 * KIB;
 const PIECES: u64 = 64;
@@ -489,5 +489,38 @@ fn readers_that_wait_for_each_other_end() {
         handles.into_iter().for_each(|handle| handle.wait().unwrap());
         runtime.drain();
         assert_eq!(runtime.report().under_way, 0);
+    });
+}
+
+#[test]
+fn a_graph_run_within_a_callback_knows_what_it_is_within() {
+    bounded("a graph within a callback", || {
+        let machine = Machine::discover();
+        let (outer, inner) = (Runtime::start(&machine).unwrap(), Runtime::start(&machine).unwrap());
+        let (source, target) = (Dram::allocate(4096).unwrap(), Dram::allocate(4096).unwrap());
+        let pipe = outer.connect(&source, &target).unwrap();
+        let outer = Arc::new(Mutex::new(Some(outer)));
+        let (done, told) = std::sync::mpsc::channel();
+        let last = outer.clone();
+        pipe.transfer(Span { source: 0, target: 0, len: 4096 }).unwrap().on_done(move |result| {
+            let called = AtomicU64::new(0);
+            let mut graph = Graph::new("within");
+            graph.compute("drains and drops", |_| {
+                // It waits for transfers, and not for the callback that this is within.
+                let mut outer = last.lock().unwrap();
+                if let Some(runtime) = &*outer {
+                    runtime.drain();
+                }
+                if called.fetch_add(1, Ordering::SeqCst) == 2 {
+                    drop(outer.take());
+                }
+                Ok(())
+            });
+            graph.threads(2);
+            let report = inner.run(&graph, 4).map(|_| ());
+            done.send((result.is_ok(), report.is_ok(), called.load(Ordering::SeqCst))).unwrap();
+        });
+        assert_eq!(told.recv().unwrap(), (true, true, 4));
+        assert!(outer.lock().unwrap().is_none());
     });
 }

@@ -131,6 +131,16 @@ fn without_descriptors_clients_hear_so_and_it_recovers() {
 }
 
 #[test]
+fn with_too_few_descriptors_it_does_not_start() {
+    let dir = Dir::new();
+    let mut command = Command::new("sh");
+    let script = "ulimit -n 12; exec \"$0\" --socket \"$1\"";
+    let output = command.args(["-c", script, env!("CARGO_BIN_EXE_dpiped")]).arg(dir.0.join("s")).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("12 descriptors"), "{said}");
+}
+
+#[test]
 fn one_user_does_not_get_all_the_memory() {
     let service = Service::start(&["--mapped-bytes", "2M", "--mapped-bytes-per-uid", "3M"]);
     let memories: Vec<_> = (0..4).map(|i| memory_of(&pattern(MIB as usize, i))).collect();

@@ -193,7 +193,7 @@ impl Shared {
 }
 
 /// Descriptors that a service and its first client need: fewer, and nobody could be told that there are none.
-const FEWEST: u64 = 48;
+const FEWEST: u64 = 32;
 
 fn check_descriptors() -> Result<()> {
     let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
