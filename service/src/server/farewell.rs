@@ -5,7 +5,7 @@
 //! EPIPE, and perhaps SIGPIPE, for its hello. So nothing is left unread here, and who is turned away may say hello first.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
@@ -102,8 +102,9 @@ impl Drop for Farewells<'_> {
 
 fn part_by(intake: Option<&Intake>, socket: &OwnedFd) {
     let _ = shutdown(socket, Shutdown::Both);
-    // The process goes on when it sees that nobody tells it more.
-    if intake.is_none_or(|intake| intake.discard(socket.as_fd()).is_err()) {
-        part(socket);
+    match intake.zip(socket.try_clone().ok()) {
+        // With the copy, the one here is not the last.
+        Some((intake, copy)) => intake.leave(copy),
+        None => part(socket),
     }
 }

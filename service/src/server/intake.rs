@@ -128,8 +128,8 @@ pub(super) struct Intake {
     /// Forks parents. Forked before the service has anything of a client's: a later copy of the service would keep its mappings.
     first: OwnedFd,
     parent: Mutex<OwnedFd>,
-    /// Connections that nobody closed: there was no process to be had.
-    left: Mutex<Vec<OwnedFd>>,
+    /// Connections that nobody closed, each with the process that is to do it, where one was to be had.
+    left: Mutex<Vec<(OwnedFd, Option<Taker>)>>,
 }
 
 impl Intake {
@@ -143,16 +143,28 @@ impl Intake {
         Ok(Intake { first, parent, left: Mutex::default() })
     }
 
-    /// Keeps a connection that this process must not close, until another one can.
+    /// Keeps a connection that this process must not close, until another one has it.
     pub(super) fn leave(&self, socket: OwnedFd) {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner).push(socket);
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).push((socket, None));
+        self.see_to_what_was_left();
     }
 
-    /// Has the connections closed that were left, as far as there are processes again.
-    fn close_what_was_left(&self) {
+    /// Has the connections closed that were left, as far as there are processes. It does not wait for them.
+    fn see_to_what_was_left(&self) {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        // The kernel keeps what is on its way, so the copy here is not the last one.
-        left.retain(|socket| self.ask_once(DISCARD, socket.as_fd()).is_err());
+        left.retain_mut(|(socket, taker)| {
+            if taker.is_none() {
+                *taker = self.ask_once(DISCARD, socket.as_fd()).ok();
+            }
+            match taker.as_ref().map(|taker| taker.hear(&mut [])) {
+                // From here on it is the last one to have it: told so when the copy here is closed, or left alone then.
+                Some(Ok(_)) => return false,
+                Some(Err(e)) if e.raw_os_error() == Some(libc::EAGAIN) => {}
+                Some(Err(_)) => *taker = None,
+                None => {}
+            }
+            true
+        });
     }
 
     /// A process that receives the next packet of a client, which must be there.
@@ -175,7 +187,7 @@ impl Intake {
 
     fn ask(&self, what: u8, client: BorrowedFd<'_>) -> Result<Taker> {
         let taker = self.ask_once(what, client)?;
-        self.close_what_was_left();
+        self.see_to_what_was_left();
         Ok(taker)
     }
 
@@ -406,8 +418,8 @@ fn parent(socket: OwnedFd) -> ! {
             }
             -1 => fail(&reply, last_errno()),
             _ if what == [DISCARD] => {
-                drop(client);
                 // From here on its process alone has it, beside the service.
+                drop(client);
                 let _ = send(&reply, &[HERE], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
             }
             _ => {}
