@@ -76,7 +76,7 @@ pub(super) fn fixup(instruction: usize) -> Option<usize> {
 macro_rules! routine {
     ($name:literal, $($line:expr),* $(,)?) => {
         concat!(
-            ".balign 64\n.globl ", $name, "\n.hidden ", $name, "\n", $name, ":\n",
+            ".balign 64\n.weak ", $name, "\n.hidden ", $name, "\n", $name, ":\n",
             $($line, "\n",)*
             ".pushsection .data.rel.ro.datapipes_guarded_routines,\"aw\",@progbits\n.quad 2b, 3b, 4b\n.popsection"
         )
@@ -157,11 +157,12 @@ macro_rules! load {
     };
 }
 
-// One block of assembly, so that the entries of the table are adjacent and follow its label.
+// One block of assembly, so that the entries of the table are adjacent and follow its label. The names are weak: a program that has this
+// crate twice (its unit tests, beside what depends on it) has one of each, and all refer to the same.
 std::arch::global_asm!(
     ".pushsection .data.rel.ro.datapipes_guarded_routines,\"aw\",@progbits",
     ".balign 8",
-    ".globl datapipes_guarded_routines",
+    ".weak datapipes_guarded_routines",
     ".hidden datapipes_guarded_routines",
     "datapipes_guarded_routines:",
     ".popsection",

@@ -61,7 +61,17 @@ impl Session {
         if !heard? {
             return Err(silent());
         }
-        self.hear_of_descriptors(buffer, until)
+        let taken = self.hear_of_descriptors(buffer, until)?;
+        // Of what was passed on it closes its own copies at once: nothing of it is left when the client hears of its pipe.
+        while let (Ok(_), Some(taker)) = (&taken, self.takers.last()) {
+            if !self.wait_for(taker, Some(until))? {
+                return Err(silent());
+            }
+            if taker.is_over() {
+                self.takers.pop();
+            }
+        }
+        Ok(taken)
     }
 
     fn hear_of_descriptors(&self, buffer: &mut [u8], until: Instant) -> Result<Result<(Request, Vec<OwnedFd>)>, End> {
