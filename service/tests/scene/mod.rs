@@ -116,8 +116,12 @@ impl Service {
 
     /// Looks until it holds, and fails with what was seen last if it never does.
     pub fn until(&self, what: &str, holds: impl Fn(&Status) -> bool) -> Status {
-        let client = self.client();
-        let mut status = client.status().unwrap();
+        // Those who left a moment ago may still have the last places and descriptors.
+        let asks = |_| {
+            let client = Client::connect(&self.socket).and_then(|client| Ok((client.status()?, client)));
+            client.inspect_err(|_| std::thread::sleep(Duration::from_millis(1))).ok()
+        };
+        let (mut status, client) = (0..30_000).find_map(asks).unwrap();
         for _ in 0..30_000 {
             if holds(&status) {
                 return status;

@@ -151,6 +151,8 @@ impl Session {
         let until = Instant::now() + Duration::from_millis(self.shared.config.limits.hello_ms);
         let taker = match self.shared.intake.discard(socket.as_fd()) {
             Ok(taker) => taker,
+            // Without descriptors nothing can be kept for later: what would be kept are descriptors.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => return part(&socket),
             Err(_) => return self.shared.intake.leave(socket),
         };
         // Also when the service stops.
