@@ -8,128 +8,15 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use datapipes::descriptor::wire;
-use datapipes::{ConnectFd, ErrorKind, Span};
+use datapipes::{ConnectFd, ErrorKind};
 use datapipes_service::{Client, Place, SharedMemory};
-use datapipes_testkit::{ControlGroup, RefusedCall, Request, Unanswered, without_calls};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FallocateFlags, fallocate, fstat, open};
-use rustix::io::Errno;
+use datapipes_testkit::{ControlGroup, RefusedCall, without_calls};
+use rustix::fs::{FallocateFlags, fallocate, fstat};
 use rustix::process::{Pid, Signal, kill_process};
-use scene::{MIB, Raw, Service, disk, file_of, memory_of, pattern};
-
-const FILE_TO_MEMORY: &[u8] = br#"{"ask":"connect","source":{"kind":"file","fd":0},"target":{"kind":"memory","fd":1}}"#;
-const MEMORY_TO_MEMORY: &[u8] =
-    br#"{"ask":"connect","source":{"kind":"memory","fd":0},"target":{"kind":"memory","fd":1}}"#;
-/// So long that only a hang takes longer.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn whole(len: u64) -> Span {
-    Span { source: 0, target: 0, len }
-}
-
-/// Moves something for another client, and checks it.
-fn others_are_served(service: &Service) {
-    let client = service.client();
-    let (source, target) = (file_of(&pattern(MIB as usize, 3)), memory_of(&vec![0; MIB as usize]));
-    let mut pipe = client.connect_pipe(&Place::file(&source), &Place::memory(&target), &ConnectFd::default()).unwrap();
-    pipe.transfer(whole(MIB)).unwrap();
-    assert!(target.to_vec().unwrap() == pattern(MIB as usize, 3));
-}
-
-/// Whether the other end hangs up before the test's patience ends.
-fn is_hung_up_on(raw: &Raw) -> bool {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        let second = Timespec { tv_sec: 1, tv_nsec: 0 };
-        let mut fds = [PollFd::new(&raw.0, PollFlags::empty())];
-        match poll(&mut fds, Some(&second)) {
-            Ok(1) if fds[0].revents().contains(PollFlags::HUP) => return true,
-            _ if Instant::now() > until => return false,
-            _ => {}
-        }
-    }
-}
-
-#[test]
-fn a_file_whose_server_never_answers_costs_its_client_alone() {
-    let test = "a_file_whose_server_never_answers_costs_its_client_alone";
-    for never in [Request::StatFs, Request::Flush] {
-        let served = match Unanswered::mount(disk(), never) {
-            Ok(served) => served,
-            Err(e) => return println!("SKIPPED: {test}: {e}"),
-        };
-        let service = Service::start(&["--hello-ms", "300", "--clients-per-uid", "4"]);
-        let file: OwnedFd = open(served.file(), rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap();
-        let memory = memory_of(&[0; 4096]);
-        let raw = Raw::hello(&service.socket);
-        raw.send(FILE_TO_MEMORY, &[file.as_fd(), memory.as_fd()]).unwrap();
-        if never == Request::Flush {
-            // What it is can be seen, and it is refused for that; only letting go of it takes for ever.
-            let e = raw.answer().unwrap().into_result().unwrap_err();
-            assert!(e.kind() == ErrorKind::Unsupported && e.to_string().contains("file system"), "{e}");
-            raw.send(MEMORY_TO_MEMORY, &[memory.as_fd(), memory.as_fd()]).unwrap();
-        }
-        let e = raw.answer().unwrap().into_result().unwrap_err();
-        assert!(e.kind() == ErrorKind::Unavailable && e.to_string().contains("does not answer"), "{never:?}: {e}");
-        assert!(is_hung_up_on(&raw), "{never:?}");
-        drop(raw);
-        others_are_served(&service);
-        // What it left behind keeps its place: a user has no more of them than clients.
-        assert_eq!(service.with(1).connected, 2);
-        let leaves_one_behind = || {
-            let raw = Raw::hello(&service.socket);
-            raw.send(FILE_TO_MEMORY, &[file.as_fd(), memory.as_fd()]).unwrap();
-            while raw
-                .answer()
-                .is_some_and(|answer| !answer.into_result().is_err_and(|e| e.to_string().contains("not answer")))
-            {
-                let _ = raw.send(MEMORY_TO_MEMORY, &[memory.as_fd(), memory.as_fd()]);
-            }
-        };
-        (0..2).for_each(|_| leaves_one_behind());
-        service.with(3);
-        // Without an end of theirs, it stops all the same.
-        service.signal(15);
-        let (status, log) = service.end_within(PATIENCE);
-        assert!(status.success(), "{never:?}: {status}\n{log}");
-        assert!(log.contains("everything under way was carried out"), "{log}");
-        // Only now the server ends, for this process would wait for it, too.
-        drop(served);
-        drop(file);
-    }
-}
-
-#[test]
-fn what_waits_in_a_connection_that_ends_is_not_closed_by_the_service() {
-    let test = "what_waits_in_a_connection_that_ends_is_not_closed_by_the_service";
-    let served = match Unanswered::mount(disk(), Request::Flush) {
-        Ok(served) => served,
-        Err(e) => return println!("SKIPPED: {test}: {e}"),
-    };
-    let service = Service::start(&["--hello-ms", "300", "--requests", "1"]);
-    let file: OwnedFd = open(served.file(), rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap();
-    let memory = memory_of(&[0; 4096]);
-    let raw = Raw::hello(&service.socket);
-    // It may ask once a second: the others wait in the socket when it leaves.
-    let mut sent = 0;
-    rustix::io::ioctl_fionbio(&raw.0, true).unwrap();
-    while sent < 100 {
-        match raw.send(FILE_TO_MEMORY, &[file.as_fd(), memory.as_fd()]) {
-            Ok(()) => sent += 1,
-            // As many descriptors as may be on their way.
-            Err(Errno::AGAIN | Errno::TOOMANYREFS | Errno::PIPE | Errno::CONNRESET) => break,
-            Err(e) => panic!("{e}"),
-        }
-    }
-    assert!(sent > 2, "{sent}");
-    drop(raw);
-    others_are_served(&service);
-    service.signal(15);
-    let (status, log) = service.end_within(PATIENCE);
-    assert!(status.success(), "{status}\n{log}");
-    drop(served);
-    drop(file);
-}
+use scene::{
+    FILE_TO_MEMORY, MEMORY_TO_MEMORY, MIB, PATIENCE, Raw, Service, file_of, is_hung_up_on, memory_of,
+    others_are_served, pattern, whole,
+};
 
 /// A TCP connection with unsent bytes that lingers: closing it takes until the other end reads, or a minute.
 fn lingering() -> (OwnedFd, std::net::TcpStream) {

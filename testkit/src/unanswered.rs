@@ -6,9 +6,10 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{PipeReader, PipeWriter, Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use crate::Folder;
@@ -26,13 +27,15 @@ pub enum Request {
 
 /// One folder with one file of a page, `file`, served by a thread of this process (FUSE). One kind of request is never answered.
 ///
-/// Whoever asks waits, whatever signal comes, until this is dropped. So open descriptors of it must be dropped after it, or by
-/// another process.
+/// Whoever asks waits, whatever signal comes, until this is dropped. So the last descriptor of it must be closed after it, or by
+/// another process: [`open`](Self::open) sees to that. A process that this one starts waits, too, when it closes its copy: start
+/// it before, and none beside.
 #[derive(Debug)]
 pub struct Unanswered {
     at: PathBuf,
     /// Taken when it ends. The connection ends with its last descriptor, and all who wait get an error.
     serves: Option<(PipeWriter, JoinHandle<()>)>,
+    opened: Mutex<Vec<Arc<OwnedFd>>>,
     _folder: Folder,
 }
 
@@ -59,13 +62,38 @@ impl Unanswered {
             return Err(format!("mount: {}", std::io::Error::last_os_error()));
         }
         let (end, ended) = std::io::pipe().map_err(|e| e.to_string())?;
-        let thread = std::thread::spawn(move || serve(device, &end, never));
-        Ok(Unanswered { at, serves: Some((ended, thread)), _folder: folder })
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let (device_fd, end_fd) = (device.into_raw_fd(), end.into_raw_fd());
+        let thread = std::thread::spawn(move || {
+            // It has no descriptors but these, and nobody else has them: the connection ends with this thread, also when the process is
+            // killed. In one table the kernel would close the file, and wait for an answer, before it let go of the device.
+            let apart = own_descriptors([device_fd, end_fd]);
+            // SAFETY: given up to this thread above; a copy of each is in its own table where there is one.
+            let (device, end) =
+                unsafe { (File::from_raw_fd(device_fd), PipeReader::from(OwnedFd::from_raw_fd(end_fd))) };
+            let _ = ready.send(apart);
+            serve(device, &end, never);
+        });
+        if let Ok(Ok(())) = is_ready.recv() {
+            // SAFETY: the thread has its own copies, and these are nobody's.
+            drop(unsafe { (OwnedFd::from_raw_fd(device_fd), OwnedFd::from_raw_fd(end_fd)) });
+        }
+        Ok(Unanswered { at, serves: Some((ended, thread)), opened: Mutex::default(), _folder: folder })
     }
 
     /// Its file.
     pub fn file(&self) -> PathBuf {
         self.at.join("file")
+    }
+
+    /// Its file, open to read. Closed in this process only when this has been dropped.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn open(&self) -> std::io::Result<Arc<OwnedFd>> {
+        let file = Arc::new(OwnedFd::from(File::open(self.file())?));
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner).push(file.clone());
+        Ok(file)
     }
 }
 
@@ -80,6 +108,23 @@ impl Drop for Unanswered {
             unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
         }
     }
+}
+
+/// Gives this thread a table of descriptors of its own, with two of the process's and no others.
+fn own_descriptors(mut kept: [RawFd; 2]) -> std::io::Result<()> {
+    kept.sort_unstable();
+    let [low, high] = kept.map(RawFd::cast_unsigned);
+    // SAFETY: a flag alone; from here on what this thread opens and closes is its own.
+    if unsafe { libc::unshare(libc::CLONE_FILES) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    for (first, last) in [(3, low.wrapping_sub(1)), (low + 1, high.wrapping_sub(1)), (high + 1, u32::MAX)] {
+        if first <= last {
+            // SAFETY: copies of this thread's, which uses none of them.
+            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+        }
+    }
+    Ok(())
 }
 
 /// Answers until the other end of the pipe is closed; then the device is, and the connection ends.

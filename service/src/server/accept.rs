@@ -16,7 +16,7 @@ use super::account::SessionFacts;
 use super::farewell::Farewells;
 use super::listen::Listener;
 use super::peer::Peer;
-use super::session::Session;
+use super::session::{Needs, Session};
 use super::{Shared, event};
 use crate::packet;
 use crate::protocol::Answer;
@@ -72,6 +72,7 @@ impl Door<'_> {
     }
 
     fn accept_one(&mut self) {
+        self.shared.intake.see_to_what_was_left();
         let full = match self.accept() {
             Ok(socket) => return self.admit(socket),
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
@@ -85,7 +86,7 @@ impl Door<'_> {
                 let whose = format!("client {}", self.number);
                 self.say_why(&socket, &whose, &why);
                 // Its descriptor is needed.
-                self.farewells.part(&socket);
+                self.farewells.part(socket);
             }
             Err(_) => std::thread::sleep(PAUSE),
         }
@@ -141,8 +142,8 @@ impl Door<'_> {
             pipes: AtomicU64::new(0),
             mapped: AtomicU64::new(0),
         });
-        let bell = match enter(shared, &facts).and_then(|()| event()) {
-            Ok(bell) => bell,
+        let needs = match enter(shared, &facts).and_then(|()| Needs::new()) {
+            Ok(needs) => needs,
             Err(e) => {
                 leave(shared, &facts);
                 return self.turn_away(socket, &whose, &e);
@@ -156,7 +157,7 @@ impl Door<'_> {
         let work = move || {
             let _gone = gone;
             if let Ok(socket) = take.recv() {
-                Session::new(ours, socket, facts, bell).run();
+                Session::new(ours, socket, facts, needs).run();
             }
         };
         let refused = match threads::spawn(&format!("dpiped-{number}"), work) {

@@ -53,8 +53,12 @@ impl<'a> Farewells<'a> {
     }
 
     /// Ends a connection, and closes nothing that came with it.
-    pub(super) fn part(&self, socket: &OwnedFd) {
-        part_by(self.intake, socket);
+    pub(super) fn part(&self, socket: OwnedFd) {
+        let _ = shutdown(&socket, Shutdown::Both);
+        match self.intake {
+            Some(intake) => intake.leave(socket, None),
+            None => part(&socket),
+        }
     }
 
     /// Keeps a connection over which all was said, until the client has spoken or its time is over.
@@ -64,7 +68,7 @@ impl<'a> Farewells<'a> {
         if self.told.len() >= MOST
             && let Some((socket, _)) = self.told.pop_front()
         {
-            self.part(&socket);
+            self.part(socket);
         }
         self.told.push_back((socket, Instant::now() + self.patience));
     }
@@ -83,28 +87,20 @@ impl<'a> Farewells<'a> {
     pub(super) fn see_to(&mut self, spoke: &[bool]) {
         let now = Instant::now();
         let mut spoke = spoke.iter();
-        let intake = self.intake;
-        self.told.retain(|(socket, until)| {
-            let over = *spoke.next().unwrap_or(&false) || *until <= now;
-            if over {
-                part_by(intake, socket);
+        for (socket, until) in std::mem::take(&mut self.told) {
+            if *spoke.next().unwrap_or(&false) || until <= now {
+                self.part(socket);
+            } else {
+                self.told.push_back((socket, until));
             }
-            !over
-        });
+        }
     }
 }
 
 impl Drop for Farewells<'_> {
     fn drop(&mut self) {
-        self.told.iter().for_each(|(socket, _)| self.part(socket));
-    }
-}
-
-fn part_by(intake: Option<&Intake>, socket: &OwnedFd) {
-    let _ = shutdown(socket, Shutdown::Both);
-    match intake.zip(socket.try_clone().ok()) {
-        // With the copy, the one here is not the last.
-        Some((intake, copy)) => intake.leave(copy),
-        None => part(socket),
+        for (socket, _) in std::mem::take(&mut self.told) {
+            self.part(socket);
+        }
     }
 }

@@ -50,9 +50,9 @@ const FACTS: u8 = 3;
 const DESCRIPTORS: u8 = 4;
 const FAILED: u8 = 5;
 const HERE: u8 = 6;
-const PARENT: u8 = 8;
 /// The verdict.
 const PASS: u8 = 7;
+const PARENT: u8 = 8;
 
 /// Packets without bytes that may lie in a socket; each takes hundreds of bytes of its sender's buffer.
 const EMPTY_PACKETS: usize = 4096;
@@ -128,8 +128,35 @@ pub(super) struct Intake {
     /// Forks parents. Forked before the service has anything of a client's: a later copy of the service would keep its mappings.
     first: OwnedFd,
     parent: Mutex<OwnedFd>,
-    /// Connections that nobody closed, each with the process that is to do it, where one was to be had.
-    left: Mutex<Vec<(OwnedFd, Option<Taker>)>>,
+    left: Mutex<Vec<Left>>,
+}
+
+/// A connection that nobody closed.
+struct Left {
+    socket: OwnedFd,
+    closer: Closer,
+}
+
+/// Who is to close a connection that was left.
+enum Closer {
+    /// A process, once one is to be had.
+    Wanted(Option<Words>),
+    Asked(Taker),
+}
+
+/// The two ends of a socket for what a process is told and says.
+pub(super) struct Words {
+    ours: OwnedFd,
+    theirs: OwnedFd,
+}
+
+impl Words {
+    /// # Errors
+    /// What the kernel says where it gives no socket.
+    pub(super) fn new() -> Result<Words> {
+        let (ours, theirs) = pair()?;
+        Ok(Words { ours, theirs })
+    }
 }
 
 impl Intake {
@@ -144,24 +171,31 @@ impl Intake {
     }
 
     /// Keeps a connection that this process must not close, until another one has it.
-    pub(super) fn leave(&self, socket: OwnedFd) {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner).push((socket, None));
+    pub(super) fn leave(&self, socket: OwnedFd, words: Option<Words>) {
+        let left = Left { socket, closer: Closer::Wanted(words) };
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).push(left);
         self.see_to_what_was_left();
     }
 
     /// Has the connections closed that were left, as far as there are processes. It does not wait for them.
-    fn see_to_what_was_left(&self) {
+    pub(super) fn see_to_what_was_left(&self) {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        left.retain_mut(|(socket, taker)| {
-            if taker.is_none() {
-                *taker = self.ask_once(DISCARD, socket.as_fd()).ok();
+        left.retain_mut(|Left { socket, closer }| {
+            if let Closer::Wanted(words) = closer
+                && let Some(words) = words.take().or_else(|| Words::new().ok())
+            {
+                *closer = match self.ask(DISCARD, socket.as_fd(), words, 1) {
+                    Ok(taker) => Closer::Asked(taker),
+                    Err((_, words)) => Closer::Wanted(Some(words)),
+                };
             }
-            match taker.as_ref().map(|taker| taker.hear(&mut [])) {
-                // From here on it is the last one to have it: told so when the copy here is closed, or left alone then.
-                Some(Ok(_)) => return false,
-                Some(Err(e)) if e.raw_os_error() == Some(libc::EAGAIN) => {}
-                Some(Err(_)) => *taker = None,
-                None => {}
+            if let Closer::Asked(taker) = closer {
+                match taker.hear(&mut []) {
+                    // From here on it is the last one to have it: told so when the copy here is closed, or left alone then.
+                    Ok(_) => return false,
+                    Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => {}
+                    Err(_) => *closer = Closer::Wanted(None),
+                }
             }
             true
         });
@@ -173,48 +207,56 @@ impl Intake {
     /// What the kernel says where it gives no socket, or no new parent for one that was killed; `Busy` where the parent does not get
     /// to it.
     pub(super) fn take(&self, client: BorrowedFd<'_>) -> Result<Taker> {
-        self.ask(TAKE, client)
-    }
-
-    /// A process that has a client's connection, too, once it says so, and closes it when told: as the last one, if the service has closed its
-    /// own end before. Left alone, it reads and closes what is in it.
-    ///
-    /// # Errors
-    /// As [`take`](Self::take).
-    pub(super) fn discard(&self, client: BorrowedFd<'_>) -> Result<Taker> {
-        self.ask(DISCARD, client)
-    }
-
-    fn ask(&self, what: u8, client: BorrowedFd<'_>) -> Result<Taker> {
-        let taker = self.ask_once(what, client)?;
+        let taker = self.ask(TAKE, client, Words::new()?, TRIES).map_err(|(e, _)| e)?;
         self.see_to_what_was_left();
         Ok(taker)
     }
 
-    fn ask_once(&self, what: u8, client: BorrowedFd<'_>) -> Result<Taker> {
-        let (ours, theirs) = pair()?;
-        let fds = [client, theirs.as_fd()];
-        for _ in 0..TRIES {
+    /// A process that has a client's connection, too, once it says so, and closes it when told: as the last one, if the service has closed its
+    /// own end before. Left alone, it reads and closes what is in it. None where no process was to be had: the connection is closed later.
+    pub(super) fn discard(&self, client: OwnedFd, words: Words) -> Option<(OwnedFd, Taker)> {
+        match self.ask(DISCARD, client.as_fd(), words, TRIES) {
+            Ok(taker) => Some((client, taker)),
+            Err((_, words)) => {
+                self.leave(client, Some(words));
+                None
+            }
+        }
+    }
+
+    fn ask(
+        &self,
+        what: u8,
+        client: BorrowedFd<'_>,
+        words: Words,
+        tries: u32,
+    ) -> std::result::Result<Taker, (Error, Words)> {
+        let fds = [client, words.theirs.as_fd()];
+        for _ in 0..tries {
             let mut parent = self.parent.lock().unwrap_or_else(PoisonError::into_inner);
             let mut sent = packet::send(parent.as_fd(), &[what], &fds, SendFlags::DONTWAIT);
             if let Err(Errno::PIPE | Errno::CONNRESET) = sent {
                 // Somebody killed it.
-                *parent = next_parent(&self.first)?;
+                *parent = match next_parent(&self.first) {
+                    Ok(parent) => parent,
+                    Err(e) => return Err((e, words)),
+                };
                 sent = packet::send(parent.as_fd(), &[what], &fds, SendFlags::DONTWAIT);
             }
             match sent {
-                Ok(()) => return Ok(Taker(ours)),
+                Ok(()) => return Ok(Taker(words.ours)),
                 // Many ask at once. Not waited for by poll: the socket may be replaced meanwhile.
                 Err(Errno::AGAIN | Errno::TOOMANYREFS) => drop(parent),
                 Err(e) => {
                     let context = "asking for a process that takes descriptors in";
-                    return Err(Error::os("connect", e.raw_os_error(), context));
+                    return Err((Error::os("connect", e.raw_os_error(), context), words));
                 }
             }
             std::thread::sleep(PAUSE);
         }
-        Err(Error::new(ErrorKind::Busy, "connect", "no process takes descriptors in")
-            .advice("try again, and see whether the process dpiped-intake was stopped"))
+        let busy = Error::new(ErrorKind::Busy, "connect", "no process takes descriptors in")
+            .advice("try again, and see whether the process dpiped-intake was stopped");
+        Err((busy, words))
     }
 }
 

@@ -10,17 +10,24 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use datapipes::{Dram, Ssd};
+use datapipes::{ConnectFd, Dram, Span, Ssd};
 use datapipes_service::protocol::{ANSWER_BYTES, Answer};
-use datapipes_service::{Client, SharedMemory, Status};
+use datapipes_service::{Client, Place, SharedMemory, Status};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, socket_with,
 };
 
 pub const MIB: u64 = 1 << 20;
+pub const FILE_TO_MEMORY: &[u8] =
+    br#"{"ask":"connect","source":{"kind":"file","fd":0},"target":{"kind":"memory","fd":1}}"#;
+pub const MEMORY_TO_MEMORY: &[u8] =
+    br#"{"ask":"connect","source":{"kind":"memory","fd":0},"target":{"kind":"memory","fd":1}}"#;
+/// So long that only a hang takes longer.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A folder of its own, on a real disk, short enough for the name of a socket; removed at the end.
 pub struct Dir(pub PathBuf);
@@ -274,4 +281,31 @@ pub fn as_fd(fd: &impl AsFd) -> BorrowedFd<'_> {
 
 pub fn dram_of(memory: &SharedMemory) -> &Dram {
     memory.as_dram()
+}
+
+pub fn whole(len: u64) -> Span {
+    Span { source: 0, target: 0, len }
+}
+
+/// Moves something for another client, and checks it.
+pub fn others_are_served(service: &Service) {
+    let client = service.client();
+    let (source, target) = (file_of(&pattern(MIB as usize, 3)), memory_of(&vec![0; MIB as usize]));
+    let mut pipe = client.connect_pipe(&Place::file(&source), &Place::memory(&target), &ConnectFd::default()).unwrap();
+    pipe.transfer(whole(MIB)).unwrap();
+    assert!(target.to_vec().unwrap() == pattern(MIB as usize, 3));
+}
+
+/// Whether the other end hangs up before the test's patience ends.
+pub fn is_hung_up_on(raw: &Raw) -> bool {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let second = Timespec { tv_sec: 1, tv_nsec: 0 };
+        let mut fds = [PollFd::new(&raw.0, PollFlags::empty())];
+        match poll(&mut fds, Some(&second)) {
+            Ok(1) if fds[0].revents().contains(PollFlags::HUP) => return true,
+            _ if Instant::now() > until => return false,
+            _ => {}
+        }
+    }
 }

@@ -15,7 +15,7 @@ use crate::protocol::{MOST_DESCRIPTORS, REQUEST_BYTES, Request};
 use crate::server::farewell::part;
 use crate::server::intake::{Said, Taker};
 use crate::server::numbers::bad;
-use crate::server::{event, places};
+use crate::server::places;
 
 impl Session {
     /// Whether a packet is there, and what comes with it.
@@ -139,22 +139,20 @@ impl Session {
         }
     }
 
-    /// Ends the connection. What is left in it may carry descriptors, which are not closed here.
-    pub(super) fn part(&mut self) {
+    /// Ends the connection, so that the client sees that it is over. Whether nothing with descriptors comes any more.
+    pub(super) fn hang_up(&self) -> bool {
         let refuses = passing::let_pass(&self.socket, false);
         let _ = shutdown(&self.socket, Shutdown::Both);
-        if refuses && !self.may_pass {
+        refuses && !self.may_pass
+    }
+
+    /// Closes the connection. What is left in it may carry descriptors, which are not closed here.
+    pub(super) fn part(self, harmless: bool) {
+        if harmless {
             return part(&self.socket);
         }
-        let Ok(nothing) = event() else { return part(&self.socket) };
-        let socket = std::mem::replace(&mut self.socket, nothing);
+        let Some((socket, taker)) = self.shared.intake.discard(self.socket, self.words) else { return };
         let until = Instant::now() + Duration::from_millis(self.shared.config.limits.hello_ms);
-        let taker = match self.shared.intake.discard(socket.as_fd()) {
-            Ok(taker) => taker,
-            // Without descriptors nothing can be kept for later: what would be kept are descriptors.
-            Err(e) if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => return part(&socket),
-            Err(_) => return self.shared.intake.leave(socket),
-        };
         // Also when the service stops.
         while let left = until.saturating_duration_since(Instant::now())
             && !left.is_zero()
@@ -163,10 +161,16 @@ impl Session {
         match taker.hear(&mut []) {
             // The last one to have it is the other process from here on.
             Ok(Said::Here) => drop(socket),
-            _ => return self.shared.intake.leave(socket),
+            _ => return self.shared.intake.leave(socket, None),
         }
         taker.go_on();
-        self.takers.push(taker);
+        // Its place is its own until that has let go of it, or the service stops.
+        while !taker.is_over() {
+            let mut fds = [PollFd::new(&taker, PollFlags::IN), PollFd::new(&self.shared.ending, PollFlags::IN)];
+            if poll(&mut fds, None).is_ok() && !fds[1].revents().is_empty() {
+                return;
+            }
+        }
     }
 }
 

@@ -26,12 +26,12 @@ use rustix::net::SendFlags;
 use incoming::parse;
 
 use super::account::{Charge, Over, SessionFacts, reached};
-use super::intake::Taker;
+use super::intake::{Taker, Words};
 use super::log::tame;
 use super::numbers::{self, bad};
 use super::pace::Pace;
 use super::places::{Opener, Passed, Place, Role};
-use super::{Shared, stops};
+use super::{Shared, event, stops};
 use crate::packet::{self, Glance};
 use crate::protocol::{Answer, Ask, REQUEST_BYTES, Request, VERSION};
 
@@ -46,6 +46,8 @@ const COMPLAINTS: u32 = 16;
 pub(super) struct Session {
     shared: Arc<Shared>,
     socket: OwnedFd,
+    /// By which a process is told to close the connection. There from the start, so that its end needs no descriptor.
+    words: Words,
     facts: Arc<SessionFacts>,
     /// Rung when a pipe has ended, or memory failed.
     bell: Arc<OwnedFd>,
@@ -56,6 +58,20 @@ pub(super) struct Session {
     may_pass: bool,
     refused: u32,
     pace: Pace,
+}
+
+/// The descriptors that a session needs, beside its client's.
+pub(super) struct Needs {
+    bell: OwnedFd,
+    words: Words,
+}
+
+impl Needs {
+    /// # Errors
+    /// What the kernel says where there are none.
+    pub(super) fn new() -> Result<Needs> {
+        Ok(Needs { bell: event()?, words: Words::new()? })
+    }
 }
 
 /// A pipe, and what it needs.
@@ -96,11 +112,13 @@ enum Due {
 }
 
 impl Session {
-    pub(super) fn new(shared: Arc<Shared>, socket: OwnedFd, facts: Arc<SessionFacts>, bell: OwnedFd) -> Session {
+    pub(super) fn new(shared: Arc<Shared>, socket: OwnedFd, facts: Arc<SessionFacts>, needs: Needs) -> Session {
+        let Needs { bell, words } = needs;
         let pace = Pace::new(shared.config.limits.requests_per_s, Instant::now());
         Session {
             shared,
             socket,
+            words,
             facts,
             bell: Arc::new(bell),
             slots: Vec::new(),
@@ -128,9 +146,10 @@ impl Session {
             End::Quiet => self.log(format_args!("left, with {} pipes", self.slots.len())),
         }
         // Before the pipes are waited for: the client sees at once that it is over.
-        self.part();
+        let harmless = self.hang_up();
         self.let_go();
         self.wait_for_takers();
+        self.part(harmless);
     }
 
     fn log(&self, what: std::fmt::Arguments<'_>) {
