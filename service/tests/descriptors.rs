@@ -8,10 +8,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use datapipes::descriptor::wire;
-use datapipes::{ConnectFd, ErrorKind};
+use datapipes::{ConnectFd, ErrorKind, Span};
 use datapipes_service::{Client, Place, SharedMemory};
 use datapipes_testkit::{ControlGroup, RefusedCall, without_calls};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FallocateFlags, fallocate, fstat};
+use rustix::net::RecvFlags;
 use rustix::process::{Pid, Signal, kill_process};
 use scene::{
     FILE_TO_MEMORY, MEMORY_TO_MEMORY, MIB, PATIENCE, Raw, Service, file_of, is_hung_up_on, memory_of,
@@ -238,16 +240,96 @@ fn the_process_that_takes_descriptors_in_may_be_killed() {
     command.arg("--socket").arg(&socket).env("DPIPED_MARK", &socket);
     let service = Service::of(command, socket, dir);
     others_are_served(&service);
+    let killed = kill_those_called("dpiped-intake", &mark);
+    assert!(killed >= 1, "it is not there");
+    others_are_served(&service);
+}
+
+/// Kills processes of a name that have something in their environment; how many.
+fn kill_those_called(name: &str, mark: &str) -> usize {
     let mut killed = 0;
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
         let read = |name: &str| std::fs::read(entry.path().join(name)).unwrap_or_default();
-        if read("comm") == b"dpiped-intake\n" && read("environ").split(|b| *b == 0).any(|word| word == mark.as_bytes())
+        if read("comm") == format!("{name}\n").as_bytes()
+            && read("environ").split(|b| *b == 0).any(|word| word == mark.as_bytes())
         {
             let pid = entry.file_name().to_string_lossy().parse().ok().and_then(Pid::from_raw).unwrap();
             kill_process(pid, Signal::KILL).unwrap();
             killed += 1;
         }
     }
-    assert!(killed >= 1, "it is not there");
+    killed
+}
+
+#[test]
+fn without_the_first_process_the_service_stops() {
+    let dir = scene::Dir::new();
+    let socket = dir.0.join("s");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dpiped"));
+    let mark = format!("DPIPED_MARK={}", socket.display());
+    command.arg("--socket").arg(&socket).env("DPIPED_MARK", &socket);
+    let service = Service::of(command, socket, dir);
     others_are_served(&service);
+    assert_eq!(kill_those_called("dpiped-first", &mark), 1);
+    let (status, log) = service.end_within(PATIENCE);
+    assert!(status.code() == Some(1) && log.contains("dpiped-first was killed"), "{status}\n{log}");
+}
+
+#[test]
+fn one_descriptor_at_most_is_on_its_way_to_a_client() {
+    let service = Service::start(&["--hello-ms", "300"]);
+    let memory = memory_of(&[0; 4096]);
+    // Who reads its answers may ask for the next before.
+    let raw = Raw::hello(&service.socket);
+    for _ in 0..3 {
+        raw.send(MEMORY_TO_MEMORY, &[memory.as_fd(), memory.as_fd()]).unwrap();
+    }
+    let answered = |raw: &Raw| raw.answer().unwrap().into_result();
+    assert!((0..3).all(|_| answered(&raw).is_ok()));
+    drop(raw);
+    let raw = Raw::hello(&service.socket);
+    for _ in 0..3 {
+        raw.send(MEMORY_TO_MEMORY, &[memory.as_fd(), memory.as_fd()]).unwrap();
+    }
+    service.until("it is cut off", |now| now.turned_away == 1);
+    // One answer, which has a descriptor, keeps its place.
+    assert_eq!(service.with(1).connected, 2);
+    assert!(answered(&raw).is_ok());
+    assert!(answered(&raw).unwrap_err().to_string().contains("does not read"));
+    service.until("it is gone", |now| now.connected == 1);
+    // So does one that said that it is over.
+    let raw = Raw::hello(&service.socket);
+    raw.send(MEMORY_TO_MEMORY, &[memory.as_fd(), memory.as_fd()]).unwrap();
+    rustix::net::shutdown(&raw.0, rustix::net::Shutdown::Write).unwrap();
+    let _ = poll(&mut [PollFd::new(&raw.0, PollFlags::IN)], None);
+    others_are_served(&service);
+    assert_eq!(service.with(1).connected, 2);
+    drop(raw);
+    service.until("it is gone", |now| now.connected == 1);
+}
+
+#[test]
+fn completions_that_nobody_takes_keep_their_client_s_place() {
+    let service = Service::start(&[]);
+    let memory = memory_of(&[0; 4096]);
+    let raw = Raw::hello(&service.socket);
+    let request = std::str::from_utf8(MEMORY_TO_MEMORY).unwrap();
+    let pipes: Vec<Raw> = (0..2).map(|_| Raw(raw.pipe(request, &[memory.as_fd(), memory.as_fd()]).unwrap())).collect();
+    for pipe in &pipes {
+        let ask = wire::Request { token: 1, span: Span { source: 0, target: 2048, len: 2048 } }.to_bytes();
+        pipe.send(&ask, &[]).unwrap();
+    }
+    let _ = poll(&mut [PollFd::new(&pipes[0].0, PollFlags::IN)], None);
+    let _ = poll(&mut [PollFd::new(&pipes[1].0, PollFlags::IN)], None);
+    drop(raw);
+    others_are_served(&service);
+    assert_eq!(service.with(1).connected, 2);
+    let [first, second] = <[Raw; 2]>::try_from(pipes).ok().unwrap();
+    // Read by one, and closed by the other.
+    let mut message = [0; 256];
+    assert!(matches!(rustix::net::recv(&first.0, &mut message, RecvFlags::empty()), Ok((_, 1..))));
+    assert_eq!(service.with(1).connected, 2);
+    drop(second);
+    service.until("it is gone", |now| now.connected == 1);
+    assert_eq!(rustix::net::recv(&first.0, &mut message, RecvFlags::empty()).map(|got| got.1), Ok(0), "the end");
 }

@@ -6,32 +6,42 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 use super::ConnectFd;
+use super::passing;
 use super::serving::Serving;
 use crate::error::Result;
 use crate::locator::Locator;
 use crate::runtime::{Runtime, RuntimePipe};
 
-/// The giver's hold on a pipe. It keeps nothing: the pipe ends when the last copy of its descriptor is closed and nothing
+/// The giver's hold on a pipe. It keeps the socket alone: the pipe ends when the last copy of its descriptor is closed and nothing
 /// is under way.
 #[derive(Clone)]
-pub struct GivenPipe(Weak<Serving>);
+pub struct GivenPipe {
+    serving: Weak<Serving>,
+    socket: Arc<OwnedFd>,
+}
 
 impl GivenPipe {
     pub(super) fn new(serving: &Arc<Serving>) -> GivenPipe {
-        GivenPipe(Arc::downgrade(serving))
+        GivenPipe { serving: Arc::downgrade(serving), socket: serving.socket() }
     }
 
     /// Takes no further request, whoever has the descriptor, and stops what is under way as far as it was not begun: parts
     /// that a device or a thread has already (a few megabytes each, at most) are carried out. Nobody is told of any of it.
     pub fn end(&self) {
-        if let Some(serving) = self.0.upgrade() {
+        if let Some(serving) = self.serving.upgrade() {
             serving.end();
         }
     }
 
+    /// Whether who has the descriptor has not taken all that was sent to it, and has not closed it. It is charged to this process so long,
+    /// also when the pipe has ended.
+    pub fn has_unread(&self) -> bool {
+        passing::has_unread(&*self.socket)
+    }
+
     /// The pipe, while there is one.
     pub fn pipe(&self) -> Option<RuntimePipe> {
-        self.0.upgrade().map(|serving| serving.pipe().clone())
+        self.serving.upgrade().map(|serving| serving.pipe().clone())
     }
 }
 

@@ -5,7 +5,7 @@
 //! expected, none may come (`SO_PASSRIGHTS`, Linux 6.16): whoever sends one is told `EPERM`. Older kernels do not know the option.
 //! There who reads looks first, at the cost of one call a packet, and has a connection with such packets emptied by a thread of its own.
 //!
-//! Unsafe code: one call of `setsockopt`, for rustix does not have the option yet.
+//! Unsafe code: a call of `setsockopt` and one of `ioctl`, for rustix does not have them.
 #![allow(unsafe_code)]
 
 use std::io::IoSliceMut;
@@ -25,6 +25,14 @@ pub fn let_pass(socket: impl AsFd, may: bool) -> bool {
     let fd = socket.as_fd().as_raw_fd();
     // SAFETY: the value is live for the call and as long as is said; the descriptor is borrowed.
     unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, (&raw const value).cast(), len) == 0 }
+}
+
+/// Whether something that was sent over a Unix socket was not taken by the other end, which is still there. Until it is taken the kernel
+/// charges it, with the descriptors in it, to who sent it.
+pub fn has_unread(socket: impl AsFd) -> bool {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the number is live for the call; the descriptor is borrowed.
+    unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) == 0 && bytes > 0 }
 }
 
 /// Whether descriptors come with the next packet, which stays where it is.

@@ -39,7 +39,7 @@ const AT_ONCE: usize = 32;
 const BELLS: usize = 96;
 
 pub(super) struct Serving {
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     /// The kernel lets descriptors come with packets, to be closed by who reads them.
     may_carry: bool,
     pipe: RuntimePipe,
@@ -87,7 +87,7 @@ impl Serving {
             .map_err(|e| Error::os("connect", e.raw_os_error(), "a second descriptor for a pipe's bells"))?;
         let tower = BellTower::new(bells);
         Ok(Arc::new(Serving {
-            socket,
+            socket: Arc::new(socket),
             may_carry,
             pipe,
             place,
@@ -196,6 +196,10 @@ impl Serving {
             1 => self.tower.read(),
             _ => heard.completions.extend(Completion::from_bytes(&message[..len])),
         }
+    }
+
+    pub(super) fn socket(&self) -> Arc<OwnedFd> {
+        self.socket.clone()
     }
 
     pub(super) fn pipe(&self) -> &RuntimePipe {
@@ -369,7 +373,13 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        if self.may_carry && self.pipe.check_process("drop").is_ok() {
+        // The socket is the parent's, too.
+        if self.pipe.check_process("drop").is_err() {
+            return;
+        }
+        // The other end hears the end, though the giver may keep the socket. It fails only where that end is gone already.
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+        if self.may_carry {
             passing::abandon(&self.socket);
         }
     }

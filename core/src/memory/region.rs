@@ -451,7 +451,8 @@ impl MemoryRange {
         Ok(RawLease { start, region: self.region.clone(), range, access, whole: None, _cut: self.cut.clone() })
     }
 
-    /// Gives the pages back to the kernel; the bytes read as zero afterwards.
+    /// Gives the whole pages of the range back to the kernel: their bytes read as zero afterwards. Bytes of pages that lie in the
+    /// range in part keep their values, and so does all memory that this library did not map, or that maps a file.
     ///
     /// # Errors
     /// `Busy` while anybody holds any of these bytes.

@@ -170,6 +170,11 @@ impl Intake {
         Ok(Intake { first, parent, left: Mutex::default() })
     }
 
+    /// Shut (`POLLHUP`) once what starts the processes was killed: no descriptor can be taken in any more, then.
+    pub(super) fn first(&self) -> BorrowedFd<'_> {
+        self.first.as_fd()
+    }
+
     /// Keeps a connection that this process must not close, until another one has it.
     pub(super) fn leave(&self, socket: OwnedFd, words: Option<Words>) {
         let left = Left { socket, closer: Closer::Wanted(words) };
@@ -232,6 +237,7 @@ impl Intake {
         tries: u32,
     ) -> std::result::Result<Taker, (Error, Words)> {
         let fds = [client, words.theirs.as_fd()];
+        let mut full = Errno::AGAIN;
         for _ in 0..tries {
             let mut parent = self.parent.lock().unwrap_or_else(PoisonError::into_inner);
             let mut sent = packet::send(parent.as_fd(), &[what], &fds, SendFlags::DONTWAIT);
@@ -246,13 +252,21 @@ impl Intake {
             match sent {
                 Ok(()) => return Ok(Taker(words.ours)),
                 // Many ask at once. Not waited for by poll: the socket may be replaced meanwhile.
-                Err(Errno::AGAIN | Errno::TOOMANYREFS) => drop(parent),
+                Err(e @ (Errno::AGAIN | Errno::TOOMANYREFS)) => full = e,
                 Err(e) => {
                     let context = "asking for a process that takes descriptors in";
                     return Err((Error::os("connect", e.raw_os_error(), context), words));
                 }
             }
+            drop(parent);
             std::thread::sleep(PAUSE);
+        }
+        if full == Errno::TOOMANYREFS {
+            let context = "this user has too many descriptors on their way, which were sent and not received";
+            return Err((
+                Error::os("connect", full.raw_os_error(), context).advice("try again when others have left"),
+                words,
+            ));
         }
         let busy = Error::new(ErrorKind::Busy, "connect", "no process takes descriptors in")
             .advice("try again, and see whether the process dpiped-intake was stopped");

@@ -28,8 +28,9 @@ mod places;
 mod session;
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -63,7 +64,36 @@ pub struct Config {
 /// A service that runs.
 pub struct Server {
     shared: Arc<Shared>,
-    accepts: Option<JoinHandle<()>>,
+    accepts: JoinHandle<()>,
+    drain: Drain,
+}
+
+/// A thread that carries out what is under way when the service stops: a transfer whose device does not answer would keep us from
+/// ending. There from the start, for there may be none to be had then.
+struct Drain {
+    /// Takes the thread that accepts clients, which ends first.
+    begin: Sender<JoinHandle<()>>,
+    done: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl Drain {
+    fn start(shared: Arc<Shared>) -> Result<Drain> {
+        let (begin, is_due) = channel::<JoinHandle<()>>();
+        let done = Arc::new((Mutex::new(false), Condvar::new()));
+        let told = done.clone();
+        let drains = move || {
+            let Ok(accepts) = is_due.recv() else { return };
+            // It ends by a panic only through a bug of ours; there is nothing to add to what was printed.
+            let _ = accepts.join();
+            // In a statement of its own, so that the lock is not held while the runtime drains.
+            let runtime = shared.runtime.write().unwrap_or_else(PoisonError::into_inner).take();
+            drop(runtime);
+            *told.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+            told.1.notify_all();
+        };
+        threads::spawn("dpiped-drain", drains)?;
+        Ok(Drain { begin, done })
+    }
 }
 
 /// What the sessions have in common.
@@ -121,38 +151,29 @@ impl Server {
             turned_away: AtomicU64::new(0),
             began: Instant::now(),
         });
+        let drain = Drain::start(shared.clone())?;
         let ours = shared.clone();
         let accepts = threads::spawn("dpiped-accept", move || accept::run(&ours, listener))?;
-        Ok(Server { shared, accepts: Some(accepts) })
+        Ok(Server { shared, accepts, drain })
+    }
+
+    /// Shut (`POLLHUP`) once it can take no more descriptors from clients, because the process that it needs for that was killed: it should
+    /// be stopped, and started again.
+    pub fn failed(&self) -> BorrowedFd<'_> {
+        self.shared.intake.first()
     }
 
     /// Stops: accepts no more clients and starts no more transfers, carries out what is under way and tells of it, and ends
     /// the connections, which ends what is left. Waits so long at most for transfers and clients; false where something was still under way then, and
     /// the process should end.
-    pub fn stop(mut self, patience: Duration) -> bool {
+    pub fn stop(self, patience: Duration) -> bool {
         // Longer than the clock goes: until it is over.
         let until = Instant::now().checked_add(patience);
-        let shared = self.shared.clone();
+        let Server { shared, accepts, drain: Drain { begin, done } } = self;
         shared.stopping.store(true, Ordering::SeqCst);
         ring(&shared.closing);
-        let accepts = self.accepts.take();
-        // On a thread of its own: a transfer whose device does not answer would keep us from ending.
-        let done = Arc::new((Mutex::new(false), Condvar::new()));
-        let (ours, told) = (shared.clone(), done.clone());
-        let drains = move || {
-            if let Some(accepts) = accepts {
-                // It ends by a panic only through a bug of ours; there is nothing to add to what was printed.
-                let _ = accepts.join();
-            }
-            // In a statement of its own, so that the lock is not held while the runtime drains.
-            let runtime = ours.runtime.write().unwrap_or_else(PoisonError::into_inner).take();
-            drop(runtime);
-            *told.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
-            told.1.notify_all();
-        };
-        if threads::spawn("dpiped-drain", drains).is_err() {
-            return false;
-        }
+        // It waits for this.
+        let _ = begin.send(accepts);
         let left = |until: Option<Instant>| match until {
             Some(until) => until.saturating_duration_since(Instant::now()),
             None => Duration::MAX,
@@ -213,7 +234,7 @@ fn stops() -> Error {
 /// An event that others can wait for.
 fn event() -> Result<OwnedFd> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-        .map_err(|e| Error::os("start the service", e.raw_os_error(), "an event"))
+        .map_err(|e| Error::os("serve", e.raw_os_error(), "an event"))
 }
 
 /// Makes an event readable.

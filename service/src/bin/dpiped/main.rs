@@ -1,7 +1,7 @@
 //! `dpiped`: the one coordinator of a machine, for other processes.
 //!
 //! Exit codes: 0 it was asked to stop and everything was carried out; 1 something was still under way when its time to stop
-//! was over; 2 it could not start, or a command line that makes no sense.
+//! was over, or a process that it needs was killed; 2 it could not start, or a command line that makes no sense.
 #![deny(unsafe_code)]
 
 mod flags;
@@ -18,6 +18,7 @@ use datapipes_service::server::{Config, Listener, Log, Server};
 use datapipes_service::{Client, default_paths};
 
 use flags::Flags;
+use signals::Why;
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
@@ -51,12 +52,21 @@ fn serve(flags: &Flags) -> Result<ExitCode> {
     let server = Server::start(&machine, listener, config)?;
     log.line(format_args!("serves at {place}, process {}", std::process::id()));
     notify::tell("READY=1");
-    let signal = signals::wait()?;
+    let why = signals::wait(server.failed())?;
     notify::tell("STOPPING=1");
-    log.line(format_args!("{signal}: stops"));
+    let asked = match why {
+        Why::Signal(signal) => {
+            log.line(format_args!("{signal}: stops"));
+            true
+        }
+        Why::Failed => {
+            log.line(format_args!("the process dpiped-first was killed, and nobody can pass a file any more: stops"));
+            false
+        }
+    };
     if server.stop(Duration::from_secs(flags.patience)) {
         log.line(format_args!("stopped; everything under way was carried out"));
-        return Ok(ExitCode::SUCCESS);
+        return Ok(if asked { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     log.line(format_args!("stopped; something was still under way after {} s", flags.patience));
     Ok(ExitCode::FAILURE)

@@ -1,9 +1,13 @@
 //! Signals that ask the service to stop, and one that a client could have sent to it.
 //!
-//! Unsafe code: the calls that block signals, ignore one and wait for one, on sets that live on the stack.
+//! Unsafe code: the calls that block signals, ignore one and make a descriptor for them, on sets that live on the stack.
 #![allow(unsafe_code)]
 
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
+
 use datapipes::{Error, Result};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 
 fn asked() -> libc::sigset_t {
     // SAFETY: a set of all zeros may be emptied, and signals with valid numbers added to it.
@@ -40,19 +44,40 @@ pub(crate) fn ignore_file_limit() -> Result<()> {
     Ok(())
 }
 
-/// Sleeps until one of them comes; its name.
+/// Why a service stops.
+pub(crate) enum Why {
+    /// A signal of this name came.
+    Signal(&'static str),
+    /// It cannot go on.
+    Failed,
+}
+
+/// Sleeps until a signal comes, or the other end of a socket is closed.
 ///
 /// # Errors
 /// What the kernel says.
-pub(crate) fn wait() -> Result<&'static str> {
-    let (set, mut signal) = (asked(), 0);
+pub(crate) fn wait(failed: BorrowedFd<'_>) -> Result<Why> {
+    let set = asked();
+    let lost = |what| Error::io("run", &std::io::Error::last_os_error(), what);
+    // SAFETY: a new descriptor of a set that outlives the call.
+    let fd = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(lost("a descriptor for signals"));
+    }
+    // SAFETY: just made, and nobody else's.
+    let signals = unsafe { OwnedFd::from_raw_fd(fd) };
+    let mut info = [0; size_of::<libc::signalfd_siginfo>()];
     loop {
-        // SAFETY: the set and the number outlive the call.
-        match unsafe { libc::sigwait(&raw const set, &raw mut signal) } {
-            0 if signal == libc::SIGTERM => return Ok("SIGTERM"),
-            0 => return Ok("SIGINT"),
-            libc::EINTR => {}
-            rc => return Err(Error::os("run", rc, "waiting for signals")),
+        let mut fds = [PollFd::new(&signals, PollFlags::IN), PollFd::new(&failed, PollFlags::empty())];
+        match poll(&mut fds, None) {
+            Ok(_) if !fds[0].revents().is_empty() => break,
+            Ok(_) if !fds[1].revents().is_empty() => return Ok(Why::Failed),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(e) => return Err(Error::os("run", e.raw_os_error(), "waiting for signals")),
         }
     }
+    let got = rustix::io::read(&signals, &mut info).map_err(|e| Error::os("run", e.raw_os_error(), "a signal"))?;
+    // Its number is what the structure begins with.
+    let number = info.first_chunk().filter(|_| got >= 4).map_or(0, |number| u32::from_ne_bytes(*number));
+    Ok(Why::Signal(if number == libc::SIGINT.cast_unsigned() { "SIGINT" } else { "SIGTERM" }))
 }

@@ -40,6 +40,10 @@ const PIPE_DESCRIPTORS: usize = 3;
 /// Transfers of a pipe whose client does not say: as in the runtime.
 const DEPTH: usize = 64;
 const HELLO_FIRST: &str = "the first request must be a hello, without descriptors";
+const UNHEARD: &str = "it does not read its answers";
+/// How often it is looked at whether a client has read what was sent to it.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 /// Refusals of a client that are logged one by one.
 const COMPLAINTS: u32 = 16;
 
@@ -52,6 +56,8 @@ pub(super) struct Session {
     /// Rung when a pipe has ended, or memory failed.
     bell: Arc<OwnedFd>,
     slots: Vec<Slot>,
+    /// Pipes that have ended, with completions that the client has not taken.
+    unread: Vec<GivenPipe>,
     /// Processes that took in what this client passed, and may not have ended.
     takers: Vec<Taker>,
     /// Descriptors may come with its packets.
@@ -122,6 +128,7 @@ impl Session {
             facts,
             bell: Arc::new(bell),
             slots: Vec::new(),
+            unread: Vec::new(),
             takers: Vec::new(),
             may_pass: false,
             refused: 0,
@@ -149,6 +156,7 @@ impl Session {
         let harmless = self.hang_up();
         self.let_go();
         self.wait_for_takers();
+        self.wait_for_reader();
         self.part(harmless);
     }
 
@@ -200,7 +208,9 @@ impl Session {
     }
 
     fn forget_ended(&mut self) {
-        self.slots.retain(|slot| !slot.over.load(Ordering::SeqCst));
+        let over = self.slots.extract_if(.., |slot| slot.over.load(Ordering::SeqCst));
+        self.unread.extend(over.map(|slot| slot.given).filter(GivenPipe::has_unread));
+        self.unread.retain(GivenPipe::has_unread);
         self.facts.pipes.store(self.slots.len() as u64, Ordering::Relaxed);
     }
 
@@ -257,13 +267,51 @@ impl Session {
         }
     }
 
-    /// Answers; a client that leaves so many answers unread that no other fits is cut off.
+    /// Waits until the client has taken what was sent to it, or has closed it: until then the kernel charges that to this process, with the
+    /// descriptors in it. Its place is its own so long, and so there is a bound. A service that stops does not wait.
+    fn wait_for_reader(&mut self) {
+        let mut pause = SHORTEST_PAUSE;
+        while passing::has_unread(&self.socket) || self.unread.iter().any(GivenPipe::has_unread) {
+            // Nothing tells of it but a look.
+            let stops = poll(&mut [PollFd::new(&self.shared.ending, PollFlags::IN)], Some(&timespec(pause)));
+            if stops == Ok(1) {
+                return;
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Waits until the client has taken the answers that were sent to it: no more than one descriptor is on its way to a client.
+    fn wait_until_heard(&self) -> Result<(), End> {
+        let until = Instant::now() + Duration::from_millis(self.shared.config.limits.hello_ms);
+        let mut pause = SHORTEST_PAUSE;
+        while passing::has_unread(&self.socket) {
+            if Instant::now() > until {
+                return Err(cut(ErrorKind::InvalidInput, UNHEARD));
+            }
+            let mut fds = [PollFd::new(&self.shared.ending, PollFlags::IN), PollFd::new(&*self.bell, PollFlags::IN)];
+            let _ = poll(&mut fds, Some(&timespec(pause)));
+            match [0, 1].map(|at: usize| !fds[at].revents().is_empty()) {
+                [true, _] => return Err(End::Stops),
+                [_, true] => self.hear_bell()?,
+                _ => {}
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        Ok(())
+    }
+
+    /// Answers; a client that leaves so many answers unread that no other fits is cut off, or one that leaves one unread and is to have a
+    /// descriptor.
     fn answer(&self, answer: &Answer, fd: Option<&OwnedFd>) -> Result<(), End> {
+        if fd.is_some() {
+            self.wait_until_heard()?;
+        }
         let bytes = serde_json::to_vec(answer).map_err(|e| cut(ErrorKind::System, format!("an answer: {e}")))?;
         let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
         match packet::send(self.socket.as_fd(), &bytes, &fds, SendFlags::DONTWAIT) {
             Ok(()) => Ok(()),
-            Err(Errno::AGAIN | Errno::NOBUFS) => Err(cut(ErrorKind::InvalidInput, "it does not read its answers")),
+            Err(Errno::AGAIN | Errno::NOBUFS) => Err(cut(ErrorKind::InvalidInput, UNHEARD)),
             Err(Errno::PIPE | Errno::CONNRESET) => Err(End::Quiet),
             // The kernel counts descriptors that are on their way and were not taken (ETOOMANYREFS).
             Err(e) => Err(End::Cut(Error::os("serve", e.raw_os_error(), "sending an answer"))),
@@ -367,7 +415,7 @@ impl Session {
         let depth = ask.depth.unwrap_or(DEPTH.min(limits.transfers));
         numbers::check(ask, depth)?;
         self.forget_ended();
-        let has = self.slots.len();
+        let has = self.slots.len() + self.unread.len();
         if has >= limits.pipes {
             return Err(reached(
                 format!("{has} pipes, which is the most of a client"),
