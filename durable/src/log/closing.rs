@@ -8,17 +8,16 @@
 //! frames alone: what was acknowledged last and is gone from the very end cannot be told from what never was. An older
 //! program leaves a note in place and goes on behind it; its frames have a later epoch, by which the note is known to be old.
 
-use crc32fast::Hasher;
 use datapipes_core::{Error, ErrorKind, Result};
 
 use super::scan::Tail;
+use super::sealed::Kind;
 use super::segment::{Header, Segment};
 use super::storage::Storage;
 
-const MAGIC: [u8; 8] = *b"DPLOGEND";
-const VERSION: u32 = 1;
 /// Bytes of a note.
 const LEN: usize = 68;
+const KIND: Kind<LEN> = Kind { name: *b"DPLOGEND", version: 1 };
 
 /// Where a closed log begins and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,38 +38,20 @@ impl Closing {
     }
 
     pub(crate) fn encode(&self) -> [u8; LEN] {
-        let mut bytes = [0; LEN];
-        let fields: [&[u8]; 9] = [
-            &MAGIC,
-            &[0; 4],
-            &VERSION.to_le_bytes(),
+        KIND.seal(&[
             &self.log_id,
             &self.first.to_le_bytes(),
             &self.last.to_le_bytes(),
             &self.tail.position.to_le_bytes(),
             &self.tail.number.to_le_bytes(),
             &self.tail.epoch.to_le_bytes(),
-        ];
-        let mut at = 0;
-        for field in fields {
-            bytes[at..at + field.len()].copy_from_slice(field);
-            at += field.len();
-        }
-        let crc = checksum(&bytes);
-        bytes[8..12].copy_from_slice(&crc.to_le_bytes());
-        bytes
+        ])
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<Closing> {
-        let bytes = bytes.first_chunk::<LEN>().filter(|_| bytes.len() == LEN)?;
-        let long = |at: usize| bytes[at..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
-        let word = |at: usize| bytes[at..].first_chunk().map_or(0, |b| u32::from_le_bytes(*b));
-        if bytes[..8] != MAGIC || word(8) != checksum(bytes) || word(12) != VERSION {
-            return None;
-        }
-        let log_id = *bytes[16..].first_chunk()?;
-        let tail = Tail { position: long(48), number: long(56), epoch: word(64) };
-        Some(Closing { log_id, first: long(32), last: long(40), tail })
+        let block = KIND.open(bytes).filter(|_| bytes.len() == LEN)?;
+        let tail = Tail { position: block.long(48), number: block.long(56), epoch: block.word(64) };
+        Some(Closing { log_id: block.id(), first: block.long(32), last: block.long(40), tail })
     }
 
     /// What the storage keeps of the last closing; None where the log was not closed.
@@ -133,14 +114,6 @@ impl Closing {
 
 fn corrupt(storage: &dyn Storage, why: &str) -> Error {
     Error::new(ErrorKind::Corrupt, "read", format!("log {}: {why}", storage.name()))
-}
-
-/// Of all bytes but the checksum's own.
-fn checksum(bytes: &[u8; LEN]) -> u32 {
-    let mut hasher = Hasher::new();
-    hasher.update(&bytes[..8]);
-    hasher.update(&bytes[12..]);
-    hasher.finalize()
 }
 
 #[cfg(test)]

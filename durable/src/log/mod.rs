@@ -53,6 +53,7 @@ mod frame;
 mod options;
 mod reader;
 mod scan;
+mod sealed;
 mod segment;
 mod stats;
 mod storage;

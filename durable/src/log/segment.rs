@@ -5,16 +5,15 @@
 
 use std::sync::Arc;
 
-use crc32fast::Hasher;
 use datapipes_core::{Error, ErrorKind, Result};
 
 use super::frame::Codec;
+use super::sealed::Kind;
 use super::storage::Medium;
 
 /// Frames start here.
 pub(crate) const DATA_AT: u64 = 4096;
-const MAGIC: [u8; 8] = *b"DPLOGSEG";
-const VERSION: u32 = 1;
+const KIND: Kind<{ DATA_AT as usize }> = Kind { name: *b"DPLOGSEG", version: 1 };
 
 /// What a segment says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,45 +35,28 @@ pub(crate) struct Header {
 
 impl Header {
     pub(crate) fn encode(&self) -> [u8; DATA_AT as usize] {
-        let mut bytes = [0; DATA_AT as usize];
-        let fields: [&[u8]; 9] = [
-            &MAGIC,
-            &[0; 4],
-            &VERSION.to_le_bytes(),
+        KIND.seal(&[
             &self.log_id,
             &self.number.to_le_bytes(),
             &self.base.to_le_bytes(),
             &self.first.to_le_bytes(),
             &self.len.to_le_bytes(),
-            &[self.epoch.to_le_bytes(), self.frame_limit.to_le_bytes()].concat(),
-        ];
-        let mut at = 0;
-        for field in fields {
-            bytes[at..at + field.len()].copy_from_slice(field);
-            at += field.len();
-        }
-        let crc = checksum(&bytes);
-        bytes[8..12].copy_from_slice(&crc.to_le_bytes());
-        bytes
+            &self.epoch.to_le_bytes(),
+            &self.frame_limit.to_le_bytes(),
+        ])
     }
 
     /// Reads a header; `None` where these bytes are none.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Header> {
-        let bytes = bytes.first_chunk::<{ DATA_AT as usize }>()?;
-        let long = |at: usize| bytes[at..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
-        let word = |at: usize| bytes[at..].first_chunk().map_or(0, |b| u32::from_le_bytes(*b));
-        if bytes[..8] != MAGIC || word(8) != checksum(bytes) || word(12) != VERSION {
-            return None;
-        }
-        let log_id = *bytes[16..].first_chunk()?;
+        let block = KIND.open(bytes)?;
         let header = Header {
-            log_id,
-            number: long(32),
-            base: long(40),
-            first: long(48),
-            len: long(56),
-            epoch: word(64),
-            frame_limit: word(68),
+            log_id: block.id(),
+            number: block.long(32),
+            base: block.long(40),
+            first: block.long(48),
+            len: block.long(56),
+            epoch: block.word(64),
+            frame_limit: block.word(68),
         };
         // What the checksum vouches for may still be nonsense that somebody wrote.
         let sane = header.len > DATA_AT && i64::try_from(header.len).is_ok() && header.base < 1 << 62;
@@ -85,14 +67,6 @@ impl Header {
     pub(crate) fn room(&self) -> u64 {
         self.len - DATA_AT
     }
-}
-
-/// Of the whole block but the checksum's own place: a flip in the unused part is noticed too.
-fn checksum(block: &[u8; DATA_AT as usize]) -> u32 {
-    let mut hasher = Hasher::new();
-    hasher.update(&block[..8]);
-    hasher.update(&block[12..]);
-    hasher.finalize()
 }
 
 /// An open segment.
