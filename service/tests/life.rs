@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use datapipes::descriptor::passing::has_unread;
 use datapipes::{ConnectFd, ErrorKind, Span, Ssd};
 use datapipes_service::{Client, Place, SharedMemory};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
@@ -53,7 +54,10 @@ fn asked_to_stop_it_carries_out_what_is_under_way() {
             }
         }
     }
-    // The last request of each may still lie in the socket; it is taken before its pipe's first completion is.
+    // What lies in a socket when the service stops is not begun.
+    while has_unread(&to_file) || has_unread(&to_memory) {
+        std::thread::yield_now();
+    }
     let mut done = [0, 0];
     for (pipe, done) in [&to_file, &to_memory].into_iter().zip(&mut done) {
         pipe.complete_wait().unwrap().result.unwrap();

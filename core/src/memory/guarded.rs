@@ -17,8 +17,6 @@
 //! installs a handler after us and does not pass faults on takes ours out of work. On another architecture than x86-64
 //! nothing is answered: the copies are ordinary ones, and a page that is gone ends the process.
 
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-mod handler;
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 mod plain;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -136,8 +134,18 @@ impl Width {
 /// What the kernel says.
 pub fn install() -> Result<()> {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    handler::install()?;
+    super::sigbus::install()?;
     Ok(())
+}
+
+/// Ends the routine in which a thread was interrupted by a fault, and says why there; false where it was in none.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+pub(super) fn answer_in_routine(context: &mut libc::ucontext_t, address: usize, bad_block: bool) -> bool {
+    let registers = &mut context.uc_mcontext.gregs;
+    let Some(fixup) = routines::fixup(registers[libc::REG_RIP as usize] as usize) else { return false };
+    registers[libc::REG_RAX as usize] = routines::fault_word(address, bad_block) as i64;
+    registers[libc::REG_RIP as usize] = fixup as i64;
+    true
 }
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -23,6 +23,7 @@ mod pool;
 mod prefault;
 mod region;
 mod shared_map;
+pub mod sigbus;
 mod table;
 
 pub(crate) use file_map::{MappedFile, Sharing};

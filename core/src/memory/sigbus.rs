@@ -1,18 +1,45 @@
-//! The handler of `SIGBUS`: installed on first use, and kind to whoever was there before.
+//! The handler of `SIGBUS`: one for all who answer such faults, installed on first use, and kind to whoever was there before.
 //!
-//! It allocates nothing, takes no lock and reads constants and one atomic pointer, so that it may run at any instruction.
+//! Asked in this order: who answers for addresses ([`answer_by`]), the guarded copies, whoever had a handler before. It allocates nothing,
+//! takes no lock and reads constants and atomic pointers, so that it may run at any instruction.
+//!
+//! This module's unsafe code promises: a fault that nobody answers takes the course it would have taken without us.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-use super::routines;
-use crate::error::{Error, Result};
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use super::guarded::answer_in_routine;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Whether a fault at an address was answered: the access is made again, then.
+pub type Answer = fn(address: usize) -> bool;
+
+/// Those who answer for addresses. Written once, before the handler is installed or while it is.
+static ANSWERS: [OnceLock<Answer>; 4] = [const { OnceLock::new() }; 4];
+
+/// Has faults by accesses answered by a function. Given twice it is asked once.
+///
+/// # Errors
+/// `Busy` where so many are there; what the kernel says where the handler cannot be installed.
+///
+/// # Safety
+/// The function may run in any thread at any instruction: it calls only what is safe in a handler of signals (signal-safety(7)), takes no
+/// lock, allocates nothing, does not unwind, and leaves `errno` as it was.
+pub unsafe fn answer_by(answer: Answer) -> Result<()> {
+    let same = |there: &Answer| std::ptr::fn_addr_eq(*there, answer);
+    let has = ANSWERS.iter().any(|place| place.set(answer).is_ok() || place.get().is_some_and(same));
+    if !has {
+        return Err(Error::new(ErrorKind::Busy, "install", "an answer to SIGBUS, beside four others"));
+    }
+    install()
+}
 
 /// The action before ours; null while ours is not installed. Leaked, because a handler may read it at any time.
 static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Installs the handler where that was not done yet.
-pub(super) fn install() -> Result<()> {
+pub(crate) fn install() -> Result<()> {
     static INSTALLING: Mutex<()> = Mutex::new(());
     let _one = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     if !PREVIOUS.load(Ordering::Acquire).is_null() {
@@ -47,17 +74,18 @@ pub(super) fn install() -> Result<()> {
     Ok(())
 }
 
-/// Answers a fault in a routine, and passes everything else on.
+/// Has a fault answered, or passes it on.
 extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel calls this with a valid `siginfo_t`; for SIGBUS the address is set where the code is positive.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
     // A code of 0 or less: sent by a program. BUS_MCEERR_AO: a bad block found by somebody else; this thread did not touch it.
     let raised_by_an_access = code > 0 && code != libc::BUS_MCEERR_AO;
+    if raised_by_an_access && ANSWERS.iter().filter_map(OnceLock::get).any(|answer| answer(address)) {
+        return;
+    }
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: with SA_SIGINFO the third argument is the context of the interrupted thread, which is ours to change.
-    let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
-    if raised_by_an_access && let Some(fixup) = routines::fixup(registers[libc::REG_RIP as usize] as usize) {
-        registers[libc::REG_RAX as usize] = routines::fault_word(address, code == libc::BUS_MCEERR_AR) as i64;
-        registers[libc::REG_RIP as usize] = fixup as i64;
+    if raised_by_an_access && answer_in_routine(unsafe { &mut *context.cast() }, address, code == libc::BUS_MCEERR_AR) {
         return;
     }
     // SAFETY: the arguments are those of this call.

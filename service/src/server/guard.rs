@@ -15,10 +15,10 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use datapipes::memory::Region;
+use datapipes::memory::{Region, sigbus};
 use datapipes::{Error, ErrorKind, Result};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
@@ -40,9 +40,6 @@ static SLOTS: [Slot; MOST] = [const {
 
 /// Which slots are taken.
 static TAKEN: Mutex<[bool; MOST]> = Mutex::new([false; MOST]);
-
-/// The action before ours. Leaked, because a handler may read it at any time.
-static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
 
 /// A place in the table: what is set in it is watched until it is cleared, which must be before the memory is unmapped.
 pub(super) struct Watch {
@@ -165,64 +162,13 @@ fn adds_no_pages(start: usize, len: usize) -> Result<()> {
     ))
 }
 
-/// Installs the handler, once in a process.
+/// Has such faults answered from here on.
+///
+/// # Errors
+/// What the kernel says.
 pub(super) fn install() -> Result<()> {
-    static INSTALLING: Mutex<()> = Mutex::new(());
-    let _one = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
-    if !PREVIOUS.load(Ordering::Acquire).is_null() {
-        return Ok(());
-    }
-    let failed = || Error::io("install", &std::io::Error::last_os_error(), "a handler of SIGBUS");
-    // SAFETY: all zeros is a value of the structure: the default action.
-    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: asks only; the structure outlives the call.
-    if unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before) } != 0 {
-        return Err(failed());
-    }
-    // Before ours is in place, so that it never finds nothing.
-    PREVIOUS.store(Box::leak(Box::new(before)), Ordering::Release);
-    let mut ours = before;
-    ours.sa_sigaction = on_sigbus as *const () as usize;
-    let kept = libc::SA_NODEFER | libc::SA_RESTART | libc::SA_NOCLDSTOP;
-    ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | (before.sa_flags & kept);
-    // SAFETY: `on_sigbus` has the form that SA_SIGINFO asks for and is a function of this program for ever.
-    if unsafe { libc::sigaction(libc::SIGBUS, &raw const ours, std::ptr::null_mut()) } != 0 {
-        let e = failed();
-        PREVIOUS.store(std::ptr::null_mut(), Ordering::Release);
-        return Err(e);
-    }
-    Ok(())
-}
-
-extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel calls this with a valid `siginfo_t`; for SIGBUS the address is set where the code is positive.
-    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
-    // A code of 0 or less: sent by a program. BUS_MCEERR_AO: a bad block that this thread did not touch.
-    if code > 0 && code != libc::BUS_MCEERR_AO && SLOTS.iter().any(|slot| fill(slot, address)) {
-        return;
-    }
-    let previous = PREVIOUS.load(Ordering::Acquire);
-    // SAFETY: not null, since `install` stores it before this handler can run; leaked, so valid for ever.
-    let previous = unsafe { &*previous };
-    if previous.sa_sigaction == libc::SIG_DFL || previous.sa_sigaction == libc::SIG_IGN {
-        // SAFETY: the default action takes no handler; the instruction is executed again and ends the process, and a signal
-        // that was sent is sent again.
-        unsafe {
-            libc::signal(signal, libc::SIG_DFL);
-            if code <= 0 {
-                libc::raise(signal);
-            }
-        }
-    } else if previous.sa_flags & libc::SA_SIGINFO != 0 {
-        type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
-        // SAFETY: SA_SIGINFO says that the previous handler has this form.
-        let handler: Handler = unsafe { std::mem::transmute(previous.sa_sigaction) };
-        handler(signal, info, context);
-    } else {
-        // SAFETY: without SA_SIGINFO a handler takes the number alone.
-        let handler: extern "C" fn(libc::c_int) = unsafe { std::mem::transmute(previous.sa_sigaction) };
-        handler(signal);
-    }
+    // SAFETY: it reads atomics and calls `mmap` and `write`, which a handler may.
+    unsafe { sigbus::answer_by(|address| SLOTS.iter().any(|slot| fill(slot, address))) }
 }
 
 /// Puts zeros where the memory is that misses a page, if it is this slot's. All of it, in one piece: the number of mappings of a
