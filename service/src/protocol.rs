@@ -16,6 +16,9 @@
 //! A client that is not let in, or cut off, or there when the service stops, reads an error that it did not ask for, and then
 //! the end of the connection.
 //!
+//! An answer with a descriptor waits until the client has read those before it, and the end of a session until it has read or closed all
+//! that was sent to it, completions of its pipes included.
+//!
 //! The kinds of errors are numbered as in [`datapipes::descriptor::wire`], by which the pipe's descriptor speaks, too.
 
 use datapipes::descriptor::wire;
