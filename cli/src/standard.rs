@@ -146,6 +146,16 @@ pub(crate) fn leave_output() -> Result<()> {
     left.map_err(|e| Error::os("open", e.raw_os_error(), "/dev/null"))
 }
 
+/// Lets go of the standard input, which others read.
+///
+/// # Errors
+/// What opening `/dev/null` meets.
+pub(crate) fn leave_input() -> Result<()> {
+    let nothing = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    let left = nothing.and_then(|nothing| rustix::stdio::dup2_stdin(&nothing));
+    left.map_err(|e| Error::os("open", e.raw_os_error(), "/dev/null"))
+}
+
 /// Whether the standard input is a terminal.
 pub(crate) fn input_is_terminal() -> bool {
     rustix::termios::isatty(rustix::stdio::stdin())

@@ -126,6 +126,58 @@ fn signals_to_the_command_end_a_program_that_blocks() {
     }
 }
 
+/// The numbers of a program's two keepers: `$PPID`, and `$O`, which started that.
+const KEEPERS: &str = "O=$(sed -n 's/^PPid:[^0-9]*//p' /proc/$PPID/status);";
+
+#[test]
+fn a_program_ends_when_its_keepers_are_killed_or_stopped() {
+    let folder = folder();
+    let out = folder.path("out");
+    for (at, (before, what, why)) in [
+        (FAMILY, "kill -9 $PPID; exec sleep 1000", "signal 9"),
+        (FAMILY, "kill -9 $PPID; exec <&- >&- 2>&-; sleep 1000", "signal 9"),
+        (FAMILY, "kill -9 $O; exec sleep 1000", "signal 9"),
+        (FAMILY, "kill -9 $O; exec <&- >&- 2>&-; sleep 1000", "signal 9"),
+        // With both, at least the program itself ends.
+        ("exec:", "kill -9 $O $PPID; exec sleep 1000", "signal 9"),
+        (FAMILY, "kill -STOP $PPID; exec cat", "a block to move"),
+        (FAMILY, "kill -STOP $O; exec cat", "a block to move"),
+        (FAMILY, "kill -STOP $O $PPID; exec cat", "a block to move"),
+        // Who is to end the stopped one is killed.
+        (FAMILY, "kill -STOP $PPID; kill -9 $O; exec sleep 1000", "signal 9"),
+        (FAMILY, "kill -STOP $O; kill -9 $PPID; exec sleep 1000", "closed its standard input"),
+        // Again and again, as fast as it can.
+        (FAMILY, "while kill -STOP $O; do :; done", "a block to move"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut command = stream("generate:3M", &format!("{before} {KEEPERS} {what}"), &out);
+        let mark = marked(&mut command, &format!("keeper-{at}"));
+        let error = bad(command.args(["--patience", "1"]));
+        assert!(error.contains(why), "{what}: {error}");
+        until("the end of all", || with_mark(&mark).is_empty());
+        assert_eq!(folder.names().unwrap(), [""; 0], "{what}");
+    }
+}
+
+#[test]
+fn a_stopped_keeper_ends_when_the_command_is_killed() {
+    let folder = folder();
+    for (at, stopped) in ["$PPID", "$O"].into_iter().enumerate() {
+        let through = format!("{FAMILY} {KEEPERS} kill -STOP {stopped}; echo ready >&2; sleep 1000");
+        let mut command = stream("generate:3M", &through, &folder.path("out"));
+        let mark = marked(&mut command, &format!("stopped-{at}"));
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        assert!(lines.map_while(Result::ok).any(|line| line.ends_with("trap: ready")));
+        signal(&child, Signal::KILL);
+        ended(&mut child);
+        until("the end of all", || with_mark(&mark).is_empty());
+        assert_eq!(folder.names().unwrap(), [""; 0]);
+    }
+}
+
 #[test]
 fn the_help_says_what_a_program_is_held_to() {
     let output = Command::new(env!("CARGO_BIN_EXE_dpipe")).args(["stream", "--help"]).output().unwrap();

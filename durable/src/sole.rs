@@ -120,30 +120,49 @@ fn refusal(folder: &Path, locked: &Path, e: TryLockError) -> Error {
     }
 }
 
-/// The processes that have a lock on this open, as far as this one may see them: the writer, and children that it left by `fork`.
-/// It looks through `/proc` and is asked only for the text of an error.
+/// The processes that have a lock on this, as far as this one may see them: the writer where it lives, and else children that it left
+/// by `fork`, if they are of this user. Asked only for the text of an error.
+///
+/// What `/proc` says of the files of a process can take for ever, if that wants it: so it is asked of this user's alone, and of those
+/// only that the kernel names, where it names one.
 fn holders(locked: &Path) -> Option<String> {
     let there = std::fs::metadata(locked).ok()?;
     let (major, minor) = (rustix::fs::major(there.dev()), rustix::fs::minor(there.dev()));
     let place = format!(" {major:02x}:{minor:02x}:{} ", there.ino());
-    let has_lock = |info: PathBuf| {
-        let text = std::fs::read_to_string(info).unwrap_or_default();
-        text.lines().any(|line| line.starts_with("lock:") && line.contains(" FLOCK ") && line.contains(&place))
-    };
-    let mut found = Vec::new();
-    for process in std::fs::read_dir("/proc").ok()?.flatten() {
-        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        // Those that ended meanwhile, or belong to others, tell nothing.
-        let Ok(descriptors) = std::fs::read_dir(process.path().join("fdinfo")) else { continue };
-        if descriptors.flatten().any(|entry| has_lock(entry.path())) {
-            found.push(pid.to_string());
-        }
+    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    // `1: FLOCK  ADVISORY  WRITE 12 fe:00:34 0 EOF`, and with `->` who waits.
+    let writer = |line: &str| line.split_whitespace().nth(4)?.parse::<u32>().ok();
+    let writers = locks.lines().filter(|line| line.contains(" FLOCK ") && line.contains(&place)).filter_map(writer);
+    let own = rustix::process::getuid().as_raw();
+    // The number is that of the process that took the lock, and may be another's by now.
+    let mut found: Vec<u32> =
+        writers.filter(|pid| user_of(*pid).is_some_and(|user| user != own || has_lock(*pid, &place))).collect();
+    if found.is_empty() {
+        let processes = std::fs::read_dir("/proc").ok()?.flatten();
+        let pids = processes.filter_map(|process| process.file_name().to_str()?.parse::<u32>().ok());
+        found = pids.filter(|pid| user_of(*pid) == Some(own) && has_lock(*pid, &place)).collect();
     }
     match &found[..] {
         [] => None,
         [one] => Some(format!("process {one}")),
-        several => Some(format!("processes {}", several.join(", "))),
+        several => Some(format!("processes {}", several.iter().map(u32::to_string).collect::<Vec<_>>().join(", "))),
     }
+}
+
+/// Who started a process, if it lives. Its status is told at once, whatever it does.
+fn user_of(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    ids.split_whitespace().next()?.parse().ok()
+}
+
+/// Whether a process has a file open that has a lock on the file at this place.
+fn has_lock(pid: u32, place: &str) -> bool {
+    // Those that ended meanwhile, or belong to others, tell nothing.
+    let descriptors = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
+    let mut texts = descriptors.map(|entry| std::fs::read_to_string(entry.path()).unwrap_or_default());
+    let is_lock = |line: &str| line.starts_with("lock:") && line.contains(" FLOCK ") && line.contains(place);
+    texts.any(|text| text.lines().any(is_lock))
 }
 
 impl Drop for Sole {

@@ -9,7 +9,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `origin`, `waiting` | where bytes come from; waits that a signal and patience end |
-//! | `chain`, `bodies`, `codecs`, `program` | what was asked for, as devices and programs |
+//! | `chain`, `bodies`, `codecs`, `program`, `keeper` | what was asked for, as devices and programs |
 //! | `one`, `watch`, `meter`, `view` | one stream, from its start to its name |
 //! | `replay`, `blocks` | what must arrive, computed here |
 
@@ -17,6 +17,7 @@ mod blocks;
 mod bodies;
 mod chain;
 mod codecs;
+mod keeper;
 mod meter;
 mod one;
 mod origin;
@@ -45,9 +46,9 @@ use crate::outcome::{Verdict, complain, json, print};
 use crate::signals::{self, WaitsFor};
 pub(crate) use bodies::functions;
 use chain::{Step, Work, names};
+pub(crate) use keeper::enter as keeper;
 use one::Run;
 use origin::{Origin, Sum};
-pub(crate) use program::enter as keeper;
 use trust::Trusts;
 use waiting::Waiting;
 
@@ -70,7 +71,8 @@ Transforms, one after the other, each in a process of its own:
 
 A program (exec:) runs as you, outside of the isolation. All that follows exec: is its command, commas too; give --through once more
 for what comes behind it. It must read all of its input and end with exit code 0, or nothing gets the target's name. Its standard
-error is shown. What it started and left running is ended with it, except what changed its user.
+error is shown. What it started and left running is ended with it, except what changed its user. Two processes see to that, and
+one of them is enough; who kills both leaves what the shell started.
 
 Verified means: the origin was read once more, the transforms were applied to it here, and the bytes read back from the disk are the
 same. What can be read only once (tcp:, a named pipe, -) or run only once (exec:) is not verified behind a transform that changes

@@ -7,6 +7,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 pub(crate) fn stream(from: &str, through: &str, to: &Path) -> Command {
+    // What it leaves becomes a child of this process, and is found there.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_dpipe"));
     command.env("LC_ALL", "C").stdin(Stdio::null());
     command.args(["stream", "--from", from, "--through", through, "--to"]).arg(to);
@@ -65,14 +67,19 @@ pub(crate) const LONG: Duration = Duration::from_secs(120);
 
 /// The end of a process, which must come.
 pub(crate) fn ended(child: &mut Child) -> ExitStatus {
+    ended_within(child, LONG).unwrap_or_else(|| panic!("process {} does not end", child.id()))
+}
+
+/// The end of a process; None where it does not come, and then it is killed.
+pub(crate) fn ended_within(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     let since = Instant::now();
     loop {
         if let Some(status) = child.try_wait().unwrap() {
-            return status;
+            return Some(status);
         }
-        if since.elapsed() > LONG {
+        if since.elapsed() > limit {
             child.kill().unwrap();
-            panic!("process {} does not end", child.id());
+            return None;
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -91,12 +98,28 @@ pub(crate) fn signal(child: &Child, signal: rustix::process::Signal) {
     rustix::process::kill_process(rustix::process::Pid::from_child(child), signal).unwrap();
 }
 
-/// Processes that have this word in their environment: those that a test started, and all below them.
+/// Processes that have this word in their environment: those that a test started, and all below them. Asked are those only that
+/// this process or its children started, see [`stream`]: the kernel may keep who reads the environment of another waiting.
 pub(crate) fn with_mark(mark: &str) -> Vec<u32> {
-    let marked = |entry: std::io::Result<std::fs::DirEntry>| {
-        let pid: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
-        let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
-        environment.windows(mark.len()).any(|w| w == mark.as_bytes()).then_some(pid)
+    let is_marked = |pid: &u32| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.windows(mark.len()).any(|w| w == mark.as_bytes())
     };
-    std::fs::read_dir("/proc").unwrap().filter_map(marked).collect()
+    // One whose parent ends meanwhile moves, and may be missed; not each time.
+    let found = (0..3).flat_map(|_| descendants());
+    found.filter(is_marked).collect::<std::collections::BTreeSet<u32>>().into_iter().collect()
+}
+
+/// All processes below this one.
+fn descendants() -> Vec<u32> {
+    let (mut found, mut at) = (vec![std::process::id()], 0);
+    while at < found.len() {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", found[at])).into_iter().flatten().flatten();
+        for thread in threads {
+            let children = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+            found.extend(children.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+        }
+        at += 1;
+    }
+    found.split_off(1)
 }

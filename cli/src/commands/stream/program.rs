@@ -2,42 +2,34 @@
 //!
 //! ```text
 //! ... -> device "into NAME" -> pipe -> sh -c COMMAND -> pipe -> device "out of NAME" -> ...
-//!                                        |  started, and ended, by a keeper (this program again)
+//!                                        |  started, and ended, by keepers (this program again)
 //!                                        '- standard error -> a pipe of this command's, shown labelled and bounded
 //! ```
 //! A device can start nothing, so the program is no device: it runs as the user, with all that the user may do. The two devices at
 //! its pipes are as locked down as all others.
 //!
-//! The keeper is there so that nothing of the program outlives the stream: orphans below it become its children, and it ends all of
-//! them when the program ends, when the command lets go of the *lifeline* (a pipe that nobody writes to), and when the command dies.
-//!
-//! Unsafe: the keeper takes the lifeline, which it inherits, by its number.
-#![allow(unsafe_code)]
+//! Nothing of the program outlives the stream: its keepers, see [`super::keeper`], end all of it when the command lets go of their
+//! *lifeline* (a pipe that nobody writes to), and so when the command dies.
 
 use std::collections::VecDeque;
-use std::ffi::OsString;
 use std::io::Read;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use datapipes::{Error, ErrorKind, Result};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::{Errno, FdFlags, fcntl_setfd};
-use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 
-use crate::{signals, standard};
+use super::keeper;
 
-/// The first argument of a keeper; the lifeline's number and the command follow.
-const KEEPER: &str = "--stream-keeper";
-/// The exit code of a keeper whose program was content, but did not read all: that of a program whose reader went away.
-const UNREAD: u8 = 141;
-/// How often a keeper looks where the kernel cannot tell it of its child.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long a keeper may take to end what it keeps: a process that the kernel does not let go is left to it.
+/// How long keepers may take to end what they keep: a process that the kernel does not let go is left to them.
 const FAREWELL: Duration = Duration::from_secs(5);
+/// How long the second one may take when the first one, which somebody stops again and again, was killed.
+const LAST_FAREWELL: Duration = Duration::from_secs(1);
+/// How often it is looked whether that is done.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// What is kept of standard error, to say how a program ended.
 const LAST_WORDS: usize = 400;
 /// Lines of standard error that wait to be shown; more are counted.
@@ -75,17 +67,11 @@ impl Program {
     pub(super) fn start(command: &str) -> Result<(Program, Ends)> {
         let name = name(command);
         let fail = |e: &std::io::Error| Error::io("start", e, format!("the program {name}"));
-        let os = |e: Errno| fail(&e.into());
-        let (held, lifeline) = std::io::pipe().map_err(|e| fail(&e))?;
-        fcntl_setfd(&held, FdFlags::empty()).map_err(os)?;
-        let keeper = Command::new("/proc/self/exe")
-            .args([KEEPER, &held.as_raw_fd().to_string(), command])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn();
+        let mut start = keeper::first(command.as_ref()).map_err(|e| fail(&e))?;
+        let keeper = start.command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         // It has its own now, and nobody else may.
-        drop(held);
+        drop(start.held);
+        let lifeline = start.lifeline;
         let mut keeper = keeper.map_err(|e| fail(&e))?;
         let (stdin, stdout, stderr) = (keeper.stdin.take(), keeper.stdout.take(), keeper.stderr.take());
         let said = Arc::new(Mutex::new(Said::default()));
@@ -134,15 +120,44 @@ impl Program {
         Error::new(ErrorKind::Device, "stream", format!("the program {} {how}{said}", self.name))
     }
 
-    /// Ends it and everything that it started; waits for that, but not for ever.
+    /// Ends it and everything that it started; waits for that, once, and not for ever.
     fn let_go(&mut self) {
-        self.lifeline = None;
-        let since = Instant::now();
-        while matches!(self.ended(), Ok(None)) && since.elapsed() < FAREWELL {
-            std::thread::sleep(Duration::from_millis(2));
+        if self.lifeline.take().is_none() {
+            return;
         }
-        while self.hears.as_ref().is_some_and(|h| !h.is_finished()) && since.elapsed() < FAREWELL {
-            std::thread::sleep(Duration::from_millis(2));
+        let until = Instant::now() + FAREWELL;
+        while self.is_at_work() && Instant::now() < until {
+            if self.is_stopped() {
+                self.signal(Signal::CONT);
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        if !self.is_stopped() {
+            return;
+        }
+        self.signal(Signal::KILL);
+        let until = Instant::now() + LAST_FAREWELL;
+        while self.is_at_work() && Instant::now() < until {
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Whether a keeper is: where the first one was killed the second one is as long as standard error is open.
+    fn is_at_work(&mut self) -> bool {
+        matches!(self.ended(), Ok(None)) || self.hears.as_ref().is_some_and(|hears| !hears.is_finished())
+    }
+
+    /// Whether somebody stopped the first keeper.
+    fn is_stopped(&mut self) -> bool {
+        let look = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let is_there = matches!(self.ended(), Ok(None));
+        is_there && matches!(waitid(WaitId::Pid(Pid::from_child(&self.keeper)), look), Ok(Some(how)) if how.stopped())
+    }
+
+    /// To the first keeper, if it is there still: then its number is nobody else's.
+    fn signal(&mut self, signal: Signal) {
+        if matches!(self.ended(), Ok(None)) {
+            let _ = rustix::process::kill_process(Pid::from_child(&self.keeper), signal);
         }
     }
 }
@@ -214,104 +229,6 @@ impl Said {
         }
         line.clear();
     }
-}
-
-/// If this process was started as a keeper, is that, and returns what `main` shall return. To be called before there are threads.
-pub(crate) fn enter() -> Option<ExitCode> {
-    let arguments: Vec<OsString> = std::env::args_os().collect();
-    let [_, role, lifeline, command] = &arguments[..] else { return None };
-    if role != KEEPER {
-        return None;
-    }
-    let number = lifeline.to_str().and_then(|text| text.parse::<i32>().ok()).filter(|number| *number > 2)?;
-    // SAFETY: who started this process left this descriptor open for it and told its number; nothing else here has opened any yet.
-    let lifeline = unsafe { OwnedFd::from_raw_fd(number) };
-    Some(match keep(&lifeline, command) {
-        Ok(code) => ExitCode::from(code),
-        Err(e) => {
-            crate::outcome::complain(&format!("{e}\n"));
-            ExitCode::from(127)
-        }
-    })
-}
-
-/// Runs a command until it ends or the lifeline does, and ends what it leaves; its exit code.
-fn keep(lifeline: &OwnedFd, command: &OsString) -> Result<u8> {
-    let os = |e: Errno| Error::os("start", e.raw_os_error(), "the keeper of a program");
-    fcntl_setfd(lifeline, FdFlags::CLOEXEC).map_err(os)?;
-    // A signal of the terminal is for the program, and for the command, which then lets go of the lifeline.
-    signals::outlive();
-    signals::keep_children();
-    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(os)?;
-    let spawned = Command::new("/bin/sh").arg("-c").arg(command).spawn();
-    let mut child = spawned.map_err(|e| Error::io("start", &e, "/bin/sh"))?;
-    // Only the program writes, so the end of what it writes is seen. What it reads stays open here, to see what it leaves.
-    standard::leave_output()?;
-    let status = await_end(lifeline, &mut child);
-    end_all();
-    let Some(status) = status? else { return Ok(137) };
-    let left = standard::unread_input();
-    if status.success() && left > 0 {
-        crate::outcome::complain(&format!("it ended before it had read all: {left} bytes are left in its pipe\n"));
-        return Ok(UNREAD);
-    }
-    if let Some(signal) = status.signal() {
-        // As it was ended, so is this; its core, if it has one, was written.
-        let _ = rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
-        signals::die_of(signal);
-    }
-    Ok(u8::try_from(status.code().unwrap_or(255)).unwrap_or(255))
-}
-
-/// How the child ended; None where the lifeline did before.
-fn await_end(lifeline: &OwnedFd, child: &mut Child) -> Result<Option<ExitStatus>> {
-    let pid = Pid::from_child(child);
-    let told = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok();
-    loop {
-        if let Some(status) = child.try_wait().map_err(|e| Error::io("wait", &e, "the program"))? {
-            return Ok(Some(status));
-        }
-        let mut polled = vec![PollFd::new(lifeline, PollFlags::IN)];
-        polled.extend(told.as_ref().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)));
-        let limit = rustix::time::Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.subsec_nanos().into() };
-        match poll(&mut polled, if told.is_some() { None } else { Some(&limit) }) {
-            Ok(_) if !polled[0].revents().is_empty() => return Ok(None),
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(e) => return Err(Error::os("wait", e.raw_os_error(), "the program")),
-        }
-    }
-}
-
-/// Ends every process below this one. An orphan becomes a child of this process, so the last generation comes up in the end; what
-/// may not be ended (it changed its user) is left.
-fn end_all() {
-    loop {
-        let children = children();
-        let ended = children.iter().filter(|pid| rustix::process::kill_process(**pid, Signal::KILL).is_ok()).count();
-        if ended == 0 {
-            return;
-        }
-        match rustix::process::wait(WaitOptions::empty()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(_) => return,
-        }
-        while let Ok(Some(_)) = rustix::process::wait(WaitOptions::NOHANG) {}
-    }
-}
-
-/// The children of this process, dead ones that nobody waited for included.
-fn children() -> Vec<Pid> {
-    let own = rustix::process::getpid().as_raw_nonzero().get();
-    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let child = |entry: std::io::Result<std::fs::DirEntry>| {
-        let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name, in brackets, may have anything in it: "12 (sh) S 11 ...".
-        let (_, fields) = stat.rsplit_once(')')?;
-        let parent: i32 = fields.split_whitespace().nth(1)?.parse().ok()?;
-        if parent == own { Pid::from_raw(pid) } else { None }
-    };
-    processes.filter_map(child).collect()
 }
 
 #[cfg(test)]
