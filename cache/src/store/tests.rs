@@ -100,6 +100,39 @@ fn against_a_plain_file<P: Policy>(seed: u64, steps: usize) {
     assert_eq!(store.state().items, 0);
 }
 
+#[test]
+fn no_number_of_pins_gives_a_slab_away() {
+    let store = Sharded::<S3Fifo>::new(LEAST_BUDGET, false, false).unwrap();
+    let wanted = [5; 64];
+    assert!(store.insert(0, &wanted, 0, &|| true));
+    let pinned = store.pin(0, 64).unwrap();
+    // As many as one likes were forgotten; then one more, and one more is wanted.
+    for count in [memory::MOST_PINS, u32::MAX] {
+        pinned.pretend(count);
+        assert!(matches!(store.pin(0, 64), Err(None)), "one of {count}: it is there, and is not pinned");
+        assert!(store.try_pin(0, 64).is_none());
+        assert!(store.read(0, &mut [0; 64]).is_ok(), "it can be copied");
+        // What comes later finds no room in that slab.
+        let others = if cfg!(miri) { 300 } else { 40_000 };
+        for page in 1..others {
+            let offset = page * PAGE;
+            if store.read(offset, &mut [0; 64]).is_err() {
+                store.insert(offset, &[9; 64], offset, &|| true);
+            }
+        }
+        assert_eq!(*pinned, wanted, "bytes changed while they were pinned {count} times");
+    }
+    // Just below the limit it is pinned, as ever.
+    pinned.pretend(1);
+    store.insert(0, &wanted, 0, &|| true);
+    let again = store.pin(0, 64).unwrap();
+    again.pretend(memory::MOST_PINS - 1);
+    assert!(store.pin(0, 64).is_ok() && store.pin(0, 64).is_ok(), "as each was let go");
+    std::mem::forget(store.pin(0, 64).unwrap());
+    assert!(store.pin(0, 64).is_err());
+    store.check();
+}
+
 fn seed() -> u64 {
     let given = std::env::var("DATAPIPES_SEED").ok().and_then(|s| s.parse().ok());
     given.unwrap_or_else(|| {
