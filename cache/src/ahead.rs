@@ -63,9 +63,14 @@ impl Ahead {
         Ok(taken)
     }
 
-    /// Reads what waits, on this thread.
+    /// Reads what waits now, on this thread.
     pub(crate) fn read_all(&self) {
-        while let Some(some) = self.some(&mut lock(&self.queue)) {
+        let mut left = lock(&self.queue).extents.len();
+        while left > 0 {
+            // Let go of before anything is read: a check is code of others, which may give advice, too.
+            let some = self.some(&mut lock(&self.queue));
+            let Some(some) = some else { return };
+            left = left.saturating_sub(some.len());
             read_guarded(&some);
         }
     }

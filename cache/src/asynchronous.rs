@@ -239,15 +239,18 @@ impl Shared {
         Extent { offset: from, len: (to.next_multiple_of(grain).min(file_len.max(to)) - from) as u32 }
     }
 
-    /// Takes what arrived for a piece.
-    fn arrived(&self, slot: usize, extent: Extent, piece: &Piece, out: &mut [u8], settle: Settle<'_>) -> Result<()> {
+    /// Takes what arrived for a piece, and keeps it where nothing is checked.
+    fn arrived(&self, slot: usize, extent: Extent, piece: &Piece, out: &mut [u8], settle: &Settle<'_>) -> Result<()> {
         let inner = &*self.inner;
         let bytes = self.buffers.range(slot * BUFFER, extent.len as usize)?.lease()?;
         Tally::add(&inner.tally.device_reads, 1);
         Tally::add(&inner.tally.device_bytes, bytes.len() as u64);
         let at = (piece.offset - extent.offset) as usize;
         out.copy_from_slice(&bytes[at..at + piece.len]);
-        inner.settle_read(*piece, extent, &bytes, settle)
+        if inner.options.verify.is_none() {
+            inner.keep(piece, piece.kept(inner.file_len()), extent, &bytes, settle.unchanged);
+        }
+        Ok(())
     }
 }
 
@@ -379,11 +382,13 @@ impl Reading {
         let (range, inner) = (self.range(), &*shared.inner);
         let since = self.since.unwrap_or_else(|| Since::Versions(inner.writes.stamp(&range)));
         let whole = piece.len == self.len;
-        let settle = Settle { whole, unchanged: &|| inner.writes.is_same(&range, since) };
+        let settle = Settle { whole, keep: true, unchanged: &|| inner.writes.is_same(&range, since) };
         let out = &mut self.out[piece.out_at..piece.out_at + piece.len];
         let buffer = Taken { shared: &shared, slot };
-        let outcome = result.and_then(|()| shared.arrived(slot, extent, &piece, out, settle));
+        let outcome = result.and_then(|()| shared.arrived(slot, extent, &piece, out, &settle));
         drop(buffer);
+        // A check may read through this cache, by futures, too: without the buffer.
+        let outcome = outcome.and_then(|()| inner.check_read(&piece, out, settle));
         match outcome {
             Ok(()) => self.done += piece.len,
             // An error may come of a change as well: a file that was cut.
@@ -404,7 +409,7 @@ impl Reading {
     }
 }
 
-/// A buffer that is in use, and free when this is dropped: what looks at its bytes may panic.
+/// A buffer that is in use, and free when this is dropped, whatever happens to who looks at its bytes.
 struct Taken<'a> {
     shared: &'a Shared,
     slot: usize,

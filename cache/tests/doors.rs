@@ -6,7 +6,7 @@ mod fixture;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Barrier, mpsc};
+use std::sync::{Arc, Barrier, OnceLock, mpsc};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
@@ -160,6 +160,71 @@ fn a_check_that_panics_harms_only_its_own_read() {
         assert_eq!(read, noise(LEN, 1)[70_000..70_064]);
         assert_eq!(fine.metrics().under_way, 0);
     });
+}
+
+/// How a check reads the four bytes of a sum.
+type ReadsSum = Box<dyn Fn(u64) -> datapipes_core::Result<()> + Send + Sync>;
+
+#[test]
+fn a_check_may_read_through_the_cache_that_it_checks() {
+    // The second half of the file has sums of the first half's pages.
+    const SUMS: u64 = LEN as u64 / 2;
+    let by: Arc<OnceLock<[ReadsSum; 2]>> = Arc::default();
+    let (theirs, asked) = (by.clone(), Arc::new(AtomicU64::new(0)));
+    let count = asked.clone();
+    let mut config = small(Policy::default());
+    // One of each: whoever keeps one while a check runs has none for the check.
+    (config.lanes, config.depth, config.maintenance) = (1, 8, false);
+    config.verify = Some(Arc::new(move |offset, _: &[u8]| {
+        if offset >= SUMS {
+            return Ok(());
+        }
+        let (asked, way) = (count.fetch_add(1, SeqCst), theirs.get().unwrap());
+        way[(asked % 2) as usize](SUMS + offset / 4096 * 4).map_err(|e| e.to_string())
+    }));
+    let (_file, _ssd, fine) = over(config);
+    let runtime = Arc::new(Runtime::start(machine()).unwrap());
+    let alone = fine.on(&runtime, 1).unwrap();
+    let (reads, futures, drives) = (fine.clone(), alone.clone(), runtime.clone());
+    let advises = fine.clone();
+    let ways: [ReadsSum; 2] = [
+        Box::new(move |at| reads.read(at, &mut [0; 4])),
+        Box::new(move |at| {
+            advises.prefetch(&[(at + 4, 4)])?;
+            drives.block_on(futures.read(at, 4)).map(drop)
+        }),
+    ];
+    assert!(by.set(ways).is_ok());
+    ends("reads whose check reads", move || {
+        let offsets: Vec<u64> = (0..20).map(|i| i * 5000).collect();
+        for _ in 0..2 {
+            fine.clear();
+            fine.read(9000, &mut [0; 64]).unwrap();
+            fine.read(20_000, &mut [0; 9000]).unwrap();
+            assert_eq!(fine.get(100_000, 64).unwrap()[..], noise(LEN, 1)[100_000..100_064]);
+            fine.gather(&offsets, 64, &mut vec![0; 64 * 20]).unwrap().all().unwrap();
+            assert!(fine.get_many(&[(130_000, 64), (140_000, 9000)]).unwrap().iter().all(Result::is_ok));
+            fine.prefetch(&[(150_000, 64), (155_000, 64)]).unwrap();
+            fine.maintain();
+            assert!(fine.try_read(150_000, &mut [0; 64]).is_some(), "what was checked is kept");
+            for (at, len) in [(200_000, 64), (210_000, 9000)] {
+                let read = runtime.block_on(alone.read(at, len)).unwrap();
+                assert_eq!(read, noise(LEN, 1)[at as usize..at as usize + len]);
+            }
+            std::thread::scope(|threads| {
+                for thread in 0..4 {
+                    let fine = &fine;
+                    threads.spawn(move || {
+                        (0..50).for_each(|i| {
+                            fine.read(300_000 + (i * 4 + thread) * 1024, &mut [0; 64]).unwrap();
+                        })
+                    });
+                }
+            });
+        }
+        assert_eq!(fine.metrics().under_way, 0);
+    });
+    assert!(asked.load(SeqCst) > 100);
 }
 
 /// Panics when it is woken, or comes back to the file; or says that it was woken.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Barrier};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use datapipes_cache::{BufferPool, Bytes, Config, FineGrained, InFlight, Policy};
+use datapipes_cache::{BufferPool, Bytes, FineGrained, InFlight, Policy};
 use datapipes_core::{ErrorKind, Runtime, Ssd};
 use fixture::array::Array;
 use fixture::{File, Random, machine, mix, noise, seed, small, steps};
@@ -223,7 +223,7 @@ fn a_check_that_panics_ends_no_reading_ahead() {
 }
 
 #[test]
-fn futures_and_threads_that_wait_beyond_the_limit_are_refused() {
+fn futures_that_wait_beyond_the_limit_are_refused() {
     let file = File::with(&noise(LEN, 7));
     let ssd = Ssd::open(file.path()).unwrap();
     let fine = FineGrained::over(&ssd, small(Policy::default())).unwrap();
@@ -258,28 +258,6 @@ fn futures_and_threads_that_wait_beyond_the_limit_are_refused() {
         assert_eq!(runtime.block_on(future).unwrap().len(), 100);
     }
     runtime.block_on(reads.read(40_000, 100)).unwrap();
-
-    // Threads: one lane, which a check that stands still keeps, and nobody may wait.
-    let mut config = Config::new(machine()).budget(2 << 20);
-    (config.lanes, config.waiting, config.prefault) = (1, 0, false);
-    let (reached, go_on) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
-    let (theirs, first) = ((reached.clone(), go_on.clone()), AtomicBool::new(true));
-    config.verify = Some(Arc::new(move |_, _| {
-        if first.swap(false, SeqCst) {
-            theirs.0.wait();
-            theirs.1.wait();
-        }
-        Ok(())
-    }));
-    let fine = FineGrained::over(&ssd, config).unwrap();
-    std::thread::scope(|threads| {
-        threads.spawn(|| fine.read(0, &mut [0; 64]).unwrap());
-        reached.wait();
-        let error = fine.read(100_000, &mut [0; 64]).unwrap_err();
-        go_on.wait();
-        assert_eq!((error.kind(), error.at_offset()), (ErrorKind::Busy, Some(100_000)), "{error}");
-    });
-    fine.read(100_000, &mut [0; 64]).unwrap();
 }
 
 #[test]
