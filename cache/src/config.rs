@@ -136,7 +136,8 @@ impl fmt::Debug for FileOptions {
 #[derive(Clone)]
 pub struct Config {
     pub(crate) machine: Machine,
-    /// Memory for everything, in bytes: data, index, ghosts, detector, read buffers. At least 2 MiB.
+    /// Memory for everything, in bytes: data, index, ghosts, detector, read buffers, advice ([`prefetch`](crate::FineGrained::prefetch)).
+    /// At least 2 MiB. What a caller asks bytes into is his; futures have buffers beside it ([`on`](crate::FineGrained::on)).
     pub budget: usize,
     /// Who is admitted, and who has to go.
     pub policy: Policy,

@@ -80,12 +80,17 @@ impl FineGrained {
     }
 
     /// Says which extents, (offset, length) each, will be read soon: they are read and cached meanwhile, as by reads of just these
-    /// extents, by a thread of the pool's, or by [`maintain`](Self::maintain) where the pool has no threads. Returns how many were
-    /// taken: what finds 4096 waiting, of all files, is not. It is advice: errors are left to whoever reads; in
-    /// [`Metrics`](crate::Metrics) these reads count as others do.
+    /// extents, by a thread of the pool's, or by [`maintain`](Self::maintain) where the pool has no threads. It is advice: errors are
+    /// left to whoever reads, and what is not within the file is not read; in [`Metrics`](crate::Metrics) these reads count as others
+    /// do.
+    ///
+    /// Returns how many were taken. What waits, of all files, has no more bytes than the budget, and no more extents than have room
+    /// in a 256th of it (4096 at most): of an extent that is longer than that leaves, the beginning is read, and the ones behind it
+    /// are not taken. They are read in pieces of a 128th of the budget, 16 to 256 KiB; where reads are checked
+    /// ([`Config::verify`](crate::Config::verify)), which is done of whole reads, longer extents are not read ahead.
     ///
     /// # Errors
-    /// `Forked`; what starting the thread meets, with the first advice.
+    /// `Forked`; what starting the thread meets, and `OutOfMemory`, with the first advice.
     pub fn prefetch(&self, extents: &[(u64, usize)]) -> Result<usize> {
         self.0.owner.check("read ahead")?;
         self.0.pool.ahead.take(&self.0, extents, self.0.pool.config.maintenance)
