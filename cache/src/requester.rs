@@ -303,7 +303,7 @@ impl Repeats {
     /// `Busy` where it insisted, and its patience is at an end.
     pub(crate) fn one_more(&mut self, range: &Range<u64>, patience: Duration) -> Result<()> {
         let since = *self.since.get_or_insert_with(Instant::now);
-        self.count += 1;
+        self.count = self.count.saturating_add(1);
         // The model knows no time, and its writers come to an end.
         if cfg!(shuttle) || self.count <= FEW || since.elapsed() < patience {
             return Ok(());

@@ -283,6 +283,99 @@ fn wakers_that_panic_or_come_back_leave_nobody_asleep() {
     assert_eq!(out, noise(LEN, 1)[20_000..20_064]);
 }
 
+/// A waker whose last one panics when it is given up.
+struct Clings;
+
+impl Wake for Clings {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for Clings {
+    fn drop(&mut self) {
+        assert!(std::thread::panicking(), "a waker that panics when it is given up");
+    }
+}
+
+#[test]
+fn wakers_that_panic_when_they_are_given_up_keep_no_buffer_and_leave_nobody_asleep() {
+    let (_file, ssd, fine) = over(small(Policy::default()));
+    let runtime = Runtime::start(machine()).unwrap();
+    let alone = fine.on(&runtime, 1).unwrap();
+    let caught = |work: &mut dyn FnMut()| _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+    // What the future keeps of the waker is the last of it.
+    let poll = |reading: &mut datapipes_cache::Reading| {
+        let mut waker = Some(Waker::from(Arc::new(Clings)));
+        caught(&mut || _ = Pin::new(&mut *reading).poll(&mut Context::from_waker(waker.as_ref().unwrap())));
+        caught(&mut || drop(waker.take()));
+    };
+    let give_up = |readings: Vec<datapipes_cache::Reading>| {
+        readings.into_iter().map(Some).for_each(|mut reading| caught(&mut || drop(reading.take())));
+    };
+    let right = |offset: u64, what: &str| {
+        let (alone, runtime) = (alone.clone(), Runtime::start(machine()).unwrap());
+        let read = ends(what, move || runtime.block_on(alone.read(offset, 64)).unwrap());
+        assert_eq!(read, noise(LEN, 1)[offset as usize..offset as usize + 64]);
+    };
+    for round in 0..20u64 {
+        // One has the buffer; others wait for it, and are asked again.
+        let mut readings: Vec<_> = (0..4).map(|i| alone.read(round * 40_000 + i * 8192, 64)).collect();
+        (0..2).for_each(|_| readings.iter_mut().for_each(poll));
+        if round % 2 == 0 {
+            // The buffer is free, and meant for another than who asks.
+            caught(&mut || drop(readings.remove(0)));
+            for _ in 0..20 {
+                std::thread::sleep(Duration::from_millis(1));
+                poll(&mut readings[2]);
+            }
+        }
+        give_up(readings);
+        right(round * 40_000 + 36_000, "a read after wakers that cling to a buffer");
+    }
+    // The same for the end of a change.
+    for round in 0..4 {
+        let change = ssd.watchers().begin(900_000..900_064);
+        let mut readings: Vec<_> = (0..3).map(|_| alone.read(900_000, 64)).collect();
+        (0..2).for_each(|_| readings.iter_mut().for_each(poll));
+        if round % 2 == 0 {
+            give_up(readings.split_off(1));
+        }
+        caught(&mut || ssd.watchers().end(change));
+        give_up(readings);
+        fine.clear();
+        right(900_000, "a read after wakers that cling to a change");
+    }
+}
+
+/// A waker of which one can count who has it.
+struct Counted;
+
+impl Wake for Counted {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[test]
+fn a_future_leaves_one_waker_however_often_it_is_asked() {
+    let mut config = small(Policy::default());
+    config.patience = Duration::from_secs(3600);
+    let (_file, ssd, fine) = over(config);
+    let runtime = Runtime::start(machine()).unwrap();
+    let alone = fine.on(&runtime, 1).unwrap();
+    let change = ssd.watchers().begin(64..128);
+    let [first, second] = [(); 2].map(|()| Arc::new(Counted));
+    let mut reading = alone.read(64, 64);
+    let mut poll = |counted: &Arc<Counted>| {
+        let waker = Waker::from(counted.clone());
+        assert!(Pin::new(&mut reading).poll(&mut Context::from_waker(&waker)).is_pending());
+    };
+    (0..1000).for_each(|_| poll(&first));
+    assert_eq!(Arc::strong_count(&first), 2, "ours, and one that is kept");
+    (0..1000).for_each(|_| poll(&second));
+    assert_eq!([&first, &second].map(Arc::strong_count), [1, 2], "the last one is kept");
+    drop(reading);
+    assert_eq!(Arc::strong_count(&second), 1, "who is gone is not to be woken");
+    ssd.watchers().end(change);
+}
+
 #[test]
 fn where_no_more_lanes_can_be_made_those_that_are_there_serve() {
     let mut config = small(Policy::default());
