@@ -281,7 +281,7 @@ impl Reading {
             let stamp = inner.writes.stamp(range);
             if inner.writes.wake_when_quiet(range, context.waker(), &mut self.waits) {
                 // The model knows no time.
-                let has_patience = self.waits.is_none_or(|waits| waits.since.elapsed() < inner.pool.config.patience);
+                let has_patience = self.waits.is_none_or(|waits| waits.since.elapsed() < inner.options.patience);
                 return if has_patience || cfg!(shuttle) { Ok(None) } else { Err(Writes::busy(range)) };
             }
             if !self.repeats.are_many() {

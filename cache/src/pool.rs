@@ -426,7 +426,7 @@ impl Pool {
         self.items.store(self.store.state().items, Ordering::Relaxed);
         self.take_events();
         for file in self.files() {
-            file.writes.wake_overdue(self.config.patience);
+            file.writes.wake_overdue(file.options.patience);
             if file.outside.looks() {
                 // An error here is met again by whoever reads.
                 let _ = file.look_outside();

@@ -10,7 +10,7 @@ use std::sync::{Arc, Barrier, OnceLock, mpsc};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
-use datapipes_cache::{Config, FineGrained, Outside, Policy};
+use datapipes_cache::{BufferPool, Config, FineGrained, Outside, Policy};
 use datapipes_core::{ErrorKind, Runtime, Ssd};
 use datapipes_testkit::{RefusedCall, without_calls};
 use fixture::array::Array;
@@ -373,6 +373,30 @@ fn a_future_leaves_one_waker_however_often_it_is_asked() {
     assert_eq!([&first, &second].map(Arc::strong_count), [1, 2], "the last one is kept");
     drop(reading);
     assert_eq!(Arc::strong_count(&second), 1, "who is gone is not to be woken");
+    ssd.watchers().end(change);
+}
+
+#[test]
+fn a_file_has_its_own_patience_whoever_asks() {
+    let mut config = small(Policy::default());
+    (config.patience, config.maintenance) = (Duration::from_secs(3600), true);
+    let pool = BufferPool::new(config).unwrap();
+    let file = File::with(&noise(LEN, 1));
+    let ssd = Ssd::open_rw(file.path()).unwrap();
+    let mut options = pool.file_options();
+    options.patience = Duration::from_millis(20);
+    let fine = pool.open_with(&ssd, options).unwrap();
+    let change = ssd.watchers().begin(64..128);
+    // The future is asked again only when it is woken: by the pool's thread, by the file's patience.
+    let kinds = ends("a read of what changes", {
+        let runtime = Runtime::start(machine()).unwrap();
+        let (alone, fine) = (fine.on(&runtime, 1).unwrap(), fine.clone());
+        move || {
+            let future = runtime.block_on(alone.read(64, 64)).map(drop);
+            [fine.read(64, &mut [0; 64]), future].map(|read| read.unwrap_err().kind())
+        }
+    });
+    assert_eq!(kinds, [ErrorKind::Busy; 2]);
     ssd.watchers().end(change);
 }
 
