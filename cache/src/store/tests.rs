@@ -34,8 +34,8 @@ fn random_range(r: &mut Random, file: u64) -> (u64, usize) {
 
 fn against_a_plain_file<P: Policy>(seed: u64, steps: usize) {
     const FILE: u64 = 16 << 20;
-    // In few steps nothing would be read twice otherwise.
-    const HOT: u64 = if cfg!(miri) { 1 << 14 } else { 1 << 19 };
+    // So small that one read in thirty is a hit, from the first thousands of steps on; few steps under Miri need it smaller.
+    const HOT: u64 = if cfg!(miri) { 1 << 14 } else { 1 << 16 };
     let store = Sharded::<P>::new(1 << 20, false, false).unwrap();
     let mut r = Random(seed);
     let mut versions = vec![0u64; (FILE / 64) as usize];
@@ -91,10 +91,7 @@ fn against_a_plain_file<P: Policy>(seed: u64, steps: usize) {
     }
     pins.clear();
     store.check();
-    assert!(
-        hits > steps / 100 && kept > steps as u64 / 50,
-        "seed {seed}: {hits} hits, {kept} kept: nothing was tested"
-    );
+    assert!(hits > steps / 50 && kept > steps as u64 / 50, "seed {seed}: {hits} hits, {kept} kept: nothing was tested");
     store.invalidate(0..u64::MAX);
     store.check();
     assert_eq!(store.state().items, 0);
