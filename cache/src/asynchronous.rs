@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use datapipes_core::{
     Connect, Constraints, Dram, Error, ErrorKind, Handle, MapOptions, Pages, Result, Runtime, RuntimePipe, Span,
@@ -17,8 +17,8 @@ use crate::fine::{FineGrained, Inner, zeroed};
 use crate::metrics::Tally;
 use crate::requester::{Repeats, Settle, in_pages};
 use crate::store::PAGE;
-use crate::sync::{Arc, Mutex, lock, wake_all};
-use crate::writes::{Since, Writes};
+use crate::sync::{Arc, Mutex, drop_waker, lock, wake_all};
+use crate::writes::{Since, Waits, Writes};
 
 /// Bytes of a buffer: a page's read and what alignment adds on both sides.
 const BUFFER: usize = 2 * PAGE as usize;
@@ -107,8 +107,10 @@ impl Asynchronous {
     /// Reads `len` bytes at `offset`; nothing happens until the future is polled. Dropping it neither cancels the device's work
     /// nor frees its buffer before that is over. A read across pages goes to the device page by page.
     ///
-    /// Where somebody is writing there it waits until that is over, or ends with `Busy` after the cache's patience
-    /// ([`Config::patience`](crate::Config::patience)): found out by the cache's thread, or by [`FineGrained::maintain`] where it has none.
+    /// Where somebody is writing there it waits until that is over, or ends with `Busy` after the file's patience
+    /// ([`FileOptions::patience`](crate::FileOptions::patience)): found out by the cache's thread, which looks every 100 ms at least, or
+    /// by [`FineGrained::maintain`] where it has none. Of a future that waits one waker is kept, the last that it was polled with; none
+    /// of one that is over or dropped.
     pub fn read(&self, offset: u64, len: usize) -> Reading {
         Reading {
             shared: self.0.clone(),
@@ -120,7 +122,7 @@ impl Asynchronous {
             repeats: Repeats::default(),
             careful: false,
             ticket: None,
-            waits_since: None,
+            waits: None,
             step: Step::Look,
         }
     }
@@ -142,8 +144,8 @@ pub struct Reading {
     careful: bool,
     /// That of a wait for a buffer.
     ticket: Option<u64>,
-    /// When it began to wait for a change to be over.
-    waits_since: Option<Instant>,
+    /// That for a change to be over.
+    waits: Option<Waits>,
     step: Step,
 }
 
@@ -180,7 +182,8 @@ impl Shared {
             if let Some(slot) = slots.free.pop() {
                 let left = ticket.take().and_then(|mine| slots.remove(mine));
                 drop(slots);
-                drop((left, waker));
+                // Whatever they do, the buffer is taken.
+                [left, waker].into_iter().flatten().for_each(drop_waker);
                 return Ok(Some(slot));
             }
             if ticket.is_none() && slots.waiting.len() >= self.may_wait {
@@ -207,7 +210,7 @@ impl Shared {
                 }
             };
             drop(slots);
-            drop(replaced);
+            replaced.into_iter().for_each(drop_waker);
             return Ok(None);
         }
     }
@@ -227,7 +230,7 @@ impl Shared {
         let chosen = left.is_none() && !slots.free.is_empty();
         let next = if chosen { slots.waiting.pop_front() } else { None };
         drop(slots);
-        drop(left);
+        left.into_iter().for_each(drop_waker);
         wake_all(next.map(|(_, waker)| waker));
     }
 
@@ -239,15 +242,18 @@ impl Shared {
         Extent { offset: from, len: (to.next_multiple_of(grain).min(file_len.max(to)) - from) as u32 }
     }
 
-    /// Takes what arrived for a piece.
-    fn arrived(&self, slot: usize, extent: Extent, piece: &Piece, out: &mut [u8], settle: Settle<'_>) -> Result<()> {
+    /// Takes what arrived for a piece, and keeps it where nothing is checked.
+    fn arrived(&self, slot: usize, extent: Extent, piece: &Piece, out: &mut [u8], settle: &Settle<'_>) -> Result<()> {
         let inner = &*self.inner;
         let bytes = self.buffers.range(slot * BUFFER, extent.len as usize)?.lease()?;
         Tally::add(&inner.tally.device_reads, 1);
         Tally::add(&inner.tally.device_bytes, bytes.len() as u64);
         let at = (piece.offset - extent.offset) as usize;
         out.copy_from_slice(&bytes[at..at + piece.len]);
-        inner.settle_read(*piece, extent, &bytes, settle)
+        if inner.options.verify.is_none() {
+            inner.keep(piece, piece.kept(inner.file_len()), extent, &bytes, settle.unchanged);
+        }
+        Ok(())
     }
 }
 
@@ -273,16 +279,11 @@ impl Reading {
         }
         loop {
             let stamp = inner.writes.stamp(range);
-            if inner.writes.wake_when_quiet(range, context.waker()) {
-                let since = *self.waits_since.get_or_insert_with(Instant::now);
+            if inner.writes.wake_when_quiet(range, context.waker(), &mut self.waits) {
                 // The model knows no time.
-                return if since.elapsed() < inner.pool.config.patience || cfg!(shuttle) {
-                    Ok(None)
-                } else {
-                    Err(Writes::busy(range))
-                };
+                let has_patience = self.waits.is_none_or(|waits| waits.since.elapsed() < inner.options.patience);
+                return if has_patience || cfg!(shuttle) { Ok(None) } else { Err(Writes::busy(range)) };
             }
-            self.waits_since = None;
             if !self.repeats.are_many() {
                 return Ok(Some(Since::Versions(stamp)));
             }
@@ -291,6 +292,14 @@ impl Reading {
             if let Ok(named) = inner.writes.insist(range, false, Duration::ZERO) {
                 return Ok(Some(Since::Named(named)));
             }
+        }
+    }
+
+    /// Ends the read: nobody is to be woken for it.
+    fn end(&mut self) {
+        self.leave();
+        if let Some(waits) = self.waits.take() {
+            self.shared.inner.writes.wait_no_more(waits);
         }
     }
 
@@ -379,11 +388,13 @@ impl Reading {
         let (range, inner) = (self.range(), &*shared.inner);
         let since = self.since.unwrap_or_else(|| Since::Versions(inner.writes.stamp(&range)));
         let whole = piece.len == self.len;
-        let settle = Settle { whole, unchanged: &|| inner.writes.is_same(&range, since) };
+        let settle = Settle { whole, keep: true, unchanged: &|| inner.writes.is_same(&range, since) };
         let out = &mut self.out[piece.out_at..piece.out_at + piece.len];
         let buffer = Taken { shared: &shared, slot };
-        let outcome = result.and_then(|()| shared.arrived(slot, extent, &piece, out, settle));
+        let outcome = result.and_then(|()| shared.arrived(slot, extent, &piece, out, &settle));
         drop(buffer);
+        // A check may read through this cache, by futures, too: without the buffer.
+        let outcome = outcome.and_then(|()| inner.check_read(&piece, out, settle));
         match outcome {
             Ok(()) => self.done += piece.len,
             // An error may come of a change as well: a file that was cut.
@@ -404,7 +415,7 @@ impl Reading {
     }
 }
 
-/// A buffer that is in use, and free when this is dropped: what looks at its bytes may panic.
+/// A buffer that is in use, and free when this is dropped, whatever happens to who looks at its bytes.
 struct Taken<'a> {
     shared: &'a Shared,
     slot: usize,
@@ -444,7 +455,7 @@ impl Reading {
             match outcome {
                 None => {}
                 Some(Poll::Ready(result)) => {
-                    self.leave();
+                    self.end();
                     self.step = Step::Over;
                     return Poll::Ready(result);
                 }
@@ -460,7 +471,7 @@ impl Drop for Reading {
         if !self.shared.inner.owner.is_here() {
             return;
         }
-        self.leave();
+        self.end();
         if let Some(ticket) = self.ticket.take() {
             self.shared.leave(ticket);
         }

@@ -87,6 +87,10 @@ impl Default for Outside {
 }
 
 /// Checks bytes that came from the device: the offset of a read and its bytes; what is wrong with them, if anything is.
+///
+/// It may read through the same cache, by any of its faces (a checksum that lies beside the data): nothing that another read could
+/// wait for is held while it runs. What it reads so is checked, too; it must not lead back to the bytes that it is asked about,
+/// which would have no end.
 pub type Verify = Arc<dyn Fn(u64, &[u8]) -> Result<(), String> + Send + Sync>;
 
 /// The settings of one file of a pool; they begin as the pool's [`Config`] says.
@@ -132,7 +136,8 @@ impl fmt::Debug for FileOptions {
 #[derive(Clone)]
 pub struct Config {
     pub(crate) machine: Machine,
-    /// Memory for everything, in bytes: data, index, ghosts, detector, read buffers. At least 2 MiB.
+    /// Memory for everything, in bytes: data, index, ghosts, detector, read buffers, advice ([`prefetch`](crate::FineGrained::prefetch)).
+    /// At least 2 MiB. What a caller asks bytes into is his; futures have buffers beside it ([`on`](crate::FineGrained::on)).
     pub budget: usize,
     /// Who is admitted, and who has to go.
     pub policy: Policy,

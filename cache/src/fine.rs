@@ -206,7 +206,8 @@ impl FineGrained {
     }
 
     /// The bytes at `offset`, without copying them where one item of the cache has them all. While they are held, a slab of the
-    /// cache stays as it is: for short use.
+    /// cache stays as it is: for short use. One that is forgotten (`std::mem::forget`) is held for ever; a slab that is held 2^31
+    /// times over gives out copies.
     ///
     /// # Errors
     /// As [`read`](Self::read); `OutOfMemory` where there is no memory for so many bytes.
@@ -218,7 +219,8 @@ impl FineGrained {
         if len > 0 && len as u64 <= PAGE - offset % PAGE {
             match inner.pinned(offset, len) {
                 Ok(pinned) => return Ok(Bytes(Held::Cached(pinned))),
-                Err(missing) => missed = Some(missing),
+                // Nothing of them, where they are there: then they are copied.
+                Err(missing) => missed = missing,
             }
         }
         // Before there is memory for them: a length may be anything.
@@ -438,8 +440,8 @@ impl Inner {
     }
 
     /// Keeps the bytes readable, all of one page, if one item of the cache has them.
-    pub(crate) fn pinned(&self, offset: u64, len: usize) -> std::result::Result<Pinned, Missing> {
-        self.store.pin(self.map.of(offset).ok_or_else(Missing::default)?, len)
+    pub(crate) fn pinned(&self, offset: u64, len: usize) -> std::result::Result<Pinned, Option<Missing>> {
+        self.store.pin(self.map.of(offset).ok_or_else(|| Some(Missing::default()))?, len)
     }
 
     /// Offers bytes of one page to the store, which were read by a read that began at `asked`, behind their beginning.

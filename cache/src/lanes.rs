@@ -155,7 +155,8 @@ impl Lanes {
     }
 }
 
-/// A lane in use, which is free again when this is dropped: who is told of bytes may panic.
+/// A lane in use, which is free again when this is dropped. Who is told of bytes runs no code of the cache's user: that might want
+/// a lane, too.
 struct Taken<'a> {
     lanes: &'a Lanes,
     lane: Option<Lane>,
@@ -236,5 +237,33 @@ impl ReadEngine for FileEngine {
 
     fn now_ns(&self) -> u64 {
         self.lanes.now_ns()
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::config::Config;
+    use crate::fine::FineGrained;
+
+    #[test]
+    fn threads_that_wait_beyond_the_limit_are_refused() {
+        let path = std::env::temp_dir().join(format!("fine-lanes-{}", std::process::id()));
+        std::fs::write(&path, vec![7; 200_000]).unwrap();
+        // One lane, and nobody may wait for it.
+        let mut config = Config::new(&datapipes::Machine::discover()).budget(2 << 20);
+        (config.lanes, config.waiting, config.prefault) = (1, 0, false);
+        let fine = FineGrained::over(&Ssd::open(&path).unwrap(), config).unwrap();
+        let mut refused = None;
+        fine.0.engine.read(&[Extent { offset: 0, len: 4096 }], &mut |_, bytes| {
+            assert_eq!(bytes.unwrap(), [7; 4096]);
+            refused = fine.read(100_000, &mut [0; 64]).err();
+        });
+        let error = refused.unwrap();
+        assert_eq!((error.kind(), error.at_offset()), (ErrorKind::Busy, Some(100_000)), "{error}");
+        fine.read(100_000, &mut [0; 64]).unwrap();
+        std::fs::remove_file(&path).unwrap();
     }
 }

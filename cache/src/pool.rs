@@ -221,7 +221,9 @@ impl Pool {
         };
         let adaptive = config.policy == Policy::Adaptive;
         let samples = if adaptive { config.budget / 256 } else { 0 };
-        let rest = (config.budget - lane_bytes - detector_bytes - samples).max(LEAST_BUDGET);
+        let ahead = Ahead::within(config.budget);
+        let rest = config.budget - lane_bytes - detector_bytes - samples - ahead.most_bytes();
+        let rest = rest.max(LEAST_BUDGET);
         let (prefault, lives) = (config.prefault, config.ttl.is_some());
         let store: Arc<dyn Store> = match config.policy {
             Policy::Adaptive | Policy::S3Fifo => Arc::new(Sharded::<policy::S3Fifo>::new(rest, prefault, lives)?),
@@ -247,7 +249,7 @@ impl Pool {
             events: Mutex::default(),
             taking: Mutex::new(()),
             maintenance: Mutex::new(None),
-            ahead: Arc::default(),
+            ahead: Arc::new(ahead),
             owner: Owner::here(),
             config,
         });
@@ -424,7 +426,7 @@ impl Pool {
         self.items.store(self.store.state().items, Ordering::Relaxed);
         self.take_events();
         for file in self.files() {
-            file.writes.wake_overdue(self.config.patience);
+            file.writes.wake_overdue(file.options.patience);
             if file.outside.looks() {
                 // An error here is met again by whoever reads.
                 let _ = file.look_outside();
@@ -474,6 +476,7 @@ impl Pool {
     /// Adds the pool's part.
     pub(crate) fn add_metrics(&self, metrics: &mut Metrics) {
         metrics.memory_bytes = self.detector.bytes() + self.lanes.as_ref().map_or(0, |l| l.buffer_bytes());
+        metrics.memory_bytes += self.ahead.bytes();
         metrics.memory_bytes += self.shadow.as_ref().map_or(0, |s| lock(s).bytes());
         metrics.of_store(&self.store.state());
         metrics.policy = self.config.policy.name().to_owned();

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! pieces -> constructor: requests -> info area: mine, or on their way for another
-//!        -> mine: engine;  each extent as it comes: tell who waits, copy out, check, offer to the store
+//!        -> mine: engine;  each extent as it comes: tell who waits, copy out, offer to the store
 //!        -> others': wait, copy out
+//!        -> with a check: check what was copied out, offer to the store
 //!        -> did a byte of the read change meanwhile?  all of it again
 //! ```
 
@@ -126,23 +127,25 @@ impl Inner {
                 Claim::Others(flight) => others.push((number, flight)),
             }
         }
+        // Numbers of pieces that are to be checked, and whether they were read here.
+        let mut unchecked: Vec<(usize, bool)> = Vec::new();
         let mut settle =
             |number: usize, extent: Extent, result: std::result::Result<&[u8], &Error>, read_here: bool| {
                 let request = &requests[number];
                 let mut last_kept = None;
-                for piece in &pieces[request.first..request.first + request.count] {
+                for (at, piece) in pieces.iter().enumerate().skip(request.first).take(request.count) {
                     match result {
                         Ok(bytes) => {
-                            let at = (piece.offset - extent.offset) as usize;
-                            let Some(wanted) = bytes.get(at..at + piece.len) else {
+                            let from = (piece.offset - extent.offset) as usize;
+                            let Some(wanted) = bytes.get(from..from + piece.len) else {
                                 failed(piece, self.short(piece, extent, bytes.len()));
                                 continue;
                             };
                             out[piece.out_at..piece.out_at + piece.len].copy_from_slice(wanted);
                             let kept = piece.kept(file_len);
-                            if let Some(Err(why)) = verify.filter(|_| how.whole).map(|v| v(piece.offset, wanted)) {
-                                failed(piece, self.corrupt(piece.offset, piece.len, &why));
-                            } else if read_here && last_kept != Some(kept) && (verify.is_none() || how.whole) {
+                            if verify.is_some() {
+                                unchecked.push((at, read_here));
+                            } else if read_here && last_kept != Some(kept) {
                                 self.keep(piece, kept, extent, bytes, &|| (how.unchanged)(piece));
                                 last_kept = Some(kept);
                             }
@@ -168,6 +171,8 @@ impl Inner {
                 settle(*number, extents[at], result.map(|b| &**b), true);
             });
             for (at, _) in told.iter().enumerate().filter(|(_, told)| !**told) {
+                // Whoever waits for it hears of it before anybody is waited for.
+                mine[at].1 = None;
                 settle(mine[at].0, extents[at], Err(&silence()), true);
             }
             if let Some(started) = started {
@@ -180,11 +185,20 @@ impl Inner {
             let extent = requests[number].extent;
             settle(number, extent, result.as_deref(), false);
         }
+        // A check is code of others, which may read through this cache: no way to the device is held any more, and nobody waits for
+        // an extent of this read.
+        for (at, read_here) in unchecked.into_iter().filter(|_| how.whole) {
+            let piece = &pieces[at];
+            let settle = Settle { keep: read_here, whole: true, unchanged: &|| (how.unchanged)(piece) };
+            if let Err(error) = self.check_read(piece, &out[piece.out_at..piece.out_at + piece.len], settle) {
+                failed(piece, error);
+            }
+        }
     }
 
     /// Offers bytes that were read to the store. `valid` is about the read's stripes, which have what is kept beside it, too:
     /// that lies in the same page.
-    fn keep(&self, piece: &Piece, kept: (u64, u64), extent: Extent, bytes: &[u8], valid: &dyn Fn() -> bool) {
+    pub(crate) fn keep(&self, piece: &Piece, kept: (u64, u64), extent: Extent, bytes: &[u8], valid: &dyn Fn() -> bool) {
         Tally::add(&self.tally.by_path[piece.path as usize], 1);
         if piece.path == Path::Blocks && !self.options.keep_blocks {
             return;
@@ -194,16 +208,15 @@ impl Inner {
         self.insert(from, bytes, piece.offset, valid);
     }
 
-    /// Checks and keeps what a read of one piece brought.
-    pub(crate) fn settle_read(&self, piece: Piece, extent: Extent, bytes: &[u8], how: Settle<'_>) -> Result<()> {
-        let at = (piece.offset - extent.offset) as usize;
-        if let (Some(verify), Some(wanted)) = (&self.options.verify, bytes.get(at..at + piece.len)) {
-            if !how.whole {
-                return Ok(());
-            }
-            verify(piece.offset, wanted).map_err(|why| self.corrupt(piece.offset, piece.len, &why))?;
+    /// Checks what a read of one piece brought, and keeps it, where bytes are checked. Nothing that others could wait for is held.
+    pub(crate) fn check_read(&self, piece: &Piece, bytes: &[u8], how: Settle<'_>) -> Result<()> {
+        let Some(verify) = self.options.verify.as_ref().filter(|_| how.whole) else { return Ok(()) };
+        verify(piece.offset, bytes).map_err(|why| self.corrupt(piece.offset, piece.len, &why))?;
+        if how.keep {
+            // Just what was checked.
+            let extent = Extent { offset: piece.offset, len: bytes.len() as u32 };
+            self.keep(piece, (piece.offset, piece.end()), extent, bytes, how.unchanged);
         }
-        self.keep(&piece, piece.kept(self.file_len()), extent, bytes, how.unchanged);
         Ok(())
     }
 
@@ -290,7 +303,7 @@ impl Repeats {
     /// `Busy` where it insisted, and its patience is at an end.
     pub(crate) fn one_more(&mut self, range: &Range<u64>, patience: Duration) -> Result<()> {
         let since = *self.since.get_or_insert_with(Instant::now);
-        self.count += 1;
+        self.count = self.count.saturating_add(1);
         // The model knows no time, and its writers come to an end.
         if cfg!(shuttle) || self.count <= FEW || since.elapsed() < patience {
             return Ok(());
@@ -326,6 +339,8 @@ pub(crate) struct Bring<'a> {
 pub(crate) struct Settle<'a> {
     /// It is a whole read, and may be checked by itself.
     pub(crate) whole: bool,
+    /// It was not read for another, who keeps it.
+    pub(crate) keep: bool,
     /// Whether nothing changed since before the read was looked up: by the stripes of the whole read.
     pub(crate) unchanged: &'a dyn Fn() -> bool,
 }

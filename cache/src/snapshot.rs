@@ -15,15 +15,21 @@ use std::path::Path;
 
 use datapipes_core::{Draft, Error, ErrorKind, FileMode, Result, Ssd};
 
-use crate::fine::{FineGrained, Inner};
+use crate::fine::{FineGrained, Inner, zeroed};
 use crate::outside::Look;
+use crate::store::PAGE;
+use crate::store::header::MAX_OFFSET;
 use crate::writes::Stamp;
 
 const MAGIC: &[u8; 8] = b"dpfine\0\x01";
+/// Bytes of an item's offset and length.
+const HEAD: usize = 12;
 /// Bytes of a block's items, about.
 const BLOCK: usize = 1 << 20;
-/// The most items and bytes a block may claim: a file that claims more is damaged.
-const MOST: u64 = 16 << 20;
+/// Items that are read again together.
+const TOGETHER: usize = 4096;
+/// The most bytes that a block has: its last item may begin just below [`BLOCK`]. It has no more items than bytes.
+const MOST: u64 = BLOCK as u64 + PAGE - 1;
 
 /// What a restart brought back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,7 +50,7 @@ struct Block {
 
 impl Block {
     fn write(&self, to: &mut dyn Write) -> std::io::Result<()> {
-        let mut head = Vec::with_capacity(self.items.len() * 12);
+        let mut head = Vec::with_capacity(self.items.len() * HEAD);
         for (offset, len) in &self.items {
             head.extend_from_slice(&offset.to_le_bytes());
             head.extend_from_slice(&len.to_le_bytes());
@@ -188,7 +194,8 @@ impl FineGrained {
     /// again, as they are if the file changed: nothing becomes younger by being saved.
     ///
     /// # Errors
-    /// `NotFound`; `Corrupt` where it is damaged: what came before the damage is loaded, and was checked.
+    /// `NotFound`; `Corrupt` where it is damaged, or says what no snapshot of a cache says (whatever its checksums are): what came
+    /// before the damage is loaded, and was checked; `OutOfMemory` where there is none for a block of it, which is 14 MiB at most.
     pub fn load(&self, path: impl AsRef<Path>) -> Result<Warmed> {
         self.0.owner.check("load")?;
         let path = path.as_ref();
@@ -200,7 +207,7 @@ impl FineGrained {
         let file = File::open(path).map_err(io(path, "load"))?;
         let mut from = BufReader::with_capacity(1 << 20, file);
         let mut exactly = |len: usize| -> Result<Vec<u8>> {
-            let mut bytes = vec![0; len];
+            let mut bytes = zeroed(len)?;
             from.read_exact(&mut bytes).map_err(|e| match e.kind() {
                 std::io::ErrorKind::UnexpectedEof => corrupt(path, "it ends early"),
                 _ => io(path, "load")(e),
@@ -232,11 +239,11 @@ impl FineGrained {
                 }
                 return Ok(warmed);
             }
-            if items > MOST || len > MOST {
+            if len > MOST || items > len {
                 return Err(corrupt(path, "a block claims more than a block has"));
             }
             let crc = u32_at(&exactly(4)?, 0);
-            let heads = exactly(items as usize * 12)?;
+            let heads = exactly(items as usize * HEAD)?;
             let bytes = exactly(len as usize)?;
             let mut hasher = crc32fast::Hasher::new();
             hasher.update(&heads);
@@ -244,30 +251,25 @@ impl FineGrained {
             if hasher.finalize() != crc {
                 return Err(corrupt(path, "a block's checksum is wrong"));
             }
+            if !are_items(&heads, len) {
+                return Err(corrupt(path, "an item is none that a cache has"));
+            }
             count += items;
-            let items = heads.chunks_exact(12).map(|h| (u64_at(h, 0), u32_at(h, 8) as usize));
             if same {
-                self.take_in(items, &bytes, &|| self.0.writes.unchanged(&all, stamp), &mut warmed);
+                self.take_in(&heads, &bytes, &|| self.0.writes.unchanged(&all, stamp), &mut warmed);
             } else {
-                self.read_in(items.collect(), &mut warmed);
+                self.read_in(&heads, &mut warmed);
             }
         }
     }
 
     /// Items with their bytes.
-    fn take_in(
-        &self,
-        items: impl Iterator<Item = (u64, usize)>,
-        bytes: &[u8],
-        valid: &dyn Fn() -> bool,
-        warmed: &mut Warmed,
-    ) {
-        let mut at = 0;
-        for (offset, len) in items {
-            let Some(bytes) = bytes.get(at..at + len) else { return };
-            at += len;
-            let in_page = len > 0 && offset / 4096 == (offset + len as u64 - 1) / 4096;
-            if in_page && self.0.check_range(offset, len).is_ok() && self.0.insert(offset, bytes, offset, valid) {
+    fn take_in(&self, heads: &[u8], bytes: &[u8], valid: &dyn Fn() -> bool, warmed: &mut Warmed) {
+        let mut rest = bytes;
+        for (offset, len) in items_of(heads) {
+            let Some((bytes, left)) = rest.split_at_checked(len) else { return };
+            rest = left;
+            if self.0.check_range(offset, len).is_ok() && self.0.insert(offset, bytes, offset, valid) {
                 warmed.items += 1;
                 warmed.bytes += len as u64;
             }
@@ -275,18 +277,35 @@ impl FineGrained {
     }
 
     /// Items whose bytes must be read again.
-    fn read_in(&self, mut items: Vec<(u64, usize)>, warmed: &mut Warmed) {
-        items.retain(|&(offset, len)| self.0.check_range(offset, len).is_ok());
-        items.sort_unstable();
-        for some in items.chunks(4096) {
-            let mut out = vec![0; some.iter().map(|(_, len)| len).sum()];
+    fn read_in(&self, heads: &[u8], warmed: &mut Warmed) {
+        for heads in heads.chunks(TOGETHER * HEAD) {
+            let there = items_of(heads).filter(|&(offset, len)| self.0.check_range(offset, len).is_ok());
+            let mut some: Vec<(u64, usize)> = there.collect();
+            some.sort_unstable();
             // What cannot be read is not warm; who reads it hears why.
-            if let Ok(gathered) = self.gather_ranges(some, &mut out) {
-                warmed.items += (some.len() - gathered.failed.len()) as u64;
-                warmed.bytes += out.len() as u64;
-            }
+            let Ok(mut out) = zeroed(some.iter().map(|(_, len)| len).sum()) else { continue };
+            let Ok(gathered) = self.gather_ranges(&some, &mut out) else { continue };
+            let failed: usize = gathered.failed.iter().map(|(number, _)| some[*number].1).sum();
+            warmed.items += (some.len() - gathered.failed.len()) as u64;
+            warmed.bytes += (out.len() - failed) as u64;
         }
     }
+}
+
+/// The items of a block: offset and length each.
+fn items_of(heads: &[u8]) -> impl Iterator<Item = (u64, usize)> {
+    heads.chunks_exact(HEAD).map(|head| (u64_at(head, 0), u32_at(head, 8) as usize))
+}
+
+/// Whether all of them are such as a cache has, each within a page, and have just as many bytes together as the block has. Whether
+/// the file still has them is looked up later.
+fn are_items(heads: &[u8], len: u64) -> bool {
+    let is_item = |offset: u64, len: u64| {
+        let end = offset.checked_add(len).filter(|&end| len > 0 && end <= MAX_OFFSET);
+        end.is_some_and(|end| offset / PAGE == (end - 1) / PAGE)
+    };
+    items_of(heads).all(|(offset, len)| is_item(offset, len as u64))
+        && items_of(heads).map(|(_, len)| len as u64).sum::<u64>() == len
 }
 
 fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {

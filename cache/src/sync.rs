@@ -18,6 +18,11 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Drops a waker, which is code of others: never under a lock. Its panic is no concern of whoever happens to have it last.
+pub(crate) fn drop_waker(waker: Waker) {
+    let _ = guard::call(Foreign::Waker, || drop(waker));
+}
+
 /// Wakes all of them. Wakers are code of others: never under a lock, and one that panics leaves nobody asleep who comes after it.
 /// Its panic is no concern of whoever happens to wake it.
 pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {

@@ -38,7 +38,7 @@ impl FineGrained {
     }
 
     /// The bytes at `offset` without copying them, if one item of the cache has them all: neither the device nor another thread is
-    /// waited for.
+    /// waited for. None also where [`get`](Self::get) would copy them, because too many hold that slab.
     pub fn try_get(&self, offset: u64, len: usize) -> Option<Bytes> {
         let inner = &*self.0;
         if !inner.owner.is_here() || len == 0 || len as u64 > PAGE - offset % PAGE {
@@ -80,12 +80,17 @@ impl FineGrained {
     }
 
     /// Says which extents, (offset, length) each, will be read soon: they are read and cached meanwhile, as by reads of just these
-    /// extents, by a thread of the pool's, or by [`maintain`](Self::maintain) where the pool has no threads. Returns how many were
-    /// taken: what finds 4096 waiting, of all files, is not. It is advice: errors are left to whoever reads; in
-    /// [`Metrics`](crate::Metrics) these reads count as others do.
+    /// extents, by a thread of the pool's, or by [`maintain`](Self::maintain) where the pool has no threads. It is advice: errors are
+    /// left to whoever reads, and what is not within the file is not read; in [`Metrics`](crate::Metrics) these reads count as others
+    /// do.
+    ///
+    /// Returns how many were taken. What waits, of all files, has no more bytes than the budget, and no more extents than have room
+    /// in a 256th of it (4096 at most): of an extent that is longer than that leaves, the beginning is read, and the ones behind it
+    /// are not taken. They are read in pieces of a 128th of the budget, 16 to 256 KiB; where reads are checked
+    /// ([`Config::verify`](crate::Config::verify)), which is done of whole reads, longer extents are not read ahead.
     ///
     /// # Errors
-    /// `Forked`; what starting the thread meets, with the first advice.
+    /// `Forked`; what starting the thread meets, and `OutOfMemory`, with the first advice.
     pub fn prefetch(&self, extents: &[(u64, usize)]) -> Result<usize> {
         self.0.owner.check("read ahead")?;
         self.0.pool.ahead.take(&self.0, extents, self.0.pool.config.maintenance)
@@ -134,5 +139,60 @@ impl Inner {
         for (number, error) in gathered.failed {
             all[numbers[number]] = Err(error);
         }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use datapipes_core::topology::Topology;
+    use datapipes_core::{Error, Machine};
+
+    use super::*;
+    use crate::config::Config;
+    use crate::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
+
+    struct Sevens;
+
+    impl ReadEngine for Sevens {
+        fn facts(&self) -> EngineFacts {
+            EngineFacts { granularity: 1, depth: 4, longest: 4096 }
+        }
+
+        fn len_bytes(&self) -> Result<u64> {
+            Ok(1 << 20)
+        }
+
+        fn read(&self, extents: &[Extent], done: &mut OnExtent<'_>) {
+            (0..extents.len()).for_each(|i| done(i, Ok::<_, Error>(&[7; 4096][..extents[i].len as usize])));
+        }
+
+        fn now_ns(&self) -> u64 {
+            1
+        }
+    }
+
+    #[test]
+    fn what_is_held_too_often_is_copied() {
+        let machine = Machine::new(Topology::discover_under(std::path::Path::new("/nonexistent")), Vec::new());
+        let mut config = Config::new(&machine).budget(2 << 20);
+        (config.prefault, config.maintenance) = (false, false);
+        let fine = FineGrained::with_engine(Arc::new(Sevens), config, "sevens").unwrap();
+        fine.read(640, &mut [0; 64]).unwrap();
+        let held = fine.get(640, 64).unwrap();
+        let Held::Cached(pinned) = &held.0 else { panic!("{held:?}") };
+        pinned.pretend(u32::MAX - 1);
+        let before = fine.metrics();
+        let copies = [fine.get(640, 64), fine.get_many(&[(640, 64)]).unwrap().remove(0)];
+        for copy in copies.map(Result::unwrap) {
+            assert!(!copy.is_cached() && copy[..] == [7; 64], "{copy:?}");
+        }
+        assert!(fine.try_get(640, 64).is_none() && fine.try_read(640, &mut [0; 64]).is_some());
+        let after = fine.metrics();
+        assert_eq!((after.device_reads, after.misses), (before.device_reads, before.misses), "they are there");
+        assert_eq!(after.hits, before.hits + 3, "each is counted once");
+        pinned.pretend(1);
+        assert!(fine.get(640, 64).unwrap().is_cached() && held[..] == [7; 64]);
     }
 }

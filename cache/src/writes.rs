@@ -13,6 +13,7 @@
 //! Versions are of stripes, so a read is repeated for changes beside it as well. One that was repeated often names its range
 //! ([`Writes::insist`]): then only changes of these very bytes count, and a writer that can wait lets it finish first.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ use std::time::{Duration, Instant};
 use datapipes_core::{Error, ErrorKind, Result};
 
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError, lock, wake_all};
+use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError, drop_waker, lock, wake_all};
 
 /// Versions; a stripe of 64 KiB has one of them.
 const STRIPES: usize = 256;
@@ -48,9 +49,8 @@ impl Stamp {
 #[derive(Default)]
 struct Active {
     changes: Vec<Range<u64>>,
-    /// Who waits for the end of a change without a thread.
-    /// Who waits for a change to be over, and since when.
-    wakers: Vec<(Instant, Waker)>,
+    /// Who waits for a change to be over without a thread, by ticket: one waker each.
+    sleepers: BTreeMap<u64, Sleeper>,
     insisting: Vec<Named>,
     next: u64,
 }
@@ -59,6 +59,19 @@ impl Active {
     fn is_changing(&self, range: &Range<u64>) -> bool {
         self.changes.iter().any(|r| overlap(r, range))
     }
+}
+
+/// A wait for changes to be over, without a thread.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waits {
+    ticket: u64,
+    pub(crate) since: Instant,
+}
+
+/// Who waits so.
+struct Sleeper {
+    since: Instant,
+    waker: Waker,
 }
 
 /// The range of a read that insists.
@@ -142,24 +155,43 @@ impl Writes {
             self.count.fetch_sub(1, Ordering::SeqCst);
             self.over.notify_all();
         }
-        let wakers = std::mem::take(&mut active.wakers);
+        let sleepers = std::mem::take(&mut active.sleepers);
         drop(active);
-        wake_all(wakers.into_iter().map(|(_, waker)| waker));
+        wake_all(sleepers.into_values().map(|sleeper| sleeper.waker));
     }
 
-    /// Whether a byte of the range is changing; if so, `waker` is woken when a change is over.
-    pub(crate) fn wake_when_quiet(&self, range: &Range<u64>, waker: &Waker) -> bool {
+    /// Whether a byte of the range is changing; if so, `waker` is woken when a change is over. Who asks again shows what it got in
+    /// `waits`: there is one waker of each, the last one. Who goes away [does not wait any more](Self::wait_no_more).
+    pub(crate) fn wake_when_quiet(&self, range: &Range<u64>, waker: &Waker, waits: &mut Option<Waits>) -> bool {
         if self.count.load(Ordering::SeqCst) == 0 {
+            // Whoever ended the last change takes all wakers.
+            *waits = None;
             return false;
         }
+        // Wakers are code of others: none is cloned or dropped under the lock.
         let waker = waker.clone();
         let mut active = lock(&self.active);
-        if !active.is_changing(range) {
-            drop(active);
-            return false;
-        }
-        active.wakers.push((Instant::now(), waker));
-        true
+        let is_changing = active.is_changing(range);
+        let left = if is_changing {
+            let mine = *waits.get_or_insert_with(|| {
+                active.next += 1;
+                Waits { ticket: active.next - 1, since: Instant::now() }
+            });
+            let before = active.sleepers.insert(mine.ticket, Sleeper { since: mine.since, waker });
+            [before.map(|sleeper| sleeper.waker), None]
+        } else {
+            let before = waits.take().and_then(|mine| active.sleepers.remove(&mine.ticket));
+            [before.map(|sleeper| sleeper.waker), Some(waker)]
+        };
+        drop(active);
+        left.into_iter().flatten().for_each(drop_waker);
+        is_changing
+    }
+
+    /// Who waits so is not to be woken any more.
+    pub(crate) fn wait_no_more(&self, waits: Waits) {
+        let left = lock(&self.active).sleepers.remove(&waits.ticket);
+        left.into_iter().for_each(|sleeper| drop_waker(sleeper.waker));
     }
 
     /// Wakes those who have waited for so long: their patience is at an end.
@@ -168,9 +200,12 @@ impl Writes {
             return;
         }
         let mut active = lock(&self.active);
-        let overdue: Vec<_> = active.wakers.extract_if(.., |(since, _)| since.elapsed() >= patience).collect();
+        let is_overdue = |sleeper: &Sleeper| sleeper.since.elapsed() >= patience;
+        let overdue: Vec<u64> =
+            active.sleepers.iter().filter(|(_, s)| is_overdue(s)).map(|(ticket, _)| *ticket).collect();
+        let overdue: Vec<Sleeper> = overdue.iter().filter_map(|ticket| active.sleepers.remove(ticket)).collect();
         drop(active);
-        wake_all(overdue.into_iter().map(|(_, waker)| waker));
+        wake_all(overdue.into_iter().map(|sleeper| sleeper.waker));
     }
 
     /// What those hear whose patience is at an end.

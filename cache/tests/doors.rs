@@ -6,11 +6,11 @@ mod fixture;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Barrier, mpsc};
+use std::sync::{Arc, Barrier, OnceLock, mpsc};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
-use datapipes_cache::{Config, FineGrained, Outside, Policy};
+use datapipes_cache::{BufferPool, Config, FineGrained, Outside, Policy};
 use datapipes_core::{ErrorKind, Runtime, Ssd};
 use datapipes_testkit::{RefusedCall, without_calls};
 use fixture::array::Array;
@@ -162,6 +162,71 @@ fn a_check_that_panics_harms_only_its_own_read() {
     });
 }
 
+/// How a check reads the four bytes of a sum.
+type ReadsSum = Box<dyn Fn(u64) -> datapipes_core::Result<()> + Send + Sync>;
+
+#[test]
+fn a_check_may_read_through_the_cache_that_it_checks() {
+    // The second half of the file has sums of the first half's pages.
+    const SUMS: u64 = LEN as u64 / 2;
+    let by: Arc<OnceLock<[ReadsSum; 2]>> = Arc::default();
+    let (theirs, asked) = (by.clone(), Arc::new(AtomicU64::new(0)));
+    let count = asked.clone();
+    let mut config = small(Policy::default());
+    // One of each: whoever keeps one while a check runs has none for the check.
+    (config.lanes, config.depth, config.maintenance) = (1, 8, false);
+    config.verify = Some(Arc::new(move |offset, _: &[u8]| {
+        if offset >= SUMS {
+            return Ok(());
+        }
+        let (asked, way) = (count.fetch_add(1, SeqCst), theirs.get().unwrap());
+        way[(asked % 2) as usize](SUMS + offset / 4096 * 4).map_err(|e| e.to_string())
+    }));
+    let (_file, _ssd, fine) = over(config);
+    let runtime = Arc::new(Runtime::start(machine()).unwrap());
+    let alone = fine.on(&runtime, 1).unwrap();
+    let (reads, futures, drives) = (fine.clone(), alone.clone(), runtime.clone());
+    let advises = fine.clone();
+    let ways: [ReadsSum; 2] = [
+        Box::new(move |at| reads.read(at, &mut [0; 4])),
+        Box::new(move |at| {
+            advises.prefetch(&[(at + 4, 4)])?;
+            drives.block_on(futures.read(at, 4)).map(drop)
+        }),
+    ];
+    assert!(by.set(ways).is_ok());
+    ends("reads whose check reads", move || {
+        let offsets: Vec<u64> = (0..20).map(|i| i * 5000).collect();
+        for _ in 0..2 {
+            fine.clear();
+            fine.read(9000, &mut [0; 64]).unwrap();
+            fine.read(20_000, &mut [0; 9000]).unwrap();
+            assert_eq!(fine.get(100_000, 64).unwrap()[..], noise(LEN, 1)[100_000..100_064]);
+            fine.gather(&offsets, 64, &mut vec![0; 64 * 20]).unwrap().all().unwrap();
+            assert!(fine.get_many(&[(130_000, 64), (140_000, 9000)]).unwrap().iter().all(Result::is_ok));
+            fine.prefetch(&[(150_000, 64), (155_000, 64)]).unwrap();
+            fine.maintain();
+            assert!(fine.try_read(150_000, &mut [0; 64]).is_some(), "what was checked is kept");
+            for (at, len) in [(200_000, 64), (210_000, 9000)] {
+                let read = runtime.block_on(alone.read(at, len)).unwrap();
+                assert_eq!(read, noise(LEN, 1)[at as usize..at as usize + len]);
+            }
+            std::thread::scope(|threads| {
+                for thread in 0..4 {
+                    let fine = &fine;
+                    threads.spawn(move || {
+                        (0..50).for_each(|i| {
+                            fine.read(300_000 + (i * 4 + thread) * 1024, &mut [0; 64]).unwrap();
+                        })
+                    });
+                }
+            });
+        }
+        assert_eq!(fine.metrics().under_way, 0);
+    });
+    assert!(asked.load(SeqCst) > 100);
+}
+
 /// Panics when it is woken, or comes back to the file; or says that it was woken.
 struct Wakes {
     woken: AtomicU64,
@@ -216,6 +281,123 @@ fn wakers_that_panic_or_come_back_leave_nobody_asleep() {
         runtime.block_on(last).unwrap()
     });
     assert_eq!(out, noise(LEN, 1)[20_000..20_064]);
+}
+
+/// A waker whose last one panics when it is given up.
+struct Clings;
+
+impl Wake for Clings {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for Clings {
+    fn drop(&mut self) {
+        assert!(std::thread::panicking(), "a waker that panics when it is given up");
+    }
+}
+
+#[test]
+fn wakers_that_panic_when_they_are_given_up_keep_no_buffer_and_leave_nobody_asleep() {
+    let (_file, ssd, fine) = over(small(Policy::default()));
+    let runtime = Runtime::start(machine()).unwrap();
+    let alone = fine.on(&runtime, 1).unwrap();
+    let caught = |work: &mut dyn FnMut()| _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+    // What the future keeps of the waker is the last of it.
+    let poll = |reading: &mut datapipes_cache::Reading| {
+        let mut waker = Some(Waker::from(Arc::new(Clings)));
+        caught(&mut || _ = Pin::new(&mut *reading).poll(&mut Context::from_waker(waker.as_ref().unwrap())));
+        caught(&mut || drop(waker.take()));
+    };
+    let give_up = |readings: Vec<datapipes_cache::Reading>| {
+        readings.into_iter().map(Some).for_each(|mut reading| caught(&mut || drop(reading.take())));
+    };
+    let right = |offset: u64, what: &str| {
+        let (alone, runtime) = (alone.clone(), Runtime::start(machine()).unwrap());
+        let read = ends(what, move || runtime.block_on(alone.read(offset, 64)).unwrap());
+        assert_eq!(read, noise(LEN, 1)[offset as usize..offset as usize + 64]);
+    };
+    for round in 0..20u64 {
+        // One has the buffer; others wait for it, and are asked again.
+        let mut readings: Vec<_> = (0..4).map(|i| alone.read(round * 40_000 + i * 8192, 64)).collect();
+        (0..2).for_each(|_| readings.iter_mut().for_each(poll));
+        if round % 2 == 0 {
+            // The buffer is free, and meant for another than who asks.
+            caught(&mut || drop(readings.remove(0)));
+            for _ in 0..20 {
+                std::thread::sleep(Duration::from_millis(1));
+                poll(&mut readings[2]);
+            }
+        }
+        give_up(readings);
+        right(round * 40_000 + 36_000, "a read after wakers that cling to a buffer");
+    }
+    // The same for the end of a change.
+    for round in 0..4 {
+        let change = ssd.watchers().begin(900_000..900_064);
+        let mut readings: Vec<_> = (0..3).map(|_| alone.read(900_000, 64)).collect();
+        (0..2).for_each(|_| readings.iter_mut().for_each(poll));
+        if round % 2 == 0 {
+            give_up(readings.split_off(1));
+        }
+        caught(&mut || ssd.watchers().end(change));
+        give_up(readings);
+        fine.clear();
+        right(900_000, "a read after wakers that cling to a change");
+    }
+}
+
+/// A waker of which one can count who has it.
+struct Counted;
+
+impl Wake for Counted {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[test]
+fn a_future_leaves_one_waker_however_often_it_is_asked() {
+    let mut config = small(Policy::default());
+    config.patience = Duration::from_secs(3600);
+    let (_file, ssd, fine) = over(config);
+    let runtime = Runtime::start(machine()).unwrap();
+    let alone = fine.on(&runtime, 1).unwrap();
+    let change = ssd.watchers().begin(64..128);
+    let [first, second] = [(); 2].map(|()| Arc::new(Counted));
+    let mut reading = alone.read(64, 64);
+    let mut poll = |counted: &Arc<Counted>| {
+        let waker = Waker::from(counted.clone());
+        assert!(Pin::new(&mut reading).poll(&mut Context::from_waker(&waker)).is_pending());
+    };
+    (0..1000).for_each(|_| poll(&first));
+    assert_eq!(Arc::strong_count(&first), 2, "ours, and one that is kept");
+    (0..1000).for_each(|_| poll(&second));
+    assert_eq!([&first, &second].map(Arc::strong_count), [1, 2], "the last one is kept");
+    drop(reading);
+    assert_eq!(Arc::strong_count(&second), 1, "who is gone is not to be woken");
+    ssd.watchers().end(change);
+}
+
+#[test]
+fn a_file_has_its_own_patience_whoever_asks() {
+    let mut config = small(Policy::default());
+    (config.patience, config.maintenance) = (Duration::from_secs(3600), true);
+    let pool = BufferPool::new(config).unwrap();
+    let file = File::with(&noise(LEN, 1));
+    let ssd = Ssd::open_rw(file.path()).unwrap();
+    let mut options = pool.file_options();
+    options.patience = Duration::from_millis(20);
+    let fine = pool.open_with(&ssd, options).unwrap();
+    let change = ssd.watchers().begin(64..128);
+    // The future is asked again only when it is woken: by the pool's thread, by the file's patience.
+    let kinds = ends("a read of what changes", {
+        let runtime = Runtime::start(machine()).unwrap();
+        let (alone, fine) = (fine.on(&runtime, 1).unwrap(), fine.clone());
+        move || {
+            let future = runtime.block_on(alone.read(64, 64)).map(drop);
+            [fine.read(64, &mut [0; 64]), future].map(|read| read.unwrap_err().kind())
+        }
+    });
+    assert_eq!(kinds, [ErrorKind::Busy; 2]);
+    ssd.watchers().end(change);
 }
 
 #[test]

@@ -158,6 +158,77 @@ fn damaged_snapshots_are_refused_and_nothing_wrong_is_cached() {
     nothing_else(file.path(), 1);
 }
 
+/// A snapshot whose checksums are right, with these items and so many bytes of theirs.
+fn crafted(head: &[u8], items: &[(u64, u32)], bytes: usize) -> Vec<u8> {
+    let mut block: Vec<u8> =
+        items.iter().flat_map(|(offset, len)| [&offset.to_le_bytes()[..], &len.to_le_bytes()[..]].concat()).collect();
+    block.resize(block.len() + bytes, 7);
+    let mut snapshot = head.to_vec();
+    for number in [items.len() as u32, bytes as u32, crc32fast::hash(&block)] {
+        snapshot.extend_from_slice(&number.to_le_bytes());
+    }
+    snapshot.extend_from_slice(&block);
+    snapshot.extend_from_slice(&[0; 8]);
+    let count = (items.len() as u64).to_le_bytes();
+    snapshot.extend_from_slice(&count);
+    snapshot.extend_from_slice(&crc32fast::hash(&count).to_le_bytes());
+    snapshot
+}
+
+#[test]
+fn numbers_of_a_snapshot_that_nobody_wrote_are_damage_whatever_its_checksums_say() {
+    let file = File::with(&noise(LEN, 8));
+    let ssd = Ssd::open_rw(file.path()).unwrap();
+    let (snapshot, _) = saved(&file, Policy::default());
+    let path = file.beside(".crafted");
+    let len = LEN as u64;
+    for same in [true, false] {
+        let whole = std::fs::read(&snapshot).unwrap();
+        if !same {
+            // Long, so that nearly any item would lie within it; and no longer as it was.
+            ssd.set_len(8 << 30).unwrap();
+        }
+        let fine = FineGrained::over(&ssd, small(Policy::default())).unwrap();
+        let load = |items: &[(u64, u32)], bytes: usize| {
+            std::fs::write(&path, crafted(&whole[..48], items, bytes)).unwrap();
+            fine.load(&path)
+        };
+        let warmed = load(&[(0, 100), (4096, 4096)], 4196).unwrap();
+        assert_eq!((warmed.items, warmed.bytes, warmed.read_again), (2, 4196, !same));
+        fine.clear();
+        let many = vec![(0, 1 << 20); 3000];
+        let huge = vec![(0, u32::MAX); 4096];
+        let small: Vec<(u64, u32)> = (0..4096).map(|i| (i * 8, 4)).collect();
+        let wrong: [(&[(u64, u32)], usize); 14] = [
+            (&[(u64::MAX - 1, 100)], 100),
+            (&[(u64::MAX, 1)], 1),
+            (&[(1 << 44, 1)], 1),
+            (&[(0, 0)], 1),
+            (&[(0, 0)], 0),
+            (&[(0, 4097)], 4097),
+            (&[(4000, 100)], 100),
+            (&[(0, 100)], 99),
+            (&[(0, 100)], 101),
+            (&[(0, 100), (200, 100)], 100),
+            (&many, 4096),
+            (&huge, 4096),
+            (&small, 4096),
+            // More than a block ever has.
+            (&[(0, 4096)], 15 << 20),
+        ];
+        for (items, bytes) in wrong {
+            let some = &items[..items.len().min(2)];
+            let error = load(items, bytes).expect_err(&format!("{some:?}, {bytes} bytes"));
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{some:?}, {bytes} bytes: {error}");
+            assert_eq!(fine.metrics().items, 0, "{some:?}, {bytes} bytes: something of it was taken");
+        }
+        // What lies behind the file's end is left out.
+        let warmed = load(&[(0, 8), (len, 1)], 9).unwrap();
+        assert_eq!((warmed.items, warmed.bytes), if same { (1, 8) } else { (2, 9) });
+    }
+    [&path, &snapshot].into_iter().for_each(|path| std::fs::remove_file(path).unwrap());
+}
+
 #[test]
 fn a_snapshot_that_cannot_be_written_leaves_the_old_one() {
     let file = File::with(&noise(LEN, 8));

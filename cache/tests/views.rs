@@ -10,6 +10,7 @@ use std::sync::{Arc, Barrier};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use datapipes_cache::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
 use datapipes_cache::{BufferPool, Bytes, Config, FineGrained, InFlight, Policy};
 use datapipes_core::{ErrorKind, Runtime, Ssd};
 use fixture::array::Array;
@@ -203,6 +204,71 @@ fn what_is_announced_is_cached_before_it_is_read() {
     }
 }
 
+/// A file of any length that takes no memory: each byte is 7. It knows how much it was asked for.
+#[derive(Default)]
+struct Sevens {
+    len: u64,
+    asked: AtomicU64,
+    /// The most bytes of one call.
+    together: AtomicU64,
+}
+
+impl ReadEngine for Sevens {
+    fn facts(&self) -> EngineFacts {
+        EngineFacts { granularity: 512, depth: 8, longest: 4096 }
+    }
+
+    fn len_bytes(&self) -> datapipes_core::Result<u64> {
+        Ok(self.len)
+    }
+
+    fn read(&self, extents: &[Extent], done: &mut OnExtent<'_>) {
+        let sum = extents.iter().map(|e| u64::from(e.len)).sum();
+        self.asked.fetch_add(sum, SeqCst);
+        self.together.fetch_max(sum, SeqCst);
+        (0..extents.len()).for_each(|i| done(i, Ok(&[7; 4096][..extents[i].len as usize])));
+    }
+
+    fn now_ns(&self) -> u64 {
+        1
+    }
+}
+
+#[test]
+fn advice_of_any_length_takes_no_more_than_the_budget_has() {
+    const BUDGET: usize = 4 << 20;
+    let long = 256 << 20;
+    let engine = Arc::new(Sevens { len: long as u64, ..Sevens::default() });
+    let mut config = Config::new(machine()).budget(BUDGET);
+    config.maintenance = false;
+    let fine = FineGrained::with_engine(engine.clone(), config, "sevens").unwrap();
+    // One that is longer than the budget, after one that is not, and after what no file has.
+    let extents = [(8192, 100), (16_000, 100_000), (0, usize::MAX), (u64::MAX, 1), (300_000, long - 300_000)];
+    assert_eq!(fine.prefetch(&extents).unwrap(), extents.len());
+    fine.maintain();
+    let (asked, together) = (engine.asked.load(SeqCst), engine.together.load(SeqCst));
+    assert!(together <= BUDGET as u64 / 64, "{together} bytes were read at once");
+    assert!(asked <= 2 * BUDGET as u64, "{asked} bytes were read for a cache of {BUDGET}");
+    assert!(fine.try_read(300_000, &mut [0; 64]).is_some() || fine.metrics().items > 100, "{}", fine.metrics());
+    assert!(fine.metrics().memory_bytes <= BUDGET, "{}", fine.metrics());
+    // As many as one likes.
+    let many: Vec<(u64, usize)> = (0..100_000).map(|i| (i * 8, long / 2)).collect();
+    let taken = fine.prefetch(&many).unwrap();
+    assert!(taken > 0 && taken <= 4096, "{taken}");
+    assert!(fine.metrics().memory_bytes <= BUDGET, "{}", fine.metrics());
+    // A check is asked about whole reads only: what is too long for that is left to whoever reads.
+    let mut config = Config::new(machine()).budget(BUDGET);
+    config.maintenance = false;
+    config.verify = Some(Arc::new(|offset, bytes: &[u8]| match (offset, bytes.len()) {
+        (5000, 9000) | (40_000, 64) => Ok(()),
+        other => panic!("nobody asked for {other:?}"),
+    }));
+    let fine = FineGrained::with_engine(engine, config, "sevens").unwrap();
+    assert_eq!(fine.prefetch(&[(5000, 9000), (0, BUDGET / 2), (40_000, 64)]).unwrap(), 3);
+    fine.maintain();
+    assert!([(5000, 9000), (40_000, 64)].iter().all(|&(at, len)| fine.try_read(at, &mut vec![0; len]).is_some()));
+}
+
 #[test]
 fn a_check_that_panics_ends_no_reading_ahead() {
     let files = [File::with(&noise(LEN, 7)), File::with(&noise(LEN, 8))];
@@ -223,7 +289,7 @@ fn a_check_that_panics_ends_no_reading_ahead() {
 }
 
 #[test]
-fn futures_and_threads_that_wait_beyond_the_limit_are_refused() {
+fn futures_that_wait_beyond_the_limit_are_refused() {
     let file = File::with(&noise(LEN, 7));
     let ssd = Ssd::open(file.path()).unwrap();
     let fine = FineGrained::over(&ssd, small(Policy::default())).unwrap();
@@ -258,28 +324,6 @@ fn futures_and_threads_that_wait_beyond_the_limit_are_refused() {
         assert_eq!(runtime.block_on(future).unwrap().len(), 100);
     }
     runtime.block_on(reads.read(40_000, 100)).unwrap();
-
-    // Threads: one lane, which a check that stands still keeps, and nobody may wait.
-    let mut config = Config::new(machine()).budget(2 << 20);
-    (config.lanes, config.waiting, config.prefault) = (1, 0, false);
-    let (reached, go_on) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
-    let (theirs, first) = ((reached.clone(), go_on.clone()), AtomicBool::new(true));
-    config.verify = Some(Arc::new(move |_, _| {
-        if first.swap(false, SeqCst) {
-            theirs.0.wait();
-            theirs.1.wait();
-        }
-        Ok(())
-    }));
-    let fine = FineGrained::over(&ssd, config).unwrap();
-    std::thread::scope(|threads| {
-        threads.spawn(|| fine.read(0, &mut [0; 64]).unwrap());
-        reached.wait();
-        let error = fine.read(100_000, &mut [0; 64]).unwrap_err();
-        go_on.wait();
-        assert_eq!((error.kind(), error.at_offset()), (ErrorKind::Busy, Some(100_000)), "{error}");
-    });
-    fine.read(100_000, &mut [0; 64]).unwrap();
 }
 
 #[test]

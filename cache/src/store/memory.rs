@@ -1,7 +1,8 @@
 //! Slots of a shard, as who holds its lock uses them; and pins, by which bytes are read after the lock was let go.
 //!
 //! A slot is named by slab and place in it, in 32 bits. Slots give out bytes only by copy, except to a [`Pinned`], whose
-//! slab is neither reused nor reassigned until it is dropped.
+//! slab is neither reused nor reassigned until it is dropped. A slab is pinned a limited number of times, so that its count never
+//! wraps; then bytes are copied instead.
 //!
 //! Unsafe code: slices over pinned bytes, and copies under the lock. Promises: nobody writes to a slot of a pinned slab that
 //! held an item when it was pinned; what is copied under the lock is written by nobody meanwhile.
@@ -19,6 +20,10 @@ use crate::sync::Arc;
 
 /// No slot.
 pub(crate) const NONE: u32 = u32::MAX;
+
+/// Pins of one slab at most. Who forgets pins (`std::mem::forget`) keeps the slab as it is for ever; a count that came round to
+/// nothing would give it away under those who read. Far from the end of the number, so that no count ever comes near that.
+pub(crate) const MOST_PINS: u32 = u32::MAX / 2;
 
 /// Who still reads from which slab without the lock.
 pub(crate) struct Pins {
@@ -47,6 +52,14 @@ impl Deref for Pinned {
         // SAFETY: start and len are of one slot, checked when it was pinned; the memory is kept by `pins`, and nobody
         // writes to a slot of a pinned slab that ever held an item since.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+#[cfg(test)]
+impl Pinned {
+    /// As if its slab were pinned so often.
+    pub(crate) fn pretend(&self, count: u32) {
+        self.pins.counts[self.slab as usize].store(count, Ordering::SeqCst);
     }
 }
 
@@ -171,11 +184,16 @@ impl Slots {
         }
     }
 
-    /// Keeps bytes of an item readable without the lock.
-    pub(crate) fn pin(&self, slot: u32, at: usize, len: usize) -> Pinned {
+    /// Keeps bytes of an item readable without the lock. None where the slab is pinned [too often](MOST_PINS).
+    pub(crate) fn pin(&mut self, slot: u32, at: usize, len: usize) -> Option<Pinned> {
         let slab = Self::slab_of(slot);
         let start = self.ground.bytes(self.locate(slot), at, len);
-        self.pins.counts[slab as usize].fetch_add(1, Ordering::Relaxed);
-        Pinned { pins: self.pins.clone(), slab, start, len }
+        let count = self.pins.counts.get(slab as usize)?;
+        // Who pins has the shard, which is borrowed; others take away only: it cannot grow between these two.
+        if count.load(Ordering::Relaxed) >= MOST_PINS {
+            return None;
+        }
+        count.fetch_add(1, Ordering::Relaxed);
+        Some(Pinned { pins: self.pins.clone(), slab, start, len })
     }
 }

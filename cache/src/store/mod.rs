@@ -41,8 +41,9 @@ pub(crate) trait Store: Send + Sync {
     /// Copies the bytes, if all are there.
     fn read(&self, offset: u64, out: &mut [u8]) -> std::result::Result<(), Missing>;
 
-    /// Keeps the bytes readable, if one item has them all.
-    fn pin(&self, offset: u64, len: usize) -> std::result::Result<Pinned, Missing>;
+    /// Keeps the bytes readable, if one item has them all. Nothing is missing where it has, and cannot be kept so: then they are to
+    /// be copied.
+    fn pin(&self, offset: u64, len: usize) -> std::result::Result<Pinned, Option<Missing>>;
 
     /// The same without waiting for anybody: None where another thread has the shard, or the bytes are not there.
     fn try_read(&self, offset: u64, out: &mut [u8]) -> Option<()>;
@@ -205,7 +206,7 @@ impl<P: Policy> Store for Sharded<P> {
         apart.shard.change().read(offset, out, period)
     }
 
-    fn pin(&self, offset: u64, len: usize) -> std::result::Result<Pinned, Missing> {
+    fn pin(&self, offset: u64, len: usize) -> std::result::Result<Pinned, Option<Missing>> {
         self.of(offset).shard.change().pin(offset, len, self.period())
     }
 

@@ -238,20 +238,27 @@ impl<P: Policy> Shard<P> {
         self.covering(Key::of(offset), offset, len).is_some()
     }
 
-    /// Keeps the bytes readable without the lock, if one item has them all.
-    pub(crate) fn pin(&mut self, offset: u64, len: usize, period: Option<u8>) -> std::result::Result<Pinned, Missing> {
+    /// Keeps the bytes readable without the lock, if one item has them all. Nothing is missing where they are there and cannot be
+    /// pinned: they are to be copied, and that is counted then.
+    pub(crate) fn pin(
+        &mut self,
+        offset: u64,
+        len: usize,
+        period: Option<u8>,
+    ) -> std::result::Result<Pinned, Option<Missing>> {
         let class = usize::from(class_of(len));
-        self.classes[class].counts.asked_bytes += len as u64;
         let slot = match self.whole(offset, len, period) {
             Ok(slot) => slot,
             Err((_, missing)) => {
+                self.classes[class].counts.asked_bytes += len as u64;
                 self.classes[class].counts.misses += 1;
-                return Err(missing);
+                return Err(Some(missing));
             }
         };
         let at = (offset - self.slots.header(slot).offset()) as usize;
-        let pinned = self.slots.pin(slot, at, len);
+        let pinned = self.slots.pin(slot, at, len).ok_or(None)?;
         self.hit(slot);
+        self.classes[class].counts.asked_bytes += len as u64;
         self.classes[class].counts.hits += 1;
         Ok(pinned)
     }
