@@ -15,7 +15,7 @@
 //! | lookup table, data area, slabs, classes | `store` |
 //! | LRU, threshold, TempBuf | `policy/pipette`; others beside it |
 //! | reassignment, dynamic allocation | [`Reassignment`], `maintenance` |
-//! | consistency | `writes`, `outside` |
+//! | consistency | `writes`, `outside`, `doubt` |
 //!
 //! Many files share one budget, policy and thread in a [`BufferPool`].
 //!
@@ -35,6 +35,7 @@ mod config;
 mod constructor;
 mod detector;
 mod dispatcher;
+mod doubt;
 mod events;
 mod fine;
 mod gather;

@@ -3,18 +3,20 @@
 //! ```text
 //! the kernel's events (events.rs):  another process changed the file: what is cached of it goes, whatever we write meanwhile
 //! the file's length and times:      it looks otherwise than it did: the same
-//! times alone:                      a change of our own hides those of others, and a change that is young may be half done or
-//!                                   look like the next one: uncertain, and what is cached goes with the next look
+//! doubt:                            a change that was seen may not be over, and one beside a change of our own is not seen at all:
+//!                                   what is cached goes once more later, and again (doubt.rs)
 //! ```
-//! A write by another process moves the times when it begins; one through a mapping moves them only when the page is first written
-//! after it was cleaned; two writes within a tick of the file system's clock (nanoseconds on kernels from 6.13 on, milliseconds
-//! before) look like one. So this finds a file that was edited or replaced in place; it is no protocol between processes.
+//! A write moves the times when it begins, and asynchronous ones of other processes cause no event; one through a mapping moves the
+//! times only when the page is first written after it was cleaned; two writes within a tick of the file system's clock (nanoseconds
+//! on kernels from 6.13 on, milliseconds before, up to two seconds on old file systems) look like one. So this finds a file that
+//! was edited or replaced in place; it is no protocol between processes.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use datapipes_core::{Error, Result, Ssd};
 
 use crate::config;
+use crate::doubt::Doubt;
 use crate::events::FileName;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, lock};
@@ -60,10 +62,12 @@ impl Look {
 
 /// A file that changed within this time may change again without looking otherwise: no clock of a file system that we know
 /// ticks more slowly.
-const TICK: Duration = Duration::from_millis(20);
-/// A change of this age is over: a write's time is that of its beginning, and no single call that we know of takes so long, unless
-/// it writes gigabytes.
+pub(crate) const TICK: Duration = Duration::from_millis(20);
+/// What was read before a change was so old is not taken for the present by a snapshot: a write's time is that of its beginning.
 const SETTLED: Duration = Duration::from_secs(1);
+/// While changes of our own go on and events are listened to, what is cached goes at most so often for their sake: what they hide is
+/// rare then, as most changes by others cause events.
+const BESIDE_OUR_OWN: Duration = Duration::from_secs(10);
 
 /// What a look found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,8 +81,25 @@ pub(crate) enum Found {
 struct Known {
     /// How it looked last.
     look: Option<Look>,
-    /// Others may have changed it since, which cannot be seen.
-    uncertain: bool,
+    /// The last change that was seen may not be over.
+    seen: Doubt,
+    /// Others may have changed it beside changes of our own, which cannot be seen.
+    hidden: Option<Doubt>,
+}
+
+impl Known {
+    fn doubts(&mut self) -> impl Iterator<Item = &mut Doubt> {
+        std::iter::once(&mut self.seen).chain(&mut self.hidden)
+    }
+
+    fn is_due(&mut self, now: Instant) -> bool {
+        self.doubts().any(|doubt| doubt.is_due(now))
+    }
+
+    /// What is cached goes now.
+    fn goes(&mut self, now: Instant) {
+        self.doubts().for_each(|doubt| doubt.goes(now));
+    }
 }
 
 /// What is known of changes from outside.
@@ -98,13 +119,13 @@ impl Outside {
     pub(crate) fn new(ssd: Option<&Ssd>, how: config::Outside, listens: Option<Option<FileName>>) -> Outside {
         let look = ssd.and_then(|s| Look::at(s).ok());
         let (listens, name) = (listens.is_some(), listens.flatten());
-        let known = Mutex::new(Known { look, uncertain: false });
-        let outside = Outside { how, listens, name, known, told: AtomicBool::new(false) };
-        lock(&outside.known).uncertain = outside.by_times_alone() && look.is_some_and(|l| l.age() < SETTLED);
-        outside
+        // A file of which nothing is known is as one that changes now.
+        let seen = Doubt::of_age(Instant::now(), look.map_or(Duration::ZERO, |look| look.age()), TICK);
+        let known = Mutex::new(Known { look, seen, hidden: None });
+        Outside { how, listens, name, known, told: AtomicBool::new(false) }
     }
 
-    /// Whether changes of our own hide those of others.
+    /// Whether changes of our own hide all of those of others, and not only those of which no event comes.
     fn by_times_alone(&self) -> bool {
         self.looks() && !self.listens
     }
@@ -134,8 +155,8 @@ impl Outside {
 
     /// A change of our own begins: what others change until it is over cannot be seen by times.
     pub(crate) fn own_begins(&self) {
-        if self.by_times_alone() {
-            lock(&self.known).uncertain = true;
+        if self.looks() {
+            self.own_changes(&mut lock(&self.known));
         }
     }
 
@@ -143,39 +164,59 @@ impl Outside {
     pub(crate) fn own_ends(&self, ssd: Option<&Ssd>) {
         let mut known = lock(&self.known);
         known.look = ssd.and_then(|s| Look::at(s).ok());
-        known.uncertain |= self.by_times_alone();
+        if self.looks() {
+            self.own_changes(&mut known);
+        }
+    }
+
+    fn own_changes(&self, known: &mut Known) {
+        let (first, least) =
+            if self.by_times_alone() { (Duration::ZERO, TICK) } else { (BESIDE_OUR_OWN, BESIDE_OUR_OWN) };
+        let now = Instant::now();
+        match &mut known.hidden {
+            Some(doubt) => doubt.renew(now, first),
+            none => *none = Some(Doubt::from_now(now, first, least)),
+        }
     }
 
     /// Whether the file looks otherwise than before. Times say nothing while changes of our own are under way: `quiet` is asked
-    /// after the look. With `settle`, what is uncertain is answered so once; the caller does what that asks for.
+    /// after the look. With `settle`, a doubt that is due is answered; the caller does what that asks for.
     pub(crate) fn look(&self, ssd: Option<&Ssd>, quiet: &dyn Fn() -> bool, settle: bool) -> Result<Found> {
         let Some(ssd) = ssd else { return Ok(Found::Same) };
         let mut known = lock(&self.known);
         let was_quiet = quiet();
-        let now = Look::at(ssd)?;
-        let uncertain = known.uncertain && settle;
+        let look = Look::at(ssd)?;
+        let now = Instant::now();
+        let due = settle && known.is_due(now);
         // In both cases: one may have ended since, and waits for this lock before it says so.
-        if !was_quiet || !quiet() {
-            // It stays uncertain until it is over.
-            return Ok(if uncertain { Found::Uncertain } else { Found::Same });
+        let is_quiet = was_quiet && quiet();
+        let before = if is_quiet { known.look.replace(look) } else { Some(look) };
+        if before != Some(look) {
+            known.goes(now);
+            known.seen = Doubt::from_now(now, TICK, TICK);
+            return Ok(Found::Changed);
         }
-        let young = self.by_times_alone() && now.age() < SETTLED;
-        known.uncertain = young || known.uncertain && !settle;
-        match known.look.replace(now) {
-            Some(before) if before != now => Ok(Found::Changed),
-            _ if uncertain => Ok(Found::Uncertain),
-            _ => Ok(Found::Same),
+        if !due {
+            return Ok(Found::Same);
         }
+        known.goes(now);
+        if !is_quiet && self.by_times_alone() {
+            // With each look until it is over.
+            self.own_changes(&mut known);
+        }
+        Ok(Found::Uncertain)
     }
 
     /// Whether all that is cached is of the file as it looked then: nobody changed it unnoticed until then, as far as this way of
     /// finding changes can know. Events that have not been taken are not reckoned with.
     pub(crate) fn is_current(&self, look: Look) -> bool {
+        let mut known = lock(&self.known);
         match self.how {
-            config::Outside::Never | config::Outside::Events => true,
+            config::Outside::Never => true,
+            // Nobody looked since an event came, or since something came of which there are none.
+            config::Outside::Events => known.look == Some(look),
             config::Outside::Every(_) | config::Outside::Times(_) => {
-                let known = lock(&self.known);
-                known.look == Some(look) && !known.uncertain
+                known.look == Some(look) && known.doubts().all(|doubt| doubt.is_settled(SETTLED))
             }
         }
     }
@@ -184,10 +225,13 @@ impl Outside {
     pub(crate) fn explain(&self) -> String {
         match (self.how, self.listens) {
             (config::Outside::Never, _) => "changes by others are not looked for".into(),
-            (config::Outside::Events, _) => "changes by others: by events of the kernel".into(),
-            (config::Outside::Every(time), true) => {
-                format!("changes by others: by events of the kernel, and by the file's times every {time:?}")
+            (config::Outside::Events, _) => {
+                "changes by others: by events of the kernel alone, which leave out asynchronous writes (aio, loop devices)".into()
             }
+            (config::Outside::Every(time), true) => format!(
+                "changes by others: by events of the kernel, and by the file's times every {time:?}; while this process changes the file, \
+                 all that is cached of it goes every {BESIDE_OUR_OWN:?}"
+            ),
             (config::Outside::Every(time) | config::Outside::Times(time), false | true) => {
                 format!(
                     "changes by others: by the file's times every {time:?}; after a change of our own all that is cached of the file goes"

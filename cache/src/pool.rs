@@ -49,13 +49,15 @@ const DETECTOR_PART: usize = 8192;
 /// not kept.
 ///
 /// ```
-/// use datapipes_cache::{BufferPool, Config};
+/// use datapipes_cache::{BufferPool, Config, Outside};
 /// use datapipes_core::Ssd;
 /// # fn main() -> datapipes_core::Result<()> {
 /// # let paths = ["a", "b"].map(|n| std::env::temp_dir().join(format!("pool-doc-{}-{n}", std::process::id())));
 /// # paths.iter().for_each(|p| std::fs::write(p, [7; 100_000]).unwrap());
 /// let machine = datapipes::Machine::discover();
-/// let pool = BufferPool::new(Config::new(&machine).budget(16 << 20))?;
+/// let mut config = Config::new(&machine).budget(16 << 20);
+/// config.outside = Outside::Never; // Nobody else writes there.
+/// let pool = BufferPool::new(config)?;
 /// let [users, posts] = [pool.open(&Ssd::open(&paths[0])?)?, pool.open(&Ssd::open(&paths[1])?)?];
 /// let mut row = [0; 128];
 /// users.read(4 * 128, &mut row)?;

@@ -132,8 +132,10 @@ fn io(path: &Path, what: &'static str) -> impl Fn(std::io::Error) -> Error {
 impl FineGrained {
     /// Saves what was read more than once to `path`, which is replaced as a whole or not at all. Returns the number of items.
     /// Where another process may have changed the file unnoticed, or anybody changes it meanwhile, only the items' places are of
-    /// use: [`load`](Self::load) reads their bytes again. What is not noticed: a single call of another process that began to write
-    /// before this and ends after it, and what [`Outside`](crate::Outside) says.
+    /// use: [`load`](Self::load) reads their bytes again. So it is while a change that the file's times show is younger than a second
+    /// or two, and after changes of our own until [`Outside`](crate::Outside) has what they hide; with `Outside::Never` nobody else is
+    /// reckoned with. With `Outside::Events` it is so after each event until [`look_outside`](Self::look_outside) is called. What is not
+    /// noticed: what [`Outside`](crate::Outside) says.
     ///
     /// # Errors
     /// `InvalidInput` for a cache that is not over a file; what writing meets.

@@ -6,14 +6,21 @@ mod fixture;
 use std::path::Path;
 use std::time::Duration;
 
-use datapipes_cache::{FineGrained, Policy};
+use datapipes_cache::{Config, FineGrained, Outside, Policy, Warmed};
 use datapipes_core::{ErrorKind, Ssd};
 use fixture::{File, Random, noise, seed, small};
 
 const LEN: usize = 256 << 10;
 
+/// Nobody else writes while the cache is open: a file that is as young as these are may be half written otherwise.
+fn alone(policy: Policy) -> Config {
+    let mut config = small(policy);
+    config.outside = Outside::Never;
+    config
+}
+
 fn saved(file: &File, policy: Policy) -> (std::path::PathBuf, u64) {
-    let fine = FineGrained::over(&Ssd::open(file.path()).unwrap(), small(policy)).unwrap();
+    let fine = FineGrained::over(&Ssd::open(file.path()).unwrap(), alone(policy)).unwrap();
     let mut r = Random(5);
     for _ in 0..3 {
         // Some of one sector, some of one page, some large.
@@ -68,6 +75,45 @@ fn what_was_read_often_is_cached_again() {
         nothing_else(file.path(), 2);
         std::fs::remove_file(&snapshot).unwrap();
     }
+}
+
+#[test]
+fn what_was_read_while_a_change_may_not_have_been_over_is_read_again() {
+    let bytes = noise(LEN, 8);
+    let file = File::with(&bytes);
+    let snapshot = file.beside(".snapshot");
+    for settles in [false, true] {
+        // It was written just now, perhaps not to its end; where this machine lets it become older than that, once more.
+        let fine = loop {
+            let now = std::time::Instant::now();
+            std::fs::write(file.path(), &bytes).unwrap();
+            let fine = FineGrained::over(&Ssd::open(file.path()).unwrap(), small(Policy::default())).unwrap();
+            if now.elapsed() < Duration::from_millis(900) {
+                break fine;
+            }
+        };
+        let started = std::time::Instant::now();
+        loop {
+            (0..3).for_each(|_| fine.read(640, &mut [0; 8]).unwrap());
+            assert_eq!(fine.save(&snapshot).unwrap(), 1);
+            let again = FineGrained::over(&Ssd::open(file.path()).unwrap(), small(Policy::default())).unwrap();
+            let warmed = again.load(&snapshot).unwrap();
+            is_right(&again, &bytes);
+            match warmed {
+                Warmed { items: 1, read_again: false, .. } if settles => break,
+                Warmed { items: 1, read_again: true, .. } => {}
+                other => panic!("settles: {settles}: {other:?}"),
+            }
+            if !settles {
+                break;
+            }
+            assert!(started.elapsed() < Duration::from_secs(60), "it never settles");
+            std::thread::sleep(Duration::from_millis(100));
+            // What was read before goes once the change is old enough.
+            fine.maintain();
+        }
+    }
+    std::fs::remove_file(&snapshot).unwrap();
 }
 
 #[test]
