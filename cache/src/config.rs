@@ -154,7 +154,8 @@ pub struct Config {
     pub keep_blocks: bool,
     /// Requests that one thread has outstanding at the device.
     pub depth: usize,
-    /// Threads that read from the device at once; more wait.
+    /// Threads that read from the device at once; more wait, and are refused as `Busy` where none of those came back within
+    /// `patience`, at least a second: a file system that does not answer has all of them.
     pub lanes: usize,
     /// Threads that wait for a lane at most: a further one is refused as `Busy`, so that a device that does not keep up is felt
     /// before all threads stand there. Futures have a limit of their own ([`FineGrained::on_with`](crate::FineGrained::on_with)).

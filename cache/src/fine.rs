@@ -102,6 +102,8 @@ pub(crate) struct Inner {
     handles: AtomicUsize,
     /// Whether anything of it may be cached.
     kept: AtomicBool,
+    /// Whether its length must be asked for before it is used: somebody changed the file.
+    len_is_old: AtomicBool,
     pub(crate) owner: Owner,
 }
 
@@ -274,6 +276,10 @@ impl FineGrained {
 
     /// The length of the file as it is known, in bytes.
     pub fn len_bytes(&self) -> u64 {
+        if self.0.owner.is_here() && self.0.len_is_old.load(Ordering::Acquire) {
+            // What it was, where that cannot be known.
+            let _ = self.0.check_range(0, 0);
+        }
         self.0.file_len.load(Ordering::Acquire)
     }
 
@@ -410,6 +416,7 @@ impl Inner {
             latencies: Measuring::default(),
             handles: AtomicUsize::new(1),
             kept: AtomicBool::new(false),
+            len_is_old: AtomicBool::new(false),
             owner: Owner::here(),
             pool: pool.clone(),
         }))
@@ -534,6 +541,14 @@ impl Inner {
         self.change_begins(&EVERYTHING);
     }
 
+    /// The same, by the word of the kernel: it touches no file, for which one may wait.
+    pub(crate) fn changed_by_event_begins(&self) {
+        Tally::add(&self.tally.changes_outside, 1);
+        self.writes.begin(&EVERYTHING);
+        self.forget(EVERYTHING);
+        self.len_is_old.store(true, Ordering::Release);
+    }
+
     pub(crate) fn changed_by_others_ends(&self) {
         self.writes.end(&EVERYTHING);
     }
@@ -566,12 +581,17 @@ impl Inner {
     pub(crate) fn check_range(&self, offset: u64, len: usize) -> Result<()> {
         let end = offset.checked_add(len as u64);
         let within = |file: u64| end.is_some_and(|end| end <= file);
-        if within(self.file_len.load(Ordering::Acquire)) {
+        let old = self.len_is_old.load(Ordering::Acquire);
+        if !old && within(self.file_len.load(Ordering::Acquire)) {
             return Ok(());
         }
-        let file = self.engine.len_bytes()?;
+        if old {
+            // Before it is asked for: who changes it once more says so once more.
+            self.len_is_old.store(false, Ordering::SeqCst);
+        }
+        let file = self.engine.len_bytes().inspect_err(|_| self.len_is_old.store(true, Ordering::SeqCst))?;
         check_len(file, &self.name)?;
-        if !self.writes.any() {
+        if old || !self.writes.any() {
             self.file_len.store(file, Ordering::Release);
         }
         if within(file) {

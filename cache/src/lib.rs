@@ -44,6 +44,7 @@ mod info;
 #[cfg(all(test, not(shuttle)))]
 mod interleavings;
 mod lanes;
+mod lookers;
 mod maintenance;
 mod metrics;
 mod outside;
