@@ -40,6 +40,7 @@ mod events;
 mod fine;
 mod gather;
 mod histogram;
+mod identity;
 mod info;
 #[cfg(all(test, not(shuttle)))]
 mod interleavings;

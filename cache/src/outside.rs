@@ -52,28 +52,44 @@ impl Look {
         })
     }
 
-    /// The same, such that every change from now on is seen: it waits, at most for a tick of the file system's clock, while the
-    /// last change is younger than that.
-    pub(crate) fn at_rest(ssd: &Ssd) -> Result<Look> {
-        let look = Look::at(ssd)?;
-        let age = look.age();
-        if age >= TICK {
-            return Ok(look);
+    /// The same, such that every change from now on is seen: it waits, at most for some ticks of the file system's clock, while the
+    /// last change is younger than that. None where it changes again and again.
+    pub(crate) fn at_rest(ssd: &Ssd) -> Result<Option<Look>> {
+        for _ in 0..4 {
+            let look = Look::at(ssd)?;
+            let (age, tick) = (look.age(ssd), look.tick());
+            if age >= tick {
+                return Ok(Some(look));
+            }
+            std::thread::sleep(tick - age);
+            if Look::at(ssd)? == look {
+                return Ok(Some(look));
+            }
         }
-        std::thread::sleep(TICK - age);
-        Look::at(ssd)
+        Ok(None)
     }
 
-    /// Since the last change.
-    fn age(&self) -> Duration {
+    /// Since the last change, at least. The times of a network file system are of another machine's clock, by which nothing is reckoned.
+    fn age(&self, ssd: &Ssd) -> Duration {
+        if !is_steady(ssd) {
+            return Duration::ZERO;
+        }
         let last = u64::try_from(self.changed_ns.max(self.modified_ns)).unwrap_or(0);
         SystemTime::now().duration_since(UNIX_EPOCH + Duration::from_nanos(last)).unwrap_or_default()
     }
+
+    /// A file that changed within this time may change again without looking otherwise. A file system whose times are whole seconds
+    /// (ext4 with inodes of 128 bytes, HFS+, old servers), or each second one (FAT), is known by that.
+    fn tick(&self) -> Duration {
+        let whole = |ns: i128| ns % 1_000_000_000 == 0;
+        if whole(self.modified_ns) && whole(self.changed_ns) { SECONDS } else { TICK }
+    }
 }
 
-/// A file that changed within this time may change again without looking otherwise: no clock of a file system that we know
-/// ticks more slowly.
-pub(crate) const TICK: Duration = Duration::from_millis(20);
+/// No clock of a file system that has parts of seconds ticks more slowly, as far as we know.
+const TICK: Duration = Duration::from_millis(20);
+/// None that has whole seconds does.
+const SECONDS: Duration = Duration::from_secs(2);
 /// What was read before a change was so old is not taken for the present by a snapshot: a write's time is that of its beginning.
 const SETTLED: Duration = Duration::from_secs(1);
 /// While changes of our own go on and events are listened to, what is cached goes at most so often for their sake: what they hide is
@@ -131,7 +147,8 @@ impl Outside {
         let look = ssd.and_then(|s| Look::at(s).ok());
         let (listens, name) = (listens.is_some(), listens.flatten());
         // A file of which nothing is known is as one that changes now.
-        let seen = Doubt::of_age(Instant::now(), look.map_or(Duration::ZERO, |look| look.age()), TICK);
+        let age = ssd.zip(look).map_or(Duration::ZERO, |(ssd, look)| look.age(ssd));
+        let seen = Doubt::of_age(Instant::now(), age, TICK);
         let known = Mutex::new(Known { look, seen, hidden: None });
         Outside { how, listens, name, known, told: AtomicBool::new(false) }
     }
@@ -227,7 +244,8 @@ impl Outside {
             // Nobody looked since an event came, or since something came of which there are none.
             config::Outside::Events => known.look == Some(look),
             config::Outside::Every(_) | config::Outside::Times(_) => {
-                known.look == Some(look) && known.doubts().all(|doubt| doubt.is_settled(SETTLED))
+                let settled = SETTLED.max(look.tick());
+                known.look == Some(look) && known.doubts().all(|doubt| doubt.is_settled(settled))
             }
         }
     }

@@ -90,12 +90,24 @@ impl Mounted {
     /// # Errors
     /// As [`bindfs`](Self::bindfs).
     pub fn ext4(parent: impl AsRef<Path>, bytes: u64) -> Result<Mounted, String> {
+        Mounted::ext4_with(parent, bytes, &[])
+    }
+
+    /// The same with inodes of 128 bytes, as old file systems have: their times are whole seconds.
+    ///
+    /// # Errors
+    /// As [`bindfs`](Self::bindfs).
+    pub fn ext4_of_seconds(parent: impl AsRef<Path>, bytes: u64) -> Result<Mounted, String> {
+        Mounted::ext4_with(parent, bytes, &["-I", "128"])
+    }
+
+    fn ext4_with(parent: impl AsRef<Path>, bytes: u64, options: &[&str]) -> Result<Mounted, String> {
         let folder = under(parent)?;
         let (image, at) = (folder.path("image"), folder.path("mounted"));
         std::fs::create_dir(&at).map_err(|e| format!("{}: {e}", at.display()))?;
         let made = std::fs::File::create(&image).and_then(|file| file.set_len(bytes));
         made.map_err(|e| format!("{}: {e}", image.display()))?;
-        let output = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image).output();
+        let output = Command::new("mkfs.ext4").args(["-q", "-F"]).args(options).arg(&image).output();
         let output = output.map_err(|e| format!("mkfs.ext4: {e}"))?;
         if !output.status.success() {
             return Err(format!("mkfs.ext4: {}", said(&output)));
