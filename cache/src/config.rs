@@ -61,6 +61,10 @@ impl std::str::FromStr for Policy {
 /// one's attributes are renewed. Events leave out asynchronous writes (libaio: databases, virtual machines; a loop device over the
 /// file), writes to a layer below an overlay, and what this process itself does past the library: only the times tell of those.
 ///
+/// A block device has many names, and file systems are mounted on it: times and events are of the one name by which it is open, and
+/// tell nothing of its bytes. So it is refused unless nobody else writes to it (`Never`) or old bytes may be given out for a
+/// time to live ([`Config::ttl`], with `Every` or `Times`); what is saved of it is read again.
+///
 /// The times move when a write begins, and its bytes come later. So after a change that the times show, all that is cached of the file
 /// goes once more each time that the change has become twice as old (20 ms, 40 ms, ...; as often as it is looked at, at most): old
 /// bytes that were read while one long call wrote are given out for about as long again as the call took. A file that was

@@ -166,7 +166,8 @@ impl FineGrained {
     ///
     /// # Errors
     /// `InvalidInput` for a budget below 2 MiB, a file that is not open for reading or one beyond 16 TiB, and for
-    /// [`Outside::Events`](crate::Outside::Events) without the maintenance thread; `OutOfMemory` for a budget beyond the memory that
+    /// [`Outside::Events`](crate::Outside::Events) without the maintenance thread; also for a block device without
+    /// [`Outside::Never`](crate::Outside::Never) or a time to live ([`Outside`](crate::Outside)); `OutOfMemory` for a budget beyond the memory that
     /// this process may have; what connecting meets.
     pub fn over(ssd: &Ssd, config: Config) -> Result<FineGrained> {
         let options = FileOptions::of(&config);

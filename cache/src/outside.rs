@@ -136,6 +136,8 @@ pub(crate) struct Outside {
     listens: bool,
     /// By which name.
     name: Option<FileName>,
+    /// Times and events are those of one of the device's names, and tell nothing of its bytes.
+    block: bool,
     known: Mutex<Known>,
     /// Events came since this was last asked.
     told: AtomicBool,
@@ -150,7 +152,8 @@ impl Outside {
         let age = ssd.zip(look).map_or(Duration::ZERO, |(ssd, look)| look.age(ssd));
         let seen = Doubt::of_age(Instant::now(), age, TICK);
         let known = Mutex::new(Known { look, seen, hidden: None });
-        Outside { how, listens, name, known, told: AtomicBool::new(false) }
+        let block = ssd.is_some_and(|ssd| ssd.file().is_block_device());
+        Outside { how, listens, name, block, known, told: AtomicBool::new(false) }
     }
 
     /// Whether changes of our own hide all of those of others, and not only those of which no event comes.
@@ -160,7 +163,7 @@ impl Outside {
 
     /// Whether its times are looked at now and then.
     pub(crate) fn looks(&self) -> bool {
-        matches!(self.how, config::Outside::Every(_) | config::Outside::Times(_))
+        !self.block && matches!(self.how, config::Outside::Every(_) | config::Outside::Times(_))
     }
 
     pub(crate) fn listens(&self) -> bool {
@@ -211,6 +214,9 @@ impl Outside {
     /// after the look. With `settle`, a doubt that is due is answered; the caller does what that asks for.
     pub(crate) fn look(&self, ssd: Option<&Ssd>, quiet: &dyn Fn() -> bool, settle: bool) -> Result<Found> {
         let Some(ssd) = ssd else { return Ok(Found::Same) };
+        if self.block {
+            return Ok(Found::Uncertain);
+        }
         let mut known = lock(&self.known);
         let was_quiet = quiet();
         let look = Look::at(ssd)?;
@@ -240,6 +246,8 @@ impl Outside {
     pub(crate) fn is_current(&self, look: Look) -> bool {
         let mut known = lock(&self.known);
         match self.how {
+            // Nor can it be known afterwards whether it is.
+            _ if self.block => false,
             config::Outside::Never => true,
             // Nobody looked since an event came, or since something came of which there are none.
             config::Outside::Events => known.look == Some(look),
@@ -253,6 +261,9 @@ impl Outside {
     /// How changes are found, in words.
     pub(crate) fn explain(&self) -> String {
         match (self.how, self.listens) {
+            (config::Outside::Every(_) | config::Outside::Times(_), _) if self.block => {
+                "changes by others: not found, as it is a block device; its bytes are given out for as long as the time to live says".into()
+            }
             (config::Outside::Never, _) => "changes by others are not looked for".into(),
             (config::Outside::Events, _) => {
                 "changes by others: by events of the kernel alone, which leave out asynchronous writes (aio, loop devices)".into()

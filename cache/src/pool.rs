@@ -142,7 +142,8 @@ impl BufferPool {
     ///
     /// # Errors
     /// `InvalidInput` for a file that is not open for reading or one beyond 16 TiB, and for
-    /// [`Outside::Events`](crate::Outside::Events) without the maintenance thread; `NoSpace` where the files that are open leave no room
+    /// [`Outside::Events`](crate::Outside::Events) without the maintenance thread; also for a block device, unless it is opened with
+    /// [`Outside::Never`](crate::Outside::Never) or the pool has a time to live ([`Outside`](crate::Outside)); `NoSpace` where the files that are open leave no room
     /// in 16 TiB for so long a one; what connecting meets.
     pub fn open(&self, ssd: &Ssd) -> Result<FineGrained> {
         self.open_with(ssd, self.file_options())
@@ -307,11 +308,13 @@ impl Pool {
             return Err(Error::new(ErrorKind::InvalidInput, "make a cache", context)
                 .advice("look at the file's times instead, or let it have its maintenance thread"));
         }
+        self.check_device(&source, options.outside)?;
         let apart = source.file.as_ref().and_then(|(ssd, _)| self.looker_of(ssd, options.outside));
         if let Some(device) = apart {
             lookers::more(self, device)?;
         }
         let listens = match (&options.outside, &source.file) {
+            (_, Some((ssd, _))) if ssd.file().is_block_device() => None,
             (Outside::Every(_), Some((ssd, _))) => self.listen(ssd).ok(),
             (Outside::Events, Some((ssd, _))) => Some(self.listen(ssd)?),
             _ => None,
@@ -332,10 +335,26 @@ impl Pool {
         Ok(FineGrained(inner))
     }
 
+    /// Times and events of a block device are those of one of its names. Others write to it by other names, or through a file system
+    /// that is mounted on it, and nothing tells of that.
+    fn check_device(&self, source: &Source, outside: Outside) -> Result<()> {
+        let is_block = source.file.as_ref().is_some_and(|(ssd, _)| ssd.file().is_block_device());
+        let (lives, looks) = (self.config.ttl.is_some(), matches!(outside, Outside::Every(_) | Outside::Times(_)));
+        if !is_block || outside == Outside::Never || lives && looks {
+            return Ok(());
+        }
+        let context = format!("{} is a block device, of which changes by others are not found", source.name);
+        Err(Error::new(ErrorKind::InvalidInput, "make a cache", context).advice(
+            "say Outside::Never, if nobody but this process writes to it, through the library; or give a time to live, for which old \
+             bytes may be given out",
+        ))
+    }
+
     /// The device whose files are looked at by a thread of their own, if this file is one of those.
     fn looker_of(&self, ssd: &Ssd, outside: Outside) -> Option<u64> {
         let looks = matches!(outside, Outside::Every(_) | Outside::Times(_));
-        (self.config.maintenance && looks && !is_steady(ssd)).then(|| ssd.file().device())
+        (self.config.maintenance && looks && !is_steady(ssd) && !ssd.file().is_block_device())
+            .then(|| ssd.file().device())
     }
 
     fn marking(&self, ssd: &Ssd) -> Arc<Mutex<()>> {
