@@ -498,12 +498,10 @@ impl Pool {
         for file in files.iter() {
             file.writes.wake_overdue(self.config.patience);
         }
+        self.look_at(&files, &|file| file.ssd.as_ref().is_some_and(is_steady));
+        // Last what may wait for an answer; where there are threads, they do that.
         if !self.config.maintenance {
             self.ahead.read_all();
-        }
-        // Last those that may wait for an answer; where there are threads, they do that.
-        self.look_at(&files, &|file| file.ssd.as_ref().is_some_and(is_steady));
-        if !self.config.maintenance {
             self.look_at(&files, &|file| !file.ssd.as_ref().is_some_and(is_steady));
         }
     }
