@@ -58,25 +58,39 @@ impl std::str::FromStr for Policy {
 ///
 /// What no way finds: bytes that others store into memory that maps the file, once the page was written before (its times move with
 /// the first store after the page was cleaned, and no event comes); on a network file system, what another machine writes until this
-/// one's attributes are renewed. Events leave out what this process itself does past the library, which only the times tell, and
-/// those not while a change by the library is under way.
+/// one's attributes are renewed. Events leave out asynchronous writes (libaio: databases, virtual machines; a loop device over the
+/// file), writes to a layer below an overlay, and what this process itself does past the library: only the times tell of those.
+///
+/// A block device has many names, and file systems are mounted on it: times and events are of the one name by which it is open, and
+/// tell nothing of its bytes. So it is refused unless nobody else writes to it (`Never`) or old bytes may be given out for a
+/// time to live ([`Config::ttl`], with `Every` or `Times`); what is saved of it is read again.
+///
+/// The times move when a write begins, and its bytes come later. So after a change that the times show, all that is cached of the file
+/// goes once more each time that the change has become twice as old (20 ms, 40 ms, ...; as often as it is looked at, at most): old
+/// bytes that were read while one long call wrote are given out for about as long again as the call took. A file that was
+/// written just before it is opened is treated so, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outside {
-    /// Not at all: nobody else writes there.
+    /// Not at all: nobody else writes there while it is open.
     Never,
     /// By events of the kernel (fanotify), right after each change, where the kernel lets this process listen (from 5.13 on, unless
     /// it is confined; 128 pools or single caches a user without privileges); and by the file's length and times, looked at this
     /// often. Without events it is as `Times`, and [`explain`](crate::FineGrained::explain) says so. The default, every 100 ms. An
     /// event names no part of the file: all that is cached of it goes.
+    ///
+    /// A change by this process through the library hides from the times what others begin meanwhile. Of most of that events come; for
+    /// the rest, all that is cached of the file goes 10 s after such a change, every 10 s while they go on, and then each time that
+    /// the last one is twice as old.
+    /// Where nobody else writes, `Never` spares that, and `Events` where nobody writes without an event.
     Every(Duration),
     /// By the file's length and times alone, looked at this often. A change by this process through the library hides what others
-    /// change meanwhile, so after one everything that is cached of the file goes with the next look; so it does while the last
-    /// change is younger than a second (a write's time is that of its beginning; a single call that takes longer than that may be
-    /// found half done). Where nobody else writes, `Never` spares that.
+    /// change meanwhile, so after one everything that is cached of the file goes with the next look. Where nobody else writes, `Never`
+    /// spares that.
     Times(Duration),
-    /// By events of the kernel alone; needs the maintenance thread. The file's times are looked
-    /// at only when [`look_outside`](crate::FineGrained::look_outside) is called. Refused where the kernel refuses.
+    /// By events of the kernel alone; needs the maintenance thread. The file's times are looked at only when
+    /// [`look_outside`](crate::FineGrained::look_outside) is called, so what events leave out (see above) is not found: for files
+    /// that others write to by write(2) and its like alone. Refused where the kernel refuses.
     Events,
 }
 
@@ -149,7 +163,8 @@ pub struct Config {
     pub keep_blocks: bool,
     /// Requests that one thread has outstanding at the device.
     pub depth: usize,
-    /// Threads that read from the device at once; more wait.
+    /// Threads that read from the device at once; more wait, and are refused as `Busy` where none of those came back within
+    /// `patience`, at least a second: a file system that does not answer has all of them.
     pub lanes: usize,
     /// Threads that wait for a lane at most: a further one is refused as `Busy`, so that a device that does not keep up is felt
     /// before all threads stand there. Futures have a limit of their own ([`FineGrained::on_with`](crate::FineGrained::on_with)).

@@ -30,7 +30,7 @@ use crate::store::header::MAX_OFFSET;
 use crate::store::memory::Pinned;
 use crate::store::{Missing, PAGE, Store};
 use crate::sync::Arc;
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::writes::Writes;
 
 /// Byte-granular reads of a file, with a cache (Pipette, DAC'22).
@@ -38,14 +38,16 @@ use crate::writes::Writes;
 /// Cloning it makes another handle to the same cache; any number of threads may read at once.
 ///
 /// ```
-/// use datapipes_cache::{Config, FineGrained};
+/// use datapipes_cache::{Config, FineGrained, Outside};
 /// use datapipes_core::Ssd;
 /// # fn main() -> datapipes_core::Result<()> {
 /// # let path = std::env::temp_dir().join(format!("fine-doc-{}", std::process::id()));
 /// # std::fs::write(&path, (0..100_000u32).flat_map(u32::to_le_bytes).collect::<Vec<u8>>()).unwrap();
 /// let machine = datapipes::Machine::discover();
 /// let ssd = Ssd::open(&path)?;
-/// let fine = FineGrained::over(&ssd, Config::new(&machine).budget(4 << 20))?;
+/// let mut config = Config::new(&machine).budget(4 << 20);
+/// config.outside = Outside::Never; // Nobody else writes there.
+/// let fine = FineGrained::over(&ssd, config)?;
 /// let mut number = [0; 4];
 /// fine.read(4 * 77_777, &mut number)?;
 /// assert_eq!(u32::from_le_bytes(number), 77_777);
@@ -98,6 +100,10 @@ pub(crate) struct Inner {
     latencies: Measuring,
     /// Of [`FineGrained`].
     handles: AtomicUsize,
+    /// Whether anything of it may be cached.
+    kept: AtomicBool,
+    /// Whether its length must be asked for before it is used: somebody changed the file.
+    len_is_old: AtomicBool,
     pub(crate) owner: Owner,
 }
 
@@ -160,7 +166,8 @@ impl FineGrained {
     ///
     /// # Errors
     /// `InvalidInput` for a budget below 2 MiB, a file that is not open for reading or one beyond 16 TiB, and for
-    /// [`Outside::Events`](crate::Outside::Events) without the maintenance thread; `OutOfMemory` for a budget beyond the memory that
+    /// [`Outside::Events`](crate::Outside::Events) without the maintenance thread; also for a block device without
+    /// [`Outside::Never`](crate::Outside::Never) or a time to live ([`Outside`](crate::Outside)); `OutOfMemory` for a budget beyond the memory that
     /// this process may have; what connecting meets.
     pub fn over(ssd: &Ssd, config: Config) -> Result<FineGrained> {
         let options = FileOptions::of(&config);
@@ -250,7 +257,7 @@ impl FineGrained {
     }
 
     /// Whether others changed the file since the last look, or may have where that cannot be seen
-    /// ([`Outside::Times`](crate::Outside::Times)); if so, nothing of it is cached any more.
+    /// ([`Outside`](crate::Outside)); if so, nothing of it is cached any more.
     ///
     /// # Errors
     /// What looking meets.
@@ -272,6 +279,10 @@ impl FineGrained {
 
     /// The length of the file as it is known, in bytes.
     pub fn len_bytes(&self) -> u64 {
+        if self.0.owner.is_here() && self.0.len_is_old.load(Ordering::Acquire) {
+            // What it was, where that cannot be known.
+            let _ = self.0.check_range(0, 0);
+        }
         self.0.file_len.load(Ordering::Acquire)
     }
 
@@ -407,6 +418,8 @@ impl Inner {
             name,
             latencies: Measuring::default(),
             handles: AtomicUsize::new(1),
+            kept: AtomicBool::new(false),
+            len_is_old: AtomicBool::new(false),
             owner: Owner::here(),
             pool: pool.clone(),
         }))
@@ -448,6 +461,8 @@ impl Inner {
     pub(crate) fn insert(&self, offset: u64, bytes: &[u8], asked: u64, valid: &dyn Fn() -> bool) -> bool {
         // Without a place in the pool's space they are given out only.
         let Some(place) = self.map.of_or_make(offset, &self.pool.space) else { return false };
+        // Before it is asked whether they are valid: a change that does not see this here refuses them there.
+        self.kept.store(true, Ordering::SeqCst);
         self.store.insert(place, bytes, place + asked.saturating_sub(offset), valid)
     }
 
@@ -497,10 +512,24 @@ impl Inner {
             Found::Changed => self.changed_by_others(),
             Found::Uncertain => {
                 Tally::add(&self.tally.uncertain, 1);
-                self.changed_range(EVERYTHING);
+                self.doubted();
             }
         }
         Ok(true)
+    }
+
+    /// What is cached may be old. Many files may be young at once, and nothing may be cached of most of them.
+    fn doubted(&self) {
+        let had = self.kept.swap(false, Ordering::SeqCst);
+        self.writes.begin(&EVERYTHING);
+        // What was kept until here goes, and what others keep from here on was found valid after this began.
+        if self.kept.load(Ordering::SeqCst) || had {
+            self.forget(EVERYTHING);
+        }
+        if let Ok(len) = self.engine.len_bytes() {
+            self.file_len.store(len, Ordering::Release);
+        }
+        self.writes.end(&EVERYTHING);
     }
 
     /// Somebody else changed the file.
@@ -513,6 +542,14 @@ impl Inner {
     pub(crate) fn changed_by_others_begins(&self) {
         Tally::add(&self.tally.changes_outside, 1);
         self.change_begins(&EVERYTHING);
+    }
+
+    /// The same, by the word of the kernel: it touches no file, for which one may wait.
+    pub(crate) fn changed_by_event_begins(&self) {
+        Tally::add(&self.tally.changes_outside, 1);
+        self.writes.begin(&EVERYTHING);
+        self.forget(EVERYTHING);
+        self.len_is_old.store(true, Ordering::Release);
     }
 
     pub(crate) fn changed_by_others_ends(&self) {
@@ -547,12 +584,17 @@ impl Inner {
     pub(crate) fn check_range(&self, offset: u64, len: usize) -> Result<()> {
         let end = offset.checked_add(len as u64);
         let within = |file: u64| end.is_some_and(|end| end <= file);
-        if within(self.file_len.load(Ordering::Acquire)) {
+        let old = self.len_is_old.load(Ordering::Acquire);
+        if !old && within(self.file_len.load(Ordering::Acquire)) {
             return Ok(());
         }
-        let file = self.engine.len_bytes()?;
+        if old {
+            // Before it is asked for: who changes it once more says so once more.
+            self.len_is_old.store(false, Ordering::SeqCst);
+        }
+        let file = self.engine.len_bytes().inspect_err(|_| self.len_is_old.store(true, Ordering::SeqCst))?;
         check_len(file, &self.name)?;
-        if !self.writes.any() {
+        if old || !self.writes.any() {
             self.file_len.store(file, Ordering::Release);
         }
         if within(file) {

@@ -6,14 +6,14 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::ThreadId;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use datapipes_core::backend::{ExtentOptions, ExtentReader, ExtentSource};
 use datapipes_core::{Error, ErrorKind, FileAccess, Machine, Result, Ssd};
 
 use crate::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
 use crate::store::PAGE;
-use crate::sync::{Arc, Condvar, Mutex, PoisonError, lock};
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, lock};
 
 /// The longest extent, in bytes.
 const LONGEST: u32 = PAGE as u32;
@@ -30,7 +30,12 @@ struct Lane {
 struct Free {
     lanes: VecDeque<Lane>,
     waiting: usize,
+    /// How often one came back.
+    returns: u64,
 }
+
+/// Whoever waits for a lane waits at least so long for one to come back.
+const STALLED: Duration = Duration::from_secs(1);
 
 /// Bytes of a lane's buffers, by its depth.
 pub(crate) fn lane_bytes(depth: usize) -> usize {
@@ -46,6 +51,8 @@ pub(crate) struct Shape {
     pub(crate) most: usize,
     /// Threads that may wait for one.
     pub(crate) waiting: usize,
+    /// How long they wait while none comes back.
+    pub(crate) patience: Duration,
 }
 
 /// The lanes of a store, for all of its files.
@@ -54,6 +61,7 @@ pub(crate) struct Lanes {
     depth: usize,
     most: usize,
     may_wait: usize,
+    patience: Duration,
     made: AtomicUsize,
     free: Mutex<Free>,
     returned: Condvar,
@@ -68,6 +76,7 @@ impl Lanes {
             depth: shape.depth,
             most: shape.most.max(1),
             may_wait: shape.waiting,
+            patience: shape.patience.max(STALLED),
             made: AtomicUsize::new(0),
             free: Mutex::default(),
             returned: Condvar::new(),
@@ -138,16 +147,35 @@ impl Lanes {
                 return Err(Error::new(ErrorKind::Busy, "read", context)
                     .advice("read with fewer threads, give more lanes, or let more threads wait"));
             }
+            let (returns, since) = (free.returns, Instant::now());
             free.waiting += 1;
-            free = self.returned.wait(free).unwrap_or_else(PoisonError::into_inner);
+            free = self.sleep(free);
             free.waiting -= 1;
+            // A device that is slow gives some back. One that gives none back may never do so: a file system that does not answer.
+            if free.returns == returns && since.elapsed() >= self.patience && cfg!(not(shuttle)) {
+                let context = format!("none of {made} ways to the device came back within {:?}", self.patience);
+                return Err(Error::new(ErrorKind::Busy, "read", context)
+                    .advice("look for a file whose file system does not answer, or give more lanes"));
+            }
         }
+    }
+
+    #[cfg(not(shuttle))]
+    fn sleep<'a>(&self, free: MutexGuard<'a, Free>) -> MutexGuard<'a, Free> {
+        self.returned.wait_timeout(free, self.patience).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// The model knows no time.
+    #[cfg(shuttle)]
+    fn sleep<'a>(&self, free: MutexGuard<'a, Free>) -> MutexGuard<'a, Free> {
+        self.returned.wait(free).unwrap_or_else(PoisonError::into_inner)
     }
 
     fn give(&self, mut lane: Lane) {
         lane.last = Some(std::thread::current().id());
         let mut free = lock(&self.free);
         free.lanes.push_back(lane);
+        free.returns += 1;
         // Waking nobody is a call to the kernel, too.
         if free.waiting > 0 {
             self.returned.notify_one();

@@ -15,7 +15,7 @@
 //! | lookup table, data area, slabs, classes | `store` |
 //! | LRU, threshold, TempBuf | `policy/pipette`; others beside it |
 //! | reassignment, dynamic allocation | [`Reassignment`], `maintenance` |
-//! | consistency | `writes`, `outside` |
+//! | consistency | `writes`, `outside`, `doubt` |
 //!
 //! Many files share one budget, policy and thread in a [`BufferPool`].
 //!
@@ -35,14 +35,17 @@ mod config;
 mod constructor;
 mod detector;
 mod dispatcher;
+mod doubt;
 mod events;
 mod fine;
 mod gather;
 mod histogram;
+mod identity;
 mod info;
 #[cfg(all(test, not(shuttle)))]
 mod interleavings;
 mod lanes;
+mod lookers;
 mod maintenance;
 mod metrics;
 mod outside;

@@ -3,18 +3,20 @@
 //! ```text
 //! the kernel's events (events.rs):  another process changed the file: what is cached of it goes, whatever we write meanwhile
 //! the file's length and times:      it looks otherwise than it did: the same
-//! times alone:                      a change of our own hides those of others, and a change that is young may be half done or
-//!                                   look like the next one: uncertain, and what is cached goes with the next look
+//! doubt:                            a change that was seen may not be over, and one beside a change of our own is not seen at all:
+//!                                   what is cached goes once more later, and again (doubt.rs)
 //! ```
-//! A write by another process moves the times when it begins; one through a mapping moves them only when the page is first written
-//! after it was cleaned; two writes within a tick of the file system's clock (nanoseconds on kernels from 6.13 on, milliseconds
-//! before) look like one. So this finds a file that was edited or replaced in place; it is no protocol between processes.
+//! A write moves the times when it begins, and asynchronous ones of other processes cause no event; one through a mapping moves the
+//! times only when the page is first written after it was cleaned; two writes within a tick of the file system's clock (nanoseconds
+//! on kernels from 6.13 on, milliseconds before, up to two seconds on old file systems) look like one. So this finds a file that
+//! was edited or replaced in place; it is no protocol between processes.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use datapipes_core::{Error, Result, Ssd};
 
 use crate::config;
+use crate::doubt::Doubt;
 use crate::events::FileName;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, lock};
@@ -25,6 +27,17 @@ pub(crate) struct Look {
     pub(crate) len: u64,
     pub(crate) modified_ns: i128,
     pub(crate) changed_ns: i128,
+}
+
+/// File systems (by `f_type`) that know how an open file looks without asking anybody: ext2 to ext4, XFS, Btrfs, F2FS, tmpfs, ramfs,
+/// FAT, SquashFS, EROFS and ISO 9660.
+const STEADY: [u32; 10] =
+    [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0102_1994, 0x8584_58f6, 0x4d44, 0x7371_7368, 0xe0f5_e1e2, 0x9660];
+
+/// Whether a look at the file waits for nobody. Others (network file systems, those of programs, layers over them) may answer late, or
+/// never.
+pub(crate) fn is_steady(ssd: &Ssd) -> bool {
+    ssd.file().file_system().is_some_and(|kind| STEADY.contains(&kind))
 }
 
 impl Look {
@@ -39,31 +52,49 @@ impl Look {
         })
     }
 
-    /// The same, such that every change from now on is seen: it waits, at most for a tick of the file system's clock, while the
-    /// last change is younger than that.
-    pub(crate) fn at_rest(ssd: &Ssd) -> Result<Look> {
-        let look = Look::at(ssd)?;
-        let age = look.age();
-        if age >= TICK {
-            return Ok(look);
+    /// The same, such that every change from now on is seen: it waits, at most for some ticks of the file system's clock, while the
+    /// last change is younger than that. None where it changes again and again.
+    pub(crate) fn at_rest(ssd: &Ssd) -> Result<Option<Look>> {
+        for _ in 0..4 {
+            let look = Look::at(ssd)?;
+            let (age, tick) = (look.age(ssd), look.tick());
+            if age >= tick {
+                return Ok(Some(look));
+            }
+            std::thread::sleep(tick - age);
+            if Look::at(ssd)? == look {
+                return Ok(Some(look));
+            }
         }
-        std::thread::sleep(TICK - age);
-        Look::at(ssd)
+        Ok(None)
     }
 
-    /// Since the last change.
-    fn age(&self) -> Duration {
+    /// Since the last change, at least. The times of a network file system are of another machine's clock, by which nothing is reckoned.
+    fn age(&self, ssd: &Ssd) -> Duration {
+        if !is_steady(ssd) {
+            return Duration::ZERO;
+        }
         let last = u64::try_from(self.changed_ns.max(self.modified_ns)).unwrap_or(0);
         SystemTime::now().duration_since(UNIX_EPOCH + Duration::from_nanos(last)).unwrap_or_default()
     }
+
+    /// A file that changed within this time may change again without looking otherwise. A file system whose times are whole seconds
+    /// (ext4 with inodes of 128 bytes, HFS+, old servers), or each second one (FAT), is known by that.
+    fn tick(&self) -> Duration {
+        let whole = |ns: i128| ns % 1_000_000_000 == 0;
+        if whole(self.modified_ns) && whole(self.changed_ns) { SECONDS } else { TICK }
+    }
 }
 
-/// A file that changed within this time may change again without looking otherwise: no clock of a file system that we know
-/// ticks more slowly.
+/// No clock of a file system that has parts of seconds ticks more slowly, as far as we know.
 const TICK: Duration = Duration::from_millis(20);
-/// A change of this age is over: a write's time is that of its beginning, and no single call that we know of takes so long, unless
-/// it writes gigabytes.
+/// None that has whole seconds does.
+const SECONDS: Duration = Duration::from_secs(2);
+/// What was read before a change was so old is not taken for the present by a snapshot: a write's time is that of its beginning.
 const SETTLED: Duration = Duration::from_secs(1);
+/// While changes of our own go on and events are listened to, what is cached goes at most so often for their sake: what they hide is
+/// rare then, as most changes by others cause events.
+const BESIDE_OUR_OWN: Duration = Duration::from_secs(10);
 
 /// What a look found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,8 +108,25 @@ pub(crate) enum Found {
 struct Known {
     /// How it looked last.
     look: Option<Look>,
-    /// Others may have changed it since, which cannot be seen.
-    uncertain: bool,
+    /// The last change that was seen may not be over.
+    seen: Doubt,
+    /// Others may have changed it beside changes of our own, which cannot be seen.
+    hidden: Option<Doubt>,
+}
+
+impl Known {
+    fn doubts(&mut self) -> impl Iterator<Item = &mut Doubt> {
+        std::iter::once(&mut self.seen).chain(&mut self.hidden)
+    }
+
+    fn is_due(&mut self, now: Instant) -> bool {
+        self.doubts().any(|doubt| doubt.is_due(now))
+    }
+
+    /// What is cached goes now.
+    fn goes(&mut self, now: Instant) {
+        self.doubts().for_each(|doubt| doubt.goes(now));
+    }
 }
 
 /// What is known of changes from outside.
@@ -88,6 +136,8 @@ pub(crate) struct Outside {
     listens: bool,
     /// By which name.
     name: Option<FileName>,
+    /// Times and events are those of one of the device's names, and tell nothing of its bytes.
+    block: bool,
     known: Mutex<Known>,
     /// Events came since this was last asked.
     told: AtomicBool,
@@ -98,20 +148,22 @@ impl Outside {
     pub(crate) fn new(ssd: Option<&Ssd>, how: config::Outside, listens: Option<Option<FileName>>) -> Outside {
         let look = ssd.and_then(|s| Look::at(s).ok());
         let (listens, name) = (listens.is_some(), listens.flatten());
-        let known = Mutex::new(Known { look, uncertain: false });
-        let outside = Outside { how, listens, name, known, told: AtomicBool::new(false) };
-        lock(&outside.known).uncertain = outside.by_times_alone() && look.is_some_and(|l| l.age() < SETTLED);
-        outside
+        // A file of which nothing is known is as one that changes now.
+        let age = ssd.zip(look).map_or(Duration::ZERO, |(ssd, look)| look.age(ssd));
+        let seen = Doubt::of_age(Instant::now(), age, TICK);
+        let known = Mutex::new(Known { look, seen, hidden: None });
+        let block = ssd.is_some_and(|ssd| ssd.file().is_block_device());
+        Outside { how, listens, name, block, known, told: AtomicBool::new(false) }
     }
 
-    /// Whether changes of our own hide those of others.
+    /// Whether changes of our own hide all of those of others, and not only those of which no event comes.
     fn by_times_alone(&self) -> bool {
         self.looks() && !self.listens
     }
 
     /// Whether its times are looked at now and then.
     pub(crate) fn looks(&self) -> bool {
-        matches!(self.how, config::Outside::Every(_) | config::Outside::Times(_))
+        !self.block && matches!(self.how, config::Outside::Every(_) | config::Outside::Times(_))
     }
 
     pub(crate) fn listens(&self) -> bool {
@@ -134,8 +186,8 @@ impl Outside {
 
     /// A change of our own begins: what others change until it is over cannot be seen by times.
     pub(crate) fn own_begins(&self) {
-        if self.by_times_alone() {
-            lock(&self.known).uncertain = true;
+        if self.looks() {
+            self.own_changes(&mut lock(&self.known));
         }
     }
 
@@ -143,39 +195,65 @@ impl Outside {
     pub(crate) fn own_ends(&self, ssd: Option<&Ssd>) {
         let mut known = lock(&self.known);
         known.look = ssd.and_then(|s| Look::at(s).ok());
-        known.uncertain |= self.by_times_alone();
+        if self.looks() {
+            self.own_changes(&mut known);
+        }
+    }
+
+    fn own_changes(&self, known: &mut Known) {
+        let (first, least) =
+            if self.by_times_alone() { (Duration::ZERO, TICK) } else { (BESIDE_OUR_OWN, BESIDE_OUR_OWN) };
+        let now = Instant::now();
+        match &mut known.hidden {
+            Some(doubt) => doubt.renew(now, first),
+            none => *none = Some(Doubt::from_now(now, first, least)),
+        }
     }
 
     /// Whether the file looks otherwise than before. Times say nothing while changes of our own are under way: `quiet` is asked
-    /// after the look. With `settle`, what is uncertain is answered so once; the caller does what that asks for.
+    /// after the look. With `settle`, a doubt that is due is answered; the caller does what that asks for.
     pub(crate) fn look(&self, ssd: Option<&Ssd>, quiet: &dyn Fn() -> bool, settle: bool) -> Result<Found> {
         let Some(ssd) = ssd else { return Ok(Found::Same) };
+        if self.block {
+            return Ok(Found::Uncertain);
+        }
         let mut known = lock(&self.known);
         let was_quiet = quiet();
-        let now = Look::at(ssd)?;
-        let uncertain = known.uncertain && settle;
+        let look = Look::at(ssd)?;
+        let now = Instant::now();
+        let due = settle && known.is_due(now);
         // In both cases: one may have ended since, and waits for this lock before it says so.
-        if !was_quiet || !quiet() {
-            // It stays uncertain until it is over.
-            return Ok(if uncertain { Found::Uncertain } else { Found::Same });
+        let is_quiet = was_quiet && quiet();
+        let before = if is_quiet { known.look.replace(look) } else { Some(look) };
+        if before != Some(look) {
+            known.goes(now);
+            known.seen = Doubt::from_now(now, TICK, TICK);
+            return Ok(Found::Changed);
         }
-        let young = self.by_times_alone() && now.age() < SETTLED;
-        known.uncertain = young || known.uncertain && !settle;
-        match known.look.replace(now) {
-            Some(before) if before != now => Ok(Found::Changed),
-            _ if uncertain => Ok(Found::Uncertain),
-            _ => Ok(Found::Same),
+        if !due {
+            return Ok(Found::Same);
         }
+        known.goes(now);
+        if !is_quiet && self.by_times_alone() {
+            // With each look until it is over.
+            self.own_changes(&mut known);
+        }
+        Ok(Found::Uncertain)
     }
 
     /// Whether all that is cached is of the file as it looked then: nobody changed it unnoticed until then, as far as this way of
     /// finding changes can know. Events that have not been taken are not reckoned with.
     pub(crate) fn is_current(&self, look: Look) -> bool {
+        let mut known = lock(&self.known);
         match self.how {
-            config::Outside::Never | config::Outside::Events => true,
+            // Nor can it be known afterwards whether it is.
+            _ if self.block => false,
+            config::Outside::Never => true,
+            // Nobody looked since an event came, or since something came of which there are none.
+            config::Outside::Events => known.look == Some(look),
             config::Outside::Every(_) | config::Outside::Times(_) => {
-                let known = lock(&self.known);
-                known.look == Some(look) && !known.uncertain
+                let settled = SETTLED.max(look.tick());
+                known.look == Some(look) && known.doubts().all(|doubt| doubt.is_settled(settled))
             }
         }
     }
@@ -183,11 +261,17 @@ impl Outside {
     /// How changes are found, in words.
     pub(crate) fn explain(&self) -> String {
         match (self.how, self.listens) {
-            (config::Outside::Never, _) => "changes by others are not looked for".into(),
-            (config::Outside::Events, _) => "changes by others: by events of the kernel".into(),
-            (config::Outside::Every(time), true) => {
-                format!("changes by others: by events of the kernel, and by the file's times every {time:?}")
+            (config::Outside::Every(_) | config::Outside::Times(_), _) if self.block => {
+                "changes by others: not found, as it is a block device; its bytes are given out for as long as the time to live says".into()
             }
+            (config::Outside::Never, _) => "changes by others are not looked for".into(),
+            (config::Outside::Events, _) => {
+                "changes by others: by events of the kernel alone, which leave out asynchronous writes (aio, loop devices)".into()
+            }
+            (config::Outside::Every(time), true) => format!(
+                "changes by others: by events of the kernel, and by the file's times every {time:?}; while this process changes the file, \
+                 all that is cached of it goes every {BESIDE_OUR_OWN:?}"
+            ),
             (config::Outside::Every(time) | config::Outside::Times(time), false | true) => {
                 format!(
                     "changes by others: by the file's times every {time:?}; after a change of our own all that is cached of the file goes"

@@ -21,15 +21,17 @@ use crate::engine::ReadEngine;
 use crate::events::{Events, FileName, Of};
 use crate::fine::{FineGrained, Inner, Source};
 use crate::lanes::{self, FileEngine, Lanes, Shape};
+use crate::lookers::{self, Lookers};
 use crate::maintenance::{self, Maintenance};
 use crate::metrics::{Metrics, Tally};
+use crate::outside::is_steady;
 use crate::policy;
 use crate::shadow::{Shadow, is_sampled};
 use crate::space::{Map, Space};
 use crate::store::header::MAX_OFFSET;
 use crate::store::{LEAST_BUDGET, Sharded, Store};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Arc, Mutex, lock};
+use crate::sync::{Arc, Mutex, MutexGuard, lock};
 
 /// The least budget, in bytes.
 const LEAST: usize = 2 << 20;
@@ -43,19 +45,25 @@ const DETECTOR_PART: usize = 8192;
 /// A cache for many files: one budget of memory, in which one policy decides what of all of them stays; one thread that looks after
 /// it, one set of rings to the device. Cloning it makes another handle; the files keep it, too.
 ///
+/// A file on a network file system, or on that of a program, may wait for an answer for ever. Its own reads do then; other files are
+/// looked after as ever, and get `Busy` where each way to the device waits for it ([`Config::lanes`](crate::Config)). Files of
+/// such systems are looked at by one more thread a device.
+///
 /// It costs its budget, and beside it about 8 KiB a file with its [`Ssd`] (the versions of the file's parts, and the table of reads under way, which
 /// grows with those); no thread and no descriptor a file beside those of the `Ssd`. The lengths of the files that are open at once,
 /// each rounded up to a power of two and at least 1 MiB, have room in 16 TiB together; what a file grows to beyond that is read, and
 /// not kept.
 ///
 /// ```
-/// use datapipes_cache::{BufferPool, Config};
+/// use datapipes_cache::{BufferPool, Config, Outside};
 /// use datapipes_core::Ssd;
 /// # fn main() -> datapipes_core::Result<()> {
 /// # let paths = ["a", "b"].map(|n| std::env::temp_dir().join(format!("pool-doc-{}-{n}", std::process::id())));
 /// # paths.iter().for_each(|p| std::fs::write(p, [7; 100_000]).unwrap());
 /// let machine = datapipes::Machine::discover();
-/// let pool = BufferPool::new(Config::new(&machine).budget(16 << 20))?;
+/// let mut config = Config::new(&machine).budget(16 << 20);
+/// config.outside = Outside::Never; // Nobody else writes there.
+/// let pool = BufferPool::new(config)?;
 /// let [users, posts] = [pool.open(&Ssd::open(&paths[0])?)?, pool.open(&Ssd::open(&paths[1])?)?];
 /// let mut row = [0; 128];
 /// users.read(4 * 128, &mut row)?;
@@ -91,9 +99,14 @@ pub(crate) struct Pool {
     /// Until when periods of the time to live were ended, in nanoseconds of the clock.
     turned: AtomicU64,
     files: Mutex<Vec<Weak<Inner>>>,
+    /// Who looks at files whose file systems may not answer.
+    lookers: Mutex<Lookers>,
     /// What files did that are closed.
     closed: Tally,
     events: Mutex<Listening>,
+    /// Held while files of a device are marked, or their marks removed, which may wait for their file system: never together with
+    /// what others need.
+    marking: Mutex<BTreeMap<u64, Arc<Mutex<()>>>>,
     /// Held while events are taken and what they ask for is done: whoever has had it knows that no event is half dealt with.
     taking: Mutex<()>,
     maintenance: Mutex<Option<Maintenance>>,
@@ -129,7 +142,8 @@ impl BufferPool {
     ///
     /// # Errors
     /// `InvalidInput` for a file that is not open for reading or one beyond 16 TiB, and for
-    /// [`Outside::Events`](crate::Outside::Events) without the maintenance thread; `NoSpace` where the files that are open leave no room
+    /// [`Outside::Events`](crate::Outside::Events) without the maintenance thread; also for a block device, unless it is opened with
+    /// [`Outside::Never`](crate::Outside::Never) or the pool has a time to live ([`Outside`](crate::Outside)); `NoSpace` where the files that are open leave no room
     /// in 16 TiB for so long a one; what connecting meets.
     pub fn open(&self, ssd: &Ssd) -> Result<FineGrained> {
         self.open_with(ssd, self.file_options())
@@ -165,7 +179,8 @@ impl BufferPool {
         if self.0.owner.is_here() { self.0.files().len() } else { 0 }
     }
 
-    /// Does what the maintenance thread does. Where [`Config::maintenance`](crate::Config) is off, the caller calls it now and then.
+    /// Does what the maintenance thread does. Where [`Config::maintenance`](crate::Config) is off, the caller calls it now and then; it
+    /// then waits for file systems that answer late, those of programs and networks, after everything else is done.
     pub fn maintain(&self) {
         self.0.maintain();
     }
@@ -197,7 +212,10 @@ impl Pool {
     pub(crate) fn over_files(config: Config) -> Result<Arc<Pool>> {
         check_budget(&config)?;
         let (depth, lanes) = buffers(&config);
-        let lanes = Arc::new(Lanes::new(&config.machine, Shape { depth, most: lanes, waiting: config.waiting }));
+        let lanes = Arc::new(Lanes::new(
+            &config.machine,
+            Shape { depth, most: lanes, waiting: config.waiting, patience: config.patience },
+        ));
         let clock = lanes.clone();
         Pool::start(config, Box::new(move || clock.now_ns()), Some(lanes))
     }
@@ -245,8 +263,10 @@ impl Pool {
             recency: AtomicBool::new(false),
             tick: AtomicU64::new(nanoseconds(maintenance::tick_of(config.outside, config.ttl))),
             files: Mutex::default(),
+            lookers: Mutex::default(),
             closed: Tally::default(),
             events: Mutex::default(),
+            marking: Mutex::default(),
             taking: Mutex::new(()),
             maintenance: Mutex::new(None),
             ahead: Arc::new(ahead),
@@ -290,14 +310,25 @@ impl Pool {
             return Err(Error::new(ErrorKind::InvalidInput, "make a cache", context)
                 .advice("look at the file's times instead, or let it have its maintenance thread"));
         }
+        self.check_device(&source, options.outside)?;
+        let apart = source.file.as_ref().and_then(|(ssd, _)| self.looker_of(ssd, options.outside));
+        if let Some(device) = apart {
+            lookers::more(self, device)?;
+        }
         let listens = match (&options.outside, &source.file) {
+            (_, Some((ssd, _))) if ssd.file().is_block_device() => None,
             (Outside::Every(_), Some((ssd, _))) => self.listen(ssd).ok(),
             (Outside::Events, Some((ssd, _))) => Some(self.listen(ssd)?),
             _ => None,
         };
         let tick = maintenance::tick_of(options.outside, self.config.ttl);
         self.tick.fetch_min(nanoseconds(tick), Ordering::Relaxed);
-        let inner = Inner::over(self, source, options, listens, map)?;
+        let ssd = source.file.as_ref().map(|(ssd, _)| ssd.clone());
+        let name = listens.clone().flatten();
+        let inner = Inner::over(self, source, options, listens, map).inspect_err(|_| {
+            apart.into_iter().for_each(|device| lookers::fewer(self, device));
+            self.listen_no_more(ssd.as_ref(), name.as_ref());
+        })?;
         lock(&self.files).push(Arc::downgrade(&inner));
         if let Some(ssd) = &inner.ssd {
             let watch: Arc<dyn Watch> = inner.clone();
@@ -306,16 +337,47 @@ impl Pool {
         Ok(FineGrained(inner))
     }
 
+    /// Times and events of a block device are those of one of its names. Others write to it by other names, or through a file system
+    /// that is mounted on it, and nothing tells of that.
+    fn check_device(&self, source: &Source, outside: Outside) -> Result<()> {
+        let is_block = source.file.as_ref().is_some_and(|(ssd, _)| ssd.file().is_block_device());
+        let (lives, looks) = (self.config.ttl.is_some(), matches!(outside, Outside::Every(_) | Outside::Times(_)));
+        if !is_block || outside == Outside::Never || lives && looks {
+            return Ok(());
+        }
+        let context = format!("{} is a block device, of which changes by others are not found", source.name);
+        Err(Error::new(ErrorKind::InvalidInput, "make a cache", context).advice(
+            "say Outside::Never, if nobody but this process writes to it, through the library; or give a time to live, for which old \
+             bytes may be given out",
+        ))
+    }
+
+    /// The device whose files are looked at by a thread of their own, if this file is one of those.
+    fn looker_of(&self, ssd: &Ssd, outside: Outside) -> Option<u64> {
+        let looks = matches!(outside, Outside::Every(_) | Outside::Times(_));
+        (self.config.maintenance && looks && !is_steady(ssd) && !ssd.file().is_block_device())
+            .then(|| ssd.file().device())
+    }
+
+    fn marking(&self, ssd: &Ssd) -> Arc<Mutex<()>> {
+        lock(&self.marking).entry(ssd.file().device()).or_default().clone()
+    }
+
     /// Listens to a file; by which name it is told.
     fn listen(&self, ssd: &Ssd) -> Result<Option<FileName>> {
-        let mut listening = lock(&self.events);
-        let queue = match &listening.queue {
-            Some(queue) => queue.clone(),
-            // Asked again with each file: what was short may be there by then.
-            None => listening.queue.insert(Arc::new(Events::new()?)).clone(),
+        let queue = {
+            let mut listening = lock(&self.events);
+            match &listening.queue {
+                Some(queue) => queue.clone(),
+                // Asked again with each file: what was short may be there by then.
+                None => listening.queue.insert(Arc::new(Events::new()?)).clone(),
+            }
         };
+        let marking = self.marking(ssd);
+        let _only = lock(&marking);
         let name = queue.add(ssd)?;
         if let Some(name) = &name {
+            let mut listening = lock(&self.events);
             *listening.marks.entry(name.clone()).or_default() += 1;
             listening.gone.remove(name);
         }
@@ -325,17 +387,23 @@ impl Pool {
     /// One that listened to a file does not any more. A file without a name keeps its mark.
     fn listen_no_more(&self, ssd: Option<&Ssd>, name: Option<&FileName>) {
         let (Some(ssd), Some(name)) = (ssd, name) else { return };
-        let mut listening = lock(&self.events);
-        let left = listening.marks.get_mut(name).map(|n| {
-            *n -= 1;
-            *n
-        });
-        if left == Some(0) {
+        let marking = self.marking(ssd);
+        let _only = lock(&marking);
+        let queue = {
+            let mut listening = lock(&self.events);
+            let left = listening.marks.get_mut(name).map(|n| {
+                *n -= 1;
+                *n
+            });
+            if left != Some(0) {
+                return;
+            }
             listening.marks.remove(name);
             listening.gone.insert(name.clone());
-            if let Some(queue) = &listening.queue {
-                queue.remove(ssd);
-            }
+            listening.queue.clone()
+        };
+        if let Some(queue) = queue {
+            queue.remove(ssd);
         }
     }
 
@@ -350,11 +418,11 @@ impl Pool {
     }
 
     /// The files that are open.
-    pub(crate) fn files(&self) -> Vec<Arc<Inner>> {
-        lock(&self.files).iter().filter_map(Weak::upgrade).collect()
+    pub(crate) fn files(&self) -> Files {
+        Files(lock(&self.files).iter().filter_map(Weak::upgrade).collect())
     }
 
-    /// Takes the kernel's events: what is cached of files that others changed goes.
+    /// Takes the kernel's events: what is cached of files that others changed goes. It touches no file: one may never answer.
     pub(crate) fn take_events(&self) {
         let Some(queue) = self.queue() else { return };
         let taking = lock(&self.taking);
@@ -373,10 +441,10 @@ impl Pool {
         let is_known = |n: &FileName| gone.contains(n) || listening().any(|f| f.outside.name() == Some(n));
         let any = any || !names.iter().all(is_known);
         let is_meant = |f: &&Arc<Inner>| any || f.outside.name().is_none_or(|n| names.contains(n));
-        let meant: Vec<_> = listening().filter(is_meant).cloned().collect();
+        let meant: Vec<_> = listening().filter(is_meant).collect();
         for file in &meant {
             file.outside.tell();
-            file.changed_by_others_begins();
+            file.changed_by_event_begins();
         }
         drop(taking);
         // Whoever waits is woken here: without a lock.
@@ -390,11 +458,14 @@ impl Pool {
             files.retain(|f| !std::ptr::eq(f.as_ptr(), file));
             self.closed.add_all(&file.tally);
         }
-        self.listen_no_more(file.ssd.as_ref(), file.outside.name());
         // Where it has all of the space, the memory goes as well.
         if !file.map.is_whole() {
             file.map.places(0..u64::MAX).for_each(|place| self.store.invalidate(place));
         }
+        if let Some(device) = file.ssd.as_ref().and_then(|ssd| self.looker_of(ssd, file.options.outside)) {
+            lookers::fewer(self, device);
+        }
+        self.listen_no_more(file.ssd.as_ref(), file.outside.name());
     }
 
     /// Plays a sampled read on both policies.
@@ -425,16 +496,38 @@ impl Pool {
         self.store.rebalance(self.config.reassignment);
         self.items.store(self.store.state().items, Ordering::Relaxed);
         self.take_events();
-        for file in self.files() {
+        let files = self.files();
+        for file in files.iter() {
             file.writes.wake_overdue(file.options.patience);
-            if file.outside.looks() {
-                // An error here is met again by whoever reads.
-                let _ = file.look_outside();
-            }
         }
+        self.look_at(&files, &|file| file.ssd.as_ref().is_some_and(is_steady));
+        // Last what may wait for an answer; where there are threads, they do that.
         if !self.config.maintenance {
             self.ahead.read_all();
+            self.look_at(&files, &|file| !file.ssd.as_ref().is_some_and(is_steady));
         }
+    }
+
+    /// Looks at the files of a device whose looks may wait; how often that is to be done.
+    pub(crate) fn look_at_device(&self, device: u64) -> Duration {
+        let files = self.files();
+        let of_it = |file: &Inner| {
+            file.ssd.as_ref().and_then(|ssd| self.looker_of(ssd, file.options.outside)).is_some_and(|of| of == device)
+        };
+        self.look_at(&files, &of_it);
+        let ticks = files.iter().filter(|f| of_it(f)).map(|f| maintenance::tick_of(f.options.outside, None));
+        ticks.min().unwrap_or(self.tick())
+    }
+
+    fn look_at(&self, files: &Files, which: &dyn Fn(&Inner) -> bool) {
+        for file in files.iter().filter(|f| f.outside.looks() && which(f)) {
+            // An error here is met again by whoever reads.
+            let _ = file.look_outside();
+        }
+    }
+
+    pub(crate) fn lookers(&self) -> MutexGuard<'_, Lookers> {
+        lock(&self.lookers)
     }
 
     /// Ends periods of the time to live, by the engine's clock.
@@ -489,6 +582,28 @@ impl Drop for Pool {
     fn drop(&mut self) {
         if self.owner.is_here() {
             self.ahead.end();
+            self.lookers().end();
+        }
+    }
+}
+
+/// Files that are open, for a moment.
+pub(crate) struct Files(Vec<Arc<Inner>>);
+
+impl std::ops::Deref for Files {
+    type Target = [Arc<Inner>];
+
+    fn deref(&self) -> &[Arc<Inner>] {
+        &self.0
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        for last in self.0.drain(..).filter_map(Arc::into_inner) {
+            // Its last handle went meanwhile. To close its descriptors may wait for its file system, and this thread may be the one that
+            // all files need. Without another thread it is this one.
+            let _ = std::thread::Builder::new().name("fine-close".into()).spawn(move || drop(last));
         }
     }
 }

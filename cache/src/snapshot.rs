@@ -1,7 +1,7 @@
 //! Warm restart: what was worth keeping, in a file, and back.
 //!
 //! ```text
-//! magic, version | how the file looked | blocks: { items, bytes, CRC | items: offset, length | their bytes } | 0, 0, count, CRC
+//! magic, version | how the file looked, and which it is | blocks: { items, bytes, CRC | items: offset, length | their bytes } | 0, 0, count, CRC
 //! ```
 //! All numbers are little-endian. The snapshot is written without a name and published whole. If the file looks as it did then,
 //! the bytes are taken as they are; otherwise only the offsets are, and the bytes are read from the file, in order. Whether the items
@@ -16,12 +16,13 @@ use std::path::Path;
 use datapipes_core::{Draft, Error, ErrorKind, FileMode, Result, Ssd};
 
 use crate::fine::{FineGrained, Inner, zeroed};
+use crate::identity::{self, Identity};
 use crate::outside::Look;
 use crate::store::PAGE;
 use crate::store::header::MAX_OFFSET;
 use crate::writes::Stamp;
 
-const MAGIC: &[u8; 8] = b"dpfine\0\x01";
+const MAGIC: &[u8; 8] = b"dpfine\0\x02";
 /// Bytes of an item's offset and length.
 const HEAD: usize = 12;
 /// Bytes of a block's items, about.
@@ -66,15 +67,32 @@ impl Block {
     }
 }
 
-/// In the place of how the file looked, where the items are not known to be of it as it looked at some moment.
-const NO_LOOK: [u8; 40] = [0xff; 40];
+/// Bytes of how the file looked, and of which it is; their CRC follows.
+const LOOKS: usize = 40 + identity::BYTES;
+const LOOK: usize = LOOKS + 4;
+/// In the place of that, where the items are not known to be of it as it looked at some moment.
+const NO_LOOK: [u8; LOOK] = [0xff; LOOK];
 
-fn look_bytes(look: Look) -> [u8; 40] {
-    let mut bytes = [0; 40];
+fn look_bytes(look: Look, identity: Identity) -> [u8; LOOK] {
+    let mut bytes = [0; LOOK];
     bytes[..8].copy_from_slice(&look.len.to_le_bytes());
     bytes[8..24].copy_from_slice(&look.modified_ns.to_le_bytes());
-    bytes[24..].copy_from_slice(&look.changed_ns.to_le_bytes());
+    bytes[24..40].copy_from_slice(&look.changed_ns.to_le_bytes());
+    bytes[40..LOOKS].copy_from_slice(&identity.to_bytes());
+    let crc = crc32fast::hash(&bytes[..LOOKS]);
+    bytes[LOOKS..].copy_from_slice(&crc.to_le_bytes());
     bytes
+}
+
+fn look_of(bytes: &[u8; LOOK]) -> Option<(Look, Identity)> {
+    let look = Look {
+        len: u64_at(bytes, 0),
+        modified_ns: i128::from_le_bytes(array(&bytes[8..24])),
+        changed_ns: i128::from_le_bytes(array(&bytes[24..40])),
+    };
+    // Where it is damaged, the file is asked.
+    let known = *bytes != NO_LOOK && u32_at(bytes, LOOKS) == crc32fast::hash(&bytes[..LOOKS]);
+    known.then(|| (look, Identity::from_bytes(&array(&bytes[40..LOOKS]))))
 }
 
 /// What is cached at one moment, and whether it stayed so.
@@ -92,10 +110,11 @@ impl Present {
         let all = 0..u64::MAX;
         let stamp = inner.writes.stamp(&all);
         let others = inner.changes_by_others();
-        let look = Look::at_rest(ssd)?;
+        let rest = Look::at_rest(ssd)?;
+        let look = rest.unwrap_or_default();
         // After the look: whoever had changed the file by then has told of it.
         inner.pool.take_events();
-        let current = !inner.writes.any() && inner.outside.is_current(look);
+        let current = rest.is_some() && !inner.writes.any() && inner.outside.is_current(look);
         Ok(Present { look, stamp, current, others })
     }
 
@@ -138,8 +157,11 @@ fn io(path: &Path, what: &'static str) -> impl Fn(std::io::Error) -> Error {
 impl FineGrained {
     /// Saves what was read more than once to `path`, which is replaced as a whole or not at all. Returns the number of items.
     /// Where another process may have changed the file unnoticed, or anybody changes it meanwhile, only the items' places are of
-    /// use: [`load`](Self::load) reads their bytes again. What is not noticed: a single call of another process that began to write
-    /// before this and ends after it, and what [`Outside`](crate::Outside) says.
+    /// use: [`load`](Self::load) reads their bytes again. So it is while a change that the file's times show is younger than a second
+    /// or two, and after changes of our own until [`Outside`](crate::Outside) has what they hide; with `Outside::Never` nobody else is
+    /// reckoned with while this is open. Where the times of the file system are whole seconds this waits up to two of them, so that
+    /// a change right afterwards is seen. With `Outside::Events` it is so after each event until [`look_outside`](Self::look_outside) is called. What is not
+    /// noticed: what [`Outside`](crate::Outside) says.
     ///
     /// # Errors
     /// `InvalidInput` for a cache that is not over a file; what writing meets.
@@ -183,14 +205,18 @@ impl FineGrained {
         out.flush().map_err(&fail)?;
         let written = out.get_ref().written;
         if let Some(look) = present.still(&self.0, ssd)? {
-            out.get_ref().file.write_all_at(&look_bytes(look), MAGIC.len() as u64).map_err(&fail)?;
+            out.get_ref()
+                .file
+                .write_all_at(&look_bytes(look, Identity::of(ssd)?), MAGIC.len() as u64)
+                .map_err(&fail)?;
         }
         drop(out);
         draft.publish(written)?;
         Ok(count)
     }
 
-    /// Loads what [`save`](Self::save) saved. Items for which there is no room are left out. With a time to live the bytes are read
+    /// Loads what [`save`](Self::save) saved. Items for which there is no room are left out. The bytes are taken as they are if it is
+    /// the same file, by its file system and inode, and looks as it did then; of any other they are read. With a time to live the bytes are read
     /// again, as they are if the file changed: nothing becomes younger by being saved.
     ///
     /// # Errors
@@ -214,19 +240,19 @@ impl FineGrained {
             })?;
             Ok(bytes)
         };
-        let head = exactly(8 + 8 + 16 + 16)?;
+        let head = exactly(MAGIC.len() + LOOK)?;
         if head[..8] != MAGIC[..] {
             return Err(corrupt(path, "it is no snapshot of a cache, or of another version"));
         }
-        let look = Look {
-            len: u64_at(&head, 8),
-            modified_ns: i128::from_le_bytes(array(&head[16..32])),
-            changed_ns: i128::from_le_bytes(array(&head[32..48])),
-        };
         // A file that changes from here on is found by the stamp, if by this process; by the look outside, if by another.
         // How old the bytes are is not in it, so where they may be too old they are read again.
         let lives = self.config().ttl.is_some();
-        let same = head[8..48] != NO_LOOK && Look::at(ssd)? == look && !self.0.writes.any() && !lives;
+        let same = match look_of(&array(&head[MAGIC.len()..])) {
+            Some((look, identity)) => {
+                Look::at(ssd)? == look && Identity::of(ssd)?.is(&identity) && !self.0.writes.any() && !lives
+            }
+            None => false,
+        };
         let mut warmed = Warmed { read_again: !same, ..Warmed::default() };
         let mut count = 0;
         loop {

@@ -116,6 +116,59 @@ fn events_that_nobody_takes_are_refused() {
     drop(file);
 }
 
+#[test]
+fn a_block_device_is_refused_where_nothing_tells_of_its_changes() {
+    let file = File::with(&noise(LEN, 1));
+    let device = match datapipes_testkit::LoopDevice::over(file.path()) {
+        Ok(device) => device,
+        Err(e) => {
+            return println!("SKIPPED: a_block_device_is_refused_where_nothing_tells_of_its_changes: {e}");
+        }
+    };
+    let ssd = Ssd::open(device.path()).unwrap();
+    let open = |outside, ttl: Option<Duration>| {
+        let mut config = small(Policy::default());
+        (config.outside, config.ttl, config.maintenance) = (outside, ttl, true);
+        FineGrained::over(&ssd, config)
+    };
+    let (often, lives) = (Duration::from_millis(5), Some(Duration::from_secs(1)));
+    for (outside, ttl) in
+        [(Outside::default(), None), (Outside::Times(often), None), (Outside::Events, None), (Outside::Events, lives)]
+    {
+        let error = open(outside, ttl).map(|_| ()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{outside:?}, {ttl:?}: {error}");
+        assert!(error.to_string().contains("block device"), "{error}");
+    }
+    // Old bytes for the time to live, and no longer: by another name of it, somebody else writes.
+    let other = file.path().with_extension("node");
+    let mut out = [0; 8];
+    let fine = open(Outside::Every(often), lives).unwrap();
+    assert!(fine.explain().contains("time to live"), "{}", fine.explain());
+    fine.read(4096, &mut out).unwrap();
+    let script = "mknod \"$1\" b $(stat -c '0x%t 0x%T' \"$0\") && \
+        printf somebody | dd of=\"$1\" bs=1 seek=4096 conv=notrunc,fsync 2>/dev/null; rm -f \"$1\"";
+    let written = std::process::Command::new("sh").args(["-c", script]).arg(device.path()).arg(&other).status();
+    assert!(written.unwrap().success());
+    let started = std::time::Instant::now();
+    loop {
+        fine.read(4096, &mut out).unwrap();
+        if &out == b"somebody" {
+            break;
+        }
+        assert!(started.elapsed() < Duration::from_secs(60), "old bytes for ever: {out:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // What is saved is not taken for the present.
+    let fine = open(Outside::Never, None).unwrap();
+    (0..3).for_each(|_| fine.read(4096, &mut out).unwrap());
+    let snapshot = file.beside(".snapshot");
+    assert_eq!(fine.save(&snapshot).unwrap(), 1);
+    let warmed = open(Outside::Never, None).unwrap().load(&snapshot).unwrap();
+    assert!(warmed.read_again && warmed.items == 1, "{warmed:?}");
+    std::fs::remove_file(&snapshot).unwrap();
+    drop((fine, ssd, device));
+}
+
 /// Checks nothing, and panics where it is told to.
 fn panicking(panics: &Arc<AtomicBool>) -> Config {
     let panics = panics.clone();

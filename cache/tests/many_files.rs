@@ -3,7 +3,7 @@
 
 mod fixture;
 
-use datapipes_cache::{BufferPool, Config, FineGrained};
+use datapipes_cache::{BufferPool, Config, FineGrained, Outside};
 use datapipes_core::Ssd;
 use fixture::{File, machine, noise};
 
@@ -38,7 +38,14 @@ fn three_hundred_files_take_one_thread_and_their_own_descriptors() {
     let _ = machine();
     let start = figures();
     // All of the budget is there at once, so what comes after it is of files.
-    let pool = BufferPool::new(Config::new(machine()).budget(BUDGET)).unwrap();
+    let mut config = Config::new(machine()).budget(BUDGET);
+    // These files are young: by their times what is cached of them is in doubt, and goes now and then.
+    config.outside = Outside::Events;
+    if let Err(e) = FineGrained::over(&Ssd::open(files[0].path()).unwrap(), config.clone()) {
+        println!("without events: {e}");
+        config.outside = Outside::Never;
+    }
+    let pool = BufferPool::new(config).unwrap();
     let warm = pool.open(&Ssd::open(files[0].path()).unwrap()).unwrap();
     warm.read(0, &mut [0; 64]).unwrap();
     let one = figures();
@@ -61,7 +68,7 @@ fn three_hundred_files_take_one_thread_and_their_own_descriptors() {
     let each = |f: fn(&Figures) -> usize| (f(&used) - f(&one)) as f64 / more as f64;
     println!("a file: {:.2} descriptors, {:.0} bytes", each(|f| f.descriptors), each(|f| f.resident));
     assert!(used.threads <= start.threads + 4, "threads: {start:?}, {used:?}");
-    assert_eq!(used.threads, one.threads, "a file costs no thread");
+    assert!(used.threads <= one.threads, "a file costs no thread: {one:?}, {used:?}");
     // The constant: rings, the thread's bell, the queue of events.
     assert!(used.descriptors <= start.descriptors + 2 * FILES + 8, "descriptors: {start:?}, {used:?}");
     assert!(used.resident <= one.resident + more * A_FILE, "memory: {one:?}, {used:?}");

@@ -48,7 +48,7 @@ fn eight(fine: &FineGrained, offset: u64) -> [u8; 8] {
 fn within(what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {
-        assert!(started.elapsed() < Duration::from_secs(20), "{what}: it never is");
+        assert!(started.elapsed() < Duration::from_secs(60), "{what}: it never is");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -76,6 +76,69 @@ fn a_write_of_our_own_hides_none_of_another_process() {
             });
         }
         ssd.watchers().end(own);
+    }
+}
+
+/// A file whose times have moved, and whose bytes change without a word: as those of one long call that writes, whose time is
+/// that of its beginning. It is stood in for by memory that maps the file, of a page that was written to before.
+struct Silent {
+    at: *mut u8,
+}
+
+impl Silent {
+    /// The times move.
+    fn begins(path: &std::path::Path) -> Silent {
+        let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+        use std::os::fd::AsRawFd;
+        let (prot, fd) = (libc::PROT_READ | libc::PROT_WRITE, file.as_raw_fd());
+        // SAFETY: a new mapping of an open file, of a length that the file has.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), LEN, prot, libc::MAP_SHARED, fd, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        let silent = Silent { at: at.cast() };
+        silent.store(641, b"beginning");
+        file.write_all_at(b"x", 0).unwrap();
+        silent
+    }
+
+    fn store(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= LEN);
+        // SAFETY: within the mapping; the bytes are no part of any other value.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at.add(offset), bytes.len()) };
+    }
+}
+
+impl Drop for Silent {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `begins` made, of which nobody has a reference.
+        unsafe { libc::munmap(self.at.cast(), LEN) };
+    }
+}
+
+#[test]
+fn a_change_that_goes_on_after_its_times_moved_is_found() {
+    for how in ways() {
+        let file = File::with(&noise(LEN, 7));
+        // Through the page cache: a direct read would clean the page, after which a store to it moves the times again.
+        let ssd = Ssd::open_rw(file.path()).unwrap().with_access(datapipes_core::FileAccess::Cached).unwrap();
+        let fine = FineGrained::over(&ssd, config(how, true)).unwrap();
+        eight(&fine, 640);
+        // It begins; then it is looked at, and old bytes are read; then the new bytes come.
+        for beside_our_own in [false, true] {
+            let own = beside_our_own.then(|| ssd.watchers().begin(OWN));
+            let silent = Silent::begins(file.path());
+            if let Some(own) = own {
+                ssd.watchers().end(own);
+            } else {
+                within("the times are looked at", || fine.metrics().changes_outside > 0);
+            }
+            let started = Instant::now();
+            while started.elapsed() < Duration::from_millis(30) {
+                eight(&fine, 640);
+            }
+            let text = if beside_our_own { b"and once" } else { b"somebody" };
+            silent.store(640, text);
+            within(&format!("{how:?}: beside a change of our own: {beside_our_own}"), || &eight(&fine, 640) == text);
+        }
     }
 }
 

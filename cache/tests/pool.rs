@@ -17,9 +17,13 @@ use fixture::{File, Random, machine, mix, noise, seed, steps};
 const BUDGET: usize = 2 << 20;
 
 fn pool(policy: Policy) -> BufferPool {
+    pool_that_looks(policy, Outside::Every(Duration::from_millis(20)))
+}
+
+fn pool_that_looks(policy: Policy, outside: Outside) -> BufferPool {
     let mut config = Config::new(machine()).budget(BUDGET).policy(policy);
     config.prefault = false;
-    config.outside = Outside::Every(Duration::from_millis(20));
+    config.outside = outside;
     BufferPool::new(config).unwrap()
 }
 
@@ -197,9 +201,13 @@ fn a_check_that_fails_or_panics_is_its_own_files_alone() {
 
 #[test]
 fn what_another_process_does_to_one_file_leaves_the_others_cached() {
-    let pool = pool(Policy::default());
+    // By events alone: these files are young, and by their times all of them are in doubt.
+    let pool = pool_that_looks(Policy::default(), Outside::Events);
     let files: Vec<File> = (0..3).map(|n| File::with(&noise(64 << 10, n))).collect();
-    let open: Vec<_> = files.iter().map(|f| pool.open(&Ssd::open_rw(f.path()).unwrap()).unwrap()).collect();
+    let open: Vec<_> = match files.iter().map(|f| pool.open(&Ssd::open_rw(f.path()).unwrap())).collect() {
+        Ok(open) => open,
+        Err(e) => return println!("SKIPPED: what_another_process_does_to_one_file_leaves_the_others_cached: {e}"),
+    };
     let mut out = [0; 64];
     open.iter().for_each(|f| f.read(640, &mut [0; 64]).unwrap());
     let script = "printf somebody | dd of=\"$0\" bs=1 seek=640 conv=notrunc 2>/dev/null";
@@ -208,9 +216,6 @@ fn what_another_process_does_to_one_file_leaves_the_others_cached() {
     while &out[..8] != b"somebody" {
         open[1].read(640, &mut out).unwrap();
         assert!(started.elapsed() < Duration::from_secs(20), "it is never noticed");
-    }
-    if !open[0].explain().contains("events") {
-        return println!("SKIPPED: what_another_process_does_to_one_file_leaves_the_others_cached: no events");
     }
     for n in [0, 2] {
         let before = open[n].metrics().device_reads;
@@ -253,7 +258,8 @@ fn a_file_that_grows_and_a_file_that_comes_after_it_are_kept_apart() {
 
 #[test]
 fn a_snapshot_is_of_one_file() {
-    let pool = pool(Policy::default());
+    // Nobody else writes: files as young as these are in doubt otherwise.
+    let pool = pool_that_looks(Policy::default(), Outside::Never);
     let files: Vec<File> = (0..2).map(|n| File::with(&noise(64 << 10, n))).collect();
     let open: Vec<_> = files.iter().map(|f| pool.open(&Ssd::open(f.path()).unwrap()).unwrap()).collect();
     for _ in 0..3 {

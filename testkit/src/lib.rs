@@ -28,7 +28,7 @@ mod without;
 
 pub use control_group::ControlGroup;
 pub use folder::Folder;
-pub use mounted::{LoopDevice, Mounted};
+pub use mounted::{LoopDevice, Mounted, Server};
 #[cfg(shuttle)]
 pub use schedules::schedules;
 pub use unanswered::{Request, Unanswered};

@@ -1,7 +1,7 @@
 //! File systems that a test mounts, and devices over files: real ones, with the gaps that real ones have.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
 
 use crate::Folder;
 
@@ -19,6 +19,28 @@ impl Mounted {
     /// Why it cannot be had here, for a line that says that a test was skipped.
     pub fn bindfs(parent: impl AsRef<Path>) -> Result<Mounted, String> {
         Mounted::over(under(parent)?, &mut Command::new("bindfs"))
+    }
+
+    /// `bindfs` over a new folder under `parent`, and its server, which can be stopped: then the file system answers no more.
+    ///
+    /// # Errors
+    /// As [`bindfs`](Self::bindfs).
+    pub fn that_stops(parent: impl AsRef<Path>) -> Result<(Server, Mounted), String> {
+        let folder = under(parent)?;
+        let (behind, at) = (folder.path("behind"), folder.path("mounted"));
+        for dir in [&behind, &at] {
+            std::fs::create_dir(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+        }
+        let server = Command::new("bindfs").arg("-f").arg(&behind).arg(&at).spawn();
+        let mut server = Server(server.map_err(|e| format!("bindfs: {e}"))?);
+        let mounted = Mounted { at, folder };
+        while !mounted.is_mounted() {
+            if let Ok(Some(status)) = server.0.try_wait() {
+                return Err(format!("bindfs: {status}"));
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        Ok((server, mounted))
     }
 
     /// `mergerfs` over a new folder under `parent`: it opens files for direct I/O and refuses direct writes (`EINVAL`).
@@ -68,12 +90,24 @@ impl Mounted {
     /// # Errors
     /// As [`bindfs`](Self::bindfs).
     pub fn ext4(parent: impl AsRef<Path>, bytes: u64) -> Result<Mounted, String> {
+        Mounted::ext4_with(parent, bytes, &[])
+    }
+
+    /// The same with inodes of 128 bytes, as old file systems have: their times are whole seconds.
+    ///
+    /// # Errors
+    /// As [`bindfs`](Self::bindfs).
+    pub fn ext4_of_seconds(parent: impl AsRef<Path>, bytes: u64) -> Result<Mounted, String> {
+        Mounted::ext4_with(parent, bytes, &["-I", "128"])
+    }
+
+    fn ext4_with(parent: impl AsRef<Path>, bytes: u64, options: &[&str]) -> Result<Mounted, String> {
         let folder = under(parent)?;
         let (image, at) = (folder.path("image"), folder.path("mounted"));
         std::fs::create_dir(&at).map_err(|e| format!("{}: {e}", at.display()))?;
         let made = std::fs::File::create(&image).and_then(|file| file.set_len(bytes));
         made.map_err(|e| format!("{}: {e}", image.display()))?;
-        let output = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image).output();
+        let output = Command::new("mkfs.ext4").args(["-q", "-F"]).args(options).arg(&image).output();
         let output = output.map_err(|e| format!("mkfs.ext4: {e}"))?;
         if !output.status.success() {
             return Err(format!("mkfs.ext4: {}", said(&output)));
@@ -121,6 +155,42 @@ impl Mounted {
     /// The same file as the file system behind sees it.
     pub fn behind(&self, name: &str) -> PathBuf {
         self.folder.path("behind").join(name)
+    }
+}
+
+/// The server of a mounted file system; it is ended with this value, and who waits for it hears of that.
+#[derive(Debug)]
+pub struct Server(Child);
+
+impl Server {
+    /// It answers nobody from now on.
+    ///
+    /// # Errors
+    /// Why it could not be stopped.
+    pub fn stop(&self) -> Result<(), String> {
+        self.signal("-STOP")
+    }
+
+    /// It answers again.
+    ///
+    /// # Errors
+    /// As [`stop`](Self::stop).
+    pub fn go_on(&self) -> Result<(), String> {
+        self.signal("-CONT")
+    }
+
+    fn signal(&self, signal: &str) -> Result<(), String> {
+        let output = Command::new("kill").arg(signal).arg(self.0.id().to_string()).output();
+        let output = output.map_err(|e| format!("kill: {e}"))?;
+        if output.status.success() { Ok(()) } else { Err(format!("kill: {}", said(&output))) }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

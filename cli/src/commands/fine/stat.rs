@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use datapipes::{Error, ErrorKind, Machine, Result, Ssd};
-use datapipes_cache::{Config, FineGrained, Metrics, Policy};
+use datapipes_cache::{Config, FineGrained, Metrics, Outside, Policy};
 use serde::Serialize;
 
 use super::load::{Phase, phases};
@@ -91,7 +91,11 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     let mut outcomes = Vec::new();
     for (number, file) in args.files.iter().enumerate() {
         let ssd = Ssd::open(file)?;
-        let config = Config::new(&machine).budget(budget).policy(args.policy).depth(args.batch.clamp(32, 256));
+        let mut config = Config::new(&machine).budget(budget).policy(args.policy).depth(args.batch.clamp(32, 256));
+        if ssd.file().is_block_device() {
+            // Nobody gets the bytes, so it does not matter who changes them.
+            config.outside = Outside::Never;
+        }
         let fine = FineGrained::over(&ssd, config)?;
         let mut course = Course { args, fine: &fine, samples: Vec::new(), shown: Instant::now(), reads: 0 };
         let started = Instant::now();

@@ -1,0 +1,139 @@
+//! Which file it is, so that it is known again after a restart, of the machine perhaps.
+//!
+//! ```text
+//! file system: its UUID, else its number (f_fsid)    stays through a restart, where the number of the device may change
+//! file:        inode, time of birth, generation      an inode is used again by another file, with another generation
+//! device:      compared within one boot only         two file systems may be copies of each other, UUID and all
+//! ```
+//! What a file system does not say is 0 for all of its files.
+//!
+//! Unsafe code: two system calls that rustix has no names for. Promises: their types are those that the kernel fills.
+#![allow(unsafe_code)]
+
+use datapipes_core::{Error, Result, Ssd};
+use rustix::fs::{AtFlags, StatxFlags};
+use rustix::ioctl::{Getter, ioctl, opcode};
+
+/// Bytes that it has in a snapshot.
+pub(crate) const BYTES: usize = 72;
+
+/// A file among all files of this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    system: [u8; 16],
+    inode: u64,
+    born_ns: i128,
+    generation: u64,
+    /// The number of the device holds for this boot.
+    boot: [u8; 16],
+    device: u64,
+}
+
+/// `struct fsuuid2`.
+#[repr(C)]
+struct Uuid {
+    len: u8,
+    bytes: [u8; 16],
+}
+
+/// FS_IOC_GETFSUUID (kernel 6.9).
+type GetUuid = Getter<{ opcode::read::<Uuid>(0x15, 0) }, Uuid>;
+/// FS_IOC_GETVERSION. The kernel fills the first four bytes.
+type GetGeneration = Getter<{ opcode::read::<libc::c_long>(b'v', 1) }, [u32; 2]>;
+
+impl Identity {
+    pub(crate) fn of(ssd: &Ssd) -> Result<Identity> {
+        let fd = ssd.file().cached_fd();
+        let fail = |e: rustix::io::Errno| Error::os("look at", e.raw_os_error(), ssd.path().display().to_string());
+        let stat = rustix::fs::fstat(fd).map_err(fail)?;
+        // None of these is needed: what cannot be had tells no files apart.
+        let born_ns = rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::BTIME)
+            .ok()
+            .filter(|x| x.stx_mask & StatxFlags::BTIME.bits() != 0)
+            .map_or(0, |x| i128::from(x.stx_btime.tv_sec) * 1_000_000_000 + i128::from(x.stx_btime.tv_nsec));
+        // SAFETY: the call's number says that it fills as many bytes as the type has, at most; zeros are a value of it.
+        let generation = unsafe { ioctl(fd, GetGeneration::new()) }.map_or(0, |n| u64::from(n[0]));
+        let id = rustix::fs::fstatvfs(fd).map_or(0, |fs| fs.f_fsid);
+        // SAFETY: the number is made of the type, which is the kernel's.
+        let system = match unsafe { ioctl(fd, GetUuid::new()) } {
+            Ok(uuid) if uuid.len == 16 && uuid.bytes != [0; 16] => uuid.bytes,
+            _ if id != 0 => beside(id, 0),
+            // Without a name of its own: by its device, which another boot may give to another.
+            _ => beside(stat.st_dev, u64::MAX),
+        };
+        let (inode, device) = (stat.st_ino, stat.st_dev);
+        Ok(Identity { system, inode, born_ns, generation, boot: boot(), device })
+    }
+
+    /// Whether it is the same file, as far as can be known.
+    pub(crate) fn is(&self, other: &Identity) -> bool {
+        let of = |i: &Identity| (i.system, i.inode, i.born_ns, i.generation);
+        of(self) == of(other) && (self.boot != other.boot || self.device == other.device)
+    }
+
+    pub(crate) fn to_bytes(self) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
+        bytes[..16].copy_from_slice(&self.system);
+        bytes[16..24].copy_from_slice(&self.inode.to_le_bytes());
+        bytes[24..40].copy_from_slice(&self.born_ns.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.generation.to_le_bytes());
+        bytes[48..64].copy_from_slice(&self.boot);
+        bytes[64..].copy_from_slice(&self.device.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8; BYTES]) -> Identity {
+        let half = |at: usize| std::array::from_fn(|i| bytes[at + i]);
+        let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
+        Identity {
+            system: half(0),
+            inode: number(16),
+            born_ns: i128::from_le_bytes(half(24)),
+            generation: number(40),
+            boot: half(48),
+            device: number(64),
+        }
+    }
+}
+
+fn beside(first: u64, second: u64) -> [u8; 16] {
+    let mut both = [0; 16];
+    both[..8].copy_from_slice(&first.to_le_bytes());
+    both[8..].copy_from_slice(&second.to_le_bytes());
+    both
+}
+
+/// This boot's number; zeros where it cannot be had, so that the number of the device counts.
+fn boot() -> [u8; 16] {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    u128::from_str_radix(&digits, 16).unwrap_or(0).to_be_bytes()
+}
+
+#[cfg(all(test, not(miri), not(shuttle)))]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_file_is_known_again_after_a_restart_and_is_no_other() {
+        let paths = ["one", "two"].map(|n| {
+            let path = std::env::temp_dir().join(format!("dp-identity-{}-{n}", std::process::id()));
+            std::fs::write(&path, [7; 10]).unwrap();
+            path
+        });
+        let [one, two] = paths.each_ref().map(|p| Identity::of(&Ssd::open(p).unwrap()).unwrap());
+        assert!(one.is(&Identity::of(&Ssd::open(&paths[0]).unwrap()).unwrap()) && !one.is(&two));
+        assert_eq!(Identity::from_bytes(&one.to_bytes()), one);
+        // After a restart, with other numbers of devices.
+        let again = Identity { boot: [9; 16], device: one.device + 1, ..one };
+        assert!(again.is(&one));
+        // A copy of its file system beside it.
+        assert!(!Identity { device: one.device + 1, ..one }.is(&one));
+        // Another file that has its inode.
+        assert!(!Identity { generation: one.generation + 1, ..one }.is(&one));
+        assert!(!Identity { born_ns: one.born_ns + 1, ..one }.is(&one));
+        println!("{one:?}");
+        paths.iter().for_each(|p| std::fs::remove_file(p).unwrap());
+    }
+}
