@@ -76,8 +76,8 @@ fn leave_unread(raw: &Raw, file: &impl AsFd) -> usize {
     while sent < 100 {
         match raw.send(FILE_TO_MEMORY, &[file.as_fd(), memory.as_fd()]) {
             Ok(()) => sent += 1,
-            // As many descriptors as may be on their way.
-            Err(Errno::AGAIN | Errno::TOOMANYREFS | Errno::PIPE | Errno::CONNRESET) => break,
+            // As many descriptors as may be on their way; hung up on, before and after the socket is shut.
+            Err(Errno::AGAIN | Errno::TOOMANYREFS | Errno::PIPE | Errno::CONNRESET | Errno::PERM) => break,
             Err(e) => panic!("{e}"),
         }
     }

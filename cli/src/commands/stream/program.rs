@@ -8,7 +8,7 @@
 //! A device can start nothing, so the program is no device: it runs as the user, with all that the user may do. The two devices at
 //! its pipes are as locked down as all others.
 //!
-//! Nothing of the program outlives the stream: its keepers, see [`super::keeper`], end all of it when the command lets go of their
+//! Nothing of the program outlives the stream: its keepers, see [`mod@super::keeper`], end all of it when the command lets go of their
 //! *lifeline* (a pipe that nobody writes to), and so when the command dies.
 
 use std::collections::VecDeque;
