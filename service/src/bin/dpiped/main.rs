@@ -18,7 +18,7 @@ use datapipes_service::server::{Config, Listener, Log, Server};
 use datapipes_service::{Client, default_paths};
 
 use flags::Flags;
-use signals::Why;
+use signals::{Signals, Why};
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
 fn serve(flags: &Flags) -> Result<ExitCode> {
     // Before any descriptor is made, and any thread: each inherits what is blocked here.
     let inherited = Listener::inherited()?;
-    signals::block()?;
+    let signals = Signals::block()?;
     signals::ignore_file_limit()?;
     raise_descriptors();
     let listener = match (inherited, &flags.socket) {
@@ -52,7 +52,7 @@ fn serve(flags: &Flags) -> Result<ExitCode> {
     let server = Server::start(&machine, listener, config)?;
     log.line(format_args!("serves at {place}, process {}", std::process::id()));
     notify::tell("READY=1");
-    let why = signals::wait(server.failed())?;
+    let why = signals.wait(server.failed())?;
     notify::tell("STOPPING=1");
     let asked = match why {
         Why::Signal(signal) => {

@@ -20,15 +20,50 @@ fn asked() -> libc::sigset_t {
     }
 }
 
-/// Keeps them for [`wait`]; to be called before there are other threads.
-///
-/// # Errors
-/// What the kernel says.
-pub(crate) fn block() -> Result<()> {
-    let set = asked();
-    // SAFETY: the set outlives the call; the old one is not asked for.
-    let rc = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
-    if rc != 0 { Err(Error::os("start", rc, "blocking signals")) } else { Ok(()) }
+/// Signals that are kept until they are waited for.
+pub(crate) struct Signals(OwnedFd);
+
+impl Signals {
+    /// Keeps them from here on; to be called before there are other threads.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn block() -> Result<Signals> {
+        let set = asked();
+        // SAFETY: the set outlives the call; the old one is not asked for.
+        let rc = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
+        if rc != 0 {
+            return Err(Error::os("start", rc, "blocking signals"));
+        }
+        // SAFETY: a new descriptor of a set that outlives the call.
+        let fd = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(Error::io("start", &std::io::Error::last_os_error(), "a descriptor for signals"));
+        }
+        // SAFETY: just made, and nobody else's.
+        Ok(Signals(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Sleeps until a signal comes, or the other end of a socket is closed.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn wait(&self, failed: BorrowedFd<'_>) -> Result<Why> {
+        let mut info = [0; size_of::<libc::signalfd_siginfo>()];
+        loop {
+            let mut fds = [PollFd::new(&self.0, PollFlags::IN), PollFd::new(&failed, PollFlags::empty())];
+            match poll(&mut fds, None) {
+                Ok(_) if !fds[0].revents().is_empty() => break,
+                Ok(_) if !fds[1].revents().is_empty() => return Ok(Why::Failed),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(e) => return Err(Error::os("run", e.raw_os_error(), "waiting for signals")),
+            }
+        }
+        let got = rustix::io::read(&self.0, &mut info).map_err(|e| Error::os("run", e.raw_os_error(), "a signal"))?;
+        // Its number is what the structure begins with.
+        let number = info.first_chunk().filter(|_| got >= 4).map_or(0, |number| u32::from_ne_bytes(*number));
+        Ok(Why::Signal(if number == libc::SIGINT.cast_unsigned() { "SIGINT" } else { "SIGTERM" }))
+    }
 }
 
 /// A write beyond what files of this process may have (`RLIMIT_FSIZE`) is an error of the transfer (`EFBIG`), and not the end
@@ -50,34 +85,4 @@ pub(crate) enum Why {
     Signal(&'static str),
     /// It cannot go on.
     Failed,
-}
-
-/// Sleeps until a signal comes, or the other end of a socket is closed.
-///
-/// # Errors
-/// What the kernel says.
-pub(crate) fn wait(failed: BorrowedFd<'_>) -> Result<Why> {
-    let set = asked();
-    let lost = |what| Error::io("run", &std::io::Error::last_os_error(), what);
-    // SAFETY: a new descriptor of a set that outlives the call.
-    let fd = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC) };
-    if fd < 0 {
-        return Err(lost("a descriptor for signals"));
-    }
-    // SAFETY: just made, and nobody else's.
-    let signals = unsafe { OwnedFd::from_raw_fd(fd) };
-    let mut info = [0; size_of::<libc::signalfd_siginfo>()];
-    loop {
-        let mut fds = [PollFd::new(&signals, PollFlags::IN), PollFd::new(&failed, PollFlags::empty())];
-        match poll(&mut fds, None) {
-            Ok(_) if !fds[0].revents().is_empty() => break,
-            Ok(_) if !fds[1].revents().is_empty() => return Ok(Why::Failed),
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(e) => return Err(Error::os("run", e.raw_os_error(), "waiting for signals")),
-        }
-    }
-    let got = rustix::io::read(&signals, &mut info).map_err(|e| Error::os("run", e.raw_os_error(), "a signal"))?;
-    // Its number is what the structure begins with.
-    let number = info.first_chunk().filter(|_| got >= 4).map_or(0, |number| u32::from_ne_bytes(*number));
-    Ok(Why::Signal(if number == libc::SIGINT.cast_unsigned() { "SIGINT" } else { "SIGTERM" }))
 }
