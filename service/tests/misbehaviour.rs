@@ -138,7 +138,7 @@ fn descriptors_that_do_not_fit_their_role_are_refused_and_closed() {
     }
     // The session was not cut off for it, and nothing that was passed stayed open.
     service.until("descriptors leak", |now| {
-        now.descriptors == before.descriptors && now.mapped_bytes == before.mapped_bytes
+        now.descriptors <= before.descriptors && now.mapped_bytes <= before.mapped_bytes
     });
     raw.send(MEMORY_TO_MEMORY, &[sealed.as_fd(), sealed.as_fd()]).unwrap();
     assert!(raw.answer().unwrap().into_result().is_ok());
@@ -184,7 +184,7 @@ fn numbers_that_make_no_sense_are_refused_before_anything_is_done() {
         let limit = kind == ErrorKind::Busy && text.contains("--transfers");
         assert!(kind == ErrorKind::InvalidInput || limit || kind == ErrorKind::Unsupported, "{more}: {text}");
     }
-    service.until("refused requests leave nothing", |now| now.descriptors == before.descriptors);
+    service.until("refused requests leave nothing", |now| now.descriptors <= before.descriptors);
     // What is odd and makes sense is carried out, beside others: each of these moves all, by files' own threads.
     for more in [
         constraints(r#""request_bytes":1,"queue_depth":1"#),
@@ -247,7 +247,7 @@ fn who_does_not_speak_the_protocol_is_told_and_cut_off() {
     service.until("they are counted and hold nothing", |now| {
         now.turned_away == before.turned_away + 5 && now.descriptors <= before.descriptors
     });
-    assert!(service.log().contains("said nothing for 1000 ms"), "{}", service.log());
+    service.until_says("said nothing for 1000 ms");
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn who_asks_without_end_and_reads_no_answer_is_cut_off() {
     assert!(asked > 1);
     assert!(service.until("it is cut off", |now| now.turned_away > before.turned_away).connected >= 2);
     drop(raw);
-    service.until("descriptors leak", |now| now.descriptors == before.descriptors);
+    service.until("descriptors leak", |now| now.descriptors <= before.descriptors);
     good.stop();
 }
 
@@ -317,11 +317,7 @@ fn floods_and_garbage_on_a_pipe_hold_nobody_up() {
     while rustix::net::send(&noisy, &[], SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_err() {}
     while rustix::net::recv(&noisy, &mut [0; 1024], RecvFlags::DONTWAIT).map_or(true, |(len, _)| len > 0) {}
     drop((passing, deaf, noisy, client, memory));
-    service.until("what they had goes", |now| {
-        now.descriptors == before.descriptors
-            && now.mapped_bytes == before.mapped_bytes
-            && now.connected == before.connected
-    });
+    service.until_as(&before);
     assert!(good.stop() > 4);
 }
 
@@ -559,7 +555,7 @@ fn huge_pages_that_are_not_there_end_their_client_and_nobody_else() {
     // Whether it is told as done or as cut off depends on who is quicker; the bytes are nowhere.
     let _ = pipe.transfer(Span { source: 0, target: 0, len: page as u64 });
     service.until("it is cut off", |now| now.turned_away == 1);
-    assert!(service.log().contains("SIGBUS"), "{}", service.log());
+    service.until_says("SIGBUS");
     assert!(good.stop() > 4);
     drop((pipe, client, taken));
 }
