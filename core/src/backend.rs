@@ -394,6 +394,11 @@ impl Bell {
         Bell { tower, rings: AtomicU64::new(0) }
     }
 
+    /// A bell of the same tower, for what is nobody's job.
+    pub fn another(&self) -> Bell {
+        Bell::new(self.tower.clone())
+    }
+
     /// The socket.
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.tower.socket.as_fd()

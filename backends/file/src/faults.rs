@@ -23,6 +23,8 @@ pub enum Verdict {
     Short(u32),
     /// It is carried out, and its result replaced by this errno.
     Errno(i32),
+    /// A ring does not answer it before it is asked back, as if the kernel had lost it. Elsewhere as [`Verdict::Pass`].
+    Lost,
 }
 
 /// Decides the fate of requests; see [`Config::faults`](crate::Config::faults).

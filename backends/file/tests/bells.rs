@@ -14,6 +14,10 @@ use datapipes_core::memory::Access;
 use datapipes_core::topology::Topology;
 use datapipes_core::{Constraints, Dram, FileAccess, Locator, Span, Ssd};
 use datapipes_file::{Config, Faults, FileBackend, Operation, Verdict};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// So long that only a hang takes longer.
+const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 /// The first request is cut short.
 struct FirstShort(u32);
@@ -44,6 +48,11 @@ fn ring(ssd: &Ssd, dram: &Dram, faults: Option<Arc<dyn Faults>>) -> Option<Box<d
 fn tower() -> (UnixStream, Arc<BellTower>) {
     let (near, far) = UnixStream::pair().unwrap();
     (near, BellTower::new(OwnedFd::from(far)))
+}
+
+/// A bell that nobody hears.
+fn silent() -> Arc<Bell> {
+    Arc::new(Bell::new(tower().1))
 }
 
 fn job(dram: &Dram, span: Span, bell: &Arc<Bell>) -> Job {
@@ -100,4 +109,49 @@ fn a_bell_that_could_not_be_rung_is_not_counted() {
         ring.complete(false, &mut done).unwrap();
     }
     assert_eq!(done.len(), 1);
+}
+
+/// The first request is lost.
+struct FirstLost;
+
+impl Faults for FirstLost {
+    fn verdict(&self, op: &Operation) -> Verdict {
+        if op.nth == 0 { Verdict::Lost } else { Verdict::Pass }
+    }
+}
+
+#[test]
+fn a_lost_request_is_heard_of_by_a_bell() {
+    let source = bytes(64 << 10, 3);
+    let Some(ssd) = file(&common::disk(), &source, FileAccess::Direct) else { return };
+    let dram = memory(64 << 10);
+    let Some(ring) = ring(&ssd, &dram, Some(Arc::new(FirstLost))) else { return };
+    let (mut near, tower) = tower();
+    let bell = Arc::new(Bell::new(tower));
+    ring.submit(job(&dram, Span { source: 0, target: 0, len: 4096 }, &bell)).unwrap();
+    complete_by_ear(&*ring, &mut near);
+    assert_eq!(ring.counters().retries, 1);
+    assert_eq!(dram.lease().unwrap()[..4096], source[..4096]);
+}
+
+#[test]
+fn a_lost_request_is_heard_of_by_the_event() {
+    let source = bytes(64 << 10, 3);
+    let Some(ssd) = file(&common::disk(), &source, FileAccess::Direct) else { return };
+    let dram = memory(64 << 10);
+    let Some(ring) = ring(&ssd, &dram, Some(Arc::new(FirstLost))) else { return };
+    ring.submit(Job { bell: None, ..job(&dram, Span { source: 0, target: 0, len: 4096 }, &silent()) }).unwrap();
+    let mut done = Vec::new();
+    while done.is_empty() {
+        let mut fds = [PollFd::from_borrowed_fd(ring.event().unwrap(), PollFlags::IN)];
+        assert_eq!(poll(&mut fds, Some(&PATIENCE)).unwrap(), 1, "nothing is heard of it");
+        ring.complete(false, &mut done).unwrap();
+    }
+    done.pop().unwrap().result.unwrap();
+    assert_eq!(dram.lease().unwrap()[..4096], source[..4096]);
+    // Nothing is under way: the timer is not set again, so the ring falls silent.
+    let mut fds = [PollFd::from_borrowed_fd(ring.event().unwrap(), PollFlags::IN)];
+    while poll(&mut fds, Some(&Timespec { tv_sec: 5, tv_nsec: 0 })).unwrap() == 1 {
+        ring.complete(false, &mut done).unwrap();
+    }
 }

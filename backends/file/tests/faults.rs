@@ -161,6 +161,44 @@ fn what_the_kernel_has_no_thread_for_is_done_by_the_caller() {
     }
 }
 
+/// The kernel loses the second request, and whatever touches one byte.
+struct Loses;
+
+impl Faults for Loses {
+    fn verdict(&self, op: &Operation) -> Verdict {
+        let touches = (op.offset..op.offset + u64::from(op.len)).contains(&(LEN as u64 / 2));
+        if op.nth == 1 || touches { Verdict::Lost } else { Verdict::Pass }
+    }
+}
+
+#[test]
+fn what_the_kernel_loses_is_made_again() {
+    let lose = |reading: bool, primitive: &str, access| {
+        let source = bytes(LEN, 9);
+        let Some(ssd) = file(&disk(), &if reading { source.clone() } else { vec![0; LEN] }, access) else { return };
+        let dram = memory_of(&if reading { vec![0; LEN] } else { source.clone() });
+        let machine = machine(with(Arc::new(Loses)));
+        let pipe = match reading {
+            true => machine.connect_with(&ssd, &dram, &only(primitive)).unwrap(),
+            false => machine.connect_with(&dram, &ssd, &only(primitive)).unwrap(),
+        };
+        pipe.transfer(Span { source: 1, target: 1, len: LEN as u64 - 5 }).unwrap();
+        let got = if reading { dram.lease().unwrap()[..].to_vec() } else { contents(&ssd) };
+        assert!(got[1..LEN - 4] == source[1..LEN - 4] && got[0] == 0 && got[LEN - 4..] == [0; 4], "{primitive}");
+        // Lost again, the request was carried out by the caller.
+        let c = &pipe.report().hops[0].counters;
+        assert!(c.retries >= 2 && c.queue_refused > 0 && c.bytes == LEN as u64 - 5, "{primitive}: {c:?}");
+    };
+    // Each waits for seconds.
+    std::thread::scope(|scope| {
+        for reading in [true, false] {
+            for (primitive, access) in primitives(reading).into_iter().take(2) {
+                scope.spawn(move || lose(reading, primitive, access));
+            }
+        }
+    });
+}
+
 #[test]
 fn the_end_of_the_file_is_an_error_that_says_where() {
     for dir in dirs() {

@@ -25,9 +25,10 @@ use datapipes_core::backend::{Counters, ExtentOptions, ExtentReader, ExtentSourc
 use datapipes_core::memory::{Access, MapOptions, Pages, RawLease, Region};
 use datapipes_core::process::Owner;
 use datapipes_core::{Error, ErrorKind, Result};
-use io_uring::{IoUring, opcode, types};
+use io_uring::{IoUring, opcode, squeue, types};
 
 use super::anchor;
+use super::watchdog::{NOTICE, TIMER, Watchdog, lost};
 use crate::faults::{Faults, Operation, Verdict};
 use crate::short_requests::ring_serves;
 
@@ -52,6 +53,8 @@ struct Flight {
     got: u32,
     tries: u16,
     injected: Option<i32>,
+    /// The kernel is to lose it.
+    lost: bool,
 }
 
 /// What becomes of a request that was answered.
@@ -67,6 +70,7 @@ struct Ring {
     /// None: of any thread.
     of: Option<ThreadId>,
     registered: bool,
+    watchdog: Watchdog,
 }
 
 /// The reader.
@@ -157,11 +161,12 @@ impl Extents {
         let mut len = (extent.len - flight.got).next_multiple_of(align);
         let nth = self.counters.requests;
         self.counters.requests += 1;
-        flight.injected = None;
+        (flight.injected, flight.lost) = (None, false);
         if let Some(faults) = &self.faults {
             match faults.verdict(&Operation { write: false, offset, len, nth }) {
                 Verdict::Pass => {}
                 Verdict::Errno(errno) => flight.injected = Some(errno),
+                Verdict::Lost => flight.lost = true,
                 Verdict::Short(short) => len = short.max(1).next_multiple_of(align).min(len),
             }
         }
@@ -259,7 +264,8 @@ impl Extents {
     }
 
     fn make_ring(&self, of: Option<ThreadId>) -> std::result::Result<Ring, String> {
-        let entries = self.depth.next_power_of_two() as u32;
+        // One more for a timer.
+        let entries = (self.depth + 1).next_power_of_two() as u32;
         // Older kernels know less: 6.1 has the first, 5.19 the second.
         let mut made = None;
         for flags in if of.is_some() { 0..3 } else { 1..3 } {
@@ -285,7 +291,7 @@ impl Extents {
             // SAFETY: the buffers are the reader's own and outlive the ring: fields drop in order, the ring before them.
             unsafe { ring.submitter().register_buffers(&[iovec]) }.is_ok()
         });
-        Ok(Ring { ring, of, registered })
+        Ok(Ring { ring, of, registered, watchdog: Watchdog::new(self.flights.len()) })
     }
 
     fn fail(&mut self, error: &Error) {
@@ -411,6 +417,7 @@ impl<'a> Many<'a> {
         let fd = types::Fd(descriptor(self.from));
         let Some(ring) = &mut self.reader.ring else { return };
         let entry = match ring.registered {
+            _ if flight.lost => lost(),
             true => opcode::ReadFixed::new(fd, address, len, 0).offset(offset).build(),
             false => opcode::Read::new(fd, address, len).offset(offset).build(),
         };
@@ -418,6 +425,7 @@ impl<'a> Many<'a> {
         // until this one was answered (`drop`); the file, and so its descriptor, is borrowed for as long.
         let pushed = unsafe { ring.ring.submission().push(&entry.user_data(u64::from(slot))) };
         debug_assert!(pushed.is_ok(), "there are as many entries as requests outstanding at once");
+        ring.watchdog.sent(at);
         let counters = &mut self.reader.counters;
         *(if ring.registered { &mut counters.fixed_buffer_hits } else { &mut counters.fixed_buffer_misses }) += 1;
         self.under_way += 1;
@@ -431,9 +439,20 @@ impl<'a> Many<'a> {
             return Ok(());
         }
         let Some(ring) = &mut self.reader.ring else { return Ok(()) };
+        let mut entries = ring.ring.submission();
+        // Each request that may come yet finds room.
+        let to_come = self.reader.depth.saturating_sub(self.under_way);
+        let mut push = |entry: squeue::Entry| {
+            // SAFETY: it refers to no memory but to a time that is static.
+            entries.capacity() - entries.len() > to_come && unsafe { entries.push(&entry) }.is_ok()
+        };
+        if ring.watchdog.timer(&mut push).is_some_and(&mut push) {
+            ring.watchdog.armed();
+        }
+        drop(entries);
         self.reader.counters.system_calls += 1;
         match ring.ring.submitter().submit_and_wait(least) {
-            Ok(taken) => self.unseen = self.unseen.saturating_sub(taken),
+            Ok(_) => self.unseen = ring.ring.submission().len(),
             Err(e) if e.raw_os_error() == Some(libc::EINTR) => self.unseen = ring.ring.submission().len(),
             // Short of memory for requests: answers that are due make room.
             Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM)) => {
@@ -445,7 +464,16 @@ impl<'a> Many<'a> {
         if !self.from.direct {
             anchor::hold_workers(&AtomicU64::new(0));
         }
-        self.answers.extend(ring.ring.completion().map(|answer| (answer.user_data() as u16, answer.result())));
+        for answer in ring.ring.completion() {
+            match answer.user_data() {
+                TIMER => ring.watchdog.heard(answer.result()),
+                NOTICE => {}
+                slot => {
+                    ring.watchdog.answered(slot as usize);
+                    self.answers.push((slot as u16, answer.result()));
+                }
+            }
+        }
         for (slot, result) in std::mem::take(&mut self.answers) {
             self.under_way -= 1;
             let at = usize::from(slot);
@@ -686,6 +714,25 @@ mod tests {
             assert!(told.iter().any(Result::is_err));
             let counters = reader.counters();
             assert!(counters.retries > 10 && counters.short_finished > 10, "{counters:?}");
+        }
+    }
+
+    /// The kernel loses some.
+    struct Loses;
+
+    impl Faults for Loses {
+        fn verdict(&self, op: &Operation) -> Verdict {
+            if op.nth.is_multiple_of(50) { Verdict::Lost } else { Verdict::Pass }
+        }
+    }
+
+    #[test]
+    fn requests_that_the_kernel_loses_are_made_again() {
+        let ssd = file();
+        for depth in [2, 16] {
+            let mut reader = reader(depth, true, Some(Arc::new(Loses)));
+            assert!(read(&mut reader, &ssd, false, &some_extents(60)).iter().all(Result::is_ok));
+            assert!(reader.counters().retries >= 2, "{:?}", reader.counters());
         }
     }
 

@@ -38,6 +38,8 @@ pub(crate) struct Piece {
     bounce: Option<Bounce>,
     /// The errno that replaces its result.
     injected: Option<i32>,
+    /// The kernel is to lose it.
+    pub(crate) lost: bool,
     /// Which descriptor.
     pub(crate) lane: Lane,
     /// Offset in the file.
@@ -270,7 +272,7 @@ impl Jobs {
         let need = Need { file_at, len: rest.len, address: address as u64, room: site.room(region_at, job.span.len) };
         let cut = site.rules_now().cut(&need);
         let nth = site.requests.fetch_add(1, Ordering::Relaxed);
-        let (len, injected) = verdict(&site, cut.lane, cut.file_at, cut.io_len, nth);
+        let Fate { len, injected, lost } = verdict(&site, cut.lane, cut.file_at, cut.io_len, nth);
         let mut piece = Piece {
             slot: rest.slot,
             at: rest.at,
@@ -279,6 +281,7 @@ impl Jobs {
             tries: rest.tries,
             bounce: None,
             injected,
+            lost,
             lane: cut.lane,
             file_at: cut.file_at,
             len,
@@ -455,15 +458,24 @@ impl Jobs {
     }
 }
 
-/// What a fault injector makes of a request: its length, and the errno that replaces its result.
-fn verdict(site: &Site, lane: Lane, offset: u64, len: u64, nth: u64) -> (u32, Option<i32>) {
+/// What a fault injector makes of a request.
+struct Fate {
+    len: u32,
+    /// The errno that replaces its result.
+    injected: Option<i32>,
+    lost: bool,
+}
+
+fn verdict(site: &Site, lane: Lane, offset: u64, len: u64, nth: u64) -> Fate {
     // Requests are cut far below 4 GiB.
     let len = u32::try_from(len).unwrap_or(u32::MAX);
-    let Some(faults) = &site.faults else { return (len, None) };
+    let fate = Fate { len, injected: None, lost: false };
+    let Some(faults) = &site.faults else { return fate };
     let write = site.rules.direction == Direction::Write;
     match faults.verdict(&Operation { write, offset, len, nth }) {
-        Verdict::Pass => (len, None),
-        Verdict::Errno(errno) => (len, Some(errno)),
+        Verdict::Pass => fate,
+        Verdict::Errno(errno) => Fate { injected: Some(errno), ..fate },
+        Verdict::Lost => Fate { lost: true, ..fate },
         Verdict::Short(short) => {
             let unit = match (lane, site.rules.direction) {
                 (Lane::Cached, _) => 1,
@@ -471,7 +483,7 @@ fn verdict(site: &Site, lane: Lane, offset: u64, len: u64, nth: u64) -> (u32, Op
                 (Lane::Direct, Direction::Write) => site.rules.edge_align,
             };
             let short = u64::from(short.max(1)).next_multiple_of(unit);
-            (u32::try_from(short).unwrap_or(len).min(len), None)
+            Fate { len: u32::try_from(short).unwrap_or(len).min(len), ..fate }
         }
     }
 }

@@ -18,6 +18,7 @@ mod jobs;
 mod ring;
 mod site;
 mod slices;
+mod watchdog;
 
 pub(crate) use blocking::Blocking;
 pub(crate) use cut::{Direction, Lane, Rules};

@@ -28,18 +28,20 @@ use super::cut::{Direction, Lane};
 use super::jobs::{Jobs, Piece};
 use super::site::Site;
 use super::slices::Slices;
+use super::watchdog::{NOTICE, TIMER, Watchdog, lost};
 use crate::priority::Duty;
 
 /// Before requests are shown again to a kernel that is short of memory for them.
 const PAUSE: Duration = Duration::from_millis(1);
 
+/// Entries beside requests and their bells: a notice, a timer with its bell.
+const OTHERS: u32 = 3;
+
 /// `IORING_ENTER_GETEVENTS`.
 const GETEVENTS: u32 = 1;
 
-/// Marks the answers to bells.
+/// Marks the answers to bells. [`NOTICE`] and [`TIMER`] have it, too; no bell has their numbers.
 const BELL: u64 = 1 << 63;
-/// The name of an entry that does nothing; no bell has this number.
-const NOTICE: u64 = u64::MAX;
 
 struct State {
     jobs: Jobs,
@@ -50,6 +52,7 @@ struct State {
     /// Bells whose byte is on its way, by the number in its `user_data`.
     bells: HashMap<u64, Arc<Bell>>,
     next_bell: u64,
+    watchdog: Watchdog,
     /// Where the mover is urgent: for how long it was, and which flights are.
     duty: Option<(Duty, Vec<bool>)>,
 }
@@ -73,15 +76,15 @@ impl Ring {
     pub(crate) fn new(site: Site) -> Result<Ring> {
         let calls = AtomicU64::new(1);
         let depth = site.queue.depth.max(1);
-        // Behind each request there may be a bell.
+        // Behind each request there may be a bell, and a few are of no request.
         let ring = IoUring::builder()
             .setup_clamp()
-            .build((2 * depth).next_power_of_two())
+            .build((2 * depth).saturating_add(OTHERS).next_power_of_two())
             .map_err(|e| Error::io("open a ring for", &e, site.file.path().display().to_string()))?;
         // It may be had and not be entered, as under a filter: found out here, while another primitive can be taken.
         calls.fetch_add(1, Ordering::Relaxed);
         ring.submit().map_err(|e| Error::io("enter a ring for", &e, site.file.path().display().to_string()))?;
-        let depth = depth.min(ring.params().sq_entries() / 2) as usize;
+        let depth = depth.min((ring.params().sq_entries().saturating_sub(OTHERS)) / 2) as usize;
         let files = [site.fd(Lane::Cached), site.fd(Lane::Direct)];
         calls.fetch_add(1, Ordering::Relaxed);
         // Refused (a limit on open files, an old kernel): requests name the descriptors instead.
@@ -95,6 +98,7 @@ impl Ring {
             slices,
             bells: HashMap::new(),
             next_bell: 0,
+            watchdog: Watchdog::new(depth),
             duty: (site.queue.io_priority != 0).then(|| (Duty::new(Instant::now()), vec![false; depth])),
         };
         Ok(Ring { ring, site, fixed_files, state: Mutex::new(state), reaper: Mutex::new(()), calls })
@@ -109,6 +113,10 @@ impl Ring {
         // SAFETY: the caller holds `reaper`, and only then is the completion queue touched.
         let answers = unsafe { self.ring.completion_shared() };
         for answer in answers {
+            if answer.user_data() == TIMER {
+                state.watchdog.heard(answer.result());
+                continue;
+            }
             if answer.user_data() & BELL != 0 {
                 match state.bells.remove(&(answer.user_data() & !BELL)) {
                     Some(bell) if answer.result() == 1 => bell.sent(),
@@ -124,6 +132,7 @@ impl Ring {
                 continue;
             };
             state.free.push(index);
+            state.watchdog.answered(index);
             if let Some((duty, urgent)) = &mut state.duty
                 && std::mem::take(&mut urgent[index])
             {
@@ -160,29 +169,19 @@ impl Ring {
                 }
                 None => false,
             };
-            let entry = self.entry(&piece, buffer, urgent).user_data(index as u64);
+            let (entry, flags) = match piece.lost {
+                false => (self.entry(&piece, buffer, urgent), self.fixed_file_flag()),
+                true => (lost(), squeue::Flags::empty()),
+            };
+            let entry = entry.user_data(index as u64);
             let pushed = match piece.bell.clone() {
                 Some(bell) => {
-                    let number = state.next_bell;
-                    state.next_bell = (state.next_bell + 1) & !BELL;
-                    let fd = types::Fd(bell.socket().as_raw_fd());
-                    let send = opcode::Send::new(fd, Bell::BYTE.as_ptr(), 1)
-                        .flags(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
-                        .build()
-                        .user_data(BELL | number);
-                    let first = entry.flags(self.fixed_file_flag() | squeue::Flags::IO_HARDLINK);
-                    // SAFETY: as below; the byte is static, and the socket is kept in `bells` until the kernel answers.
-                    let pushed = unsafe { entries.push_multiple(&[first, send]) };
-                    if pushed.is_ok() {
-                        // The kernel does not see the entries before `sync`.
-                        bell.count();
-                        state.bells.insert(number, bell);
-                    }
-                    pushed
+                    let first = entry.flags(flags | squeue::Flags::IO_HARDLINK);
+                    push_with_bell(&mut entries, first, bell, &mut state.next_bell, &mut state.bells)
                 }
                 // SAFETY: the entry's memory is leased to the piece's job or is the piece's bounce buffer, and the piece stays
                 // in `flights` until the kernel answers; the descriptors live as long as the site.
-                None => unsafe { entries.push(&entry) },
+                None => unsafe { entries.push(&entry.flags(flags)) },
             };
             if pushed.is_err() {
                 // There are as many entries as flights, so there is room; were there none, it is tried again.
@@ -192,6 +191,28 @@ impl Ring {
                 break;
             }
             state.flights[index] = Some(piece);
+            state.watchdog.sent(index);
+        }
+        // Each request that may come yet finds room.
+        let room =
+            |entries: &squeue::SubmissionQueue<'_>| entries.capacity() - entries.len() > 2 * state.free.len() + 2;
+        let timer = state.watchdog.timer(|entry| {
+            // SAFETY: it refers to no memory.
+            room(&entries) && unsafe { entries.push(&entry) }.is_ok()
+        });
+        if let Some(timer) = timer.filter(|_| room(&entries)) {
+            // Who waits for a bell hears of the timer by a bell.
+            let pushed = match state.flights.iter().flatten().find_map(|piece| piece.bell.as_ref()) {
+                Some(bell) => {
+                    let (first, bell) = (timer.flags(squeue::Flags::IO_HARDLINK), Arc::new(bell.another()));
+                    push_with_bell(&mut entries, first, bell, &mut state.next_bell, &mut state.bells)
+                }
+                // SAFETY: the time that it refers to is static.
+                None => unsafe { entries.push(&timer) },
+            };
+            if pushed.is_ok() {
+                state.watchdog.armed();
+            }
         }
         entries.sync();
         // At most as many as the ring has entries.
@@ -232,7 +253,7 @@ impl Ring {
             }
             (Direction::Write, None) => opcode::Write::new(fd, address, len).offset(at).ioprio(priority).build(),
         };
-        entry.flags(self.fixed_file_flag())
+        entry
     }
 
     fn fixed_file_flag(&self) -> squeue::Flags {
@@ -301,6 +322,29 @@ impl Ring {
             Err(errno) => Err(Error::os("enter the ring of", errno, self.site.file.path().display().to_string())),
         }
     }
+}
+
+/// Puts an entry into the queue, which must be linked to the next, and behind it the byte of a bell.
+fn push_with_bell(
+    entries: &mut squeue::SubmissionQueue<'_>,
+    first: squeue::Entry,
+    bell: Arc<Bell>,
+    next: &mut u64,
+    bells: &mut HashMap<u64, Arc<Bell>>,
+) -> std::result::Result<(), squeue::PushError> {
+    let number = *next;
+    *next = (number + 1) & !BELL;
+    let send = opcode::Send::new(types::Fd(bell.socket().as_raw_fd()), Bell::BYTE.as_ptr(), 1)
+        .flags(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+        .build()
+        .user_data(BELL | number);
+    // SAFETY: the first is the caller's, who keeps what it refers to until the kernel answers; the byte is static, and the socket
+    // is kept in `bells` for as long.
+    unsafe { entries.push_multiple(&[first, send]) }?;
+    // The kernel does not see the entries before `sync`.
+    bell.count();
+    bells.insert(number, bell);
+    Ok(())
 }
 
 impl Queued for Ring {
