@@ -28,7 +28,7 @@ fn cpu_us() -> f64 {
 fn main() {
     let path = std::env::args().nth(1).unwrap();
     let ssd = Ssd::open(path).unwrap();
-    let machine = datapipes::Machine::discover();
+    let machine = datapipes::discover();
     let fine = FineGrained::over(&ssd, Config::new(&machine).budget(16 << 20)).unwrap();
     let runtime = Runtime::start(&machine).unwrap();
     let reads = fine.on(&runtime, AT_ONCE).unwrap();

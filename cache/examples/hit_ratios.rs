@@ -9,7 +9,6 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use datapipes::Machine;
 use datapipes_cache::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
 use datapipes_cache::{Config, FineGrained, Policy};
 use datapipes_core::Result;
@@ -50,7 +49,7 @@ fn main() {
     };
     let only = args.iter().position(|a| a == "--policy").and_then(|at| args.get(at + 1));
     let (requests, file, part) = (arg("--requests", 4_000_000), arg("--file-mib", 256) << 20, arg("--budget-part", 8));
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let layout = Layout { items: file / 128, item_bytes: 128, stride_bytes: 128 };
     let loads = [
         ("uniform", Popularity::Uniform),

@@ -8,7 +8,6 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use datapipes::Machine;
 use datapipes_cache::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
 use datapipes_cache::{Config, FineGrained, Policy};
 use datapipes_core::Result;
@@ -44,7 +43,7 @@ fn main() {
     let number = |name: &str, default: u64| arg(name).map_or(default, |v| v.parse().unwrap());
     let (mib, reads) = (number("--mib", 48), number("--reads", 4_000_000));
     let policy: Policy = arg("--policy").map_or(Policy::default(), |p| p.parse().unwrap());
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     // Items apart from each other: none is worth a page.
     let layout = Layout { items: (mib << 20) / LEN as u64, item_bytes: LEN as u32, stride_bytes: 4096 + LEN as u64 };
     let file = layout.items * layout.stride_bytes;

@@ -43,7 +43,7 @@ use crate::writes::Writes;
 /// # fn main() -> datapipes_core::Result<()> {
 /// # let path = std::env::temp_dir().join(format!("fine-doc-{}", std::process::id()));
 /// # std::fs::write(&path, (0..100_000u32).flat_map(u32::to_le_bytes).collect::<Vec<u8>>()).unwrap();
-/// let machine = datapipes::Machine::discover();
+/// let machine = datapipes::discover();
 /// let ssd = Ssd::open(&path)?;
 /// let mut config = Config::new(&machine).budget(4 << 20);
 /// config.outside = Outside::Never; // Nobody else writes there.

@@ -281,7 +281,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("fine-lanes-{}", std::process::id()));
         std::fs::write(&path, vec![7; 200_000]).unwrap();
         // One lane, and nobody may wait for it.
-        let mut config = Config::new(&datapipes::Machine::discover()).budget(2 << 20);
+        let mut config = Config::new(&datapipes::discover()).budget(2 << 20);
         (config.lanes, config.waiting, config.prefault) = (1, 0, false);
         let fine = FineGrained::over(&Ssd::open(&path).unwrap(), config).unwrap();
         let mut refused = None;

@@ -60,7 +60,7 @@ const DETECTOR_PART: usize = 8192;
 /// # fn main() -> datapipes_core::Result<()> {
 /// # let paths = ["a", "b"].map(|n| std::env::temp_dir().join(format!("pool-doc-{}-{n}", std::process::id())));
 /// # paths.iter().for_each(|p| std::fs::write(p, [7; 100_000]).unwrap());
-/// let machine = datapipes::Machine::discover();
+/// let machine = datapipes::discover();
 /// let mut config = Config::new(&machine).budget(16 << 20);
 /// config.outside = Outside::Never; // Nobody else writes there.
 /// let pool = BufferPool::new(config)?;

@@ -19,7 +19,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine of these parts. Programs use `datapipes::Machine::discover`; models and tests bring their own.
+    /// A machine of these parts. Programs use `datapipes::discover`; models and tests bring their own.
     pub fn new(topology: Topology, backends: Vec<Arc<dyn Backend>>) -> Machine {
         Machine { topology: Arc::new(topology), backends: backends.into() }
     }
@@ -27,6 +27,11 @@ impl Machine {
     /// What was discovered.
     pub fn topology(&self) -> &Topology {
         &self.topology
+    }
+
+    /// The place of a core among the usable ones, from 0: the paper's `core_idx`. Numbers of cores may have gaps.
+    pub fn position(&self, core: &Core) -> usize {
+        self.topology.usable_cores().take_while(|c| c.index != core.index).count()
     }
 
     /// Who moves bytes.

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use datapipes::{CoreCache, Dram, Error, ErrorKind, Machine, Result, Span, Ssd};
 
 fn main() -> Result<()> {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let (path, made) = match std::env::args_os().nth(1) {
         Some(path) => (PathBuf::from(path), false),
         None => (make_file(64 << 20)?, true),

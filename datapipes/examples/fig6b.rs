@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use datapipes::{CoreCache, Dram, Error, ErrorKind, Machine, Pmem, PmemOptions, Result, Runtime, Span, Ssd};
 
 fn main() -> Result<()> {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let mut args = std::env::args_os().skip(1).map(PathBuf::from);
     let (file, pmem) = (args.next(), args.next());
     let scratch = std::env::temp_dir();

@@ -17,7 +17,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 
 fn main() -> Result<()> {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let mut args = std::env::args_os().skip(1);
     let given = args.next().zip(args.next()).map(|(path, run)| (PathBuf::from(path), run));
     let Some((path, run)) = given else {

@@ -18,7 +18,7 @@ use datapipes::graph::{Buffers, Graph, Item};
 use datapipes::{Dram, Error, ErrorKind, Machine, Pmem, PmemOptions, Result, Runtime, Span, Ssd, StagePlace, Staging};
 
 fn main() -> Result<()> {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let mut args = std::env::args_os().skip(1);
     let (file, places) = (args.next().map(PathBuf::from), args.next());
     let scratch = std::env::temp_dir();

@@ -43,7 +43,7 @@ struct Scene {
 
 impl Scene {
     fn new(dir: &str, len: u64) -> Result<Scene> {
-        let machine = Machine::discover();
+        let machine = datapipes::discover();
         let ssd = Ssd::unlinked_in(dir)?;
         let filled = Dram::allocate(8 << 20)?;
         filled.lease_mut()?.iter_mut().enumerate().for_each(|(i, b)| *b = (i * 31) as u8);
@@ -351,7 +351,7 @@ fn by_hand(scene: &Scene, reads: u64) {
 }
 
 fn memory(times: u64, turns: u32) -> Result<()> {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let runtime = Runtime::start(&machine)?;
     let (source, target) = (Dram::allocate(4096)?, Dram::allocate(4096)?);
     let (pipe, under) = (machine.connect(&source, &target)?, runtime.connect(&source, &target)?);

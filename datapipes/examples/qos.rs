@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use datapipes::runtime::{Config, Connect};
-use datapipes::{Class, Constraints, Dram, FileAccess, Machine, Result, Runtime, RuntimePipe, Service, Span, Ssd};
+use datapipes::{Class, Constraints, Dram, FileAccess, Result, Runtime, RuntimePipe, Service, Span, Ssd};
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -125,7 +125,7 @@ fn new_rows(count: usize) -> Vec<Row> {
 }
 
 fn memory(seconds: f64, turns: u32) -> Result<()> {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let long = 64 << 20;
     let (from, to) = (Dram::allocate(long)?, Dram::allocate(2 * long)?);
     let (small_from, small_to) = (Dram::allocate(4096)?, Dram::allocate(4096)?);
@@ -163,7 +163,7 @@ fn memory(seconds: f64, turns: u32) -> Result<()> {
 }
 
 fn disk(dir: &str, len: u64, seconds: f64, turns: u32) -> Result<()> {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let ssd = Ssd::unlinked_in(dir)?;
     let filled = Dram::allocate(8 << 20)?;
     let write = machine.connect(&filled, &ssd)?;

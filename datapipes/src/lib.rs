@@ -5,12 +5,12 @@
 //! from the SSD into its L2, sorts it there, and hands it back to memory:
 //!
 //! ```
-//! use datapipes::{CoreCache, Dram, Machine, Span, Ssd};
+//! use datapipes::{CoreCache, Dram, Span, Ssd};
 //!
 //! # let path = std::env::temp_dir().join(format!("datapipes-doc-{}", std::process::id()));
 //! # let numbers: Vec<u8> = (0..64 << 10).rev().flat_map(|n: u64| n.to_le_bytes()).collect();
 //! # std::fs::write(&path, &numbers).map_err(|e| datapipes::Error::io("write", &e, "a file"))?;
-//! let machine = Machine::discover();
+//! let machine = datapipes::discover();
 //! let ssd = Ssd::open(&path)?;
 //! let run = machine.l2_size().min(64 << 10) as usize; // small, so that this example is quick
 //! let cores = machine.topology().usable_cores().count();
@@ -36,7 +36,30 @@
 //! command line is `dpipe`; neither is in here.
 #![deny(unsafe_code)]
 
-mod machine;
+pub use datapipes_bundle::discover;
+pub use datapipes_core::{
+    Batch, Class, Connect, ConnectFd, Constraints, CoreCache, Counters, Draft, Dram, Endpoint, Error, ErrorKind,
+    Extent, FileAccess, FileMode, Finished, Handle, Handles, InPlace, InPlaceReason, Lease, LeaseMut, Locator, Machine,
+    MapOptions, NumaMemory, OutputFile, Pages, Persistence, Pipe, PipeFd, PlaceReport, PlaceUse, Pmem, PmemOptions,
+    Pool, Published, Reach, Reader, Report, Result, Route, Runtime, RuntimePipe, STAGED_BYTES, Service, Span, Ssd,
+    StageOrder, StagePlace, Staging, TargetKind, Transfer, Uri, Watch, Watchers, parse_size,
+};
+pub use datapipes_core::{
+    backend, descriptor, graph, guard, locator, memory, pipe, plan, process, runtime, threads, topology,
+};
 
-pub use datapipes_core::*;
-pub use machine::Machine;
+/// Reads of a few bytes from files larger than memory, through a cache of bytes (*Pipette*, DAC'22).
+#[cfg(feature = "cache")]
+pub use datapipes_cache as cache;
+/// Logs and checkpoints that survive a crash.
+#[cfg(feature = "log")]
+pub use datapipes_durable as durable;
+/// Channels between isolated devices.
+#[cfg(feature = "fabric")]
+pub use datapipes_fabric as fabric;
+/// Pipes that another process carries out: `dpiped` and its client.
+#[cfg(feature = "service")]
+pub use datapipes_service as service;
+/// The external sort.
+#[cfg(feature = "sort")]
+pub use datapipes_sort as sort;

@@ -57,7 +57,7 @@ fn reader(disk: &Path) -> Kind {
 fn every_backend_and_every_locator_conforms() {
     let disk = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     std::fs::create_dir_all(&disk).unwrap();
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let mut kinds = Kind::of_memory(machine.topology());
     kinds.extend(Kind::of_files("disk", &disk));
     let shm = Path::new("/dev/shm");

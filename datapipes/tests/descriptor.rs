@@ -10,7 +10,7 @@ use std::sync::mpsc;
 
 use datapipes::descriptor::wire::{COMPLETION_BYTES, Completion, Request};
 use datapipes::{
-    Connect, ConnectFd, CoreCache, Dram, ErrorKind, FileAccess, Locator, Machine, PipeFd, Runtime, Service, Span, Ssd,
+    Connect, ConnectFd, CoreCache, Dram, ErrorKind, FileAccess, Locator, PipeFd, Runtime, Service, Span, Ssd,
 };
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -57,7 +57,7 @@ fn until(fd: BorrowedFd<'_>, flags: PollFlags) {
 
 #[test]
 fn writable_when_it_can_take_a_transfer_readable_when_one_is_done_for_every_pair() {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let runtime = Runtime::start(&machine).unwrap();
     let bytes = pattern(4 * MIB as usize);
     let (file, memory) = (file_of(&bytes), memory_of(&bytes));
@@ -86,7 +86,7 @@ fn writable_when_it_can_take_a_transfer_readable_when_one_is_done_for_every_pair
 
 #[test]
 fn a_full_pipe_is_not_writable_until_one_is_done_and_taken_or_not() {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let runtime = Runtime::start(&machine).unwrap();
     let bytes = pattern(64 * MIB as usize);
     let (file, target) = (file_of(&bytes), Dram::allocate(bytes.len()).unwrap());
@@ -116,7 +116,7 @@ fn a_full_pipe_is_not_writable_until_one_is_done_and_taken_or_not() {
 
 #[test]
 fn who_waits_for_room_and_takes_no_completion_is_let_in_when_one_is_done() {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let runtime = Runtime::start(&machine).unwrap();
     let bytes = pattern(8 * MIB as usize);
     let (file, target) = (file_of(&bytes), Dram::allocate(bytes.len()).unwrap());
@@ -143,7 +143,7 @@ fn who_waits_for_room_and_takes_no_completion_is_let_in_when_one_is_done() {
 
 #[test]
 fn level_and_edge_triggered_over_many_pipes_each_event_names_the_place() {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let runtime = Runtime::start(&machine).unwrap();
     let bytes = pattern(8 * MIB as usize);
     for edge in [EventFlags::empty(), EventFlags::ET] {
@@ -199,7 +199,7 @@ fn level_and_edge_triggered_over_many_pipes_each_event_names_the_place() {
 
 #[test]
 fn plain_packets_from_another_thread_that_knows_nothing_but_the_descriptor() {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let runtime = Runtime::start(&machine).unwrap();
     let bytes = pattern(16 * MIB as usize);
     let (file, target) = (file_of(&bytes), Dram::allocate(bytes.len()).unwrap());
@@ -248,7 +248,7 @@ fn plain_packets_from_another_thread_that_knows_nothing_but_the_descriptor() {
 #[test]
 fn whoever_waits_hears_that_the_runtime_is_gone() {
     scene::bounded("the end of a runtime", || {
-        let machine = Machine::discover();
+        let machine = datapipes::discover();
         let bytes = pattern(MIB as usize);
         let (file, target) = (file_of(&bytes), Dram::allocate(bytes.len()).unwrap());
         for round in 0..20 {
@@ -284,7 +284,7 @@ fn whoever_waits_hears_that_the_runtime_is_gone() {
 #[test]
 fn several_threads_that_come_and_go_take_each_completion() {
     scene::bounded("threads in complete_wait", || {
-        let machine = Machine::discover();
+        let machine = datapipes::discover();
         let runtime = Runtime::start(&machine).unwrap();
         let bytes = pattern(MIB as usize);
         let (file, target) = (file_of(&bytes), Dram::allocate(bytes.len()).unwrap());
@@ -328,7 +328,7 @@ fn several_threads_that_come_and_go_take_each_completion() {
 
 #[test]
 fn a_descriptor_that_is_closed_ends_its_pipe_and_loses_no_byte() {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let runtime = Runtime::start(&machine).unwrap();
     let bytes = pattern(32 * MIB as usize);
     let (file, target) = (file_of(&bytes), Dram::allocate(bytes.len()).unwrap());
@@ -343,7 +343,7 @@ fn a_descriptor_that_is_closed_ends_its_pipe_and_loses_no_byte() {
 
 #[test]
 fn a_pipe_that_its_giver_ends_stops_what_was_not_begun() {
-    let runtime = Runtime::start(&Machine::discover()).unwrap();
+    let runtime = Runtime::start(&datapipes::discover()).unwrap();
     let bytes = pattern(8 << 20);
     let (memory, file) = (memory_of(&bytes), file_of(&bytes));
     let into = Dram::allocate(bytes.len()).unwrap();
@@ -428,7 +428,7 @@ impl Inverted {
 
 #[test]
 fn both_other_flavors_can_be_had_from_the_descriptor() {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let bytes = pattern(8 * MIB as usize);
     let (file, target) = (file_of(&bytes), Dram::allocate(bytes.len()).unwrap());
     let pipe = machine.connect_fd(&file, &target).unwrap();

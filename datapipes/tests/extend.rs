@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::sync::Barrier;
 
-use datapipes::{Dram, ErrorKind, Machine, Pmem, PmemOptions, Span, Ssd};
+use datapipes::{Dram, ErrorKind, Pmem, PmemOptions, Span, Ssd};
 use datapipes_testkit::{Folder, Mounted, RefusedCall, without_calls};
 
 const NO_FALLOCATE: RefusedCall = RefusedCall { number: libc::SYS_fallocate, errno: libc::EOPNOTSUPP };
@@ -19,7 +19,7 @@ fn here() -> &'static Path {
 
 /// Each lane reserves a run of its own and writes it, as lanes of a sort do, all in the same file at the same time.
 fn lanes_reserve_and_write(ssd: &Ssd) {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let barrier = Barrier::new(LANES as usize);
     std::thread::scope(|scope| {
         for lane in 0..LANES {
@@ -120,7 +120,7 @@ fn what_is_written_beyond_a_range_that_is_reserved_stays() {
 fn a_pipe_that_writes_the_last_byte_keeps_it() {
     let folder = Folder::under(here()).unwrap();
     let work = || {
-        let machine = Machine::discover();
+        let machine = datapipes::discover();
         let memory = Dram::allocate(64 << 10).unwrap();
         memory.lease_mut().unwrap().fill(9);
         for turn in 0..200u64 {

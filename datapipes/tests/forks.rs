@@ -25,7 +25,7 @@ const PIECES: u64 = 16;
 
 /// A child has everything that it needs of its own.
 fn moves_by_itself(machine: &Machine) {
-    for machine in [machine, &Machine::discover()] {
+    for machine in [machine, &datapipes::discover()] {
         let bytes = scene::pattern(MIB);
         let (file, target) = (scene::file_of(&bytes), Dram::allocate(bytes.len()).unwrap());
         machine.connect(&file, &target).unwrap().transfer(Span { source: 0, target: 0, len: MIB }).unwrap();
@@ -261,7 +261,7 @@ fn a_child_has_a_copy_of_memory_with_what_is_leased_of_it() {
         drop(held.take());
         assert_eq!(dram.range(0, 4096).unwrap().lease().unwrap()[..], [2; 4096]);
         let other = Dram::allocate(64 << 10).unwrap();
-        let pipe = Machine::discover().connect(&dram, &other).unwrap();
+        let pipe = datapipes::discover().connect(&dram, &other).unwrap();
         pipe.transfer(Span { source: 0, target: 0, len: 64 << 10 }).unwrap();
         assert_eq!(other.lease().unwrap()[..4096], [2; 4096]);
         is_forked(Dram::from_pool(&pool, 4096));
@@ -282,7 +282,7 @@ fn what_is_open_is_to_be_opened_anew() {
     let pmem = Pmem::open_with(&mapped, options).unwrap();
     let staging = Staging::open(vec![StagePlace::folder(folder.at())]).unwrap();
     let extent = staging.extent(4096).unwrap();
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let draft = Draft::beside(&folder.path("draft")).unwrap();
     in_child(&|| {
         is_forked(draft.write(b"x"));

@@ -147,7 +147,7 @@ fn act_as_a_child() {
         pmem: Pmem::open_with(path, options).unwrap(),
         memory: memory_of(&pattern(LEN)),
         file: file_of(&pattern(LEN)),
-        machine: Machine::discover(),
+        machine: datapipes::discover(),
     };
     if !path.contains("full") {
         // As somebody else would, who knows of no mapping.
@@ -225,7 +225,7 @@ fn bytes_that_are_read_after_a_file_was_cut_and_extended_are_in_the_file() {
     };
     let path = mounted.path("pinned");
     let pmem = Pmem::open_with(&path, PmemOptions { len: Some(LEN), emulated: true }).unwrap();
-    let (bytes, machine) = (pattern(LEN), Machine::discover());
+    let (bytes, machine) = (pattern(LEN), datapipes::discover());
     let file = file_of(&bytes);
     for (number, only) in ["uring-cached", "uring-direct"].into_iter().enumerate() {
         let constraints = Constraints { only: vec![only.into()], ..Constraints::default() };
@@ -256,7 +256,7 @@ fn a_page_that_the_source_lost_is_held_against_no_place_of_a_staging() {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("staged-{}", std::process::id()));
     std::fs::write(&path, pattern(LEN)).unwrap();
     let pmem = Pmem::open_with(&path, PmemOptions { len: None, emulated: true }).unwrap();
-    let (machine, memory) = (Machine::discover(), memory_of(&pattern(LEN)));
+    let (machine, memory) = (datapipes::discover(), memory_of(&pattern(LEN)));
     let places = [StagePlace::folder(env!("CARGO_TARGET_TMPDIR")), StagePlace::memory(4 << 20, None)];
     for place in places {
         let staging = Staging::open(vec![place]).unwrap();

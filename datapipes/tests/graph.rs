@@ -32,7 +32,7 @@ fn numbers(machine: &Machine, runs: u64) -> Ssd {
 
 #[test]
 fn no_more_threads_compute_than_there_is_to_compute() {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let runtime = Runtime::start(&machine).unwrap();
     let highest = AtomicUsize::new(0);
     let mut graph = Graph::new("few");
@@ -52,7 +52,7 @@ fn no_more_threads_compute_than_there_is_to_compute() {
 
 #[test]
 fn runs_are_read_sorted_and_written_with_two_buffers() {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let runtime = Runtime::start(&machine).unwrap();
     let runs = 20;
     let (input, output) = (numbers(&machine, runs), Ssd::unlinked_in(dir()).unwrap());
@@ -99,7 +99,7 @@ fn runs_are_read_sorted_and_written_with_two_buffers() {
 
 #[test]
 fn a_buffer_has_one_item_at_a_time_and_order_is_kept_where_it_is_asked_for() {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let runtime = Runtime::start(&machine).unwrap();
     for buffers in [1, 2, 5] {
         let owners: Vec<AtomicU64> = (0..buffers).map(|_| AtomicU64::new(u64::MAX)).collect();
@@ -139,7 +139,7 @@ fn a_buffer_has_one_item_at_a_time_and_order_is_kept_where_it_is_asked_for() {
 
 #[test]
 fn an_error_stops_what_has_not_begun_and_names_stage_and_item() {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let runtime = Runtime::start(&machine).unwrap();
     let input = numbers(&machine, 4);
     let memory = Dram::allocate(2 * RUN as usize).unwrap();
@@ -174,7 +174,7 @@ fn an_error_stops_what_has_not_begun_and_names_stage_and_item() {
 /// With a look through all items at each step this took minutes.
 #[test]
 fn many_items_without_buffers_go_through() {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let runtime = Runtime::start(&machine).unwrap();
     let items = 200_000;
     let (first, second) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -220,7 +220,7 @@ struct Seen {
 
 #[test]
 fn every_stage_of_every_item_runs_once_after_what_it_depends_on() {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let runtime = Runtime::start(&machine).unwrap();
     let seeds = match std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()) {
         Some(seed) => seed..seed + 1,
@@ -287,7 +287,7 @@ fn every_stage_of_every_item_runs_once_after_what_it_depends_on() {
 
 #[test]
 fn sets_of_any_size_take_memory_only_for_buffers_that_are_used() {
-    let runtime = Runtime::start(&Machine::discover()).unwrap();
+    let runtime = Runtime::start(&datapipes::discover()).unwrap();
     for count in [3, 4_000_000_000, usize::MAX] {
         let (set, highest) = (Buffers::new(count), AtomicU64::new(0));
         let mut graph = Graph::new("large");

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use datapipes::topology::Topology;
 use datapipes::{
-    Connect, ConnectFd, Constraints, Dram, Error, ErrorKind, Machine as All, Result, Runtime, Service, Span, Ssd,
-    StagePlace, Staging, runtime,
+    Connect, ConnectFd, Constraints, Dram, Error, ErrorKind, Result, Runtime, Service, Span, Ssd, StagePlace, Staging,
+    runtime,
 };
 use datapipes_core::Machine;
 use datapipes_file::{Config, FileBackend};
@@ -49,7 +49,7 @@ fn senseless() -> Vec<(&'static str, Constraints)> {
 
 #[test]
 fn constraints() {
-    let machine = All::discover();
+    let machine = datapipes::discover();
     let runtime = Runtime::start(&machine).unwrap();
     let (ssd, dram) = places();
     for (knob, constraints) in senseless() {
@@ -63,7 +63,7 @@ fn constraints() {
 
 #[test]
 fn services_and_queues() {
-    let machine = All::discover();
+    let machine = datapipes::discover();
     let runtime = Runtime::start(&machine).unwrap();
     let (ssd, dram) = places();
     for rate in NO_RATES {
@@ -80,7 +80,7 @@ fn services_and_queues() {
 
 #[test]
 fn configurations_of_a_runtime() {
-    let machine = All::discover();
+    let machine = datapipes::discover();
     let bad: [(&str, Change); 12] = [
         ("copiers", |c| c.copiers = 0),
         ("blocking", |c| c.blocking = 0),
@@ -121,7 +121,7 @@ fn settings_of_the_file_backend() {
 
 #[test]
 fn the_least_that_makes_sense_moves_bytes_and_ends() {
-    let machine = All::discover();
+    let machine = datapipes::discover();
     for uring in [true, false] {
         for lane in ["direct", "cached"] {
             let machine = machine.clone();

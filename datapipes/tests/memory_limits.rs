@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use datapipes::topology::MemoryRoom;
-use datapipes::{Dram, ErrorKind, Machine, MapOptions, Pages, Pmem, PmemOptions, Pool, Span, Ssd};
+use datapipes::{Dram, ErrorKind, MapOptions, Pages, Pmem, PmemOptions, Pool, Span, Ssd};
 use datapipes_testkit::{ControlGroup, Mounted};
 
 const MIB: usize = 1 << 20;
@@ -123,7 +123,7 @@ fn child_with_little_address_space() {
     let pool = Pool::new(16 * MIB, options).unwrap();
     let dram = Dram::from_pool(&pool, MIB).unwrap();
     let ssd = Ssd::unlinked_in(std::env::temp_dir()).unwrap();
-    let pipe = Machine::discover().connect(&dram, &ssd).unwrap();
+    let pipe = datapipes::discover().connect(&dram, &ssd).unwrap();
     pipe.transfer(Span { source: 0, target: 0, len: MIB as u64 }).unwrap();
 }
 

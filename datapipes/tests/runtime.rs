@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
 use datapipes::runtime::{Cancelled, Class, Config, Connect, Service};
-use datapipes::{Constraints, CoreCache, Dram, ErrorKind, Machine, Runtime, RuntimePipe, Span, Ssd};
+use datapipes::{Constraints, CoreCache, Dram, ErrorKind, Runtime, RuntimePipe, Span, Ssd};
 use datapipes_core::topology::Topology;
 use datapipes_file::{Faults, FileBackend, Operation, Verdict};
 
@@ -109,7 +109,7 @@ fn every_way(pipe: &RuntimePipe, target: &Dram, expected: &[u8]) {
 
 #[test]
 fn every_way_to_hear_of_a_transfer_over_every_kind_of_route() {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let runtime = Runtime::start(&machine).unwrap();
     let bytes = pattern(5 * MIB as usize + 123, 1);
     let (ssd, dram, target) = (file_of(&bytes), memory_of(&bytes), Dram::allocate(bytes.len()).unwrap());
@@ -142,7 +142,7 @@ fn every_way_to_hear_of_a_transfer_over_every_kind_of_route() {
 
 #[test]
 fn from_file_to_file_and_back_to_memory() {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let runtime = Runtime::start(&machine).unwrap();
     let bytes = pattern(9 * MIB as usize, 3);
     let (source, target) = (file_of(&bytes), Ssd::unlinked_in(dir()).unwrap());
@@ -156,7 +156,7 @@ fn from_file_to_file_and_back_to_memory() {
 
 #[test]
 fn bytes_under_way_are_leased_whatever_becomes_of_the_handle() {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let runtime = Runtime::start(&machine).unwrap();
     let bytes = pattern(64 * MIB as usize, 4);
     let (dram, target) = (memory_of(&bytes), Dram::allocate(bytes.len()).unwrap());
@@ -178,7 +178,7 @@ fn bytes_under_way_are_leased_whatever_becomes_of_the_handle() {
 
 #[test]
 fn a_full_queue_gives_the_span_back_or_waits() {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let runtime = Runtime::start(&machine).unwrap();
     let bytes = pattern(32 * MIB as usize, 5);
     let (ssd, target) = (file_of(&bytes), Dram::allocate(bytes.len()).unwrap());
@@ -201,7 +201,7 @@ fn a_full_queue_gives_the_span_back_or_waits() {
 
 #[test]
 fn cancelling_returns_when_the_bytes_are_free() {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let mut config = Config::of(&machine);
     // Little at a time, so that there is something left to cancel.
     config.device.chunk_bytes = 64 << 10;
@@ -233,7 +233,7 @@ fn cancelling_returns_when_the_bytes_are_free() {
 
 #[test]
 fn shutting_down_loses_nothing() {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let bytes = pattern(16 * MIB as usize, 7);
     let (ssd, target) = (file_of(&bytes), Dram::allocate(bytes.len()).unwrap());
     let done = Arc::new(AtomicU64::new(0));
@@ -271,7 +271,7 @@ fn an_idle_runtime_uses_no_processor_time() {
             .collect::<Vec<_>>()
     };
     // Told apart from the threads of other tests by their names.
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let runtime = Runtime::start_with(&machine, Config { name: "dp-idle".into(), ..Config::of(&machine) }).unwrap();
     let (source, target) = (Dram::allocate(8 << 20).unwrap(), Dram::allocate(8 << 20).unwrap());
     let pipe = runtime.connect(&source, &target).unwrap();
@@ -293,7 +293,7 @@ fn an_idle_runtime_uses_no_processor_time() {
 
 #[test]
 fn promises_are_checked_at_connect_and_classes_are_named() {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let runtime = Runtime::start(&machine).unwrap();
     let (source, target) = (Dram::allocate(4096).unwrap(), Dram::allocate(4096).unwrap());
     let ask = |at_least| Connect {
@@ -308,7 +308,7 @@ fn promises_are_checked_at_connect_and_classes_are_named() {
 
 #[test]
 fn a_pipe_with_a_limit_keeps_it() {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let runtime = Runtime::start(&machine).unwrap();
     let (source, target) = (Dram::allocate(64 << 20).unwrap(), Dram::allocate(64 << 20).unwrap());
     let service = Service { class: Class::Bulk, at_least: None, at_most: Some(200e6) };

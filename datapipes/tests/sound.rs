@@ -31,7 +31,7 @@ fn file_of(byte: u8) -> Ssd {
     let ssd = Ssd::unlinked_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let memory = Dram::allocate(LEN).unwrap();
     memory.lease_mut().unwrap().fill(byte);
-    Machine::discover().connect(&memory, &ssd).unwrap().transfer(whole()).unwrap();
+    datapipes::discover().connect(&memory, &ssd).unwrap().transfer(whole()).unwrap();
     ssd
 }
 
@@ -76,7 +76,7 @@ fn job(source: Option<&MemoryRange>, target: Option<&MemoryRange>, access: Acces
 
 #[test]
 fn no_mover_writes_under_a_lease_for_reading() {
-    let (machine, folder) = (Machine::discover(), folder());
+    let (machine, folder) = (datapipes::discover(), folder());
     let (file, memory, target) = (file_of(7), Dram::allocate(LEN).unwrap(), Dram::allocate(LEN).unwrap());
     memory.lease_mut().unwrap().fill(7);
     let options = PmemOptions { len: Some(LEN as u64), emulated: true };
@@ -115,7 +115,7 @@ fn no_mover_writes_under_a_lease_for_reading() {
 
 #[test]
 fn no_mover_of_files_moves_memory_that_is_not_its_own() {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let (file, memory) = (file_of(7), Dram::allocate(2 * LEN).unwrap());
     let (inside, other) = (memory.range(0, LEN).unwrap(), Dram::allocate(2 * LEN).unwrap());
     let strangers = [memory.range(LEN, LEN).unwrap(), memory.range(1, LEN).unwrap(), other.range(0, LEN).unwrap()];
@@ -137,7 +137,7 @@ fn no_mover_of_files_moves_memory_that_is_not_its_own() {
 
 #[test]
 fn memory_of_a_pool_stays_with_the_pipes_that_are_connected_to_it() {
-    let (machine, file) = (Machine::discover(), file_of(7));
+    let (machine, file) = (datapipes::discover(), file_of(7));
     let runtime = Runtime::start(&machine).unwrap();
     let pool = Pool::new(2 * LEN, MapOptions::default()).unwrap();
     let first = Dram::from_pool(&pool, LEN).unwrap();
@@ -184,7 +184,7 @@ fn kinds(memory: &MemoryRange) -> [Option<ErrorKind>; 2] {
 
 #[test]
 fn nobody_gets_a_reference_to_bytes_that_others_can_change() {
-    let (machine, folder) = (Machine::discover(), folder());
+    let (machine, folder) = (datapipes::discover(), folder());
     let options = PmemOptions { len: Some(LEN as u64), emulated: true };
     let (one, two) = (
         Pmem::open_with(folder.path("pmem"), options).unwrap(),
@@ -253,7 +253,7 @@ fn a_place_that_reads_itself_fills_shared_memory_too() {
     fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
     let region = Region::map_sealed(fd.as_fd(), len as u64, Access::Write, Box::new(())).unwrap();
     let target = Dram::over(region.range(0, len).unwrap());
-    let pipe = Machine::discover().connect(&SixesPlace, &target).unwrap();
+    let pipe = datapipes::discover().connect(&SixesPlace, &target).unwrap();
     pipe.transfer(Span { source: 1000, target: 1, len: len as u64 - 2 }).unwrap();
     let bytes = target.memory().to_vec().unwrap();
     assert!(bytes[1..len - 1].iter().zip(1000u64..).all(|(byte, at)| *byte == (at % 251) as u8));
@@ -263,7 +263,7 @@ fn a_place_that_reads_itself_fills_shared_memory_too() {
 /// Readers look at leased bytes, again and again, while others try whatever safe code offers to change them.
 #[test]
 fn leased_bytes_do_not_change_while_others_try() {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let runtime = Runtime::start(&machine).unwrap();
     let (file, zeros) = (file_of(9), Dram::allocate(LEN).unwrap());
     let pool = Pool::new(LEN, MapOptions::default()).unwrap();

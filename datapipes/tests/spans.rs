@@ -10,8 +10,8 @@ use datapipes::descriptor::wire::{Completion, MESSAGE_BYTES, Request};
 use datapipes::graph::Graph;
 use datapipes::topology::Topology;
 use datapipes::{
-    Connect, ConnectFd, Constraints, CoreCache, Dram, Error, ErrorKind, Locator, Machine as All, Pipe, PipeFd, Pmem,
-    PmemOptions, Result, Runtime, RuntimePipe, Span, Ssd, StagePlace, Staging,
+    Connect, ConnectFd, Constraints, CoreCache, Dram, Error, ErrorKind, Locator, Pipe, PipeFd, Pmem, PmemOptions,
+    Result, Runtime, RuntimePipe, Span, Ssd, StagePlace, Staging,
 };
 use datapipes_core::Machine;
 use datapipes_file::{Config, FileBackend};
@@ -285,7 +285,7 @@ fn any_span_between_files_and_memory_is_refused_or_done_exactly() {
     };
     for uring in [true, false] {
         let file = FileBackend::with(Config { force_no_uring: !uring, ..Config::default() });
-        let mut backends = All::discover().backends().to_vec();
+        let mut backends = datapipes::discover().backends().to_vec();
         backends.retain(|backend| backend.name() != "file");
         backends.push(Arc::new(file));
         let machine = Machine::new(Topology::discover(), backends);
@@ -335,7 +335,7 @@ fn any_span_between_files_and_memory_is_refused_or_done_exactly() {
 #[test]
 fn any_span_of_caches_persistent_memory_and_stagings_is_refused_or_done_exactly() {
     let (mut random, folder, bytes) = (Random(seed()), folder(), pattern(0));
-    let all = All::discover();
+    let all = datapipes::discover();
     let machine = Machine::new(all.topology().clone(), all.backends().to_vec());
     let runtime = Runtime::start(&machine).unwrap();
     let (memory, into) = (memory_of(&bytes), memory_of(&bytes));
@@ -465,7 +465,7 @@ fn a_file_is_moved_onto_itself_only_where_nothing_overlaps() {
     // Another open of it, by another name.
     std::fs::hard_link(&path, folder.path("other")).unwrap();
     let other = Ssd::open_rw(folder.path("other")).unwrap();
-    let machine = All::discover();
+    let machine = datapipes::discover();
     let runtime = Runtime::start(&machine).unwrap();
     for only in [&["kernel-copy"][..], &[]] {
         let deny: &[&str] = if only.is_empty() { &["kernel-copy"] } else { &[] };
@@ -530,7 +530,7 @@ fn a_mapped_file_is_moved_onto_itself_only_where_nothing_overlaps() {
         (Box::new(map().range(begins, len).unwrap()), begins as u64),
         (Box::new(Dram::over(map().memory().range(begins, len).unwrap())), begins as u64),
     ];
-    let machine = All::discover();
+    let machine = datapipes::discover();
     let runtime = Runtime::start(&machine).unwrap();
     for (from, to) in (0..ends.len()).flat_map(|from| (0..ends.len()).map(move |to| (from, to))) {
         if from == to {

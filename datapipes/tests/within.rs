@@ -16,7 +16,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use datapipes::graph::Graph;
 use datapipes::locator::{Endpoint, Facts, Reader, Watch};
 use datapipes::runtime::{Config, Connect, RuntimePipe};
-use datapipes::{ConnectFd, Dram, ErrorKind, Handle, Locator, Machine, Persistence, Reach, Runtime, Span, Ssd};
+use datapipes::{ConnectFd, Dram, ErrorKind, Handle, Locator, Persistence, Reach, Runtime, Span, Ssd};
 use scene::{KIB, bounded, file_of, pattern};
 
 const PIECE: u64 = 4 * KIB;
@@ -142,7 +142,7 @@ fn span(i: u64) -> Span {
 
 impl World {
     fn new(place: &str, call: &'static str) -> (Arc<World>, mpsc::Receiver<Result<(), datapipes::Error>>) {
-        let machine = Machine::discover();
+        let machine = datapipes::discover();
         let mut config = Config::of(&machine);
         // Whoever holds up a thread holds up all.
         (config.copiers, config.blocking) = (1, 1);
@@ -473,7 +473,7 @@ fn readers_that_wait_for_each_other_end() {
         }
     }
     scene::bounded("readers that wait for each other", || {
-        let machine = Machine::discover();
+        let machine = datapipes::discover();
         let config = Config { blocking: 2, ..Config::of(&machine) };
         let runtime = Arc::new(Runtime::start_with(&machine, config).unwrap());
         let (meet, pipes) = (Arc::new(std::sync::Barrier::new(2)), Arc::new(Mutex::new(Vec::new())));
@@ -495,7 +495,7 @@ fn readers_that_wait_for_each_other_end() {
 #[test]
 fn a_graph_run_within_a_callback_knows_what_it_is_within() {
     bounded("a graph within a callback", || {
-        let machine = Machine::discover();
+        let machine = datapipes::discover();
         let (outer, inner) = (Runtime::start(&machine).unwrap(), Runtime::start(&machine).unwrap());
         let (source, target) = (Dram::allocate(4096).unwrap(), Dram::allocate(4096).unwrap());
         let pipe = outer.connect(&source, &target).unwrap();

@@ -53,7 +53,7 @@ static SCENE: LazyLock<Scene> = LazyLock::new(|| {
     };
     let config = Config { limits, log: Log::to(std::io::sink()), ..Config::default() };
     let listener = Listener::bind(&socket, 0o600).unwrap();
-    let server = Server::start(&Machine::discover(), listener, config).unwrap();
+    let server = Server::start(&datapipes::discover(), listener, config).unwrap();
     let client = Client::connect(&socket).unwrap();
     let (source, target) = (SharedMemory::create(LEN).unwrap(), SharedMemory::create(LEN).unwrap());
     let bytes: Vec<u8> = (0..LEN).map(|i| (i * 7 >> 3) as u8).collect();

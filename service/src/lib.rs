@@ -15,7 +15,7 @@
 //! | [`server`] | the service's side |
 //!
 //! A client needs this crate only for comfort: the protocol is plain packets, and so is what goes over a pipe
-//! ([`datapipes::descriptor::wire`]).
+//! ([`datapipes_core::descriptor::wire`]).
 //!
 //! # What the service can do with what it is given, and what not
 //!

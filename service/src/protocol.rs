@@ -19,10 +19,10 @@
 //! An answer with a descriptor waits until the client has read those before it, and the end of a session until it has read or closed all
 //! that was sent to it, completions of its pipes included.
 //!
-//! The kinds of errors are numbered as in [`datapipes::descriptor::wire`], by which the pipe's descriptor speaks, too.
+//! The kinds of errors are numbered as in [`datapipes_core::descriptor::wire`], by which the pipe's descriptor speaks, too.
 
-use datapipes::descriptor::wire;
-use datapipes::{Constraints, Error, FileAccess, Service};
+use datapipes_core::descriptor::wire;
+use datapipes_core::{Constraints, Error, FileAccess, Service};
 use serde::{Deserialize, Serialize};
 
 use crate::server::Limits;
@@ -159,7 +159,7 @@ impl Answer {
     ///
     /// # Errors
     /// What the service said.
-    pub fn into_result(self) -> datapipes::Result<Answer> {
+    pub fn into_result(self) -> datapipes_core::Result<Answer> {
         match self {
             Answer::Error { kind, errno, text } => {
                 let error = Error::relayed(wire::kind_of(kind), text);
@@ -189,7 +189,7 @@ fn cut(mut text: String) -> String {
 
 #[cfg(test)]
 mod tests {
-    use datapipes::{Class, ErrorKind};
+    use datapipes_core::{Class, ErrorKind};
 
     use super::*;
 

@@ -2,8 +2,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use datapipes::memory::{Access, MemoryRange, Region};
-use datapipes::{Dram, Endpoint, Error, Locator, Pages, Result};
+use datapipes_core::memory::{Access, MemoryRange, Region};
+use datapipes_core::{Dram, Endpoint, Error, Locator, Pages, Result};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
 
@@ -19,7 +19,7 @@ use rustix::io::Errno;
 /// let memory = SharedMemory::create(1 << 20)?;
 /// memory.write(0, &[7])?;
 /// assert_eq!(memory.to_vec()?[0], 7);
-/// # Ok::<(), datapipes::Error>(())
+/// # Ok::<(), datapipes_core::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct SharedMemory {

@@ -23,7 +23,7 @@ pub struct Status {
     pub clients: Vec<ClientStatus>,
     /// What each may have.
     pub limits: Limits,
-    /// The runtime's report: [`datapipes::runtime::RuntimeReport`]; without the single pipes where the asker does not see all.
+    /// The runtime's report: [`datapipes_core::runtime::RuntimeReport`]; without the single pipes where the asker does not see all.
     pub runtime: serde_json::Value,
 }
 

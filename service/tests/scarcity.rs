@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use datapipes::descriptor::wire::Request;
-use datapipes::{ConnectFd, ErrorKind, Machine, Span, Ssd};
+use datapipes::{ConnectFd, ErrorKind, Span, Ssd};
 use datapipes_service::server::{Config, Limits, Listener, Log, Server};
 use datapipes_service::{Client, Place, SharedMemory};
 use datapipes_testkit::child::{NoThreads, as_another_user};
@@ -27,7 +27,7 @@ fn a_client_for_whom_there_is_no_thread_hears_so_and_keeps_no_place() {
         log: Log::to(std::io::sink()),
         ..Config::default()
     };
-    let server = Server::start(&Machine::discover(), Listener::bind(&path, 0o600).unwrap(), config).unwrap();
+    let server = Server::start(&datapipes::discover(), Listener::bind(&path, 0o600).unwrap(), config).unwrap();
     let first = Client::connect(&path).unwrap();
     let limit = NoThreads::from_now_on();
     for _ in 0..8 {
@@ -59,7 +59,7 @@ fn limits_of_nothing_are_refused_when_it_starts() {
         change(&mut limits);
         let listener = Listener::bind(dir.0.join("s"), 0o600).unwrap();
         let config = Config { limits: limits.clone(), ..Config::default() };
-        let e = Server::start(&Machine::discover(), listener, config).map(|_| ()).unwrap_err();
+        let e = Server::start(&datapipes::discover(), listener, config).map(|_| ()).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::InvalidInput, "{limits:?}: {e}");
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_dpiped"));

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use datapipes_core::Machine;
 use datapipes_core::backend::Backend;
 use datapipes_core::topology::Topology;
 use datapipes_cpu::{Calibration, CpuBackend};
@@ -26,4 +27,26 @@ pub fn all(topology: &Topology) -> Vec<Arc<dyn Backend>> {
     let this_machine = topology.clone();
     let cpu = CpuBackend::calibrated_by(topology, move || Calibration::load_or_assumed(&this_machine));
     vec![Arc::new(cpu), Arc::new(DaxBackend::new(topology)), Arc::new(FileBackend::probe())]
+}
+
+/// The machine that we run on, with every backend.
+///
+/// It takes some milliseconds, measures nothing and never fails: what could not be found out is in
+/// [`Topology::unknown`], what is absent in the backends' primitives.
+///
+/// ```
+/// use datapipes_core::{Dram, Span};
+/// let machine = datapipes_bundle::discover();
+/// let (source, target) = (Dram::allocate(1 << 20)?, Dram::allocate(1 << 20)?);
+/// source.lease_mut()?.fill(7);
+/// let pipe = machine.connect(&source, &target)?;
+/// pipe.transfer(Span { source: 0, target: 0, len: 1 << 20 })?;
+/// assert_eq!(target.lease()?[1 << 19], 7);
+/// println!("{}{}", pipe.route(), pipe.report());
+/// # Ok::<(), datapipes_core::Error>(())
+/// ```
+pub fn discover() -> Machine {
+    let topology = Topology::discover();
+    let backends = all(&topology);
+    Machine::new(topology, backends)
 }

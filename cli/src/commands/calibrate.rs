@@ -1,6 +1,6 @@
 //! `dpipe calibrate`: what the processor's primitives cost here, and the knobs.
 
-use datapipes::{Error, ErrorKind, Machine, Result};
+use datapipes::{Error, ErrorKind, Result};
 use datapipes_cpu::Calibration;
 use serde::Serialize;
 
@@ -33,7 +33,7 @@ struct Shown<'a> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Verdict> {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let topology = machine.topology();
     let path = Calibration::path(topology)?;
     let mut calibration = match (args.show, args.redo) {

@@ -75,7 +75,7 @@ struct Outcome {
 
 pub(crate) fn run(args: &Args) -> Result<Verdict> {
     let shape = shape(args)?;
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let started = Instant::now();
     let input = Input::open(&args.file)?;
     let summary = match &input {

@@ -121,7 +121,7 @@ fn watched<T>(phase: &'static str, work: impl FnOnce(&mut dyn FnMut(Progress) ->
 
 fn save(args: &Save) -> Result<Verdict> {
     signals::catch(WaitsFor::Places);
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     // It holds the bytes of all of them, and is as private as the most private.
     let mut mode = FileMode::USUAL;
     let mut regions = Vec::new();
@@ -190,7 +190,7 @@ struct RestoredFiles {
 
 fn restore(args: &Restore) -> Result<Verdict> {
     signals::catch(WaitsFor::Places);
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let store = Checkpoints::at(&machine, &args.dir);
     let since = Instant::now();
     let fallback = if args.fallback { Fallback::Older } else { Fallback::Refuse };
@@ -261,7 +261,7 @@ fn line(number: u64, state: Result<&Manifest, &str>) -> String {
 }
 
 fn list(args: &List) -> Result<Verdict> {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let listed = Checkpoints::at(&machine, &args.dir).list()?;
     if args.json {
         print_json(&listed)?;
@@ -283,7 +283,7 @@ struct Verified {
 
 fn verify(args: &Verify) -> Result<Verdict> {
     signals::catch(WaitsFor::Places);
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let store = Checkpoints::at(&machine, &args.dir);
     let numbers = match args.number {
         Some(number) => vec![number],

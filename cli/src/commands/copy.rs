@@ -71,7 +71,7 @@ struct Outcome {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Verdict> {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let (source, target) = (args.source.parse::<Uri>()?, args.target.parse::<Uri>()?);
     let known = match &target {
         Uri::Dram { len, .. } => *len,

@@ -13,7 +13,7 @@ mod table;
 use std::path::{Path, PathBuf};
 
 use datapipes::topology::BlockDevice;
-use datapipes::{Error, ErrorKind, Machine, Result, Route, Ssd, StageOrder, StagePlace};
+use datapipes::{Error, ErrorKind, Result, Route, Ssd, StageOrder, StagePlace};
 use datapipes_sort::{Input, Output};
 use serde::Serialize;
 use serde_json::Value;
@@ -171,7 +171,7 @@ fn act(dir: &Path, args: &Args, memory: u64) -> Result<Outcome> {
 
 /// The routes of the sort. They are asked for after it, lest this process grow before its children are measured.
 fn routes(input: &Path, output: &Path, spill: &Path) -> Result<Vec<Route>> {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let output = Output::File(output.to_path_buf());
     let ways =
         sort::routes::ways(&machine, &[Input::open(input)?], &output, &[StagePlace::folder(spill)], StageOrder::Given)?;
@@ -184,7 +184,7 @@ fn equal(one: &Path, other: &Path, len: u64) -> Result<bool> {
     if one.len()? != len || other.len()? != len {
         return Ok(false);
     }
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let done = std::sync::atomic::AtomicU64::new(0);
     let state = || State { phase: "comparing", done: done.load(std::sync::atomic::Ordering::Relaxed), total: len };
     let (one, other) = (Place::Ssd(one), Place::Ssd(other));

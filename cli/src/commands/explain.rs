@@ -30,7 +30,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Verdict> {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let source = args.source.parse::<Uri>()?;
     let target = args.target.parse::<Uri>()?;
     let open_len = args.len.unwrap_or(TYPICAL);

@@ -84,7 +84,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
         return progress::during(progress::wanted(), state, || stream(&source, &mut out, &args.file, &done))
             .map(|()| Verdict::Good);
     }
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let threads = args.threads.unwrap_or(machine.topology().usable_cores().count()).max(1);
     let draft = Draft::replacing(&args.file, FileMode::USUAL)?;
     draft.ssd().preallocate(bytes)?;

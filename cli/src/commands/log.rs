@@ -116,7 +116,7 @@ fn storage(machine: &Machine, dir: &Path) -> Arc<dyn Storage> {
 /// Lines that are there already go together; before this waits for more, all are durable. A signal simply ends it: what
 /// was acknowledged is safe, which is what a log is for.
 fn append(args: &Append) -> Result<Verdict> {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let log = args.settings.open(&machine, &args.dir)?;
     let mut input = BufReader::with_capacity(1 << 20, standard::input()?);
     let mut out = standard::output()?;
@@ -162,7 +162,7 @@ struct Line<'a> {
 }
 
 fn read(args: &Read) -> Result<Verdict> {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let mut out = std::io::BufWriter::with_capacity(1 << 20, standard::output()?);
     let failed = |e: std::io::Error| Error::io("write", &e, standard::OUTPUT);
     for record in Records::open(&machine, &storage(&machine, &args.dir), args.from)? {
@@ -199,7 +199,7 @@ struct Found {
 }
 
 fn stat(args: &Stat) -> Result<Verdict> {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let found = match examine(&machine, &storage(&machine, &args.dir)) {
         Ok(summary) => Found { intact: true, damage: None, summary: Some(summary) },
         Err(e) if e.kind() == ErrorKind::Corrupt => Found { intact: false, damage: Some(e.to_string()), summary: None },
@@ -227,7 +227,7 @@ fn stat(args: &Stat) -> Result<Verdict> {
 }
 
 fn release(args: &Release) -> Result<Verdict> {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     if storage(&machine, &args.dir).list()?.is_empty() {
         return Err(Error::new(ErrorKind::NotFound, "release", format!("{} holds no log", args.dir.display())));
     }

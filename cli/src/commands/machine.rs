@@ -6,9 +6,9 @@ mod storage;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use datapipes::Result;
 use datapipes::backend::{Backend, Knob, Primitive};
 use datapipes::topology::{BlockDevice, Storage, Topology};
-use datapipes::{Machine, Result};
 use datapipes_cpu::Calibration;
 use serde::Serialize;
 
@@ -53,7 +53,7 @@ struct BackendFacts {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Verdict> {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let topology = machine.topology();
     let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let measure = args.measure || args.svg.is_some();

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use datapipes::{Machine, Result};
+use datapipes::Result;
 use datapipes_sort::{Control, Format, Input, NumberKind, Output, Progress, SortJob, SortReport};
 
 use crate::outcome::{Verdict, complain, exit_code_in_words, json, note, print};
@@ -66,7 +66,7 @@ fn sort(parsed: &Parsed) -> Result<()> {
     let names = names::to_sort(parsed)?;
     let output = places::output(parsed)?;
     let spill = places::spill(parsed)?;
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let memory_bytes = places::memory_bytes(&machine, parsed)?;
     allow_many_files();
     if parsed.compress_program.is_some() {

@@ -72,7 +72,7 @@ impl Scene {
     }
 
     pub(crate) fn with(len: u64, change: impl FnOnce(&mut Config)) -> Scene {
-        let machine = Machine::discover();
+        let machine = datapipes::discover();
         let bytes = pattern(len);
         let mut config = Config::of(&machine);
         change(&mut config);

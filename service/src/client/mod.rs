@@ -7,9 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use datapipes::memory::MemoryRange;
-use datapipes::process::Owner;
-use datapipes::{ConnectFd, Error, ErrorKind, Result, Ssd};
+use datapipes_core::memory::MemoryRange;
+use datapipes_core::process::Owner;
+use datapipes_core::{ConnectFd, Error, ErrorKind, Result, Ssd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
@@ -38,14 +38,14 @@ pub fn default_paths() -> Vec<PathBuf> {
 /// ends nothing.
 ///
 /// ```no_run
-/// use datapipes::{ConnectFd, Span, Ssd};
+/// use datapipes_core::{ConnectFd, Span, Ssd};
 /// use datapipes_service::{Client, Place, SharedMemory};
 /// let client = Client::connect("/run/dpiped.sock")?;
 /// let (file, memory) = (Ssd::open("/data/input")?, SharedMemory::create(1 << 20)?);
 /// let mut pipe = client.connect_pipe(&Place::file(&file), &Place::memory(&memory), &ConnectFd::default())?;
 /// pipe.transfer(Span { source: 0, target: 0, len: 1 << 20 })?;
 /// println!("{}", memory.to_vec()?[0]);
-/// # Ok::<(), datapipes::Error>(())
+/// # Ok::<(), datapipes_core::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct Client(Arc<Session>);
@@ -170,7 +170,7 @@ impl Client {
     /// Connects two places by a pipe that the service carries out.
     ///
     /// # Errors
-    /// As [`datapipes::Runtime::connect_fd_with`]; what the service refuses: `PermissionDenied` where a descriptor does not
+    /// As [`datapipes_core::Runtime::connect_fd_with`]; what the service refuses: `PermissionDenied` where a descriptor does not
     /// have the rights that its role needs, `InvalidInput` for what is neither a file nor sealed memory, and for a target in
     /// memory that may grow ([`PlaceSpec::File`](crate::protocol::PlaceSpec::File)), `Busy` where a limit is
     /// reached, `Unavailable` where the service has gone or stops.

@@ -6,10 +6,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use datapipes::descriptor::wire::{Completion, MESSAGE_BYTES, Request};
-use datapipes::memory::{Access, MemoryRange, RawLease};
-use datapipes::process::Owner;
-use datapipes::{Error, ErrorKind, Result, Span};
+use datapipes_core::descriptor::wire::{Completion, MESSAGE_BYTES, Request};
+use datapipes_core::memory::{Access, MemoryRange, RawLease};
+use datapipes_core::process::Owner;
+use datapipes_core::{Error, ErrorKind, Result, Span};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -19,7 +19,7 @@ use super::Client;
 type Leases = (Option<RawLease>, Option<RawLease>);
 
 /// A pipe that the service carries out: a file descriptor, writable when it can take a transfer and readable when one is
-/// done, as [`datapipes::PipeFd`] is. Several threads may use it at once.
+/// done, as [`datapipes_core::PipeFd`] is. Several threads may use it at once.
 ///
 /// A transfer leases its bytes in this process until its completion was taken. Dropping the pipe waits for what is under
 /// way. Where the service dies, the bytes of transfers under way stay leased for ever: nobody can say any more when they are

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use datapipes::{Error, ErrorKind, Result, threads};
+use datapipes_core::{Error, ErrorKind, Result, threads};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketFlags, accept_with};

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use datapipes::{Error, ErrorKind};
+use datapipes_core::{Error, ErrorKind};
 
 use super::peer::Peer;
 use super::ring;
@@ -79,7 +79,7 @@ impl Charge {
     ///
     /// # Errors
     /// `Busy` where it would have more than it may, or its user would, or all together would.
-    pub(super) fn take(ledger: &Arc<Ledger>, facts: &Arc<SessionFacts>, bytes: u64) -> datapipes::Result<Charge> {
+    pub(super) fn take(ledger: &Arc<Ledger>, facts: &Arc<SessionFacts>, bytes: u64) -> datapipes_core::Result<Charge> {
         let (most, uid) = (ledger.most, facts.peer.uid);
         add(&facts.mapped, bytes, most.of_client).map_err(|has| {
             let context = format!("{bytes} bytes of memory beside {has}, of {} that a client may have", most.of_client);

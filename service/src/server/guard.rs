@@ -18,8 +18,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use datapipes::memory::{Region, sigbus};
-use datapipes::{Error, ErrorKind, Result};
+use datapipes_core::memory::{Region, sigbus};
+use datapipes_core::{Error, ErrorKind, Result};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
 /// Mappings watched at a time: more than the clients of one user have by default (64 with 64 pipes of two memories each).
@@ -199,7 +199,7 @@ fn fill(slot: &Slot, address: usize) -> bool {
 mod tests {
     use std::os::fd::AsFd;
 
-    use datapipes::memory::Access;
+    use datapipes_core::memory::Access;
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
     use super::*;

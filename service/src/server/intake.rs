@@ -31,7 +31,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use datapipes::{Error, ErrorKind, Result};
+use datapipes_core::{Error, ErrorKind, Result};
 use rustix::cmsg_space;
 use rustix::fs::{AtFlags, StatxFlags, fstat, fstatfs, statx};
 use rustix::io::Errno;

@@ -1,6 +1,6 @@
 //! What clients may have.
 
-use datapipes::{Error, ErrorKind, Result};
+use datapipes_core::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 /// What each client (each connection) may have, and all together.

@@ -6,8 +6,8 @@
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use datapipes::descriptor::passing;
-use datapipes::{Error, ErrorKind, Result};
+use datapipes_core::descriptor::passing;
+use datapipes_core::{Error, ErrorKind, Result};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, FdFlags};
 use rustix::net::{

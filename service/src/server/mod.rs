@@ -35,8 +35,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use datapipes::runtime::Config as RuntimeConfig;
-use datapipes::{Error, ErrorKind, Machine, Result, Runtime, threads};
+use datapipes_core::runtime::Config as RuntimeConfig;
+use datapipes_core::{Error, ErrorKind, Machine, Result, Runtime, threads};
 use rustix::event::{EventfdFlags, eventfd};
 
 pub use limits::Limits;

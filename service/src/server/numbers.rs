@@ -7,9 +7,9 @@
 //! | offset and length of a memory | `places`, against what is mapped |
 //! | spans of transfers | the runtime, at the door of the pipe |
 //!
-//! [`Constraints::check`]: datapipes::Constraints::check
+//! [`Constraints::check`]: datapipes_core::Constraints::check
 
-use datapipes::{Class, Error, ErrorKind, Result};
+use datapipes_core::{Class, Error, ErrorKind, Result};
 
 use crate::protocol::Ask;
 

@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use datapipes::{Error, Result};
+use datapipes_core::{Error, Result};
 
 /// A process, as it was when it connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,9 +4,9 @@ use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use datapipes::memory::{Access, Region};
-use datapipes::process::page_size;
-use datapipes::{Dram, Error, ErrorKind, Locator, Result, Ssd};
+use datapipes_core::memory::{Access, Region};
+use datapipes_core::process::page_size;
+use datapipes_core::{Dram, Error, ErrorKind, Locator, Result, Ssd};
 use rustix::fs::{FileType, OFlags, fstat, fstatfs};
 use rustix::io::Errno;
 

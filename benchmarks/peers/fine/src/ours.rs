@@ -10,7 +10,7 @@ pub struct Ours(FineGrained);
 impl Ours {
     pub fn open(path: &str, budget: usize, policy: &str, depth: usize) -> Outcome<Ours> {
         let told = |e: datapipes::Error| e.to_string();
-        let machine = Machine::discover();
+        let machine = datapipes::discover();
         let ssd = Ssd::open(path).map_err(told)?;
         let policy: Policy = policy.parse().map_err(told)?;
         let config = Config::new(&machine).budget(budget).policy(policy).depth(depth);

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use datapipes::{Dram, Error, ErrorKind, Machine, Result};
+use datapipes::{Dram, Error, ErrorKind, Result};
 use datapipes_durable::checkpoint::{Checkpoints, SaveOptions, Saved};
 use serde::Serialize;
 
@@ -47,7 +47,7 @@ struct Outcome {
 
 pub(crate) fn run(args: &Args) -> Result<Verdict> {
     signals::catch(WaitsFor::Places);
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let len = usize::try_from(args.size / args.regions.max(1)).unwrap_or(usize::MAX);
     if len == 0 {

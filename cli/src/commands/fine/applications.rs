@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use datapipes::{Error, ErrorKind, Machine, Result, Ssd};
+use datapipes::{Error, ErrorKind, Result, Ssd};
 use datapipes_cache::{Config, FineGrained, Policy};
 use datapipes_testkit::access::{Read, Recommender, Skew, SocialGraph};
 use serde::{Deserialize, Serialize};
@@ -295,7 +295,7 @@ fn through_cache(
     budget: u64,
     mut reads: Box<dyn Iterator<Item = Read>>,
 ) -> Result<Row> {
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let policy: Policy = args.policy.parse()?;
     let batch = args.batch.unwrap_or(if application == Application::Recommender { 26 } else { 1 }).max(1);
     let budget = usize::try_from(budget).map_err(|e| bad(e.to_string()))?;

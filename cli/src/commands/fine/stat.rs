@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use datapipes::{Error, ErrorKind, Machine, Result, Ssd};
+use datapipes::{Error, ErrorKind, Result, Ssd};
 use datapipes_cache::{Config, FineGrained, Metrics, Outside, Policy};
 use serde::Serialize;
 
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     let bad = |why: String| Error::new(ErrorKind::InvalidInput, "choose a load", why);
     let load = args.load.clone().map_or_else(|| parse_load(default), Ok).map_err(bad)?;
     let budget = usize::try_from(args.budget).map_err(|e| bad(e.to_string()))?;
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let mut outcomes = Vec::new();
     for (number, file) in args.files.iter().enumerate() {
         let ssd = Ssd::open(file)?;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use datapipes::{Machine, Result, Route};
+use datapipes::{Result, Route};
 use datapipes_durable::log::{Folder, Log, LogStats, Options};
 use serde::Serialize;
 
@@ -52,7 +52,7 @@ struct Outcome {
 
 pub(crate) fn run(args: &Args) -> Result<Verdict> {
     signals::catch(WaitsFor::Places);
-    let machine = Machine::discover();
+    let machine = datapipes::discover();
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let folder = WorkFolder::under(&parent, "dpipe-log-bench", false)?;
     let batch_bytes =

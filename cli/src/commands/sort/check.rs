@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use datapipes::{Error, ErrorKind, Machine, Result};
+use datapipes::{Error, ErrorKind, Result};
 use datapipes_sort::Input;
 
 use super::disorder::{Disorder, Rule, Search, float, signed, unsigned};
@@ -29,7 +29,7 @@ pub(super) fn run(parsed: &Parsed, quiet: bool) -> Result<Verdict> {
         // A short file is read before the machine is known.
         Input::Place { ssd, from } if ssd.len()?.saturating_sub(from) >= LONG || ssd.file().is_block_device() => {
             signals::catch(WaitsFor::Places);
-            let machine = Machine::discover();
+            let machine = datapipes::discover();
             Window::over(&machine, &ssd)?.read(from..ssd.len()?, |bytes| {
                 signals::check("check")?;
                 Ok(look(bytes))

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Parser;
-use datapipes::{Machine, parse_size};
+use datapipes_core::{Machine, parse_size};
 use datapipes_service::server::Limits;
 
 const AFTER: &str = "\

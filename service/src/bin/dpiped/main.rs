@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use datapipes::{Error, Machine, Result};
+use datapipes_core::{Error, Result};
 use datapipes_service::server::{Config, Listener, Log, Server};
 use datapipes_service::{Client, default_paths};
 
@@ -40,7 +40,7 @@ fn serve(flags: &Flags) -> Result<ExitCode> {
         (None, Some(path)) => Listener::bind(path, flags.mode)?,
         (None, None) => Listener::bind(&default_paths()[0], flags.mode)?,
     };
-    let machine = Machine::discover();
+    let machine = datapipes_bundle::discover();
     let config = Config {
         limits: flags.limits(&machine),
         allow_uids: flags.allow_uid.clone(),

@@ -5,7 +5,7 @@
 
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 
-use datapipes::{Error, Result};
+use datapipes_core::{Error, Result};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 

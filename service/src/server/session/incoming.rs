@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use datapipes::descriptor::passing;
-use datapipes::{Error, ErrorKind, Result};
+use datapipes_core::descriptor::passing;
+use datapipes_core::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown, shutdown};

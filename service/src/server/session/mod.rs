@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use datapipes::descriptor::{GivenPipe, passing};
-use datapipes::{Connect, ConnectFd, Error, ErrorKind, Result, STAGED_BYTES};
+use datapipes_core::descriptor::{GivenPipe, passing};
+use datapipes_core::{Connect, ConnectFd, Error, ErrorKind, Result, STAGED_BYTES};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
