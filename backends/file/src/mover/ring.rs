@@ -243,7 +243,7 @@ impl Ring {
         let (at, len) = (piece.file_at, piece.len);
         let priority = if urgent { self.site.queue.io_priority } else { 0 };
         let address = std::ptr::with_exposed_provenance_mut::<u8>(piece.address);
-        let entry = match (self.site.rules.direction, buffer) {
+        match (self.site.rules.direction, buffer) {
             (Direction::Read, Some(buffer)) => {
                 opcode::ReadFixed::new(fd, address, len, buffer).offset(at).ioprio(priority).build()
             }
@@ -252,8 +252,7 @@ impl Ring {
                 opcode::WriteFixed::new(fd, address, len, buffer).offset(at).ioprio(priority).build()
             }
             (Direction::Write, None) => opcode::Write::new(fd, address, len).offset(at).ioprio(priority).build(),
-        };
-        entry
+        }
     }
 
     fn fixed_file_flag(&self) -> squeue::Flags {
