@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 use crate::commands::{
     calibrate, check, checkpoint, copy, demo, explain, fine, generate, log, machine, model, sort, stream,
 };
-use crate::outcome::{Verdict, complain, exit_code, print};
+use crate::outcome::{CommandStatus, exit_code, print, print_error};
 
 const AFTER: &str = "\
 Places are paths, ssd:PATH[?access=auto|direct|cached], dram:SIZE[?node=N], cache:l2/coreN or cache:l3/coreN,
@@ -71,10 +71,10 @@ pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
             // Help and version are errors to clap.
             let text = error.render().to_string();
             if error.use_stderr() {
-                complain(&text);
+                print_error(&text);
                 return ExitCode::from(2);
             }
-            return exit_code("help", print(&text).map(|()| Verdict::Good));
+            return exit_code("help", print(&text).map(|()| CommandStatus::Good));
         }
     };
     match parsed.command {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use datapipes::locator::target_kind;
 use datapipes::{Draft, Error, FileMode, Published, Result, TargetKind};
 
-use crate::outcome::complain;
+use crate::outcome::print_error;
 use crate::signals;
 
 /// So many random names are tried before something else must be wrong.
@@ -34,7 +34,7 @@ pub(crate) fn publish(draft: Draft, len: u64) -> Result<bool> {
     let path = draft.path().display().to_string();
     match draft.publish(len)? {
         Published::InPlace(reason) => {
-            complain(&format!("dpipe: {path} was written in place, because {reason}\n"));
+            print_error(&format!("dpipe: {path} was written in place, because {reason}\n"));
             Ok(true)
         }
         Published::New | Published::Replaced => Ok(false),

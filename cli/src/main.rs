@@ -5,23 +5,23 @@
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-mod amount;
+mod any_locator;
+mod child;
 mod command_line;
 mod commands;
 mod files;
 mod heap;
 mod kind;
 mod outcome;
-mod place;
 mod progress;
 mod pyramid;
 mod quoting;
 mod signals;
 mod sort_args;
-mod standard;
+mod standard_streams;
 mod svg;
 mod threads;
-mod usage;
+mod units;
 mod window;
 
 use std::process::ExitCode;
@@ -36,6 +36,6 @@ fn main() -> ExitCode {
         return code;
     }
     heap::give_back_what_is_large();
-    standard::guard();
+    standard_streams::guard();
     command_line::run(std::env::args_os().collect())
 }

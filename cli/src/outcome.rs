@@ -5,11 +5,11 @@ use std::process::ExitCode;
 use datapipes::{Error, ErrorKind, Result};
 use serde::Serialize;
 
-use crate::{signals, standard};
+use crate::{signals, standard_streams};
 
 /// What a command that met no error found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum CommandStatus {
     /// Done, and everything holds.
     Good,
     /// What was checked does not hold.
@@ -17,36 +17,36 @@ pub(crate) enum Verdict {
 }
 
 /// The exit code of a command; an error is printed as `dpipe COMMAND: ...`.
-pub(crate) fn exit_code(command: &str, outcome: Result<Verdict>) -> ExitCode {
+pub(crate) fn exit_code(command: &str, outcome: Result<CommandStatus>) -> ExitCode {
     exit_code_in_words(command, outcome, |error| shown(command, error))
 }
 
 /// As `exit_code`; what stands behind `dpipe COMMAND: ` is the caller's choice.
 pub(crate) fn exit_code_in_words(
     command: &str,
-    outcome: Result<Verdict>,
+    outcome: Result<CommandStatus>,
     words: impl FnOnce(&Error) -> String,
 ) -> ExitCode {
     let code = match outcome {
-        Ok(Verdict::Good) => 0,
-        Ok(Verdict::Bad) => 1,
+        Ok(CommandStatus::Good) => 0,
+        Ok(CommandStatus::Bad) => 1,
         Err(error) => {
             // Everything was cleaned up on the way here: now the signal may do what it does to others.
             signals::die_of_signal();
-            if is_abandoned_output(&error) && !standard::sigpipe_was_ignored() {
+            if is_abandoned_output(&error) && !standard_streams::sigpipe_was_ignored() {
                 signals::die_of(libc::SIGPIPE);
             }
-            complain(&format!("dpipe {command}: {}\n", words(&error)));
+            print_error(&format!("dpipe {command}: {}\n", words(&error)));
             2
         }
     };
     // Whoever does not hear must see it.
-    ExitCode::from(if standard::unheard() { 2 } else { code })
+    ExitCode::from(if standard_streams::unheard() { 2 } else { code })
 }
 
 /// Whether the reader of the standard output went away. Of other outputs that is an error with a word.
 fn is_abandoned_output(error: &Error) -> bool {
-    error.raw_os_error() == Some(libc::EPIPE) && error.context().ends_with(standard::OUTPUT)
+    error.raw_os_error() == Some(libc::EPIPE) && error.context().ends_with(standard_streams::OUTPUT)
 }
 
 /// An error for people: without the number behind the system's words, and without saying the command twice.
@@ -71,19 +71,19 @@ pub(crate) fn reason(error: &std::io::Error) -> String {
 }
 
 /// Prints to the standard error what has to be known: where that fails, the exit code is 2.
-pub(crate) fn complain(text: &str) {
-    standard::complain(text.as_bytes());
+pub(crate) fn print_error(text: &str) {
+    standard_streams::print_error(text.as_bytes());
 }
 
 /// Prints to the standard error what nobody misses where it cannot be printed.
 pub(crate) fn note(text: &str) {
-    standard::note(text.as_bytes());
+    standard_streams::note(text.as_bytes());
 }
 
 /// Prints to the standard output; a reader that went away is an error like others, not a panic.
 pub(crate) fn print(text: &str) -> Result<()> {
     use std::io::Write;
-    standard::output()?.write_all(text.as_bytes()).map_err(|e| Error::io("write", &e, standard::OUTPUT))
+    standard_streams::output()?.write_all(text.as_bytes()).map_err(|e| Error::io("write", &e, standard_streams::OUTPUT))
 }
 
 /// Prints a value as JSON, on the standard output.

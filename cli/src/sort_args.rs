@@ -19,7 +19,7 @@ use names::{CHECK_WORDS, SORT_WORDS, SPILL_WORDS, find_long, find_word};
 use values::{batch_size, collation_note, most_merged, number, record_shape, size_message};
 
 use datapipes::StageOrder;
-use datapipes_sort::text::{BufferSize, KeySpec, Order, TextOptions, quote};
+use datapipes_sort::text::{BufferSize, KeySpec, TextOptions, TextOrder, quote};
 
 use crate::quoting;
 
@@ -70,7 +70,7 @@ pub(crate) struct Parsed {
     pub(crate) action: Action,
     pub(crate) format: Format,
     /// The order of lines; for other formats only -r, -s and -u of `options` count.
-    pub(crate) order: Order,
+    pub(crate) order: TextOrder,
     pub(crate) options: TextOptions,
     /// Newline, or NUL under -z.
     pub(crate) terminator: u8,

@@ -13,7 +13,11 @@ use crate::outcome::note;
 ///
 /// # Errors
 /// The first one of the pieces, in their order.
-pub(crate) fn team<T: Send>(command: &str, pieces: usize, work: impl Fn(usize) -> Result<T> + Sync) -> Result<Vec<T>> {
+pub(crate) fn map_on_threads<T: Send>(
+    command: &str,
+    pieces: usize,
+    work: impl Fn(usize) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
     let next = AtomicUsize::new(0);
     let done: Mutex<Vec<(usize, Result<T>)>> = Mutex::new(Vec::with_capacity(pieces));
     let work = || {
@@ -51,7 +55,7 @@ mod tests {
     #[test]
     fn each_piece_is_done_once_and_in_order() {
         for pieces in [0, 1, 2, 7] {
-            let squares = team("test", pieces, |piece| Ok(piece * piece)).unwrap();
+            let squares = map_on_threads("test", pieces, |piece| Ok(piece * piece)).unwrap();
             assert_eq!(squares, (0..pieces).map(|n| n * n).collect::<Vec<_>>());
         }
     }
@@ -59,7 +63,7 @@ mod tests {
     #[test]
     fn the_first_error_counts_and_ends_the_work() {
         let begun = AtomicUsize::new(0);
-        let outcome = team("test", 1000, |piece| {
+        let outcome = map_on_threads("test", 1000, |piece| {
             begun.fetch_add(1, Relaxed);
             if piece < 2 { Err(Error::new(ErrorKind::System, "try", piece.to_string())) } else { Ok(()) }
         });

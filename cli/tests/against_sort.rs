@@ -143,7 +143,7 @@ fn sensible(seed: u64, gnu: &Gnu) -> Line {
         }
         5 => add(&["-o", ["in", "out"][random.below(2)], "in"]),
         // 9.1 looks for months behind the key's end.
-        6 if gnu.is_modern() || !case.options.keys_in_force().iter().any(|key| key.modifiers.month) => {
+        6 if gnu.is_modern() || !case.options.effective_keys().iter().any(|key| key.modifiers.month) => {
             add(&["--debug", "in"]);
         }
         6 => add(&["in"]),

@@ -33,7 +33,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("core/src/locator/ssd.rs", "constructors for programs that write a file as they go"),
     ("core/src/locator/pmem/open.rs", "persistent memory is mapped and written where it is"),
     ("core/src/topology/storage.rs", "a nameless file is asked for its alignments and never written"),
-    ("cli/src/place.rs", "persistent memory is mapped and written where it is; the file has its source's mode"),
+    ("cli/src/any_locator.rs", "persistent memory is mapped and written where it is; the file has its source's mode"),
     ("cli/src/commands/explain.rs", "a nameless file stands in for a file that is not there"),
     ("cli/src/commands/machine/storage.rs", "a nameless file is measured"),
     ("cli/src/commands/fine/limit.rs", "files of a control group are the kernel's"),

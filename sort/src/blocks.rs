@@ -12,7 +12,7 @@ use datapipes_core::{Dram, Error, ErrorKind, LeaseMut, Pipe, Result, Span, Trans
 
 use crate::checksum::{Partial, Summing};
 use crate::control::{Control, count};
-use crate::report::{Movements, Role};
+use crate::report::{MovementRole, Movements};
 
 /// Direct writes are multiples of this.
 pub(crate) const ALIGN: usize = 4096;
@@ -23,7 +23,7 @@ struct State {
 }
 
 /// The blocks.
-pub(crate) struct Blocks {
+pub(crate) struct BlockPool {
     memory: Dram,
     pub(crate) size: usize,
     state: Mutex<State>,
@@ -36,12 +36,12 @@ pub(crate) struct Block {
     pub(crate) bytes: LeaseMut,
 }
 
-impl Blocks {
+impl BlockPool {
     /// `count` blocks of `size` bytes from `at` in the pool.
     pub(crate) fn new(memory: &Dram, at: usize, size: usize, count: usize) -> Self {
         let free = (0..count).rev().map(|i| at + i * size).collect();
         let state = Mutex::new(State { free, flying: VecDeque::new() });
-        Blocks { memory: memory.clone(), size, state, freed: Condvar::new() }
+        BlockPool { memory: memory.clone(), size, state, freed: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -115,9 +115,9 @@ impl Blocks {
 
 /// What is no place: bytes go there in order, by `write`.
 #[derive(Debug)]
-pub(crate) struct StreamOut<'a> {
+pub(crate) struct OrderedStream<'a> {
     name: PathBuf,
-    role: Role,
+    role: MovementRole,
     state: Mutex<Stream>,
     turned: Condvar,
     abandoned: AtomicBool,
@@ -132,17 +132,17 @@ struct Stream {
     sum: Option<Hasher>,
 }
 
-impl<'a> StreamOut<'a> {
+impl<'a> OrderedStream<'a> {
     /// The output.
     pub(crate) fn new(name: PathBuf, file: File, movements: &'a Movements) -> Self {
         let state = Mutex::new(Stream { file, written: 0, sum: None });
         let (turned, abandoned) = (Condvar::new(), AtomicBool::new(false));
-        StreamOut { name, role: Role::Output, state, turned, abandoned, movements }
+        OrderedStream { name, role: MovementRole::Output, state, turned, abandoned, movements }
     }
 
     /// A stream of which a checksum is kept.
-    pub(crate) fn summed(name: PathBuf, file: File, role: Role, movements: &'a Movements) -> Self {
-        let mut stream = StreamOut { role, ..StreamOut::new(name, file, movements) };
+    pub(crate) fn summed(name: PathBuf, file: File, role: MovementRole, movements: &'a Movements) -> Self {
+        let mut stream = OrderedStream { role, ..OrderedStream::new(name, file, movements) };
         stream.state.get_mut().unwrap_or_else(PoisonError::into_inner).sum = Some(Hasher::new());
         stream
     }
@@ -201,9 +201,9 @@ pub(crate) enum Target<'a> {
     /// A run in the spill places, from `base` on, with a checksum for each `grain` bytes.
     Run { pipe: &'a Pipe, base: u64, grain: usize },
     /// The output: a stream.
-    Stream(&'a StreamOut<'a>),
+    Stream(&'a OrderedStream<'a>),
     /// A run that a program compresses.
-    Packed(&'a StreamOut<'a>),
+    CompressedRun(&'a OrderedStream<'a>),
 }
 
 impl<'a> Target<'a> {
@@ -212,14 +212,14 @@ impl<'a> Target<'a> {
         match self {
             Target::File { pipe } => Some((pipe, 0)),
             Target::Run { pipe, base, .. } => Some((pipe, base)),
-            Target::Stream(_) | Target::Packed(_) => None,
+            Target::Stream(_) | Target::CompressedRun(_) => None,
         }
     }
 
     /// The stream, if it is one.
-    pub(crate) fn stream(self) -> Option<&'a StreamOut<'a>> {
+    pub(crate) fn stream(self) -> Option<&'a OrderedStream<'a>> {
         match self {
-            Target::Stream(stream) | Target::Packed(stream) => Some(stream),
+            Target::Stream(stream) | Target::CompressedRun(stream) => Some(stream),
             Target::File { .. } | Target::Run { .. } => None,
         }
     }
@@ -231,12 +231,12 @@ impl<'a> Target<'a> {
 }
 
 /// Bytes of a 4 KiB block that two parts of an output share.
-pub(crate) type Edge = (u64, Vec<u8>);
+pub(crate) type PartialBlock = (u64, Vec<u8>);
 
 /// One part of an output, written in order by one thread. Where a part begins or ends within a 4 KiB block, the bytes in
-/// that block are kept as edges, and `write_edges` puts them together.
-pub(crate) struct Outflow<'a> {
-    blocks: &'a Blocks,
+/// that block are kept as edges, and `write_partial_blocks` puts them together.
+pub(crate) struct PartWriter<'a> {
+    blocks: &'a BlockPool,
     target: Target<'a>,
     control: &'a Control,
     counter: &'a AtomicU64,
@@ -248,13 +248,13 @@ pub(crate) struct Outflow<'a> {
     fill: usize,
     /// Whether bytes after our end belong to another part.
     shared_end: bool,
-    pub(crate) edges: Vec<Edge>,
+    pub(crate) partial_blocks: Vec<PartialBlock>,
     summing: Option<Summing>,
 }
 
-impl<'a> Outflow<'a> {
+impl<'a> PartWriter<'a> {
     pub(crate) fn new(
-        blocks: &'a Blocks,
+        blocks: &'a BlockPool,
         target: Target<'a>,
         at: u64,
         shared_end: bool,
@@ -263,14 +263,14 @@ impl<'a> Outflow<'a> {
     ) -> Self {
         let skip = match target {
             Target::File { .. } | Target::Run { .. } => (at % ALIGN as u64) as usize,
-            Target::Stream(_) | Target::Packed(_) => 0,
+            Target::Stream(_) | Target::CompressedRun(_) => 0,
         };
         let summing = match target {
             Target::Run { grain, .. } => Some(Summing::new(grain, at)),
-            Target::File { .. } | Target::Stream(_) | Target::Packed(_) => None,
+            Target::File { .. } | Target::Stream(_) | Target::CompressedRun(_) => None,
         };
         let block_at = at - skip as u64;
-        Outflow {
+        PartWriter {
             blocks,
             target,
             control,
@@ -280,7 +280,7 @@ impl<'a> Outflow<'a> {
             skip,
             fill: skip,
             shared_end,
-            edges: Vec::new(),
+            partial_blocks: Vec::new(),
             summing,
         }
     }
@@ -336,7 +336,7 @@ impl<'a> Outflow<'a> {
             summing.feed(&block.bytes[skip..fill]);
         }
         match self.target {
-            Target::Stream(stream) | Target::Packed(stream) => {
+            Target::Stream(stream) | Target::CompressedRun(stream) => {
                 let result = stream.write(self.block_at, &block.bytes[skip..fill]);
                 self.blocks.cancel(block);
                 result?;
@@ -346,13 +346,13 @@ impl<'a> Outflow<'a> {
                 let mut from = skip;
                 if skip > 0 {
                     from = ALIGN.min(fill);
-                    self.edges.push((self.block_at + skip as u64, block.bytes[skip..from].to_vec()));
+                    self.partial_blocks.push((self.block_at + skip as u64, block.bytes[skip..from].to_vec()));
                 }
                 let mut to = fill;
                 if last && self.shared_end {
                     to = (fill - fill % ALIGN).max(from);
                     if to < fill {
-                        self.edges.push((self.block_at + to as u64, block.bytes[to..fill].to_vec()));
+                        self.partial_blocks.push((self.block_at + to as u64, block.bytes[to..fill].to_vec()));
                     }
                 } else if last {
                     // The end of the file is cut to its length later.
@@ -382,7 +382,7 @@ impl<'a> Outflow<'a> {
 }
 
 /// Puts the edges of all parts together and writes their blocks.
-pub(crate) fn write_edges(blocks: &Blocks, target: Target<'_>, mut edges: Vec<Edge>) -> Result<()> {
+pub(crate) fn write_partial_blocks(blocks: &BlockPool, target: Target<'_>, mut edges: Vec<PartialBlock>) -> Result<()> {
     let Some((pipe, base)) = target.place() else { return Ok(()) };
     edges.sort_by_key(|e| e.0);
     let mut edges = edges.into_iter().peekable();

@@ -11,12 +11,12 @@ use datapipes_core::{Error, ErrorKind, Result};
 
 use crate::checksum;
 use crate::entry::MAX_SLOT;
-use crate::slot::AHEAD;
+use crate::slot::MAX_CHUNKS_IN_FLIGHT;
 
 /// Less than this is raised to it: the program itself needs most of it.
 pub const MIN_MEMORY: u64 = 16 << 20;
 /// More slots at once would make each too small.
-const MAX_LANES: usize = 4;
+const MAX_CONCURRENT_SLOTS: usize = 4;
 const MAX_BLOCK: usize = 4 << 20;
 const MIN_BLOCK: usize = 64 << 10;
 /// Arenas start at multiples of this, so that huge pages and registrations do not straddle them.
@@ -33,7 +33,7 @@ pub(crate) struct Budget {
     /// Threads that sort and merge: fewer than were asked for where the memory is too small for so many.
     pub(crate) threads: usize,
     /// Slots that are sorted at once, each by a share of the threads.
-    pub(crate) lanes: usize,
+    pub(crate) concurrent_slots: usize,
     /// Where the blocks end and the arenas begin.
     pub(crate) arenas_at: usize,
     /// The part of the pool that is of use where records are short. The rest costs nothing as long as it is not touched.
@@ -64,7 +64,7 @@ impl Budget {
         // An eighth of the memory is on its way out at most.
         let block = prev_power_of_two(rest / (8 * blocks)).clamp(MIN_BLOCK, MAX_BLOCK);
         let chunk = block;
-        let pool = rest.saturating_sub(AHEAD * chunk) / 4096 * 4096;
+        let pool = rest.saturating_sub(MAX_CHUNKS_IN_FLIGHT * chunk) / 4096 * 4096;
         let arenas_at = (block * blocks).next_multiple_of(ARENA_GRAIN);
         Budget {
             pool,
@@ -72,7 +72,7 @@ impl Budget {
             blocks,
             chunk,
             threads,
-            lanes: threads.min(MAX_LANES),
+            concurrent_slots: threads.min(MAX_CONCURRENT_SLOTS),
             arenas_at,
             useful: pool,
             grain: block,
@@ -81,7 +81,7 @@ impl Budget {
 
     /// The most bytes that are kept on the heap between two slots: chunks that were in flight when a slot was full.
     pub(crate) fn carry(&self) -> usize {
-        AHEAD * self.chunk
+        MAX_CHUNKS_IN_FLIGHT * self.chunk
     }
 
     /// Takes no more than is of use for an input of `total` bytes that does not fit.
@@ -103,7 +103,7 @@ impl Budget {
 
     /// The slots, one more than there are lanes: offset and length in the pool.
     pub(crate) fn slots(&self) -> Vec<(usize, usize)> {
-        let count = self.lanes + 1;
+        let count = self.concurrent_slots + 1;
         let each = (self.arenas() / count / ARENA_GRAIN * ARENA_GRAIN).min(MAX_SLOT);
         (0..count).map(|i| (self.arenas_at + i * each, each)).collect()
     }

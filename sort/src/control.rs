@@ -9,7 +9,7 @@ use crate::report::SpacePlan;
 
 /// How far a sort is. Read it from another thread as often as you like.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct SortProgress {
     /// Bytes of input in all, 0 while that is not known.
     pub total: AtomicU64,
     /// Bytes read from the input.
@@ -28,7 +28,7 @@ pub struct Progress {
 #[derive(Clone, Debug, Default)]
 pub struct Control {
     /// How far it is.
-    pub progress: Arc<Progress>,
+    pub progress: Arc<SortProgress>,
     stop: Arc<AtomicBool>,
 }
 

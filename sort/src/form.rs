@@ -12,25 +12,25 @@ use std::time::Instant;
 
 use datapipes_core::{Dram, Error, ErrorKind, Pipe, Result};
 
-use crate::arrange::Arranger;
-use crate::blocks::{Blocks, Target};
+use crate::blocks::{BlockPool, Target};
 use crate::entry::Entry;
 use crate::gather::Gather;
-use crate::input::{Feed, Input};
+use crate::input::{Input, InputReader};
 use crate::job::Engine;
 use crate::layout::Layout;
-use crate::numbers::{Flying, Numbers, SortedNumbers, land};
-use crate::passes::Sorted;
-use crate::report::{Phase, Role, SortReport};
+use crate::numbers::{Numbers, SortedNumbers, WritesInFlight, drain_writes};
+use crate::parallel::run_on_threads;
+use crate::passes::MergeInput;
+use crate::report::{MovementRole, Phase, SortReport};
+use crate::sample_sort::SlotSorter;
 use crate::sink::Sink;
-use crate::slot::{Filled, Filler, Slots};
+use crate::slot::{FilledSlot, SlotFiller, SlotPool};
 use crate::spill::{Run, Spill};
 use crate::tally::Tally;
-use crate::team::team;
 
 /// Runs and how they came to be.
-pub(crate) struct Formed {
-    pub(crate) runs: Vec<Sorted>,
+pub(crate) struct FormedRuns {
+    pub(crate) runs: Vec<MergeInput>,
     /// What was read.
     pub(crate) read: Tally,
     /// What was dropped as a duplicate.
@@ -40,22 +40,22 @@ pub(crate) struct Formed {
 }
 
 /// What the lanes share.
-struct Lanes<'s> {
+struct SorterContext<'s> {
     /// Slots to fill; taken away to end the phase.
     free: Mutex<Option<mpsc::Sender<Dram>>>,
-    to_sort: Mutex<mpsc::Receiver<Result<Filled>>>,
+    to_sort: Mutex<mpsc::Receiver<Result<FilledSlot>>>,
     forming: Mutex<Forming>,
     /// To the spill places, connected when it is needed.
     pipe: OnceLock<Pipe>,
     spill: &'s Spill<'s>,
-    blocks: &'s Blocks,
+    blocks: &'s BlockPool,
     sink: &'s Sink<'s>,
 }
 
 #[derive(Default)]
 struct Forming {
     /// With its rank in the input: the number of its slot, then its place there.
-    runs: Vec<(u64, Sorted)>,
+    runs: Vec<(u64, MergeInput)>,
     error: Option<Error>,
     /// Of numbers, what was read.
     read: Tally,
@@ -67,7 +67,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Lanes<'_> {
+impl SorterContext<'_> {
     fn fail(&self, e: Error) {
         lock(&self.forming).error.get_or_insert(e);
         // Without free slots the reader ends, and with it the other lanes.
@@ -80,21 +80,21 @@ impl<L: Layout> Engine<'_, L> {
     pub(crate) fn form_runs(
         &self,
         inputs: Vec<Input>,
-        blocks: &Blocks,
+        blocks: &BlockPool,
         sink: &Sink<'_>,
         spill: &Spill<'_>,
         report: &mut SortReport,
-    ) -> Result<Formed> {
+    ) -> Result<FormedRuns> {
         let started = Instant::now();
         let (at, len) = self.budget.whole();
         let all = self.memory.range(at, len)?;
         let each = self.budget.slots().into_iter().map(|(slot, len)| (slot - at, len)).collect();
-        let slots = Slots { all, each, whole_first: self.fits, carry: self.budget.carry() };
-        let feed = Feed::new(self.machine, &self.memory, inputs, &self.movements);
-        let mut filler = Filler::new(self.layout, feed, self.control, self.budget.chunk, slots)?;
+        let slots = SlotPool { all, each, whole_first: self.fits, carry: self.budget.carry() };
+        let feed = InputReader::new(self.machine, &self.memory, inputs, &self.movements);
+        let mut filler = SlotFiller::new(self.layout, feed, self.control, self.budget.chunk, slots)?;
         let (free, to_fill) = mpsc::channel::<Dram>();
-        let (filled, to_sort) = mpsc::channel::<Result<Filled>>();
-        let lanes = Lanes {
+        let (filled, to_sort) = mpsc::channel::<Result<FilledSlot>>();
+        let lanes = SorterContext {
             free: Mutex::new(Some(free)),
             to_sort: Mutex::new(to_sort),
             forming: Mutex::default(),
@@ -103,10 +103,10 @@ impl<L: Layout> Engine<'_, L> {
             blocks,
             sink,
         };
-        let read = self.run_lanes(&lanes, &mut filler, filled, to_fill);
+        let read = self.run_sorters(&lanes, &mut filler, filled, to_fill);
         drop(filler);
         let drained = blocks.drain();
-        let Lanes { forming, pipe, .. } = lanes;
+        let SorterContext { forming, pipe, .. } = lanes;
         let Forming { mut runs, error, read: numbers, dropped, direct } =
             forming.into_inner().unwrap_or_else(PoisonError::into_inner);
         if let Some(e) = error {
@@ -116,23 +116,23 @@ impl<L: Layout> Engine<'_, L> {
         let mut read = read?;
         read.join(numbers);
         if let Some(pipe) = pipe.into_inner() {
-            self.movements.keep(Role::Spill, pipe);
+            self.movements.keep(MovementRole::Spill, pipe);
         }
         // In the order of the input: that is what makes it stable.
         runs.sort_by_key(|r| r.0);
-        let runs: Vec<Sorted> = runs.into_iter().map(|r| r.1).collect();
+        let runs: Vec<MergeInput> = runs.into_iter().map(|r| r.1).collect();
         report.runs = runs.len() as u64;
         let name = if direct.is_some() { "sort" } else { "runs" };
         report.phases.push(Phase { name, seconds: started.elapsed().as_secs_f64() });
-        Ok(Formed { runs, read, dropped, direct })
+        Ok(FormedRuns { runs, read, dropped, direct })
     }
 
     /// Runs the reader and the lanes; returns what was read.
-    fn run_lanes(
+    fn run_sorters(
         &self,
-        lanes: &Lanes<'_>,
-        filler: &mut Filler<'_, L>,
-        filled: mpsc::Sender<Result<Filled>>,
+        lanes: &SorterContext<'_>,
+        filler: &mut SlotFiller<'_, L>,
+        filled: mpsc::Sender<Result<FilledSlot>>,
         to_fill: mpsc::Receiver<Dram>,
     ) -> Result<Tally> {
         let reading = Mutex::new((filler, to_fill, Some(filled)));
@@ -151,8 +151,8 @@ impl<L: Layout> Engine<'_, L> {
             };
             match std::thread::Builder::new().name("read".into()).spawn_scoped(scope, read) {
                 Ok(reader) => {
-                    team(self.budget.lanes, |_| {
-                        if let Err(e) = self.run_lane(lanes) {
+                    run_on_threads(self.budget.concurrent_slots, |_| {
+                        if let Err(e) = self.run_sorter(lanes) {
                             lanes.fail(e);
                         }
                     });
@@ -167,7 +167,7 @@ impl<L: Layout> Engine<'_, L> {
     }
 
     /// Reads and sorts by turns, where there can be no second thread.
-    fn alternate(&self, lanes: &Lanes<'_>, filler: &mut Filler<'_, L>) {
+    fn alternate(&self, lanes: &SorterContext<'_>, filler: &mut SlotFiller<'_, L>) {
         let mut back = Vec::new();
         loop {
             let outcome = match filler.next(|| back.pop()) {
@@ -184,7 +184,7 @@ impl<L: Layout> Engine<'_, L> {
     }
 
     /// Takes filled slots until there are no more.
-    fn run_lane(&self, lanes: &Lanes<'_>) -> Result<()> {
+    fn run_sorter(&self, lanes: &SorterContext<'_>) -> Result<()> {
         loop {
             let Ok(slot) = lock(&lanes.to_sort).recv() else { return Ok(()) };
             let slot = slot?;
@@ -196,11 +196,12 @@ impl<L: Layout> Engine<'_, L> {
         }
     }
 
-    fn sort_slot(&self, slot: &Filled, lanes: &Lanes<'_>) -> Result<()> {
+    fn sort_slot(&self, slot: &FilledSlot, lanes: &SorterContext<'_>) -> Result<()> {
         let only = slot.last && slot.index == 0;
         // Of the only slot, and of all slots as one, there is nobody to share the cores with.
         let alone = only || slot.whole;
-        let threads = if alone { self.budget.threads } else { (self.budget.threads / self.budget.lanes).max(1) };
+        let threads =
+            if alone { self.budget.threads } else { (self.budget.threads / self.budget.concurrent_slots).max(1) };
         let output = only.then_some(lanes.sink);
         match self.layout.numbers() {
             Some(numbers) => self.sort_numbers(numbers, slot, threads, lanes, output),
@@ -209,15 +210,21 @@ impl<L: Layout> Engine<'_, L> {
     }
 
     /// Sorts a slot's entries; their records go to the output, if that is given, otherwise to a run.
-    fn sort_entries(&self, slot: &Filled, threads: usize, lanes: &Lanes<'_>, output: Option<&Sink<'_>>) -> Result<()> {
+    fn sort_entries(
+        &self,
+        slot: &FilledSlot,
+        threads: usize,
+        lanes: &SorterContext<'_>,
+        output: Option<&Sink<'_>>,
+    ) -> Result<()> {
         const SIZE: usize = size_of::<Entry>();
         let n = slot.entries;
         let raw = slot.arena.range(0, slot.raw_len)?.lease()?;
         let top = slot.arena.len() / SIZE * SIZE;
         let mut lease = slot.arena.range(top - 2 * n * SIZE, 2 * n * SIZE)?.lease_mut()?;
         let (scratch, entries) = lease.as_slice_of::<Entry>()?.split_at_mut(n);
-        let arranger = Arranger { layout: self.layout, raw: &raw, threads, unique: self.settings.unique };
-        let (entries, pieces) = arranger.arrange(entries, scratch);
+        let arranger = SlotSorter { layout: self.layout, raw: &raw, threads, unique: self.settings.unique };
+        let (entries, pieces) = arranger.sort(entries, scratch);
         let gather = Gather { arranger, entries, pieces };
         lock(&lanes.forming).dropped.join(gather.dropped());
         let progress = &self.control.progress;
@@ -227,20 +234,20 @@ impl<L: Layout> Engine<'_, L> {
             lock(&lanes.forming).direct = Some(gathered.tally);
             return Ok(());
         }
-        if let Some(packer) = &lanes.spill.packer {
+        if let Some(packer) = &lanes.spill.compressor {
             let (packing, stream) = packer.start(&self.movements)?;
-            let gathered = gather.write(lanes.blocks, Target::Packed(&stream), self.control, &progress.spilled);
+            let gathered = gather.write(lanes.blocks, Target::CompressedRun(&stream), self.control, &progress.spilled);
             let sum = stream.close();
             let packed = packing.finish(gathered.map(|_| sum), slot.longest)?;
-            lock(&lanes.forming).runs.push((slot.index << 32, Sorted::Packed(packed)));
+            lock(&lanes.forming).runs.push((slot.index << 32, MergeInput::Compressed(packed)));
             return Ok(());
         }
         let (mut run, pipe) = self.reserve(gather.bytes(), lanes)?;
         let target = Target::Run { pipe, base: run.offset, grain: self.budget.grain };
         let gathered = gather.write(lanes.blocks, target, self.control, &progress.spilled)?;
-        (run.marks, run.sums, run.grain) = (gathered.marks, gathered.sums, self.budget.grain);
+        (run.key_index, run.sums, run.grain) = (gathered.key_index, gathered.sums, self.budget.grain);
         run.longest = slot.longest;
-        lock(&lanes.forming).runs.push((slot.index << 32, Sorted::Run(run)));
+        lock(&lanes.forming).runs.push((slot.index << 32, MergeInput::Run(run)));
         Ok(())
     }
 
@@ -248,9 +255,9 @@ impl<L: Layout> Engine<'_, L> {
     fn sort_numbers(
         &self,
         numbers: Numbers,
-        slot: &Filled,
+        slot: &FilledSlot,
         threads: usize,
-        lanes: &Lanes<'_>,
+        lanes: &SorterContext<'_>,
         output: Option<&Sink<'_>>,
     ) -> Result<()> {
         let unique = self.settings.unique;
@@ -269,7 +276,7 @@ impl<L: Layout> Engine<'_, L> {
         // One thread sorts a run (other lanes keep the others busy), and writes it while it sorts the next.
         let width = numbers.kind.width();
         let each = self.number_run_len() / width;
-        let mut flying = Flying::new();
+        let mut flying = WritesInFlight::new();
         for (i, from) in (0..slot.entries).step_by(each).enumerate() {
             let count = each.min(slot.entries - from);
             let arena = slot.arena.range(from * width, slot.arena.len() - from * width)?;
@@ -277,14 +284,14 @@ impl<L: Layout> Engine<'_, L> {
             let (mut run, pipe) = self.reserve(sorted.bytes(), lanes)?;
             let target = Target::Run { pipe, base: run.offset, grain: self.budget.grain };
             let facts = sorted.write_run(target, self.control, &progress.spilled, &mut flying)?;
-            (run.marks, run.sums, run.grain) = (facts.marks, facts.sums, self.budget.grain);
+            (run.key_index, run.sums, run.grain) = (facts.key_index, facts.sums, self.budget.grain);
             run.longest = width;
             let mut forming = lock(&lanes.forming);
             forming.read.join(sorted.read);
             forming.dropped.join(sorted.dropped);
-            forming.runs.push((slot.index << 32 | i as u64, Sorted::Run(run)));
+            forming.runs.push((slot.index << 32 | i as u64, MergeInput::Run(run)));
         }
-        land(&mut flying, &progress.spilled)
+        drain_writes(&mut flying, &progress.spilled)
     }
 
     /// Bytes of a run of numbers: short runs are sorted in less time, as long as one merge has buffers for all.
@@ -297,7 +304,7 @@ impl<L: Layout> Engine<'_, L> {
     }
 
     /// Room for a run, and the pipe to it.
-    fn reserve<'p>(&self, bytes: u64, lanes: &'p Lanes<'_>) -> Result<(Run, &'p Pipe)> {
+    fn reserve<'p>(&self, bytes: u64, lanes: &'p SorterContext<'_>) -> Result<(Run, &'p Pipe)> {
         let run = lanes.spill.reserve(bytes)?;
         if lanes.pipe.get().is_none() {
             // Two lanes may both connect at first; one pipe is kept.

@@ -6,23 +6,23 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use datapipes_core::Result;
 
-use crate::arrange::{Arranger, Piece};
-use crate::blocks::{ALIGN, Blocks, Target};
+use crate::blocks::{ALIGN, BlockPool, Target};
 use crate::checksum;
 use crate::control::{Control, count};
 use crate::entry::Entry;
 use crate::layout::Layout;
+use crate::parallel::run_on_threads;
 use crate::prefetch::prefetch;
-use crate::spill::Mark;
+use crate::sample_sort::{SlotSorter, SortedBucket};
+use crate::spill::IndexEntry;
 use crate::tally::Tally;
-use crate::team::team;
 
 /// Entries ahead of which the record is fetched: records lie in the order of the input, so each is a cache miss.
-const AHEAD: usize = 24;
+const PREFETCH_ENTRIES: usize = 24;
 
 /// What is known of a block that was filled.
 struct BlockDone {
-    mark: Option<Mark>,
+    mark: Option<IndexEntry>,
     sums: Vec<u32>,
     tally: Tally,
 }
@@ -31,7 +31,7 @@ struct BlockDone {
 #[derive(Default)]
 pub(crate) struct Gathered {
     /// A mark for each block in which a record begins, and the checksums of the grains, of a run.
-    pub(crate) marks: Vec<Mark>,
+    pub(crate) key_index: Vec<IndexEntry>,
     pub(crate) sums: Vec<u32>,
     /// The records, of an output.
     pub(crate) tally: Tally,
@@ -39,9 +39,9 @@ pub(crate) struct Gathered {
 
 /// Sorted entries and where their bytes will be.
 pub(crate) struct Gather<'a, L> {
-    pub(crate) arranger: Arranger<'a, L>,
+    pub(crate) arranger: SlotSorter<'a, L>,
     pub(crate) entries: &'a [Entry],
-    pub(crate) pieces: Vec<Piece>,
+    pub(crate) pieces: Vec<SortedBucket>,
 }
 
 impl<L: Layout> Gather<'_, L> {
@@ -59,7 +59,7 @@ impl<L: Layout> Gather<'_, L> {
     /// Writes all records to the target, in order.
     pub(crate) fn write(
         &self,
-        blocks: &Blocks,
+        blocks: &BlockPool,
         target: Target<'_>,
         control: &Control,
         counter: &AtomicU64,
@@ -73,7 +73,7 @@ impl<L: Layout> Gather<'_, L> {
         let wanted = total.div_ceil(blocks.size as u64) as usize;
         let next = AtomicUsize::new(0);
         let outcome = Mutex::new((Ok(()), Vec::<(usize, BlockDone)>::with_capacity(wanted)));
-        team(self.arranger.threads.min(wanted), |_| {
+        run_on_threads(self.arranger.threads.min(wanted), |_| {
             let work = || -> Result<()> {
                 loop {
                     let index = next.fetch_add(1, Relaxed);
@@ -92,7 +92,7 @@ impl<L: Layout> Gather<'_, L> {
                             block.bytes[len..to].fill(0);
                             blocks.write(pipe, block, 0, to, base + at)?;
                         }
-                        Target::Stream(stream) | Target::Packed(stream) => {
+                        Target::Stream(stream) | Target::CompressedRun(stream) => {
                             let result = stream.write(at, &block.bytes[..len]);
                             blocks.cancel(block);
                             result?;
@@ -119,7 +119,7 @@ impl<L: Layout> Gather<'_, L> {
         filled.sort_unstable_by_key(|(index, _)| *index);
         let mut gathered = Gathered::default();
         for (_, BlockDone { mark, sums, tally }) in filled {
-            gathered.marks.extend(mark);
+            gathered.key_index.extend(mark);
             gathered.sums.extend(sums);
             gathered.tally.join(tally);
         }
@@ -132,18 +132,18 @@ impl<L: Layout> Gather<'_, L> {
         let layout = self.arranger.layout;
         let grain = match target {
             Target::Run { grain, .. } => grain,
-            Target::File { .. } | Target::Stream(_) | Target::Packed(_) => usize::MAX,
+            Target::File { .. } | Target::Stream(_) | Target::CompressedRun(_) => usize::MAX,
         };
         let mut piece = starts.partition_point(|s| *s <= at) - 1;
         let (mut index, mut skip) = self.find(piece, (at - starts[piece]) as usize);
         let (mut done, mut summed) = (0, 0);
         let mut filled = BlockDone { mark: None, sums: Vec::new(), tally: Tally::default() };
         while done < out.len() {
-            let Piece { start, len, .. } = self.pieces[piece];
+            let SortedBucket { start, len, .. } = self.pieces[piece];
             let entries = &self.entries[start..start + len];
             while index < entries.len() && done < out.len() {
                 let e = entries[index];
-                if let Some(ahead) = entries.get(index + AHEAD) {
+                if let Some(ahead) = entries.get(index + PREFETCH_ENTRIES) {
                     prefetch(self.arranger.raw, crate::entry::offset(*ahead));
                 }
                 let record = self.arranger.record(e);
@@ -152,7 +152,7 @@ impl<L: Layout> Gather<'_, L> {
                         filled.tally.add(record);
                     }
                     if filled.mark.is_none() {
-                        filled.mark = Some(Mark { at: at + done as u64, prefix: layout.prefix(record) });
+                        filled.mark = Some(IndexEntry { at: at + done as u64, prefix: layout.prefix(record) });
                     }
                 }
                 let record = &record[skip..];
@@ -182,7 +182,7 @@ impl<L: Layout> Gather<'_, L> {
 
     /// The entry in which byte `at` of a piece lies, and the bytes of it before that.
     fn find(&self, piece: usize, at: usize) -> (usize, usize) {
-        let Piece { start, len, .. } = self.pieces[piece];
+        let SortedBucket { start, len, .. } = self.pieces[piece];
         if let Some(each) = self.arranger.layout.fixed_len() {
             return (at / each, at % each);
         }

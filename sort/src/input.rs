@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use datapipes_core::{Constraints, Dram, Error, ErrorKind, Machine, Pipe, Result, Span, Ssd, Transfer};
 use rustix::fs::{Access, AtFlags, CWD, FileType};
 
-use crate::report::{Movements, Role};
+use crate::report::{MovementRole, Movements};
 
 /// A source of records.
 #[derive(Debug)]
 pub enum Input {
     /// A file or a block device from an offset on: it is read through a pipe.
-    Place {
+    File {
         /// The file.
         ssd: Ssd,
         /// Where the records begin, in bytes.
@@ -29,8 +29,8 @@ pub enum Input {
         /// The descriptor.
         fd: OwnedFd,
     },
-    /// A path that is opened when its turn comes; `-` is the standard input. See [`Input::later`].
-    Later {
+    /// A path that is opened when its turn comes; `-` is the standard input. See [`Input::deferred`].
+    Deferred {
         /// The path.
         path: PathBuf,
     },
@@ -54,7 +54,7 @@ impl Input {
     ///
     /// # Errors
     /// As [`open`](Self::open), as far as that can be known without opening it.
-    pub fn later(path: &Path) -> Result<Input> {
+    pub fn deferred(path: &Path) -> Result<Input> {
         let standard = path == Path::new("-");
         let kind = if standard {
             let stdin = rustix::fs::fstat(rustix::stdio::stdin());
@@ -69,7 +69,7 @@ impl Input {
             FileType::Directory => Err(Error::os("read", libc::EISDIR, path.display().to_string())),
             // How long it is, only an open device tells.
             FileType::BlockDevice => Input::open(path),
-            _ => Ok(Input::Later { path: path.to_path_buf() }),
+            _ => Ok(Input::Deferred { path: path.to_path_buf() }),
         }
     }
 
@@ -82,7 +82,7 @@ impl Input {
         let name = Path::new("standard input");
         let fd = std::io::stdin().as_fd().try_clone_to_owned().map_err(|e| Error::io("open", &e, "standard input"))?;
         let input = Input::from_file(File::from(fd), name)?;
-        if let Input::Place { ssd, from } = &input {
+        if let Input::File { ssd, from } = &input {
             let end = ssd.len()?.max(*from);
             let fail = |e: rustix::io::Errno| Error::os("seek in", e.raw_os_error(), "standard input");
             rustix::fs::seek(rustix::stdio::stdin(), rustix::fs::SeekFrom::Start(end)).map_err(fail)?;
@@ -97,7 +97,7 @@ impl Input {
         }
         if meta.file_type().is_block_device() || meta.is_file() && says_its_length(&meta) {
             let from = std::io::Seek::stream_position(&mut &file).map_err(|e| cannot_open(&e, name))?;
-            return Ok(Input::Place { ssd: Ssd::from_fd(file.into(), name)?, from });
+            return Ok(Input::File { ssd: Ssd::from_fd(file.into(), name)?, from });
         }
         Ok(Input::Stream { name: name.to_path_buf(), fd: file.into() })
     }
@@ -108,9 +108,9 @@ impl Input {
     /// As [`open`](Self::open).
     pub fn into_file(self) -> Result<File> {
         match self {
-            Input::Later { path } => Input::open(&path)?.into_file(),
+            Input::Deferred { path } => Input::open(&path)?.into_file(),
             Input::Stream { fd, .. } => Ok(File::from(fd)),
-            Input::Place { ssd, from } => {
+            Input::File { ssd, from } => {
                 let fail = |e| cannot_open(&e, ssd.path());
                 let file = ssd.file().cached_fd().try_clone_to_owned().map_err(fail)?;
                 rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(from)).map_err(|e| fail(e.into()))?;
@@ -122,31 +122,31 @@ impl Input {
     /// The same once more, where opening it failed: only what was not open.
     fn again(&self) -> Option<Input> {
         match self {
-            Input::Later { path } => Some(Input::Later { path: path.clone() }),
-            Input::Place { .. } | Input::Stream { .. } => None,
+            Input::Deferred { path } => Some(Input::Deferred { path: path.clone() }),
+            Input::File { .. } | Input::Stream { .. } => None,
         }
     }
 
     /// What the system says of it.
     pub(crate) fn stat(&self) -> Result<rustix::fs::Stat, rustix::io::Errno> {
         match self {
-            Input::Place { ssd, .. } => rustix::fs::fstat(ssd.file().cached_fd()),
+            Input::File { ssd, .. } => rustix::fs::fstat(ssd.file().cached_fd()),
             Input::Stream { fd, .. } => rustix::fs::fstat(fd),
-            Input::Later { path } if path == Path::new("-") => rustix::fs::fstat(rustix::stdio::stdin()),
-            Input::Later { path } => rustix::fs::stat(path),
+            Input::Deferred { path } if path == Path::new("-") => rustix::fs::fstat(rustix::stdio::stdin()),
+            Input::Deferred { path } => rustix::fs::stat(path),
         }
     }
 
     /// Whether reading it may have to wait for somebody else: a terminal, a pipe, a socket.
-    pub fn may_wait(&self) -> bool {
+    pub fn may_block(&self) -> bool {
         let kind = |mode| FileType::from_raw_mode(mode);
         let kind = match self {
-            Input::Place { .. } => return false,
+            Input::File { .. } => return false,
             Input::Stream { fd, .. } => rustix::fs::fstat(fd).map(|stat| kind(stat.st_mode)),
-            Input::Later { path } if path == Path::new("-") => {
+            Input::Deferred { path } if path == Path::new("-") => {
                 rustix::fs::fstat(rustix::stdio::stdin()).map(|stat| kind(stat.st_mode))
             }
-            Input::Later { path } => rustix::fs::stat(path).map(|stat| kind(stat.st_mode)),
+            Input::Deferred { path } => rustix::fs::stat(path).map(|stat| kind(stat.st_mode)),
         };
         !kind.is_ok_and(|kind| matches!(kind, FileType::RegularFile | FileType::BlockDevice))
     }
@@ -154,10 +154,10 @@ impl Input {
     /// Its name for messages.
     pub fn name(&self) -> &Path {
         match self {
-            Input::Place { ssd, .. } => ssd.path(),
+            Input::File { ssd, .. } => ssd.path(),
             Input::Stream { name, .. } => name,
-            Input::Later { path } if path == Path::new("-") => Path::new("standard input"),
-            Input::Later { path } => path,
+            Input::Deferred { path } if path == Path::new("-") => Path::new("standard input"),
+            Input::Deferred { path } => path,
         }
     }
 
@@ -171,29 +171,29 @@ impl Input {
             is_file.then(|| u64::try_from(stat.st_size).unwrap_or(0))
         };
         match self {
-            Input::Place { ssd, from } => Ok(Some(ssd.len()?.saturating_sub(*from))),
+            Input::File { ssd, from } => Ok(Some(ssd.len()?.saturating_sub(*from))),
             Input::Stream { name, fd } => rustix::fs::fstat(fd).map(regular).map_err(|e| cannot_open(&e.into(), name)),
-            Input::Later { path } if path == Path::new("-") => {
+            Input::Deferred { path } if path == Path::new("-") => {
                 let stdin = rustix::stdio::stdin();
                 let len = rustix::fs::fstat(stdin).map(regular).map_err(|e| cannot_open(&e.into(), self.name()))?;
                 let from = rustix::fs::tell(stdin).unwrap_or(0);
                 Ok(len.map(|len| len.saturating_sub(from)))
             }
-            Input::Later { path } => rustix::fs::stat(path).map(regular).map_err(|e| cannot_open(&e.into(), path)),
+            Input::Deferred { path } => rustix::fs::stat(path).map(regular).map_err(|e| cannot_open(&e.into(), path)),
         }
     }
 
     /// Some of the first bytes of a regular file, to see what its records are like; what is read is not used otherwise.
     pub(crate) fn sample(&self, buffer: &mut [u8]) -> Option<usize> {
         match self {
-            Input::Place { ssd, from } => rustix::io::pread(ssd.file().cached_fd(), buffer, *from).ok(),
+            Input::File { ssd, from } => rustix::io::pread(ssd.file().cached_fd(), buffer, *from).ok(),
             Input::Stream { .. } => None,
-            Input::Later { path } if path == Path::new("-") => {
+            Input::Deferred { path } if path == Path::new("-") => {
                 let stdin = rustix::stdio::stdin();
                 let from = rustix::fs::tell(stdin).ok()?;
                 rustix::io::pread(stdin, buffer, from).ok()
             }
-            Input::Later { path } => {
+            Input::Deferred { path } => {
                 // A named pipe would have to be opened to be looked at, and that waits for its writer.
                 let regular = std::fs::metadata(path).is_ok_and(|meta| meta.is_file());
                 let file = File::open(path).ok().filter(|_| regular)?;
@@ -228,7 +228,7 @@ impl Opened {
     /// Opens an input for the way that suits it.
     pub(crate) fn of(input: Input, machine: &Machine, memory: &Dram) -> Result<Opened> {
         let input = match input {
-            Input::Later { path } if path != Path::new("-") => {
+            Input::Deferred { path } if path != Path::new("-") => {
                 let file = File::open(&path).map_err(|e| cannot_open(&e, &path))?;
                 let meta = file.metadata().map_err(|e| cannot_open(&e, &path))?;
                 if meta.is_file() && meta.len() < SMALL {
@@ -236,11 +236,11 @@ impl Opened {
                 }
                 Input::from_file(file, &path)?
             }
-            Input::Later { .. } => Input::stdin()?,
+            Input::Deferred { .. } => Input::stdin()?,
             open => open,
         };
         let (ssd, from) = match input {
-            Input::Place { ssd, from } => (ssd, from),
+            Input::File { ssd, from } => (ssd, from),
             other => {
                 let name = other.name().to_path_buf();
                 return Ok(Opened::Stream { file: other.into_file()?, name });
@@ -257,7 +257,7 @@ impl Opened {
                 Err(e) => return Err(e),
             }
         }
-        Ok(Opened::Stream { file: Input::Place { ssd, from }.into_file()?, name })
+        Ok(Opened::Stream { file: Input::File { ssd, from }.into_file()?, name })
     }
 }
 
@@ -299,7 +299,7 @@ pub(crate) enum Begin {
 }
 
 /// Reads the sources one after another into a pool. Each is opened when its turn comes.
-pub(crate) struct Feed<'a> {
+pub(crate) struct InputReader<'a> {
     machine: &'a Machine,
     memory: &'a Dram,
     waiting: VecDeque<Input>,
@@ -314,9 +314,9 @@ pub(crate) struct Feed<'a> {
     pub(crate) current: PathBuf,
 }
 
-impl<'a> Feed<'a> {
+impl<'a> InputReader<'a> {
     pub(crate) fn new(machine: &'a Machine, memory: &'a Dram, inputs: Vec<Input>, movements: &'a Movements) -> Self {
-        Feed {
+        InputReader {
             machine,
             memory,
             waiting: inputs.into(),
@@ -387,7 +387,7 @@ impl<'a> Feed<'a> {
                 let mut lease = self.memory.range(at, max)?.lease_mut()?;
                 let len = read_full(file, &mut lease)
                     .map_err(|(e, done)| Error::io("read", &e, name.display().to_string()).bytes_done(done as u64))?;
-                self.movements.add_stream(Role::Input, len as u64);
+                self.movements.add_stream(MovementRole::Input, len as u64);
                 let ends_source = len < max;
                 if ends_source {
                     self.close();
@@ -405,19 +405,19 @@ impl<'a> Feed<'a> {
         if self.closing.len() > MAX_CLOSING
             && let Some(pipe) = self.closing.pop_front()
         {
-            self.movements.keep(Role::Input, pipe);
+            self.movements.keep(MovementRole::Input, pipe);
         }
     }
 
     /// Closes the pipes that are not needed any more. Nothing of theirs may be under way.
     fn release(&mut self) {
         for pipe in self.closing.drain(..) {
-            self.movements.keep(Role::Input, pipe);
+            self.movements.keep(MovementRole::Input, pipe);
         }
     }
 }
 
-impl Drop for Feed<'_> {
+impl Drop for InputReader<'_> {
     fn drop(&mut self) {
         self.close();
         self.release();

@@ -10,11 +10,11 @@ use datapipes_core::{
     StagePlace,
 };
 
-use crate::blocks::{Blocks, StreamOut};
+use crate::blocks::{BlockPool, OrderedStream};
 use crate::budget::{Budget, MIN_MEMORY};
 use crate::control::Control;
 use crate::entry::Entry;
-use crate::form::Formed;
+use crate::form::FormedRuns;
 use crate::input::Input;
 use crate::layout::{Fixed, KeyedLines, Layout, PlainLines};
 use crate::numbers::{NumberKind, Numbers};
@@ -23,11 +23,11 @@ use crate::report::{Movements, Phase, SortReport, SpacePlan};
 use crate::sink::Sink;
 use crate::space::{Space, check_space};
 use crate::spill::Spill;
-use crate::text::Order;
+use crate::text::TextOrder;
 
 /// What the records are, and their order.
 #[derive(Clone, Debug)]
-pub enum Format {
+pub enum RecordFormat {
     /// Binary records of one length, in the order of a key's bytes.
     Records {
         /// Bytes of a record.
@@ -49,22 +49,22 @@ pub enum Format {
     /// Lines in the order of GNU sort's options.
     Lines {
         /// The order.
-        order: Order,
+        order: TextOrder,
         /// What ends a line: a newline, or NUL for `-z`.
         terminator: u8,
     },
 }
 
-impl Format {
+impl RecordFormat {
     /// Records of the sort benchmark: 100 bytes, of which the first 10 are the key.
-    pub const SORT_BENCHMARK: Format = Format::Records { len: 100, key_at: 0, key_len: 10, reverse: false };
+    pub const SORT_BENCHMARK: RecordFormat = RecordFormat::Records { len: 100, key_at: 0, key_len: 10, reverse: false };
 }
 
 /// A sort to be done.
 #[derive(Debug)]
 pub struct SortJob {
     /// What the records are.
-    pub format: Format,
+    pub format: RecordFormat,
     /// Where they come from, in this order.
     pub inputs: Vec<Input>,
     /// Where they go.
@@ -138,14 +138,14 @@ fn run(machine: &Machine, job: SortJob, task: Task) -> Result<SortReport> {
     let settings = Settings { memory_bytes, threads: threads.max(1), unique, fan_in };
     let total = total_len(&inputs)?;
     control.progress.total.store(total.unwrap_or(0), Relaxed);
-    if let (Some(program), Format::Numbers { .. }) = (&program, &format) {
+    if let (Some(program), RecordFormat::Numbers { .. }) = (&program, &format) {
         let context = format!("numbers with the compress program {}", program.display());
         return Err(Error::new(ErrorKind::InvalidInput, "sort", context).advice("runs of numbers are not compressed"));
     }
     let places = spill.clone();
     let work = Work { inputs, output, spill: Spill::new(machine, spill, spill_order, program)?, places, total };
     match format {
-        Format::Records { len, key_at, key_len, reverse } => {
+        RecordFormat::Records { len, key_at, key_len, reverse } => {
             if key_len == 0 || key_at.checked_add(key_len).is_none_or(|end| end > len) {
                 return Err(Error::new(
                     ErrorKind::InvalidInput,
@@ -157,16 +157,16 @@ fn run(machine: &Machine, job: SortJob, task: Task) -> Result<SortReport> {
             let layout = Fixed { len, key_at, key_len, reverse };
             Engine::new(machine, &layout, settings, &control, &work)?.run(task, work)
         }
-        Format::Numbers { kind, reverse } => {
+        RecordFormat::Numbers { kind, reverse } => {
             // Merging takes runs, in which numbers are encoded; sorting files that are sorted is as good.
             let layout = Numbers { kind, reverse };
             Engine::new(machine, &layout, settings, &control, &work)?.run(Task::Sort, work)
         }
-        Format::Lines { order, terminator } if order.is_plain_bytes() || order.plain_reverse() => {
+        RecordFormat::Lines { order, terminator } if order.is_plain_bytes() || order.plain_reverse() => {
             let layout = PlainLines { terminator, reverse: order.plain_reverse() };
             Engine::new(machine, &layout, settings, &control, &work)?.run(task, work)
         }
-        Format::Lines { order, terminator } => {
+        RecordFormat::Lines { order, terminator } => {
             let layout = KeyedLines { terminator, order };
             Engine::new(machine, &layout, settings, &control, &work)?.run(task, work)
         }
@@ -265,12 +265,12 @@ impl<'a, L: Layout> Engine<'a, L> {
         let Work { inputs, output, spill, places, total } = work;
         let sink = self.open_sink(output)?;
         // How long runs become that a program compresses, nobody knows.
-        let needed = self.space(total, self.fits || spill.packer.is_some());
+        let needed = self.space(total, self.fits || spill.compressor.is_some());
         check_space(&places, sink.room()?, needed)?;
         let plan = self.space_plan(total, &places);
         let _ = self.control.progress.plan.set(plan.clone());
         let mut report = SortReport { plan, ..self.report() };
-        let blocks = Blocks::new(&self.memory, 0, self.budget.block, self.budget.blocks);
+        let blocks = BlockPool::new(&self.memory, 0, self.budget.block, self.budget.blocks);
 
         self.write(inputs, &blocks, &sink, &spill, &mut report).map_err(|e| sink.explain(e))?;
         self.publish(sink, &mut report)?;
@@ -284,12 +284,12 @@ impl<'a, L: Layout> Engine<'a, L> {
     fn write(
         &self,
         inputs: Vec<Input>,
-        blocks: &Blocks,
+        blocks: &BlockPool,
         sink: &Sink<'_>,
         spill: &Spill<'_>,
         report: &mut SortReport,
     ) -> Result<()> {
-        let Formed { runs, read, mut dropped, direct } = self.form_runs(inputs, blocks, sink, spill, report)?;
+        let FormedRuns { runs, read, mut dropped, direct } = self.form_runs(inputs, blocks, sink, spill, report)?;
         report.records = read.records;
         report.bytes = self.control.progress.read.load(Relaxed);
         let written = match direct {
@@ -303,7 +303,7 @@ impl<'a, L: Layout> Engine<'a, L> {
                 written
             }
         };
-        read.must_be(written, dropped)
+        read.verify(written, dropped)
     }
 
     pub(crate) fn report(&self) -> SortReport {
@@ -344,7 +344,7 @@ impl<'a, L: Layout> Engine<'a, L> {
                 let pipe = Box::new(self.machine.connect_with(&self.memory, file.ssd(), &constraints)?);
                 Ok(Sink::File { file, pipe })
             }
-            Output::Stream { name, file } => Ok(Sink::Stream(StreamOut::new(name, file, &self.movements))),
+            Output::Stream { name, file } => Ok(Sink::Stream(OrderedStream::new(name, file, &self.movements))),
         }
     }
 

@@ -5,7 +5,7 @@
 use std::cmp::Ordering;
 
 use crate::numbers::Numbers;
-use crate::text::Order;
+use crate::text::TextOrder;
 
 /// How records lie in bytes, and their order. A record includes its terminator, if the layout has one.
 pub(crate) trait Layout: Send + Sync {
@@ -62,15 +62,15 @@ pub(crate) trait Layout: Send + Sync {
 
     /// The next eight bytes of the key, at `depth`, as a prefix; records that come here agree in all bytes before.
     /// `None` where the bytes cannot tell, so that the records must be compared.
-    fn deeper(&self, record: &[u8], depth: usize) -> Option<u64>;
+    fn prefix_at(&self, record: &[u8], depth: usize) -> Option<u64>;
 
     /// Where records of equal prefix may be equal in their keys and are then ordered as plain lines: that order.
-    fn behind_keys(&self) -> Option<PlainLines> {
+    fn tie_break(&self) -> Option<PlainLines> {
         None
     }
 
     /// Whether this record and every other of equal prefix for which this is true have equal keys.
-    fn prefix_says_all(&self, _record: &[u8]) -> bool {
+    fn prefix_is_exact(&self, _record: &[u8]) -> bool {
         false
     }
 
@@ -145,7 +145,7 @@ impl Layout for Fixed {
     }
 
     #[inline]
-    fn deeper(&self, record: &[u8], depth: usize) -> Option<u64> {
+    fn prefix_at(&self, record: &[u8], depth: usize) -> Option<u64> {
         let prefix = load(self.key(record).get(depth..)?);
         Some(if self.reverse { !prefix } else { prefix })
     }
@@ -204,7 +204,7 @@ impl Layout for PlainLines {
     }
 
     #[inline]
-    fn deeper(&self, record: &[u8], depth: usize) -> Option<u64> {
+    fn prefix_at(&self, record: &[u8], depth: usize) -> Option<u64> {
         // A line that ended before `depth` was padded with zeros, which a longer line may really have.
         let prefix = load(body(record).get(depth..)?);
         Some(if self.reverse { !prefix } else { prefix })
@@ -215,7 +215,7 @@ impl Layout for PlainLines {
 #[derive(Clone, Debug)]
 pub(crate) struct KeyedLines {
     pub(crate) terminator: u8,
-    pub(crate) order: Order,
+    pub(crate) order: TextOrder,
 }
 
 impl Layout for KeyedLines {
@@ -252,15 +252,15 @@ impl Layout for KeyedLines {
         self.order.compare_keys(body(a), body(b)) == Ordering::Equal
     }
 
-    fn deeper(&self, _record: &[u8], _depth: usize) -> Option<u64> {
+    fn prefix_at(&self, _record: &[u8], _depth: usize) -> Option<u64> {
         None
     }
 
-    fn behind_keys(&self) -> Option<PlainLines> {
+    fn tie_break(&self) -> Option<PlainLines> {
         self.order.last_resort().map(|reverse| PlainLines { terminator: self.terminator, reverse })
     }
 
-    fn prefix_says_all(&self, record: &[u8]) -> bool {
-        self.order.prefix_says_all(body(record))
+    fn prefix_is_exact(&self, record: &[u8]) -> bool {
+        self.order.prefix_is_exact(body(record))
     }
 }

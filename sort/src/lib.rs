@@ -12,10 +12,10 @@
 //! Where the input fits the memory, gather writes the output, and there is no merge.
 #![deny(unsafe_code)]
 
-mod arrange;
 mod blocks;
 mod budget;
 mod checksum;
+mod compressed;
 mod control;
 mod descriptors;
 mod entry;
@@ -23,29 +23,29 @@ mod form;
 mod gather;
 mod input;
 mod job;
-mod kept;
 mod layout;
 mod memo;
 mod merge;
 mod numbers;
 mod output;
-mod packed;
+mod parallel;
 mod passes;
 mod prefetch;
+mod record_buffer;
+mod record_reader;
 mod report;
+mod sample_sort;
 mod sink;
 mod slot;
-mod source;
 mod space;
 mod spill;
 mod tally;
-mod team;
 pub mod text;
 
 pub use budget::MIN_MEMORY;
-pub use control::{Control, Progress};
+pub use control::{Control, SortProgress};
 pub use input::Input;
-pub use job::{Format, SortJob, default_memory, merge, sort};
+pub use job::{RecordFormat, SortJob, default_memory, merge, sort};
 pub use numbers::NumberKind;
 pub use output::Output;
-pub use report::{Movement, Phase, Role, SortReport, SpacePlan, SpillUse};
+pub use report::{Movement, MovementRole, Phase, SortReport, SpacePlan, SpillUse};

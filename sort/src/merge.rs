@@ -13,18 +13,18 @@ use std::sync::{Mutex, PoisonError};
 
 use datapipes_core::{Dram, Error, ErrorKind, Machine, Pipe, Result, Staging};
 
-use crate::blocks::{Blocks, Edge, Outflow, Target, write_edges};
+use crate::blocks::{BlockPool, PartWriter, PartialBlock, Target, write_partial_blocks};
 use crate::checksum::{self, Partial};
 use crate::control::{Control, count};
-use crate::kept::{Kept, SHORT_RECORD};
 use crate::layout::Layout;
 use crate::memo::{self, Scope};
-use crate::numbers::merge_part;
-use crate::report::{Movements, Role};
-use crate::source::{Buffers, Finder, Segment, Source};
-use crate::spill::{Mark, Run};
-use crate::tally::{Tally, same_bytes};
-use crate::team::team;
+use crate::numbers::merge_number_runs;
+use crate::parallel::run_on_threads;
+use crate::record_buffer::{RecordBuffer, SHORT_RECORD};
+use crate::record_reader::{Buffers, RecordReader, RunSearcher, Segment};
+use crate::report::{MovementRole, Movements};
+use crate::spill::{IndexEntry, Run};
+use crate::tally::{Tally, verify_bytes};
 
 /// What merging needs besides the runs.
 pub(crate) struct Merger<'a, L> {
@@ -35,7 +35,7 @@ pub(crate) struct Merger<'a, L> {
     pub(crate) buffers: (usize, usize),
     /// Buffers of runs are multiples of this.
     pub(crate) grain: usize,
-    pub(crate) blocks: &'a Blocks,
+    pub(crate) blocks: &'a BlockPool,
     pub(crate) threads: usize,
     pub(crate) unique: bool,
     pub(crate) control: &'a Control,
@@ -44,16 +44,16 @@ pub(crate) struct Merger<'a, L> {
 
 /// What a merge made.
 #[derive(Default)]
-pub(crate) struct Merged {
+pub(crate) struct MergeResult {
     pub(crate) bytes: u64,
     /// Bytes that came from the sources, where they are not numbers.
-    came: u64,
+    record_bytes: u64,
     /// The records, of an output.
     pub(crate) written: Tally,
     /// Records that were dropped as duplicates.
     pub(crate) dropped: Tally,
     /// What is known of a run.
-    pub(crate) marks: Vec<Mark>,
+    pub(crate) key_index: Vec<IndexEntry>,
     pub(crate) sums: Vec<u32>,
     /// Bytes of the longest record.
     pub(crate) longest: usize,
@@ -95,7 +95,7 @@ impl<L: Layout> Merger<'_, L> {
     }
 
     /// How many of these runs, of the first ones, can be merged within the memory; at least two.
-    pub(crate) fn takes(&self, longest: impl Iterator<Item = usize>) -> usize {
+    pub(crate) fn mergeable_count(&self, longest: impl Iterator<Item = usize>) -> usize {
         let mut left = self.buffers.1;
         let mut count = 0;
         let mut most = 0;
@@ -144,18 +144,18 @@ impl<L: Layout> Merger<'_, L> {
         runs: &[Run],
         target: Target<'_>,
         counter: &AtomicU64,
-    ) -> Result<Merged> {
+    ) -> Result<MergeResult> {
         let longest: Vec<usize> = runs.iter().map(|r| r.longest).collect();
         let Division { parts, share, size, crossings, last } = self.divide(&longest, target)?;
         let pipes: Vec<Pipe> = (0..parts).map(|_| self.machine.connect(staging, self.memory)).collect::<Result<_>>()?;
         let cuts = self.cut(&pipes[0], runs, parts)?;
         // What is being used and what comes next of all runs share the second cache.
         let far = usize::try_from(self.machine.l2_size()).unwrap_or(0) / (2 * runs.len().max(1));
-        let outcome = Mutex::new((Ok(()), Vec::<Edge>::new(), Vec::<Partial>::new(), Merged::default()));
-        team(parts, |p| {
+        let outcome = Mutex::new((Ok(()), Vec::<PartialBlock>::new(), Vec::<Partial>::new(), MergeResult::default()));
+        run_on_threads(parts, |p| {
             let (from, to) = (&cuts[p], &cuts[p + 1]);
             let at: u64 = from.iter().sum();
-            let mut out = Outflow::new(self.blocks, target, at, p + 1 < parts, self.control, counter);
+            let mut out = PartWriter::new(self.blocks, target, at, p + 1 < parts, self.control, counter);
             let mut free = self.buffers.0 + p * share;
             let mut sources = Vec::with_capacity(runs.len());
             let opened = runs.iter().zip(from.iter().zip(to)).try_for_each(|(run, (from, to))| {
@@ -163,17 +163,17 @@ impl<L: Layout> Merger<'_, L> {
                 let buffers = Buffers { at: free, size, crossing };
                 free += buffers.len();
                 let segment = Segment { from: *from, to: *to };
-                let mut source = Source::of_run(self.layout, &pipes[p], self.memory, buffers, run, segment)?;
+                let mut source = RecordReader::of_run(self.layout, &pipes[p], self.memory, buffers, run, segment)?;
                 source.fetch_ahead(far);
                 sources.push(source);
                 Ok(())
             });
-            let last = Kept::new(free, last);
+            let last = RecordBuffer::new(free, last);
             let result = opened.and_then(|()| self.merge_part(sources, last, target.is_output(), &mut out));
             let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
             match result {
                 Ok(merged) => {
-                    outcome.1.append(&mut out.edges);
+                    outcome.1.append(&mut out.partial_blocks);
                     outcome.2.append(&mut out.take_sums());
                     outcome.3.bytes += out.at() - at;
                     outcome.3.join(merged);
@@ -187,34 +187,34 @@ impl<L: Layout> Merger<'_, L> {
         });
         let (result, edges, partials, mut merged) = outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
         for pipe in pipes {
-            self.movements.keep(Role::Merge, pipe);
+            self.movements.keep(MovementRole::Merge, pipe);
         }
         result?;
-        write_edges(self.blocks, target, edges)?;
-        merged.marks.sort_unstable_by_key(|m| m.at);
+        write_partial_blocks(self.blocks, target, edges)?;
+        merged.key_index.sort_unstable_by_key(|m| m.at);
         merged.sums = checksum::assemble(partials, self.grain);
-        same_bytes(runs.iter().map(|r| r.len).sum(), merged.bytes, merged.dropped)?;
+        verify_bytes(runs.iter().map(|r| r.len).sum(), merged.bytes, merged.dropped)?;
         Ok(merged)
     }
 
     /// Merges sources that this thread alone reads.
     pub(crate) fn merge_sources(
         &self,
-        sources: Vec<Source<'_, L>>,
-        last: Kept,
+        sources: Vec<RecordReader<'_, L>>,
+        last: RecordBuffer,
         target: Target<'_>,
         counter: &AtomicU64,
-    ) -> Result<Merged> {
-        let mut out = Outflow::new(self.blocks, target, 0, false, self.control, counter);
+    ) -> Result<MergeResult> {
+        let mut out = PartWriter::new(self.blocks, target, 0, false, self.control, counter);
         let mut merged = self.merge_part(sources, last, target.is_output(), &mut out)?;
         merged.bytes = out.at();
-        same_bytes(merged.came, merged.bytes, merged.dropped)?;
+        verify_bytes(merged.record_bytes, merged.bytes, merged.dropped)?;
         merged.sums = checksum::assemble(out.take_sums(), self.grain);
         Ok(merged)
     }
 
     /// Buffers for so many sources, of which it is not known how long their records are, and room for the last record written.
-    pub(crate) fn buffers_of_inputs(&self, count: usize) -> Result<(Vec<Buffers>, Kept)> {
+    pub(crate) fn buffers_of_inputs(&self, count: usize) -> Result<(Vec<Buffers>, RecordBuffer)> {
         let each = self.buffers.1 / count.max(1) / 4096 * 4096;
         // Of a large share, half is for records that cross the two buffers.
         let size = (each / 4 / self.grain * self.grain).clamp(self.min_buffer(), MAX_BUFFER);
@@ -228,7 +228,7 @@ impl<L: Layout> Merger<'_, L> {
         let buffers = Buffers { at: start, size, crossing };
         let each = buffers.len();
         let all = (0..count).map(|i| Buffers { at: start + i * each, ..buffers }).collect();
-        Ok((all, Kept::new(start + count * each, if self.unique { crossing } else { 0 })))
+        Ok((all, RecordBuffer::new(start + count * each, if self.unique { crossing } else { 0 })))
     }
 
     /// For each cut (one more than there are parts), the offset in each run.
@@ -237,19 +237,19 @@ impl<L: Layout> Merger<'_, L> {
         let mut marks: Vec<(u64, usize, usize)> = Vec::new();
         if parts > 1 {
             for (r, run) in runs.iter().enumerate() {
-                marks.extend(run.marks.iter().enumerate().map(|(i, m)| (m.prefix, r, i)));
+                marks.extend(run.key_index.iter().enumerate().map(|(i, m)| (m.prefix, r, i)));
             }
             marks.sort_unstable();
         }
         let size = (self.buffers.1 / 2 / self.grain * self.grain).min(256 << 10);
         let buffers = Buffers { at: self.buffers.0, size, crossing: 0 };
-        let finder = Finder { layout: self.layout, pipe, memory: self.memory, buffers };
+        let finder = RunSearcher { layout: self.layout, pipe, memory: self.memory, buffers };
         for part in 1..parts {
             let Some(&(_, r, i)) = marks.get(part * marks.len() / parts) else {
                 cuts.push(cuts[part - 1].clone());
                 continue;
             };
-            let at = runs[r].marks[i].at;
+            let at = runs[r].key_index[i].at;
             let key = finder.record_at(&runs[r], at)?;
             let mut cut = Vec::with_capacity(runs.len());
             for (other, run) in runs.iter().enumerate() {
@@ -266,18 +266,18 @@ impl<L: Layout> Merger<'_, L> {
     /// Merges what one thread has; with a mark for each block.
     fn merge_part(
         &self,
-        mut sources: Vec<Source<'_, L>>,
-        mut last: Kept,
+        mut sources: Vec<RecordReader<'_, L>>,
+        mut last: RecordBuffer,
         output: bool,
-        out: &mut Outflow<'_>,
-    ) -> Result<Merged> {
+        out: &mut PartWriter<'_>,
+    ) -> Result<MergeResult> {
         let layout = self.layout;
         let block = self.blocks.size as u64;
-        let (mut merged, mut next_mark, mut moved) = (Merged::default(), 0, 0);
+        let (mut merged, mut next_mark, mut moved) = (MergeResult::default(), 0, 0);
         if let Some(numbers) = layout.numbers() {
-            let counts = merge_part(numbers, sources, self.unique, output, out, |at, prefix, bytes| {
+            let counts = merge_number_runs(numbers, sources, self.unique, output, out, |at, prefix, bytes| {
                 if at >= next_mark {
-                    merged.marks.push(Mark { at, prefix });
+                    merged.key_index.push(IndexEntry { at, prefix });
                     next_mark = at + block;
                 }
                 count(&self.control.progress.merged, bytes);
@@ -297,7 +297,7 @@ impl<L: Layout> Merger<'_, L> {
                 merged.dropped.add(record);
             } else {
                 if out.at() >= next_mark {
-                    merged.marks.push(Mark { at: out.at(), prefix: winner.key });
+                    merged.key_index.push(IndexEntry { at: out.at(), prefix: winner.key });
                     next_mark = out.at() + block;
                     count(&self.control.progress.merged, moved);
                     moved = 0;
@@ -318,18 +318,18 @@ impl<L: Layout> Merger<'_, L> {
         }
         count(&self.control.progress.merged, moved);
         out.finish()?;
-        merged.excess = sources.iter().map(Source::excess).sum::<u64>() + last.excess();
-        merged.came = sources.iter().map(Source::came).sum();
+        merged.excess = sources.iter().map(RecordReader::excess).sum::<u64>() + last.excess();
+        merged.record_bytes = sources.iter().map(RecordReader::record_bytes).sum();
         Ok(merged)
     }
 }
 
-impl Merged {
+impl MergeResult {
     /// Takes up what another thread made, but for its bytes.
-    fn join(&mut self, mut other: Merged) {
+    fn join(&mut self, mut other: MergeResult) {
         self.written.join(other.written);
         self.dropped.join(other.dropped);
-        self.marks.append(&mut other.marks);
+        self.key_index.append(&mut other.key_index);
         self.longest = self.longest.max(other.longest);
         self.excess += other.excess;
     }
@@ -352,7 +352,7 @@ struct LoserTree<'a, L> {
 }
 
 impl<'a, L: Layout> LoserTree<'a, L> {
-    fn new(layout: &'a L, sources: &mut [Source<'_, L>]) -> Result<Self> {
+    fn new(layout: &'a L, sources: &mut [RecordReader<'_, L>]) -> Result<Self> {
         let count = sources.len();
         let nobody = Entrant { key: u64::MAX, source: 0 };
         let mut tree = LoserTree { layout, done: vec![true; count], winner: nobody, losers: vec![nobody; count] };
@@ -377,7 +377,7 @@ impl<'a, L: Layout> LoserTree<'a, L> {
     }
 
     #[inline]
-    fn load(&mut self, s: usize, sources: &mut [Source<'_, L>]) -> Result<Entrant> {
+    fn load(&mut self, s: usize, sources: &mut [RecordReader<'_, L>]) -> Result<Entrant> {
         let there = sources[s].advance()?;
         self.done[s] = !there;
         if there {
@@ -388,7 +388,7 @@ impl<'a, L: Layout> LoserTree<'a, L> {
     }
 
     /// The order of two whose prefixes are equal.
-    fn beats_closely(&self, a: Entrant, b: Entrant, sources: &[Source<'_, L>]) -> bool {
+    fn beats_closely(&self, a: Entrant, b: Entrant, sources: &[RecordReader<'_, L>]) -> bool {
         if self.done[a.source] || self.done[b.source] {
             return !self.done[a.source];
         }
@@ -403,7 +403,7 @@ impl<'a, L: Layout> LoserTree<'a, L> {
 
     /// Replaces the winner's record by its source's next, and plays its matches again.
     #[inline]
-    fn advance(&mut self, sources: &mut [Source<'_, L>]) -> Result<()> {
+    fn advance(&mut self, sources: &mut [RecordReader<'_, L>]) -> Result<()> {
         let mut winner = self.load(self.winner.source, sources)?;
         let mut node = (winner.source + sources.len()) / 2;
         while node > 0 {

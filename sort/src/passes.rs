@@ -8,48 +8,48 @@ use std::time::Instant;
 
 use datapipes_core::Result;
 
-use crate::blocks::{Blocks, Target};
+use crate::blocks::{BlockPool, Target};
+use crate::compressed::{CompressedRun, MAX_PROGRAMS};
 use crate::descriptors;
 use crate::input::{Input, Opened};
 use crate::job::{Engine, Work};
-use crate::kept::SHORT_RECORD;
 use crate::layout::Layout;
-use crate::merge::{Merged, Merger};
-use crate::packed::{MAX_PROGRAMS, Packed};
-use crate::report::{Phase, Role, SortReport};
+use crate::merge::{MergeResult, Merger};
+use crate::record_buffer::SHORT_RECORD;
+use crate::record_reader::{RecordReader, Segment};
+use crate::report::{MovementRole, Phase, SortReport};
 use crate::sink::Sink;
-use crate::source::{Segment, Source};
 use crate::space::check_space;
 use crate::spill::{Run, Spill};
 use crate::tally::Tally;
 
 /// Something sorted.
 #[derive(Debug)]
-pub(crate) enum Sorted {
+pub(crate) enum MergeInput {
     /// A run in the spill places.
     Run(Run),
     /// A run that a program compressed.
-    Packed(Packed),
+    Compressed(CompressedRun),
     /// An input that somebody sorted.
     Input(Input),
 }
 
-impl Sorted {
+impl MergeInput {
     /// Bytes of its longest record, where that is known.
     fn longest(&self) -> usize {
         match self {
-            Sorted::Run(run) => run.longest,
-            Sorted::Packed(run) => run.longest,
-            Sorted::Input(_) => 0,
+            MergeInput::Run(run) => run.longest,
+            MergeInput::Compressed(run) => run.longest,
+            MergeInput::Input(_) => 0,
         }
     }
 
     /// Bytes, where they are known.
     fn len(&self) -> Result<Option<u64>> {
         match self {
-            Sorted::Run(run) => Ok(Some(run.len)),
-            Sorted::Packed(run) => Ok(Some(run.len)),
-            Sorted::Input(input) => input.len(),
+            MergeInput::Run(run) => Ok(Some(run.len)),
+            MergeInput::Compressed(run) => Ok(Some(run.len)),
+            MergeInput::Input(input) => input.len(),
         }
     }
 }
@@ -58,8 +58,8 @@ impl<L: Layout> Engine<'_, L> {
     /// Merges the runs of a sort to the output; returns what was written, and what was dropped as a duplicate.
     pub(crate) fn merge_formed(
         &self,
-        runs: Vec<Sorted>,
-        blocks: &Blocks,
+        runs: Vec<MergeInput>,
+        blocks: &BlockPool,
         sink: &Sink<'_>,
         spill: &Spill<'_>,
         report: &mut SortReport,
@@ -79,9 +79,9 @@ impl<L: Layout> Engine<'_, L> {
         let sink = self.open_sink(output)?;
         check_space(&places, sink.room()?, self.space(total, true))?;
         let mut report = self.report();
-        let blocks = Blocks::new(&self.memory, 0, self.budget.block, self.budget.blocks);
+        let blocks = BlockPool::new(&self.memory, 0, self.budget.block, self.budget.blocks);
         let passes = Passes { engine: self, merger: self.merger(&blocks, true), blocks: &blocks, spill: &spill };
-        let (inputs, twice) = passes.set_aside(inputs, &sink)?;
+        let (inputs, twice) = passes.spill_overwritten_inputs(inputs, &sink)?;
         let (written, mut dropped) = passes.run(inputs, &sink, &mut report).map_err(|e| sink.explain(e))?;
         dropped.join(twice);
         report.bytes = written.bytes + dropped.bytes;
@@ -95,7 +95,7 @@ impl<L: Layout> Engine<'_, L> {
     }
 
     /// Reads with the memory that is of use; with all of it where it must hold long records.
-    fn merger<'m>(&'m self, blocks: &'m Blocks, long: bool) -> Merger<'m, L> {
+    fn merger<'m>(&'m self, blocks: &'m BlockPool, long: bool) -> Merger<'m, L> {
         let all = self.budget.whole();
         let useful = (self.budget.arenas_at, self.budget.arenas());
         Merger {
@@ -117,17 +117,17 @@ impl<L: Layout> Engine<'_, L> {
 struct Passes<'a, L> {
     engine: &'a Engine<'a, L>,
     merger: Merger<'a, L>,
-    blocks: &'a Blocks,
+    blocks: &'a BlockPool,
     spill: &'a Spill<'a>,
 }
 
 impl<L: Layout> Passes<'_, L> {
     /// Merges everything to the output; returns what was written, and what was dropped as a duplicate in any pass.
-    fn run(&self, mut sorted: Vec<Sorted>, sink: &Sink<'_>, report: &mut SortReport) -> Result<(Tally, Tally)> {
+    fn run(&self, mut sorted: Vec<MergeInput>, sink: &Sink<'_>, report: &mut SortReport) -> Result<(Tally, Tally)> {
         let mut dropped = Tally::default();
         let mut at = 0;
         loop {
-            let most = self.most(&sorted);
+            let most = self.max_fan_in(&sorted);
             if sorted.len() <= most {
                 break;
             }
@@ -136,9 +136,9 @@ impl<L: Layout> Passes<'_, L> {
             if at + count > sorted.len() {
                 at = 0;
             }
-            let longest = sorted[at..at + count].iter().map(Sorted::longest);
-            let count = count.min(self.merger.takes(longest));
-            let group: Vec<Sorted> = sorted.splice(at..at + count, []).collect();
+            let longest = sorted[at..at + count].iter().map(MergeInput::longest);
+            let count = count.min(self.merger.mergeable_count(longest));
+            let group: Vec<MergeInput> = sorted.splice(at..at + count, []).collect();
             let (made, merged) = self.to_run(group)?;
             dropped.join(merged.dropped);
             report.memory_excess_bytes = report.memory_excess_bytes.max(merged.excess);
@@ -157,53 +157,53 @@ impl<L: Layout> Passes<'_, L> {
     }
 
     /// Inputs that the output may overwrite go to the spill places first; returns also what was dropped there as a duplicate.
-    fn set_aside(&self, inputs: Vec<Input>, sink: &Sink<'_>) -> Result<(Vec<Sorted>, Tally)> {
+    fn spill_overwritten_inputs(&self, inputs: Vec<Input>, sink: &Sink<'_>) -> Result<(Vec<MergeInput>, Tally)> {
         let (mut sorted, mut dropped) = (Vec::with_capacity(inputs.len()), Tally::default());
         for input in inputs {
             sorted.push(match sink.may_overwrite(&input)? {
                 true => {
-                    let (made, merged) = self.to_run(vec![Sorted::Input(input)])?;
+                    let (made, merged) = self.to_run(vec![MergeInput::Input(input)])?;
                     dropped.join(merged.dropped);
                     made
                 }
-                false => Sorted::Input(input),
+                false => MergeInput::Input(input),
             });
         }
         Ok((sorted, dropped))
     }
 
     /// How many of these one pass can take; all of them, or fewer.
-    fn most(&self, sorted: &[Sorted]) -> usize {
+    fn max_fan_in(&self, sorted: &[MergeInput]) -> usize {
         let chosen = self.engine.settings.fan_in;
         let most = if chosen >= 2 { chosen } else { usize::MAX };
-        let most = most.min(self.merger.takes(sorted.iter().map(Sorted::longest)));
-        if sorted.iter().all(|s| matches!(s, Sorted::Run(_))) {
+        let most = most.min(self.merger.mergeable_count(sorted.iter().map(MergeInput::longest)));
+        if sorted.iter().all(|s| matches!(s, MergeInput::Run(_))) {
             return most.min(self.merger.fan_in());
         }
         // Each has at most three descriptors, and falls back to one.
         let most = most.min(descriptors::left());
-        if chosen < 2 && sorted.iter().any(|s| matches!(s, Sorted::Packed(_))) {
+        if chosen < 2 && sorted.iter().any(|s| matches!(s, MergeInput::Compressed(_))) {
             return most.clamp(2, MAX_PROGRAMS);
         }
         most.max(2)
     }
 
     /// Merges a group to a run in the spill places.
-    fn to_run(&self, group: Vec<Sorted>) -> Result<(Sorted, Merged)> {
-        if let Some(packer) = &self.spill.packer {
+    fn to_run(&self, group: Vec<MergeInput>) -> Result<(MergeInput, MergeResult)> {
+        if let Some(packer) = &self.spill.compressor {
             let (packing, stream) = packer.start(&self.engine.movements)?;
-            let merged = self.merge(group, Target::Packed(&stream));
+            let merged = self.merge(group, Target::CompressedRun(&stream));
             let sum = stream.close();
             let longest = merged.as_ref().map_or(0, |merged| merged.longest);
-            let mut kept = Merged::default();
+            let mut kept = MergeResult::default();
             let written = merged.map(|merged| {
                 kept = merged;
                 sum
             });
-            return Ok((Sorted::Packed(packing.finish(written, longest)?), kept));
+            return Ok((MergeInput::Compressed(packing.finish(written, longest)?), kept));
         }
-        let lens = group.iter().map(Sorted::len).collect::<Result<Option<Vec<u64>>>>()?;
-        let known = group.iter().all(|s| matches!(s, Sorted::Run(_)));
+        let lens = group.iter().map(MergeInput::len).collect::<Result<Option<Vec<u64>>>>()?;
+        let known = group.iter().all(|s| matches!(s, MergeInput::Run(_)));
         let room = lens.filter(|_| known).map(|lens| lens.iter().sum());
         let mut made = match room {
             Some(len) => self.spill.reserve(len)?,
@@ -211,14 +211,14 @@ impl<L: Layout> Passes<'_, L> {
         };
         let end = made.offset + made.len;
         let grain = self.merger.grain;
-        let freed: Vec<Run> = group.iter().filter_map(Sorted::extent).collect();
+        let freed: Vec<Run> = group.iter().filter_map(MergeInput::extent).collect();
         let pipe = self.engine.machine.connect(&self.engine.memory, &self.spill.staging()?)?;
         let outcome = self.merge(group, Target::Run { pipe: &pipe, base: made.offset, grain });
-        self.engine.movements.keep(Role::Spill, pipe);
+        self.engine.movements.keep(MovementRole::Spill, pipe);
         let mut merged = outcome?;
         made.len = merged.bytes;
-        (made.marks, made.sums, made.grain) =
-            (std::mem::take(&mut merged.marks), std::mem::take(&mut merged.sums), grain);
+        (made.key_index, made.sums, made.grain) =
+            (std::mem::take(&mut merged.key_index), std::mem::take(&mut merged.sums), grain);
         made.longest = merged.longest;
         if room.is_some() {
             self.spill.cut(&made, end)?;
@@ -226,12 +226,12 @@ impl<L: Layout> Passes<'_, L> {
         for run in freed {
             self.spill.free(&run)?;
         }
-        Ok((Sorted::Run(made), merged))
+        Ok((MergeInput::Run(made), merged))
     }
 
     /// Begins the output; reserves room for it where its length is known.
-    fn begin_output(&self, sorted: &[Sorted], sink: &Sink<'_>) -> Result<()> {
-        let lens = sorted.iter().map(Sorted::len).collect::<Result<Option<Vec<u64>>>>()?;
+    fn begin_output(&self, sorted: &[MergeInput], sink: &Sink<'_>) -> Result<()> {
+        let lens = sorted.iter().map(MergeInput::len).collect::<Result<Option<Vec<u64>>>>()?;
         match lens {
             Some(lens) if !self.engine.settings.unique => sink.begin(Some(lens.iter().sum())),
             _ => sink.begin(None),
@@ -239,21 +239,21 @@ impl<L: Layout> Passes<'_, L> {
     }
 
     /// One pass.
-    fn merge(&self, group: Vec<Sorted>, target: Target<'_>) -> Result<Merged> {
+    fn merge(&self, group: Vec<MergeInput>, target: Target<'_>) -> Result<MergeResult> {
         let progress = &self.engine.control.progress;
         let counter = if target.is_output() { &progress.written } else { &progress.spilled };
         let mut runs = Vec::with_capacity(group.len());
         let mut rest = Vec::new();
         for sorted in group {
             match sorted {
-                Sorted::Run(run) if rest.is_empty() => runs.push(run),
+                MergeInput::Run(run) if rest.is_empty() => runs.push(run),
                 other => rest.push(other),
             }
         }
         let merged = if rest.is_empty() {
             self.merger.merge_runs(&self.spill.staging()?, &runs, target, counter)
         } else {
-            let group = runs.into_iter().map(Sorted::Run).chain(rest).collect();
+            let group = runs.into_iter().map(MergeInput::Run).chain(rest).collect();
             self.merge_mixed(group, target, counter)
         };
         // The merge's own error comes first, but nothing may be under way when this returns.
@@ -263,9 +263,9 @@ impl<L: Layout> Passes<'_, L> {
     }
 
     /// One pass over inputs, and runs among them, on this thread.
-    fn merge_mixed(&self, group: Vec<Sorted>, target: Target<'_>, counter: &AtomicU64) -> Result<Merged> {
+    fn merge_mixed(&self, group: Vec<MergeInput>, target: Target<'_>, counter: &AtomicU64) -> Result<MergeResult> {
         let (layout, memory) = (self.engine.layout, &self.engine.memory);
-        let pipe = match group.iter().any(|s| matches!(s, Sorted::Run(_))) {
+        let pipe = match group.iter().any(|s| matches!(s, MergeInput::Run(_))) {
             true => Some(self.engine.machine.connect(&self.spill.staging()?, memory)?),
             false => None,
         };
@@ -273,30 +273,30 @@ impl<L: Layout> Passes<'_, L> {
         let (mut runs, mut packed, mut inputs) = (Vec::new(), Vec::new(), Vec::new());
         for (rank, sorted) in group.into_iter().enumerate() {
             match sorted {
-                Sorted::Run(run) => runs.push((rank, run)),
-                Sorted::Packed(run) => packed.push((rank, run)),
-                Sorted::Input(input) => inputs.push((rank, Opened::of(input, self.engine.machine, memory)?)),
+                MergeInput::Run(run) => runs.push((rank, run)),
+                MergeInput::Compressed(run) => packed.push((rank, run)),
+                MergeInput::Input(input) => inputs.push((rank, Opened::of(input, self.engine.machine, memory)?)),
             }
         }
         let mut sources = Vec::with_capacity(buffers.len());
         for (rank, run) in &runs {
             let Some(pipe) = &pipe else { continue };
             let segment = Segment { from: 0, to: run.len };
-            sources.push((*rank, Source::of_run(layout, pipe, memory, buffers[*rank], run, segment)?));
+            sources.push((*rank, RecordReader::of_run(layout, pipe, memory, buffers[*rank], run, segment)?));
         }
         for (rank, run) in packed {
-            let Some(packer) = &self.spill.packer else { continue };
+            let Some(packer) = &self.spill.compressor else { continue };
             let run = packer.open(run)?;
-            sources.push((rank, Source::of_packed(layout, run, memory, buffers[rank], &self.engine.movements)));
+            sources.push((rank, RecordReader::of_packed(layout, run, memory, buffers[rank], &self.engine.movements)));
         }
         for (rank, opened) in inputs {
             let source = match opened {
                 Opened::Place { pipe, from, to, name } => {
                     let segment = Segment { from, to };
-                    Source::of_file(layout, pipe, &name, memory, buffers[rank], segment, &self.engine.movements)?
+                    RecordReader::of_file(layout, pipe, &name, memory, buffers[rank], segment, &self.engine.movements)?
                 }
                 Opened::Stream { file, name } => {
-                    Source::of_stream(layout, file, &name, memory, buffers[rank], &self.engine.movements)
+                    RecordReader::of_stream(layout, file, &name, memory, buffers[rank], &self.engine.movements)
                 }
             };
             sources.push((rank, source));
@@ -307,12 +307,12 @@ impl<L: Layout> Passes<'_, L> {
     }
 }
 
-impl Sorted {
+impl MergeInput {
     /// The space of a run, to be freed when it was merged.
     fn extent(&self) -> Option<Run> {
         match self {
-            Sorted::Run(run) => Some(Run { offset: run.offset, len: run.len, ..Run::default() }),
-            Sorted::Packed(_) | Sorted::Input(_) => None,
+            MergeInput::Run(run) => Some(Run { offset: run.offset, len: run.len, ..Run::default() }),
+            MergeInput::Compressed(_) | MergeInput::Input(_) => None,
         }
     }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 /// What a movement is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Role {
+pub enum MovementRole {
     /// Input to memory.
     Input,
     /// Sorted runs from memory to a spill place.
@@ -24,7 +24,7 @@ pub enum Role {
 #[derive(Clone, Debug, Serialize)]
 pub struct Movement {
     /// What it was for.
-    pub role: Role,
+    pub role: MovementRole,
     /// The places, for people.
     pub between: String,
     /// The primitive, or `read`/`write` for streams.
@@ -165,11 +165,11 @@ pub(crate) struct Movements(Mutex<Vec<Movement>>);
 
 impl Movements {
     /// Takes a pipe that has done its work.
-    pub(crate) fn keep(&self, role: Role, pipe: Pipe) {
+    pub(crate) fn keep(&self, role: MovementRole, pipe: Pipe) {
         self.note(role, &pipe);
     }
 
-    fn note(&self, role: Role, pipe: &Pipe) {
+    fn note(&self, role: MovementRole, pipe: &Pipe) {
         let report = pipe.report();
         for hop in &report.hops {
             // Of a staging not every place is needed.
@@ -177,23 +177,23 @@ impl Movements {
                 continue;
             }
             let between = match role {
-                Role::Input | Role::Merge => format!("{} -> dram", place(&hop.from)),
-                Role::Spill | Role::Output => format!("dram -> {}", place(&hop.to)),
+                MovementRole::Input | MovementRole::Merge => format!("{} -> dram", place(&hop.from)),
+                MovementRole::Spill | MovementRole::Output => format!("dram -> {}", place(&hop.to)),
             };
             self.add(role, between, hop.primitive.to_owned(), &hop.counters);
         }
     }
 
-    pub(crate) fn add_stream(&self, role: Role, bytes: u64) {
+    pub(crate) fn add_stream(&self, role: MovementRole, bytes: u64) {
         let (between, primitive) = match role {
-            Role::Input | Role::Merge => ("stream -> dram", "read"),
-            Role::Spill | Role::Output => ("dram -> stream", "write"),
+            MovementRole::Input | MovementRole::Merge => ("stream -> dram", "read"),
+            MovementRole::Spill | MovementRole::Output => ("dram -> stream", "write"),
         };
         let counters = Counters { bytes, cached_bytes: 0, transfers: 1, system_calls: 1, ..Counters::default() };
         self.add(role, between.to_owned(), primitive.to_owned(), &counters);
     }
 
-    fn add(&self, role: Role, between: String, primitive: String, counters: &Counters) {
+    fn add(&self, role: MovementRole, between: String, primitive: String, counters: &Counters) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let same = |m: &&mut Movement| m.role == role && m.between == between && m.primitive == primitive;
         if let Some(movement) = all.iter_mut().find(same) {

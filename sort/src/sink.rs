@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use datapipes_core::{Error, OutputFile, Pipe, Published, Result};
 use rustix::fs::FileType;
 
-use crate::blocks::{StreamOut, Target};
+use crate::blocks::{OrderedStream, Target};
 use crate::input::Input;
-use crate::report::{Movements, OutputReport, Role};
+use crate::report::{MovementRole, Movements, OutputReport};
 
 /// Where the sorted records go.
 pub(crate) enum Sink<'a> {
     File { file: OutputFile, pipe: Box<Pipe> },
-    Stream(StreamOut<'a>),
+    Stream(OrderedStream<'a>),
 }
 
 impl<'a> Sink<'a> {
@@ -75,7 +75,7 @@ impl<'a> Sink<'a> {
     /// All is written: the output is cut to its length, synced and given its name, where it is a file.
     pub(crate) fn publish(self, bytes: u64, movements: &Movements) -> Result<OutputReport> {
         let Sink::File { file, pipe } = self else { return Ok(OutputReport { way: "stream", why: None }) };
-        movements.keep(Role::Output, *pipe);
+        movements.keep(MovementRole::Output, *pipe);
         Ok(match file.publish(bytes)? {
             Published::New => OutputReport { way: "new", why: None },
             Published::Replaced => OutputReport { way: "replaced", why: None },

@@ -14,12 +14,12 @@ use datapipes_core::{Dram, Error, ErrorKind, Result};
 
 use crate::control::{Control, count};
 use crate::entry::{self, Entry};
-use crate::input::{Begin, Chunk, Feed, leftover, refuse};
+use crate::input::{Begin, Chunk, InputReader, leftover, refuse};
 use crate::layout::Layout;
 use crate::tally::Tally;
 
 /// Chunks in flight at once.
-pub(crate) const AHEAD: usize = 8;
+pub(crate) const MAX_CHUNKS_IN_FLIGHT: usize = 8;
 const ALIGN: usize = 4096;
 const ENTRY: usize = size_of::<Entry>();
 /// Behind everything in a slot: a terminator that the last line of a source lacks, and rounding.
@@ -27,7 +27,7 @@ const SLACK: usize = 2 * ALIGN;
 
 /// A slot with records and their entries.
 #[derive(Debug)]
-pub(crate) struct Filled {
+pub(crate) struct FilledSlot {
     pub(crate) arena: Dram,
     /// The bytes that hold records, from the arena's start.
     pub(crate) raw_len: usize,
@@ -44,7 +44,7 @@ pub(crate) struct Filled {
 
 /// A stretch of bytes that arrived.
 #[derive(Clone, Copy, Debug)]
-struct Stretch {
+struct ArrivedRange {
     start: usize,
     end: usize,
     /// It does not go on where the stretch before it ended.
@@ -56,7 +56,7 @@ struct Stretch {
 #[derive(Debug, Default)]
 struct Tail {
     /// In order. Offsets are those of the slot in which they arrived.
-    stretches: Vec<Stretch>,
+    stretches: Vec<ArrivedRange>,
     place: Place,
 }
 
@@ -81,7 +81,7 @@ impl Tail {
 }
 
 /// How slots are handed out.
-pub(crate) struct Slots {
+pub(crate) struct SlotPool {
     /// All the memory for them.
     pub(crate) all: Dram,
     /// The slots in it: offset and length.
@@ -92,7 +92,7 @@ pub(crate) struct Slots {
     pub(crate) carry: usize,
 }
 
-impl Slots {
+impl SlotPool {
     /// Whether what is left of one slot is kept on the heap for the next one, which may be the shortest of them: there it
     /// must have room.
     fn carries(&self, len: usize) -> bool {
@@ -102,12 +102,12 @@ impl Slots {
 }
 
 /// Fills one slot after another.
-pub(crate) struct Filler<'a, L> {
+pub(crate) struct SlotFiller<'a, L> {
     layout: &'a L,
-    feed: Feed<'a>,
+    feed: InputReader<'a>,
     control: &'a Control,
     chunk: usize,
-    slots: Slots,
+    slots: SlotPool,
     /// Slots in nobody's hands.
     free: Vec<Dram>,
     /// Slots in somebody's hands.
@@ -120,7 +120,7 @@ pub(crate) struct Filler<'a, L> {
 }
 
 /// The state of the slot that is being filled. Offsets are from the arena's start.
-struct Filling {
+struct SlotState {
     arena: Dram,
     /// End of what was asked for.
     asked: usize,
@@ -132,16 +132,22 @@ struct Filling {
     /// Set when the entries met the room they need: what follows is left for the next slot.
     full: bool,
     /// What is left.
-    tail: Vec<Stretch>,
+    tail: Vec<ArrivedRange>,
 }
 
-impl<'a, L: Layout> Filler<'a, L> {
-    pub(crate) fn new(layout: &'a L, feed: Feed<'a>, control: &'a Control, chunk: usize, slots: Slots) -> Result<Self> {
+impl<'a, L: Layout> SlotFiller<'a, L> {
+    pub(crate) fn new(
+        layout: &'a L,
+        feed: InputReader<'a>,
+        control: &'a Control,
+        chunk: usize,
+        slots: SlotPool,
+    ) -> Result<Self> {
         let density = match layout.fixed_len() {
             Some(len) => 1.0 / len as f64,
             None => 1.0 / 16.0,
         };
-        let mut filler = Filler {
+        let mut filler = SlotFiller {
             layout,
             feed,
             control,
@@ -183,14 +189,14 @@ impl<'a, L: Layout> Filler<'a, L> {
 
     /// Fills the next slot. `back` waits for a slot that was handed out; it says `None` where none will come back, which
     /// ends everything, as the end of the input does.
-    pub(crate) fn next(&mut self, mut back: impl FnMut() -> Option<Dram>) -> Result<Option<Filled>> {
+    pub(crate) fn next(&mut self, mut back: impl FnMut() -> Option<Dram>) -> Result<Option<FilledSlot>> {
         if self.filled > 0 && self.exhausted() {
             return Ok(None);
         }
         loop {
             let Some(arena) = self.take_slot(&mut back)? else { return Ok(None) };
             let whole = arena.len() == self.slots.all.len();
-            let mut s = Filling::new(arena);
+            let mut s = SlotState::new(arena);
             self.fill(&mut s)?;
             self.keep_tail(&s)?;
             let last = self.exhausted();
@@ -209,8 +215,8 @@ impl<'a, L: Layout> Filler<'a, L> {
             self.away += 1;
             let index = self.filled;
             self.filled += 1;
-            let Filling { arena, parsed, entries, longest, .. } = s;
-            return Ok(Some(Filled { arena, raw_len: parsed, entries, longest, index, last, whole }));
+            let SlotState { arena, parsed, entries, longest, .. } = s;
+            return Ok(Some(FilledSlot { arena, raw_len: parsed, entries, longest, index, last, whole }));
         }
     }
 
@@ -244,13 +250,13 @@ impl<'a, L: Layout> Filler<'a, L> {
     }
 
     /// Fills the arena as far as it holds records, entries and room to sort.
-    fn fill(&mut self, s: &mut Filling) -> Result<()> {
+    fn fill(&mut self, s: &mut SlotState) -> Result<()> {
         let base = s.arena.memory().at();
         self.take_tail(s)?;
         let mut flying: VecDeque<Chunk> = VecDeque::new();
         loop {
             self.control.check()?;
-            while !s.full && flying.len() < AHEAD {
+            while !s.full && flying.len() < MAX_CHUNKS_IN_FLIGHT {
                 let Some(begin) = self.feed.prepare(!flying.is_empty())? else { break };
                 // Numbers lie without gaps; where that misaligns memory, the backend bounces.
                 if begin != Begin::Behind && s.asked > 0 && self.layout.numbers().is_none() {
@@ -268,17 +274,17 @@ impl<'a, L: Layout> Filler<'a, L> {
             count(&self.control.progress.read, chunk.len as u64);
             let start = chunk.at - base;
             let (starts, ends_source) = (chunk.starts_source, chunk.ends_source);
-            self.consume(s, Stretch { start, end: start + chunk.len, starts, ends_source })?;
+            self.consume(s, ArrivedRange { start, end: start + chunk.len, starts, ends_source })?;
         }
         if !s.full && s.parsed < s.asked && !self.feed.starts_source() {
-            s.tail.push(Stretch { start: s.parsed, end: s.asked, starts: true, ends_source: false });
+            s.tail.push(ArrivedRange { start: s.parsed, end: s.asked, starts: true, ends_source: false });
         }
         Ok(())
     }
 
     /// How many bytes to ask for next: as many as there will be room for with their entries, if records are about as long
     /// as they were. A slot that is empty so far always takes some.
-    fn room(&self, s: &Filling, flying: usize) -> Option<usize> {
+    fn room(&self, s: &SlotState, flying: usize) -> Option<usize> {
         let free = s.arena.len().checked_sub(s.asked + SLACK)?;
         if self.layout.numbers().is_some() {
             return Some(self.chunk.min(free / ALIGN * ALIGN)).filter(|len| *len > 0);
@@ -296,7 +302,7 @@ impl<'a, L: Layout> Filler<'a, L> {
     }
 
     /// Puts what the last slot had no room for at the start of this one.
-    fn take_tail(&mut self, s: &mut Filling) -> Result<()> {
+    fn take_tail(&mut self, s: &mut SlotState) -> Result<()> {
         let Tail { stretches, place } = std::mem::take(&mut self.tail);
         let (Some(first), Some(last)) = (stretches.first(), stretches.last()) else { return Ok(()) };
         // Where a byte lies within a block does not change: the next chunk goes behind the last one.
@@ -315,14 +321,14 @@ impl<'a, L: Layout> Filler<'a, L> {
         }
         s.asked = start + len;
         for stretch in stretches {
-            let Stretch { start, end, starts, ends_source } = stretch;
-            self.consume(s, Stretch { start: start - shift, end: end - shift, starts, ends_source })?;
+            let ArrivedRange { start, end, starts, ends_source } = stretch;
+            self.consume(s, ArrivedRange { start: start - shift, end: end - shift, starts, ends_source })?;
         }
         Ok(())
     }
 
     /// Notes what the slot had no room for.
-    fn keep_tail(&mut self, s: &Filling) -> Result<()> {
+    fn keep_tail(&mut self, s: &SlotState) -> Result<()> {
         let mut tail = Tail { stretches: s.tail.clone(), place: Place::Nowhere };
         if let Some(first) = tail.stretches.first() {
             let len = tail.len();
@@ -348,7 +354,7 @@ impl<'a, L: Layout> Filler<'a, L> {
     }
 
     /// Parses a stretch, or leaves it for the next slot if this one is full.
-    fn consume(&mut self, s: &mut Filling, stretch: Stretch) -> Result<()> {
+    fn consume(&mut self, s: &mut SlotState, stretch: ArrivedRange) -> Result<()> {
         if s.full {
             match s.tail.last_mut() {
                 Some(back) if !stretch.starts && !back.ends_source => {
@@ -367,7 +373,7 @@ impl<'a, L: Layout> Filler<'a, L> {
             self.end_source(s, stretch.end)?;
         }
         if s.full {
-            s.tail.push(Stretch { start: s.parsed, starts: true, ..stretch });
+            s.tail.push(ArrivedRange { start: s.parsed, starts: true, ..stretch });
         } else if stretch.end > stretch.start && self.layout.fixed_len().is_none() {
             let here = (s.entries - before) as f64 / (stretch.end - stretch.start) as f64;
             self.density = here.max(0.5 * (self.density + here));
@@ -376,7 +382,7 @@ impl<'a, L: Layout> Filler<'a, L> {
     }
 
     /// The last line of a source gets the terminator that it lacks; a record that is not whole is an error.
-    fn end_source(&self, s: &mut Filling, end: usize) -> Result<()> {
+    fn end_source(&self, s: &mut SlotState, end: usize) -> Result<()> {
         let Some(terminator) = self.layout.terminator() else {
             let len = self.layout.fixed_len().unwrap_or(1);
             return Err(leftover(&self.feed.current, len, end - s.parsed));
@@ -387,7 +393,7 @@ impl<'a, L: Layout> Filler<'a, L> {
     }
 
     /// Makes entries of the whole records in `s.parsed..end`.
-    fn parse(&self, s: &mut Filling, end: usize) -> Result<()> {
+    fn parse(&self, s: &mut SlotState, end: usize) -> Result<()> {
         if let Some(numbers) = self.layout.numbers() {
             // Where they are sorted, they are counted.
             let count = (end - s.parsed) / numbers.kind.width();
@@ -425,9 +431,9 @@ impl<'a, L: Layout> Filler<'a, L> {
     }
 }
 
-impl Filling {
-    fn new(arena: Dram) -> Filling {
+impl SlotState {
+    fn new(arena: Dram) -> SlotState {
         let (tally, tail) = (Tally::default(), Vec::new());
-        Filling { arena, asked: 0, parsed: 0, entries: 0, tally, longest: 0, full: false, tail }
+        SlotState { arena, asked: 0, parsed: 0, entries: 0, tally, longest: 0, full: false, tail }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use datapipes_core::{Error, ErrorKind, Extent, Machine, Result, StageOrder, StagePlace, Staging};
 
-use crate::packed::Packer;
+use crate::compressed::RunCompressor;
 use crate::report::SpillUse;
 
 /// Runs start at multiples of this.
@@ -14,7 +14,7 @@ const GRAIN: u64 = 4096;
 
 /// A place where a run's records begin, for finding keys in it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mark {
+pub(crate) struct IndexEntry {
     /// From the run's start, in bytes.
     pub(crate) at: u64,
     pub(crate) prefix: u64,
@@ -26,7 +26,7 @@ pub(crate) struct Run {
     pub(crate) offset: u64,
     pub(crate) len: u64,
     /// Ascending; the first record of each block that was written.
-    pub(crate) marks: Vec<Mark>,
+    pub(crate) key_index: Vec<IndexEntry>,
     /// A checksum for each `grain` bytes.
     pub(crate) sums: Vec<u32>,
     pub(crate) grain: usize,
@@ -42,7 +42,7 @@ pub(crate) struct Spill<'a> {
     /// An input that fits the memory never opens it.
     staging: Mutex<Option<Staging>>,
     /// The program that compresses runs, if one does.
-    pub(crate) packer: Option<Packer>,
+    pub(crate) compressor: Option<RunCompressor>,
     /// Runs that were begun without a known length.
     open_ended: AtomicU64,
 }
@@ -54,8 +54,15 @@ impl<'a> Spill<'a> {
         order: StageOrder,
         program: Option<PathBuf>,
     ) -> Result<Self> {
-        let packer = program.map(|program| Packer::new(program, &places)).transpose()?;
-        Ok(Spill { machine, places, order, staging: Mutex::new(None), packer, open_ended: AtomicU64::new(0) })
+        let packer = program.map(|program| RunCompressor::new(program, &places)).transpose()?;
+        Ok(Spill {
+            machine,
+            places,
+            order,
+            staging: Mutex::new(None),
+            compressor: packer,
+            open_ended: AtomicU64::new(0),
+        })
     }
 
     /// The staging, opened now if it was not.

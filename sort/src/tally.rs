@@ -47,7 +47,7 @@ impl Tally {
     }
 
     /// Fails unless what was written, together with what was dropped as a duplicate, is what was read.
-    pub(crate) fn must_be(self, mut written: Tally, dropped: Tally) -> Result<()> {
+    pub(crate) fn verify(self, mut written: Tally, dropped: Tally) -> Result<()> {
         written.join(dropped);
         if self == written {
             return Ok(());
@@ -60,7 +60,7 @@ impl Tally {
 }
 
 /// Fails unless the bytes that were merged are those that were written or dropped.
-pub(crate) fn same_bytes(merged: u64, written: u64, dropped: Tally) -> Result<()> {
+pub(crate) fn verify_bytes(merged: u64, written: u64, dropped: Tally) -> Result<()> {
     if merged == written + dropped.bytes {
         return Ok(());
     }
@@ -148,8 +148,8 @@ mod tests {
     fn the_order_is_of_no_importance_and_anything_else_is() {
         let read = of(&[b"one\n", b"two\n", b"three\n", b"two\n"]);
         let none = Tally::default();
-        read.must_be(of(&[b"two\n", b"three\n", b"two\n", b"one\n"]), none).unwrap();
-        read.must_be(of(&[b"two\n", b"three\n", b"one\n"]), of(&[b"two\n"])).unwrap();
+        read.verify(of(&[b"two\n", b"three\n", b"two\n", b"one\n"]), none).unwrap();
+        read.verify(of(&[b"two\n", b"three\n", b"one\n"]), of(&[b"two\n"])).unwrap();
         for wrong in [
             &[&b"one\n"[..], b"two\n", b"three\n", b"three\n"][..],
             &[b"one\n", b"two\n", b"three\n"],
@@ -157,7 +157,7 @@ mod tests {
             &[b"one\n", b"two\n", b"thre\n", b"twoo\n"],
             &[b"one\n", b"two\n", b"thrwo\n", b"tee\n"],
         ] {
-            let error = read.must_be(of(wrong), none).unwrap_err();
+            let error = read.verify(of(wrong), none).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
         }
     }

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 
 use datapipes_file::Config;
 use datapipes_sort::text::{KeySpec, TextOptions};
-use datapipes_sort::{Format, NumberKind, Output, SortJob};
+use datapipes_sort::{NumberKind, Output, RecordFormat, SortJob};
 use scene::{Folder, Random, assert_same, machine, seed, sort, sort_records};
 
 const MIB: usize = 1 << 20;
@@ -70,7 +70,7 @@ fn records_of_any_shape() {
         let len = if random.one_in(3) { 1 + random.below(20) } else { 1 + random.below(300) };
         let key_at = random.below(len);
         let key_len = 1 + random.below(len - key_at);
-        let format = Format::Records { len, key_at, key_len, reverse: random.one_in(3) };
+        let format = RecordFormat::Records { len, key_at, key_len, reverse: random.one_in(3) };
         // An entry takes 16 bytes twice, so short records spill early.
         let most = if random.one_in(3) { 10 * MIB / (len + 32) } else { 3000 };
         let n = random.below(most + 1);
@@ -103,7 +103,7 @@ fn records_of_any_shape() {
 fn records_that_do_not_divide_the_input_are_refused() {
     let folder = Folder::new();
     let input = folder.put("in/a", &[7; 1050]);
-    let error = sort(folder.job(Format::SORT_BENCHMARK, &[input])).unwrap_err();
+    let error = sort(folder.job(RecordFormat::SORT_BENCHMARK, &[input])).unwrap_err();
     assert!(error.to_string().contains("50 bytes are left over"), "{error}");
     assert_eq!(folder.files(), ["in/a"]);
 }
@@ -117,11 +117,11 @@ fn many_runs_in_the_least_memory() {
         let len = if fan_in == 0 { 600_000 } else { 300_000 };
         let bytes = random.bytes(len * 100);
         let input = folder.put("in/a", &bytes);
-        let job = SortJob { fan_in, threads, ..folder.job(Format::SORT_BENCHMARK, &[input]) };
+        let job = SortJob { fan_in, threads, ..folder.job(RecordFormat::SORT_BENCHMARK, &[input]) };
         let report = sort(job).unwrap_or_else(|e| panic!("seed {}: {e}", seed + case));
         assert_same(
             &folder.sorted(),
-            &sort_records(&bytes, &Format::SORT_BENCHMARK, false),
+            &sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, false),
             &format!("seed {}", seed + case),
         );
         assert!(report.runs >= 10, "{} runs", report.runs);
@@ -170,8 +170,13 @@ fn numbers_of_all_kinds() {
         let inputs = cut(random, &folder, &bytes, width);
         let (threads, fan_in) = (random.pick(&[1, 2, 3, 5]), random.pick(&[0, 3]));
         let memory_bytes = random.pick(&[datapipes_sort::MIN_MEMORY, 80 << 20]);
-        let job =
-            SortJob { unique, threads, fan_in, memory_bytes, ..folder.job(Format::Numbers { kind, reverse }, &inputs) };
+        let job = SortJob {
+            unique,
+            threads,
+            fan_in,
+            memory_bytes,
+            ..folder.job(RecordFormat::Numbers { kind, reverse }, &inputs)
+        };
         let name = format!(
             "seed {} ({kind:?}, reverse {reverse}, unique {unique}, {n} numbers, shape {shape}, {} files, \
              threads {threads}, fan-in {fan_in}, memory {memory_bytes})",
@@ -224,7 +229,7 @@ fn system_sort(arguments: &[&str], inputs: &[PathBuf]) -> Vec<u8> {
 }
 
 /// GNU's arguments as the engine takes them.
-fn lines(arguments: &[&str]) -> (Format, bool) {
+fn lines(arguments: &[&str]) -> (RecordFormat, bool) {
     let mut options = TextOptions::default();
     let mut terminator = b'\n';
     for argument in arguments {
@@ -238,7 +243,7 @@ fn lines(arguments: &[&str]) -> (Format, bool) {
         }
     }
     let unique = options.unique;
-    (Format::Lines { order: options.compile().unwrap(), terminator }, unique)
+    (RecordFormat::Lines { order: options.compile().unwrap(), terminator }, unique)
 }
 
 const FAMILIES: [&[&str]; 16] = [
@@ -302,7 +307,7 @@ fn lines_as_the_system_sorts_them() {
         let random = &mut Random(seed);
         let folder = Folder::new();
         let (format, unique) = lines(arguments);
-        let Format::Lines { terminator, .. } = format else { unreachable!() };
+        let RecordFormat::Lines { terminator, .. } = format else { unreachable!() };
         let inputs: Vec<PathBuf> = (0..1 + random.below(3))
             .map(|i| {
                 let len = random.pick(&[0, 1, 5000, 300_000, 3 * MIB]);
@@ -388,19 +393,20 @@ fn to_streams() {
         let folder = Folder::new();
         let bytes = random.bytes(n * 100);
         let input = folder.put("in/a", &bytes);
-        let expected = sort_records(&bytes, &Format::SORT_BENCHMARK, false);
+        let expected = sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, false);
         let name = format!("{n} records, seed {}", seed + case as u64);
 
         let path = folder.path("out/stream");
         let output = Output::Stream { name: path.clone(), file: File::create(&path).unwrap() };
-        let job = SortJob { output, threads: 3, ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input)) };
+        let job =
+            SortJob { output, threads: 3, ..folder.job(RecordFormat::SORT_BENCHMARK, std::slice::from_ref(&input)) };
         sort(job).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_same(&fs::read(&path).unwrap(), &expected, &format!("to a file as stream, {name}"));
 
         let (mut reader, writer) = std::io::pipe().unwrap();
         let output =
             Output::Stream { name: Path::new("a pipe").into(), file: File::from(std::os::fd::OwnedFd::from(writer)) };
-        let job = SortJob { output, threads: 3, ..folder.job(Format::SORT_BENCHMARK, &[input]) };
+        let job = SortJob { output, threads: 3, ..folder.job(RecordFormat::SORT_BENCHMARK, &[input]) };
         let reading = std::thread::spawn(move || {
             let mut all = Vec::new();
             reader.read_to_end(&mut all).map(|_| all)
@@ -418,7 +424,7 @@ fn a_reader_that_leaves_ends_the_sort() {
     let (mut reader, writer) = std::io::pipe().unwrap();
     let output =
         Output::Stream { name: Path::new("a pipe").into(), file: File::from(std::os::fd::OwnedFd::from(writer)) };
-    let job = SortJob { output, threads: 3, ..folder.job(Format::SORT_BENCHMARK, &[input]) };
+    let job = SortJob { output, threads: 3, ..folder.job(RecordFormat::SORT_BENCHMARK, &[input]) };
     let reading = std::thread::spawn(move || reader.read_exact(&mut [0; 1000]));
     let error = sort(job).unwrap_err();
     reading.join().unwrap().unwrap();
@@ -433,9 +439,9 @@ fn from_a_stream() {
         let bytes = Random(seed(5000)).bytes(n * 100);
         let (reader, mut writer) = std::io::pipe().unwrap();
         let stream = datapipes_sort::Input::Stream { name: "a pipe".into(), fd: reader.into() };
-        let mut job = folder.job(Format::SORT_BENCHMARK, &[]);
+        let mut job = folder.job(RecordFormat::SORT_BENCHMARK, &[]);
         job.inputs.push(stream);
-        let expected = sort_records(&bytes, &Format::SORT_BENCHMARK, false);
+        let expected = sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, false);
         let writing = std::thread::spawn(move || std::io::Write::write_all(&mut writer, &bytes));
         sort(job).unwrap_or_else(|e| panic!("{n} records: {e}"));
         writing.join().unwrap().unwrap();
@@ -451,11 +457,15 @@ fn onto_its_own_input() {
         let input = folder.put("in/a", &bytes);
         let job = SortJob {
             output: Output::to(&input).unwrap(),
-            ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input))
+            ..folder.job(RecordFormat::SORT_BENCHMARK, std::slice::from_ref(&input))
         };
         let config = Config { force_no_uring: no_uring, ..Config::default() };
         datapipes_sort::sort(&machine(config), job).unwrap();
-        assert_same(&fs::read(&input).unwrap(), &sort_records(&bytes, &Format::SORT_BENCHMARK, false), "onto itself");
+        assert_same(
+            &fs::read(&input).unwrap(),
+            &sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, false),
+            "onto itself",
+        );
         assert_eq!(folder.files(), ["in/a"]);
     }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use datapipes_core::{Error, ErrorKind, Result, StageOrder, StagePlace};
 use datapipes_file::{Config, Faults, Operation, Verdict};
-use datapipes_sort::{Control, Format, Input, Output, SortJob, SortReport};
+use datapipes_sort::{Control, Input, Output, RecordFormat, SortJob, SortReport};
 use scene::{Folder, Random, assert_same, machine, seed, sort, sort_records};
 
 const RECORD: usize = 100;
@@ -134,10 +134,10 @@ fn short_transfers_change_nothing() {
                 let (folder, input, bytes) = scene(seed, n);
                 let faults =
                     Arc::new(Shortens { every, part, requests: AtomicU64::new(0), shortened: AtomicU64::new(0) });
-                let job = SortJob { threads: 3, ..folder.job(Format::SORT_BENCHMARK, &[input]) };
+                let job = SortJob { threads: 3, ..folder.job(RecordFormat::SORT_BENCHMARK, &[input]) };
                 let machine = machine(config(faults.clone(), no_uring));
                 datapipes_sort::sort(&machine, job).unwrap_or_else(|e| panic!("{name}: {e}"));
-                assert_same(&folder.sorted(), &sort_records(&bytes, &Format::SORT_BENCHMARK, false), &name);
+                assert_same(&folder.sorted(), &sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, false), &name);
                 assert!(faults.shortened.load(SeqCst) > 0, "{name}: nothing was shortened");
             }
         }
@@ -156,7 +156,7 @@ fn a_device_error_in_each_phase() {
     // How many requests the phases have, from a run without faults.
     let counts = {
         let (folder, input, _) = scene(seed, n);
-        let job = folder.job(Format::SORT_BENCHMARK, &[input]);
+        let job = folder.job(RecordFormat::SORT_BENCHMARK, &[input]);
         let never =
             Breaks { watch: Watch::new(&job.control), phase: Phase::Input, nth: u64::MAX, hits: AtomicU64::new(0) };
         let never = Arc::new(never);
@@ -172,7 +172,7 @@ fn a_device_error_in_each_phase() {
         {
             let case = format!("seed {seed}, {phase:?} request {nth} of {count}, no io_uring {no_uring}");
             let (folder, input, bytes) = scene(seed, n);
-            let job = folder.job(Format::SORT_BENCHMARK, &[input]);
+            let job = folder.job(RecordFormat::SORT_BENCHMARK, &[input]);
             let faults = Arc::new(Breaks { watch: Watch::new(&job.control), phase, nth, hits: AtomicU64::new(0) });
             let outcome = datapipes_sort::sort(&machine(config(faults.clone(), no_uring)), job);
             assert_eq!(
@@ -193,7 +193,7 @@ fn a_device_error_where_the_input_fits() {
         // Writes count as spill writes, for there is no merge.
         let case = format!("{phase:?} request {nth}");
         let (folder, input, bytes) = scene(7, 20_000);
-        let job = folder.job(Format::SORT_BENCHMARK, &[input]);
+        let job = folder.job(RecordFormat::SORT_BENCHMARK, &[input]);
         let faults = Arc::new(Breaks { watch: Watch::new(&job.control), phase, nth, hits: AtomicU64::new(0) });
         let outcome = datapipes_sort::sort(&machine(config(faults.clone(), false)), job);
         assert_eq!(faults.hits.load(SeqCst), 1, "{case}: the fault was not met");
@@ -206,9 +206,9 @@ fn a_device_error_where_the_input_fits() {
 fn a_device_error_for_numbers_and_lines() {
     let text = datapipes_sort::text::TextOptions::default().compile().unwrap();
     let formats = [
-        Format::Numbers { kind: datapipes_sort::NumberKind::U64, reverse: false },
-        Format::Numbers { kind: datapipes_sort::NumberKind::F64, reverse: true },
-        Format::Lines { order: text, terminator: b'\n' },
+        RecordFormat::Numbers { kind: datapipes_sort::NumberKind::U64, reverse: false },
+        RecordFormat::Numbers { kind: datapipes_sort::NumberKind::F64, reverse: true },
+        RecordFormat::Lines { order: text, terminator: b'\n' },
     ];
     for format in formats {
         for phase in PHASES {
@@ -279,7 +279,7 @@ fn a_full_spill_place() {
     let Some(small) = SmallPlace::mount("a_full_spill_place", folder.path("small"), "8m") else { return };
     let job = || SortJob {
         spill: vec![StagePlace::folder(&small.0)],
-        ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input))
+        ..folder.job(RecordFormat::SORT_BENCHMARK, std::slice::from_ref(&input))
     };
     // Told before it begins, and met on the way.
     for (case, outcome) in [("a file", sort(job())), ("a stream", sort_stream(job(), &bytes))] {
@@ -300,7 +300,7 @@ fn a_full_output_place() {
     fs::write(&old, OLD).unwrap();
     let job = || SortJob {
         output: Output::to(&old).unwrap(),
-        ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input))
+        ..folder.job(RecordFormat::SORT_BENCHMARK, std::slice::from_ref(&input))
     };
     let fits = SortJob { memory_bytes: 64 << 20, ..job() };
     let outcomes = [("a file", sort(job())), ("a stream", sort_stream(job(), &bytes)), ("a fitting file", sort(fits))];
@@ -325,10 +325,10 @@ fn the_second_spill_place_takes_over() {
         let job = SortJob {
             spill: spill.clone(),
             fan_in,
-            ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input))
+            ..folder.job(RecordFormat::SORT_BENCHMARK, std::slice::from_ref(&input))
         };
         let report = sort(job).unwrap();
-        assert_same(&folder.sorted(), &sort_records(&bytes, &Format::SORT_BENCHMARK, false), "two spill places");
+        assert_same(&folder.sorted(), &sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, false), "two spill places");
         assert!(report.spill.iter().all(|place| place.bytes > 0), "{:?}", report.spill);
         assert!(report.spill[0].why.contains("full"), "{:?}", report.spill);
         assert!(small.names().is_empty(), "{:?}", small.names());
@@ -348,11 +348,11 @@ fn places_in_their_order() {
             fan_in,
             threads,
             unique,
-            ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input))
+            ..folder.job(RecordFormat::SORT_BENCHMARK, std::slice::from_ref(&input))
         };
         let report = sort(job).unwrap();
         let case = format!("fan-in {fan_in}, {threads} threads, unique {unique}: {report}");
-        assert_same(&folder.sorted(), &sort_records(&bytes, &Format::SORT_BENCHMARK, unique), &case);
+        assert_same(&folder.sorted(), &sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, unique), &case);
         let [dram, mount, disk] = &report.spill[..] else { panic!("{case}") };
         assert_eq!([dram.tier, mount.tier, disk.tier], [0, 1, 2], "{case}");
         assert!(dram.bytes > 2 << 20 && mount.bytes > 6 << 20 && disk.bytes > 8 << 20, "{case}");
@@ -371,10 +371,10 @@ fn places_in_their_order() {
     let job = SortJob {
         spill: StagePlace::parse_list(&list).unwrap(),
         spill_order: StageOrder::Cost,
-        ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input))
+        ..folder.job(RecordFormat::SORT_BENCHMARK, std::slice::from_ref(&input))
     };
     let report = sort(job).unwrap();
-    assert_same(&folder.sorted(), &sort_records(&bytes, &Format::SORT_BENCHMARK, false), "by cost");
+    assert_same(&folder.sorted(), &sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, false), "by cost");
     assert!(report.spill[0].place == "dram:3M" && report.spill[0].order.contains("by cost"), "{report}");
     assert!(report.spill.iter().all(|place| place.bytes > 2 << 20), "{report}");
 }
@@ -384,12 +384,12 @@ fn a_spill_place_that_fails_is_left_for_the_next() {
     for no_uring in [false, true] {
         let (folder, input, bytes) = scene(18, 120_000);
         let places = [StagePlace::folder(folder.path("spill")), StagePlace::memory(64 << 20, None).in_tier(1)];
-        let job = SortJob { spill: places.into(), ..folder.job(Format::SORT_BENCHMARK, &[input]) };
+        let job = SortJob { spill: places.into(), ..folder.job(RecordFormat::SORT_BENCHMARK, &[input]) };
         let faults = Breaks { watch: Watch::new(&job.control), phase: Phase::Spill, nth: 40, hits: AtomicU64::new(0) };
         let faults = Arc::new(faults);
         let report = datapipes_sort::sort(&machine(config(faults.clone(), no_uring)), job).unwrap();
         assert_eq!(faults.hits.load(SeqCst), 1, "the fault was not met: {report}");
-        assert_same(&folder.sorted(), &sort_records(&bytes, &Format::SORT_BENCHMARK, false), "a place failed");
+        assert_same(&folder.sorted(), &sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, false), "a place failed");
         assert!(report.spill[0].why.contains("failed") && report.spill[0].bytes > 0, "{report}");
         assert!(report.spill[1].bytes > 0, "{report}");
     }
@@ -402,7 +402,7 @@ fn places_that_are_too_small_together() {
     let list = format!("dram:2M,{}?limit=4M", spill.display());
     let job = || SortJob {
         spill: StagePlace::parse_list(&list).unwrap(),
-        ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input))
+        ..folder.job(RecordFormat::SORT_BENCHMARK, std::slice::from_ref(&input))
     };
     // Told before it begins, and met on the way.
     for (case, outcome) in [("a file", sort(job())), ("a stream", sort_stream(job(), &bytes))] {
@@ -421,9 +421,9 @@ fn an_output_where_files_need_names() {
         return;
     };
     let path = small.0.join("sorted");
-    let job = SortJob { output: Output::to(&path).unwrap(), ..folder.job(Format::SORT_BENCHMARK, &[input]) };
+    let job = SortJob { output: Output::to(&path).unwrap(), ..folder.job(RecordFormat::SORT_BENCHMARK, &[input]) };
     sort(job).unwrap();
-    assert_same(&fs::read(&path).unwrap(), &sort_records(&bytes, &Format::SORT_BENCHMARK, false), "to tmpfs");
+    assert_same(&fs::read(&path).unwrap(), &sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, false), "to tmpfs");
     assert_eq!(small.names(), [path]);
 }
 
@@ -431,7 +431,8 @@ fn an_output_where_files_need_names() {
 fn a_stop_at_any_moment() {
     let seed = seed(200);
     let (folder, input, bytes) = scene(13, 250_000);
-    let job = || SortJob { fan_in: 3, threads: 3, ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input)) };
+    let job =
+        || SortJob { fan_in: 3, threads: 3, ..folder.job(RecordFormat::SORT_BENCHMARK, std::slice::from_ref(&input)) };
     let whole = sort(job()).unwrap().seconds;
     let expected = folder.sorted();
     let mut stopped = 0;
@@ -472,7 +473,7 @@ fn a_spill_place_that_is_not_there() {
         let dir = folder.path(name);
         let job = SortJob {
             spill: vec![StagePlace::folder(&dir)],
-            ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&input))
+            ..folder.job(RecordFormat::SORT_BENCHMARK, std::slice::from_ref(&input))
         };
         let error = sort(job).expect_err(name);
         assert!(error.to_string().contains(dir.to_str().unwrap()), "{name}: {error}");
@@ -486,7 +487,7 @@ fn a_spill_place_that_is_not_there() {
 fn an_output_place_that_is_not_there() {
     let (folder, input, bytes) = scene(15, 1000);
     let output = Output::File(folder.path("nowhere/sorted"));
-    let error = sort(SortJob { output, ..folder.job(Format::SORT_BENCHMARK, &[input]) }).unwrap_err();
+    let error = sort(SortJob { output, ..folder.job(RecordFormat::SORT_BENCHMARK, &[input]) }).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
     assert!(error.to_string().contains("nowhere"), "{error}");
     assert_untouched(&folder, &bytes, "no output place");

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use datapipes_core::ErrorKind;
 use datapipes_file::{Config, Faults, Operation, Verdict};
-use datapipes_sort::{Format, Input, NumberKind, Output, SortJob, merge};
+use datapipes_sort::{Input, NumberKind, Output, RecordFormat, SortJob, merge};
 use datapipes_testkit::{LoopDevice, Mounted};
 use scene::{Folder, Random, assert_same, machine, seed, sort, sort_records};
 
@@ -54,10 +54,15 @@ fn a_file_of_two_names_is_sorted_onto_itself() {
         let binary = random.bytes(n * RECORD);
         let text_bytes: Vec<u8> = binary.iter().map(|b| if b % 20 == 0 { b'\n' } else { b'a' + b % 26 }).collect();
         let text_bytes = [&text_bytes[..], b"\n"].concat();
-        let table: [(&str, Format, &[u8], Vec<u8>); 3] = [
-            ("records", Format::SORT_BENCHMARK, &binary, sort_records(&binary, &Format::SORT_BENCHMARK, false)),
-            ("numbers", Format::Numbers { kind: NumberKind::U64, reverse: false }, &binary, numbers(&binary)),
-            ("lines", Format::Lines { order: text(), terminator: b'\n' }, &text_bytes, lines(&text_bytes)),
+        let table: [(&str, RecordFormat, &[u8], Vec<u8>); 3] = [
+            (
+                "records",
+                RecordFormat::SORT_BENCHMARK,
+                &binary,
+                sort_records(&binary, &RecordFormat::SORT_BENCHMARK, false),
+            ),
+            ("numbers", RecordFormat::Numbers { kind: NumberKind::U64, reverse: false }, &binary, numbers(&binary)),
+            ("lines", RecordFormat::Lines { order: text(), terminator: b'\n' }, &text_bytes, lines(&text_bytes)),
         ];
         for (what, format, bytes, expected) in table {
             let case = format!("seed {seed}, {n} {what}");
@@ -81,9 +86,9 @@ fn of_equal_records_one_is_kept_in_place() {
     let folder = Folder::new();
     let bytes: Vec<u8> = Random(seed(301)).bytes(200_000).iter().flat_map(|b| [b % 7; RECORD]).collect();
     let [one, two] = two_names(&folder, &bytes);
-    let job = SortJob { unique: true, ..folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&two)) };
+    let job = SortJob { unique: true, ..folder.job(RecordFormat::SORT_BENCHMARK, std::slice::from_ref(&two)) };
     sort(onto(&one, job)).unwrap();
-    assert_same(&fs::read(&two).unwrap(), &sort_records(&bytes, &Format::SORT_BENCHMARK, true), "unique");
+    assert_same(&fs::read(&two).unwrap(), &sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, true), "unique");
 }
 
 #[test]
@@ -93,16 +98,16 @@ fn inputs_of_a_merge_that_are_its_output() {
     for unique in [false, true] {
         let folder = Folder::new();
         let [one_bytes, other_bytes] = [random.bytes(30_000 * RECORD), random.bytes(20_000 * RECORD)]
-            .map(|b| sort_records(&b, &Format::SORT_BENCHMARK, false));
+            .map(|b| sort_records(&b, &RecordFormat::SORT_BENCHMARK, false));
         let [one, two] = two_names(&folder, &one_bytes);
         let other = folder.put("in/other", &other_bytes);
         // By both of its names, before and behind another file.
         let inputs = [two.clone(), other, one.clone()];
-        let job = SortJob { unique, ..folder.job(Format::SORT_BENCHMARK, &inputs) };
-        let job = SortJob { inputs: inputs.iter().map(|p| Input::later(p).unwrap()).collect(), ..job };
+        let job = SortJob { unique, ..folder.job(RecordFormat::SORT_BENCHMARK, &inputs) };
+        let job = SortJob { inputs: inputs.iter().map(|p| Input::deferred(p).unwrap()).collect(), ..job };
         merge(&machine(Config::default()), onto(&one, job)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         let all = [&one_bytes[..], &other_bytes, &one_bytes].concat();
-        let expected = sort_records(&all, &Format::SORT_BENCHMARK, unique);
+        let expected = sort_records(&all, &RecordFormat::SORT_BENCHMARK, unique);
         assert_same(&fs::read(&two).unwrap(), &expected, &format!("seed {seed}, unique {unique}"));
     }
 }
@@ -115,12 +120,12 @@ fn an_input_of_a_merge_that_is_its_output_by_another_file_system() {
         Ok(mounted) => mounted,
         Err(why) => return println!("SKIPPED: {name}: {why}"),
     };
-    let bytes = sort_records(&Random(seed(303)).bytes(30_000 * RECORD), &Format::SORT_BENCHMARK, false);
+    let bytes = sort_records(&Random(seed(303)).bytes(30_000 * RECORD), &RecordFormat::SORT_BENCHMARK, false);
     fs::write(mounted.behind("one"), &bytes).unwrap();
     fs::hard_link(mounted.behind("one"), mounted.behind("two")).unwrap();
     // Neither the device nor the inode's number tells that they are one.
-    let inputs = vec![Input::later(&mounted.behind("two")).unwrap()];
-    let job = SortJob { inputs, ..folder.job(Format::SORT_BENCHMARK, &[]) };
+    let inputs = vec![Input::deferred(&mounted.behind("two")).unwrap()];
+    let job = SortJob { inputs, ..folder.job(RecordFormat::SORT_BENCHMARK, &[]) };
     let report = merge(&machine(Config::default()), onto(&mounted.path("one"), job)).unwrap();
     assert_eq!(report.output.way, "in-place");
     assert_same(&fs::read(mounted.behind("two")).unwrap(), &bytes, name);
@@ -131,13 +136,16 @@ fn an_input_of_a_merge_that_is_its_output_by_another_file_system() {
 fn an_input_of_a_merge_that_is_a_device_over_its_output() {
     let name = "an_input_of_a_merge_that_is_a_device_over_its_output";
     let folder = Folder::new();
-    let bytes = sort_records(&Random(seed(304)).bytes(40_960 * RECORD), &Format::SORT_BENCHMARK, false);
+    let bytes = sort_records(&Random(seed(304)).bytes(40_960 * RECORD), &RecordFormat::SORT_BENCHMARK, false);
     let [one, two] = two_names(&folder, &bytes);
     let device = match LoopDevice::over(&two) {
         Ok(device) => device,
         Err(why) => return println!("SKIPPED: {name}: {why}"),
     };
-    let job = SortJob { inputs: vec![Input::later(device.path()).unwrap()], ..folder.job(Format::SORT_BENCHMARK, &[]) };
+    let job = SortJob {
+        inputs: vec![Input::deferred(device.path()).unwrap()],
+        ..folder.job(RecordFormat::SORT_BENCHMARK, &[])
+    };
     let report = merge(&machine(Config::default()), onto(&one, job)).unwrap();
     assert_eq!(report.output.way, "in-place");
     assert_same(&fs::read(&two).unwrap(), &bytes, name);
@@ -154,15 +162,16 @@ fn a_stream_that_overwrites_an_input_by_another_file_system() {
     };
     let random = &mut Random(seed(305));
     let [one, other] =
-        [30_000, 20_000].map(|n| sort_records(&random.bytes(n * RECORD), &Format::SORT_BENCHMARK, false));
+        [30_000, 20_000].map(|n| sort_records(&random.bytes(n * RECORD), &RecordFormat::SORT_BENCHMARK, false));
     let path = mounted.behind("one");
     fs::write(&path, &one).unwrap();
     let inputs = [folder.put("in/other", &other), path.clone()];
     let file = fs::File::options().read(true).write(true).open(mounted.path("one")).unwrap();
     let output = Output::Stream { name: mounted.path("one"), file };
-    let inputs = inputs.iter().map(|path| Input::later(path).unwrap()).collect();
-    merge(&machine(Config::default()), SortJob { inputs, output, ..folder.job(Format::SORT_BENCHMARK, &[]) }).unwrap();
-    let expected = sort_records(&[other, one].concat(), &Format::SORT_BENCHMARK, false);
+    let inputs = inputs.iter().map(|path| Input::deferred(path).unwrap()).collect();
+    merge(&machine(Config::default()), SortJob { inputs, output, ..folder.job(RecordFormat::SORT_BENCHMARK, &[]) })
+        .unwrap();
+    let expected = sort_records(&[other, one].concat(), &RecordFormat::SORT_BENCHMARK, false);
     assert_same(&fs::read(&path).unwrap(), &expected, name);
 }
 
@@ -190,7 +199,7 @@ fn errors_before_the_first_byte_leave_the_file() {
         let [one, two] = two_names(&folder, &bytes);
         let faults = Arc::new(Breaks { write, nth, seen: AtomicU64::new(0) });
         let machine = machine(Config { faults: Some(faults), ..Config::default() });
-        let job = onto(&one, folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&two)));
+        let job = onto(&one, folder.job(RecordFormat::SORT_BENCHMARK, std::slice::from_ref(&two)));
         let error = datapipes_sort::sort(&machine, job).expect_err(what);
         assert_eq!(error.kind(), ErrorKind::Device, "{what}: {error}");
         assert!(!error.to_string().contains("in place"), "{what}: {error}");
@@ -207,7 +216,7 @@ fn errors_after_it_say_that_the_file_is_incomplete() {
     let [one, two] = two_names(&folder, &bytes);
     let faults = Arc::new(Breaks { write: true, nth: 0, seen: AtomicU64::new(0) });
     let machine = machine(Config { faults: Some(faults), ..Config::default() });
-    let job = onto(&one, folder.job(Format::SORT_BENCHMARK, &[two]));
+    let job = onto(&one, folder.job(RecordFormat::SORT_BENCHMARK, &[two]));
     let error = datapipes_sort::sort(&machine, job).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Device, "{error}");
     let text = error.to_string();
@@ -239,17 +248,17 @@ fn room_that_the_file_has_is_used_again() {
     let (one, two) = (small.0.join("one"), small.0.join("two"));
     fs::write(&one, &bytes).unwrap();
     // Beside it there is no room for another, which is said before anything is read.
-    let job = || folder.job(Format::SORT_BENCHMARK, std::slice::from_ref(&one));
+    let job = || folder.job(RecordFormat::SORT_BENCHMARK, std::slice::from_ref(&one));
     let error = sort(onto(&one, job())).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
     assert!(fs::read(&one).unwrap() == bytes);
     fs::hard_link(&one, &two).unwrap();
     sort(onto(&one, job())).unwrap();
-    assert_same(&fs::read(&two).unwrap(), &sort_records(&bytes, &Format::SORT_BENCHMARK, false), "in place");
+    assert_same(&fs::read(&two).unwrap(), &sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, false), "in place");
 
     // What has no room even in place is refused while the old bytes are there.
     let large = folder.put("in/large", &Random(seed(306)).bytes(120_000 * RECORD));
-    let error = sort(onto(&one, folder.job(Format::SORT_BENCHMARK, &[large]))).unwrap_err();
+    let error = sort(onto(&one, folder.job(RecordFormat::SORT_BENCHMARK, &[large]))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
-    assert_same(&fs::read(&two).unwrap(), &sort_records(&bytes, &Format::SORT_BENCHMARK, false), "refused");
+    assert_same(&fs::read(&two).unwrap(), &sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, false), "refused");
 }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use datapipes_core::ErrorKind;
 use datapipes_file::{Config, Faults, Operation, Verdict};
-use datapipes_sort::{Control, Format, NumberKind, Output, SortJob};
+use datapipes_sort::{Control, NumberKind, Output, RecordFormat, SortJob};
 use datapipes_testkit::{Mounted, RefusedCall, without_calls};
 use scene::{Folder, Random, machine, seed, sort_records};
 
@@ -78,13 +78,13 @@ fn spill_file(dir: &Path) -> Option<File> {
     File::options().read(true).write(true).open(found).ok()
 }
 
-fn formats() -> Vec<Format> {
+fn formats() -> Vec<RecordFormat> {
     let lines = datapipes_sort::text::TextOptions::default().compile().unwrap();
     vec![
-        Format::SORT_BENCHMARK,
-        Format::Lines { order: lines, terminator: b'\n' },
-        Format::Numbers { kind: NumberKind::U64, reverse: false },
-        Format::Numbers { kind: NumberKind::F64, reverse: true },
+        RecordFormat::SORT_BENCHMARK,
+        RecordFormat::Lines { order: lines, terminator: b'\n' },
+        RecordFormat::Numbers { kind: NumberKind::U64, reverse: false },
+        RecordFormat::Numbers { kind: NumberKind::F64, reverse: true },
     ]
 }
 
@@ -139,7 +139,7 @@ fn a_stream_gets_nothing_behind_the_damage() {
         let input = folder.put("in/a", &bytes);
         let (mut reader, writer) = std::io::pipe().unwrap();
         let output = Output::Stream { name: "a pipe".into(), file: File::from(std::os::fd::OwnedFd::from(writer)) };
-        let job = SortJob { output, ..folder.job(Format::SORT_BENCHMARK, &[input]) };
+        let job = SortJob { output, ..folder.job(RecordFormat::SORT_BENCHMARK, &[input]) };
         let faults = Arc::new(Spoils {
             control: job.control.clone(),
             spill: folder.path("spill"),
@@ -158,7 +158,7 @@ fn a_stream_gets_nothing_behind_the_damage() {
             let outcome = datapipes_sort::sort(&machine(config), job);
             (outcome, reading.join().unwrap())
         });
-        let expected = sort_records(&bytes, &Format::SORT_BENCHMARK, false);
+        let expected = sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, false);
         assert!(expected.starts_with(&got), "seed {seed}: wrong bytes came out");
         match outcome {
             Err(e) => assert_eq!(e.kind(), ErrorKind::Corrupt, "seed {seed}: {e}"),
@@ -171,7 +171,7 @@ fn a_stream_gets_nothing_behind_the_damage() {
 fn spill_into(spill: &Path, folder: &Folder, input: &Path, expected: &[u8], case: &str) {
     for threads in [2, 4] {
         let spill = vec![datapipes_core::StagePlace::folder(spill)];
-        let job = SortJob { threads, spill, ..folder.job(Format::SORT_BENCHMARK, &[input.to_path_buf()]) };
+        let job = SortJob { threads, spill, ..folder.job(RecordFormat::SORT_BENCHMARK, &[input.to_path_buf()]) };
         let report = scene::sort(job).unwrap_or_else(|e| panic!("{case}, {threads} threads: {e}"));
         assert!(report.runs > 4, "{} runs", report.runs);
         scene::assert_same(&folder.sorted(), expected, &format!("{case}, {threads} threads"));
@@ -185,7 +185,7 @@ fn spilling_where_space_cannot_be_reserved() {
     let folder = Folder::new();
     let bytes = Random(seed).bytes(60_000_000);
     let input = folder.put("in/a", &bytes);
-    let expected = sort_records(&bytes, &Format::SORT_BENCHMARK, false);
+    let expected = sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, false);
     let refused = RefusedCall { number: libc::SYS_fallocate, errno: libc::EOPNOTSUPP };
     let work = || spill_into(&folder.path("spill"), &folder, &input, &expected, &format!("seed {seed}"));
     if let Err(why) = without_calls(&[refused], work) {
@@ -205,11 +205,11 @@ fn a_server_that_answers_short_costs_no_record() {
     };
     let input = mounted.path("input");
     fs::write(mounted.behind("input"), &bytes).unwrap();
-    let expected = sort_records(&bytes, &Format::SORT_BENCHMARK, false);
+    let expected = sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, false);
     fs::create_dir(mounted.path("spill")).unwrap();
     spill_into(&mounted.path("spill"), &folder, &input, &expected, &format!("seed {seed}"));
     let output = Output::to(&mounted.path("sorted")).unwrap();
-    scene::sort(SortJob { output, ..folder.job(Format::SORT_BENCHMARK, &[input]) }).unwrap();
+    scene::sort(SortJob { output, ..folder.job(RecordFormat::SORT_BENCHMARK, &[input]) }).unwrap();
     scene::assert_same(&fs::read(mounted.behind("sorted")).unwrap(), &expected, &format!("seed {seed}: written there"));
 }
 
@@ -219,7 +219,7 @@ fn spilling_through_fuse() {
     let folder = Folder::new();
     let bytes = Random(seed).bytes(60_000_000);
     let input = folder.put("in/a", &bytes);
-    let expected = sort_records(&bytes, &Format::SORT_BENCHMARK, false);
+    let expected = sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, false);
     // The first has no fallocate and no nameless files, the second refuses direct writes that it lets be opened.
     for (kind, mounted) in [("bindfs", Mounted::bindfs(&folder.0)), ("mergerfs", Mounted::mergerfs(&folder.0))] {
         match mounted {

@@ -12,13 +12,13 @@ use std::io::Write;
 use datapipes_core::ErrorKind;
 use datapipes_file::Config;
 use datapipes_sort::text::{KeySpec, TextOptions};
-use datapipes_sort::{Format, Input, NumberKind, Output, SortJob, merge};
+use datapipes_sort::{Input, NumberKind, Output, RecordFormat, SortJob, merge};
 use scene::{Folder, Random, assert_same, machine, seed, sort, sort_records};
 
 const MIB: usize = 1 << 20;
 
-fn lines() -> Format {
-    Format::Lines { order: TextOptions::default().compile().unwrap(), terminator: b'\n' }
+fn lines() -> RecordFormat {
+    RecordFormat::Lines { order: TextOptions::default().compile().unwrap(), terminator: b'\n' }
 }
 
 /// The naive twin for lines; the last one gets the newline that it may lack.
@@ -77,7 +77,7 @@ fn the_shortest_records_and_none() {
             let folder = Folder::new();
             let bytes = Random(n as u64).bytes(n);
             let input = folder.put("in/a", &bytes);
-            let format = Format::Records { len: 1, key_at: 0, key_len: 1, reverse: false };
+            let format = RecordFormat::Records { len: 1, key_at: 0, key_len: 1, reverse: false };
             let job = SortJob { threads, ..folder.job(format.clone(), &[input]) };
             sort(job).unwrap_or_else(|e| panic!("{n} records of a byte, {threads} threads: {e}"));
             assert_same(&folder.sorted(), &sort_records(&bytes, &format, false), &format!("{n}, {threads}"));
@@ -197,7 +197,7 @@ fn keys_at_other_places_of_lines_at_the_same_place() {
         let order = TextOptions { unique, ..options.clone() }.compile().unwrap();
         let folder = Folder::new();
         let input = folder.put("in/a", &text);
-        let format = Format::Lines { order, terminator: b'\n' };
+        let format = RecordFormat::Lines { order, terminator: b'\n' };
         let job = SortJob { threads, unique, memory_bytes: 16 * MIB as u64, ..folder.job(format, &[input]) };
         let report = sort(job).unwrap_or_else(|e| panic!("seed {seed}, {threads} threads: {e}"));
         assert!(report.runs > 2, "{} runs", report.runs);
@@ -293,7 +293,7 @@ fn numbers_in_any_budget_with_any_threads() {
         let folder = Folder::new();
         let bytes = Random(n as u64).bytes(n * 8);
         let input = folder.put("in/a", &bytes);
-        let format = Format::Numbers { kind: NumberKind::U64, reverse: false };
+        let format = RecordFormat::Numbers { kind: NumberKind::U64, reverse: false };
         let job = SortJob { threads, memory_bytes: (memory * MIB) as u64, ..folder.job(format, &[input]) };
         sort(job).unwrap_or_else(|e| panic!("{n} numbers, {threads} threads, {memory} MiB: {e}"));
         let mut expected: Vec<[u8; 8]> = bytes.as_chunks::<8>().0.to_vec();
@@ -349,7 +349,7 @@ mod merging {
             (0..30).map(|i| folder.put(&format!("in/{i:02}"), format!("a {i}\nb {i}\n").as_bytes())).collect();
         let mut options = TextOptions { stable: true, ..TextOptions::default() };
         options.keys.push(datapipes_sort::text::KeySpec::parse(b"1,1").unwrap());
-        let format = Format::Lines { order: options.compile().unwrap(), terminator: b'\n' };
+        let format = RecordFormat::Lines { order: options.compile().unwrap(), terminator: b'\n' };
         for fan_in in [0, 2, 3, 7] {
             merge(SortJob { fan_in, ..folder.job(format.clone(), &paths) }).unwrap();
             let expected: String = ["a", "b"].iter().flat_map(|l| (0..30).map(move |i| format!("{l} {i}\n"))).collect();
@@ -365,7 +365,7 @@ mod merging {
             let folder = Folder::new();
             let paths: Vec<_> =
                 sizes.iter().enumerate().map(|(i, n)| folder.put(&format!("in/{i}"), &vec![7; *n])).collect();
-            let error = merge(SortJob { fan_in, ..folder.job(Format::SORT_BENCHMARK, &paths) }).unwrap_err();
+            let error = merge(SortJob { fan_in, ..folder.job(RecordFormat::SORT_BENCHMARK, &paths) }).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{sizes:?}: {error}");
             assert!(error.to_string().contains("not a multiple of the record length 100"), "{sizes:?}: {error}");
             assert!(!folder.path("out/sorted").exists(), "{sizes:?}");

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use cases::{Case, Gnu, Random, SALT, setting};
-use datapipes_sort::text::Order;
+use datapipes_sort::text::TextOrder;
 
 /// The file of --random-source.
 fn salt() -> &'static Path {
@@ -112,6 +112,6 @@ fn prefixes_follow_the_order() {
     }
 }
 
-fn plain(order: &Order) -> bool {
+fn plain(order: &TextOrder) -> bool {
     order.is_plain_bytes() || order.plain_reverse()
 }

@@ -8,7 +8,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Instant;
 
 use crate::steps::cargo;
-use crate::{HELP, Outcome};
+use crate::{HELP, TaskResult};
 
 /// A command, and the settings with which it is over soon.
 struct Check {
@@ -37,7 +37,7 @@ enum Verdict {
     Failed(String),
 }
 
-pub(crate) fn run(args: &[String]) -> Outcome<()> {
+pub(crate) fn run(args: &[String]) -> TaskResult<()> {
     if let Some(unknown) = args.iter().find(|arg| CHECKS.iter().all(|check| check.command != **arg)) {
         return Err(format!("`{unknown}` is not a command that check-all knows\n\n{HELP}").into());
     }
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &[String]) -> Outcome<()> {
 }
 
 /// Runs a command as a person would, shows what it prints, and looks for the line by which it says that it was skipped.
-fn run_one(check: &Check) -> Outcome<Verdict> {
+fn run_one(check: &Check) -> TaskResult<Verdict> {
     let mut command = cargo(&["xtask", check.command]);
     let mut child = command.args(check.settings).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
     let mut skipped = None;

@@ -1,10 +1,10 @@
 //! `cargo xtask ci`: what must hold before a change goes in. `.ci/run` calls this and nothing else.
 
 use crate::steps::{self, Steps, cargo, finish};
-use crate::{Outcome, shuttle, test};
+use crate::{TaskResult, shuttle, test};
 use std::process::Command;
 
-pub(crate) fn run() -> Outcome<()> {
+pub(crate) fn run() -> TaskResult<()> {
     let mut steps = Steps::default();
     steps.run("tools", tools);
     steps.run("format", || finish(&mut cargo(&["fmt", "--all", "--check"])));
@@ -17,7 +17,7 @@ pub(crate) fn run() -> Outcome<()> {
 }
 
 /// A bare toolchain may lack rustfmt and clippy; rustup can add them.
-fn tools() -> Outcome<()> {
+fn tools() -> TaskResult<()> {
     for (subcommand, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
         if !steps::succeeds(&mut cargo(&[subcommand, "--version"])) {
             finish(Command::new("rustup").args(["component", "add", component]).current_dir(steps::root()))?;

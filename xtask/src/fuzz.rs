@@ -1,9 +1,9 @@
 //! `cargo xtask fuzz [SECONDS]`: each fuzz target for a while, by cargo-fuzz.
 
-use crate::Outcome;
+use crate::TaskResult;
 use crate::steps::{Steps, finish, nightly_cargo, root, succeeds};
 
-pub(crate) fn run(args: &[String]) -> Outcome<()> {
+pub(crate) fn run(args: &[String]) -> TaskResult<()> {
     let seconds: u64 = match args {
         [] => 30,
         [number] => number.parse().map_err(|_| format!("`{number}` is not a number of seconds"))?,
@@ -27,7 +27,7 @@ pub(crate) fn run(args: &[String]) -> Outcome<()> {
     steps.finish()
 }
 
-fn targets() -> Outcome<Vec<String>> {
+fn targets() -> TaskResult<Vec<String>> {
     let Ok(files) = std::fs::read_dir(root().join("fuzz/fuzz_targets")) else {
         return Ok(Vec::new());
     };

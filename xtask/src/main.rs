@@ -15,7 +15,7 @@ mod test;
 use std::process::ExitCode;
 
 /// What any command returns: the message is for a person, so a boxed error is enough here.
-pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+pub(crate) type TaskResult<T> = Result<T, Box<dyn std::error::Error>>;
 
 pub(crate) const HELP: &str = "\
 usage: cargo xtask COMMAND

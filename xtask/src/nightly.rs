@@ -2,13 +2,13 @@
 //! Where the toolchain is absent they say so as a skip; they never pass in silence,
 //! and a run in which no test took part is an error.
 
-use crate::Outcome;
+use crate::TaskResult;
 use crate::steps::{first_line, nightly_cargo, root, succeeds};
 use crate::test::stream;
 use std::path::Path;
 use std::process::Command;
 
-pub(crate) fn miri() -> Outcome<()> {
+pub(crate) fn miri() -> TaskResult<()> {
     let present = || succeeds(&mut nightly_cargo(&["miri", "--version"]));
     if !present() {
         // Output is shown: this downloads, and its message is the reason when it fails.
@@ -27,7 +27,7 @@ pub(crate) fn miri() -> Outcome<()> {
     Ok(())
 }
 
-pub(crate) fn asan() -> Outcome<()> {
+pub(crate) fn asan() -> TaskResult<()> {
     let Some(host) = host_triple() else {
         println!("SKIPPED: asan: no nightly toolchain; `rustup toolchain install nightly` adds one");
         return Ok(());
@@ -60,7 +60,7 @@ const THREADED: [(&str, &[&str]); 3] = [
     ),
 ];
 
-pub(crate) fn tsan() -> Outcome<()> {
+pub(crate) fn tsan() -> TaskResult<()> {
     let Some(host) = host_triple() else {
         println!("SKIPPED: tsan: no nightly toolchain; `rustup toolchain install nightly` adds one");
         return Ok(());

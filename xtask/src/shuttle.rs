@@ -5,14 +5,14 @@
 //! events (`src/sync.rs` of each), in a target folder of its own. A failure prints its seed; with it in
 //! `SHUTTLE_RANDOM_SEED` the same schedule is run again.
 
-use crate::Outcome;
+use crate::TaskResult;
 use crate::steps::{cargo, root};
 use crate::test::stream;
 
 /// Random schedules of each test, and half as many of the other kind, if not said: seconds in all.
 const SCHEDULES: &str = "2000";
 
-pub(crate) fn run(args: &[String]) -> Outcome<()> {
+pub(crate) fn run(args: &[String]) -> TaskResult<()> {
     let (schedules, name) = match args {
         [] => (SCHEDULES, "schedules::"),
         [schedules] => (schedules.as_str(), "schedules::"),

@@ -9,12 +9,12 @@
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::Outcome;
+use crate::TaskResult;
 use crate::steps::{cargo, finish, root};
 
 const CLIENTS: [&str; 5] = ["test", "--package", "datapipes-service", "--test", "misbehaviour"];
 
-pub(crate) fn run(args: &[String]) -> Outcome<()> {
+pub(crate) fn run(args: &[String]) -> TaskResult<()> {
     let dir = root().join("target/soak");
     std::fs::create_dir_all(&dir)?;
     let program = ["--package", "datapipes", "--example", "soak"];

@@ -1,6 +1,6 @@
 //! Running another program as a named, timed step; where the project is.
 
-use crate::Outcome;
+use crate::TaskResult;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ pub(crate) fn first_line(command: &mut Command) -> Option<String> {
 }
 
 /// Runs a command to its end, its output going where ours goes.
-pub(crate) fn finish(command: &mut Command) -> Outcome<()> {
+pub(crate) fn finish(command: &mut Command) -> TaskResult<()> {
     let status = command.status().map_err(|e| format!("{}: {e}", shown(command)))?;
     if status.success() { Ok(()) } else { Err(format!("{}: {status}", shown(command)).into()) }
 }
@@ -66,7 +66,7 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
-    pub(crate) fn run(&mut self, name: &str, step: impl FnOnce() -> Outcome<()>) {
+    pub(crate) fn run(&mut self, name: &str, step: impl FnOnce() -> TaskResult<()>) {
         println!("==> {name}");
         let start = Instant::now();
         let result = step().map_err(|e| e.to_string());
@@ -77,7 +77,7 @@ impl Steps {
     }
 
     /// The table of all steps; an error if any of them failed.
-    pub(crate) fn finish(self) -> Outcome<()> {
+    pub(crate) fn finish(self) -> TaskResult<()> {
         println!();
         for (name, time, result) in &self.done {
             let word = result.as_ref().map_or_else(|why| format!("FAILED: {why}"), |()| "ok".to_string());

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Default, Debug)]
-pub(crate) struct Tally {
+pub(crate) struct TestOutputParser {
     passed: usize,
     failed: usize,
     programs_started: usize,
@@ -27,7 +27,7 @@ pub(crate) struct Totals {
     pub(crate) unfinished_programs: usize,
 }
 
-impl Tally {
+impl TestOutputParser {
     /// Takes one line; says whether it is worth showing (the outputs of passed tests are not).
     pub(crate) fn line(&mut self, line: &str) -> bool {
         let line = without_colour(line);
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     fn tally(text: &str) -> Totals {
-        let mut tally = Tally::default();
+        let mut tally = TestOutputParser::default();
         text.lines().for_each(|line| {
             tally.line(line);
         });
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn outputs_of_passed_tests_are_hidden() {
-        let mut tally = Tally::default();
+        let mut tally = TestOutputParser::default();
         assert!(tally.line("test a ... ok"));
         assert!(!tally.line("successes:"));
         assert!(!tally.line("chatter"));

@@ -4,8 +4,8 @@
 //! checks, which are half of what the tests are for, and it builds in a third of the time of a release build.
 //! `--release` is passed on for those who want it.
 
-use crate::tally::Tally;
-use crate::{Outcome, steps};
+use crate::tally::TestOutputParser;
+use crate::{TaskResult, steps};
 use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -14,7 +14,7 @@ use std::sync::Mutex;
 const TOOLS: [(&str, &str); 4] =
     [("cc", "C interface"), ("c++", "C++ interface"), ("python3", "Python"), ("sort", "comparison with sort(1)")];
 
-pub(crate) fn run(options: &[String]) -> Outcome<()> {
+pub(crate) fn run(options: &[String]) -> TaskResult<()> {
     for (tool, purpose) in TOOLS {
         let version = steps::first_line(Command::new(tool).arg("--version"));
         println!("{tool} ({purpose}): {}", version.as_deref().unwrap_or("not found"));
@@ -37,9 +37,9 @@ pub(crate) fn run(options: &[String]) -> Outcome<()> {
 
 /// Runs the tests, shows their output as it comes, prints the sum. That no test ran at all is an error: a filter
 /// that matches nothing must not look like success.
-pub(crate) fn stream(command: &mut Command) -> Outcome<()> {
+pub(crate) fn stream(command: &mut Command) -> TaskResult<()> {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    let tally = Mutex::new(Tally::default());
+    let tally = Mutex::new(TestOutputParser::default());
     let (out, err) = (child.stdout.take(), child.stderr.take());
     std::thread::scope(|scope| {
         scope.spawn(|| out.map(|out| follow(out, &tally)));
@@ -68,7 +68,7 @@ pub(crate) fn stream(command: &mut Command) -> Outcome<()> {
     }
 }
 
-fn follow(from: impl Read, tally: &Mutex<Tally>) {
+fn follow(from: impl Read, tally: &Mutex<TestOutputParser>) {
     let mut reader = BufReader::new(from);
     let mut bytes = Vec::new();
     while reader.read_until(b'\n', &mut bytes).is_ok_and(|n| n > 0) {

@@ -4,8 +4,8 @@ use datapipes::{Error, ErrorKind, Result};
 use datapipes_cpu::Calibration;
 use serde::Serialize;
 
-use crate::amount;
-use crate::outcome::{Verdict, print, print_json};
+use crate::outcome::{CommandStatus, print, print_json};
+use crate::units;
 
 /// Without options it measures this machine unless that was done before, keeps the result, and shows it.
 #[derive(Debug, clap::Args)]
@@ -32,7 +32,7 @@ struct Shown<'a> {
     knobs: Vec<datapipes::backend::Knob>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let machine = datapipes::discover();
     let topology = machine.topology();
     let path = Calibration::path(topology)?;
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     } else {
         print(&text(&shown))?
     }
-    Ok(Verdict::Good)
+    Ok(CommandStatus::Good)
 }
 
 fn text(shown: &Shown<'_>) -> String {
@@ -64,9 +64,9 @@ fn text(shown: &Shown<'_>) -> String {
     };
     out += "\nlayers          size    latency   read GB/s   copy GB/s\n";
     for l in &c.layers {
-        let size = l.size_bytes.map_or_else(|| "?".into(), amount::memory);
+        let size = l.size_bytes.map_or_else(|| "?".into(), units::memory);
         let copy = l.copy_bytes_per_s.map_or_else(|| "-".into(), |rate| format!("{:.1}", rate / 1e9));
-        let latency = amount::nanoseconds(l.latency_ns);
+        let latency = units::nanoseconds(l.latency_ns);
         out += &format!("{:<8} {size:>11} {latency:>10} {:>11.1} {copy:>11}\n", l.name, l.read_bytes_per_s / 1e9);
     }
     out += "\nlines\n";

@@ -18,11 +18,11 @@ use datapipes_testkit::validate::{Checker, Format, Summary};
 use serde::Serialize;
 
 use crate::kind::{self, Kind};
-use crate::outcome::{Verdict, print, print_json};
+use crate::outcome::{CommandStatus, print, print_json};
 use crate::progress::{self, State};
 use crate::signals::{self, WaitsFor};
 use crate::window::Window;
-use crate::{amount, threads};
+use crate::{threads, units};
 
 /// Exit code 1 where the records are not in order.
 #[derive(Debug, clap::Args)]
@@ -73,13 +73,13 @@ struct Outcome {
     gb_per_s: f64,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let shape = shape(args)?;
     let machine = datapipes::discover();
     let started = Instant::now();
     let input = Input::open(&args.file)?;
     let summary = match &input {
-        Input::Place { ssd, from: 0 } => {
+        Input::File { ssd, from: 0 } => {
             signals::catch(WaitsFor::Places);
             in_parallel(&machine, ssd, &shape)?
         }
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
         kind: args.kind.to_string(),
         sorted: summary.is_ordered(),
         seconds,
-        gb_per_s: amount::gb_s(summary.bytes, seconds),
+        gb_per_s: units::gb_s(summary.bytes, seconds),
         summary,
     };
     if args.json {
@@ -98,7 +98,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     } else {
         print(&text(&args.file, &outcome))?
     }
-    Ok(if outcome.sorted { Verdict::Good } else { Verdict::Bad })
+    Ok(if outcome.sorted { CommandStatus::Good } else { CommandStatus::Bad })
 }
 
 fn shape(args: &Args) -> Result<Shape> {
@@ -133,7 +133,7 @@ fn in_parallel(machine: &Machine, ssd: &Ssd, shape: &Shape) -> Result<Summary> {
     let state = || State { phase: "checking", done: done.load(Relaxed), total: len };
     let summaries = progress::during(progress::wanted(), state, || {
         let one = |part: usize| look(machine, ssd, &shape.format, parts[part].clone(), &done);
-        threads::team("check", parts.len(), one)
+        threads::map_on_threads("check", parts.len(), one)
     })?;
     Ok(summaries.into_iter().fold(Summary::default(), |before, next| before.join(next, &shape.format)))
 }
@@ -220,10 +220,10 @@ fn text(file: &Path, outcome: &Outcome) -> String {
         "{}: {} records, {}, checksum {}, {} duplicates, {}\n",
         file.display(),
         o.records,
-        amount::bytes(o.bytes),
+        units::bytes(o.bytes),
         o.checksum_hex(),
         o.duplicates,
-        amount::rate(o.bytes, outcome.seconds)
+        units::rate(o.bytes, outcome.seconds)
     );
     match o.first_unordered_record {
         Some(first) => {

@@ -14,12 +14,12 @@ use datapipes_durable::checkpoint::{
 };
 use serde::Serialize;
 
-use crate::amount;
+use crate::any_locator::open_to_read;
 use crate::files;
-use crate::outcome::{Verdict, print, print_json};
-use crate::place::open_to_read;
+use crate::outcome::{CommandStatus, print, print_json};
 use crate::progress::{self, State};
 use crate::signals::{self, WaitsFor};
+use crate::units;
 
 /// A checkpoint is one file in a folder of them. It gets its name when all of it is durable; each MiB has a checksum.
 #[derive(Debug, clap::Args)]
@@ -96,7 +96,7 @@ struct Verify {
     json: bool,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     match &args.action {
         Action::Save(args) => save(args),
         Action::Restore(args) => restore(args),
@@ -119,7 +119,7 @@ fn watched<T>(phase: &'static str, work: impl FnOnce(&mut dyn FnMut(Progress) ->
     })
 }
 
-fn save(args: &Save) -> Result<Verdict> {
+fn save(args: &Save) -> Result<CommandStatus> {
     signals::catch(WaitsFor::Places);
     let machine = datapipes::discover();
     // It holds the bytes of all of them, and is as private as the most private.
@@ -138,7 +138,7 @@ fn save(args: &Save) -> Result<Verdict> {
     } else {
         print(&shown(&saved))?;
     }
-    Ok(Verdict::Good)
+    Ok(CommandStatus::Good)
 }
 
 fn shown(saved: &Saved) -> String {
@@ -150,8 +150,8 @@ fn shown(saved: &Saved) -> String {
     format!(
         "checkpoint {}: {} durable in {seconds:.3} s ({}), {:.3} s of it for the sync and the name{removed}\n",
         saved.number,
-        amount::bytes(saved.bytes),
-        amount::rate(saved.bytes, seconds),
+        units::bytes(saved.bytes),
+        units::rate(saved.bytes, seconds),
         saved.publish_seconds
     )
 }
@@ -188,7 +188,7 @@ struct RestoredFiles {
     seconds: f64,
 }
 
-fn restore(args: &Restore) -> Result<Verdict> {
+fn restore(args: &Restore) -> Result<CommandStatus> {
     signals::catch(WaitsFor::Places);
     let machine = datapipes::discover();
     let store = Checkpoints::at(&machine, &args.dir);
@@ -217,10 +217,10 @@ fn restore(args: &Restore) -> Result<Verdict> {
     } else {
         let skipped: String = outcome.skipped.values().map(|why| format!("passed over: {why}\n")).collect();
         let regions = outcome.regions.join(", ");
-        let bytes = amount::bytes(outcome.bytes);
+        let bytes = units::bytes(outcome.bytes);
         print(&format!("{skipped}checkpoint {number}: {bytes} in {:.3} s: {regions}\n", outcome.seconds))?;
     }
-    Ok(Verdict::Good)
+    Ok(CommandStatus::Good)
 }
 
 /// A region's name as that of a file: it must not lead elsewhere.
@@ -248,10 +248,10 @@ fn line(number: u64, state: Result<&Manifest, &str>) -> String {
     match state {
         Ok(m) => {
             let regions: Vec<String> =
-                m.regions.iter().map(|r| format!("{} ({})", r.name, amount::bytes(r.len))).collect();
+                m.regions.iter().map(|r| format!("{} ({})", r.name, units::bytes(r.len))).collect();
             format!(
                 "{number}: {}, saved {} s after 1970: {}\n",
-                amount::bytes(m.bytes()),
+                units::bytes(m.bytes()),
                 m.created_unix_s,
                 regions.join(", ")
             )
@@ -260,7 +260,7 @@ fn line(number: u64, state: Result<&Manifest, &str>) -> String {
     }
 }
 
-fn list(args: &List) -> Result<Verdict> {
+fn list(args: &List) -> Result<CommandStatus> {
     let machine = datapipes::discover();
     let listed = Checkpoints::at(&machine, &args.dir).list()?;
     if args.json {
@@ -271,7 +271,7 @@ fn list(args: &List) -> Result<Verdict> {
         let show = |l: &Listed| line(l.number, l.state.as_ref().map_err(String::as_str));
         print(&listed.iter().map(show).collect::<String>())?;
     }
-    Ok(if listed.iter().all(|l| l.state.is_ok()) { Verdict::Good } else { Verdict::Bad })
+    Ok(if listed.iter().all(|l| l.state.is_ok()) { CommandStatus::Good } else { CommandStatus::Bad })
 }
 
 #[derive(Serialize)]
@@ -281,7 +281,7 @@ struct Verified {
     damage: Option<String>,
 }
 
-fn verify(args: &Verify) -> Result<Verdict> {
+fn verify(args: &Verify) -> Result<CommandStatus> {
     signals::catch(WaitsFor::Places);
     let machine = datapipes::discover();
     let store = Checkpoints::at(&machine, &args.dir);
@@ -313,5 +313,5 @@ fn verify(args: &Verify) -> Result<Verdict> {
     if args.json {
         print_json(&all)?;
     }
-    Ok(if all.iter().all(|v| v.damage.is_none()) { Verdict::Good } else { Verdict::Bad })
+    Ok(if all.iter().all(|v| v.damage.is_none()) { CommandStatus::Good } else { CommandStatus::Bad })
 }

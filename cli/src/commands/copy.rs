@@ -12,13 +12,13 @@ use datapipes::{Draft, Error, ErrorKind, FileMode, Machine, Pipe, Report, Result
 use serde::Serialize;
 
 use super::constraints::Demands;
+use crate::any_locator::{AnyLocator, Memory, is_block_device, with_access};
 use crate::command_line::size;
 use crate::files;
-use crate::outcome::{Verdict, complain, print, print_json};
-use crate::place::{Memory, Place, is_block_device, with_access};
+use crate::outcome::{CommandStatus, print, print_error, print_json};
 use crate::progress::{self, State};
 use crate::signals::{self, WaitsFor};
-use crate::{amount, usage};
+use crate::{child, units};
 
 /// The most bytes of one transfer; two are under way at once.
 const PIECE: u64 = 32 << 20;
@@ -70,7 +70,7 @@ struct Outcome {
     report: Report,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let machine = datapipes::discover();
     let (source, target) = (args.source.parse::<Uri>()?, args.target.parse::<Uri>()?);
     let known = match &target {
@@ -81,7 +81,8 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
         let error = Error::new(ErrorKind::InvalidInput, "copy", format!("{}: of what size?", args.source));
         return Err(error.advice("give dram:SIZE, or --len"));
     }
-    let source = Place::source(&machine, &source, Memory { len_bytes: args.len.unwrap_or(known), prefault: true })?;
+    let source =
+        AnyLocator::source(&machine, &source, Memory { len_bytes: args.len.unwrap_or(known), prefault: true })?;
     let len = args.len.unwrap_or(source.len()?);
     if source.memory().is_none() && source.len()? < len {
         let why = format!("{} bytes of {}, which has {}", len, args.source, source.len()?);
@@ -95,28 +96,28 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     } else {
         print(&text(&outcome))?;
     }
-    Ok(if outcome.verified == Some(false) { Verdict::Bad } else { Verdict::Good })
+    Ok(if outcome.verified == Some(false) { CommandStatus::Bad } else { CommandStatus::Good })
 }
 
 /// Where the bytes go, and what becomes of it at the end.
 struct Target {
-    place: Place,
+    place: AnyLocator,
     draft: Option<Draft>,
 }
 
 impl Target {
-    fn open(machine: &Machine, uri: &Uri, source: &Place, len: u64, force: bool) -> Result<Target> {
+    fn open(machine: &Machine, uri: &Uri, source: &AnyLocator, len: u64, force: bool) -> Result<Target> {
         if let Uri::Pmem { path, emulated } = uri {
             if path.exists() && !force {
                 let why = format!("{} exists, and persistent memory is written in place", path.display());
                 return Err(Error::new(ErrorKind::InvalidInput, "copy", why).advice("say --force if you mean it"));
             }
             refuse_same(source, path)?;
-            return Ok(Target { place: Place::pmem_target(path, *emulated, len, mode_of(source)?)?, draft: None });
+            return Ok(Target { place: AnyLocator::pmem_target(path, *emulated, len, mode_of(source)?)?, draft: None });
         }
         let Uri::Ssd { path, access } = uri else {
             return Ok(Target {
-                place: Place::memory_place(machine, uri, Memory { len_bytes: len, prefault: true })?,
+                place: AnyLocator::memory_place(machine, uri, Memory { len_bytes: len, prefault: true })?,
                 draft: None,
             });
         };
@@ -124,42 +125,42 @@ impl Target {
         refuse_same(source, path)?;
         if is_block_device(path) {
             let ssd = with_access(open_device(path, len, force)?, *access)?;
-            return Ok(Target { place: Place::Ssd(ssd), draft: None });
+            return Ok(Target { place: AnyLocator::Ssd(ssd), draft: None });
         }
         let draft = Draft::replacing(path, mode_of(source)?)?;
         draft.ssd().preallocate(len)?;
-        let place = Place::Ssd(with_access(draft.ssd().clone(), *access)?);
+        let place = AnyLocator::Ssd(with_access(draft.ssd().clone(), *access)?);
         Ok(Target { place, draft: Some(draft) })
     }
 }
 
 /// A new file is no more readable than its source, as `cp` has it.
-fn mode_of(source: &Place) -> Result<FileMode> {
+fn mode_of(source: &AnyLocator) -> Result<FileMode> {
     match source {
-        Place::Ssd(ssd) => FileMode::of(ssd),
-        Place::Pmem(pmem) => {
+        AnyLocator::Ssd(ssd) => FileMode::of(ssd),
+        AnyLocator::Pmem(pmem) => {
             let shown = || pmem.path().display().to_string();
             let meta = std::fs::metadata(pmem.path()).map_err(|e| Error::io("look at", &e, shown()))?;
             Ok(FileMode::like(meta.permissions().mode()))
         }
-        Place::Dram(_) | Place::Cache(_) | Place::Numa(_) => Ok(FileMode::USUAL),
+        AnyLocator::Dram(_) | AnyLocator::Cache(_) | AnyLocator::Numa(_) => Ok(FileMode::USUAL),
     }
 }
 
 /// Refuses a target that is the source, by whatever name: another link to it, another mount, another node of the device.
-fn refuse_same(source: &Place, target: &Path) -> Result<()> {
+fn refuse_same(source: &AnyLocator, target: &Path) -> Result<()> {
     let from = match source {
-        Place::Ssd(ssd) => {
+        AnyLocator::Ssd(ssd) => {
             let fd = ssd.file().cached_fd();
             rustix::fs::fstat(fd)
                 .map_err(|e| Error::os("look at", e.raw_os_error(), ssd.path().display().to_string()))?
         }
-        Place::Pmem(pmem) => match rustix::fs::stat(pmem.path()) {
+        AnyLocator::Pmem(pmem) => match rustix::fs::stat(pmem.path()) {
             Ok(stat) => stat,
             // Whatever the target is, it is not what has no name any more.
             Err(_) => return Ok(()),
         },
-        Place::Dram(_) | Place::Cache(_) | Place::Numa(_) => return Ok(()),
+        AnyLocator::Dram(_) | AnyLocator::Cache(_) | AnyLocator::Numa(_) => return Ok(()),
     };
     let Ok(to) = rustix::fs::stat(target) else { return Ok(()) };
     let same_device = from.st_mode & libc::S_IFMT == to.st_mode & libc::S_IFMT
@@ -167,7 +168,7 @@ fn refuse_same(source: &Place, target: &Path) -> Result<()> {
         && from.st_rdev == to.st_rdev;
     if same_device || (from.st_dev, from.st_ino) == (to.st_dev, to.st_ino) {
         let name = match source {
-            Place::Pmem(pmem) => pmem.path().display().to_string(),
+            AnyLocator::Pmem(pmem) => pmem.path().display().to_string(),
             other => other.ssd().map_or_else(String::new, |ssd| ssd.path().display().to_string()),
         };
         let why = format!("{name} and {} are the same file", target.display());
@@ -177,7 +178,7 @@ fn refuse_same(source: &Place, target: &Path) -> Result<()> {
 }
 
 /// In a folder, the file has the name of the source.
-fn named(path: &Path, source: &Place) -> Result<PathBuf> {
+fn named(path: &Path, source: &AnyLocator) -> Result<PathBuf> {
     if !path.is_dir() {
         return Ok(path.to_path_buf());
     }
@@ -202,7 +203,7 @@ fn open_device(path: &Path, len: u64, force: bool) -> Result<Ssd> {
     Ok(ssd)
 }
 
-fn copy(machine: &Machine, args: &Args, source: &Place, target: Target, len: u64) -> Result<Outcome> {
+fn copy(machine: &Machine, args: &Args, source: &AnyLocator, target: Target, len: u64) -> Result<Outcome> {
     let windows = Windows { source: window(source, len)?, target: window(&target.place, len)? };
     if args.verify && (windows.source < len || windows.target < len) {
         let error = Error::new(ErrorKind::InvalidInput, "verify", format!("memory holds less than the {len} bytes"));
@@ -211,10 +212,10 @@ fn copy(machine: &Machine, args: &Args, source: &Place, target: Target, len: u64
     let pipe = machine.connect_with(source, &target.place, &args.demands.constraints(len))?;
     let done = AtomicU64::new(0);
     let visible = progress::wanted();
-    let (started, cpu) = (Instant::now(), usage::own_cpu_seconds());
+    let (started, cpu) = (Instant::now(), child::own_cpu_seconds());
     let state = || State { phase: "copying", done: done.load(Relaxed), total: len };
     progress::during(visible, state, || move_all(&pipe, windows, len, &done))?;
-    let (seconds, cpu_seconds) = (started.elapsed().as_secs_f64(), usage::own_cpu_seconds() - cpu);
+    let (seconds, cpu_seconds) = (started.elapsed().as_secs_f64(), child::own_cpu_seconds() - cpu);
     let started = Instant::now();
     target.place.sync()?;
     let sync_seconds = started.elapsed().as_secs_f64();
@@ -226,23 +227,23 @@ fn copy(machine: &Machine, args: &Args, source: &Place, target: Target, len: u64
         let path = draft.path().to_path_buf();
         // Where the bytes were copied into the file that was there, what counts is what it has.
         if files::publish(draft, len)? && args.verify {
-            verified = Some(equal(machine, args, source, &Place::Ssd(Ssd::open(path)?), len)?);
+            verified = Some(equal(machine, args, source, &AnyLocator::Ssd(Ssd::open(path)?), len)?);
         }
     }
     let route = Route { source: args.source.clone(), target: args.target.clone(), ..pipe.route().clone() };
     let report = Report { source: args.source.clone(), target: args.target.clone(), ..pipe.report() };
-    let gb_per_s = amount::gb_s(len, seconds);
+    let gb_per_s = units::gb_s(len, seconds);
     Ok(Outcome { bytes: len, seconds, sync_seconds, gb_per_s, cpu_seconds, verified, route, report })
 }
 
 /// Whether both ends have the same bytes; a line says where they do not.
-fn equal(machine: &Machine, args: &Args, source: &Place, target: &Place, len: u64) -> Result<bool> {
+fn equal(machine: &Machine, args: &Args, source: &AnyLocator, target: &AnyLocator, len: u64) -> Result<bool> {
     let done = AtomicU64::new(0);
     let state = || State { phase: "comparing", done: done.load(Relaxed), total: len };
     let compare = || verify::first_difference(machine, source, target, len, &done);
     let difference = progress::during(progress::wanted(), state, compare)?;
     if let Some(at) = difference {
-        complain(&format!("dpipe copy: {} and {} differ at byte {at}\n", args.source, args.target));
+        print_error(&format!("dpipe copy: {} and {} differ at byte {at}\n", args.source, args.target));
     }
     Ok(difference.is_none())
 }
@@ -254,7 +255,7 @@ struct Windows {
     target: u64,
 }
 
-fn window(place: &Place, len: u64) -> Result<u64> {
+fn window(place: &AnyLocator, len: u64) -> Result<u64> {
     Ok(if place.memory().is_some() { place.len()?.min(len).max(1) } else { u64::MAX })
 }
 
@@ -284,9 +285,9 @@ fn move_all(pipe: &Pipe, windows: Windows, len: u64, done: &AtomicU64) -> Result
 
 fn text(outcome: &Outcome) -> String {
     let o = outcome;
-    let rate = amount::rate(o.bytes, o.seconds);
+    let rate = units::rate(o.bytes, o.seconds);
     let mut text =
-        format!("{} in {:.3} s ({rate}), {:.3} s of processor time", amount::bytes(o.bytes), o.seconds, o.cpu_seconds);
+        format!("{} in {:.3} s ({rate}), {:.3} s of processor time", units::bytes(o.bytes), o.seconds, o.cpu_seconds);
     if o.sync_seconds > 0.0005 {
         text += &format!(", synced in {:.3} s", o.sync_seconds);
     }

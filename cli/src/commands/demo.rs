@@ -20,13 +20,13 @@ use serde_json::Value;
 
 use super::copy::verify;
 use super::sort;
+use crate::any_locator::AnyLocator;
 use crate::command_line::size;
 use crate::files::WorkFolder;
-use crate::outcome::{Verdict, print, print_json};
-use crate::place::Place;
+use crate::outcome::{CommandStatus, print, print_json};
 use crate::progress::{self, State};
 use crate::signals::{self, WaitsFor};
-use crate::{amount, usage::Usage};
+use crate::{child::Usage, units};
 use steps::{Checked, Steps};
 
 /// Nothing is kept unless --keep is given. Exit code 1 where anything does not hold.
@@ -97,7 +97,7 @@ struct Sorted {
     report: Option<Value>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     signals::catch(WaitsFor::Places);
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     // The sort raises less than its minimum to it; then the system's sort should have as much.
@@ -113,7 +113,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
             print(&format!("the files are in {}\n", folder.path().display()))?;
         }
     }
-    Ok(if outcome.holds { Verdict::Good } else { Verdict::Bad })
+    Ok(if outcome.holds { CommandStatus::Good } else { CommandStatus::Bad })
 }
 
 fn act(dir: &Path, args: &Args, memory: u64) -> Result<Outcome> {
@@ -121,12 +121,12 @@ fn act(dir: &Path, args: &Args, memory: u64) -> Result<Outcome> {
     let steps = Steps::new(dir, memory)?;
     let (input, sorted, peer) = (dir.join("input"), dir.join("sorted"), dir.join("sorted-by-system"));
 
-    say(format!("1. write {} of sort-benchmark records (ASCII, 100 bytes, 10-byte key)\n", amount::bytes(args.size)))?;
+    say(format!("1. write {} of sort-benchmark records (ASCII, 100 bytes, 10-byte key)\n", units::bytes(args.size)))?;
     let generated = steps.generate(args.size, &input)?;
     let before = steps.check(&input)?;
     say(table::generated(&before, &generated))?;
 
-    say(format!("2. sort them in {} of memory\n", amount::memory(memory)))?;
+    say(format!("2. sort them in {} of memory\n", units::memory(memory)))?;
     steps.forget(&input)?;
     let dpipe = steps.dpipe(&input, &sorted)?;
     say(table::sorted(&dpipe))?;
@@ -187,7 +187,7 @@ fn equal(one: &Path, other: &Path, len: u64) -> Result<bool> {
     let machine = datapipes::discover();
     let done = std::sync::atomic::AtomicU64::new(0);
     let state = || State { phase: "comparing", done: done.load(std::sync::atomic::Ordering::Relaxed), total: len };
-    let (one, other) = (Place::Ssd(one), Place::Ssd(other));
+    let (one, other) = (AnyLocator::Ssd(one), AnyLocator::Ssd(other));
     let difference =
         progress::during(progress::wanted(), state, || verify::first_difference(&machine, &one, &other, len, &done))?;
     Ok(difference.is_none())
@@ -202,8 +202,8 @@ fn check_space(dir: &Path, args: &Args) -> Result<()> {
             let why = format!(
                 "{} has {} free, and {} are needed for the input, sorted runs and the results",
                 dir.display(),
-                amount::bytes(free),
-                amount::bytes(need)
+                units::bytes(free),
+                units::bytes(need)
             );
             Err(Error::new(ErrorKind::NoSpace, "demo", why).advice("give a smaller --size, or another --dir"))
         }

@@ -6,9 +6,9 @@ use datapipes::locator::folder_of;
 use datapipes::{Endpoint, Error, FileAccess, Locator, Machine, Result, Ssd, Uri};
 
 use super::constraints::Demands;
+use crate::any_locator::{AnyLocator, Memory, with_access};
 use crate::command_line::size;
-use crate::outcome::{Verdict, print, print_json};
-use crate::place::{Memory, Place, with_access};
+use crate::outcome::{CommandStatus, print, print_json};
 
 const TYPICAL: u64 = 64 << 20;
 
@@ -29,12 +29,12 @@ pub(crate) struct Args {
     json: bool,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let machine = datapipes::discover();
     let source = args.source.parse::<Uri>()?;
     let target = args.target.parse::<Uri>()?;
     let open_len = args.len.unwrap_or(TYPICAL);
-    let source = Place::source(&machine, &source, Memory { len_bytes: open_len, prefault: false })?;
+    let source = AnyLocator::source(&machine, &source, Memory { len_bytes: open_len, prefault: false })?;
     let typical = args.len.unwrap_or(source.len()?).max(1);
     let target = stand_in(&machine, &target, typical.min(TYPICAL))?;
     let route = machine.explain(&source, &target, &args.demands.constraints(typical))?;
@@ -43,22 +43,22 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     } else {
         print(&route.to_string())?
     }
-    Ok(Verdict::Good)
+    Ok(CommandStatus::Good)
 }
 
 /// A place that has the target's properties, and leaves the target alone.
 fn stand_in(machine: &Machine, uri: &Uri, len: u64) -> Result<Named> {
     let Uri::Ssd { path, access } = uri else {
         return Ok(Named {
-            place: Place::memory_place(machine, uri, Memory { len_bytes: len, prefault: false })?,
+            place: AnyLocator::memory_place(machine, uri, Memory { len_bytes: len, prefault: false })?,
             name: None,
         });
     };
     if path.exists() && !path.is_dir() {
-        return Ok(Named { place: Place::Ssd(with_access(Ssd::open_rw(path)?, *access)?), name: None });
+        return Ok(Named { place: AnyLocator::Ssd(with_access(Ssd::open_rw(path)?, *access)?), name: None });
     }
     let dir = if path.is_dir() { path.clone() } else { folder_of(path) };
-    Ok(Named { place: Place::Ssd(nameless(&dir, *access)?), name: Some(format!("ssd:{}", path.display())) })
+    Ok(Named { place: AnyLocator::Ssd(nameless(&dir, *access)?), name: Some(format!("ssd:{}", path.display())) })
 }
 
 /// A file without a name in a directory.
@@ -83,7 +83,7 @@ fn explain_absence(error: Error, dir: &Path) -> Error {
 
 /// A place under the name that the user knows.
 struct Named {
-    place: Place,
+    place: AnyLocator,
     name: Option<String>,
 }
 

@@ -9,7 +9,7 @@ mod stat;
 
 use datapipes::Result;
 
-use crate::outcome::Verdict;
+use crate::outcome::CommandStatus;
 
 /// Fine-grained reads: a few bytes from files larger than memory, without paying for pages.
 #[derive(Debug, clap::Args)]
@@ -28,7 +28,7 @@ enum What {
     Social(applications::Args),
 }
 
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     match &args.what {
         What::Stat(args) => stat::run(args),
         What::Recommender(args) => applications::run(applications::Application::Recommender, args),

@@ -17,14 +17,14 @@ use datapipes::{
 use datapipes_testkit::generate::{Amount, Generator};
 use serde::Serialize;
 
-use crate::amount;
 use crate::command_line::size;
 use crate::files;
 use crate::kind::{self, Kind};
-use crate::outcome::{Verdict, print, print_json};
+use crate::outcome::{CommandStatus, print, print_json};
 use crate::progress::{self, State};
 use crate::signals::{self, WaitsFor};
-use crate::{standard, threads};
+use crate::units;
+use crate::{standard_streams, threads};
 
 /// Bytes that a thread makes and writes at a time.
 const BLOCK: usize = 4 << 20;
@@ -63,7 +63,7 @@ struct Outcome {
     gb_per_s: f64,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let source = Generator::new(args.kind, Amount::Bytes(args.size))
         .with_seed(args.seed)
         .with_first_record(u128::from(args.begin));
@@ -73,16 +73,16 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     let state = || State { phase: "writing", done: done.load(Relaxed), total: bytes };
     let started = Instant::now();
     if to_stdout {
-        let mut out = standard::output()?;
-        let name = Path::new(standard::OUTPUT);
+        let mut out = standard_streams::output()?;
+        let name = Path::new(standard_streams::OUTPUT);
         return progress::during(progress::wanted(), state, || stream(&source, &mut out, name, &done))
-            .map(|()| Verdict::Good);
+            .map(|()| CommandStatus::Good);
     }
     if target_kind(&args.file)? == TargetKind::Stream {
         let fail = |e: std::io::Error| Error::io("open", &e, args.file.display().to_string());
         let mut out = std::fs::File::options().write(true).open(&args.file).map_err(fail)?;
         return progress::during(progress::wanted(), state, || stream(&source, &mut out, &args.file, &done))
-            .map(|()| Verdict::Good);
+            .map(|()| CommandStatus::Good);
     }
     let machine = datapipes::discover();
     let threads = args.threads.unwrap_or(machine.topology().usable_cores().count()).max(1);
@@ -92,7 +92,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     progress::during(progress::wanted(), state, || write(&machine, &source, &draft, Extent { bytes, threads }, &done))?;
     files::publish(draft, bytes)?;
     let seconds = started.elapsed().as_secs_f64();
-    let outcome = Outcome { bytes, records: source.records(), seconds, gb_per_s: amount::gb_s(bytes, seconds) };
+    let outcome = Outcome { bytes, records: source.records(), seconds, gb_per_s: units::gb_s(bytes, seconds) };
     if args.json {
         print_json(&outcome)?;
     } else {
@@ -100,11 +100,11 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
         print(&format!(
             "{}: {count}{} in {seconds:.2} s ({})\n",
             args.file.display(),
-            amount::bytes(bytes),
-            amount::rate(bytes, seconds)
+            units::bytes(bytes),
+            units::rate(bytes, seconds)
         ))?;
     }
-    Ok(Verdict::Good)
+    Ok(CommandStatus::Good)
 }
 
 #[derive(Clone, Copy)]
@@ -122,7 +122,7 @@ fn write(machine: &Machine, source: &Generator, draft: &Draft, extent: Extent, d
     let next = AtomicU64::new(0);
     let writer =
         |thread: usize| Writer { source, memory: &memory, pipe: &pipe, next: &next, done, bytes: extent.bytes, thread };
-    threads::team("gen", extent.threads, |thread| writer(thread).run()).map(|_| ())
+    threads::map_on_threads("gen", extent.threads, |thread| writer(thread).run()).map(|_| ())
 }
 
 /// One thread's share.

@@ -10,10 +10,10 @@ use datapipes::{Error, ErrorKind, Machine, Result};
 use datapipes_durable::log::{Folder, Log, Options, Records, Storage, examine};
 use serde::Serialize;
 
-use crate::amount;
 use crate::command_line::size;
-use crate::outcome::{Verdict, print, print_json};
-use crate::standard;
+use crate::outcome::{CommandStatus, print, print_json};
+use crate::standard_streams;
+use crate::units;
 
 /// A log is a folder of segment files. A record that was acknowledged survives kill -9 and a power failure; a torn tail
 /// is cut off when the log is opened; damage is an error with its offset (exit code 1 from `stat`).
@@ -99,7 +99,7 @@ struct Release {
     before: u64,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     match &args.action {
         Action::Append(args) => append(args),
         Action::Read(args) => read(args),
@@ -115,16 +115,16 @@ fn storage(machine: &Machine, dir: &Path) -> Arc<dyn Storage> {
 
 /// Lines that are there already go together; before this waits for more, all are durable. A signal simply ends it: what
 /// was acknowledged is safe, which is what a log is for.
-fn append(args: &Append) -> Result<Verdict> {
+fn append(args: &Append) -> Result<CommandStatus> {
     let machine = datapipes::discover();
     let log = args.settings.open(&machine, &args.dir)?;
-    let mut input = BufReader::with_capacity(1 << 20, standard::input()?);
-    let mut out = standard::output()?;
+    let mut input = BufReader::with_capacity(1 << 20, standard_streams::input()?);
+    let mut out = standard_streams::output()?;
     let mut line = Vec::new();
     let mut pending = Vec::new();
     loop {
         line.clear();
-        let n = input.read_until(b'\n', &mut line).map_err(|e| Error::io("read", &e, standard::INPUT))?;
+        let n = input.read_until(b'\n', &mut line).map_err(|e| Error::io("read", &e, standard_streams::INPUT))?;
         if n > 0 {
             line.pop_if(|last| *last == b'\n');
             pending.push(log.append(&line)?);
@@ -137,7 +137,7 @@ fn append(args: &Append) -> Result<Verdict> {
                     numbers += &format!("{number}\n");
                 }
             }
-            out.write_all(numbers.as_bytes()).map_err(|e| Error::io("write", &e, standard::OUTPUT))?;
+            out.write_all(numbers.as_bytes()).map_err(|e| Error::io("write", &e, standard_streams::OUTPUT))?;
         }
         if n == 0 {
             break;
@@ -149,7 +149,7 @@ fn append(args: &Append) -> Result<Verdict> {
     if args.json {
         print_json(&stats)?;
     }
-    Ok(Verdict::Good)
+    Ok(CommandStatus::Good)
 }
 
 #[derive(Serialize)]
@@ -161,10 +161,10 @@ struct Line<'a> {
     bytes: Option<&'a [u8]>,
 }
 
-fn read(args: &Read) -> Result<Verdict> {
+fn read(args: &Read) -> Result<CommandStatus> {
     let machine = datapipes::discover();
-    let mut out = std::io::BufWriter::with_capacity(1 << 20, standard::output()?);
-    let failed = |e: std::io::Error| Error::io("write", &e, standard::OUTPUT);
+    let mut out = std::io::BufWriter::with_capacity(1 << 20, standard_streams::output()?);
+    let failed = |e: std::io::Error| Error::io("write", &e, standard_streams::OUTPUT);
     for record in Records::open(&machine, &storage(&machine, &args.dir), args.from)? {
         let record = match record {
             Ok(record) => record,
@@ -178,14 +178,14 @@ fn read(args: &Read) -> Result<Verdict> {
             let text = std::str::from_utf8(&record.payload).ok();
             let bytes = if text.is_none() { Some(&record.payload[..]) } else { None };
             serde_json::to_writer(&mut out, &Line { number: record.number, text, bytes })
-                .map_err(|e| Error::io("write", &e.into(), standard::OUTPUT))?;
+                .map_err(|e| Error::io("write", &e.into(), standard_streams::OUTPUT))?;
         } else {
             out.write_all(&record.payload).map_err(failed)?;
         }
         out.write_all(b"\n").map_err(failed)?;
     }
     out.flush().map_err(failed)?;
-    Ok(Verdict::Good)
+    Ok(CommandStatus::Good)
 }
 
 #[derive(Serialize)]
@@ -198,7 +198,7 @@ struct Found {
     summary: Option<datapipes_durable::log::Summary>,
 }
 
-fn stat(args: &Stat) -> Result<Verdict> {
+fn stat(args: &Stat) -> Result<CommandStatus> {
     let machine = datapipes::discover();
     let found = match examine(&machine, &storage(&machine, &args.dir)) {
         Ok(summary) => Found { intact: true, damage: None, summary: Some(summary) },
@@ -215,18 +215,18 @@ fn stat(args: &Stat) -> Result<Verdict> {
         print(&format!(
             "{}: intact; {records}; {} in {} segments of {}; opened {} times\n",
             args.dir.display(),
-            amount::bytes(s.payload_bytes),
+            units::bytes(s.payload_bytes),
             s.segments,
-            amount::bytes(s.segment_bytes),
+            units::bytes(s.segment_bytes),
             s.epoch
         ))?;
     } else {
         print(&format!("{}: DAMAGED: {}\n", args.dir.display(), found.damage.as_deref().unwrap_or_default()))?;
     }
-    Ok(if found.intact { Verdict::Good } else { Verdict::Bad })
+    Ok(if found.intact { CommandStatus::Good } else { CommandStatus::Bad })
 }
 
-fn release(args: &Release) -> Result<Verdict> {
+fn release(args: &Release) -> Result<CommandStatus> {
     let machine = datapipes::discover();
     if storage(&machine, &args.dir).list()?.is_empty() {
         return Err(Error::new(ErrorKind::NotFound, "release", format!("{} holds no log", args.dir.display())));
@@ -235,5 +235,5 @@ fn release(args: &Release) -> Result<Verdict> {
     let gone = log.release_before(args.before)?;
     log.close()?;
     print(&format!("{gone} segments were given back\n"))?;
-    Ok(Verdict::Good)
+    Ok(CommandStatus::Good)
 }

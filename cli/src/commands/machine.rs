@@ -12,9 +12,9 @@ use datapipes::topology::{BlockDevice, Storage, Topology};
 use datapipes_cpu::Calibration;
 use serde::Serialize;
 
-use crate::amount;
-use crate::outcome::{Verdict, print, print_json};
+use crate::outcome::{CommandStatus, print, print_json};
 use crate::signals::{self, WaitsFor};
+use crate::units;
 use storage::StorageCost;
 
 /// What `--json` prints.
@@ -52,7 +52,7 @@ struct BackendFacts {
     knobs: Vec<Knob>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let machine = datapipes::discover();
     let topology = machine.topology();
     let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     } else {
         print(&text(&facts)?)?
     }
-    Ok(Verdict::Good)
+    Ok(CommandStatus::Good)
 }
 
 fn backend_facts(backend: &dyn Backend) -> BackendFacts {
@@ -130,13 +130,13 @@ fn layers(out: &mut String, facts: &Facts<'_>) {
     let origin = if c.measured { "measured" } else { "assumed: `dpipe calibrate` measures them" };
     let _ = writeln!(out, "layers ({origin})");
     for layer in &c.layers {
-        let size = layer.size_bytes.map_or_else(|| "unknown".into(), amount::memory);
+        let size = layer.size_bytes.map_or_else(|| "unknown".into(), units::memory);
         let copy = layer.copy_bytes_per_s.map_or_else(String::new, |rate| format!(", copies {:.1} GB/s", rate / 1e9));
         let _ = writeln!(
             out,
             "  {:<5} {size:>10}  {:>9}  reads {:.1} GB/s{copy}",
             layer.name,
-            amount::nanoseconds(layer.latency_ns),
+            units::nanoseconds(layer.latency_ns),
             layer.read_bytes_per_s / 1e9
         );
     }
@@ -147,7 +147,7 @@ fn storage_text(out: &mut String, cost: &StorageCost) {
         out,
         "  SSD   {:>10}  {:>9}  reads {:.2} GB/s, writes {:.2} GB/s  ({}, {})",
         "",
-        amount::nanoseconds(cost.random_read_p50_ns),
+        units::nanoseconds(cost.random_read_p50_ns),
         cost.read_bytes_per_s / 1e9,
         cost.write_bytes_per_s / 1e9,
         cost.dir,

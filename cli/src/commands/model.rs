@@ -8,7 +8,7 @@ use std::path::Path;
 
 use datapipes::Result;
 
-use crate::outcome::{Verdict, print};
+use crate::outcome::{CommandStatus, print};
 
 /// Models: nothing is measured on this machine, and equal options give equal figures everywhere.
 #[derive(Debug, clap::Args)]
@@ -25,7 +25,7 @@ enum Model {
     Placements(placements::Args),
 }
 
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     match &args.model {
         Model::Pipette(args) => pipette::run(args),
         Model::Placements(args) => placements::run(args),

@@ -18,9 +18,9 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use datapipes::Result;
-use datapipes_sort::{Control, Format, Input, NumberKind, Output, Progress, SortJob, SortReport};
+use datapipes_sort::{Control, Input, NumberKind, Output, RecordFormat, SortJob, SortProgress, SortReport};
 
-use crate::outcome::{Verdict, complain, exit_code_in_words, json, note, print};
+use crate::outcome::{CommandStatus, exit_code_in_words, json, note, print, print_error};
 use crate::progress::{self, State};
 use crate::signals::{self, WaitsFor};
 use crate::sort_args::{self, Action, Parsed, SortArgs};
@@ -30,15 +30,15 @@ pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
     let mut parsed = match SortArgs::parse(arguments.into_iter(), |name| std::env::var_os(name), names::listed) {
         Ok(parsed) => parsed,
         Err(error) => {
-            complain(&format!("{error}\n"));
+            print_error(&format!("{error}\n"));
             return ExitCode::from(error.exit_code);
         }
     };
     let outcome = prepare(&mut parsed).and_then(|()| match parsed.action {
-        Action::Help => print(help::TEXT).map(|()| Verdict::Good),
-        Action::Version => print(concat!("dpipe sort ", env!("CARGO_PKG_VERSION"), "\n")).map(|()| Verdict::Good),
+        Action::Help => print(help::TEXT).map(|()| CommandStatus::Good),
+        Action::Version => print(concat!("dpipe sort ", env!("CARGO_PKG_VERSION"), "\n")).map(|()| CommandStatus::Good),
         Action::Check { quiet } => check::run(&parsed, quiet),
-        Action::Sort | Action::Merge => sort(&parsed).map(|()| Verdict::Good),
+        Action::Sort | Action::Merge => sort(&parsed).map(|()| CommandStatus::Good),
     });
     exit_code_in_words("sort", outcome, |error| words::words(error, &places::folders(&parsed)))
 }
@@ -49,11 +49,11 @@ fn prepare(parsed: &mut Parsed) -> Result<()> {
         if locale::is_installed() {
             note(&format!("dpipe sort: note: {text}\n"));
         } else if parsed.debug {
-            complain("dpipe sort: failed to set locale\n");
+            print_error("dpipe sort: failed to set locale\n");
         }
     }
     if parsed.debug {
-        warnings::warnings(&parsed.options).iter().for_each(|text| complain(&format!("dpipe sort: {text}\n")));
+        warnings::warnings(&parsed.options).iter().for_each(|text| print_error(&format!("dpipe sort: {text}\n")));
     }
     if parsed.options.is_random() {
         parsed.options.salt = random::salt(parsed.random_source.as_deref())?;
@@ -72,13 +72,13 @@ fn sort(parsed: &Parsed) -> Result<()> {
     if parsed.compress_program.is_some() {
         signals::keep_children();
     }
-    let inputs = names.iter().map(|name| Input::later(Path::new(name))).collect::<Result<Vec<_>>>()?;
-    let streams = inputs.iter().any(Input::may_wait)
+    let inputs = names.iter().map(|name| Input::deferred(Path::new(name))).collect::<Result<Vec<_>>>()?;
+    let streams = inputs.iter().any(Input::may_block)
         || matches!(output, Output::Stream { .. })
         || parsed.compress_program.is_some();
     if parsed.explain {
         for way in routes::ways(&machine, &inputs, &output, &spill, parsed.spill_order)? {
-            complain(&way.to_string());
+            print_error(&way.to_string());
         }
     }
     let (annotator, output) = match parsed.debug {
@@ -137,7 +137,7 @@ fn watched<T>(parsed: &Parsed, control: &Control, work: impl FnOnce() -> T) -> T
 }
 
 /// Reading and sorting overlap, so they are one phase; what is written after all was read is the merge.
-fn state(counters: &Progress, merges: bool) -> State {
+fn state(counters: &SortProgress, merges: bool) -> State {
     let [total, read, spilled, written] =
         [&counters.total, &counters.read, &counters.spilled, &counters.written].map(|counter| counter.load(Relaxed));
     if merges || written > 0 || (total > 0 && read >= total) {
@@ -151,20 +151,20 @@ fn tell(parsed: &Parsed, report: &SortReport) -> Result<()> {
     if parsed.json {
         let text = json(report)? + "\n";
         // The standard output is free only where the records go elsewhere.
-        if parsed.output.is_some() { print(&text)? } else { complain(&text) }
+        if parsed.output.is_some() { print(&text)? } else { print_error(&text) }
     }
     if parsed.report {
-        complain(&report.to_string());
+        print_error(&report.to_string());
     }
     Ok(())
 }
 
-fn format(parsed: &Parsed) -> Format {
+fn format(parsed: &Parsed) -> RecordFormat {
     let reverse = parsed.options.modifiers.reverse;
-    let numbers = |kind| Format::Numbers { kind, reverse };
+    let numbers = |kind| RecordFormat::Numbers { kind, reverse };
     match parsed.format {
-        sort_args::Format::Lines => Format::Lines { order: parsed.order.clone(), terminator: parsed.terminator },
-        sort_args::Format::Records(shape) => Format::Records {
+        sort_args::Format::Lines => RecordFormat::Lines { order: parsed.order.clone(), terminator: parsed.terminator },
+        sort_args::Format::Records(shape) => RecordFormat::Records {
             len: shape.len_bytes,
             key_at: shape.key_offset_bytes,
             key_len: shape.key_len_bytes,

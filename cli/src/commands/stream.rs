@@ -17,12 +17,12 @@ mod blocks;
 mod bodies;
 mod chain;
 mod codecs;
-mod keeper;
-mod meter;
+mod device_progress;
 mod one;
 mod origin;
 mod program;
 mod replay;
+mod supervisor;
 mod table;
 mod trust;
 mod view;
@@ -42,20 +42,20 @@ use datapipes_fabric::placement::Placement;
 use serde::Serialize;
 
 use crate::command_line::size;
-use crate::outcome::{Verdict, complain, json, print};
+use crate::outcome::{CommandStatus, json, print, print_error};
 use crate::signals::{self, WaitsFor};
 pub(crate) use bodies::functions;
 use chain::{Step, Work, names};
-pub(crate) use keeper::enter as keeper;
 use one::Run;
 use origin::{Origin, Sum};
-use trust::Trusts;
-use waiting::Waiting;
+pub(crate) use supervisor::enter as keeper;
+use trust::TrustLevel;
+use waiting::WaitTimeout;
 
 /// A private copy of each block under way is kept by each receiver, and charged to it: see `Limits` of the fabric.
-const MOST_BLOCK_BYTES: u64 = 8 << 20;
+const MAX_BLOCK_BYTES: u64 = 8 << 20;
 /// As long as anybody waits: beyond that a time cannot be added to the clock.
-const MOST_PATIENCE_SECONDS: f64 = 1e9;
+const MAX_PATIENCE_SECONDS: f64 = 1e9;
 
 /// Nothing is at the target's name unless all of it arrived. Exit code 1 where what is on disk is not what was sent.
 #[derive(Debug, clap::Args)]
@@ -100,8 +100,8 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 4, value_name = "N")]
     credits: u32,
     /// How far receivers trust senders not to write a block again
-    #[arg(long, value_enum, default_value_t = Trusts::Copy)]
-    trust: Trusts,
+    #[arg(long, value_enum, default_value_t = TrustLevel::Copy)]
+    trust: TrustLevel,
     /// Give up when no block has moved for so long, when nobody answers or writes, or when the sink takes so long to make the file
     /// durable; may have a fraction. Without it, wait for as long as it takes
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
@@ -164,8 +164,8 @@ impl fmt::Display for Target {
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("give seconds, more than 0 and at most {MOST_PATIENCE_SECONDS}");
-    let seconds = text.parse::<f64>().ok().filter(|s| *s > 0.0 && *s <= MOST_PATIENCE_SECONDS).ok_or_else(wrong)?;
+    let wrong = || format!("give seconds, more than 0 and at most {MAX_PATIENCE_SECONDS}");
+    let seconds = text.parse::<f64>().ok().filter(|s| *s > 0.0 && *s <= MAX_PATIENCE_SECONDS).ok_or_else(wrong)?;
     Duration::try_from_secs_f64(seconds).ok().filter(|d| !d.is_zero()).ok_or_else(wrong)
 }
 
@@ -177,8 +177,8 @@ struct Job {
     to: Target,
     /// Of the edges, in order: into each transform, and into the sink.
     shapes: Vec<Shape>,
-    trust: Trusts,
-    patience: Waiting,
+    trust: TrustLevel,
+    patience: WaitTimeout,
     /// Which copies go past the caches.
     copies: Copies,
     /// Whether the standard error has the report as JSON, and nothing else.
@@ -203,14 +203,14 @@ struct Outcome {
     /// Of each channel.
     credits: u32,
     /// Of each receiver.
-    trust: Trusts,
+    trust: TrustLevel,
     /// One for each placement.
     runs: Vec<Run>,
     /// Whether all of them hold; null where that is not known of each.
     verified: Option<bool>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let mut job = job(args)?;
     signals::catch(WaitsFor::Places);
     signals::keep_children();
@@ -245,7 +245,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     } else if runs.len() > 1 {
         say(&job.to, &table::comparison(&runs))?;
     }
-    Ok(if is_wrong { Verdict::Bad } else { Verdict::Good })
+    Ok(if is_wrong { CommandStatus::Bad } else { CommandStatus::Good })
 }
 
 /// Says how it went, where the bytes do not go.
@@ -253,7 +253,7 @@ fn say(to: &Target, text: &str) -> Result<()> {
     match to {
         Target::File(_) => print(text),
         Target::Output => {
-            complain(text);
+            print_error(text);
             Ok(())
         }
     }
@@ -261,8 +261,8 @@ fn say(to: &Target, text: &str) -> Result<()> {
 
 fn job(args: &Args) -> Result<Job> {
     let wrong = |what: String| Error::new(ErrorKind::InvalidInput, "stream", what);
-    if args.blocks == 0 || args.blocks > MOST_BLOCK_BYTES {
-        return Err(wrong(format!("blocks of {} bytes, where 1 to {MOST_BLOCK_BYTES} can be", args.blocks)));
+    if args.blocks == 0 || args.blocks > MAX_BLOCK_BYTES {
+        return Err(wrong(format!("blocks of {} bytes, where 1 to {MAX_BLOCK_BYTES} can be", args.blocks)));
     }
     let many = args.placement.placements().len() > 1;
     if many && args.to == Target::Output {
@@ -273,14 +273,14 @@ fn job(args: &Args) -> Result<Job> {
         return Err(wrong(format!("all placements from {}, which can be read once", args.from))
             .advice("choose a placement, or copy it to a file"));
     }
-    let checked = args.trust == Trusts::InPlaceChecked;
+    let checked = args.trust == TrustLevel::InPlaceChecked;
     let mut steps = Vec::new();
     let mut shapes = vec![Shape { checked, ..Shape::new(args.credits, args.blocks as usize) }];
     for name in args.through.iter().flat_map(|list| names(list)) {
         let step = Step::parse(name)?;
         let before = shapes[shapes.len() - 1];
         let grows = matches!(&step.work, Work::Function { function, .. } if function == "lz4-compress");
-        let block_bytes = if grows { most_packed(before.block_bytes) } else { before.block_bytes };
+        let block_bytes = if grows { max_compressed_len(before.block_bytes) } else { before.block_bytes };
         shapes.push(Shape { block_bytes, ..before });
         steps.push(step);
     }
@@ -291,7 +291,7 @@ fn job(args: &Args) -> Result<Job> {
         to: args.to.clone(),
         shapes,
         trust: args.trust,
-        patience: Waiting(args.patience),
+        patience: WaitTimeout(args.patience),
         copies: calibrated(),
         quiet: args.json && args.to == Target::Output,
         verifies: !args.no_verify,
@@ -310,6 +310,6 @@ fn calibrated() -> Copies {
 }
 
 /// The longest that `lz4-compress` makes of so many bytes: a tenth more, its own 20 bytes, and the length before it.
-fn most_packed(len: usize) -> usize {
+fn max_compressed_len(len: usize) -> usize {
     len + len / 10 + 24
 }

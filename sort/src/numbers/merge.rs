@@ -4,36 +4,36 @@ use datapipes_core::Result;
 
 use super::slot::push_values;
 use super::{Numbers, Unsigned};
-use crate::blocks::Outflow;
+use crate::blocks::PartWriter;
 use crate::layout::Layout;
-use crate::source::Source;
+use crate::record_reader::RecordReader;
 use crate::tally::Tally;
 
 /// Values that are sorted at once: 512 KiB of u64, which fits L2 beside the runs' next lines.
 const AT_ONCE: usize = 1 << 16;
-const LEAST: usize = 64;
+const MIN_WINDOW: usize = 64;
 
 /// A sorted sequence.
-pub(crate) enum Inflow<'a, T, L> {
+pub(crate) enum NumberSource<'a, T, L> {
     /// All of it in memory.
     Memory(&'a [T]),
     /// Read from a run.
-    Run(Box<Source<'a, L>>),
+    Run(Box<RecordReader<'a, L>>),
 }
 
-impl<T: Unsigned, L: Layout> Inflow<'_, T, L> {
+impl<T: Unsigned, L: Layout> NumberSource<'_, T, L> {
     /// Values at hand, about as many as are wanted, and whether more follow them. Empty at the end.
     fn window(&mut self, wanted: usize) -> Result<(&[T], bool)> {
         match self {
-            Inflow::Memory(values) => Ok((values, false)),
-            Inflow::Run(source) => source.window::<T>(wanted),
+            NumberSource::Memory(values) => Ok((values, false)),
+            NumberSource::Run(source) => source.window::<T>(wanted),
         }
     }
 
     fn consume(&mut self, count: usize) {
         match self {
-            Inflow::Memory(values) => *values = &values[count..],
-            Inflow::Run(source) => source.consume(count * size_of::<T>()),
+            NumberSource::Memory(values) => *values = &values[count..],
+            NumberSource::Run(source) => source.consume(count * size_of::<T>()),
         }
     }
 }
@@ -57,13 +57,13 @@ impl Counts {
 /// value (as written in runs) and the bytes about to be written.
 pub(crate) fn merge_into<T: Unsigned, L: Layout>(
     numbers: Numbers,
-    mut inflows: Vec<Inflow<'_, T, L>>,
+    mut inflows: Vec<NumberSource<'_, T, L>>,
     unique: bool,
     decode: bool,
-    out: &mut Outflow<'_>,
+    out: &mut PartWriter<'_>,
     mut progress: impl FnMut(u64, u64, u64),
 ) -> Result<Counts> {
-    let take = (AT_ONCE / inflows.len().max(1)).max(LEAST);
+    let take = (AT_ONCE / inflows.len().max(1)).max(MIN_WINDOW);
     let mut work: Vec<T> = Vec::with_capacity(take * inflows.len());
     let mut last: Option<T> = None;
     let mut counts = Counts::default();
@@ -124,21 +124,21 @@ pub(crate) fn merge_into<T: Unsigned, L: Layout>(
 }
 
 /// Merges the sources of one part.
-pub(crate) fn merge_part<L: Layout>(
+pub(crate) fn merge_number_runs<L: Layout>(
     numbers: Numbers,
-    sources: Vec<Source<'_, L>>,
+    sources: Vec<RecordReader<'_, L>>,
     unique: bool,
     decode: bool,
-    out: &mut Outflow<'_>,
+    out: &mut PartWriter<'_>,
     progress: impl FnMut(u64, u64, u64),
 ) -> Result<Counts> {
     match numbers.kind.width() {
         4 => {
-            let inflows = sources.into_iter().map(|s| Inflow::<u32, L>::Run(Box::new(s))).collect();
+            let inflows = sources.into_iter().map(|s| NumberSource::<u32, L>::Run(Box::new(s))).collect();
             merge_into(numbers, inflows, unique, decode, out, progress)
         }
         _ => {
-            let inflows = sources.into_iter().map(|s| Inflow::<u64, L>::Run(Box::new(s))).collect();
+            let inflows = sources.into_iter().map(|s| NumberSource::<u64, L>::Run(Box::new(s))).collect();
             merge_into(numbers, inflows, unique, decode, out, progress)
         }
     }

@@ -13,8 +13,8 @@ pub(crate) mod vector;
 mod merge;
 mod slot;
 
-pub(crate) use merge::merge_part;
-pub(crate) use slot::{Flying, SortedNumbers, land};
+pub(crate) use merge::merge_number_runs;
+pub(crate) use slot::{SortedNumbers, WritesInFlight, drain_writes};
 
 use std::cmp::Ordering;
 
@@ -160,7 +160,7 @@ impl Layout for Numbers {
         self.prefix(a).cmp(&self.prefix(b))
     }
 
-    fn deeper(&self, _record: &[u8], _depth: usize) -> Option<u64> {
+    fn prefix_at(&self, _record: &[u8], _depth: usize) -> Option<u64> {
         None
     }
 

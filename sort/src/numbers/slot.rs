@@ -7,23 +7,23 @@ use std::sync::{Mutex, PoisonError};
 use datapipes_core::memory::as_bytes;
 use datapipes_core::{Dram, Error, ErrorKind, Result, Span, Transfer};
 
-use super::merge::{Counts, Inflow, merge_into};
+use super::merge::{Counts, NumberSource, merge_into};
 use super::{Numbers, Unsigned};
-use crate::blocks::{ALIGN, Blocks, Outflow, Target, write_edges};
+use crate::blocks::{ALIGN, BlockPool, PartWriter, Target, write_partial_blocks};
 use crate::checksum;
 use crate::control::{Control, count};
-use crate::spill::Mark;
+use crate::parallel::{Disjoint, run_on_threads};
+use crate::spill::IndexEntry;
 use crate::tally::Tally;
-use crate::team::{Disjoint, team};
 
 /// Writes from a slot in flight at once.
-const AHEAD: usize = 8;
+const MAX_WRITES_IN_FLIGHT: usize = 8;
 
 /// Writes under way, with the bytes they count for.
-pub(crate) type Flying = VecDeque<(Transfer, u64)>;
+pub(crate) type WritesInFlight = VecDeque<(Transfer, u64)>;
 
 /// Waits for all writes.
-pub(crate) fn land(flying: &mut Flying, counter: &AtomicU64) -> Result<()> {
+pub(crate) fn drain_writes(flying: &mut WritesInFlight, counter: &AtomicU64) -> Result<()> {
     while let Some((transfer, done)) = flying.pop_front() {
         transfer.wait()?;
         count(counter, done);
@@ -47,7 +47,7 @@ pub(crate) struct SortedNumbers {
 /// What is known of a run that is being written.
 #[derive(Default)]
 pub(crate) struct RunFacts {
-    pub(crate) marks: Vec<Mark>,
+    pub(crate) key_index: Vec<IndexEntry>,
     pub(crate) sums: Vec<u32>,
 }
 
@@ -73,7 +73,7 @@ impl SortedNumbers {
         let numbers = self.numbers;
         let all = Disjoint::new(values);
         let read = Mutex::new(Tally::default());
-        team(self.parts, |t| {
+        run_on_threads(self.parts, |t| {
             let from = (t * stripe).min(all.len());
             // SAFETY: stripe t is this thread's alone.
             #[allow(unsafe_code)]
@@ -114,7 +114,7 @@ impl SortedNumbers {
         target: Target<'_>,
         control: &Control,
         counter: &AtomicU64,
-        flying: &mut Flying,
+        flying: &mut WritesInFlight,
     ) -> Result<RunFacts> {
         let Target::Run { pipe, base, grain } = target else {
             return Err(Error::new(ErrorKind::InvalidInput, "spill", "not a run"));
@@ -127,10 +127,12 @@ impl SortedNumbers {
             control.check()?;
             let now = (len - at).min(PIECE);
             let piece = self.arena.range(at as usize, now as usize)?.lease()?;
-            facts.marks.push(Mark { at, prefix: crate::layout::Layout::prefix(&self.numbers, &piece[..width]) });
+            facts
+                .key_index
+                .push(IndexEntry { at, prefix: crate::layout::Layout::prefix(&self.numbers, &piece[..width]) });
             facts.sums.extend(piece.chunks(grain).map(checksum::sum));
             drop(piece);
-            if flying.len() == AHEAD
+            if flying.len() == MAX_WRITES_IN_FLIGHT
                 && let Some((transfer, done)) = flying.pop_front()
             {
                 transfer.wait()?;
@@ -148,7 +150,7 @@ impl SortedNumbers {
     /// Writes everything, decoded, to the output; returns what was written, and what was dropped now.
     pub(crate) fn write_output(
         &self,
-        blocks: &Blocks,
+        blocks: &BlockPool,
         target: Target<'_>,
         control: &Control,
         counter: &AtomicU64,
@@ -161,7 +163,7 @@ impl SortedNumbers {
 
     fn write_as<T: Unsigned>(
         &self,
-        blocks: &Blocks,
+        blocks: &BlockPool,
         target: Target<'_>,
         control: &Control,
         counter: &AtomicU64,
@@ -179,18 +181,18 @@ impl SortedNumbers {
         }
         cuts.push(sorted.iter().map(|s| s.len()).collect());
         let outcome = Mutex::new((Ok(()), Vec::new(), Counts::default()));
-        team(parts, |p| {
+        run_on_threads(parts, |p| {
             let at: usize = cuts[p].iter().sum::<usize>() * size_of::<T>();
-            let mut out = Outflow::new(blocks, target, at as u64, p + 1 < parts, control, counter);
+            let mut out = PartWriter::new(blocks, target, at as u64, p + 1 < parts, control, counter);
             let inflows = sorted
                 .iter()
                 .enumerate()
-                .map(|(s, v)| Inflow::<T, Numbers>::Memory(&v[cuts[p][s]..cuts[p + 1][s]]))
+                .map(|(s, v)| NumberSource::<T, Numbers>::Memory(&v[cuts[p][s]..cuts[p + 1][s]]))
                 .collect();
             let result = merge_into(self.numbers, inflows, self.unique, true, &mut out, |_, _, _| {})
                 .and_then(|counts| out.finish().map(|()| counts));
             let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
-            outcome.1.append(&mut out.edges);
+            outcome.1.append(&mut out.partial_blocks);
             match result {
                 Ok(counts) => outcome.2.join(counts),
                 Err(e) if outcome.0.is_ok() => outcome.0 = Err(e),
@@ -199,12 +201,12 @@ impl SortedNumbers {
         });
         let (result, edges, counts) = outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
         result?;
-        write_edges(blocks, target, edges)?;
+        write_partial_blocks(blocks, target, edges)?;
         Ok(counts)
     }
 }
 
 /// Appends values to an output.
-pub(crate) fn push_values<T: Unsigned>(out: &mut Outflow<'_>, values: &[T]) -> Result<()> {
+pub(crate) fn push_values<T: Unsigned>(out: &mut PartWriter<'_>, values: &[T]) -> Result<()> {
     out.push(as_bytes(values))
 }

@@ -1,6 +1,6 @@
 //! The order of text lines: what GNU `sort` (coreutils 9.11) does in the C locale, byte for byte.
 //!
-//! [`KeySpec`] reads what a user writes behind -k, [`TextOptions`] gathers it, [`Order`] compares lines and makes
+//! [`KeySpec`] reads what a user writes behind -k, [`TextOptions`] gathers it, [`TextOrder`] compares lines and makes
 //! words that sort as they do. No comparison allocates (but -V with -f, -d or -i on keys above 256 bytes, and -g on
 //! numbers so near a rounding tie that 128 bits do not tell).
 //!
@@ -25,4 +25,4 @@ mod version;
 pub use buffer_size::{BufferSize, SizeError};
 pub use bytes::Ignore;
 pub use key_spec::{KeyEnd, KeySpec, Modifiers, quote};
-pub use order::{Order, TextOptions};
+pub use order::{TextOptions, TextOrder};

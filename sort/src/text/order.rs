@@ -38,13 +38,13 @@ impl TextOptions {
     ///
     /// # Errors
     /// `InvalidInput` for letters that exclude each other, with GNU's message as the context.
-    pub fn compile(&self) -> Result<Order> {
-        Order::new(self)
+    pub fn compile(&self) -> Result<TextOrder> {
+        TextOrder::new(self)
     }
 
     /// The keys by which lines are compared: those without letters have the command line's, and where there are letters
     /// but no key, the line is one.
-    pub fn keys_in_force(&self) -> Vec<KeySpec> {
+    pub fn effective_keys(&self) -> Vec<KeySpec> {
         let mut keys = self.keys.clone();
         for key in &mut keys {
             if key.modifiers.is_default() && !key.modifiers.reverse {
@@ -59,7 +59,7 @@ impl TextOptions {
 
     /// Whether the order depends on the salt.
     pub fn is_random(&self) -> bool {
-        self.keys_in_force().iter().any(|key| key.modifiers.random)
+        self.effective_keys().iter().any(|key| key.modifiers.random)
     }
 }
 
@@ -74,7 +74,7 @@ impl TextOptions {
 /// assert!(order.prefix(b"x 9") < order.prefix(b"a 10"));
 /// ```
 #[derive(Clone, Debug)]
-pub struct Order {
+pub struct TextOrder {
     shape: Shape,
     /// Whether the last resort descends.
     reverse: bool,
@@ -129,10 +129,10 @@ struct Key {
     reverse: bool,
 }
 
-impl Order {
-    fn new(options: &TextOptions) -> Result<Order> {
+impl TextOrder {
+    fn new(options: &TextOptions) -> Result<TextOrder> {
         let global = options.modifiers;
-        let keys = options.keys_in_force();
+        let keys = options.effective_keys();
         keys.iter().try_for_each(|key| key.modifiers.check())?;
         let keys: Vec<Key> = keys.iter().map(|key| Key::new(key, options)).collect();
         let shape = match keys.split_first() {
@@ -145,7 +145,7 @@ impl Order {
         };
         let decides = matches!(&shape, Shape::Keyed { first, rest } if rest.is_empty() && first.word_decides());
         let last_resort = !options.stable && !options.unique;
-        Ok(Order { shape, reverse: global.reverse, last_resort, unique: options.unique, decides })
+        Ok(TextOrder { shape, reverse: global.reverse, last_resort, unique: options.unique, decides })
     }
 
     /// The full order: keys, then (unless -s or -u) the entire lines.
@@ -189,7 +189,7 @@ impl Order {
 
     /// A word whose order follows the line's: `prefix(a) < prefix(b)` implies `compare(a, b)` is `Less`.
     ///
-    /// Equal words say nothing, unless [`Order::prefix_decides`].
+    /// Equal words say nothing, unless [`TextOrder::prefix_decides`].
     #[inline]
     pub fn prefix(&self, line: &[u8]) -> u64 {
         match &self.shape {
@@ -219,7 +219,7 @@ impl Order {
 
     /// Whether `compare_keys` says `Equal` for this line and every other of equal prefix for which this is true as well.
     #[inline]
-    pub fn prefix_says_all(&self, line: &[u8]) -> bool {
+    pub fn prefix_is_exact(&self, line: &[u8]) -> bool {
         match &self.shape {
             Shape::Keyed { first, rest } => {
                 self.decides

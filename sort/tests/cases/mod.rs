@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use datapipes_sort::text::{KeySpec, Order, TextOptions};
+use datapipes_sort::text::{KeySpec, TextOptions, TextOrder};
 
 /// A small generator (SplitMix64): the seed is all there is to know about a case.
 pub(crate) struct Random(pub(crate) u64);
@@ -137,7 +137,7 @@ impl Case {
     }
 
     /// The lines in order, by the plainest way to sort.
-    pub(crate) fn sorted(&self, order: &Order) -> Vec<u8> {
+    pub(crate) fn sorted(&self, order: &TextOrder) -> Vec<u8> {
         let mut lines = self.lines();
         lines.sort_by(|a, b| order.compare(a, b));
         if order.unique() {
@@ -149,7 +149,7 @@ impl Case {
     /// 9.1 takes all of a name such as `.a` for a suffix: for -V no dot may begin a name.
     fn without_hidden_versions(mut self) -> Case {
         let by_version = |key: &KeySpec| key.modifiers.version;
-        if self.options.keys_in_force().iter().any(by_version) {
+        if self.options.effective_keys().iter().any(by_version) {
             self.input.iter_mut().filter(|byte| **byte == b'.').for_each(|byte| *byte = b',');
         }
         self

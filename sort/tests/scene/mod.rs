@@ -12,7 +12,7 @@ use datapipes_core::topology::Topology;
 use datapipes_core::{Machine, Result, StageOrder, StagePlace};
 use datapipes_cpu::{Calibration, CpuBackend};
 use datapipes_file::{Config, FileBackend};
-use datapipes_sort::{Control, Format, Input, Output, SortJob, SortReport};
+use datapipes_sort::{Control, Input, Output, RecordFormat, SortJob, SortReport};
 
 /// The seed of a test: `SORT_SEED` replays one that failed.
 pub(crate) fn seed(default: u64) -> u64 {
@@ -98,7 +98,7 @@ impl Folder {
     }
 
     /// A sort of these files of the folder to its `out/sorted`, by two threads in the least memory.
-    pub(crate) fn job(&self, format: Format, inputs: &[PathBuf]) -> SortJob {
+    pub(crate) fn job(&self, format: RecordFormat, inputs: &[PathBuf]) -> SortJob {
         SortJob {
             format,
             inputs: inputs.iter().map(|path| Input::open(path).unwrap()).collect(),
@@ -141,8 +141,8 @@ pub(crate) fn sort(job: SortJob) -> Result<SortReport> {
 }
 
 /// The naive twin for records.
-pub(crate) fn sort_records(bytes: &[u8], format: &Format, unique: bool) -> Vec<u8> {
-    let &Format::Records { len, key_at, key_len, reverse } = format else { panic!("records only") };
+pub(crate) fn sort_records(bytes: &[u8], format: &RecordFormat, unique: bool) -> Vec<u8> {
+    let &RecordFormat::Records { len, key_at, key_len, reverse } = format else { panic!("records only") };
     let key = |r: &&[u8]| r[key_at..key_at + key_len].to_vec();
     let mut records: Vec<&[u8]> = bytes.chunks_exact(len).collect();
     records.sort_by(|a, b| if reverse { key(b).cmp(&key(a)) } else { key(a).cmp(&key(b)) });

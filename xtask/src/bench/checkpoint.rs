@@ -6,7 +6,7 @@ use super::fio::{Direction, Fio, Setting};
 use super::measure::measure;
 use super::page_cache::make_cold;
 use super::record::{Entry, Figures, Record, Run, Target};
-use crate::{Outcome, steps};
+use crate::{TaskResult, steps};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -17,7 +17,7 @@ const SETTING: Setting = Setting { block_kib: 1024, depth: 16, jobs: 1 };
 const OURS: &str = "dpipe checkpoint";
 const FIO: &str = "fio";
 
-pub(super) fn run(context: &Context) -> Outcome<Record> {
+pub(super) fn run(context: &Context) -> TaskResult<Record> {
     let bytes = context.size(4 << 30) >> 22 << 22;
     context.need_free(bytes * 2)?;
     let path = context.file("checkpoint.data");
@@ -53,7 +53,7 @@ pub(super) fn run(context: &Context) -> Outcome<Record> {
 }
 
 /// Each run writes a file that was not there.
-fn by_fio(fio: &Fio, path: &Path, bytes: u64) -> Outcome<Figures> {
+fn by_fio(fio: &Fio, path: &Path, bytes: u64) -> TaskResult<Figures> {
     let file = Input::temporary(path);
     make_cold(&[])?;
     let figures = fio.run(SETTING, Direction::Write, path, bytes);
@@ -61,7 +61,7 @@ fn by_fio(fio: &Fio, path: &Path, bytes: u64) -> Outcome<Figures> {
     figures
 }
 
-fn by_dpipe(command: &mut Command) -> Outcome<Figures> {
+fn by_dpipe(command: &mut Command) -> TaskResult<Figures> {
     let json: Value = serde_json::from_str(&measure(command)?.stdout)?;
     if json["same"] != true {
         return Err("what was restored is not what was saved".into());
@@ -78,7 +78,7 @@ fn by_dpipe(command: &mut Command) -> Outcome<Figures> {
     Ok(figures.map(|(name, value)| (name.to_string(), value)).into())
 }
 
-fn noted(name: &str, turn: usize, result: Outcome<Figures>) -> Run {
+fn noted(name: &str, turn: usize, result: TaskResult<Figures>) -> Run {
     let (figures, verified) = match result {
         Ok(figures) if name == OURS => (figures, "right (restored and compared byte by byte)".to_string()),
         Ok(figures) => (figures, "rate only".to_string()),

@@ -6,7 +6,7 @@ use super::peers::Python;
 use super::record::Record;
 use super::{measure, page_cache};
 use crate::steps::{self, cargo, finish};
-use crate::{Outcome, bench::record};
+use crate::{TaskResult, bench::record};
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ use std::process::Command;
 /// How much smaller `--small` is.
 const SMALL_DIVISOR: u64 = 50;
 /// Below this no contestant starts at all, so `--small` does not divide a budget further.
-const SMALLEST_BUDGET_BYTES: u64 = 64 << 20;
+const MIN_BUDGET_BYTES: u64 = 64 << 20;
 
 pub(super) struct Context {
     pub(super) options: Options,
@@ -26,7 +26,7 @@ pub(super) struct Context {
 }
 
 impl Context {
-    pub(super) fn new(options: Options) -> Outcome<Self> {
+    pub(super) fn new(options: Options) -> TaskResult<Self> {
         std::fs::create_dir_all(&options.dir)?;
         let options = Options { dir: options.dir.canonicalize()?, ..options };
         let release_dir = release_dir()?;
@@ -61,7 +61,7 @@ impl Context {
     }
 
     pub(super) fn budget(&self, full_bytes: u64) -> u64 {
-        if self.options.small { (full_bytes / SMALL_DIVISOR).max(SMALLEST_BUDGET_BYTES) } else { full_bytes }
+        if self.options.small { (full_bytes / SMALL_DIVISOR).max(MIN_BUDGET_BYTES) } else { full_bytes }
     }
 
     pub(super) fn wants(&self, contestant: &str) -> bool {
@@ -73,7 +73,7 @@ impl Context {
         self.options.dir.join(name)
     }
 
-    pub(super) fn need_free(&self, bytes: u64) -> Outcome<()> {
+    pub(super) fn need_free(&self, bytes: u64) -> TaskResult<()> {
         let free = machine::free_bytes(&self.options.dir)?;
         if free >= bytes {
             return Ok(());
@@ -84,7 +84,7 @@ impl Context {
     }
 
     /// Makes an input by `dpipe gen`; with --keep one of the right size that is already there will do.
-    pub(super) fn generate(&self, kind: &str, bytes: u64) -> Outcome<Input> {
+    pub(super) fn generate(&self, kind: &str, bytes: u64) -> TaskResult<Input> {
         let path = self.file(&format!("{kind}-{bytes}.in"));
         let input = Input { path, keep: self.options.keep };
         // Lines end where they end, so a generated file may miss the wish by less than one line.
@@ -121,7 +121,7 @@ pub(super) struct Input {
 }
 
 impl Input {
-    pub(super) fn bytes(&self) -> Outcome<u64> {
+    pub(super) fn bytes(&self) -> TaskResult<u64> {
         Ok(std::fs::metadata(&self.path)?.len())
     }
 
@@ -139,7 +139,7 @@ impl Drop for Input {
 }
 
 /// Where release builds land: cargo knows, whatever the environment and the configuration say.
-fn release_dir() -> Outcome<PathBuf> {
+fn release_dir() -> TaskResult<PathBuf> {
     let output = cargo(&["metadata", "--format-version", "1", "--no-deps"]).output()?;
     let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)?;
     let target = metadata["target_directory"].as_str().ok_or("cargo metadata names no target directory")?;

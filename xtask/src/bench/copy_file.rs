@@ -5,7 +5,7 @@ use super::fio::{Direction, Fio, Setting};
 use super::measure::measure;
 use super::page_cache::make_cold;
 use super::record::{Entry, Figures, Record, Run, Target};
-use crate::{Outcome, steps};
+use crate::{TaskResult, steps};
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
@@ -17,7 +17,7 @@ const SETTING: Setting = Setting { block_kib: 1024, depth: 16, jobs: 1 };
 const PIPE: &str = "dpipe (move_rate)";
 const FIO: &str = "fio";
 
-pub(super) fn run(context: &Context) -> Outcome<Record> {
+pub(super) fn run(context: &Context) -> TaskResult<Record> {
     let bytes = context.size(4 << 30) >> 20 << 20;
     context.need_free(bytes * 2)?;
     let path = context.file("copy-file.data");
@@ -64,7 +64,7 @@ fn gib(bytes: u64) -> f64 {
     bytes as f64 / (1u64 << 30) as f64
 }
 
-fn noted(name: &str, turn: usize, result: Outcome<Figures>) -> Run {
+fn noted(name: &str, turn: usize, result: TaskResult<Figures>) -> Run {
     let (figures, verified) = match result {
         Ok(figures) => (figures, "rate only (what arrives is checked by the conformance tests)".to_string()),
         Err(why) => (Figures::new(), format!("FAILED: {why}")),
@@ -74,7 +74,7 @@ fn noted(name: &str, turn: usize, result: Outcome<Figures>) -> Run {
 }
 
 /// The example measures by its own clocks, as fio does; it prints one JSON object.
-fn pipe(command: &mut Command) -> Outcome<Figures> {
+fn pipe(command: &mut Command) -> TaskResult<Figures> {
     let usage = measure(command)?;
     let line = usage.stdout.lines().rev().find(|l| l.starts_with('{')).ok_or("move_rate printed no JSON")?;
     let values: serde_json::Map<String, serde_json::Value> = serde_json::from_str(line)?;
@@ -83,7 +83,7 @@ fn pipe(command: &mut Command) -> Outcome<Figures> {
     Ok(figures)
 }
 
-fn by_fio(fio: &Fio, path: &Path, bytes: u64) -> Outcome<Figures> {
+fn by_fio(fio: &Fio, path: &Path, bytes: u64) -> TaskResult<Figures> {
     let mut figures = Figures::new();
     for direction in [Direction::Read, Direction::Write] {
         make_cold(&[path])?;
@@ -93,7 +93,7 @@ fn by_fio(fio: &Fio, path: &Path, bytes: u64) -> Outcome<Figures> {
 }
 
 /// Bytes that no layer below can compress or share.
-fn fill(path: &Path, bytes: u64) -> Outcome<()> {
+fn fill(path: &Path, bytes: u64) -> TaskResult<()> {
     let mut file = File::create(path)?;
     let mut state = 0x2545_F491_4F6C_DD1D_u64;
     let mut block = vec![0; 1 << 20];

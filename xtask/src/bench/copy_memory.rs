@@ -4,7 +4,7 @@
 use super::context::Context;
 use super::record::{Figures, Record, Target};
 use super::rows::{self, Rows};
-use crate::Outcome;
+use crate::TaskResult;
 use serde_json::{Map, Value};
 
 pub(super) const ABOUT: &str = "DRAM to DRAM, 64 B to 256 MiB: our copy, libc, rep movsb, non-temporal";
@@ -18,7 +18,7 @@ const ROWS: Rows = Rows {
     verified: "rate only (copies are checked by the property tests)",
 };
 
-pub(super) fn run(context: &Context) -> Outcome<Record> {
+pub(super) fn run(context: &Context) -> TaskResult<Record> {
     let mut record = rows::run(context, &ROWS)?;
     let names: Vec<String> = record.contestants.iter().map(|e| e.name.clone()).collect();
     for name in names {

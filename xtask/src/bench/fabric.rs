@@ -3,7 +3,7 @@
 use super::context::Context;
 use super::record::{Record, Target};
 use super::rows::{self, Rows};
-use crate::Outcome;
+use crate::TaskResult;
 use serde_json::{Map, Value};
 
 pub(super) const ABOUT: &str =
@@ -33,7 +33,7 @@ fn name(row: &Map<String, Value>) -> String {
     }
 }
 
-pub(super) fn run(context: &Context) -> Outcome<Record> {
+pub(super) fn run(context: &Context) -> TaskResult<Record> {
     let mut record = rows::run(context, &ROWS)?;
     for entry in &mut record.contestants {
         if let Some((way, why)) = entry.name.clone().split_once(": SKIPPED: ") {

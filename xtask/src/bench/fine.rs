@@ -4,7 +4,7 @@
 use super::context::Context;
 use super::fine_readers::{Cell, Fit, ITEM_BYTES, Readers, Sizes};
 use super::record::{Comparison, Entry, Figures, Record, Run, Target};
-use crate::Outcome;
+use crate::TaskResult;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -65,7 +65,7 @@ fn cells(sizes: &Sizes) -> Vec<Cell> {
     cells
 }
 
-pub(super) fn run(context: &Context) -> Outcome<Record> {
+pub(super) fn run(context: &Context) -> TaskResult<Record> {
     let small = context.options.small;
     let file_mib = context.options.file_mib.unwrap_or(if small { 256 } else { 1024 });
     let sizes = Sizes {

@@ -1,6 +1,6 @@
 //! A limit of memory for one process, page cache included: a memory cgroup of its own (version 1 or 2).
 
-use crate::{Outcome, steps};
+use crate::{TaskResult, steps};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -59,7 +59,7 @@ impl Limits {
         )
     }
 
-    fn make(&self, bytes: u64) -> Outcome<Limit> {
+    fn make(&self, bytes: u64) -> TaskResult<Limit> {
         self.made.set(self.made.get() + 1);
         let folder = self.root.join(format!("dpipe-bench-{}-{}", std::process::id(), self.made.get()));
         std::fs::create_dir(&folder)?;
@@ -74,7 +74,7 @@ impl Limits {
     }
 
     /// The same command within a limit, and the limit.
-    pub(super) fn within(&self, bytes: u64, command: &Command) -> Outcome<(Command, Limit)> {
+    pub(super) fn within(&self, bytes: u64, command: &Command) -> TaskResult<(Command, Limit)> {
         let limit = self.make(bytes)?;
         let mut inside = Command::new("sh");
         inside.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(limit.folder.join("cgroup.procs"));

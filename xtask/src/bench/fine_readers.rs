@@ -3,7 +3,7 @@
 use super::context::Context;
 use super::fine_limit::Limits;
 use super::measure::measure;
-use crate::{Outcome, steps};
+use crate::{TaskResult, steps};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -49,7 +49,7 @@ pub(super) struct Readers {
 }
 
 impl Readers {
-    pub(super) fn build(context: &Context, sizes: &Sizes) -> Outcome<Self> {
+    pub(super) fn build(context: &Context, sizes: &Sizes) -> TaskResult<Self> {
         let manifest = steps::root().join(FOLDER).join("Cargo.toml");
         let build = |features: &[&str]| {
             let mut command = steps::cargo(&["build", "--release", "--manifest-path"]);
@@ -77,7 +77,7 @@ impl Readers {
     }
 
     /// Writes the file, and RocksDB's table if it is wanted; what is there of the right size stays.
-    pub(super) fn make(&self, context: &Context, sizes: &Sizes, rocksdb: bool) -> Outcome<()> {
+    pub(super) fn make(&self, context: &Context, sizes: &Sizes, rocksdb: bool) -> TaskResult<()> {
         let bytes = sizes.file_mib << 20;
         context.need_free(bytes * 4)?;
         if !std::fs::metadata(&self.file).is_ok_and(|m| m.len() == bytes) {
@@ -105,7 +105,7 @@ impl Readers {
     }
 
     /// How many items a cache may have so that it keeps the limit, and the bytes that each takes.
-    pub(super) fn fit(&self, reader: &str, sizes: &Sizes) -> Outcome<Fit> {
+    pub(super) fn fit(&self, reader: &str, sizes: &Sizes) -> TaskResult<Fit> {
         let stdout = measure(&mut self.command(&["fit", reader, &sizes.limit_bytes.to_string()]))?.stdout;
         let row: Value = serde_json::from_str(&stdout)?;
         let number = |key: &str| row[key].as_f64().ok_or_else(|| format!("fit {reader} gave no {key}"));
@@ -113,7 +113,7 @@ impl Readers {
     }
 
     /// The process of a cell. Rows of its phases, and one of the process.
-    pub(super) fn run(&self, cell: &Cell, sizes: &Sizes, capacity: Option<u64>) -> Outcome<(String, Vec<Value>)> {
+    pub(super) fn run(&self, cell: &Cell, sizes: &Sizes, capacity: Option<u64>) -> TaskResult<(String, Vec<Value>)> {
         let mut command = self.command(&["run", cell.reader, "--load", cell.load, "--phases", cell.phases, "--file"]);
         command.arg(&self.file);
         let items = cell.fits.unwrap_or(sizes.file_mib * (1 << 20) / cell.item_bytes);
@@ -168,11 +168,11 @@ pub(super) struct Fit {
     pub(super) bytes_per_item: f64,
 }
 
-fn forget(file: &Path) -> Outcome<()> {
+fn forget(file: &Path) -> TaskResult<()> {
     Ok(rustix::fs::fadvise(std::fs::File::open(file)?, 0, None, rustix::fs::Advice::DontNeed)?)
 }
 
-fn target_dir(manifest: &Path) -> Outcome<PathBuf> {
+fn target_dir(manifest: &Path) -> TaskResult<PathBuf> {
     let mut command = steps::cargo(&["metadata", "--format-version", "1", "--no-deps", "--manifest-path"]);
     let metadata: Value = serde_json::from_slice(&command.arg(manifest).output()?.stdout)?;
     Ok(metadata["target_directory"].as_str().ok_or("cargo metadata names no target directory")?.into())

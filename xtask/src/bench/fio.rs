@@ -3,7 +3,7 @@
 use super::context::Context;
 use super::measure::measure;
 use super::record::Figures;
-use crate::{Outcome, steps};
+use crate::{TaskResult, steps};
 use std::path::Path;
 use std::process::Command;
 
@@ -89,7 +89,7 @@ impl Fio {
     }
 
     /// Rates by fio's own clock (its start-up is not the disk's); CPU milliseconds of its job threads.
-    pub(super) fn run(&self, setting: Setting, direction: Direction, file: &Path, bytes: u64) -> Outcome<Figures> {
+    pub(super) fn run(&self, setting: Setting, direction: Direction, file: &Path, bytes: u64) -> TaskResult<Figures> {
         let usage = measure(&mut self.command(setting, direction, file, bytes))?;
         let start = usage.stdout.find('{').ok_or("fio printed no JSON")?;
         let json: serde_json::Value = serde_json::from_str(&usage.stdout[start..])?;

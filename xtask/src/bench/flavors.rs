@@ -3,7 +3,7 @@
 use super::context::Context;
 use super::record::{Record, Target};
 use super::rows::{self, Rows};
-use crate::Outcome;
+use crate::TaskResult;
 
 pub(super) const ABOUT: &str =
     "future, descriptor and blocking flavors against a polled ring: latency, CPU, throughput";
@@ -17,7 +17,7 @@ const ROWS: Rows = Rows {
     verified: "rate only (bytes are checked by the tests of the flavors)",
 };
 
-pub(super) fn run(context: &Context) -> Outcome<Record> {
+pub(super) fn run(context: &Context) -> TaskResult<Record> {
     let mut record = rows::run(context, &ROWS)?;
     let read = |way: &str| format!("4 KiB read, depth 1: {way}");
     let polled = read("busy poll of a ring");

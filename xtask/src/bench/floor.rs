@@ -5,7 +5,7 @@ use super::context::Context;
 use super::fio::{Direction, Fio, Setting};
 use super::page_cache::make_cold;
 use super::record::{Entry, FloorRecord, Run};
-use crate::{Outcome, steps};
+use crate::{TaskResult, steps};
 use std::path::{Path, PathBuf};
 
 const SETTINGS: [Setting; 4] = [
@@ -15,7 +15,7 @@ const SETTINGS: [Setting; 4] = [
     Setting { block_kib: 1024, depth: 16, jobs: 2 },
 ];
 /// Longer files do not change the rate; the disk time is better spent on contestants.
-const LONGEST_BYTES: u64 = 4 << 30;
+const MAX_FILE_BYTES: u64 = 4 << 30;
 
 pub(super) struct Floor {
     fio: Fio,
@@ -30,7 +30,7 @@ pub(super) struct Floor {
 impl Floor {
     pub(super) fn new(context: &Context, input: &Path, sort_bytes: u64) -> Result<Self, String> {
         let fio = Fio::find_if_wanted(context)?;
-        let probe_bytes = sort_bytes.min(LONGEST_BYTES) >> 23 << 23; // whole blocks for every setting
+        let probe_bytes = sort_bytes.min(MAX_FILE_BYTES) >> 23 << 23; // whole blocks for every setting
         let scratch = context.file("fio-write.tmp");
         let mut entries = Vec::new();
         for direction in [Direction::Read, Direction::Write] {
@@ -52,7 +52,7 @@ impl Floor {
     }
 
     /// Measures each setting once, reads and writes.
-    pub(super) fn measure(&mut self, turn: usize) -> Outcome<()> {
+    pub(super) fn measure(&mut self, turn: usize) -> TaskResult<()> {
         for (at, (direction, entry)) in self.entries.iter_mut().enumerate() {
             let setting = SETTINGS[at % SETTINGS.len()];
             let file = if *direction == Direction::Read { &self.input } else { &self.scratch };

@@ -5,7 +5,7 @@ use super::context::{Context, Input};
 use super::fio::Fio;
 use super::measure::measure;
 use super::record::{Entry, Figures, Record, Run, Target};
-use crate::{Outcome, steps};
+use crate::{TaskResult, steps};
 use serde_json::Value;
 use std::fs::File;
 use std::io::Write;
@@ -18,7 +18,7 @@ const RECORDS: [(u32, &str); 2] = [(512, "512 B"), (4096, "4 KiB")];
 /// Bytes of fio's file: it starts over at its end.
 const FILE_BYTES: u64 = 64 << 20;
 
-pub(super) fn run(context: &Context) -> Outcome<Record> {
+pub(super) fn run(context: &Context) -> TaskResult<Record> {
     let seconds = if context.options.small { 0.3 } else { 5.0 };
     context.need_free(FILE_BYTES * 4)?;
     let path = context.file("log.data");
@@ -76,7 +76,7 @@ fn by_fio(path: &Path, bytes: u32, seconds: f64) -> Command {
     command
 }
 
-fn of_fio(command: &mut Command) -> Outcome<Figures> {
+fn of_fio(command: &mut Command) -> TaskResult<Figures> {
     let usage = measure(command)?;
     let start = usage.stdout.find('{').ok_or("fio printed no JSON")?;
     let json: Value = serde_json::from_str(&usage.stdout[start..])?;
@@ -89,7 +89,7 @@ fn of_fio(command: &mut Command) -> Outcome<Figures> {
     Ok(figures([rate, cpu_us / count, write, sync]))
 }
 
-fn of_dpipe(command: &mut Command) -> Outcome<Figures> {
+fn of_dpipe(command: &mut Command) -> TaskResult<Figures> {
     let json: Value = serde_json::from_str(&measure(command)?.stdout)?;
     let number = |value: &Value| value.as_f64().ok_or("the JSON of dpipe log lacks a number");
     let cpu_us = number(&json["cpu_seconds"])? * 1e6 / number(&json["records"])?;
@@ -103,7 +103,7 @@ fn figures(values: [f64; 4]) -> Figures {
     names.map(String::from).into_iter().zip(values).collect()
 }
 
-fn noted(name: &str, turn: usize, result: Outcome<Figures>) -> Run {
+fn noted(name: &str, turn: usize, result: TaskResult<Figures>) -> Run {
     let (figures, verified) = match result {
         Ok(figures) => (figures, "rate only (what survives is checked by the crash tests)".to_string()),
         Err(why) => (Figures::new(), format!("FAILED: {why}")),
@@ -112,7 +112,7 @@ fn noted(name: &str, turn: usize, result: Outcome<Figures>) -> Run {
     Run { turn, figures, verified }
 }
 
-fn write_zeros(path: &Path) -> Outcome<()> {
+fn write_zeros(path: &Path) -> TaskResult<()> {
     let mut file = File::create(path)?;
     let block = vec![0; 1 << 20];
     for _ in 0..FILE_BYTES >> 20 {

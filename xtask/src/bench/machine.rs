@@ -1,6 +1,6 @@
 //! The facts of the machine that a result means nothing without.
 
-use crate::{Outcome, steps};
+use crate::{TaskResult, steps};
 use serde::Serialize;
 use std::fs::read_to_string;
 use std::os::linux::fs::MetadataExt;
@@ -50,7 +50,7 @@ pub(super) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-pub(super) fn free_bytes(dir: &Path) -> Outcome<u64> {
+pub(super) fn free_bytes(dir: &Path) -> TaskResult<u64> {
     let stat = rustix::fs::statvfs(dir)?;
     Ok(stat.f_bavail * stat.f_frsize)
 }

@@ -2,7 +2,7 @@
 //! for a child that we started and that nobody else waits for.
 #![allow(unsafe_code)]
 
-use crate::{Outcome, steps};
+use crate::{TaskResult, steps};
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -24,7 +24,7 @@ pub(super) struct Usage {
 }
 
 /// Runs the command to its end. An exit code other than 0 is an error that carries the end of its stderr.
-pub(super) fn measure(command: &mut Command) -> Outcome<Usage> {
+pub(super) fn measure(command: &mut Command) -> TaskResult<Usage> {
     let what = steps::shown(command);
     command.env_remove("LD_LIBRARY_PATH").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let start = Instant::now();
@@ -81,7 +81,7 @@ fn watchdog(child: &Child) -> mpsc::Sender<()> {
 }
 
 /// Waits as `Child::wait` does, but keeps the child's resource usage, which the standard library throws away.
-fn wait(child: &Child) -> Outcome<(i32, libc::rusage)> {
+fn wait(child: &Child) -> TaskResult<(i32, libc::rusage)> {
     let mut status = 0;
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     loop {

@@ -32,7 +32,7 @@ mod sort_u64;
 mod turns;
 mod verify;
 
-use crate::Outcome;
+use crate::TaskResult;
 use context::Context;
 use options::Options;
 use record::Record;
@@ -40,7 +40,7 @@ use record::Record;
 struct Definition {
     name: &'static str,
     about: &'static str,
-    run: fn(&Context) -> Outcome<Record>,
+    run: fn(&Context) -> TaskResult<Record>,
 }
 
 const DEFINITIONS: [Definition; 12] = [
@@ -58,7 +58,7 @@ const DEFINITIONS: [Definition; 12] = [
     Definition { name: "qos", about: qos::ABOUT, run: qos::run },
 ];
 
-pub(crate) fn run(args: &[String]) -> Outcome<()> {
+pub(crate) fn run(args: &[String]) -> TaskResult<()> {
     if args.iter().any(|a| a == "--help" || a == "-h") {
         print!("{}", options::HELP);
         for definition in &DEFINITIONS {

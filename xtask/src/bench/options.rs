@@ -1,6 +1,6 @@
 //! The options of `cargo xtask bench`.
 
-use crate::{Outcome, steps};
+use crate::{TaskResult, steps};
 use std::path::PathBuf;
 
 pub(super) const HELP: &str = "\
@@ -32,7 +32,7 @@ pub(super) struct Options {
 }
 
 impl Options {
-    pub(super) fn parse(args: &[String]) -> Outcome<Self> {
+    pub(super) fn parse(args: &[String]) -> TaskResult<Self> {
         let mut options = Self {
             names: Vec::new(),
             runs: 3,

@@ -1,6 +1,6 @@
 //! Cold files: every run starts with its input out of the page cache and nothing waiting to be written.
 
-use crate::Outcome;
+use crate::TaskResult;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
@@ -16,7 +16,7 @@ pub(super) fn method() -> &'static str {
     }
 }
 
-pub(super) fn make_cold(inputs: &[&Path]) -> Outcome<()> {
+pub(super) fn make_cold(inputs: &[&Path]) -> TaskResult<()> {
     rustix::fs::sync();
     if let Ok(mut file) = OpenOptions::new().write(true).open(DROP_CACHES)
         && file.write_all(b"3\n").is_ok()

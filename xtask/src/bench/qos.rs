@@ -3,7 +3,7 @@
 use super::context::Context;
 use super::record::{Record, Target};
 use super::rows::{self, Rows};
-use crate::Outcome;
+use crate::TaskResult;
 
 pub(super) const ABOUT: &str = "4 KiB beside endless bulk, in memory and on disk: with classes, and without QoS";
 
@@ -16,7 +16,7 @@ const ROWS: Rows = Rows {
     verified: "latency and rate only (shares are checked by the scheduler's tests in virtual time)",
 };
 
-pub(super) fn run(context: &Context) -> Outcome<Record> {
+pub(super) fn run(context: &Context) -> TaskResult<Record> {
     let mut record = rows::run(context, &ROWS)?;
     let memory = |way: &str| format!("4 KiB copy beside copies of 64 MiB: {way}");
     let disk = |way: &str| format!("4 KiB read beside reads of 1 MiB at depth 32: {way}");

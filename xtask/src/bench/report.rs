@@ -2,7 +2,7 @@
 
 use super::context::Context;
 use super::record::{Comparison, Entry, Record, Target};
-use crate::{Outcome, steps};
+use crate::{TaskResult, steps};
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 const COLUMNS: [&str; 6] = ["wall_s", "cpu_s", "peak_rss_mib", "gb_per_s", "sync_after_s", "user_s"];
 
 /// Writes both files; returns the path of the JSON one. An earlier result is never overwritten.
-pub(super) fn write(context: &Context, record: &Record) -> Outcome<PathBuf> {
+pub(super) fn write(context: &Context, record: &Record) -> TaskResult<PathBuf> {
     let folder = if context.options.small { "target/bench-small" } else { "benchmarks/results" };
     let folder = steps::root().join(folder);
     std::fs::create_dir_all(&folder)?;

@@ -3,7 +3,7 @@
 use super::context::Context;
 use super::measure::measure;
 use super::record::{Entry, Figures, Record, Run};
-use crate::Outcome;
+use crate::TaskResult;
 use serde_json::{Map, Value};
 use std::process::Command;
 
@@ -23,7 +23,7 @@ pub(super) struct Rows {
 }
 
 /// Runs the example as often as asked, and files its rows.
-pub(super) fn run(context: &Context, rows: &Rows) -> Outcome<Record> {
+pub(super) fn run(context: &Context, rows: &Rows) -> TaskResult<Record> {
     let mut record = context.record();
     record.notes.push("one entry a row; the figures are the example's own (in turns inside one process)".into());
     let program = match context.example(rows.package, rows.example) {

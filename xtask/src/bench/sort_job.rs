@@ -5,7 +5,7 @@ use super::machine::cores;
 use super::peers;
 use super::turns::{Contestant, MakeCommand, spill_dir};
 use super::verify::Order;
-use crate::Outcome;
+use crate::TaskResult;
 use std::path::Path;
 use std::process::Command;
 
@@ -99,7 +99,7 @@ impl SortJob<'_> {
         format!("{}M", self.budget_bytes >> 20)
     }
 
-    pub(super) fn describe(&self, kind: &str) -> Outcome<String> {
+    pub(super) fn describe(&self, kind: &str) -> TaskResult<String> {
         let (gb, mib) = (self.input.bytes()? as f64 / 1e9, self.budget_bytes >> 20);
         Ok(format!("{gb:.3} GB of {kind}, budget {mib} MiB, {} threads", cores()))
     }

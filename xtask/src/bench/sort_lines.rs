@@ -5,11 +5,11 @@ use super::record::{Record, Target};
 use super::sort_job::SortJob;
 use super::turns;
 use super::verify::Order;
-use crate::Outcome;
+use crate::TaskResult;
 
 pub(super) const ABOUT: &str = "6 GB of text lines in 2 GiB: dpipe, GNU sort, DuckDB, Polars";
 
-pub(super) fn run(context: &Context) -> Outcome<Record> {
+pub(super) fn run(context: &Context) -> TaskResult<Record> {
     let bytes = context.size(6_000_000_000);
     context.need_free(bytes * 4)?;
     let input = context.generate("lines", bytes)?;

@@ -9,11 +9,11 @@ use super::record::{Record, Target};
 use super::sort_job::SortJob;
 use super::turns;
 use super::verify::Order;
-use crate::Outcome;
+use crate::TaskResult;
 
 pub(super) const ABOUT: &str = "10 GB of 100-byte records in 2 GiB: dpipe, GNU sort, DuckDB, Polars, the I/O floor";
 
-pub(super) fn run(context: &Context) -> Outcome<Record> {
+pub(super) fn run(context: &Context) -> TaskResult<Record> {
     let bytes = context.size(10_000_000_000);
     context.need_free(bytes * 5)?; // two inputs, spills of up to one input and a half, the output
     let binary = context.generate("records", bytes)?;

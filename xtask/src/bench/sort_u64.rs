@@ -6,11 +6,11 @@ use super::record::{Record, Target};
 use super::sort_job::SortJob;
 use super::turns;
 use super::verify::Order;
-use crate::Outcome;
+use crate::TaskResult;
 
 pub(super) const ABOUT: &str = "8 GB of u64 in 2 GiB: dpipe and the I/O floor";
 
-pub(super) fn run(context: &Context) -> Outcome<Record> {
+pub(super) fn run(context: &Context) -> TaskResult<Record> {
     let bytes = context.size(8_000_000_000);
     context.need_free(bytes * 4)?;
     let input = context.generate("u64", bytes)?;

@@ -6,7 +6,7 @@ use super::measure::{Usage, measure};
 use super::page_cache::make_cold;
 use super::record::{DISPUTED, Entry, Figures, Record, Run};
 use super::verify::{Order, Verifier};
-use crate::{Outcome, steps};
+use crate::{TaskResult, steps};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -29,7 +29,7 @@ pub(super) fn run(
     contestants: &[Contestant],
     mut floor: Option<Floor>,
     record: &mut Record,
-) -> Outcome<()> {
+) -> TaskResult<()> {
     let output = context.file("sorted.out");
     let mut entries: Vec<Entry> = contestants.iter().map(|c| entry(context, c, &output)).collect();
     let mut verifier = Verifier::default();
@@ -71,7 +71,7 @@ fn one(
     output: &Path,
     turn: usize,
     verifier: &mut Verifier,
-) -> Outcome<Run> {
+) -> TaskResult<Run> {
     let spill = spill_dir(context);
     std::fs::create_dir_all(&spill)?;
     make_cold(&[&contestant.input])?;

@@ -2,7 +2,7 @@
 //! input's records (count and the sum of a hash of each, which does not depend on order). Once an output has
 //! passed, the same bytes from another run need only the cheap digest of the file.
 
-use crate::Outcome;
+use crate::TaskResult;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -36,7 +36,7 @@ pub(super) struct Verifier {
 
 impl Verifier {
     /// Says how the output was found right, or `WRONG: ...`.
-    pub(super) fn check(&mut self, input: &Path, output: &Path, order: Order) -> Outcome<String> {
+    pub(super) fn check(&mut self, input: &Path, output: &Path, order: Order) -> TaskResult<String> {
         let digest = digest(output)?;
         let known = self.good.get(input).copied();
         if known == Some(digest) {
@@ -62,12 +62,12 @@ impl Verifier {
     }
 }
 
-fn open(path: &Path) -> Outcome<BufReader<File>> {
+fn open(path: &Path) -> TaskResult<BufReader<File>> {
     let file = File::open(path).map_err(|e| format!("{}: {e}", path.display()))?;
     Ok(BufReader::with_capacity(BUFFER_BYTES, file))
 }
 
-fn examine(path: &Path, order: Order) -> Outcome<Content> {
+fn examine(path: &Path, order: Order) -> TaskResult<Content> {
     let mut reader = open(path)?;
     let mut content = Content { count: 0, hash_sum: 0, first_disorder: None };
     let (mut last, mut next) = (Vec::new(), Vec::new());
@@ -82,7 +82,7 @@ fn examine(path: &Path, order: Order) -> Outcome<Content> {
     Ok(content)
 }
 
-fn next_record(reader: &mut BufReader<File>, order: Order, record: &mut Vec<u8>) -> Outcome<bool> {
+fn next_record(reader: &mut BufReader<File>, order: Order, record: &mut Vec<u8>) -> TaskResult<bool> {
     record.clear();
     let record_len = match order {
         Order::Records => 100,
@@ -111,7 +111,7 @@ fn is_before(a: &[u8], b: &[u8], order: Order) -> bool {
     }
 }
 
-fn digest(path: &Path) -> Outcome<u64> {
+fn digest(path: &Path) -> TaskResult<u64> {
     let mut reader = open(path)?;
     let mut digest = 0;
     let mut block = Vec::with_capacity(BUFFER_BYTES);

@@ -1,6 +1,6 @@
 //! `cargo xtask guest --fetch`: the parts by the system's package tools, extracted and not installed.
 
-use crate::Outcome;
+use crate::TaskResult;
 use crate::steps::finish;
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use std::process::Command;
 const PACKAGES: [&str; 3] = ["qemu-system-x86", "linux-image-amd64", "busybox-static"];
 
 /// Downloads the packages and what they need that this system lacks, and extracts them into the folder.
-pub(crate) fn run(folder: &Path) -> Outcome<()> {
+pub(crate) fn run(folder: &Path) -> TaskResult<()> {
     let archives = folder.join("archives");
     std::fs::create_dir_all(archives.join("partial"))?;
     // The system's own lists and sources; nothing of the system is changed, so its lock is not needed.

@@ -3,7 +3,7 @@
 use super::archive::Archive;
 use super::modules;
 use super::parts::Parts;
-use crate::Outcome;
+use crate::TaskResult;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ impl Guest {
     }
 
     /// The programs of this guest; an error where one was not built.
-    pub(crate) fn runs(self, programs: &BTreeMap<String, PathBuf>) -> Outcome<Vec<Run>> {
+    pub(crate) fn runs(self, programs: &BTreeMap<String, PathBuf>) -> TaskResult<Vec<Run>> {
         const PMEM: &str = "DATAPIPES_DAX_DIR=/mnt/pmem DATAPIPES_DAX_DEVICE=/dev/dax1.0 DATAPIPES_POISON_DIR=/mnt";
         // Software emulation is slow. What is left has a pair for every primitive.
         const PMEM_KINDS: &str = "DATAPIPES_DAX_DIR=/mnt/pmem DATAPIPES_CONFORMANCE_WITHOUT=dram-huge,dram-pool,cache-l2,\
@@ -64,7 +64,7 @@ impl Guest {
             ],
             Guest::Numa => &[("datapipes_core", "locator::numa", ""), ("conformance", "", NUMA_KINDS)],
         };
-        let run = |(name, arguments, environment): &(&str, &'static str, &'static str)| -> Outcome<Run> {
+        let run = |(name, arguments, environment): &(&str, &'static str, &'static str)| -> TaskResult<Run> {
             let program = programs.get(*name).ok_or_else(|| format!("the test program {name} was not built"))?;
             Ok(Run { name: (*name).to_owned(), program: program.clone(), arguments, environment })
         };
@@ -136,7 +136,7 @@ grep pmem0 /proc/mounts"#,
     }
 
     /// QEMU with this guest in it, and an empty disk, for tests that need one with direct I/O.
-    pub(crate) fn command(self, parts: &Parts, work: &Path, initial: &Path) -> Outcome<Command> {
+    pub(crate) fn command(self, parts: &Parts, work: &Path, initial: &Path) -> TaskResult<Command> {
         let disk = work.join("disk.img");
         File::create(&disk)?.set_len(DISK_BYTES)?;
         let mut qemu = Command::new(&parts.qemu);
@@ -160,7 +160,7 @@ grep pmem0 /proc/mounts"#,
 }
 
 /// The first file system of a guest: busybox, modules, and two scripts.
-pub(crate) fn initial(parts: &Parts, guest: Guest, runs: &[Run]) -> Outcome<Vec<u8>> {
+pub(crate) fn initial(parts: &Parts, guest: Guest, runs: &[Run]) -> TaskResult<Vec<u8>> {
     let modules = modules::with_dependencies(&parts.modules, &guest.modules())?;
     let mut archive = Archive::default();
     for folder in ["bin", "modules", "proc", "sys", "dev", "root"] {

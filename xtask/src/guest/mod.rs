@@ -19,9 +19,9 @@ mod machines;
 mod modules;
 mod parts;
 
-use crate::Outcome;
+use crate::TaskResult;
 use crate::steps::{cargo, root};
-use crate::tally::Tally;
+use crate::tally::TestOutputParser;
 use machines::Guest;
 use parts::Parts;
 use serde_json::Value;
@@ -46,7 +46,7 @@ It needs a QEMU for x86-64, a Linux kernel with its modules, and a static busybo
   in this system.
 ";
 
-pub(crate) fn run(options: &[String]) -> Outcome<()> {
+pub(crate) fn run(options: &[String]) -> TaskResult<()> {
     if options.iter().any(|o| o == "--help" || o == "-h") {
         print!("{HELP}");
         return Ok(());
@@ -89,7 +89,7 @@ pub(crate) fn run(options: &[String]) -> Outcome<()> {
 }
 
 /// Builds the test programs; by the name of their target.
-fn programs() -> Outcome<BTreeMap<String, PathBuf>> {
+fn programs() -> TaskResult<BTreeMap<String, PathBuf>> {
     let mut command = cargo(&["test", "--no-run", "--message-format=json", "--tests"]);
     command.args(["-p", "datapipes-core", "-p", "datapipes-dax", "-p", "datapipes"]);
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
@@ -107,7 +107,7 @@ fn programs() -> Outcome<BTreeMap<String, PathBuf>> {
 }
 
 /// Boots one guest, shows what its tests print, and fails unless each of its programs ran to its end and passed.
-fn boot(parts: &Parts, guest: Guest, programs: &BTreeMap<String, PathBuf>) -> Outcome<()> {
+fn boot(parts: &Parts, guest: Guest, programs: &BTreeMap<String, PathBuf>) -> TaskResult<()> {
     let work = root().join("target/guest");
     std::fs::create_dir_all(&work)?;
     let runs = guest.runs(programs)?;
@@ -122,7 +122,7 @@ fn boot(parts: &Parts, guest: Guest, programs: &BTreeMap<String, PathBuf>) -> Ou
             let _ = rustix::process::kill_process(hurry, rustix::process::Signal::KILL);
         }
     });
-    let (mut tally, mut ended, mut last) = (Tally::default(), BTreeMap::new(), Vec::new());
+    let (mut tally, mut ended, mut last) = (TestOutputParser::default(), BTreeMap::new(), Vec::new());
     if let Some(console) = child.stdout.take() {
         for line in BufReader::new(console).split(b'\n') {
             let line = String::from_utf8_lossy(&line?).trim_end().to_owned();

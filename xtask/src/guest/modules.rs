@@ -2,7 +2,7 @@
 //!
 //! What a module depends on is written in the module itself, so that no index (`modules.dep`) need have been made.
 
-use crate::Outcome;
+use crate::TaskResult;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +15,7 @@ pub(crate) struct Module {
 
 /// `wanted` and all they depend on, each after those that it needs. Those that are built into the kernel are left out; one that
 /// is nowhere is an error, unless its name ends in `?`.
-pub(crate) fn with_dependencies(tree: &Path, wanted: &[&str]) -> Outcome<Vec<Module>> {
+pub(crate) fn with_dependencies(tree: &Path, wanted: &[&str]) -> TaskResult<Vec<Module>> {
     let mut files = BTreeMap::new();
     collect(&tree.join("kernel"), &mut files);
     let builtin = std::fs::read_to_string(tree.join("modules.builtin")).unwrap_or_default();
@@ -30,7 +30,7 @@ pub(crate) fn with_dependencies(tree: &Path, wanted: &[&str]) -> Outcome<Vec<Mod
     Ok(loaded)
 }
 
-fn add(name: &str, files: &BTreeMap<String, PathBuf>, builtin: &[String], loaded: &mut Vec<Module>) -> Outcome<()> {
+fn add(name: &str, files: &BTreeMap<String, PathBuf>, builtin: &[String], loaded: &mut Vec<Module>) -> TaskResult<()> {
     if loaded.iter().any(|module| module.name == name) || builtin.iter().any(|b| b == name) {
         return Ok(());
     }
@@ -61,7 +61,7 @@ fn collect(folder: &Path, files: &mut BTreeMap<String, PathBuf>) {
 }
 
 /// The bytes of a module, which may be compressed.
-fn plain(file: &Path) -> Outcome<Vec<u8>> {
+fn plain(file: &Path) -> TaskResult<Vec<u8>> {
     let program = match file.extension().and_then(|e| e.to_str()) {
         Some("xz") => "xz",
         Some("zst") => "zstd",

@@ -1,6 +1,6 @@
 //! What a guest is made of, and where it was found.
 
-use crate::Outcome;
+use crate::TaskResult;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,7 @@ fn variable(name: &str) -> Option<PathBuf> {
 }
 
 /// The folder into which packages are extracted.
-pub(crate) fn folder() -> Outcome<PathBuf> {
+pub(crate) fn folder() -> TaskResult<PathBuf> {
     if let Some(folder) = variable("DATAPIPES_GUEST_DIR") {
         return Ok(folder);
     }

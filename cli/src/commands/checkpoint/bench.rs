@@ -10,9 +10,9 @@ use serde::Serialize;
 use super::{shown, watched};
 use crate::command_line::size;
 use crate::files::WorkFolder;
-use crate::outcome::{Verdict, print, print_json};
+use crate::outcome::{CommandStatus, print, print_json};
 use crate::signals::{self, WaitsFor};
-use crate::{amount, usage};
+use crate::{child, units};
 
 /// The checkpoint is removed afterwards. Exit code 1 where what was restored is not what was saved.
 #[derive(Debug, clap::Args)]
@@ -45,7 +45,7 @@ struct Outcome {
     same: bool,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     signals::catch(WaitsFor::Places);
     let machine = datapipes::discover();
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
@@ -66,12 +66,12 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     let named =
         |memory: &'_ [Dram]| -> Vec<(String, Dram)> { names.iter().cloned().zip(memory.iter().cloned()).collect() };
     let (sources, into) = (named(&regions), named(&targets));
-    let cpu = usage::own_cpu_seconds();
+    let cpu = child::own_cpu_seconds();
     let saved = watched("saving", |watch| store.save(&borrowed(&sources), &SaveOptions::default(), watch))?;
-    let save_cpu_seconds = usage::own_cpu_seconds() - cpu;
-    let (since, cpu) = (Instant::now(), usage::own_cpu_seconds());
+    let save_cpu_seconds = child::own_cpu_seconds() - cpu;
+    let (since, cpu) = (Instant::now(), child::own_cpu_seconds());
     watched("restoring", |watch| store.open(saved.number)?.restore_into(&borrowed(&into), watch))?;
-    let (restore_seconds, restore_cpu_seconds) = (since.elapsed().as_secs_f64(), usage::own_cpu_seconds() - cpu);
+    let (restore_seconds, restore_cpu_seconds) = (since.elapsed().as_secs_f64(), child::own_cpu_seconds() - cpu);
     let mut same = true;
     for (one, other) in regions.iter().zip(&targets) {
         same &= one.lease()?[..] == other.lease()?[..];
@@ -95,11 +95,11 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
              restored and checked in {restore_seconds:.3} s ({}), {restore_cpu_seconds:.3} s of processor time; {}\n",
             shown(&o.saved),
             o.saved.checksum_seconds,
-            amount::rate(o.saved.bytes, restore_seconds),
+            units::rate(o.saved.bytes, restore_seconds),
             if same { "the same bytes" } else { "NOT THE SAME BYTES" }
         ))?;
     }
-    Ok(if same { Verdict::Good } else { Verdict::Bad })
+    Ok(if same { CommandStatus::Good } else { CommandStatus::Bad })
 }
 
 fn borrowed(regions: &[(String, Dram)]) -> Vec<(&str, &Dram)> {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use datapipes::{Dram, Error, ErrorKind, Machine, Result, Span, Ssd};
 
-use crate::place::Place;
+use crate::any_locator::AnyLocator;
 use crate::signals;
 use crate::window::{BLOCK, Window, direct};
 
@@ -14,15 +14,15 @@ use crate::window::{BLOCK, Window, direct};
 /// is possible, so that it is what the device has.
 pub(crate) fn first_difference(
     machine: &Machine,
-    one: &Place,
-    other: &Place,
+    one: &AnyLocator,
+    other: &AnyLocator,
     len: u64,
     done: &AtomicU64,
 ) -> Result<Option<u64>> {
     let mut compare = Compare { at: 0, found: None, done };
     match (one, other) {
-        (Place::Ssd(one), Place::Ssd(other)) => files(machine, one, other, len, &mut compare)?,
-        (Place::Ssd(file), memory) | (memory, Place::Ssd(file)) => {
+        (AnyLocator::Ssd(one), AnyLocator::Ssd(other)) => files(machine, one, other, len, &mut compare)?,
+        (AnyLocator::Ssd(file), memory) | (memory, AnyLocator::Ssd(file)) => {
             Window::over(machine, &direct(file)?)?.read(0..len, |bytes| {
                 let there = memory.look(compare.at as usize, bytes.len())?.ok_or_else(unseen)?;
                 compare.step(bytes, &there)
@@ -32,7 +32,7 @@ pub(crate) fn first_difference(
             let mut at = 0;
             while at < len {
                 let piece = (len - at).min(BLOCK as u64);
-                let bytes = |place: &Place| place.look(at as usize, piece as usize)?.ok_or_else(unseen);
+                let bytes = |place: &AnyLocator| place.look(at as usize, piece as usize)?.ok_or_else(unseen);
                 if compare.step(&bytes(one)?, &bytes(other)?)?.is_break() {
                     break;
                 }

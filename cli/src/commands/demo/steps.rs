@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Sorted;
+use crate::child::{self, Usage};
 use crate::outcome::interrupted;
 use crate::progress::{self, State};
 use crate::signals;
-use crate::usage::{self, Usage};
 
 /// What `dpipe check --json` says; see there.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -40,7 +40,7 @@ impl<'a> Steps<'a> {
     pub(super) fn generate(&self, size: u64, input: &Path) -> Result<Usage> {
         let mut command = Command::new(&self.dpipe);
         command.args(["gen", "records-ascii", &size.to_string()]).arg(input);
-        Ok(usage::run(&mut command)?.0)
+        Ok(child::run(&mut command)?.0)
     }
 
     /// Order, count and checksum. An exit code of 1 means that it is not sorted, which is not an error here.
@@ -61,7 +61,7 @@ impl<'a> Steps<'a> {
         let mut command = Command::new(&self.dpipe);
         command.args(["sort", "--records", "--json"]);
         self.sort(&mut command, input, output);
-        let (usage, report) = usage::run(&mut command)?;
+        let (usage, report) = child::run(&mut command)?;
         let report: Value = serde_json::from_str(&report)
             .map_err(|e| Error::new(ErrorKind::System, "sort", format!("its report could not be read: {e}")))?;
         Ok(Sorted { name: "dpipe sort".into(), command: shown(&command), usage, report: Some(report) })
@@ -73,7 +73,7 @@ impl<'a> Steps<'a> {
         command.env("LC_ALL", "C");
         self.sort(&mut command, input, output);
         let state = || State { phase: "system's sort", ..State::default() };
-        let (usage, _) = progress::during(progress::wanted(), state, || usage::run(&mut command))?;
+        let (usage, _) = progress::during(progress::wanted(), state, || child::run(&mut command))?;
         let command = format!("LC_ALL=C {}", shown(&command));
         Ok(Sorted { name: version, command, usage, report: None })
     }

@@ -7,15 +7,15 @@ use serde_json::Value;
 
 use super::steps::Checked;
 use super::{Outcome, Sorted};
-use crate::amount;
-use crate::usage::Usage;
+use crate::child::Usage;
+use crate::units;
 
 pub(super) fn generated(input: &Checked, usage: &Usage) -> String {
     format!(
         "   {} records in {:.2} s ({}), checksum {}\n",
         input.records,
         usage.seconds,
-        amount::rate(input.bytes, usage.seconds),
+        units::rate(input.bytes, usage.seconds),
         input.checksum
     )
 }
@@ -49,7 +49,7 @@ pub(super) fn sorted(sorted: &Sorted) -> String {
             "   {:<8} {:<18} {:>10} {:>19.1} % {:>10.1} % {:>9}",
             m["role"].as_str().unwrap_or("?"),
             m["primitive"].as_str().unwrap_or("?"),
-            amount::bytes(number(c, "bytes")),
+            units::bytes(number(c, "bytes")),
             share(number(c, "direct_bytes"), number(c, "bytes")),
             share(hits, hits + misses),
             number(c, "bounces")
@@ -90,9 +90,9 @@ pub(super) fn verdict(outcome: &Outcome) -> String {
         let _ = writeln!(out, "{name:<28} {:>14} {:>16}", cell(ours), cell(theirs));
     };
     row("time", &|u| format!("{:.2} s", u.seconds));
-    row("rate", &|u| amount::rate(outcome.bytes, u.seconds));
+    row("rate", &|u| units::rate(outcome.bytes, u.seconds));
     row("processor time", &|u| format!("{:.2} s", u.cpu_seconds()));
-    row("peak memory", &|u| amount::memory(u.peak_memory_bytes));
+    row("peak memory", &|u| units::memory(u.peak_memory_bytes));
     if let Some(theirs) = theirs {
         let times = theirs.usage.seconds / outcome.dpipe.usage.seconds.max(1e-9);
         let _ = writeln!(out, "\ndpipe sort was {times:.1} times as fast as {}", theirs.name);

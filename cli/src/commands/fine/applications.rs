@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 use super::content;
 use super::limit::Limit;
 use crate::command_line::size;
-use crate::outcome::{Verdict, print, print_json};
+use crate::outcome::{CommandStatus, print, print_json};
 use crate::signals::{self, WaitsFor};
-use crate::{amount, usage};
+use crate::{child, units};
 
 /// Writes the file once, warms up, measures: hit ratio, memory and throughput, beside the paper's table 4.
 #[derive(Debug, clap::Args)]
@@ -167,7 +167,7 @@ impl Application {
 /// About: payload, counts and links.
 const BYTES_A_NODE: u64 = 400;
 
-pub(crate) fn run(application: Application, args: &Args) -> Result<Verdict> {
+pub(crate) fn run(application: Application, args: &Args) -> Result<CommandStatus> {
     signals::catch(WaitsFor::Places);
     let (reads, file_bytes, note) = application.reads(args)?;
     let budget = args.budget.unwrap_or((file_bytes / 45).max(16 << 20));
@@ -179,7 +179,7 @@ pub(crate) fn run(application: Application, args: &Args) -> Result<Verdict> {
             Side::Pages => through_pages(&path, args, reads),
         }?;
         print_json(&row)?;
-        return Ok(Verdict::Good);
+        return Ok(CommandStatus::Good);
     }
     drop(reads);
     content::make(&path, file_bytes)?;
@@ -194,7 +194,7 @@ pub(crate) fn run(application: Application, args: &Args) -> Result<Verdict> {
     } else {
         print(&text(&outcome))?;
     }
-    Ok(Verdict::Good)
+    Ok(CommandStatus::Good)
 }
 
 fn both(
@@ -220,16 +220,16 @@ fn both(
             limited = match &limit {
                 Ok(_) => format!(
                     "each in a memory cgroup, page cache included: {} for the cache or the page cache, and the program's {} and {}",
-                    amount::memory(budget),
-                    amount::memory(most - budget),
-                    amount::memory(least - budget)
+                    units::memory(budget),
+                    units::memory(most - budget),
+                    units::memory(least - budget)
                 ),
                 Err(why) => format!("NOT limited ({why}): the page cache had all the memory it wanted"),
             };
         }
         let command = child(application, args, path, budget, side)?;
         let mut command = limit.as_ref().map_or_else(|_| None, |limit| Some(limit.within(&command))).unwrap_or(command);
-        let (_, printed) = usage::run(&mut command)?;
+        let (_, printed) = child::run(&mut command)?;
         let mut row: Row = serde_json::from_str(&printed)
             .map_err(|e| Error::new(ErrorKind::System, "read", format!("what {name} printed: {e}")))?;
         row.reader = name.to_owned();
@@ -270,7 +270,7 @@ struct Meter {
 
 impl Meter {
     fn start() -> Meter {
-        Meter { started: Instant::now(), cpu_seconds: usage::own_cpu_seconds(), device_bytes: device_bytes() }
+        Meter { started: Instant::now(), cpu_seconds: child::own_cpu_seconds(), device_bytes: device_bytes() }
     }
 
     fn row(&self, requests: u64, asked_bytes: u64) -> Row {
@@ -280,7 +280,7 @@ impl Meter {
             memory_bytes: 0,
             peak_bytes: None,
             reads_per_s: requests as f64 / self.started.elapsed().as_secs_f64(),
-            cpu_us_per_read: (usage::own_cpu_seconds() - self.cpu_seconds) * 1e6 / requests.max(1) as f64,
+            cpu_us_per_read: (child::own_cpu_seconds() - self.cpu_seconds) * 1e6 / requests.max(1) as f64,
             device_bytes: device_bytes() - self.device_bytes,
             asked_bytes,
             anonymous_bytes: field("/proc/self/status", "RssAnon:") * 1024,
@@ -387,7 +387,7 @@ fn text(o: &Outcome) -> String {
     let mut out = format!(
         "{}: a file of {}, {}\n{}\n{:<28} {:>7} {:>11} {:>11} {:>11} {:>12} {:>9}\n",
         o.application,
-        amount::bytes(o.file_bytes),
+        units::bytes(o.file_bytes),
         o.note,
         o.limited,
         "",
@@ -418,9 +418,9 @@ fn text(o: &Outcome) -> String {
 }
 
 /// The least file in which there is anything to choose.
-const LEAST_SIZE: u64 = 1 << 20;
+const MIN_FILE_BYTES: u64 = 1 << 20;
 
 fn file_size(text: &str) -> std::result::Result<u64, String> {
     let given = size(text)?;
-    if given < LEAST_SIZE { Err(format!("a file of {given} bytes; give at least 1M")) } else { Ok(given) }
+    if given < MIN_FILE_BYTES { Err(format!("a file of {given} bytes; give at least 1M")) } else { Ok(given) }
 }

@@ -5,18 +5,18 @@ use std::str::FromStr;
 use datapipes::{Error, ErrorKind, Result};
 use datapipes_testkit::access::{Items, Layout, Popularity, Read};
 
-use crate::standard;
+use crate::standard_streams;
 
 /// What a phase reads: items of so many bytes, by a law.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Phase {
     pub(super) len: u32,
-    pub(super) law: Law,
+    pub(super) law: AccessPattern,
 }
 
 /// How items are picked.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Law {
+pub(super) enum AccessPattern {
     Uniform,
     Zipf(f64),
     /// Zipf, whose ranks move on by a hundredth of the items forty times a phase.
@@ -27,32 +27,32 @@ pub(super) enum Law {
     Stdin,
 }
 
-impl FromStr for Law {
+impl FromStr for AccessPattern {
     type Err = String;
 
-    fn from_str(text: &str) -> std::result::Result<Law, String> {
+    fn from_str(text: &str) -> std::result::Result<AccessPattern, String> {
         let (name, exponent) = text.split_once(':').unwrap_or((text, "0.8"));
         let exponent = exponent.parse::<f64>().ok().filter(|e| (0.0..=4.0).contains(e));
         let exponent = exponent.ok_or_else(|| format!("{text}: an exponent is a number from 0 to 4"))?;
         match name {
-            "uniform" => Ok(Law::Uniform),
-            "zipf" => Ok(Law::Zipf(exponent)),
-            "drift" => Ok(Law::Drift(exponent)),
-            "scan" => Ok(Law::Scan),
-            "stdin" | "-" => Ok(Law::Stdin),
+            "uniform" => Ok(AccessPattern::Uniform),
+            "zipf" => Ok(AccessPattern::Zipf(exponent)),
+            "drift" => Ok(AccessPattern::Drift(exponent)),
+            "scan" => Ok(AccessPattern::Scan),
+            "stdin" | "-" => Ok(AccessPattern::Stdin),
             _ => Err(format!("{text}: give uniform, zipf:EXPONENT, drift:EXPONENT, scan, or stdin")),
         }
     }
 }
 
-impl std::fmt::Display for Law {
+impl std::fmt::Display for AccessPattern {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Law::Uniform => write!(f, "uniform"),
-            Law::Zipf(e) => write!(f, "zipf {e}"),
-            Law::Drift(e) => write!(f, "drifting zipf {e}"),
-            Law::Scan => write!(f, "scan"),
-            Law::Stdin => write!(f, "standard input"),
+            AccessPattern::Uniform => write!(f, "uniform"),
+            AccessPattern::Zipf(e) => write!(f, "zipf {e}"),
+            AccessPattern::Drift(e) => write!(f, "drifting zipf {e}"),
+            AccessPattern::Scan => write!(f, "scan"),
+            AccessPattern::Stdin => write!(f, "standard input"),
         }
     }
 }
@@ -84,23 +84,23 @@ impl Phase {
         seed: u64,
     ) -> Result<Box<dyn Iterator<Item = Result<Read>>>> {
         let items = file_bytes / u64::from(self.len);
-        if items == 0 && self.law != Law::Stdin {
+        if items == 0 && self.law != AccessPattern::Stdin {
             let why = format!("a file of {file_bytes} bytes has no item of {}", self.len);
             return Err(Error::new(ErrorKind::InvalidInput, "read", why));
         }
         let layout = Layout { items, item_bytes: self.len, stride_bytes: u64::from(self.len) };
         let by = |popularity| Box::new(Items::new(layout, popularity, seed).map(Ok));
         Ok(match self.law {
-            Law::Uniform => by(Popularity::Uniform),
-            Law::Zipf(exponent) => by(Popularity::Zipf { exponent }),
-            Law::Drift(exponent) => {
+            AccessPattern::Uniform => by(Popularity::Uniform),
+            AccessPattern::Zipf(exponent) => by(Popularity::Zipf { exponent }),
+            AccessPattern::Drift(exponent) => {
                 by(Popularity::Drifting { exponent, period: (reads / 40).max(1), step: (items / 100).max(1) })
             }
-            Law::Scan => {
+            AccessPattern::Scan => {
                 let len = self.len;
                 Box::new((0..items).cycle().map(move |i| Ok(Read { offset: i * u64::from(len), len })))
             }
-            Law::Stdin => Box::new(standard::lines()?.map(line_reader(self.len))),
+            AccessPattern::Stdin => Box::new(standard_streams::lines()?.map(line_reader(self.len))),
         })
     }
 }
@@ -110,7 +110,7 @@ fn line_reader(usual: u32) -> impl FnMut(std::io::Result<String>) -> Result<Read
     let mut number = 0;
     move |line| {
         number += 1;
-        let line = line.map_err(|e| Error::io("read", &e, standard::INPUT))?;
+        let line = line.map_err(|e| Error::io("read", &e, standard_streams::INPUT))?;
         let mut words = line.split_whitespace();
         let offset = words.next().and_then(|w| w.parse().ok());
         let len = words.next().map_or(Some(usual), |w| w.parse().ok().filter(|l| (1..=1 << 20).contains(l)));
@@ -142,10 +142,10 @@ mod tests {
 
     #[test]
     fn a_scan_goes_round_and_all_stay_in_the_file() {
-        let scan = Phase { len: 100, law: Law::Scan };
+        let scan = Phase { len: 100, law: AccessPattern::Scan };
         let offsets: Vec<u64> = scan.requests(350, 8, 1).unwrap().take(5).map(|r| r.unwrap().offset).collect();
         assert_eq!(offsets, [0, 100, 200, 0, 100]);
-        for law in [Law::Uniform, Law::Zipf(0.8), Law::Drift(0.9)] {
+        for law in [AccessPattern::Uniform, AccessPattern::Zipf(0.8), AccessPattern::Drift(0.9)] {
             let phase = Phase { len: 100, law };
             assert!(phase.requests(350, 1000, 1).unwrap().take(1000).all(|r| r.unwrap().offset <= 200));
             assert!(phase.requests(99, 10, 1).is_err());

@@ -10,10 +10,10 @@ use serde::Serialize;
 
 use super::load::{Phase, phases};
 use super::plot::{self, Sample};
-use crate::amount;
 use crate::command_line::size;
-use crate::outcome::{Verdict, note, print, print_json};
+use crate::outcome::{CommandStatus, note, print, print_json};
 use crate::signals::{self, WaitsFor};
+use crate::units;
 
 /// Reads FILE (it is not changed) through a cache, and prints the cache's metrics. With --plot, the load changes and the
 /// picture shows how the cache follows: hit ratio, threshold and slabs of each size class over the reads.
@@ -81,7 +81,7 @@ struct Outcome {
     explain: String,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     signals::catch(WaitsFor::Places);
     let default = if args.plot.is_some() { CHANGING } else { "128@zipf:0.8" };
     let bad = |why: String| Error::new(ErrorKind::InvalidInput, "choose a load", why);
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
         let (seconds, reads) = (started.elapsed().as_secs_f64(), course.reads);
         if let (Some(path), 0) = (&args.plot, number) {
             let title =
-                format!("A fine-grained cache of {} over {}", amount::memory(args.budget), amount::memory(ssd.len()?));
+                format!("A fine-grained cache of {} over {}", units::memory(args.budget), units::memory(ssd.len()?));
             let remark = format!("policy {}, as the load changes", args.policy.name());
             let picture = plot::svg(&title, &remark, &begins, &course.samples);
             crate::files::draw(path, &picture)?;
@@ -125,7 +125,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     if args.json {
         print_json(&outcomes)?;
     }
-    Ok(Verdict::Good)
+    Ok(CommandStatus::Good)
 }
 
 fn text(o: &Outcome) -> String {

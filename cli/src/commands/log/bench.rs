@@ -10,10 +10,10 @@ use serde::Serialize;
 
 use crate::command_line::size;
 use crate::files::WorkFolder;
-use crate::outcome::{Verdict, print, print_json};
+use crate::outcome::{CommandStatus, print, print_json};
 use crate::progress::{self, State};
 use crate::signals::{self, WaitsFor};
-use crate::{amount, usage};
+use crate::{child, units};
 
 /// Each thread appends a record and waits until it is durable, again and again. The log is removed afterwards.
 #[derive(Debug, clap::Args)]
@@ -50,7 +50,7 @@ struct Outcome {
     route: Option<Route>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     signals::catch(WaitsFor::Places);
     let machine = datapipes::discover();
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
@@ -66,12 +66,12 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     } else {
         print(&text(&outcome, &parent))?;
     }
-    Ok(Verdict::Good)
+    Ok(CommandStatus::Good)
 }
 
 fn measure(log: &Log, args: &Args) -> Result<Outcome> {
     let record = vec![0x5a; usize::try_from(args.record).unwrap_or(usize::MAX).min(1 << 30)];
-    let (started, cpu) = (Instant::now(), usage::own_cpu_seconds());
+    let (started, cpu) = (Instant::now(), child::own_cpu_seconds());
     let end = Duration::try_from_secs_f64(args.seconds).unwrap_or(Duration::MAX);
     let failed = AtomicBool::new(false);
     let work = || -> Result<()> {
@@ -108,7 +108,7 @@ fn measure(log: &Log, args: &Args) -> Result<Outcome> {
     };
     let state = || State { phase: "appending", done: log.stats().payload_bytes, total: 0 };
     progress::during(progress::wanted(), state, all)?;
-    let (seconds, cpu_seconds) = (started.elapsed().as_secs_f64(), usage::own_cpu_seconds() - cpu);
+    let (seconds, cpu_seconds) = (started.elapsed().as_secs_f64(), child::own_cpu_seconds() - cpu);
     signals::check("log")?;
     let stats = log.stats();
     Ok(Outcome {
@@ -125,14 +125,14 @@ fn measure(log: &Log, args: &Args) -> Result<Outcome> {
 }
 
 fn text(o: &Outcome, dir: &Path) -> String {
-    let ns = |ns: u64| amount::nanoseconds(ns as f64);
+    let ns = |ns: u64| units::nanoseconds(ns as f64);
     let (a, s) = (&o.stats.acknowledged, &o.stats);
     format!(
         "{} records of {} by {} threads became durable in {:.2} s on {}: {:.0} a second ({:.1} MB/s), {:.2} s of processor time\n\
          acknowledged after {} (half of them), {} (99%), {} (99.9%), {} (the slowest)\n\
          {} batches, the largest of {} records; write {}, sync {} (half of them)\n{}",
         o.records,
-        amount::bytes(o.record_bytes),
+        units::bytes(o.record_bytes),
         o.threads,
         o.seconds,
         dir.display(),

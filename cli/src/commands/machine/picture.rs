@@ -4,8 +4,8 @@ use datapipes_cpu::Calibration;
 
 use super::Facts;
 use super::storage::StorageCost;
-use crate::amount;
 use crate::pyramid::{Ease, Layer, PrimitiveNote, svg};
+use crate::units;
 
 /// The picture.
 pub(super) fn draw(facts: &Facts<'_>) -> String {
@@ -43,7 +43,7 @@ fn layer(layer: &datapipes_cpu::Layer) -> Layer {
         capacity_bytes: layer.size_bytes,
         latency_ns: Some(layer.latency_ns),
         bandwidth_gb_s: Some(layer.read_bytes_per_s / 1e9),
-        note: format!("one core, {}{copy}", amount::memory(layer.over_bytes)),
+        note: format!("one core, {}{copy}", units::memory(layer.over_bytes)),
         primitives: Vec::new(),
     }
 }

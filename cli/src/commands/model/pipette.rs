@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::chart::{Form, Panel, Series, svg};
 use super::{Table, save};
-use crate::outcome::{Verdict, print, print_json};
+use crate::outcome::{CommandStatus, print, print_json};
 
 /// Block I/O, 2B-SSD by MMIO and by DMA, Pipette without and with its cache, and this project's cache on the same modelled
 /// device, beside the paper's figures; each figure says whether it is exact, calibrated, or out of reach of the text.
@@ -45,7 +45,7 @@ struct Shown {
     report: Report,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let scale = Scale { reads: args.reads, nodes: args.nodes, seed: args.seed };
     let fit = Fit { policy: args.policy, ..Fit::fitted() };
     let shown = Shown { scale, fit, report: report(&fit, &scale)? };
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     } else {
         show(&shown)?;
     }
-    Ok(Verdict::Good)
+    Ok(CommandStatus::Good)
 }
 
 fn show(shown: &Shown) -> Result<()> {

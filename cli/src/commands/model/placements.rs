@@ -11,9 +11,9 @@ use serde::Serialize;
 
 use super::chart::{Form, Panel, Series, svg};
 use super::{Table, save};
-use crate::amount;
 use crate::command_line::size;
-use crate::outcome::{Verdict, print, print_json};
+use crate::outcome::{CommandStatus, print, print_json};
+use crate::units;
 
 /// Latency of a block through a chain of devices and back, where the protocol runs on the application's machine, on a
 /// CPU of the resource pool, or on the devices. The paper publishes ranges, not the bars; what is calibrated is said.
@@ -60,7 +60,7 @@ struct Report {
     what_ifs: Vec<WhatIf>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Verdict> {
+pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let report = report(args)?;
     if let Some(path) = &args.svg {
         save(path, &picture(&report))?;
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<Verdict> {
     } else {
         show(&report)?;
     }
-    Ok(Verdict::Good)
+    Ok(CommandStatus::Good)
 }
 
 fn report(args: &Args) -> Result<Report> {
@@ -117,7 +117,7 @@ fn show(report: &Report) -> Result<()> {
     for row in &report.figure_3.rows {
         let star = if row.is_published { "" } else { "*" };
         let [a, c, d] = row.outcomes.map(|o| format!("{:.2}", o.latency.as_us()));
-        let block = format!("{}{star}", amount::memory(row.block_bytes));
+        let block = format!("{}{star}", units::memory(row.block_bytes));
         table.row([block, a, c, d, percent(row.than_application), percent(row.than_central)]);
     }
     table.print(2)?;
@@ -163,7 +163,7 @@ fn costs(parameters: &Parameters) -> String {
         rate(parameters.across.bytes_per_s),
         ns(parameters.within.round_trip),
         rate(parameters.within.bytes_per_s),
-        amount::memory(parameters.packet_bytes),
+        units::memory(parameters.packet_bytes),
         ns(receive),
         ns(fetch_reply),
         ns(write),
@@ -211,7 +211,7 @@ fn picture(report: &Report) -> String {
             unit: "us (the paper prints no heights)".into(),
             form: Form::Bars,
             is_logarithmic: false,
-            labels: published.iter().map(|r| amount::memory(r.block_bytes)).collect(),
+            labels: published.iter().map(|r| units::memory(r.block_bytes)).collect(),
             series: (0..3).map(|nth| series(nth, latency(nth))).collect(),
         },
         faster(report),
@@ -253,7 +253,7 @@ fn faster(report: &Report) -> Panel {
         unit: "%".into(),
         form: Form::Lines,
         is_logarithmic: false,
-        labels: rows.iter().map(|r| amount::memory(r.block_bytes)).collect(),
+        labels: rows.iter().map(|r| units::memory(r.block_bytes)).collect(),
         series: vec![
             ours("than application", 0, |r| r.than_application),
             ours("than central", 1, |r| r.than_central),

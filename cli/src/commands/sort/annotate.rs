@@ -15,7 +15,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::words::trouble;
 use crate::sort_args::Parsed;
-use crate::standard;
+use crate::standard_streams;
 
 /// The thread that underlines.
 pub(super) struct Annotator(JoinHandle<Result<()>>);
@@ -30,8 +30,9 @@ pub(super) fn start(parsed: &Parsed, output: Output) -> Result<(Annotator, Outpu
     let underlines = Underlines::new(&parsed.options);
     let terminator = parsed.terminator;
     let work = move || annotate(BufReader::new(File::from(from)), terminator, &underlines, BufWriter::new(out));
-    let thread =
-        datapipes::threads::spawn("annotate", move || work().map_err(|e| Error::io("write", &e, standard::OUTPUT)))?;
+    let thread = datapipes::threads::spawn("annotate", move || {
+        work().map_err(|e| Error::io("write", &e, standard_streams::OUTPUT))
+    })?;
     Ok((Annotator(thread), Output::Stream { name, file: File::from(to) }))
 }
 
@@ -69,7 +70,7 @@ struct Underlines {
 
 impl Underlines {
     fn new(options: &TextOptions) -> Underlines {
-        let keys = options.keys_in_force();
+        let keys = options.effective_keys();
         let line = keys.is_empty() || !(options.stable || options.unique);
         Underlines { keys, separator: options.separator, line }
     }

@@ -9,17 +9,17 @@ use datapipes_sort::Input;
 
 use super::disorder::{Disorder, Rule, Search, float, signed, unsigned};
 use crate::commands::check::each_piece;
-use crate::outcome::Verdict;
+use crate::outcome::CommandStatus;
 use crate::signals::{self, WaitsFor};
 use crate::sort_args::{Format, Parsed};
-use crate::standard;
+use crate::standard_streams;
 use crate::window::Window;
 
 /// From as many bytes on a file is read through a pipe.
 const LONG: u64 = 128 << 10;
 
 /// Reads up to the first disorder; names it as GNU sort does, unless quiet.
-pub(super) fn run(parsed: &Parsed, quiet: bool) -> Result<Verdict> {
+pub(super) fn run(parsed: &Parsed, quiet: bool) -> Result<CommandStatus> {
     let rule = rule(parsed);
     let name = parsed.inputs.first().cloned().unwrap_or_else(|| "-".into());
     let input = Input::open(Path::new(&name))?;
@@ -27,7 +27,7 @@ pub(super) fn run(parsed: &Parsed, quiet: bool) -> Result<Verdict> {
     let mut look = |bytes: &[u8]| if search.push(bytes) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
     match input {
         // A short file is read before the machine is known.
-        Input::Place { ssd, from } if ssd.len()?.saturating_sub(from) >= LONG || ssd.file().is_block_device() => {
+        Input::File { ssd, from } if ssd.len()?.saturating_sub(from) >= LONG || ssd.file().is_block_device() => {
             signals::catch(WaitsFor::Places);
             let machine = datapipes::discover();
             Window::over(&machine, &ssd)?.read(from..ssd.len()?, |bytes| {
@@ -42,11 +42,11 @@ pub(super) fn run(parsed: &Parsed, quiet: bool) -> Result<Verdict> {
         let why = format!("its length is not a multiple of the record length {len}: {left} bytes are left over");
         Error::new(ErrorKind::InvalidInput, "check", format!("{}: {why}", Path::new(&name).display()))
     })?;
-    let Some(disorder) = found else { return Ok(Verdict::Good) };
+    let Some(disorder) = found else { return Ok(CommandStatus::Good) };
     if !quiet {
         tell(name.as_bytes(), &rule, &disorder);
     }
-    Ok(Verdict::Bad)
+    Ok(CommandStatus::Bad)
 }
 
 /// Bytes as they are: a line need not be text.
@@ -64,7 +64,7 @@ fn tell(name: &[u8], rule: &Rule, disorder: &Disorder) {
         }
     }
     message.push(end);
-    standard::complain(&message);
+    standard_streams::print_error(&message);
 }
 
 fn rule(parsed: &Parsed) -> Rule {

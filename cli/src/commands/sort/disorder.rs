@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use datapipes_sort::text::Order;
+use datapipes_sort::text::TextOrder;
 
 /// What a record is, and the order.
 #[derive(Clone, Debug)]
@@ -12,7 +12,7 @@ pub(super) enum Rule {
     /// Little-endian numbers of a fixed length, by a word that orders as they do.
     Numbers { len: usize, word: fn(u64) -> u64, reverse: bool },
     /// Lines; a reverse order is in the order itself.
-    Lines { order: Box<Order>, terminator: u8 },
+    Lines { order: Box<TextOrder>, terminator: u8 },
 }
 
 impl Rule {

@@ -10,19 +10,19 @@ use datapipes::{Error, Result};
 use rustix::fs::{Access, AtFlags, CWD};
 
 use crate::sort_args::{Action, Parsed, UsageError, trouble};
-use crate::{outcome, quoting, standard};
+use crate::{outcome, quoting, standard_streams};
 
 /// The names to sort. The standard input is read to its end by the first `-`: a second one adds nothing, unless it is a
 /// terminal, which goes on behind an end of file.
 pub(super) fn to_sort(parsed: &Parsed) -> Result<Vec<OsString>> {
     let mut names = parsed.inputs.clone();
-    if !standard::input_is_terminal() {
+    if !standard_streams::input_is_terminal() {
         let mut seen = false;
         names.retain(|name| name != "-" || !std::mem::replace(&mut seen, true));
     }
     check(&names)?;
     // GNU looks at what it sorts to see how long it is; what it merges it only reads.
-    if parsed.action == Action::Sort && names.iter().any(|name| name == "-") && standard::input().is_err() {
+    if parsed.action == Action::Sort && names.iter().any(|name| name == "-") && standard_streams::input().is_err() {
         return Err(Error::os("stat failed", libc::EBADF, "-"));
     }
     Ok(names)
@@ -41,7 +41,7 @@ fn check(names: &[OsString]) -> Result<()> {
 pub(super) fn listed(list: &OsStr) -> Result<Vec<OsString>, UsageError> {
     let mut bytes = Vec::new();
     let read = if list == "-" {
-        standard::input()
+        standard_streams::input()
             .map_err(|_| io::Error::from_raw_os_error(libc::EBADF))
             .and_then(|mut input| input.read_to_end(&mut bytes))
     } else {

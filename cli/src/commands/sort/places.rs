@@ -9,7 +9,7 @@ use datapipes_sort::{Output, default_memory};
 
 use super::words::trouble;
 use crate::sort_args::Parsed;
-use crate::standard;
+use crate::standard_streams;
 
 /// The file of -o, or the standard output.
 pub(super) fn output(parsed: &Parsed) -> Result<Output> {
@@ -17,7 +17,10 @@ pub(super) fn output(parsed: &Parsed) -> Result<Output> {
         // No file has it; a folder and a name made of it would be another file.
         Some(path) if path.is_empty() => Err(Error::os("open", libc::ENOENT, "")),
         Some(path) => Output::to(Path::new(path)),
-        None => Ok(Output::Stream { name: PathBuf::from(standard::OUTPUT), file: File::from(standard::output_fd()?) }),
+        None => Ok(Output::Stream {
+            name: PathBuf::from(standard_streams::OUTPUT),
+            file: File::from(standard_streams::output_fd()?),
+        }),
     }
 }
 

@@ -44,12 +44,12 @@ pub(crate) fn ways(
     let mut ways = Vec::new();
     for input in inputs {
         ways.push(match input {
-            Input::Place { ssd, .. } => explain("input".into(), ssd, &memory),
+            Input::File { ssd, .. } => explain("input".into(), ssd, &memory),
             Input::Stream { name, .. } => stream("input", name, "read"),
             // A named pipe is not opened twice.
-            Input::Later { path } if input.may_wait() || path == Path::new("-") => stream("input", path, "read"),
-            Input::Later { path } => match Input::open(path)? {
-                Input::Place { ssd, .. } => explain("input".into(), &ssd, &memory),
+            Input::Deferred { path } if input.may_block() || path == Path::new("-") => stream("input", path, "read"),
+            Input::Deferred { path } => match Input::open(path)? {
+                Input::File { ssd, .. } => explain("input".into(), &ssd, &memory),
                 _ => stream("input", path, "read"),
             },
         });

@@ -56,7 +56,7 @@ struct Warnings<'a> {
 
 impl Warnings<'_> {
     fn keys(&mut self) {
-        let keys = self.options.keys_in_force();
+        let keys = self.options.effective_keys();
         // Letters without a key: the line is one, and most warnings would make no sense.
         let only_letters = self.options.keys.is_empty();
         let mut unused = self.options.modifiers;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use datapipes::{Error, ErrorKind};
 
-use crate::{outcome, quoting, standard};
+use crate::{outcome, quoting, standard_streams};
 
 /// What GNU says for our operations.
 const FAILED: [(&str, &str); 3] = [("open", "open failed"), ("read", "read failed"), ("write", "write failed")];
@@ -42,7 +42,7 @@ pub(super) fn words(error: &Error, folders: &[PathBuf]) -> String {
 /// The name as GNU shows it. A context of several words is none.
 fn name(context: &str) -> String {
     match context {
-        standard::INPUT => "-".into(),
+        standard_streams::INPUT => "-".into(),
         context if context.contains(": ") => context.to_owned(),
         context => quoting::where_needed(context),
     }

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::blocks::told;
 use super::codecs::{Codec, fill};
-use super::meter::Teller;
+use super::device_progress::ProgressWriter;
 
 /// A device with a meter: its arguments are the role, and the last descriptor given is the meter's.
 const METERED: &str = "stream-metered";
@@ -33,7 +33,7 @@ pub(crate) fn functions() -> Functions {
         .with_body(METERED, |role, mut given| {
             let role = serde_json::from_value(role.clone()).map_err(|e| wrong(format!("the role of a device: {e}")))?;
             let meter = given.pop().ok_or_else(|| wrong("a meter was not given".into()))?;
-            Ok(metered(body(role, given, &functions())?, Box::new(Teller::new(meter))))
+            Ok(metered(body(role, given, &functions())?, Box::new(ProgressWriter::new(meter))))
         })
 }
 

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::Job;
 use super::bodies::{functions, recode, with_meter};
 use super::codecs::{Codec, NAMES};
-use super::meter::Meter;
+use super::device_progress::ProgressReader;
 use super::program::Program;
 
 /// A transform that was asked for.
@@ -104,7 +104,7 @@ pub(super) struct Device {
 pub(super) struct Link {
     pub(super) from: usize,
     pub(super) credits: u32,
-    pub(super) meter: Meter,
+    pub(super) meter: ProgressReader,
 }
 
 /// All of a stream, in order.
@@ -169,7 +169,7 @@ impl Chain {
 
     /// A device with a meter, and the beginning of its channel.
     fn sends(&mut self, graph: &mut Graph, name: &str, role: &Role, given: Option<OwnedFd>) -> Result<()> {
-        let meter = Meter::new()?;
+        let meter = ProgressReader::new()?;
         let given = given.into_iter().chain([meter.for_device()?]).collect();
         self.links.push(Link { from: self.devices.len(), credits: 0, meter });
         self.add(graph, name, with_meter(role)?, given);

@@ -13,13 +13,13 @@ use rustix::time::Timespec;
 use serde::Serialize;
 
 use super::chain::{Chain, Device, Ends, Step, Work};
-use super::meter::{Sample, now_ns};
+use super::device_progress::{Sample, now_ns};
 use super::origin::{Generator, Opened, Sum, Summing};
 use super::view::View;
 use super::watch::watch;
 use super::{Job, Target};
-use crate::usage::family_cpu_seconds;
-use crate::{files, signals, standard};
+use crate::child::family_cpu_seconds;
+use crate::{files, signals, standard_streams};
 
 /// How a stream went under one placement.
 #[derive(Debug, Serialize)]
@@ -83,7 +83,7 @@ impl Written {
             }
             Target::Output => {
                 let place = Place::Stream { descriptor: 0, whole_blocks: false };
-                (Written::Output, (standard::output_fd()?, place))
+                (Written::Output, (standard_streams::output_fd()?, place))
             }
         })
     }
@@ -99,13 +99,13 @@ impl Written {
     /// The error of a stream whose reader went away, where that is why it failed.
     fn explain(&self, error: Error) -> Error {
         let Written::Output = self else { return error };
-        let gone = standard::output_fd().is_ok_and(|fd| {
+        let gone = standard_streams::output_fd().is_ok_and(|fd| {
             let mut polled = [PollFd::new(&fd, PollFlags::empty())];
             let now = Timespec { tv_sec: 0, tv_nsec: 0 };
             poll(&mut polled, Some(&now)).is_ok() && polled[0].revents().contains(PollFlags::ERR)
         });
         if gone && error.kind() == ErrorKind::Device {
-            Error::os("write", Errno::PIPE.raw_os_error(), standard::OUTPUT)
+            Error::os("write", Errno::PIPE.raw_os_error(), standard_streams::OUTPUT)
         } else {
             error
         }
@@ -144,7 +144,7 @@ pub(super) fn run(job: &Job, placement: Placement) -> Result<Run> {
     let told = generator.map(Generator::sent).transpose()?;
     let Ended { sent, due, due_from, on_disk, verified } = end(job, written, &chain, told)?;
     let seconds = ended_ns.saturating_sub(first.since_ns) as f64 / 1e9;
-    let gb_per_s = crate::amount::gb_s(sent.bytes, seconds);
+    let gb_per_s = crate::units::gb_s(sent.bytes, seconds);
     let placement = chosen;
     Ok(Run {
         placement,

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 
 use super::blocks::{Blocks, Cut};
-use super::waiting::{Waiting, connect};
+use super::waiting::{WaitTimeout, connect};
 
 /// Where the bytes come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,7 +125,7 @@ fn mode_like(mode: u32) -> FileMode {
 
 impl Origin {
     /// Opens it. A named pipe waits for its writer, and a connection for its other side, no longer than patience lasts.
-    pub(super) fn open(&self, patience: Waiting) -> Result<Opened> {
+    pub(super) fn open(&self, patience: WaitTimeout) -> Result<Opened> {
         match self {
             Origin::File(path) => {
                 let fail = |e: Errno| Error::os("open", e.raw_os_error(), path.display().to_string());
@@ -147,9 +147,9 @@ impl Origin {
                 Ok(Opened { descriptor, place, generator: None, mode: mode_like(stat.st_mode) })
             }
             Origin::Input => {
-                let descriptor = crate::standard::input_fd()?;
+                let descriptor = crate::standard_streams::input_fd()?;
                 let stat = rustix::fs::fstat(&descriptor);
-                let stat = stat.map_err(|e| Error::os("look at", e.raw_os_error(), crate::standard::INPUT))?;
+                let stat = stat.map_err(|e| Error::os("look at", e.raw_os_error(), crate::standard_streams::INPUT))?;
                 let kind = FileType::from_raw_mode(stat.st_mode);
                 let mode = if kind == FileType::RegularFile { mode_like(stat.st_mode) } else { FileMode::USUAL };
                 Ok(Opened { descriptor, place: STREAM, generator: None, mode })

@@ -8,7 +8,7 @@
 //! A device can start nothing, so the program is no device: it runs as the user, with all that the user may do. The two devices at
 //! its pipes are as locked down as all others.
 //!
-//! Nothing of the program outlives the stream: its keepers, see [`mod@super::keeper`], end all of it when the command lets go of their
+//! Nothing of the program outlives the stream: its keepers, see [`mod@super::supervisor`], end all of it when the command lets go of their
 //! *lifeline* (a pipe that nobody writes to), and so when the command dies.
 
 use std::collections::VecDeque;
@@ -22,20 +22,20 @@ use std::time::{Duration, Instant};
 use datapipes::{Error, ErrorKind, Result};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 
-use super::keeper;
+use super::supervisor;
 
 /// How long keepers may take to end what they keep: a process that the kernel does not let go is left to them.
-const FAREWELL: Duration = Duration::from_secs(5);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the second one may take when the first one, which somebody stops again and again, was killed.
-const LAST_FAREWELL: Duration = Duration::from_secs(1);
+const FORCED_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often it is looked whether that is done.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// What is kept of standard error, to say how a program ended.
 const LAST_WORDS: usize = 400;
 /// Lines of standard error that wait to be shown; more are counted.
-const MOST_LINES: usize = 256;
+const MAX_PENDING_LINES: usize = 256;
 /// Bytes of one line.
-const MOST_LINE: usize = 1 << 10;
+const MAX_LINE_BYTES: usize = 1 << 10;
 
 /// A program at work.
 pub(super) struct Program {
@@ -43,7 +43,7 @@ pub(super) struct Program {
     pub(super) name: String,
     keeper: Child,
     lifeline: Option<std::io::PipeWriter>,
-    said: Arc<Mutex<Said>>,
+    said: Arc<Mutex<StderrTail>>,
     hears: Option<std::thread::JoinHandle<()>>,
     status: Option<ExitStatus>,
 }
@@ -56,7 +56,7 @@ pub(super) struct Ends {
 
 /// What it said on standard error.
 #[derive(Default)]
-struct Said {
+struct StderrTail {
     lines: VecDeque<String>,
     dropped: u64,
     last: VecDeque<u8>,
@@ -67,14 +67,14 @@ impl Program {
     pub(super) fn start(command: &str) -> Result<(Program, Ends)> {
         let name = name(command);
         let fail = |e: &std::io::Error| Error::io("start", e, format!("the program {name}"));
-        let mut start = keeper::first(command.as_ref()).map_err(|e| fail(&e))?;
+        let mut start = supervisor::first(command.as_ref()).map_err(|e| fail(&e))?;
         let keeper = start.command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         // It has its own now, and nobody else may.
         drop(start.held);
         let lifeline = start.lifeline;
         let mut keeper = keeper.map_err(|e| fail(&e))?;
         let (stdin, stdout, stderr) = (keeper.stdin.take(), keeper.stdout.take(), keeper.stderr.take());
-        let said = Arc::new(Mutex::new(Said::default()));
+        let said = Arc::new(Mutex::new(StderrTail::default()));
         let mut program = Program { name, keeper, lifeline: Some(lifeline), said, hears: None, status: None };
         let (Some(stdin), Some(stdout), Some(stderr)) = (stdin, stdout, stderr) else {
             return Err(Error::new(ErrorKind::System, "start", format!("{}: no pipes", program.name)));
@@ -113,7 +113,7 @@ impl Program {
 
     /// An error that says how it ended, and what it said last.
     pub(super) fn failed(&mut self, how: &str) -> Error {
-        self.let_go();
+        self.shut_down();
         let last: Vec<u8> = lock(&self.said).last.iter().copied().collect();
         let last = String::from_utf8_lossy(&last).trim().lines().map(escaped).collect::<Vec<_>>().join("; ");
         let said = if last.is_empty() { String::new() } else { format!("; it said last: {last}") };
@@ -121,11 +121,11 @@ impl Program {
     }
 
     /// Ends it and everything that it started; waits for that, once, and not for ever.
-    fn let_go(&mut self) {
+    fn shut_down(&mut self) {
         if self.lifeline.take().is_none() {
             return;
         }
-        let until = Instant::now() + FAREWELL;
+        let until = Instant::now() + SHUTDOWN_TIMEOUT;
         while self.is_at_work() && Instant::now() < until {
             if self.is_stopped() {
                 self.signal(Signal::CONT);
@@ -136,7 +136,7 @@ impl Program {
             return;
         }
         self.signal(Signal::KILL);
-        let until = Instant::now() + LAST_FAREWELL;
+        let until = Instant::now() + FORCED_SHUTDOWN_TIMEOUT;
         while self.is_at_work() && Instant::now() < until {
             std::thread::sleep(LOOK_EVERY);
         }
@@ -164,7 +164,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        self.let_go();
+        self.shut_down();
     }
 }
 
@@ -184,7 +184,7 @@ fn name(command: &str) -> String {
     if plain.is_empty() { "sh".into() } else { plain }
 }
 
-fn lock(said: &Mutex<Said>) -> std::sync::MutexGuard<'_, Said> {
+fn lock(said: &Mutex<StderrTail>) -> std::sync::MutexGuard<'_, StderrTail> {
     said.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -194,7 +194,7 @@ fn escaped(line: &str) -> String {
 }
 
 /// Reads standard error to its end, which is the end of all that have it.
-fn hear(mut stderr: impl Read, label: &str, said: &Mutex<Said>) {
+fn hear(mut stderr: impl Read, label: &str, said: &Mutex<StderrTail>) {
     let (mut line, mut buffer) = (Vec::new(), [0; 4096]);
     loop {
         let n = match stderr.read(&mut buffer) {
@@ -210,7 +210,7 @@ fn hear(mut stderr: impl Read, label: &str, said: &Mutex<Said>) {
         for byte in &buffer[..n] {
             match byte {
                 b'\n' => said.take(label, &mut line),
-                byte if line.len() < MOST_LINE => line.push(*byte),
+                byte if line.len() < MAX_LINE_BYTES => line.push(*byte),
                 _ => {}
             }
         }
@@ -220,9 +220,9 @@ fn hear(mut stderr: impl Read, label: &str, said: &Mutex<Said>) {
     }
 }
 
-impl Said {
+impl StderrTail {
     fn take(&mut self, label: &str, line: &mut Vec<u8>) {
-        if self.lines.len() < MOST_LINES {
+        if self.lines.len() < MAX_PENDING_LINES {
             self.lines.push_back(format!("{label}: {}", escaped(&String::from_utf8_lossy(line))));
         } else {
             self.dropped += 1;
@@ -247,11 +247,11 @@ mod tests {
 
     #[test]
     fn lines_are_labelled_and_bounded() {
-        let said = Mutex::new(Said::default());
+        let said = Mutex::new(StderrTail::default());
         hear(format!("{}\n{}end", "x".repeat(5000), "line\n".repeat(400)).as_bytes(), "tr", &said);
         let said = said.into_inner().unwrap();
-        assert_eq!((said.lines.len(), said.dropped), (MOST_LINES, 146));
-        assert_eq!((said.lines[0].len(), said.lines[1].as_str()), (4 + MOST_LINE, "tr: line"));
+        assert_eq!((said.lines.len(), said.dropped), (MAX_PENDING_LINES, 146));
+        assert_eq!((said.lines[0].len(), said.lines[1].as_str()), (4 + MAX_LINE_BYTES, "tr: line"));
         assert!(said.last.len() == LAST_WORDS && said.last.iter().copied().collect::<Vec<u8>>().ends_with(b"end"));
     }
 }

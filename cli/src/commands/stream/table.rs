@@ -5,7 +5,7 @@ use datapipes_fabric::placement::Placement;
 use super::chain::Work;
 use super::one::Run;
 use super::{Job, Target};
-use crate::amount;
+use crate::units;
 
 pub(super) fn run(job: &Job, run: &Run) -> String {
     let mut text = String::new();
@@ -15,17 +15,17 @@ pub(super) fn run(job: &Job, run: &Run) -> String {
     text += &format!(
         "{}: {} in {:.3} s ({}), {} channels, {:.3} s of processor time\n",
         run.placement.name(),
-        amount::bytes(run.sent.bytes),
+        units::bytes(run.sent.bytes),
         run.seconds,
-        amount::rate(run.sent.bytes, run.seconds),
+        units::rate(run.sent.bytes, run.seconds),
         run.channels,
         run.cpu_seconds
     );
     for edge in &run.edges {
-        text += &format!("  {} -> {}: {} blocks, {}\n", edge.from, edge.to, edge.blocks, amount::bytes(edge.bytes));
+        text += &format!("  {} -> {}: {} blocks, {}\n", edge.from, edge.to, edge.blocks, units::bytes(edge.bytes));
     }
     let crc = |crc32: u32| format!("CRC-32 {crc32:08x}");
-    text += &format!("  sent {}, {}; ", amount::bytes(run.sent.bytes), crc(run.sent.crc32));
+    text += &format!("  sent {}, {}; ", units::bytes(run.sent.bytes), crc(run.sent.crc32));
     let on_disk = |amount: fn(u64) -> String| match run.on_disk {
         Some(sum) => format!("on disk {}, {}", amount(sum.bytes), crc(sum.crc32)),
         None => format!("the sink had {}, {}; the disk was not read", amount(run.due.bytes), crc(run.due.crc32)),
@@ -34,26 +34,26 @@ pub(super) fn run(job: &Job, run: &Run) -> String {
         (Some(true), _) if run.due_from == "replay" => {
             format!(
                 "{}: verified, the transforms applied to the origin once more give the same\n",
-                on_disk(amount::bytes)
+                on_disk(units::bytes)
             )
         }
-        (Some(true), _) => format!("{}: verified, the same as what was sent\n", on_disk(amount::bytes)),
+        (Some(true), _) => format!("{}: verified, the same as what was sent\n", on_disk(units::bytes)),
         (None, Target::Output) => {
             let against = if run.due_from == "replay" { ", as the transforms applied once more give it" } else { "" };
             format!(
                 "written {}, {}{against}; not verified: a stream cannot be read back\n",
-                amount::bytes(run.due.bytes),
+                units::bytes(run.due.bytes),
                 crc(run.due.crc32)
             )
         }
-        (None, Target::File(_)) if run.on_disk.is_none() => format!("{}\n", on_disk(amount::bytes)),
+        (None, Target::File(_)) if run.on_disk.is_none() => format!("{}\n", on_disk(units::bytes)),
         (None, Target::File(_)) => {
             let same = if run.due_from == "program" { "what the program wrote" } else { "what reached the sink" };
             let why = match job.steps.iter().any(|step| matches!(step.work, Work::Program(_))) {
                 true => "a program is run only once",
                 false => "what was sent can be read only once",
             };
-            format!("{}: the same as {same}; the transforms were not verified, for {why}\n", on_disk(amount::bytes))
+            format!("{}: the same as {same}; the transforms were not verified, for {why}\n", on_disk(units::bytes))
         }
         (Some(false), to) => format!(
             "{}, where {} bytes, {} were due: DIFFERENT{}\n",
@@ -83,7 +83,7 @@ pub(super) fn comparison(runs: &[Run]) -> String {
             run.placement.name(),
             run.channels,
             run.seconds,
-            amount::rate(run.sent.bytes, run.seconds),
+            units::rate(run.sent.bytes, run.seconds),
             run.cpu_seconds,
             share
         );

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Trusts {
+pub(super) enum TrustLevel {
     /// Not at all: they process a copy
     Copy,
     /// They process in place
@@ -19,14 +19,14 @@ pub(super) enum Trusts {
     InPlaceChecked,
 }
 
-impl Trusts {
+impl TrustLevel {
     pub(super) fn trust(self) -> Trust {
         // SAFETY: see the module: all senders keep to the protocol.
         let (in_place, checked) = unsafe { (Trust::in_place(), Trust::in_place_checked()) };
         match self {
-            Trusts::Copy => Trust::Copy,
-            Trusts::InPlace => in_place,
-            Trusts::InPlaceChecked => checked,
+            TrustLevel::Copy => Trust::Copy,
+            TrustLevel::InPlace => in_place,
+            TrustLevel::InPlaceChecked => checked,
         }
     }
 }

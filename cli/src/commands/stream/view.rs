@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use datapipes_fabric::placement::Placement;
 
 use super::chain::{Chain, Link};
-use super::meter::Sample;
+use super::device_progress::Sample;
 use super::program::Program;
 use crate::outcome::note;
-use crate::{amount, progress};
+use crate::{progress, units};
 
 const REDRAW_EVERY: Duration = Duration::from_millis(100);
 const SAY_EVERY: Duration = Duration::from_secs(1);
@@ -85,10 +85,10 @@ impl View {
         let wide = if self.on_terminal { wide } else { 0 };
         let line = |(at, (name, credits)): (usize, &(String, u32))| {
             let (sample, before) = (now[at], self.shown.1.get(at).copied().unwrap_or_default());
-            let rate = amount::rate(sample.bytes.saturating_sub(before.bytes), since.as_secs_f64());
+            let rate = units::rate(sample.bytes.saturating_sub(before.bytes), since.as_secs_f64());
             let used = sample.under_way.min((*credits).into());
             let bar = if self.on_terminal { bar(used, *credits) } else { String::new() };
-            let (blocks, bytes) = (sample.blocks, amount::bytes(sample.bytes));
+            let (blocks, bytes) = (sample.blocks, units::bytes(sample.bytes));
             format!("{name:<wide$}  {blocks:>7} blocks  {bytes:>8}  {rate:>10}  credits {bar}{used}/{credits}")
         };
         self.edges.iter().enumerate().map(line).collect()

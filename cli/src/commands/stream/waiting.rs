@@ -17,9 +17,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// How long nothing may happen; None for ever.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Waiting(pub(super) Option<Duration>);
+pub(super) struct WaitTimeout(pub(super) Option<Duration>);
 
-impl Waiting {
+impl WaitTimeout {
     /// An error where it is over.
     pub(super) fn check(self, since: Instant, what: impl FnOnce() -> String) -> Result<()> {
         match self.0 {
@@ -48,7 +48,7 @@ impl Waiting {
 }
 
 /// Connects to the first of a host's addresses that answers.
-pub(super) fn connect(address: &str, patience: Waiting) -> Result<OwnedFd> {
+pub(super) fn connect(address: &str, patience: WaitTimeout) -> Result<OwnedFd> {
     let addresses = address.to_socket_addrs().map_err(|e| Error::io("connect", &e, address))?;
     let mut last = Error::new(ErrorKind::NotFound, "connect", format!("{address} has no address"));
     for one in addresses {
@@ -60,7 +60,7 @@ pub(super) fn connect(address: &str, patience: Waiting) -> Result<OwnedFd> {
     Err(last)
 }
 
-fn connect_to(to: SocketAddr, name: &str, patience: Waiting) -> Result<OwnedFd> {
+fn connect_to(to: SocketAddr, name: &str, patience: WaitTimeout) -> Result<OwnedFd> {
     let fail = |e: Errno| Error::os("connect", e.raw_os_error(), name);
     let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -8,10 +8,10 @@ use datapipes_fabric::control::{Event, Session};
 use datapipes_fabric::placement::Flow;
 
 use super::chain::{Chain, Device};
-use super::meter::Sample;
+use super::device_progress::Sample;
 use super::program::how;
 use super::view::View;
-use super::waiting::Waiting;
+use super::waiting::WaitTimeout;
 use crate::signals;
 
 /// How often the command looks at the devices.
@@ -27,9 +27,9 @@ pub(super) fn watch(
     flow: &Flow,
     chain: &mut Chain,
     view: &mut View,
-    patience: Waiting,
+    patience: WaitTimeout,
 ) -> Result<()> {
-    let (mut failures, mut moved) = (Failures(None), Moved::new(chain));
+    let (mut failures, mut moved) = (RootCause(None), StallDetector::new(chain));
     while chain.devices.iter().any(|d| d.report.is_none()) {
         signals::check("stream")?;
         look_at_programs(chain, &mut failures)?;
@@ -59,7 +59,7 @@ pub(super) fn watch(
 }
 
 /// Takes note of programs that failed; whether any is still running.
-fn look_at_programs(chain: &mut Chain, failures: &mut Failures) -> Result<bool> {
+fn look_at_programs(chain: &mut Chain, failures: &mut RootCause) -> Result<bool> {
     let mut running = false;
     for (at, program) in chain.programs.iter_mut().enumerate() {
         match program.ended()? {
@@ -71,7 +71,7 @@ fn look_at_programs(chain: &mut Chain, failures: &mut Failures) -> Result<bool> 
     Ok(running)
 }
 
-fn note(event: Event, flow: &Flow, devices: &mut [Device], failures: &mut Failures) {
+fn note(event: Event, flow: &Flow, devices: &mut [Device], failures: &mut RootCause) {
     let (Event::Report { device: party, .. } | Event::Ended { device: party, .. }) = &event else { return };
     let device = devices.iter_mut().find(|d| flow.device(d.node).is_ok_and(|of_it| of_it.0 == *party));
     let name = device.as_ref().map_or("the resource-side CPU", |d| &d.name).to_owned();
@@ -87,20 +87,20 @@ fn note(event: Event, flow: &Flow, devices: &mut [Device], failures: &mut Failur
 }
 
 /// When blocks moved last.
-struct Moved {
+struct StallDetector {
     since: Instant,
     samples: Vec<Sample>,
 }
 
-impl Moved {
-    fn new(chain: &Chain) -> Moved {
-        Moved { since: Instant::now(), samples: samples(chain) }
+impl StallDetector {
+    fn new(chain: &Chain) -> StallDetector {
+        StallDetector { since: Instant::now(), samples: samples(chain) }
     }
 
-    fn check(&mut self, chain: &Chain, patience: Waiting) -> Result<()> {
+    fn check(&mut self, chain: &Chain, patience: WaitTimeout) -> Result<()> {
         let now = samples(chain);
         if now != self.samples {
-            *self = Moved { since: Instant::now(), samples: now };
+            *self = StallDetector { since: Instant::now(), samples: now };
         }
         let stands = |(link, sample): (_, &Sample)| {
             let (from, to) = chain.names(link);
@@ -118,7 +118,7 @@ fn samples(chain: &Chain) -> Vec<Sample> {
 }
 
 /// The failure that explains the others best, and since when there is one.
-struct Failures(Option<(Instant, Failure)>);
+struct RootCause(Option<(Instant, Failure)>);
 
 /// What went wrong.
 struct Failure {
@@ -141,7 +141,7 @@ enum What {
     },
 }
 
-impl Failures {
+impl RootCause {
     fn note(&mut self, new: Failure) {
         match &mut self.0 {
             Some((_, old)) if old.weight >= new.weight => {}

@@ -12,9 +12,9 @@
 use super::lanes::Lanes;
 
 /// The most rows of any network; smaller ones leave the rest unused, and the compiler drops it.
-const ROWS_MAX: usize = 16;
+const MAX_ROWS: usize = 16;
 
-type Rows<L> = [<L as Lanes>::Vector; ROWS_MAX];
+type Rows<L> = [<L as Lanes>::Vector; MAX_ROWS];
 
 /// Compares and exchanges the named pairs of rows.
 macro_rules! exchange {
@@ -49,7 +49,7 @@ pub(super) fn sort_small<L: Lanes>(lanes: L, values: &mut [L::Element]) {
 #[inline]
 fn sort_rows<L: Lanes, const R: usize>(lanes: L, values: &mut [L::Element]) {
     let fill = lanes.splat(L::MAX);
-    let mut rows = [fill; ROWS_MAX];
+    let mut rows = [fill; MAX_ROWS];
     for (r, row) in rows.iter_mut().enumerate().take(R) {
         let start = (r * L::LANES).min(values.len());
         let count = (values.len() - start).min(L::LANES);
@@ -70,9 +70,9 @@ fn sort_rows<L: Lanes, const R: usize>(lanes: L, values: &mut [L::Element]) {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt")]
 #[inline]
 pub(super) fn sample<L: Lanes, const R: usize>(lanes: L, values: &[L::Element]) -> L::Element {
-    assert!(R <= ROWS_MAX && R > 1 && values.len() >= R * L::LANES, "a vector for each row");
+    assert!(R <= MAX_ROWS && R > 1 && values.len() >= R * L::LANES, "a vector for each row");
     let step = (values.len() - L::LANES) / (R - 1);
-    let mut rows = [lanes.splat(L::MAX); ROWS_MAX];
+    let mut rows = [lanes.splat(L::MAX); MAX_ROWS];
     for (r, row) in rows.iter_mut().enumerate().take(R) {
         // SAFETY: `r` is below `R`, so a vector from `r * step` on ends within the length (asserted above).
         *row = unsafe { lanes.load(values.as_ptr().add(r * step)) };

@@ -17,7 +17,7 @@
 use super::lanes::Lanes;
 
 /// The most vectors of a batch; a register type with fewer rows has smaller batches.
-const BATCH_MAX: usize = 8;
+const MAX_BATCH: usize = 8;
 
 /// Where the two sides end: `left..right` is free to write.
 struct Split<L: Lanes> {
@@ -66,8 +66,8 @@ impl<L: Lanes> Split<L> {
 /// # Safety
 /// A batch is readable at `from`.
 #[inline(always)]
-unsafe fn load_batch<L: Lanes>(lanes: L, from: *const L::Element) -> [L::Vector; BATCH_MAX] {
-    let mut batch = [lanes.splat(L::MAX); BATCH_MAX];
+unsafe fn load_batch<L: Lanes>(lanes: L, from: *const L::Element) -> [L::Vector; MAX_BATCH] {
+    let mut batch = [lanes.splat(L::MAX); MAX_BATCH];
     for (k, vector) in batch.iter_mut().enumerate().take(L::ROWS / 2) {
         // SAFETY: the caller vouches for the memory.
         *vector = unsafe { lanes.load(from.add(k * L::LANES)) };
@@ -84,7 +84,7 @@ pub(super) fn partition<L: Lanes, const EQUAL_LEFT: bool>(
 ) -> usize {
     let batch = L::ROWS / 2 * L::LANES;
     let len = values.len();
-    assert!(L::ROWS <= 2 * BATCH_MAX && len >= 2 * batch, "both ends are kept aside, and do not overlap");
+    assert!(L::ROWS <= 2 * MAX_BATCH && len >= 2 * batch, "both ends are kept aside, and do not overlap");
     let base = values.as_mut_ptr();
     let mut split = Split { lanes, pivot: lanes.splat(pivot), base, left: 0, right: len };
 

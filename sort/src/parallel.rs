@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 /// Calls `work` with 0..threads, each on a thread of its own, and returns when all are done. The caller is one of them, and
 /// does the work of those that the system refuses to start.
-pub(crate) fn team(threads: usize, work: impl Fn(usize) + Sync) {
+pub(crate) fn run_on_threads(threads: usize, work: impl Fn(usize) + Sync) {
     std::thread::scope(|scope| {
         let mut refused = threads;
         for t in 1..threads {

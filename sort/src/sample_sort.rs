@@ -19,8 +19,8 @@ use crate::entry::{self, Entry, MAX_BUCKETS};
 use crate::layout::{Layout, PlainLines};
 use crate::memo::{self, Question, Scope};
 use crate::numbers::vector;
+use crate::parallel::{Disjoint, run_on_threads};
 use crate::tally::Tally;
-use crate::team::{Disjoint, team};
 
 /// Below this, one core sorts all of it faster than several could divide it.
 const SMALL: usize = 1 << 14;
@@ -33,7 +33,7 @@ const FEW: usize = 24;
 
 /// Consecutive entries in their final order, and the bytes of their records.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Piece {
+pub(crate) struct SortedBucket {
     pub(crate) start: usize,
     pub(crate) len: usize,
     pub(crate) bytes: u64,
@@ -42,7 +42,7 @@ pub(crate) struct Piece {
 }
 
 /// What arranging needs to know besides the entries.
-pub(crate) struct Arranger<'a, L> {
+pub(crate) struct SlotSorter<'a, L> {
     pub(crate) layout: &'a L,
     /// The slot's bytes, which entries point into.
     pub(crate) raw: &'a [u8],
@@ -51,13 +51,17 @@ pub(crate) struct Arranger<'a, L> {
     pub(crate) unique: bool,
 }
 
-impl<L: Layout> Arranger<'_, L> {
+impl<L: Layout> SlotSorter<'_, L> {
     /// Sorts. The result is in `entries`' place or in `scratch`'s; the pieces, in order, index the slice returned.
-    pub(crate) fn arrange<'e>(&self, entries: &'e mut [Entry], scratch: &'e mut [Entry]) -> (&'e [Entry], Vec<Piece>) {
+    pub(crate) fn sort<'e>(
+        &self,
+        entries: &'e mut [Entry],
+        scratch: &'e mut [Entry],
+    ) -> (&'e [Entry], Vec<SortedBucket>) {
         // The slot's bytes stay as they are until this returns, on other threads too.
         let _scope = Scope::enter();
         if entries.len() <= SMALL {
-            self.leaf(entries, 0);
+            self.sort_bucket(entries, 0);
             let piece = self.finish(entries, 0);
             return (entries, vec![piece]);
         }
@@ -65,12 +69,12 @@ impl<L: Layout> Arranger<'_, L> {
         let giant = (entries.len() / (4 * self.threads)).max(SMALL * 4);
         for w in bounds.windows(2) {
             if w[1] - w[0] > giant {
-                self.giant(&mut scratch[w[0]..w[1]], &mut entries[w[0]..w[1]], 0);
+                self.sort_large_bucket(&mut scratch[w[0]..w[1]], &mut entries[w[0]..w[1]], 0);
             }
         }
         let pieces = self.each_bucket(scratch, &bounds, |bucket, start| {
             if bucket.len() <= giant {
-                self.leaf(bucket, 0);
+                self.sort_bucket(bucket, 0);
             }
             self.finish(bucket, start)
         });
@@ -111,7 +115,7 @@ impl<L: Layout> Arranger<'_, L> {
         {
             let all = Disjoint::new(entries);
             let counts = Disjoint::new(&mut counts);
-            team(stripes, |t| {
+            run_on_threads(stripes, |t| {
                 // SAFETY: stripe t of the entries, and row t of the counts, are this thread's alone.
                 let (part, count) = unsafe {
                     (all.slice(t * stripe, stripe.min(all.len() - t * stripe)), counts.slice(t * buckets, buckets))
@@ -132,7 +136,7 @@ impl<L: Layout> Arranger<'_, L> {
         let target = Disjoint::new(scratch);
         let positions = Disjoint::new(&mut counts);
         let entries = &*entries;
-        team(stripes, |t| {
+        run_on_threads(stripes, |t| {
             // SAFETY: row t of the positions is this thread's alone.
             let position = unsafe { positions.slice(t * buckets, buckets) };
             let part = &entries[t * stripe..entries.len().min((t + 1) * stripe)];
@@ -165,7 +169,7 @@ impl<L: Layout> Arranger<'_, L> {
         {
             let all = Disjoint::new(entries);
             let out = Disjoint::new(&mut results);
-            team(self.threads, |_| {
+            run_on_threads(self.threads, |_| {
                 let _scope = Scope::enter();
                 loop {
                     let i = next.fetch_add(1, Relaxed);
@@ -180,7 +184,7 @@ impl<L: Layout> Arranger<'_, L> {
     }
 
     /// Sorts entries whose records agree in the first `depth` bytes, on this core.
-    fn leaf(&self, entries: &mut [Entry], depth: usize) {
+    fn sort_bucket(&self, entries: &mut [Entry], depth: usize) {
         vector::sort_u128(entries);
         if self.layout.prefix_decides() {
             return;
@@ -190,26 +194,26 @@ impl<L: Layout> Arranger<'_, L> {
             let prefix = entry::prefix(entries[from]);
             let len = entries[from..].iter().take_while(|e| entry::prefix(**e) == prefix).count();
             if len > 1 {
-                self.group(&mut entries[from..from + len], depth);
+                self.sort_equal_prefixes(&mut entries[from..from + len], depth);
             }
             from += len;
         }
     }
 
     /// Orders records of equal prefix.
-    fn group(&self, group: &mut [Entry], depth: usize) {
+    fn sort_equal_prefixes(&self, group: &mut [Entry], depth: usize) {
         if self.in_order(group) {
             return;
         }
         if group.len() > FEW
             && let Some(plain) = self.plain_behind(group)
         {
-            let plain = Arranger { layout: &plain, raw: self.raw, threads: 1, unique: false };
+            let plain = SlotSorter { layout: &plain, raw: self.raw, threads: 1, unique: false };
             // Every line has bytes at depth 0.
-            plain.deepen(group, 0);
-            plain.leaf(group, 0);
-        } else if group.len() > FEW && self.deepen(group, depth + 8) {
-            self.leaf(group, depth + 8);
+            plain.load_next_prefixes(group, 0);
+            plain.sort_bucket(group, 0);
+        } else if group.len() > FEW && self.load_next_prefixes(group, depth + 8) {
+            self.sort_bucket(group, depth + 8);
         } else {
             group.sort_unstable_by(|a, b| self.compare(*a, *b));
         }
@@ -217,8 +221,8 @@ impl<L: Layout> Arranger<'_, L> {
 
     /// The order that is left where all keys of a group are equal and nothing but the lines' bytes decides.
     fn plain_behind(&self, group: &[Entry]) -> Option<PlainLines> {
-        let plain = self.layout.behind_keys()?;
-        group.iter().all(|e| self.layout.prefix_says_all(self.record(*e))).then_some(plain)
+        let plain = self.layout.tie_break()?;
+        group.iter().all(|e| self.layout.prefix_is_exact(self.record(*e))).then_some(plain)
     }
 
     #[inline]
@@ -231,9 +235,9 @@ impl<L: Layout> Arranger<'_, L> {
     }
 
     /// Replaces the prefixes by the key's next bytes. False where they cannot tell; the prefixes are then of no use.
-    fn deepen(&self, group: &mut [Entry], depth: usize) -> bool {
+    fn load_next_prefixes(&self, group: &mut [Entry], depth: usize) -> bool {
         for e in group.iter_mut() {
-            match self.layout.deeper(self.record(*e), depth) {
+            match self.layout.prefix_at(self.record(*e), depth) {
                 Some(prefix) => *e = entry::with_prefix(*e, prefix),
                 None => return false,
             }
@@ -242,10 +246,10 @@ impl<L: Layout> Arranger<'_, L> {
     }
 
     /// Sorts a bucket that is too large for one core; the result is in place, `other` is room.
-    fn giant(&self, entries: &mut [Entry], other: &mut [Entry], depth: usize) {
+    fn sort_large_bucket(&self, entries: &mut [Entry], other: &mut [Entry], depth: usize) {
         let first = entry::prefix(entries[0]);
         if entries.iter().any(|e| entry::prefix(*e) != first) {
-            self.again(entries, other, depth);
+            self.repartition(entries, other, depth);
             return;
         }
         if self.layout.prefix_decides() {
@@ -256,7 +260,7 @@ impl<L: Layout> Arranger<'_, L> {
         let stripes = entries.len().div_ceil(stripe);
         let unordered = AtomicUsize::new(0);
         let group = &*entries;
-        team(stripes, |t| {
+        run_on_threads(stripes, |t| {
             let _scope = Scope::enter();
             let part = &group[t * stripe..group.len().min((t + 1) * stripe + 1)];
             if !self.in_order(part) {
@@ -267,27 +271,27 @@ impl<L: Layout> Arranger<'_, L> {
             return;
         }
         if let Some(plain) = self.plain_behind(entries) {
-            let plain = Arranger { layout: &plain, raw: self.raw, threads: self.threads, unique: false };
-            plain.deepen(entries, 0);
-            plain.again(entries, other, 0);
+            let plain = SlotSorter { layout: &plain, raw: self.raw, threads: self.threads, unique: false };
+            plain.load_next_prefixes(entries, 0);
+            plain.repartition(entries, other, 0);
             return;
         }
         let undecided = AtomicUsize::new(0);
         let all = Disjoint::new(entries);
-        team(stripes, |t| {
+        run_on_threads(stripes, |t| {
             // SAFETY: stripe t is this thread's alone.
             let part = unsafe { all.slice(t * stripe, stripe.min(all.len() - t * stripe)) };
-            if !self.deepen(part, depth + 8) {
+            if !self.load_next_prefixes(part, depth + 8) {
                 undecided.fetch_add(1, Relaxed);
             }
         });
         if undecided.load(Relaxed) == 0 {
-            self.again(entries, other, depth + 8);
+            self.repartition(entries, other, depth + 8);
             return;
         }
         // Nothing but comparing helps: each core a stripe, then merge.
         let all = Disjoint::new(entries);
-        team(stripes, |t| {
+        run_on_threads(stripes, |t| {
             // SAFETY: stripe t is this thread's alone.
             let part = unsafe { all.slice(t * stripe, stripe.min(all.len() - t * stripe)) };
             let _scope = Scope::enter();
@@ -319,24 +323,24 @@ impl<L: Layout> Arranger<'_, L> {
     }
 
     /// Partitions a giant bucket once more and sorts its parts; the result is in place.
-    fn again(&self, entries: &mut [Entry], other: &mut [Entry], depth: usize) {
+    fn repartition(&self, entries: &mut [Entry], other: &mut [Entry], depth: usize) {
         let bounds = self.partition(entries, other, false);
         let giant = (entries.len() / (4 * self.threads)).max(SMALL * 4);
         for w in bounds.windows(2) {
             if w[1] - w[0] > giant {
-                self.giant(&mut other[w[0]..w[1]], &mut entries[w[0]..w[1]], depth);
+                self.sort_large_bucket(&mut other[w[0]..w[1]], &mut entries[w[0]..w[1]], depth);
             }
         }
         self.each_bucket(other, &bounds, |bucket, _| {
             if bucket.len() <= giant {
-                self.leaf(bucket, depth);
+                self.sort_bucket(bucket, depth);
             }
         });
         entries.copy_from_slice(other);
     }
 
     /// Drops duplicates if asked to, and adds up the bytes.
-    fn finish(&self, bucket: &mut [Entry], start: usize) -> Piece {
+    fn finish(&self, bucket: &mut [Entry], start: usize) -> SortedBucket {
         let mut len = bucket.len();
         let mut dropped = Tally::default();
         if self.unique && len > 1 {
@@ -356,7 +360,7 @@ impl<L: Layout> Arranger<'_, L> {
             Some(each) => (len * each) as u64,
             None => bucket[..len].iter().map(|e| self.len(*e) as u64).sum(),
         };
-        Piece { start, len, bytes, dropped }
+        SortedBucket { start, len, bytes, dropped }
     }
 }
 

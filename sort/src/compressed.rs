@@ -22,9 +22,9 @@ use crc32fast::Hasher;
 use datapipes_core::{Error, ErrorKind, Result, Ssd, StagePlace};
 use rustix::fs::FallocateFlags;
 
-use crate::blocks::StreamOut;
+use crate::blocks::OrderedStream;
 use crate::descriptors;
-use crate::report::{Movements, Role};
+use crate::report::{MovementRole, Movements};
 
 /// More such runs are not merged at once, because each needs a process.
 pub(crate) const MAX_PROGRAMS: usize = 16;
@@ -32,7 +32,7 @@ pub(crate) const MAX_PROGRAMS: usize = 16;
 const ENOUGH: usize = 4 * MAX_PROGRAMS;
 
 /// The program, and where its output goes.
-pub(crate) struct Packer {
+pub(crate) struct RunCompressor {
     program: PathBuf,
     folders: Vec<Folder>,
     turn: AtomicUsize,
@@ -42,15 +42,15 @@ pub(crate) struct Packer {
 struct Folder {
     path: PathBuf,
     /// Opened when it is needed.
-    shelf: Mutex<Option<File>>,
+    shared_file: Mutex<Option<File>>,
 }
 
 /// Where the bytes of a compressed run are.
 #[derive(Debug)]
-enum Kept {
+enum CompressedStorage {
     File(File),
     /// On the shelf of a folder.
-    Shelf {
+    SharedFile {
         folder: usize,
         at: u64,
         len: u64,
@@ -59,8 +59,8 @@ enum Kept {
 
 /// A run that was compressed.
 #[derive(Debug)]
-pub(crate) struct Packed {
-    kept: Kept,
+pub(crate) struct CompressedRun {
+    kept: CompressedStorage,
     /// Bytes of its records.
     pub(crate) len: u64,
     sum: u32,
@@ -69,10 +69,10 @@ pub(crate) struct Packed {
 }
 
 /// A run that is being compressed.
-pub(crate) struct Packing<'a> {
+pub(crate) struct RunCompression<'a> {
     child: Child,
     file: File,
-    packer: &'a Packer,
+    packer: &'a RunCompressor,
     folder: usize,
 }
 
@@ -87,7 +87,7 @@ impl Folder {
     /// Moves what a file has to the shelf.
     fn put(&self, file: &mut File) -> Result<(u64, u64)> {
         let fail = |e: std::io::Error| Error::io("move", &e, format!("a compressed run in {}", self.path.display()));
-        let mut shelf = self.shelf.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shelf = self.shared_file.lock().unwrap_or_else(PoisonError::into_inner);
         let shelf = match &mut *shelf {
             Some(shelf) => shelf,
             none => none.insert(scratch(&self.path)?),
@@ -102,7 +102,7 @@ impl Folder {
     /// Moves bytes of the shelf to a file of their own.
     fn take(&self, at: u64, len: u64) -> Result<File> {
         let fail = |e: std::io::Error| Error::io("move", &e, format!("a compressed run in {}", self.path.display()));
-        let mut shelf = self.shelf.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shelf = self.shared_file.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(shelf) = &mut *shelf else { return Err(fail(std::io::ErrorKind::NotFound.into())) };
         let mut file = scratch(&self.path)?;
         shelf.seek(SeekFrom::Start(at)).map_err(fail)?;
@@ -120,23 +120,23 @@ fn same(moved: u64, len: u64) -> Result<()> {
     Err(Error::new(ErrorKind::Corrupt, "move", format!("a compressed run of {len} bytes: {moved} were moved")))
 }
 
-impl Packer {
+impl RunCompressor {
     /// Runs of `program` go to the folders among the spill places, which take turns.
     ///
     /// # Errors
     /// `InvalidInput` where there is no folder among them.
-    pub(crate) fn new(program: PathBuf, places: &[StagePlace]) -> Result<Packer> {
-        let folder = |path: &Path| Folder { path: path.to_path_buf(), shelf: Mutex::new(None) };
+    pub(crate) fn new(program: PathBuf, places: &[StagePlace]) -> Result<RunCompressor> {
+        let folder = |path: &Path| Folder { path: path.to_path_buf(), shared_file: Mutex::new(None) };
         let folders: Vec<Folder> = places.iter().filter_map(StagePlace::as_folder).map(folder).collect();
         if folders.is_empty() {
             let context = format!("{}: what it compresses needs a folder", program.display());
             return Err(Error::new(ErrorKind::InvalidInput, "compress", context).advice("name a folder by -T"));
         }
-        Ok(Packer { program, folders, turn: AtomicUsize::new(0) })
+        Ok(RunCompressor { program, folders, turn: AtomicUsize::new(0) })
     }
 
     /// Starts the program; what is written to the stream is compressed.
-    pub(crate) fn start<'a>(&'a self, movements: &'a Movements) -> Result<(Packing<'a>, StreamOut<'a>)> {
+    pub(crate) fn start<'a>(&'a self, movements: &'a Movements) -> Result<(RunCompression<'a>, OrderedStream<'a>)> {
         let folder = self.turn.fetch_add(1, Relaxed) % self.folders.len();
         let file = scratch(&self.folders[folder].path)?;
         let output = file.as_fd().try_clone_to_owned().map_err(|e| Error::io("duplicate", &e, "a run"))?;
@@ -146,16 +146,21 @@ impl Packer {
         let Some(stdin) = child.stdin.take() else {
             return Err(Error::new(ErrorKind::System, "compress", "the program has no standard input"));
         };
-        let stream = StreamOut::summed(self.program.clone(), File::from(OwnedFd::from(stdin)), Role::Spill, movements);
-        Ok((Packing { child, file, packer: self, folder }, stream))
+        let stream = OrderedStream::summed(
+            self.program.clone(),
+            File::from(OwnedFd::from(stdin)),
+            MovementRole::Spill,
+            movements,
+        );
+        Ok((RunCompression { child, file, packer: self, folder }, stream))
     }
 
     /// Starts the program to decompress a run.
-    pub(crate) fn open(&self, run: Packed) -> Result<Unpacking> {
-        let Packed { kept, len, sum, .. } = run;
+    pub(crate) fn open(&self, run: CompressedRun) -> Result<RunDecompressor> {
+        let CompressedRun { kept, len, sum, .. } = run;
         let mut file = match kept {
-            Kept::File(file) => file,
-            Kept::Shelf { folder, at, len } => self.folders[folder].take(at, len)?,
+            CompressedStorage::File(file) => file,
+            CompressedStorage::SharedFile { folder, at, len } => self.folders[folder].take(at, len)?,
         };
         file.rewind().map_err(|e| Error::io("read", &e, "a compressed run"))?;
         let mut command = Command::new(&self.program);
@@ -166,7 +171,7 @@ impl Packer {
         };
         let output = File::from(OwnedFd::from(stdout));
         let program = self.program.clone();
-        Ok(Unpacking { child, output, program, expected: (len, sum), hasher: Hasher::new(), read: 0 })
+        Ok(RunDecompressor { child, output, program, expected: (len, sum), hasher: Hasher::new(), read: 0 })
     }
 }
 
@@ -179,9 +184,9 @@ fn ended_badly(program: &Path, decompressing: bool) -> Error {
     Error::new(ErrorKind::System, "compress", format!("'{}{option}' terminated abnormally", program.display()))
 }
 
-impl Packing<'_> {
+impl RunCompression<'_> {
     /// Waits for the program. `written` is how writing to it went, with the bytes and their sum.
-    pub(crate) fn finish(mut self, written: Result<(u64, u32)>, longest: usize) -> Result<Packed> {
+    pub(crate) fn finish(mut self, written: Result<(u64, u32)>, longest: usize) -> Result<CompressedRun> {
         let program = &self.packer.program;
         let status = self.child.wait().map_err(|e| Error::io("wait for", &e, program.display().to_string()))?;
         let (len, sum) = match written {
@@ -194,17 +199,17 @@ impl Packing<'_> {
         }
         let kept = if descriptors::left() < ENOUGH {
             let (at, len) = self.packer.folders[self.folder].put(&mut self.file)?;
-            Kept::Shelf { folder: self.folder, at, len }
+            CompressedStorage::SharedFile { folder: self.folder, at, len }
         } else {
-            Kept::File(self.file)
+            CompressedStorage::File(self.file)
         };
-        Ok(Packed { kept, len, sum, longest })
+        Ok(CompressedRun { kept, len, sum, longest })
     }
 }
 
 /// A run that is being decompressed.
 #[derive(Debug)]
-pub(crate) struct Unpacking {
+pub(crate) struct RunDecompressor {
     child: Child,
     output: File,
     program: PathBuf,
@@ -213,7 +218,7 @@ pub(crate) struct Unpacking {
     read: u64,
 }
 
-impl Unpacking {
+impl RunDecompressor {
     /// Reads what there is; at the end the program must have ended well, and all must have come that was written.
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
         let name = || self.program.display().to_string();
@@ -239,7 +244,7 @@ impl Unpacking {
     }
 }
 
-impl Drop for Unpacking {
+impl Drop for RunDecompressor {
     fn drop(&mut self) {
         // It may still want to write what nobody reads any more.
         let _ = self.child.kill();

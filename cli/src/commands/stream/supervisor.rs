@@ -25,7 +25,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitOptions};
 
-use crate::{signals, standard};
+use crate::{signals, standard_streams};
 
 /// The first argument of each keeper; the lifeline's number and the command follow.
 const FIRST: &str = "--stream-keeper";
@@ -37,7 +37,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Which of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Keeper {
+enum Supervisor {
     First,
     Second,
 }
@@ -69,8 +69,8 @@ pub(crate) fn enter() -> Option<ExitCode> {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let [_, role, lifeline, command] = &arguments[..] else { return None };
     let keeper = match role.to_str()? {
-        FIRST => Keeper::First,
-        SECOND => Keeper::Second,
+        FIRST => Supervisor::First,
+        SECOND => Supervisor::Second,
         _ => return None,
     };
     let number = lifeline.to_str().and_then(|text| text.parse::<i32>().ok()).filter(|number| *number > 2)?;
@@ -79,13 +79,13 @@ pub(crate) fn enter() -> Option<ExitCode> {
     Some(match keeper.keep(&lifeline, command) {
         Ok(code) => ExitCode::from(code),
         Err(e) => {
-            crate::outcome::complain(&format!("{e}\n"));
+            crate::outcome::print_error(&format!("{e}\n"));
             ExitCode::from(127)
         }
     })
 }
 
-impl Keeper {
+impl Supervisor {
     /// Runs a command until it ends or the lifeline does, and ends what it leaves; its exit code.
     fn keep(self, lifeline: &OwnedFd, command: &OsStr) -> Result<u8> {
         let os = |e: Errno| Error::os("start", e.raw_os_error(), "the keeper of a program");
@@ -99,17 +99,19 @@ impl Keeper {
         // The second one's lifeline lasts as long as this process.
         let (mut child, _lifeline) = self.spawn(command)?;
         // Only the program writes, so the end of what it writes is seen.
-        standard::leave_output()?;
-        if self == Keeper::First {
-            standard::leave_input()?;
+        standard_streams::leave_output()?;
+        if self == Supervisor::First {
+            standard_streams::leave_input()?;
         }
         let status = await_end(lifeline, &mut child);
         end_all();
         let Some(status) = status? else { return Ok(137) };
         // What the program reads stays open in the second, to see what it leaves.
-        let left = if self == Keeper::Second { standard::unread_input() } else { 0 };
+        let left = if self == Supervisor::Second { standard_streams::unread_input() } else { 0 };
         if status.success() && left > 0 {
-            crate::outcome::complain(&format!("it ended before it had read all: {left} bytes are left in its pipe\n"));
+            crate::outcome::print_error(&format!(
+                "it ended before it had read all: {left} bytes are left in its pipe\n"
+            ));
             return Ok(UNREAD);
         }
         if let Some(signal) = status.signal() {
@@ -122,7 +124,7 @@ impl Keeper {
 
     /// Starts what it keeps.
     fn spawn(self, command: &OsStr) -> Result<(Child, Option<std::io::PipeWriter>)> {
-        if self == Keeper::First {
+        if self == Supervisor::First {
             let second = start(SECOND, command).and_then(|mut start| Ok((start.command.spawn()?, start.lifeline)));
             let (child, lifeline) = second.map_err(|e| Error::io("start", &e, "the keeper of a program"))?;
             return Ok((child, Some(lifeline)));

@@ -29,16 +29,16 @@ pub(super) struct Sample {
 }
 
 /// The command's side.
-pub(super) struct Meter(OwnedFd);
+pub(super) struct ProgressReader(OwnedFd);
 
-impl Meter {
-    pub(super) fn new() -> Result<Meter> {
+impl ProgressReader {
+    pub(super) fn new() -> Result<ProgressReader> {
         let os = |e: Errno| Error::os("create", e.raw_os_error(), "a meter");
         let fd = memfd_create("dpipe-meter", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(os)?;
         ftruncate(&fd, WORDS as u64 * 8).map_err(os)?;
         // A device can write its words, and make the memory neither larger nor smaller.
         fcntl_add_seals(&fd, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL).map_err(os)?;
-        Ok(Meter(fd))
+        Ok(ProgressReader(fd))
     }
 
     /// The descriptor that the device is given.
@@ -57,15 +57,15 @@ impl Meter {
 }
 
 /// The device's side.
-pub(super) struct Teller {
+pub(super) struct ProgressWriter {
     fd: OwnedFd,
     told: Option<Instant>,
     sample: Sample,
 }
 
-impl Teller {
-    pub(super) fn new(fd: OwnedFd) -> Teller {
-        Teller { fd, told: None, sample: Sample::default() }
+impl ProgressWriter {
+    pub(super) fn new(fd: OwnedFd) -> ProgressWriter {
+        ProgressWriter { fd, told: None, sample: Sample::default() }
     }
 
     fn tell(&mut self) -> Result<()> {
@@ -77,7 +77,7 @@ impl Teller {
     }
 }
 
-impl device::Meter for Teller {
+impl device::Meter for ProgressWriter {
     /// Tells it if it is time to, and always at the end: after that the device reports, and then the command looks.
     fn note(&mut self, standing: &Standing) -> Result<()> {
         let since_ns = if self.sample.since_ns == 0 { now_ns() } else { self.sample.since_ns };

@@ -202,7 +202,7 @@ pub(crate) fn output_fd() -> Result<OwnedFd> {
 }
 
 /// Prints to the standard error what has to be known: where that fails, the exit code is 2, see [`unheard`].
-pub(crate) fn complain(bytes: &[u8]) {
+pub(crate) fn print_error(bytes: &[u8]) {
     if !note(bytes) {
         UNHEARD.store(true, Relaxed);
     }

@@ -20,7 +20,7 @@ pub(crate) struct Memory {
 
 /// An open place.
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum AnyLocator {
     Ssd(Ssd),
     Dram(Dram),
     Cache(CoreCache),
@@ -52,17 +52,17 @@ pub(crate) fn open_to_read(path: &Path) -> Result<Ssd> {
     Ssd::from_fd(memory.into(), path)
 }
 
-impl Place {
+impl AnyLocator {
     /// Opens what is there, for reading. Memory without a size has `len_bytes`.
-    pub(crate) fn source(machine: &Machine, uri: &Uri, memory: Memory) -> Result<Place> {
+    pub(crate) fn source(machine: &Machine, uri: &Uri, memory: Memory) -> Result<AnyLocator> {
         match uri {
-            Uri::Ssd { path, access } => Ok(Place::Ssd(with_access(open_to_read(path)?, *access)?)),
-            other => Place::memory_place(machine, other, memory),
+            Uri::Ssd { path, access } => Ok(AnyLocator::Ssd(with_access(open_to_read(path)?, *access)?)),
+            other => AnyLocator::memory_place(machine, other, memory),
         }
     }
 
     /// Opens a place in memory: fresh, or what is there of persistent memory.
-    pub(crate) fn memory_place(machine: &Machine, uri: &Uri, memory: Memory) -> Result<Place> {
+    pub(crate) fn memory_place(machine: &Machine, uri: &Uri, memory: Memory) -> Result<AnyLocator> {
         let Memory { len_bytes, prefault } = memory;
         match uri {
             Uri::Dram { len, node } => {
@@ -70,7 +70,7 @@ impl Place {
                 let len = usize::try_from(len)
                     .map_err(|_| bad(format!("dram of {len} bytes: this machine has no such memory")))?;
                 let options = MapOptions { pages: Pages::Huge, prefault, node: *node };
-                Ok(Place::Dram(Dram::allocate_with(len.max(1), options)?))
+                Ok(AnyLocator::Dram(Dram::allocate_with(len.max(1), options)?))
             }
             Uri::CoreCache { level, core: index } => {
                 let topology = machine.topology();
@@ -89,23 +89,23 @@ impl Place {
                 })?;
                 let len = if len_bytes == 0 { size } else { size.min(len_bytes) };
                 let len = usize::try_from(len).unwrap_or(usize::MAX);
-                Ok(Place::Cache(CoreCache::at_level(core, *level, &Dram::allocate(len)?)?))
+                Ok(AnyLocator::Cache(CoreCache::at_level(core, *level, &Dram::allocate(len)?)?))
             }
             Uri::Pmem { path, emulated } => {
-                Ok(Place::Pmem(Pmem::open_with(path, PmemOptions { len: None, emulated: *emulated })?))
+                Ok(AnyLocator::Pmem(Pmem::open_with(path, PmemOptions { len: None, emulated: *emulated })?))
             }
             Uri::Numa { node, len } => {
                 let len = if *len == 0 { len_bytes } else { *len };
                 let len = usize::try_from(len)
                     .map_err(|_| bad(format!("{len} bytes of node {node}: this machine has no such memory")))?;
-                Ok(Place::Numa(NumaMemory::allocate(*node, len.max(1))?))
+                Ok(AnyLocator::Numa(NumaMemory::allocate(*node, len.max(1))?))
             }
             other => Err(bad(format!("{other:?} is not memory"))),
         }
     }
 
     /// Opens persistent memory to write `len` bytes to: in place, in what is there or in a new file of this mode.
-    pub(crate) fn pmem_target(path: &Path, emulated: bool, len: u64, mode: FileMode) -> Result<Place> {
+    pub(crate) fn pmem_target(path: &Path, emulated: bool, len: u64, mode: FileMode) -> Result<AnyLocator> {
         use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
         // A device is mapped whole: it takes no other lengths than multiples of its alignment.
         let whole = std::fs::metadata(path).is_ok_and(|m| m.file_type().is_char_device() || m.len() >= len);
@@ -117,43 +117,43 @@ impl Place {
             // The error is what counts.
             let _ = std::fs::remove_file(path);
         }
-        Ok(Place::Pmem(opened?))
+        Ok(AnyLocator::Pmem(opened?))
     }
 
     /// The length in bytes now.
     pub(crate) fn len(&self) -> Result<u64> {
         match self {
-            Place::Ssd(ssd) => ssd.len(),
-            Place::Dram(dram) => Ok(dram.len() as u64),
-            Place::Cache(cache) => Ok(cache.len() as u64),
-            Place::Pmem(pmem) => Ok(pmem.len() as u64),
-            Place::Numa(numa) => Ok(numa.len() as u64),
+            AnyLocator::Ssd(ssd) => ssd.len(),
+            AnyLocator::Dram(dram) => Ok(dram.len() as u64),
+            AnyLocator::Cache(cache) => Ok(cache.len() as u64),
+            AnyLocator::Pmem(pmem) => Ok(pmem.len() as u64),
+            AnyLocator::Numa(numa) => Ok(numa.len() as u64),
         }
     }
 
     /// The memory of the place, if it is memory that may be used over and over.
     pub(crate) fn memory(&self) -> Option<&Dram> {
         match self {
-            Place::Ssd(_) | Place::Pmem(_) => None,
-            Place::Numa(numa) => Some(numa.as_dram()),
-            Place::Dram(dram) => Some(dram),
-            Place::Cache(cache) => Some(cache.backing()),
+            AnyLocator::Ssd(_) | AnyLocator::Pmem(_) => None,
+            AnyLocator::Numa(numa) => Some(numa.as_dram()),
+            AnyLocator::Dram(dram) => Some(dram),
+            AnyLocator::Cache(cache) => Some(cache.backing()),
         }
     }
 
     /// The file of the place, if it is one.
     pub(crate) fn ssd(&self) -> Option<&Ssd> {
         match self {
-            Place::Ssd(ssd) => Some(ssd),
-            Place::Dram(_) | Place::Cache(_) | Place::Pmem(_) | Place::Numa(_) => None,
+            AnyLocator::Ssd(ssd) => Some(ssd),
+            AnyLocator::Dram(_) | AnyLocator::Cache(_) | AnyLocator::Pmem(_) | AnyLocator::Numa(_) => None,
         }
     }
 
     /// Bytes that are reached by loads, to look at; none of a file.
     pub(crate) fn look(&self, at: usize, len: usize) -> Result<Option<Vec<u8>>> {
         match self {
-            Place::Ssd(_) => Ok(None),
-            Place::Pmem(pmem) => pmem.range(at, len)?.memory().to_vec().map(Some),
+            AnyLocator::Ssd(_) => Ok(None),
+            AnyLocator::Pmem(pmem) => pmem.range(at, len)?.memory().to_vec().map(Some),
             other => other.memory().map(|memory| memory.range(at, len)?.memory().to_vec()).transpose(),
         }
     }
@@ -161,21 +161,21 @@ impl Place {
     /// Returns when what was moved here would survive a power failure, where the place can keep it at all.
     pub(crate) fn sync(&self) -> Result<()> {
         match self {
-            Place::Ssd(ssd) => ssd.sync(),
-            Place::Pmem(pmem) => pmem.sync(),
-            Place::Dram(_) | Place::Cache(_) | Place::Numa(_) => Ok(()),
+            AnyLocator::Ssd(ssd) => ssd.sync(),
+            AnyLocator::Pmem(pmem) => pmem.sync(),
+            AnyLocator::Dram(_) | AnyLocator::Cache(_) | AnyLocator::Numa(_) => Ok(()),
         }
     }
 }
 
-impl Locator for Place {
+impl Locator for AnyLocator {
     fn endpoint(&self) -> Endpoint {
         match self {
-            Place::Ssd(ssd) => ssd.endpoint(),
-            Place::Dram(dram) => dram.endpoint(),
-            Place::Cache(cache) => cache.endpoint(),
-            Place::Pmem(pmem) => pmem.endpoint(),
-            Place::Numa(numa) => numa.endpoint(),
+            AnyLocator::Ssd(ssd) => ssd.endpoint(),
+            AnyLocator::Dram(dram) => dram.endpoint(),
+            AnyLocator::Cache(cache) => cache.endpoint(),
+            AnyLocator::Pmem(pmem) => pmem.endpoint(),
+            AnyLocator::Numa(numa) => numa.endpoint(),
         }
     }
 }

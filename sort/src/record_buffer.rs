@@ -8,7 +8,7 @@ pub(crate) const SHORT_RECORD: u64 = 4096;
 
 /// A record in one piece, and where there is room for it.
 #[derive(Default)]
-pub(crate) struct Kept {
+pub(crate) struct RecordBuffer {
     /// Where in the pool there is room for it, and how much.
     at: usize,
     room: usize,
@@ -19,9 +19,9 @@ pub(crate) struct Kept {
     excess: u64,
 }
 
-impl Kept {
-    pub(crate) fn new(at: usize, room: usize) -> Kept {
-        Kept { at, room, ..Kept::default() }
+impl RecordBuffer {
+    pub(crate) fn new(at: usize, room: usize) -> RecordBuffer {
+        RecordBuffer { at, room, ..RecordBuffer::default() }
     }
 
     /// The most bytes that were needed beyond the room.

@@ -16,11 +16,11 @@ use datapipes_core::memory::Plain;
 use datapipes_core::{Dram, Error, ErrorKind, Lease, Pipe, Result, Span, Transfer};
 
 use crate::checksum;
-use crate::kept::Kept;
+use crate::compressed::RunDecompressor;
 use crate::layout::Layout;
-use crate::packed::Unpacking;
 use crate::prefetch::{prefetch, prefetch_far};
-use crate::report::{Movements, Role};
+use crate::record_buffer::RecordBuffer;
+use crate::report::{MovementRole, Movements};
 use crate::spill::Run;
 
 const ALIGN: u64 = 4096;
@@ -52,7 +52,7 @@ impl Buffers {
 }
 
 /// How the bytes come.
-pub(crate) enum Way<'a> {
+pub(crate) enum ReadMethod<'a> {
     /// By a pipe that other sources use too.
     Shared(&'a Pipe),
     /// By a pipe of its own.
@@ -60,21 +60,21 @@ pub(crate) enum Way<'a> {
     /// By `read`.
     Stream { file: File, name: PathBuf },
     /// From a program that decompresses it.
-    Packed(Unpacking),
+    Compressed(RunDecompressor),
     /// Nothing more comes.
     Ended,
 }
 
 /// What is read, for errors and for the rules at its end.
 #[derive(Clone, Debug)]
-enum What {
+enum SourceKind {
     /// A run that this job spilled.
     Spilled,
     /// A file or a stream of the user's, of this name.
     Input(PathBuf),
 }
 
-struct Coming {
+struct PendingRead {
     transfer: Transfer,
     /// Which buffer, and the bytes that come.
     buffer: usize,
@@ -84,10 +84,10 @@ struct Coming {
 }
 
 /// A reader of records in order.
-pub(crate) struct Source<'a, L> {
+pub(crate) struct RecordReader<'a, L> {
     layout: &'a L,
-    way: Way<'a>,
-    what: What,
+    way: ReadMethod<'a>,
+    what: SourceKind,
     memory: &'a Dram,
     movements: Option<&'a Movements>,
     /// Records are read from one buffer while the other is filled.
@@ -99,7 +99,7 @@ pub(crate) struct Source<'a, L> {
     stop: u64,
     /// Where the records end in the place.
     end: u64,
-    coming: Option<Coming>,
+    pending_read: Option<PendingRead>,
     view: Option<Lease>,
     /// Where the view begins in the place.
     view_at: u64,
@@ -112,7 +112,7 @@ pub(crate) struct Source<'a, L> {
     to: usize,
     /// Up to here the view was searched for the end of the record that begins at `to`.
     searched: usize,
-    crossing: Kept,
+    crossing: RecordBuffer,
     in_crossing: bool,
     /// Bytes of records that came so far.
     came: u64,
@@ -124,7 +124,7 @@ pub(crate) struct Source<'a, L> {
     far: usize,
 }
 
-impl<'a, L: Layout> Source<'a, L> {
+impl<'a, L: Layout> RecordReader<'a, L> {
     /// Opens a segment of a spilled run.
     pub(crate) fn of_run(
         layout: &'a L,
@@ -133,8 +133,8 @@ impl<'a, L: Layout> Source<'a, L> {
         buffers: Buffers,
         run: &'a Run,
         segment: Segment,
-    ) -> Result<Source<'a, L>> {
-        let mut source = Source::new(layout, Way::Shared(pipe), What::Spilled, memory, buffers);
+    ) -> Result<RecordReader<'a, L>> {
+        let mut source = RecordReader::new(layout, ReadMethod::Shared(pipe), SourceKind::Spilled, memory, buffers);
         let grain = run.grain as u64;
         // Whole grains are read, because only they can be checked.
         source.next = run.offset + segment.from / grain * grain;
@@ -158,8 +158,9 @@ impl<'a, L: Layout> Source<'a, L> {
         buffers: Buffers,
         segment: Segment,
         movements: &'a Movements,
-    ) -> Result<Source<'a, L>> {
-        let mut source = Source::new(layout, Way::Own(pipe), What::Input(name.to_path_buf()), memory, buffers);
+    ) -> Result<RecordReader<'a, L>> {
+        let mut source =
+            RecordReader::new(layout, ReadMethod::Own(pipe), SourceKind::Input(name.to_path_buf()), memory, buffers);
         source.movements = Some(movements);
         // Reads are aligned, so the first may bring bytes before ours.
         source.next = segment.from - segment.from % ALIGN;
@@ -175,12 +176,12 @@ impl<'a, L: Layout> Source<'a, L> {
     /// Opens a run that was compressed.
     pub(crate) fn of_packed(
         layout: &'a L,
-        run: Unpacking,
+        run: RunDecompressor,
         memory: &'a Dram,
         buffers: Buffers,
         movements: &'a Movements,
-    ) -> Source<'a, L> {
-        let mut source = Source::new(layout, Way::Packed(run), What::Spilled, memory, buffers);
+    ) -> RecordReader<'a, L> {
+        let mut source = RecordReader::new(layout, ReadMethod::Compressed(run), SourceKind::Spilled, memory, buffers);
         source.movements = Some(movements);
         (source.stop, source.end) = (u64::MAX, u64::MAX);
         source
@@ -194,17 +195,23 @@ impl<'a, L: Layout> Source<'a, L> {
         memory: &'a Dram,
         buffers: Buffers,
         movements: &'a Movements,
-    ) -> Source<'a, L> {
-        let way = Way::Stream { file, name: name.to_path_buf() };
-        let mut source = Source::new(layout, way, What::Input(name.to_path_buf()), memory, buffers);
+    ) -> RecordReader<'a, L> {
+        let way = ReadMethod::Stream { file, name: name.to_path_buf() };
+        let mut source = RecordReader::new(layout, way, SourceKind::Input(name.to_path_buf()), memory, buffers);
         source.movements = Some(movements);
         (source.stop, source.end) = (u64::MAX, u64::MAX);
         source
     }
 
-    fn new(layout: &'a L, way: Way<'a>, what: What, memory: &'a Dram, buffers: Buffers) -> Source<'a, L> {
-        let crossing = Kept::new(buffers.at + 2 * buffers.size, buffers.crossing);
-        Source {
+    fn new(
+        layout: &'a L,
+        way: ReadMethod<'a>,
+        what: SourceKind,
+        memory: &'a Dram,
+        buffers: Buffers,
+    ) -> RecordReader<'a, L> {
+        let crossing = RecordBuffer::new(buffers.at + 2 * buffers.size, buffers.crossing);
+        RecordReader {
             layout,
             way,
             what,
@@ -215,7 +222,7 @@ impl<'a, L: Layout> Source<'a, L> {
             next: 0,
             stop: 0,
             end: 0,
-            coming: None,
+            pending_read: None,
             view: None,
             view_at: 0,
             checked: 0,
@@ -251,7 +258,7 @@ impl<'a, L: Layout> Source<'a, L> {
     }
 
     /// Bytes of all records that it gave, once it gave them all.
-    pub(crate) fn came(&self) -> u64 {
+    pub(crate) fn record_bytes(&self) -> u64 {
         self.came
     }
 
@@ -358,17 +365,17 @@ impl<'a, L: Layout> Source<'a, L> {
             return Ok(false);
         }
         match (&self.what, self.layout.terminator()) {
-            (What::Input(_), Some(terminator)) => {
+            (SourceKind::Input(_), Some(terminator)) => {
                 self.crossing.extend(self.memory, &[terminator])?;
                 self.came += 1;
                 self.in_crossing = true;
                 Ok(true)
             }
-            (What::Input(name), None) => {
+            (SourceKind::Input(name), None) => {
                 let len = self.layout.fixed_len().unwrap_or(1);
                 Err(crate::input::leftover(name, len, left))
             }
-            (What::Spilled, _) => Err(Error::new(
+            (SourceKind::Spilled, _) => Err(Error::new(
                 ErrorKind::Corrupt,
                 "read",
                 format!("a spilled run ends with {left} bytes that are less than a record"),
@@ -400,19 +407,19 @@ impl<'a, L: Layout> Source<'a, L> {
     /// Takes the buffer that comes; false at the end.
     fn next_view(&mut self) -> Result<bool> {
         let (view, at) = match &mut self.way {
-            way @ (Way::Stream { .. } | Way::Packed(_)) => {
+            way @ (ReadMethod::Stream { .. } | ReadMethod::Compressed(_)) => {
                 let at = self.buffers.at + self.turn * self.buffers.size;
                 self.turn ^= 1;
                 let mut lease = self.memory.range(at, self.buffers.size)?.lease_mut()?;
                 let len = match way {
-                    Way::Stream { file, name } => crate::input::read_some(file, &mut lease)
+                    ReadMethod::Stream { file, name } => crate::input::read_some(file, &mut lease)
                         .map_err(|e| Error::io("read", &e, name.display().to_string()).offset(self.next))?,
-                    Way::Packed(run) => run.read(&mut lease)?,
-                    Way::Shared(_) | Way::Own(_) | Way::Ended => 0,
+                    ReadMethod::Compressed(run) => run.read(&mut lease)?,
+                    ReadMethod::Shared(_) | ReadMethod::Own(_) | ReadMethod::Ended => 0,
                 };
                 drop(lease);
                 if let Some(movements) = self.movements {
-                    movements.add_stream(Role::Merge, len as u64);
+                    movements.add_stream(MovementRole::Merge, len as u64);
                 }
                 if len == 0 {
                     return Ok(false);
@@ -421,8 +428,8 @@ impl<'a, L: Layout> Source<'a, L> {
                 self.next += len as u64;
                 (self.memory.range(at, len)?.lease()?, offset)
             }
-            Way::Shared(_) | Way::Own(_) | Way::Ended => {
-                let Some(coming) = self.coming.take() else { return Ok(false) };
+            ReadMethod::Shared(_) | ReadMethod::Own(_) | ReadMethod::Ended => {
+                let Some(coming) = self.pending_read.take() else { return Ok(false) };
                 coming.transfer.wait()?;
                 let view = self.memory.range(coming.buffer, coming.len)?.lease()?;
                 self.read_ahead()?;
@@ -470,9 +477,9 @@ impl<'a, L: Layout> Source<'a, L> {
     /// Starts to fill the buffer whose turn it is.
     fn read_ahead(&mut self) -> Result<()> {
         let pipe = match &self.way {
-            Way::Shared(pipe) => *pipe,
-            Way::Own(pipe) => pipe.as_ref(),
-            Way::Stream { .. } | Way::Packed(_) | Way::Ended => return Ok(()),
+            ReadMethod::Shared(pipe) => *pipe,
+            ReadMethod::Own(pipe) => pipe.as_ref(),
+            ReadMethod::Stream { .. } | ReadMethod::Compressed(_) | ReadMethod::Ended => return Ok(()),
         };
         if self.next >= self.stop {
             return Ok(());
@@ -481,37 +488,39 @@ impl<'a, L: Layout> Source<'a, L> {
         let buffer = self.buffers.at + self.turn * self.buffers.size;
         let len = stop - self.next;
         let transfer = pipe.start(Span { source: self.next, target: buffer as u64, len })?;
-        self.coming = Some(Coming { transfer, buffer, len: len as usize, offset: self.next });
+        self.pending_read = Some(PendingRead { transfer, buffer, len: len as usize, offset: self.next });
         self.next = stop;
         self.turn ^= 1;
         Ok(())
     }
 }
 
-impl<L> Drop for Source<'_, L> {
+impl<L> Drop for RecordReader<'_, L> {
     fn drop(&mut self) {
         // The buffers are somebody else's from now on: nothing may be on its way into them.
-        if let Some(coming) = self.coming.take() {
+        if let Some(coming) = self.pending_read.take() {
             // Its outcome is of no interest any more.
             let _ = coming.transfer.wait();
         }
-        if let (Way::Own(pipe), Some(movements)) = (std::mem::replace(&mut self.way, Way::Ended), self.movements) {
-            movements.keep(Role::Merge, *pipe);
+        if let (ReadMethod::Own(pipe), Some(movements)) =
+            (std::mem::replace(&mut self.way, ReadMethod::Ended), self.movements)
+        {
+            movements.keep(MovementRole::Merge, *pipe);
         }
     }
 }
 
 /// Reads the records of runs at places that are not known in advance.
-pub(crate) struct Finder<'a, L> {
+pub(crate) struct RunSearcher<'a, L> {
     pub(crate) layout: &'a L,
     pub(crate) pipe: &'a Pipe,
     pub(crate) memory: &'a Dram,
     pub(crate) buffers: Buffers,
 }
 
-impl<'a, L: Layout> Finder<'a, L> {
-    fn open(&self, run: &'a Run, from: u64) -> Result<Source<'a, L>> {
-        Source::of_run(self.layout, self.pipe, self.memory, self.buffers, run, Segment { from, to: run.len })
+impl<'a, L: Layout> RunSearcher<'a, L> {
+    fn open(&self, run: &'a Run, from: u64) -> Result<RecordReader<'a, L>> {
+        RecordReader::of_run(self.layout, self.pipe, self.memory, self.buffers, run, Segment { from, to: run.len })
     }
 
     /// The record at an offset of a run at which one begins.
@@ -531,10 +540,10 @@ impl<'a, L: Layout> Finder<'a, L> {
             Ordering::Greater => false,
         };
         // The last mark that comes before the key: by its prefix, or, where that is the key's, by its record.
-        let (mut low, mut high) = (0, run.marks.len());
+        let (mut low, mut high) = (0, run.key_index.len());
         while low < high {
             let middle = usize::midpoint(low, high);
-            let mark = run.marks[middle];
+            let mark = run.key_index[middle];
             let is_before = match mark.prefix.cmp(&prefix) {
                 Ordering::Less => true,
                 Ordering::Greater => false,
@@ -549,7 +558,7 @@ impl<'a, L: Layout> Finder<'a, L> {
                 high = middle;
             }
         }
-        let Some(mark) = low.checked_sub(1).map(|i| run.marks[i]) else { return Ok(0) };
+        let Some(mark) = low.checked_sub(1).map(|i| run.key_index[i]) else { return Ok(0) };
         let mut source = self.open(run, mark.at)?;
         let mut at = mark.at;
         while source.advance()? && before(source.record()) {
