@@ -10,19 +10,19 @@ use datapipes_core::{
     StagePlace,
 };
 
-use crate::blocks::{BlockPool, OrderedStream};
-use crate::budget::{Budget, MIN_MEMORY};
 use crate::control::Control;
-use crate::entry::Entry;
-use crate::form::FormedRuns;
+use crate::form::phase::FormedRuns;
 use crate::input::Input;
-use crate::layout::{Fixed, KeyedLines, Layout, PlainLines};
+use crate::memory::blocks::{BlockPool, OrderedStream};
+use crate::memory::budget::{Budget, MIN_MEMORY};
 use crate::numbers::{NumberKind, Numbers};
 use crate::output::Output;
+use crate::records::entry::Entry;
+use crate::records::layout::{Fixed, KeyedLines, Layout, PlainLines};
 use crate::report::{Movements, Phase, SortReport, SpacePlan};
+use crate::runs::spill::Spill;
 use crate::sink::Sink;
 use crate::space::{Space, check_space};
-use crate::spill::Spill;
 use crate::text::TextOrder;
 
 /// What the records are, and their order.

@@ -12,40 +12,25 @@
 //! Where the input fits the memory, gather writes the output, and there is no merge.
 #![deny(unsafe_code)]
 
-mod blocks;
-mod budget;
-mod checksum;
-mod compressed;
 mod control;
-mod descriptors;
-mod entry;
 mod form;
-mod gather;
 mod input;
 mod job;
-mod layout;
-mod memo;
-mod merge;
+mod memory;
+mod merging;
 mod numbers;
 mod output;
-mod parallel;
-mod passes;
-mod prefetch;
-mod record_buffer;
-mod record_reader;
+mod records;
 mod report;
-mod sample_sort;
+mod runs;
 mod sink;
-mod slot;
 mod space;
-mod spill;
-mod tally;
 pub mod text;
 
-pub use budget::MIN_MEMORY;
 pub use control::{Control, SortProgress};
 pub use input::Input;
 pub use job::{RecordFormat, SortJob, default_memory, merge, sort};
+pub use memory::budget::MIN_MEMORY;
 pub use numbers::NumberKind;
 pub use output::Output;
 pub use report::{Movement, MovementRole, Phase, SortReport, SpacePlan, SpillUse};

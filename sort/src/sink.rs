@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use datapipes_core::{Error, OutputFile, Pipe, Published, Result};
 use rustix::fs::FileType;
 
-use crate::blocks::{OrderedStream, Target};
 use crate::input::Input;
+use crate::memory::blocks::{OrderedStream, Target};
 use crate::report::{MovementRole, Movements, OutputReport};
 
 /// Where the sorted records go.

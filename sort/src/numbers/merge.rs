@@ -4,10 +4,10 @@ use datapipes_core::Result;
 
 use super::slot::push_values;
 use super::{Numbers, Unsigned};
-use crate::blocks::PartWriter;
-use crate::layout::Layout;
-use crate::record_reader::RecordReader;
-use crate::tally::Tally;
+use crate::memory::blocks::PartWriter;
+use crate::records::layout::Layout;
+use crate::records::tally::Tally;
+use crate::runs::record_reader::RecordReader;
 
 /// Values that are sorted at once: 512 KiB of u64, which fits L2 beside the runs' next lines.
 const AT_ONCE: usize = 1 << 16;

@@ -21,7 +21,7 @@ use std::cmp::Ordering;
 use datapipes_core::memory::Plain;
 use serde::{Deserialize, Serialize};
 
-use crate::layout::Layout;
+use crate::records::layout::Layout;
 
 /// The kinds of numbers that files are sorted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

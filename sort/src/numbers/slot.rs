@@ -9,12 +9,12 @@ use datapipes_core::{Dram, Error, ErrorKind, Result, Span, Transfer};
 
 use super::merge::{Counts, NumberSource, merge_into};
 use super::{Numbers, Unsigned};
-use crate::blocks::{ALIGN, BlockPool, PartWriter, Target, write_partial_blocks};
-use crate::checksum;
 use crate::control::{Control, count};
-use crate::parallel::{Disjoint, run_on_threads};
-use crate::spill::IndexEntry;
-use crate::tally::Tally;
+use crate::memory::blocks::{ALIGN, BlockPool, PartWriter, Target, write_partial_blocks};
+use crate::memory::parallel::{Disjoint, run_on_threads};
+use crate::records::tally::Tally;
+use crate::runs::checksum;
+use crate::runs::spill::IndexEntry;
 
 /// Writes from a slot in flight at once.
 const MAX_WRITES_IN_FLIGHT: usize = 8;
@@ -127,9 +127,10 @@ impl SortedNumbers {
             control.check()?;
             let now = (len - at).min(PIECE);
             let piece = self.arena.range(at as usize, now as usize)?.lease()?;
-            facts
-                .key_index
-                .push(IndexEntry { at, prefix: crate::layout::Layout::prefix(&self.numbers, &piece[..width]) });
+            facts.key_index.push(IndexEntry {
+                at,
+                prefix: crate::records::layout::Layout::prefix(&self.numbers, &piece[..width]),
+            });
             facts.sums.extend(piece.chunks(grain).map(checksum::sum));
             drop(piece);
             if flying.len() == MAX_WRITES_IN_FLIGHT

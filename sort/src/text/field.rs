@@ -2,7 +2,7 @@
 
 use super::bytes::{find_blank, find_byte, is_blank};
 use super::key_spec::{KeyEnd, KeySpec};
-use crate::memo::{self, Question};
+use crate::records::memo::{self, Question};
 
 /// A key's place, compiled: with a separator, or with fields that begin at their leading blanks.
 #[derive(Clone, Copy, Debug)]

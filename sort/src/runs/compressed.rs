@@ -22,8 +22,8 @@ use crc32fast::Hasher;
 use datapipes_core::{Error, ErrorKind, Result, Ssd, StagePlace};
 use rustix::fs::FallocateFlags;
 
-use crate::blocks::OrderedStream;
-use crate::descriptors;
+use crate::memory::blocks::OrderedStream;
+use crate::memory::descriptors;
 use crate::report::{MovementRole, Movements};
 
 /// More such runs are not merged at once, because each needs a process.

@@ -8,20 +8,20 @@ use std::time::Instant;
 
 use datapipes_core::Result;
 
-use crate::blocks::{BlockPool, Target};
-use crate::compressed::{CompressedRun, MAX_PROGRAMS};
-use crate::descriptors;
 use crate::input::{Input, Opened};
 use crate::job::{Engine, Work};
-use crate::layout::Layout;
-use crate::merge::{MergeResult, Merger};
-use crate::record_buffer::SHORT_RECORD;
-use crate::record_reader::{RecordReader, Segment};
+use crate::memory::blocks::{BlockPool, Target};
+use crate::memory::descriptors;
+use crate::merging::merge::{MergeResult, Merger};
+use crate::records::layout::Layout;
+use crate::records::record_buffer::SHORT_RECORD;
+use crate::records::tally::Tally;
 use crate::report::{MovementRole, Phase, SortReport};
+use crate::runs::compressed::{CompressedRun, MAX_PROGRAMS};
+use crate::runs::record_reader::{RecordReader, Segment};
+use crate::runs::spill::{Run, Spill};
 use crate::sink::Sink;
 use crate::space::check_space;
-use crate::spill::{Run, Spill};
-use crate::tally::Tally;
 
 /// Something sorted.
 #[derive(Debug)]

@@ -13,18 +13,18 @@ use std::sync::{Mutex, PoisonError};
 
 use datapipes_core::{Dram, Error, ErrorKind, Machine, Pipe, Result, Staging};
 
-use crate::blocks::{BlockPool, PartWriter, PartialBlock, Target, write_partial_blocks};
-use crate::checksum::{self, Partial};
 use crate::control::{Control, count};
-use crate::layout::Layout;
-use crate::memo::{self, Scope};
+use crate::memory::blocks::{BlockPool, PartWriter, PartialBlock, Target, write_partial_blocks};
+use crate::memory::parallel::run_on_threads;
 use crate::numbers::merge_number_runs;
-use crate::parallel::run_on_threads;
-use crate::record_buffer::{RecordBuffer, SHORT_RECORD};
-use crate::record_reader::{Buffers, RecordReader, RunSearcher, Segment};
+use crate::records::layout::Layout;
+use crate::records::memo::{self, Scope};
+use crate::records::record_buffer::{RecordBuffer, SHORT_RECORD};
+use crate::records::tally::{Tally, verify_bytes};
 use crate::report::{MovementRole, Movements};
-use crate::spill::{IndexEntry, Run};
-use crate::tally::{Tally, verify_bytes};
+use crate::runs::checksum::{self, Partial};
+use crate::runs::record_reader::{Buffers, RecordReader, RunSearcher, Segment};
+use crate::runs::spill::{IndexEntry, Run};
 
 /// What merging needs besides the runs.
 pub(crate) struct Merger<'a, L> {

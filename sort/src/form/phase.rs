@@ -12,21 +12,21 @@ use std::time::Instant;
 
 use datapipes_core::{Dram, Error, ErrorKind, Pipe, Result};
 
-use crate::blocks::{BlockPool, Target};
-use crate::entry::Entry;
-use crate::gather::Gather;
+use crate::form::gather::Gather;
+use crate::form::sample_sort::SlotSorter;
+use crate::form::slot::{FilledSlot, SlotFiller, SlotPool};
 use crate::input::{Input, InputReader};
 use crate::job::Engine;
-use crate::layout::Layout;
+use crate::memory::blocks::{BlockPool, Target};
+use crate::memory::parallel::run_on_threads;
+use crate::merging::passes::MergeInput;
 use crate::numbers::{Numbers, SortedNumbers, WritesInFlight, drain_writes};
-use crate::parallel::run_on_threads;
-use crate::passes::MergeInput;
+use crate::records::entry::Entry;
+use crate::records::layout::Layout;
+use crate::records::tally::Tally;
 use crate::report::{MovementRole, Phase, SortReport};
-use crate::sample_sort::SlotSorter;
+use crate::runs::spill::{Run, Spill};
 use crate::sink::Sink;
-use crate::slot::{FilledSlot, SlotFiller, SlotPool};
-use crate::spill::{Run, Spill};
-use crate::tally::Tally;
 
 /// Runs and how they came to be.
 pub(crate) struct FormedRuns {

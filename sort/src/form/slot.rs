@@ -13,10 +13,10 @@ use std::collections::VecDeque;
 use datapipes_core::{Dram, Error, ErrorKind, Result};
 
 use crate::control::{Control, count};
-use crate::entry::{self, Entry};
 use crate::input::{Begin, Chunk, InputReader, leftover, refuse};
-use crate::layout::Layout;
-use crate::tally::Tally;
+use crate::records::entry::{self, Entry};
+use crate::records::layout::Layout;
+use crate::records::tally::Tally;
 
 /// Chunks in flight at once.
 pub(crate) const MAX_CHUNKS_IN_FLIGHT: usize = 8;

@@ -15,13 +15,13 @@ use std::path::{Path, PathBuf};
 use datapipes_core::memory::Plain;
 use datapipes_core::{Dram, Error, ErrorKind, Lease, Pipe, Result, Span, Transfer};
 
-use crate::checksum;
-use crate::compressed::RunDecompressor;
-use crate::layout::Layout;
-use crate::prefetch::{prefetch, prefetch_far};
-use crate::record_buffer::RecordBuffer;
+use crate::records::layout::Layout;
+use crate::records::prefetch::{prefetch, prefetch_far};
+use crate::records::record_buffer::RecordBuffer;
 use crate::report::{MovementRole, Movements};
-use crate::spill::Run;
+use crate::runs::checksum;
+use crate::runs::compressed::RunDecompressor;
+use crate::runs::spill::Run;
 
 const ALIGN: u64 = 4096;
 /// How far ahead of a record its successors are fetched, in bytes.

@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 use datapipes_core::{Error, ErrorKind, Extent, Machine, Result, StageOrder, StagePlace, Staging};
 
-use crate::compressed::RunCompressor;
 use crate::report::SpillUse;
+use crate::runs::compressed::RunCompressor;
 
 /// Runs start at multiples of this.
 const GRAIN: u64 = 4096;

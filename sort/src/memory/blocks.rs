@@ -10,9 +10,9 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crc32fast::Hasher;
 use datapipes_core::{Dram, Error, ErrorKind, LeaseMut, Pipe, Result, Span, Transfer};
 
-use crate::checksum::{Partial, Summing};
 use crate::control::{Control, count};
 use crate::report::{MovementRole, Movements};
+use crate::runs::checksum::{Partial, Summing};
 
 /// Direct writes are multiples of this.
 pub(crate) const ALIGN: usize = 4096;

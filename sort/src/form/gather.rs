@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use datapipes_core::Result;
 
-use crate::blocks::{ALIGN, BlockPool, Target};
-use crate::checksum;
 use crate::control::{Control, count};
-use crate::entry::Entry;
-use crate::layout::Layout;
-use crate::parallel::run_on_threads;
-use crate::prefetch::prefetch;
-use crate::sample_sort::{SlotSorter, SortedBucket};
-use crate::spill::IndexEntry;
-use crate::tally::Tally;
+use crate::form::sample_sort::{SlotSorter, SortedBucket};
+use crate::memory::blocks::{ALIGN, BlockPool, Target};
+use crate::memory::parallel::run_on_threads;
+use crate::records::entry::Entry;
+use crate::records::layout::Layout;
+use crate::records::prefetch::prefetch;
+use crate::records::tally::Tally;
+use crate::runs::checksum;
+use crate::runs::spill::IndexEntry;
 
 /// Entries ahead of which the record is fetched: records lie in the order of the input, so each is a cache miss.
 const PREFETCH_ENTRIES: usize = 24;
@@ -144,7 +144,7 @@ impl<L: Layout> Gather<'_, L> {
             while index < entries.len() && done < out.len() {
                 let e = entries[index];
                 if let Some(ahead) = entries.get(index + PREFETCH_ENTRIES) {
-                    prefetch(self.arranger.raw, crate::entry::offset(*ahead));
+                    prefetch(self.arranger.raw, crate::records::entry::offset(*ahead));
                 }
                 let record = self.arranger.record(e);
                 if skip == 0 {

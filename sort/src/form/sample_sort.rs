@@ -15,12 +15,12 @@
 use std::cmp::Ordering;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use crate::entry::{self, Entry, MAX_BUCKETS};
-use crate::layout::{Layout, PlainLines};
-use crate::memo::{self, Question, Scope};
+use crate::memory::parallel::{Disjoint, run_on_threads};
 use crate::numbers::vector;
-use crate::parallel::{Disjoint, run_on_threads};
-use crate::tally::Tally;
+use crate::records::entry::{self, Entry, MAX_BUCKETS};
+use crate::records::layout::{Layout, PlainLines};
+use crate::records::memo::{self, Question, Scope};
+use crate::records::tally::Tally;
 
 /// Below this, one core sorts all of it faster than several could divide it.
 const SMALL: usize = 1 << 14;

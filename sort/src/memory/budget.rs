@@ -9,9 +9,9 @@
 
 use datapipes_core::{Error, ErrorKind, Result};
 
-use crate::checksum;
-use crate::entry::MAX_SLOT;
-use crate::slot::MAX_CHUNKS_IN_FLIGHT;
+use crate::form::slot::MAX_CHUNKS_IN_FLIGHT;
+use crate::records::entry::MAX_SLOT;
+use crate::runs::checksum;
 
 /// Less than this is raised to it: the program itself needs most of it.
 pub const MIN_MEMORY: u64 = 16 << 20;
