@@ -1,12 +1,12 @@
 //! What every definition needs: the options, the built programs, the data folder, the machine's facts.
 
-use super::machine::{self, Machine};
-use super::options::Options;
-use super::peers::Python;
-use super::record::Record;
-use super::{measure, page_cache};
+use crate::bench::contestants::peers::Python;
+use crate::bench::measuring::machine::{self, Machine};
+use crate::bench::options::Options;
+use crate::bench::records::record::Record;
+use crate::bench::{measuring::measure, measuring::page_cache};
 use crate::steps::{self, cargo, finish};
-use crate::{TaskResult, bench::record};
+use crate::{TaskResult, bench::records::record};
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -3,39 +3,17 @@
 //! Each definition is one file here. It describes its contestants; `turns` measures them side by side, `verify`
 //! looks at what they wrote, `record` and `report` keep it.
 
-mod checkpoint;
+mod contestants;
 mod context;
-mod copy_file;
-mod copy_memory;
-mod fabric;
-mod fine;
-mod fine_limit;
-mod fine_readers;
-mod fio;
-mod flavors;
-mod floor;
-mod log;
-mod machine;
-mod measure;
+mod definitions;
+mod measuring;
 mod options;
-mod page_cache;
-mod peers;
-mod qos;
-mod record;
-mod report;
-mod rows;
-mod sort_fits;
-mod sort_job;
-mod sort_lines;
-mod sort_records;
-mod sort_u64;
-mod turns;
-mod verify;
+mod records;
 
 use crate::TaskResult;
 use context::Context;
 use options::Options;
-use record::Record;
+use records::record::Record;
 
 struct Definition {
     name: &'static str,
@@ -44,18 +22,18 @@ struct Definition {
 }
 
 const DEFINITIONS: [Definition; 12] = [
-    Definition { name: "sort-records", about: sort_records::ABOUT, run: sort_records::run },
-    Definition { name: "sort-lines", about: sort_lines::ABOUT, run: sort_lines::run },
-    Definition { name: "sort-u64", about: sort_u64::ABOUT, run: sort_u64::run },
-    Definition { name: "sort-fits", about: sort_fits::ABOUT, run: sort_fits::run },
-    Definition { name: "copy-file", about: copy_file::ABOUT, run: copy_file::run },
-    Definition { name: "copy-memory", about: copy_memory::ABOUT, run: copy_memory::run },
-    Definition { name: "log", about: log::ABOUT, run: log::run },
-    Definition { name: "checkpoint", about: checkpoint::ABOUT, run: checkpoint::run },
-    Definition { name: "flavors", about: flavors::ABOUT, run: flavors::run },
-    Definition { name: "fine", about: fine::ABOUT, run: fine::run },
-    Definition { name: "fabric", about: fabric::ABOUT, run: fabric::run },
-    Definition { name: "qos", about: qos::ABOUT, run: qos::run },
+    Definition { name: "sort-records", about: definitions::sort_records::ABOUT, run: definitions::sort_records::run },
+    Definition { name: "sort-lines", about: definitions::sort_lines::ABOUT, run: definitions::sort_lines::run },
+    Definition { name: "sort-u64", about: definitions::sort_u64::ABOUT, run: definitions::sort_u64::run },
+    Definition { name: "sort-fits", about: definitions::sort_fits::ABOUT, run: definitions::sort_fits::run },
+    Definition { name: "copy-file", about: definitions::copy_file::ABOUT, run: definitions::copy_file::run },
+    Definition { name: "copy-memory", about: definitions::copy_memory::ABOUT, run: definitions::copy_memory::run },
+    Definition { name: "log", about: definitions::log::ABOUT, run: definitions::log::run },
+    Definition { name: "checkpoint", about: definitions::checkpoint::ABOUT, run: definitions::checkpoint::run },
+    Definition { name: "flavors", about: definitions::flavors::ABOUT, run: definitions::flavors::run },
+    Definition { name: "fine", about: definitions::fine::ABOUT, run: definitions::fine::run },
+    Definition { name: "fabric", about: definitions::fabric::ABOUT, run: definitions::fabric::run },
+    Definition { name: "qos", about: definitions::qos::ABOUT, run: definitions::qos::run },
 ];
 
 pub(crate) fn run(args: &[String]) -> TaskResult<()> {
@@ -83,8 +61,8 @@ pub(crate) fn run(args: &[String]) -> TaskResult<()> {
                 record.benchmark = definition.name.to_string();
                 record.about = definition.about.to_string();
                 troubles.extend(record.troubles().into_iter().map(|t| format!("{}: {t}", definition.name)));
-                let path = report::write(&context, &record)?;
-                println!("\n{}", report::markdown_summary(&record));
+                let path = records::report::write(&context, &record)?;
+                println!("\n{}", records::report::markdown_summary(&record));
                 println!("written: {} and .md", path.display());
             }
             Err(why) => troubles.push(format!("{}: {why}", definition.name)),

@@ -1,11 +1,12 @@
 //! What a runtime keeps for those in a hurry beside bulk work, in memory and on a disk, with classes and without.
 
-use super::context::Context;
-use super::record::{Record, Target};
-use super::rows::{self, Rows};
 use crate::TaskResult;
+use crate::bench::contestants::rows::{self, Rows};
+use crate::bench::context::Context;
+use crate::bench::records::record::{Record, Target};
 
-pub(super) const ABOUT: &str = "4 KiB beside endless bulk, in memory and on disk: with classes, and without QoS";
+pub(in crate::bench) const ABOUT: &str =
+    "4 KiB beside endless bulk, in memory and on disk: with classes, and without QoS";
 
 const ROWS: Rows = Rows {
     package: ("datapipes", "datapipes"),
@@ -16,7 +17,7 @@ const ROWS: Rows = Rows {
     verified: "latency and rate only (shares are checked by the scheduler's tests in virtual time)",
 };
 
-pub(super) fn run(context: &Context) -> TaskResult<Record> {
+pub(in crate::bench) fn run(context: &Context) -> TaskResult<Record> {
     let mut record = rows::run(context, &ROWS)?;
     let memory = |way: &str| format!("4 KiB copy beside copies of 64 MiB: {way}");
     let disk = |way: &str| format!("4 KiB read beside reads of 1 MiB at depth 32: {way}");

@@ -8,23 +8,23 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-pub(super) const METHOD: &str = "wall: spawn to exit by a monotonic clock; CPU seconds (user + system) and peak RSS: \
+pub(in crate::bench) const METHOD: &str = "wall: spawn to exit by a monotonic clock; CPU seconds (user + system) and peak RSS: \
      rusage of wait4 (with children it waited for; peak RSS is that of the largest process, never below our own \
      few MiB); kernel threads (writeback, io_uring workers of others) are in nobody's CPU seconds";
 
 /// Nothing measured here should take longer; a peer that hangs must not hang the whole bench.
 const LIMIT: Duration = Duration::from_secs(1800);
 
-pub(super) struct Usage {
-    pub(super) wall_s: f64,
-    pub(super) user_s: f64,
-    pub(super) sys_s: f64,
-    pub(super) peak_rss_mib: f64,
-    pub(super) stdout: String,
+pub(in crate::bench) struct Usage {
+    pub(in crate::bench) wall_s: f64,
+    pub(in crate::bench) user_s: f64,
+    pub(in crate::bench) sys_s: f64,
+    pub(in crate::bench) peak_rss_mib: f64,
+    pub(in crate::bench) stdout: String,
 }
 
 /// Runs the command to its end. An exit code other than 0 is an error that carries the end of its stderr.
-pub(super) fn measure(command: &mut Command) -> TaskResult<Usage> {
+pub(in crate::bench) fn measure(command: &mut Command) -> TaskResult<Usage> {
     let what = steps::shown(command);
     command.env_remove("LD_LIBRARY_PATH").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let start = Instant::now();

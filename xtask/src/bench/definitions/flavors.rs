@@ -1,11 +1,11 @@
 //! What the three flavors cost: 4 KiB reads at depth 1 and 32, and 64 bytes of memory.
 
-use super::context::Context;
-use super::record::{Record, Target};
-use super::rows::{self, Rows};
 use crate::TaskResult;
+use crate::bench::contestants::rows::{self, Rows};
+use crate::bench::context::Context;
+use crate::bench::records::record::{Record, Target};
 
-pub(super) const ABOUT: &str =
+pub(in crate::bench) const ABOUT: &str =
     "future, descriptor and blocking flavors against a polled ring: latency, CPU, throughput";
 
 const ROWS: Rows = Rows {
@@ -17,7 +17,7 @@ const ROWS: Rows = Rows {
     verified: "rate only (bytes are checked by the tests of the flavors)",
 };
 
-pub(super) fn run(context: &Context) -> TaskResult<Record> {
+pub(in crate::bench) fn run(context: &Context) -> TaskResult<Record> {
     let mut record = rows::run(context, &ROWS)?;
     let read = |way: &str| format!("4 KiB read, depth 1: {way}");
     let polled = read("busy poll of a ring");

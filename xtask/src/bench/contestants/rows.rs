@@ -1,29 +1,29 @@
 //! Definitions whose turns an example program takes inside one process: it prints one JSON object a row.
 
-use super::context::Context;
-use super::measure::measure;
-use super::record::{Entry, Figures, Record, Run};
 use crate::TaskResult;
+use crate::bench::context::Context;
+use crate::bench::measuring::measure::measure;
+use crate::bench::records::record::{Entry, Figures, Record, Run};
 use serde_json::{Map, Value};
 use std::process::Command;
 
 /// An example program that prints rows.
-pub(super) struct Rows {
+pub(in crate::bench) struct Rows {
     /// Package and folder.
-    pub(super) package: (&'static str, &'static str),
-    pub(super) example: &'static str,
+    pub(in crate::bench) package: (&'static str, &'static str),
+    pub(in crate::bench) example: &'static str,
     /// Give it the data folder as an argument.
-    pub(super) on_disk: bool,
+    pub(in crate::bench) on_disk: bool,
     /// What a row is called, from its fields.
-    pub(super) name: fn(&Map<String, Value>) -> String,
+    pub(in crate::bench) name: fn(&Map<String, Value>) -> String,
     /// The figures of a row.
-    pub(super) figures: fn(&Map<String, Value>) -> Figures,
+    pub(in crate::bench) figures: fn(&Map<String, Value>) -> Figures,
     /// How the work was found right.
-    pub(super) verified: &'static str,
+    pub(in crate::bench) verified: &'static str,
 }
 
 /// Runs the example as often as asked, and files its rows.
-pub(super) fn run(context: &Context, rows: &Rows) -> TaskResult<Record> {
+pub(in crate::bench) fn run(context: &Context, rows: &Rows) -> TaskResult<Record> {
     let mut record = context.record();
     record.notes.push("one entry a row; the figures are the example's own (in turns inside one process)".into());
     let program = match context.example(rows.package, rows.example) {
@@ -62,13 +62,13 @@ pub(super) fn run(context: &Context, rows: &Rows) -> TaskResult<Record> {
 }
 
 /// All words of a row, in the order of their fields' names.
-pub(super) fn words(row: &Map<String, Value>) -> String {
+pub(in crate::bench) fn words(row: &Map<String, Value>) -> String {
     let mut words: Vec<&str> = row.values().filter_map(Value::as_str).collect();
     words.reverse();
     words.join(": ")
 }
 
 /// All numbers of a row.
-pub(super) fn numbers(row: &Map<String, Value>) -> Figures {
+pub(in crate::bench) fn numbers(row: &Map<String, Value>) -> Figures {
     row.iter().filter_map(|(key, value)| Some((key.clone(), value.as_f64()?))).collect()
 }

@@ -1,23 +1,23 @@
 //! SSD to DRAM and back: a pipe against fio with registered buffers in huge pages, over the same existing file.
 
-use super::context::{Context, Input};
-use super::fio::{Direction, Fio, Setting};
-use super::measure::measure;
-use super::page_cache::make_cold;
-use super::record::{Entry, Figures, Record, Run, Target};
+use crate::bench::contestants::fio::{Direction, Fio, Setting};
+use crate::bench::context::{Context, Input};
+use crate::bench::measuring::measure::measure;
+use crate::bench::measuring::page_cache::make_cold;
+use crate::bench::records::record::{Entry, Figures, Record, Run, Target};
 use crate::{TaskResult, steps};
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
-pub(super) const ABOUT: &str = "SSD to DRAM and back, 4 GiB: a pipe against fio (fixed buffers, huge pages)";
+pub(in crate::bench) const ABOUT: &str = "SSD to DRAM and back, 4 GiB: a pipe against fio (fixed buffers, huge pages)";
 
 const SETTING: Setting = Setting { block_kib: 1024, depth: 16, jobs: 1 };
 const PIPE: &str = "dpipe (move_rate)";
 const FIO: &str = "fio";
 
-pub(super) fn run(context: &Context) -> TaskResult<Record> {
+pub(in crate::bench) fn run(context: &Context) -> TaskResult<Record> {
     let bytes = context.size(4 << 30) >> 20 << 20;
     context.need_free(bytes * 2)?;
     let path = context.file("copy-file.data");

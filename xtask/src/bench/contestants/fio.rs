@@ -1,8 +1,8 @@
 //! fio as the yardstick of the disk: direct, io_uring, registered buffers, huge pages.
 
-use super::context::Context;
-use super::measure::measure;
-use super::record::Figures;
+use crate::bench::context::Context;
+use crate::bench::measuring::measure::measure;
+use crate::bench::records::record::Figures;
 use crate::{TaskResult, steps};
 use std::path::Path;
 use std::process::Command;
@@ -12,34 +12,34 @@ const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
 const HUGE_PAGES_NEEDED: u64 = 48;
 
 #[derive(Clone, Copy)]
-pub(super) struct Setting {
-    pub(super) block_kib: u32,
-    pub(super) depth: u32,
-    pub(super) jobs: u32,
+pub(in crate::bench) struct Setting {
+    pub(in crate::bench) block_kib: u32,
+    pub(in crate::bench) depth: u32,
+    pub(in crate::bench) jobs: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Direction {
+pub(in crate::bench) enum Direction {
     Read,
     Write,
 }
 
 /// Present fio, with huge pages set aside for it while this value lives (when we may).
-pub(super) struct Fio {
-    pub(super) version: String,
+pub(in crate::bench) struct Fio {
+    pub(in crate::bench) version: String,
     memory: &'static str,
     before: Option<String>,
 }
 
 impl Setting {
-    pub(super) fn name(&self) -> String {
+    pub(in crate::bench) fn name(&self) -> String {
         let Self { block_kib, depth, jobs } = self;
         format!("{block_kib} KiB, depth {depth}, {jobs} job{}", if *jobs == 1 { "" } else { "s" })
     }
 }
 
 impl Direction {
-    pub(super) fn word(self) -> &'static str {
+    pub(in crate::bench) fn word(self) -> &'static str {
         match self {
             Self::Read => "read",
             Self::Write => "write",
@@ -48,7 +48,7 @@ impl Direction {
 }
 
 impl Fio {
-    pub(super) fn find() -> Result<Self, String> {
+    pub(in crate::bench) fn find() -> Result<Self, String> {
         let version = steps::first_line(Command::new("fio").arg("--version"));
         let version = version.ok_or("fio is not installed; `apt-get install fio` (or your system's way) adds it")?;
         let pages = || std::fs::read_to_string(HUGE_PAGES).ok()?.trim().parse::<u64>().ok();
@@ -64,7 +64,7 @@ impl Fio {
     }
 
     /// What a reader must know about the buffers.
-    pub(super) fn note(&self) -> &'static str {
+    pub(in crate::bench) fn note(&self) -> &'static str {
         match self.memory {
             "mmaphuge" => "direct, registered buffers in 2 MiB huge pages",
             _ => {
@@ -73,7 +73,7 @@ impl Fio {
         }
     }
 
-    pub(super) fn command(&self, setting: Setting, direction: Direction, file: &Path, bytes: u64) -> Command {
+    pub(in crate::bench) fn command(&self, setting: Setting, direction: Direction, file: &Path, bytes: u64) -> Command {
         let bytes = bytes / u64::from(setting.jobs);
         let mut command = Command::new("fio");
         command.args(["--name=floor", "--ioengine=io_uring", "--direct=1", "--fixedbufs=1", "--registerfiles=1"]);
@@ -89,7 +89,13 @@ impl Fio {
     }
 
     /// Rates by fio's own clock (its start-up is not the disk's); CPU milliseconds of its job threads.
-    pub(super) fn run(&self, setting: Setting, direction: Direction, file: &Path, bytes: u64) -> TaskResult<Figures> {
+    pub(in crate::bench) fn run(
+        &self,
+        setting: Setting,
+        direction: Direction,
+        file: &Path,
+        bytes: u64,
+    ) -> TaskResult<Figures> {
         let usage = measure(&mut self.command(setting, direction, file, bytes))?;
         let start = usage.stdout.find('{').ok_or("fio printed no JSON")?;
         let json: serde_json::Value = serde_json::from_str(&usage.stdout[start..])?;
@@ -110,7 +116,7 @@ impl Fio {
         .into())
     }
 
-    pub(super) fn find_if_wanted(context: &Context) -> Result<Self, String> {
+    pub(in crate::bench) fn find_if_wanted(context: &Context) -> Result<Self, String> {
         if context.wants("fio floor") { Self::find() } else { Err("left out by --only".into()) }
     }
 }

@@ -8,22 +8,22 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 #[derive(Serialize, Clone, Default)]
-pub(super) struct Machine {
-    pub(super) cpu: String,
-    pub(super) cores: usize,
-    pub(super) memory_gib: f64,
-    pub(super) kernel: String,
-    pub(super) system: String,
-    pub(super) hypervisor: bool,
-    pub(super) disk: String,
-    pub(super) filesystem: String,
-    pub(super) transparent_huge_pages: String,
-    pub(super) load_average_before: String,
-    pub(super) rustc: String,
-    pub(super) git_commit: String,
+pub(in crate::bench) struct Machine {
+    pub(in crate::bench) cpu: String,
+    pub(in crate::bench) cores: usize,
+    pub(in crate::bench) memory_gib: f64,
+    pub(in crate::bench) kernel: String,
+    pub(in crate::bench) system: String,
+    pub(in crate::bench) hypervisor: bool,
+    pub(in crate::bench) disk: String,
+    pub(in crate::bench) filesystem: String,
+    pub(in crate::bench) transparent_huge_pages: String,
+    pub(in crate::bench) load_average_before: String,
+    pub(in crate::bench) rustc: String,
+    pub(in crate::bench) git_commit: String,
 }
 
-pub(super) fn facts(dir: &Path) -> Machine {
+pub(in crate::bench) fn facts(dir: &Path) -> Machine {
     let cpuinfo = read_to_string("/proc/cpuinfo").unwrap_or_default();
     let text = |path: &str| read_to_string(path).unwrap_or_default().trim().to_string();
     let meminfo = read_to_string("/proc/meminfo").unwrap_or_default();
@@ -46,11 +46,11 @@ pub(super) fn facts(dir: &Path) -> Machine {
     }
 }
 
-pub(super) fn cores() -> usize {
+pub(in crate::bench) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-pub(super) fn free_bytes(dir: &Path) -> TaskResult<u64> {
+pub(in crate::bench) fn free_bytes(dir: &Path) -> TaskResult<u64> {
     let stat = rustix::fs::statvfs(dir)?;
     Ok(stat.f_bavail * stat.f_frsize)
 }
@@ -103,7 +103,7 @@ fn filesystem(dir: &Path) -> String {
 }
 
 /// `2026-11-21 09:30:00 UTC`.
-pub(super) fn date_and_time() -> String {
+pub(in crate::bench) fn date_and_time() -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let seconds = now.map_or(0, |d| d.as_secs());
     let (year, month, day) = civil(seconds / 86400);

@@ -1,28 +1,28 @@
 //! One input to be sorted in one memory budget, and the command line of each contestant for it.
 
-use super::context::{Context, Input};
-use super::machine::cores;
-use super::peers;
-use super::turns::{Contestant, MakeCommand, spill_dir};
-use super::verify::Order;
 use crate::TaskResult;
+use crate::bench::contestants::peers;
+use crate::bench::context::{Context, Input};
+use crate::bench::measuring::machine::cores;
+use crate::bench::measuring::turns::{Contestant, MakeCommand, spill_dir};
+use crate::bench::measuring::verify::Order;
 use std::path::Path;
 use std::process::Command;
 
-pub(super) struct SortJob<'a> {
-    pub(super) context: &'a Context,
-    pub(super) input: &'a Input,
+pub(in crate::bench) struct SortJob<'a> {
+    pub(in crate::bench) context: &'a Context,
+    pub(in crate::bench) input: &'a Input,
     /// Appended to each name when one record holds several inputs.
-    pub(super) label: &'a str,
-    pub(super) order: Order,
+    pub(in crate::bench) label: &'a str,
+    pub(in crate::bench) order: Order,
     /// Lines end in CRLF, as gensort's ASCII records do.
-    pub(super) crlf: bool,
-    pub(super) budget_bytes: u64,
+    pub(in crate::bench) crlf: bool,
+    pub(in crate::bench) budget_bytes: u64,
 }
 
 impl SortJob<'_> {
     /// `dpipe sort`; the flags say what the input is.
-    pub(super) fn dpipe(&self, flags: &'static [&'static str]) -> Contestant {
+    pub(in crate::bench) fn dpipe(&self, flags: &'static [&'static str]) -> Contestant {
         let (input, spill, budget) = (self.input.path.clone(), spill_dir(self.context), self.budget_mib());
         let command = self.context.dpipe.clone().map(|dpipe| {
             Box::new(move |output: &Path| {
@@ -35,7 +35,7 @@ impl SortJob<'_> {
         self.contestant("dpipe", "this commit", "output synced before exit", command)
     }
 
-    pub(super) fn gnu(&self) -> Contestant {
+    pub(in crate::bench) fn gnu(&self) -> Contestant {
         let version = crate::steps::first_line(Command::new("sort").arg("--version"));
         let (input, spill, budget) = (self.input.path.clone(), spill_dir(self.context), self.budget_mib());
         let command = version.clone().ok_or("sort(1) is not here".to_string()).map(|_| {
@@ -49,13 +49,13 @@ impl SortJob<'_> {
         self.contestant("GNU sort", &version.unwrap_or_default(), "LC_ALL=C, whole lines", command)
     }
 
-    pub(super) fn duckdb(&self) -> Contestant {
+    pub(in crate::bench) fn duckdb(&self) -> Contestant {
         let memory = format!("{}MiB", self.budget_bytes >> 20);
         let note = "one VARCHAR column, ORDER BY, COPY to a file; memory_limit is the budget";
         self.python("DuckDB", "duckdb", "duckdb_sort.py", note, Some(memory))
     }
 
-    pub(super) fn polars(&self) -> Contestant {
+    pub(in crate::bench) fn polars(&self) -> Contestant {
         let note = "scan_csv, sort, sink_csv, streaming engine; it takes no memory limit";
         self.python("Polars", "polars", "polars_sort.py", note, None)
     }
@@ -99,7 +99,7 @@ impl SortJob<'_> {
         format!("{}M", self.budget_bytes >> 20)
     }
 
-    pub(super) fn describe(&self, kind: &str) -> TaskResult<String> {
+    pub(in crate::bench) fn describe(&self, kind: &str) -> TaskResult<String> {
         let (gb, mib) = (self.input.bytes()? as f64 / 1e9, self.budget_bytes >> 20);
         Ok(format!("{gb:.3} GB of {kind}, budget {mib} MiB, {} threads", cores()))
     }

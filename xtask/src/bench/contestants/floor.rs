@@ -1,10 +1,10 @@
 //! The two-pass I/O floor of an external sort: every byte is read twice and written twice, at the best direct
 //! rate that fio reaches on the same disk in the same turns.
 
-use super::context::Context;
-use super::fio::{Direction, Fio, Setting};
-use super::page_cache::make_cold;
-use super::record::{Entry, FloorRecord, Run};
+use crate::bench::contestants::fio::{Direction, Fio, Setting};
+use crate::bench::context::Context;
+use crate::bench::measuring::page_cache::make_cold;
+use crate::bench::records::record::{Entry, FloorRecord, Run};
 use crate::{TaskResult, steps};
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ const SETTINGS: [Setting; 4] = [
 /// Longer files do not change the rate; the disk time is better spent on contestants.
 const MAX_FILE_BYTES: u64 = 4 << 30;
 
-pub(super) struct Floor {
+pub(in crate::bench) struct Floor {
     fio: Fio,
     input: PathBuf,
     scratch: PathBuf,
@@ -28,7 +28,7 @@ pub(super) struct Floor {
 }
 
 impl Floor {
-    pub(super) fn new(context: &Context, input: &Path, sort_bytes: u64) -> Result<Self, String> {
+    pub(in crate::bench) fn new(context: &Context, input: &Path, sort_bytes: u64) -> Result<Self, String> {
         let fio = Fio::find_if_wanted(context)?;
         let probe_bytes = sort_bytes.min(MAX_FILE_BYTES) >> 23 << 23; // whole blocks for every setting
         let scratch = context.file("fio-write.tmp");
@@ -52,7 +52,7 @@ impl Floor {
     }
 
     /// Measures each setting once, reads and writes.
-    pub(super) fn measure(&mut self, turn: usize) -> TaskResult<()> {
+    pub(in crate::bench) fn measure(&mut self, turn: usize) -> TaskResult<()> {
         for (at, (direction, entry)) in self.entries.iter_mut().enumerate() {
             let setting = SETTINGS[at % SETTINGS.len()];
             let file = if *direction == Direction::Read { &self.input } else { &self.scratch };
@@ -70,7 +70,7 @@ impl Floor {
         Ok(())
     }
 
-    pub(super) fn finish(mut self) -> Option<FloorRecord> {
+    pub(in crate::bench) fn finish(mut self) -> Option<FloorRecord> {
         self.entries.iter_mut().for_each(|(_, entry)| entry.take_medians());
         let (read, fastest_read) = self.best(Direction::Read)?;
         let (write, fastest_write) = self.best(Direction::Write)?;

@@ -1,16 +1,16 @@
 //! 8 GB of little-endian u64 in 2 GiB of memory, against the I/O floor: no peer sorts such a file to a file.
 
-use super::context::Context;
-use super::floor::Floor;
-use super::record::{Record, Target};
-use super::sort_job::SortJob;
-use super::turns;
-use super::verify::Order;
 use crate::TaskResult;
+use crate::bench::contestants::floor::Floor;
+use crate::bench::contestants::sort_job::SortJob;
+use crate::bench::context::Context;
+use crate::bench::measuring::turns;
+use crate::bench::measuring::verify::Order;
+use crate::bench::records::record::{Record, Target};
 
-pub(super) const ABOUT: &str = "8 GB of u64 in 2 GiB: dpipe and the I/O floor";
+pub(in crate::bench) const ABOUT: &str = "8 GB of u64 in 2 GiB: dpipe and the I/O floor";
 
-pub(super) fn run(context: &Context) -> TaskResult<Record> {
+pub(in crate::bench) fn run(context: &Context) -> TaskResult<Record> {
     let bytes = context.size(8_000_000_000);
     context.need_free(bytes * 4)?;
     let input = context.generate("u64", bytes)?;

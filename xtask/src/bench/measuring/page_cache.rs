@@ -8,7 +8,7 @@ use std::path::Path;
 const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 
 /// How `make_cold` does it here, for the record.
-pub(super) fn method() -> &'static str {
+pub(in crate::bench) fn method() -> &'static str {
     if OpenOptions::new().write(true).open(DROP_CACHES).is_ok() {
         "before each run: sync, then 3 written to /proc/sys/vm/drop_caches (whole page cache, dentries, inodes)"
     } else {
@@ -16,7 +16,7 @@ pub(super) fn method() -> &'static str {
     }
 }
 
-pub(super) fn make_cold(inputs: &[&Path]) -> TaskResult<()> {
+pub(in crate::bench) fn make_cold(inputs: &[&Path]) -> TaskResult<()> {
     rustix::fs::sync();
     if let Ok(mut file) = OpenOptions::new().write(true).open(DROP_CACHES)
         && file.write_all(b"3\n").is_ok()

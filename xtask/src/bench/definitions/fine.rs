@@ -1,14 +1,14 @@
 //! Reads of 128 bytes at random from a file eight times as large as all memory that a reader has: the cache of this project
 //! beside the page cache, plain direct reads, and the same direct reads behind other caches.
 
-use super::context::Context;
-use super::fine_readers::{Cell, Fit, ITEM_BYTES, Readers, Sizes};
-use super::record::{Comparison, Entry, Figures, Record, Run, Target};
 use crate::TaskResult;
+use crate::bench::contestants::fine_readers::{Cell, Fit, ITEM_BYTES, Readers, Sizes};
+use crate::bench::context::Context;
+use crate::bench::records::record::{Comparison, Entry, Figures, Record, Run, Target};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-pub(super) const ABOUT: &str =
+pub(in crate::bench) const ABOUT: &str =
     "128-byte random reads from 8 times the memory: ours, page cache, io_uring, quick_cache, moka, foyer, RocksDB";
 
 const ZIPF: (&str, &str) = ("zipf:0.8", "zipf 0.8");
@@ -65,7 +65,7 @@ fn cells(sizes: &Sizes) -> Vec<Cell> {
     cells
 }
 
-pub(super) fn run(context: &Context) -> TaskResult<Record> {
+pub(in crate::bench) fn run(context: &Context) -> TaskResult<Record> {
     let small = context.options.small;
     let file_mib = context.options.file_mib.unwrap_or(if small { 256 } else { 1024 });
     let sizes = Sizes {

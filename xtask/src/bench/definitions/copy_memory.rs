@@ -1,13 +1,13 @@
 //! DRAM to DRAM: our copy against libc, `rep movsb` and non-temporal stores, from 64 B to 256 MiB, and what a
 //! blocking transfer of 64 B costs over memcpy. The example takes turns inside one process; we repeat the process.
 
-use super::context::Context;
-use super::record::{Figures, Record, Target};
-use super::rows::{self, Rows};
 use crate::TaskResult;
+use crate::bench::contestants::rows::{self, Rows};
+use crate::bench::context::Context;
+use crate::bench::records::record::{Figures, Record, Target};
 use serde_json::{Map, Value};
 
-pub(super) const ABOUT: &str = "DRAM to DRAM, 64 B to 256 MiB: our copy, libc, rep movsb, non-temporal";
+pub(in crate::bench) const ABOUT: &str = "DRAM to DRAM, 64 B to 256 MiB: our copy, libc, rep movsb, non-temporal";
 
 const ROWS: Rows = Rows {
     package: ("datapipes-cpu", "backends/cpu"),
@@ -18,7 +18,7 @@ const ROWS: Rows = Rows {
     verified: "rate only (copies are checked by the property tests)",
 };
 
-pub(super) fn run(context: &Context) -> TaskResult<Record> {
+pub(in crate::bench) fn run(context: &Context) -> TaskResult<Record> {
     let mut record = rows::run(context, &ROWS)?;
     let names: Vec<String> = record.contestants.iter().map(|e| e.name.clone()).collect();
     for name in names {

@@ -1,7 +1,7 @@
 //! A record as files: JSON with everything, Markdown with the tables that a person reads.
 
-use super::context::Context;
-use super::record::{Comparison, Entry, Record, Target};
+use crate::bench::context::Context;
+use crate::bench::records::record::{Comparison, Entry, Record, Target};
 use crate::{TaskResult, steps};
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 const COLUMNS: [&str; 6] = ["wall_s", "cpu_s", "peak_rss_mib", "gb_per_s", "sync_after_s", "user_s"];
 
 /// Writes both files; returns the path of the JSON one. An earlier result is never overwritten.
-pub(super) fn write(context: &Context, record: &Record) -> TaskResult<PathBuf> {
+pub(in crate::bench) fn write(context: &Context, record: &Record) -> TaskResult<PathBuf> {
     let folder = if context.options.small { "target/bench-small" } else { "benchmarks/results" };
     let folder = steps::root().join(folder);
     std::fs::create_dir_all(&folder)?;
@@ -62,7 +62,7 @@ fn markdown(record: &Record) -> String {
 }
 
 /// Medians, comparisons, floor, notes.
-pub(super) fn markdown_summary(record: &Record) -> String {
+pub(in crate::bench) fn markdown_summary(record: &Record) -> String {
     let mut text = String::new();
     if record.small {
         text += "**--small: this proves that the runner works; it says nothing about speed.**\n\n";

@@ -1,80 +1,80 @@
 //! What a benchmark leaves behind: every single number, and the medians made of them.
 
-use super::machine::Machine;
+use crate::bench::measuring::machine::Machine;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Part of `Run::verified` when `dpipe check` calls an output wrong that we found right.
-pub(super) const DISPUTED: &str = "dpipe check does NOT agree";
+pub(in crate::bench) const DISPUTED: &str = "dpipe check does NOT agree";
 
 /// Figures by name; the unit is the end of the name (`wall_s`, `peak_rss_mib`).
-pub(super) type Figures = BTreeMap<String, f64>;
+pub(in crate::bench) type Figures = BTreeMap<String, f64>;
 
 #[derive(Serialize, Default)]
-pub(super) struct Record {
-    pub(super) benchmark: String,
-    pub(super) about: String,
-    pub(super) date: String,
-    pub(super) small: bool,
-    pub(super) turns: usize,
-    pub(super) machine: Machine,
-    pub(super) page_cache: String,
-    pub(super) measured_by: String,
-    pub(super) inputs: Vec<String>,
-    pub(super) contestants: Vec<Entry>,
-    pub(super) floor: Option<FloorRecord>,
-    pub(super) comparisons: Vec<Comparison>,
-    pub(super) notes: Vec<String>,
+pub(in crate::bench) struct Record {
+    pub(in crate::bench) benchmark: String,
+    pub(in crate::bench) about: String,
+    pub(in crate::bench) date: String,
+    pub(in crate::bench) small: bool,
+    pub(in crate::bench) turns: usize,
+    pub(in crate::bench) machine: Machine,
+    pub(in crate::bench) page_cache: String,
+    pub(in crate::bench) measured_by: String,
+    pub(in crate::bench) inputs: Vec<String>,
+    pub(in crate::bench) contestants: Vec<Entry>,
+    pub(in crate::bench) floor: Option<FloorRecord>,
+    pub(in crate::bench) comparisons: Vec<Comparison>,
+    pub(in crate::bench) notes: Vec<String>,
 }
 
 #[derive(Serialize, Default)]
-pub(super) struct Entry {
-    pub(super) name: String,
-    pub(super) version: String,
-    pub(super) command: String,
-    pub(super) note: String,
+pub(in crate::bench) struct Entry {
+    pub(in crate::bench) name: String,
+    pub(in crate::bench) version: String,
+    pub(in crate::bench) command: String,
+    pub(in crate::bench) note: String,
     /// Why there are no runs; `None` when it was measured.
-    pub(super) not_measured: Option<String>,
-    pub(super) medians: Figures,
-    pub(super) runs: Vec<Run>,
+    pub(in crate::bench) not_measured: Option<String>,
+    pub(in crate::bench) medians: Figures,
+    pub(in crate::bench) runs: Vec<Run>,
 }
 
 #[derive(Serialize)]
-pub(super) struct Run {
-    pub(super) turn: usize,
-    pub(super) figures: Figures,
+pub(in crate::bench) struct Run {
+    pub(in crate::bench) turn: usize,
+    pub(in crate::bench) figures: Figures,
     /// How the output was found right, or `WRONG: ...`, or `FAILED: ...`.
-    pub(super) verified: String,
+    pub(in crate::bench) verified: String,
 }
 
 #[derive(Serialize)]
-pub(super) struct FloorRecord {
-    pub(super) what: String,
-    pub(super) settings: Vec<Entry>,
-    pub(super) best_read: String,
-    pub(super) best_write: String,
+pub(in crate::bench) struct FloorRecord {
+    pub(in crate::bench) what: String,
+    pub(in crate::bench) settings: Vec<Entry>,
+    pub(in crate::bench) best_read: String,
+    pub(in crate::bench) best_write: String,
     /// From the best setting's median rates.
-    pub(super) floor_s: f64,
+    pub(in crate::bench) floor_s: f64,
     /// From the single fastest read and the single fastest write of all runs: the strictest reading.
-    pub(super) floor_fastest_s: f64,
+    pub(in crate::bench) floor_fastest_s: f64,
 }
 
 #[derive(Serialize)]
-pub(super) struct Comparison {
-    pub(super) what: String,
-    pub(super) value: f64,
-    pub(super) unit: &'static str,
-    pub(super) target: Option<Target>,
+pub(in crate::bench) struct Comparison {
+    pub(in crate::bench) what: String,
+    pub(in crate::bench) value: f64,
+    pub(in crate::bench) unit: &'static str,
+    pub(in crate::bench) target: Option<Target>,
 }
 
 #[derive(Serialize, Clone, Copy)]
-pub(super) enum Target {
+pub(in crate::bench) enum Target {
     AtLeast(f64),
     AtMost(f64),
 }
 
 impl Comparison {
-    pub(super) fn met(&self) -> Option<bool> {
+    pub(in crate::bench) fn met(&self) -> Option<bool> {
         self.target.map(|target| match target {
             Target::AtLeast(least) => self.value >= least,
             Target::AtMost(most) => self.value <= most,
@@ -88,13 +88,13 @@ impl Run {
         self.verified.contains(DISPUTED)
     }
 
-    pub(super) fn is_good(&self) -> bool {
+    pub(in crate::bench) fn is_good(&self) -> bool {
         !self.verified.starts_with("WRONG") && !self.verified.starts_with("FAILED") && !self.is_disputed()
     }
 }
 
 impl Entry {
-    pub(super) fn take_medians(&mut self) {
+    pub(in crate::bench) fn take_medians(&mut self) {
         let good: Vec<&Figures> = self.runs.iter().filter(|r| r.is_good()).map(|r| &r.figures).collect();
         let names: Vec<String> = good.iter().flat_map(|f| f.keys().cloned()).collect();
         for name in names {
@@ -105,13 +105,13 @@ impl Entry {
 }
 
 impl Record {
-    pub(super) fn median(&self, contestant: &str, figure: &str) -> Option<f64> {
+    pub(in crate::bench) fn median(&self, contestant: &str, figure: &str) -> Option<f64> {
         let entry = self.contestants.iter().find(|e| e.name == contestant)?;
         entry.medians.get(figure).copied()
     }
 
     /// `slower` / `faster` of a figure, if both were measured.
-    pub(super) fn compare(&mut self, figure: &str, slower: &str, faster: &str, target: Option<Target>) {
+    pub(in crate::bench) fn compare(&mut self, figure: &str, slower: &str, faster: &str, target: Option<Target>) {
         if let (Some(above), Some(below)) = (self.median(slower, figure), self.median(faster, figure)) {
             let what = format!("{figure}: {slower} / {faster}");
             self.comparisons.push(Comparison { what, value: above / below, unit: "x", target });
@@ -119,7 +119,7 @@ impl Record {
     }
 
     /// A figure of one contestant against a limit.
-    pub(super) fn limit(&mut self, figure: &str, contestant: &str, target: Target) {
+    pub(in crate::bench) fn limit(&mut self, figure: &str, contestant: &str, target: Target) {
         if let Some(value) = self.median(contestant, figure) {
             let what = format!("{figure} of {contestant}");
             self.comparisons.push(Comparison { what, value, unit: "", target: Some(target) });
@@ -127,7 +127,7 @@ impl Record {
     }
 
     /// The floor's time as a share of the contestant's: 100% would be all device and no waiting.
-    pub(super) fn share_of_floor(&mut self, contestant: &str, target: Option<Target>) {
+    pub(in crate::bench) fn share_of_floor(&mut self, contestant: &str, target: Option<Target>) {
         let (Some(floor), Some(wall_s)) = (&self.floor, self.median(contestant, "wall_s")) else {
             return;
         };
@@ -140,7 +140,7 @@ impl Record {
 
     /// What makes the command fail: any wrong output, and a failed run of ours. That a peer could not do the job
     /// in its budget is a result and stands in the table, as a missed target does.
-    pub(super) fn troubles(&self) -> Vec<String> {
+    pub(in crate::bench) fn troubles(&self) -> Vec<String> {
         let runs = self.contestants.iter().flat_map(|e| e.runs.iter().map(move |run| (e, run)));
         let serious = |e: &Entry, run: &Run| e.name.starts_with("dpipe") || !run.verified.starts_with("FAILED");
         let troubles = runs.filter(|(e, run)| !run.is_good() && serious(e, run));
@@ -148,7 +148,7 @@ impl Record {
     }
 }
 
-pub(super) fn median(mut values: Vec<f64>) -> f64 {
+pub(in crate::bench) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     match values.len() {
         0 => f64::NAN,

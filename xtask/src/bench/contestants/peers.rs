@@ -6,18 +6,18 @@ use std::process::Command;
 
 const PACKAGES: [&str; 3] = ["duckdb", "polars", "numpy"];
 
-pub(super) struct Python {
+pub(in crate::bench) struct Python {
     /// The interpreter, or why there is none.
     program: Result<PathBuf, String>,
 }
 
 impl Python {
-    pub(super) fn install() -> Self {
+    pub(in crate::bench) fn install() -> Self {
         Self { program: install() }
     }
 
     /// The interpreter and the version of a package, or why it cannot be measured.
-    pub(super) fn package(&self, name: &str) -> Result<(PathBuf, String), String> {
+    pub(in crate::bench) fn package(&self, name: &str) -> Result<(PathBuf, String), String> {
         let program = self.program.clone()?;
         let code = format!("import {name}; print({name}.__version__)");
         let version = steps::first_line(Command::new(&program).args(["-c", &code]));
@@ -25,7 +25,7 @@ impl Python {
     }
 }
 
-pub(super) fn script(name: &str) -> PathBuf {
+pub(in crate::bench) fn script(name: &str) -> PathBuf {
     steps::root().join("xtask/src/bench/peers").join(name)
 }
 

@@ -1,10 +1,10 @@
 //! Small records that are durable one after the other: `dpipe log` against fio with the same pattern, a write and an
 //! fdatasync for each record at depth 1, over a file that was written before (so that neither pays for allocation).
 
-use super::context::{Context, Input};
-use super::fio::Fio;
-use super::measure::measure;
-use super::record::{Entry, Figures, Record, Run, Target};
+use crate::bench::contestants::fio::Fio;
+use crate::bench::context::{Context, Input};
+use crate::bench::measuring::measure::measure;
+use crate::bench::records::record::{Entry, Figures, Record, Run, Target};
 use crate::{TaskResult, steps};
 use serde_json::Value;
 use std::fs::File;
@@ -12,13 +12,14 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
-pub(super) const ABOUT: &str = "records of 512 B and 4 KiB, durable one by one: dpipe log, fio (write + fdatasync)";
+pub(in crate::bench) const ABOUT: &str =
+    "records of 512 B and 4 KiB, durable one by one: dpipe log, fio (write + fdatasync)";
 
 const RECORDS: [(u32, &str); 2] = [(512, "512 B"), (4096, "4 KiB")];
 /// Bytes of fio's file: it starts over at its end.
 const FILE_BYTES: u64 = 64 << 20;
 
-pub(super) fn run(context: &Context) -> TaskResult<Record> {
+pub(in crate::bench) fn run(context: &Context) -> TaskResult<Record> {
     let seconds = if context.options.small { 0.3 } else { 5.0 };
     context.need_free(FILE_BYTES * 4)?;
     let path = context.file("log.data");

@@ -1,23 +1,23 @@
 //! Memory to a durable file: `dpipe checkpoint`, with checksums, sync and rename in its time, against fio's sequential
 //! direct writes of 1 MiB to a new file of the same size, which has none of these.
 
-use super::context::{Context, Input};
-use super::fio::{Direction, Fio, Setting};
-use super::measure::measure;
-use super::page_cache::make_cold;
-use super::record::{Entry, Figures, Record, Run, Target};
+use crate::bench::contestants::fio::{Direction, Fio, Setting};
+use crate::bench::context::{Context, Input};
+use crate::bench::measuring::measure::measure;
+use crate::bench::measuring::page_cache::make_cold;
+use crate::bench::records::record::{Entry, Figures, Record, Run, Target};
 use crate::{TaskResult, steps};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
-pub(super) const ABOUT: &str = "4 regions, 4 GiB, to a durable file: dpipe checkpoint, fio (direct, 1 MiB)";
+pub(in crate::bench) const ABOUT: &str = "4 regions, 4 GiB, to a durable file: dpipe checkpoint, fio (direct, 1 MiB)";
 
 const SETTING: Setting = Setting { block_kib: 1024, depth: 16, jobs: 1 };
 const OURS: &str = "dpipe checkpoint";
 const FIO: &str = "fio";
 
-pub(super) fn run(context: &Context) -> TaskResult<Record> {
+pub(in crate::bench) fn run(context: &Context) -> TaskResult<Record> {
     let bytes = context.size(4 << 30) >> 22 << 22;
     context.need_free(bytes * 2)?;
     let path = context.file("checkpoint.data");

@@ -1,55 +1,55 @@
 //! The readers of `fine`: built in a workspace of their own, run one process each.
 
-use super::context::Context;
-use super::fine_limit::Limits;
-use super::measure::measure;
+use crate::bench::contestants::fine_limit::Limits;
+use crate::bench::context::Context;
+use crate::bench::measuring::measure::measure;
 use crate::{TaskResult, steps};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const FOLDER: &str = "benchmarks/peers/fine";
-pub(super) const ITEM_BYTES: u64 = 128;
+pub(in crate::bench) const ITEM_BYTES: u64 = 128;
 
 /// What is read, and within which memory.
-pub(super) struct Sizes {
-    pub(super) file_mib: u64,
-    pub(super) limit_bytes: u64,
+pub(in crate::bench) struct Sizes {
+    pub(in crate::bench) file_mib: u64,
+    pub(in crate::bench) limit_bytes: u64,
     /// Requests before anything is measured.
-    pub(super) warm_up: u64,
+    pub(in crate::bench) warm_up: u64,
     /// Of a phase.
-    pub(super) seconds: f64,
+    pub(in crate::bench) seconds: f64,
 }
 
 impl Sizes {
-    pub(super) fn items(&self) -> u64 {
+    pub(in crate::bench) fn items(&self) -> u64 {
         (self.file_mib << 20) / ITEM_BYTES
     }
 }
 
 /// One process: a reader under a load, and what is measured of it.
-pub(super) struct Cell {
-    pub(super) reader: &'static str,
-    pub(super) load: &'static str,
+pub(in crate::bench) struct Cell {
+    pub(in crate::bench) reader: &'static str,
+    pub(in crate::bench) load: &'static str,
     /// How the load is called in the tables.
-    pub(super) called: &'static str,
-    pub(super) phases: &'static str,
-    pub(super) item_bytes: u64,
+    pub(in crate::bench) called: &'static str,
+    pub(in crate::bench) phases: &'static str,
+    pub(in crate::bench) item_bytes: u64,
     /// Only so many items of the file, all read once before: everything fits.
-    pub(super) fits: Option<u64>,
+    pub(in crate::bench) fits: Option<u64>,
 }
 
 /// The program that holds all readers.
-pub(super) struct Readers {
+pub(in crate::bench) struct Readers {
     program: PathBuf,
-    pub(super) has_rocksdb: Result<(), String>,
-    pub(super) file: PathBuf,
+    pub(in crate::bench) has_rocksdb: Result<(), String>,
+    pub(in crate::bench) file: PathBuf,
     folder: PathBuf,
-    pub(super) limits: Result<Limits, String>,
+    pub(in crate::bench) limits: Result<Limits, String>,
 }
 
 impl Readers {
-    pub(super) fn build(context: &Context, sizes: &Sizes) -> TaskResult<Self> {
+    pub(in crate::bench) fn build(context: &Context, sizes: &Sizes) -> TaskResult<Self> {
         let manifest = steps::root().join(FOLDER).join("Cargo.toml");
         let build = |features: &[&str]| {
             let mut command = steps::cargo(&["build", "--release", "--manifest-path"]);
@@ -77,7 +77,7 @@ impl Readers {
     }
 
     /// Writes the file, and RocksDB's table if it is wanted; what is there of the right size stays.
-    pub(super) fn make(&self, context: &Context, sizes: &Sizes, rocksdb: bool) -> TaskResult<()> {
+    pub(in crate::bench) fn make(&self, context: &Context, sizes: &Sizes, rocksdb: bool) -> TaskResult<()> {
         let bytes = sizes.file_mib << 20;
         context.need_free(bytes * 4)?;
         if !std::fs::metadata(&self.file).is_ok_and(|m| m.len() == bytes) {
@@ -94,7 +94,7 @@ impl Readers {
     }
 
     /// Removes what was written.
-    pub(super) fn remove(&self, sizes: &Sizes) {
+    pub(in crate::bench) fn remove(&self, sizes: &Sizes) {
         let _ = std::fs::remove_file(&self.file);
         let _ = std::fs::remove_dir_all(self.rocksdb_folder(sizes));
         let _ = std::fs::remove_dir_all(&self.folder);
@@ -105,7 +105,7 @@ impl Readers {
     }
 
     /// How many items a cache may have so that it keeps the limit, and the bytes that each takes.
-    pub(super) fn fit(&self, reader: &str, sizes: &Sizes) -> TaskResult<Fit> {
+    pub(in crate::bench) fn fit(&self, reader: &str, sizes: &Sizes) -> TaskResult<Fit> {
         let stdout = measure(&mut self.command(&["fit", reader, &sizes.limit_bytes.to_string()]))?.stdout;
         let row: Value = serde_json::from_str(&stdout)?;
         let number = |key: &str| row[key].as_f64().ok_or_else(|| format!("fit {reader} gave no {key}"));
@@ -113,7 +113,12 @@ impl Readers {
     }
 
     /// The process of a cell. Rows of its phases, and one of the process.
-    pub(super) fn run(&self, cell: &Cell, sizes: &Sizes, capacity: Option<u64>) -> TaskResult<(String, Vec<Value>)> {
+    pub(in crate::bench) fn run(
+        &self,
+        cell: &Cell,
+        sizes: &Sizes,
+        capacity: Option<u64>,
+    ) -> TaskResult<(String, Vec<Value>)> {
         let mut command = self.command(&["run", cell.reader, "--load", cell.load, "--phases", cell.phases, "--file"]);
         command.arg(&self.file);
         let items = cell.fits.unwrap_or(sizes.file_mib * (1 << 20) / cell.item_bytes);
@@ -163,9 +168,9 @@ impl Readers {
 
 /// What fits into the limit.
 #[derive(Clone, Copy)]
-pub(super) struct Fit {
-    pub(super) capacity: u64,
-    pub(super) bytes_per_item: f64,
+pub(in crate::bench) struct Fit {
+    pub(in crate::bench) capacity: u64,
+    pub(in crate::bench) bytes_per_item: f64,
 }
 
 fn forget(file: &Path) -> TaskResult<()> {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Where memory cgroups are made here, and under which names they keep their figures.
-pub(super) struct Limits {
+pub(in crate::bench) struct Limits {
     root: PathBuf,
     names: Names,
     made: std::cell::Cell<u64>,
@@ -35,7 +35,7 @@ const VERSION_2: Names =
 
 impl Limits {
     /// Finds a place where one can be made, by making one.
-    pub(super) fn find() -> Result<Self, String> {
+    pub(in crate::bench) fn find() -> Result<Self, String> {
         let places = [("/sys/fs/cgroup/memory", VERSION_1), ("/sys/fs/cgroup", VERSION_2)];
         let mut why = String::from("there is no memory cgroup");
         for (root, names) in places {
@@ -51,7 +51,7 @@ impl Limits {
         Err(why)
     }
 
-    pub(super) fn describe(&self, bytes: u64) -> String {
+    pub(in crate::bench) fn describe(&self, bytes: u64) -> String {
         format!(
             "each process alone in a memory cgroup of {} MiB ({}), page cache and kernel memory included",
             bytes >> 20,
@@ -74,7 +74,7 @@ impl Limits {
     }
 
     /// The same command within a limit, and the limit.
-    pub(super) fn within(&self, bytes: u64, command: &Command) -> TaskResult<(Command, Limit)> {
+    pub(in crate::bench) fn within(&self, bytes: u64, command: &Command) -> TaskResult<(Command, Limit)> {
         let limit = self.make(bytes)?;
         let mut inside = Command::new("sh");
         inside.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(limit.folder.join("cgroup.procs"));
@@ -84,14 +84,14 @@ impl Limits {
 }
 
 /// A cgroup, removed with this value.
-pub(super) struct Limit {
+pub(in crate::bench) struct Limit {
     folder: PathBuf,
     names: Names,
 }
 
 impl Limit {
     /// The most memory that was charged at once, in MiB.
-    pub(super) fn peak_mib(&self) -> Option<f64> {
+    pub(in crate::bench) fn peak_mib(&self) -> Option<f64> {
         let text = std::fs::read_to_string(self.folder.join(self.names.peak)).ok()?;
         Some(text.trim().parse::<f64>().ok()? / 1_048_576.0)
     }

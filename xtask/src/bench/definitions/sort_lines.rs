@@ -1,15 +1,15 @@
 //! 6 GB of text lines in 2 GiB of memory.
 
-use super::context::Context;
-use super::record::{Record, Target};
-use super::sort_job::SortJob;
-use super::turns;
-use super::verify::Order;
 use crate::TaskResult;
+use crate::bench::contestants::sort_job::SortJob;
+use crate::bench::context::Context;
+use crate::bench::measuring::turns;
+use crate::bench::measuring::verify::Order;
+use crate::bench::records::record::{Record, Target};
 
-pub(super) const ABOUT: &str = "6 GB of text lines in 2 GiB: dpipe, GNU sort, DuckDB, Polars";
+pub(in crate::bench) const ABOUT: &str = "6 GB of text lines in 2 GiB: dpipe, GNU sort, DuckDB, Polars";
 
-pub(super) fn run(context: &Context) -> TaskResult<Record> {
+pub(in crate::bench) fn run(context: &Context) -> TaskResult<Record> {
     let bytes = context.size(6_000_000_000);
     context.need_free(bytes * 4)?;
     let input = context.generate("lines", bytes)?;

@@ -3,17 +3,18 @@
 //! Binary records have newlines inside, so line sorters cannot take them. The head-to-head is on the ASCII form
 //! (98 printable bytes and CRLF); dpipe sorts it both as records and as plain lines, and the binary form besides.
 
-use super::context::Context;
-use super::floor::Floor;
-use super::record::{Record, Target};
-use super::sort_job::SortJob;
-use super::turns;
-use super::verify::Order;
 use crate::TaskResult;
+use crate::bench::contestants::floor::Floor;
+use crate::bench::contestants::sort_job::SortJob;
+use crate::bench::context::Context;
+use crate::bench::measuring::turns;
+use crate::bench::measuring::verify::Order;
+use crate::bench::records::record::{Record, Target};
 
-pub(super) const ABOUT: &str = "10 GB of 100-byte records in 2 GiB: dpipe, GNU sort, DuckDB, Polars, the I/O floor";
+pub(in crate::bench) const ABOUT: &str =
+    "10 GB of 100-byte records in 2 GiB: dpipe, GNU sort, DuckDB, Polars, the I/O floor";
 
-pub(super) fn run(context: &Context) -> TaskResult<Record> {
+pub(in crate::bench) fn run(context: &Context) -> TaskResult<Record> {
     let bytes = context.size(10_000_000_000);
     context.need_free(bytes * 5)?; // two inputs, spills of up to one input and a half, the output
     let binary = context.generate("records", bytes)?;

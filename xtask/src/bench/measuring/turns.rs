@@ -1,30 +1,30 @@
 //! Contestants measured side by side: A B C, A B C, A B C. Whatever the machine's neighbours do, they do it to all.
 
-use super::context::Context;
-use super::floor::Floor;
-use super::measure::{Usage, measure};
-use super::page_cache::make_cold;
-use super::record::{DISPUTED, Entry, Figures, Record, Run};
-use super::verify::{Order, Verifier};
+use crate::bench::contestants::floor::Floor;
+use crate::bench::context::Context;
+use crate::bench::measuring::measure::{Usage, measure};
+use crate::bench::measuring::page_cache::make_cold;
+use crate::bench::measuring::verify::{Order, Verifier};
+use crate::bench::records::record::{DISPUTED, Entry, Figures, Record, Run};
 use crate::{TaskResult, steps};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
 /// A program that turns one file into another. The command is made anew for each run, given the output's path.
-pub(super) struct Contestant {
-    pub(super) name: String,
-    pub(super) version: String,
-    pub(super) note: String,
-    pub(super) input: PathBuf,
-    pub(super) order: Order,
-    pub(super) command: Result<MakeCommand, String>,
+pub(in crate::bench) struct Contestant {
+    pub(in crate::bench) name: String,
+    pub(in crate::bench) version: String,
+    pub(in crate::bench) note: String,
+    pub(in crate::bench) input: PathBuf,
+    pub(in crate::bench) order: Order,
+    pub(in crate::bench) command: Result<MakeCommand, String>,
 }
 
-pub(super) type MakeCommand = Box<dyn Fn(&Path) -> Command>;
+pub(in crate::bench) type MakeCommand = Box<dyn Fn(&Path) -> Command>;
 
 /// Runs all turns and puts contestants and floor into the record.
-pub(super) fn run(
+pub(in crate::bench) fn run(
     context: &Context,
     contestants: &[Contestant],
     mut floor: Option<Floor>,
@@ -100,7 +100,7 @@ fn one(
 }
 
 /// The same disk for everybody's temporary files.
-pub(super) fn spill_dir(context: &Context) -> PathBuf {
+pub(in crate::bench) fn spill_dir(context: &Context) -> PathBuf {
     context.file("spill")
 }
 

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 const BUFFER_BYTES: usize = 1 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Order {
+pub(in crate::bench) enum Order {
     /// Records of 100 bytes by their first 10, as the sort benchmark has them.
     Records,
     /// Little-endian numbers.
@@ -29,14 +29,14 @@ struct Content {
 }
 
 #[derive(Default)]
-pub(super) struct Verifier {
+pub(in crate::bench) struct Verifier {
     inputs: HashMap<(PathBuf, Order), Content>,
     good: HashMap<PathBuf, u64>,
 }
 
 impl Verifier {
     /// Says how the output was found right, or `WRONG: ...`.
-    pub(super) fn check(&mut self, input: &Path, output: &Path, order: Order) -> TaskResult<String> {
+    pub(in crate::bench) fn check(&mut self, input: &Path, output: &Path, order: Order) -> TaskResult<String> {
         let digest = digest(output)?;
         let known = self.good.get(input).copied();
         if known == Some(digest) {

@@ -1,12 +1,12 @@
 //! What the placement of the protocol costs: latency and throughput of streams between isolated devices.
 
-use super::context::Context;
-use super::record::{Record, Target};
-use super::rows::{self, Rows};
 use crate::TaskResult;
+use crate::bench::contestants::rows::{self, Rows};
+use crate::bench::context::Context;
+use crate::bench::records::record::{Record, Target};
 use serde_json::{Map, Value};
 
-pub(super) const ABOUT: &str =
+pub(in crate::bench) const ABOUT: &str =
     "streams between devices: distributed, central and application-side, over shared memory, sockets and veth";
 
 const ROWS: Rows = Rows {
@@ -33,7 +33,7 @@ fn name(row: &Map<String, Value>) -> String {
     }
 }
 
-pub(super) fn run(context: &Context) -> TaskResult<Record> {
+pub(in crate::bench) fn run(context: &Context) -> TaskResult<Record> {
     let mut record = rows::run(context, &ROWS)?;
     for entry in &mut record.contestants {
         if let Some((way, why)) = entry.name.clone().split_once(": SKIPPED: ") {

@@ -1,0 +1,4 @@
+//! What a benchmark leaves behind.
+
+pub(super) mod record;
+pub(super) mod report;
