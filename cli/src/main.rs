@@ -6,23 +6,12 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod any_locator;
-mod child;
-mod command_line;
+mod arguments;
 mod commands;
-mod files;
-mod heap;
-mod kind;
 mod outcome;
+mod picture;
 mod progress;
-mod pyramid;
-mod quoting;
-mod signals;
-mod sort_args;
-mod standard_streams;
-mod svg;
-mod threads;
-mod units;
-mod window;
+mod system;
 
 use std::process::ExitCode;
 
@@ -35,7 +24,7 @@ fn main() -> ExitCode {
     if let Some(code) = commands::stream::keeper() {
         return code;
     }
-    heap::give_back_what_is_large();
-    standard_streams::guard();
-    command_line::run(std::env::args_os().collect())
+    system::heap::give_back_what_is_large();
+    system::standard_streams::guard();
+    arguments::command_line::run(std::env::args_os().collect())
 }

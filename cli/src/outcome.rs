@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use datapipes::{Error, ErrorKind, Result};
 use serde::Serialize;
 
-use crate::{signals, standard_streams};
+use crate::{system::signals, system::standard_streams};
 
 /// What a command that met no error found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

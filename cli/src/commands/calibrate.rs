@@ -4,8 +4,8 @@ use datapipes::{Error, ErrorKind, Result};
 use datapipes_cpu::Calibration;
 use serde::Serialize;
 
+use crate::arguments::units;
 use crate::outcome::{CommandStatus, print, print_json};
-use crate::units;
 
 /// Without options it measures this machine unless that was done before, keeps the result, and shows it.
 #[derive(Debug, clap::Args)]

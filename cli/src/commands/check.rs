@@ -17,12 +17,12 @@ use datapipes_sort::text::{KeySpec, TextOptions};
 use datapipes_testkit::validate::{Checker, Format, Summary};
 use serde::Serialize;
 
-use crate::kind::{self, Kind};
+use crate::arguments::kind::{self, Kind};
 use crate::outcome::{CommandStatus, print, print_json};
 use crate::progress::{self, State};
-use crate::signals::{self, WaitsFor};
-use crate::window::Window;
-use crate::{threads, units};
+use crate::system::signals::{self, WaitsFor};
+use crate::system::window::Window;
+use crate::{arguments::units, system::threads};
 
 /// Exit code 1 where the records are not in order.
 #[derive(Debug, clap::Args)]

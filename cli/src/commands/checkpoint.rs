@@ -15,11 +15,11 @@ use datapipes_durable::checkpoint::{
 use serde::Serialize;
 
 use crate::any_locator::open_to_read;
-use crate::files;
+use crate::arguments::units;
 use crate::outcome::{CommandStatus, print, print_json};
 use crate::progress::{self, State};
-use crate::signals::{self, WaitsFor};
-use crate::units;
+use crate::system::files;
+use crate::system::signals::{self, WaitsFor};
 
 /// A checkpoint is one file in a folder of them. It gets its name when all of it is durable; each MiB has a checksum.
 #[derive(Debug, clap::Args)]

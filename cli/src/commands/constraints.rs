@@ -2,7 +2,7 @@
 
 use datapipes::Constraints;
 
-use crate::command_line::size;
+use crate::arguments::command_line::size;
 
 /// What the route must meet; what cannot be met is refused, with the alternatives.
 #[derive(Clone, Debug, Default, clap::Args)]

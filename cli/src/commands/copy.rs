@@ -13,12 +13,12 @@ use serde::Serialize;
 
 use super::constraints::Demands;
 use crate::any_locator::{AnyLocator, Memory, is_block_device, with_access};
-use crate::command_line::size;
-use crate::files;
+use crate::arguments::command_line::size;
 use crate::outcome::{CommandStatus, print, print_error, print_json};
 use crate::progress::{self, State};
-use crate::signals::{self, WaitsFor};
-use crate::{child, units};
+use crate::system::files;
+use crate::system::signals::{self, WaitsFor};
+use crate::{arguments::units, system::child};
 
 /// The most bytes of one transfer; two are under way at once.
 const PIECE: u64 = 32 << 20;

@@ -21,12 +21,12 @@ use serde_json::Value;
 use super::copy::verify;
 use super::sort;
 use crate::any_locator::AnyLocator;
-use crate::command_line::size;
-use crate::files::WorkFolder;
+use crate::arguments::command_line::size;
 use crate::outcome::{CommandStatus, print, print_json};
 use crate::progress::{self, State};
-use crate::signals::{self, WaitsFor};
-use crate::{child::Usage, units};
+use crate::system::files::WorkFolder;
+use crate::system::signals::{self, WaitsFor};
+use crate::{arguments::units, system::child::Usage};
 use steps::{Checked, Steps};
 
 /// Nothing is kept unless --keep is given. Exit code 1 where anything does not hold.

@@ -7,7 +7,7 @@ use datapipes::{Endpoint, Error, FileAccess, Locator, Machine, Result, Ssd, Uri}
 
 use super::constraints::Demands;
 use crate::any_locator::{AnyLocator, Memory, with_access};
-use crate::command_line::size;
+use crate::arguments::command_line::size;
 use crate::outcome::{CommandStatus, print, print_json};
 
 const TYPICAL: u64 = 64 << 20;

@@ -17,14 +17,14 @@ use datapipes::{
 use datapipes_testkit::generate::{Amount, Generator};
 use serde::Serialize;
 
-use crate::command_line::size;
-use crate::files;
-use crate::kind::{self, Kind};
+use crate::arguments::command_line::size;
+use crate::arguments::kind::{self, Kind};
+use crate::arguments::units;
 use crate::outcome::{CommandStatus, print, print_json};
 use crate::progress::{self, State};
-use crate::signals::{self, WaitsFor};
-use crate::units;
-use crate::{standard_streams, threads};
+use crate::system::files;
+use crate::system::signals::{self, WaitsFor};
+use crate::{system::standard_streams, system::threads};
 
 /// Bytes that a thread makes and writes at a time.
 const BLOCK: usize = 4 << 20;

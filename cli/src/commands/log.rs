@@ -10,10 +10,10 @@ use datapipes::{Error, ErrorKind, Machine, Result};
 use datapipes_durable::log::{Folder, Log, Options, Records, Storage, examine};
 use serde::Serialize;
 
-use crate::command_line::size;
+use crate::arguments::command_line::size;
+use crate::arguments::units;
 use crate::outcome::{CommandStatus, print, print_json};
-use crate::standard_streams;
-use crate::units;
+use crate::system::standard_streams;
 
 /// A log is a folder of segment files. A record that was acknowledged survives kill -9 and a power failure; a torn tail
 /// is cut off when the log is opened; damage is an error with its offset (exit code 1 from `stat`).

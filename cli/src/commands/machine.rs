@@ -12,9 +12,9 @@ use datapipes::topology::{BlockDevice, Storage, Topology};
 use datapipes_cpu::Calibration;
 use serde::Serialize;
 
+use crate::arguments::units;
 use crate::outcome::{CommandStatus, print, print_json};
-use crate::signals::{self, WaitsFor};
-use crate::units;
+use crate::system::signals::{self, WaitsFor};
 use storage::StorageCost;
 
 /// What `--json` prints.
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
         storage_cost,
     };
     if let Some(path) = &args.svg {
-        crate::files::draw(path, &picture::draw(&facts))?;
+        crate::system::files::draw(path, &picture::draw(&facts))?;
     }
     if args.json {
         print_json(&facts)?

@@ -34,7 +34,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
 
 /// Writes a picture, and says so on the standard error, for the output may be JSON.
 fn save(path: &Path, picture: &str) -> Result<()> {
-    crate::files::draw(path, picture)?;
+    crate::system::files::draw(path, picture)?;
     crate::outcome::note(&format!("drawn in {}\n", path.display()));
     Ok(())
 }

@@ -20,10 +20,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use datapipes::Result;
 use datapipes_sort::{Control, Input, NumberKind, Output, RecordFormat, SortJob, SortProgress, SortReport};
 
+use crate::arguments::sort_args::{self, Action, Parsed, SortArgs};
 use crate::outcome::{CommandStatus, exit_code_in_words, json, note, print, print_error};
 use crate::progress::{self, State};
-use crate::signals::{self, WaitsFor};
-use crate::sort_args::{self, Action, Parsed, SortArgs};
+use crate::system::signals::{self, WaitsFor};
 
 /// Sorts as the arguments say; they are those behind the word `sort`.
 pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {

@@ -41,9 +41,9 @@ use datapipes_fabric::channel::{Copies, Shape};
 use datapipes_fabric::placement::Placement;
 use serde::Serialize;
 
-use crate::command_line::size;
+use crate::arguments::command_line::size;
 use crate::outcome::{CommandStatus, json, print, print_error};
-use crate::signals::{self, WaitsFor};
+use crate::system::signals::{self, WaitsFor};
 pub(crate) use bodies::functions;
 use chain::{Step, Work, names};
 use one::Run;

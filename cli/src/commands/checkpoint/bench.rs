@@ -8,11 +8,11 @@ use datapipes_durable::checkpoint::{Checkpoints, SaveOptions, Saved};
 use serde::Serialize;
 
 use super::{shown, watched};
-use crate::command_line::size;
-use crate::files::WorkFolder;
+use crate::arguments::command_line::size;
 use crate::outcome::{CommandStatus, print, print_json};
-use crate::signals::{self, WaitsFor};
-use crate::{child, units};
+use crate::system::files::WorkFolder;
+use crate::system::signals::{self, WaitsFor};
+use crate::{arguments::units, system::child};
 
 /// The checkpoint is removed afterwards. Exit code 1 where what was restored is not what was saved.
 #[derive(Debug, clap::Args)]

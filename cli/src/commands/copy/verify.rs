@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use datapipes::{Dram, Error, ErrorKind, Machine, Result, Span, Ssd};
 
 use crate::any_locator::AnyLocator;
-use crate::signals;
-use crate::window::{BLOCK, Window, direct};
+use crate::system::signals;
+use crate::system::window::{BLOCK, Window, direct};
 
 /// The first byte of the first `len` in which two places differ. What is in files is read past the page cache where that
 /// is possible, so that it is what the device has.

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Sorted;
-use crate::child::{self, Usage};
 use crate::outcome::interrupted;
 use crate::progress::{self, State};
-use crate::signals;
+use crate::system::child::{self, Usage};
+use crate::system::signals;
 
 /// What `dpipe check --json` says; see there.
 #[derive(Clone, Debug, Serialize, Deserialize)]

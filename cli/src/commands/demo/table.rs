@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::steps::Checked;
 use super::{Outcome, Sorted};
-use crate::child::Usage;
-use crate::units;
+use crate::arguments::units;
+use crate::system::child::Usage;
 
 pub(super) fn generated(input: &Checked, usage: &Usage) -> String {
     format!(

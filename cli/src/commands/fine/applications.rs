@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 
 use super::content;
 use super::limit::Limit;
-use crate::command_line::size;
+use crate::arguments::command_line::size;
 use crate::outcome::{CommandStatus, print, print_json};
-use crate::signals::{self, WaitsFor};
-use crate::{child, units};
+use crate::system::signals::{self, WaitsFor};
+use crate::{arguments::units, system::child};
 
 /// Writes the file once, warms up, measures: hit ratio, memory and throughput, beside the paper's table 4.
 #[derive(Debug, clap::Args)]

@@ -7,7 +7,7 @@ use std::path::Path;
 use datapipes::{Draft, Error, FileMode, Result};
 
 use crate::progress::{self, State};
-use crate::signals;
+use crate::system::signals;
 
 const BLOCK: usize = 1 << 20;
 

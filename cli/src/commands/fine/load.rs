@@ -5,7 +5,7 @@ use std::str::FromStr;
 use datapipes::{Error, ErrorKind, Result};
 use datapipes_testkit::access::{Items, Layout, Popularity, Read};
 
-use crate::standard_streams;
+use crate::system::standard_streams;
 
 /// What a phase reads: items of so many bytes, by a law.
 #[derive(Clone, Debug, PartialEq)]

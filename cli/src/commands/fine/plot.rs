@@ -9,7 +9,7 @@
 
 use std::fmt::Write as _;
 
-use crate::svg::{Drawing, FAINT, PALETTE, Text};
+use crate::picture::svg::{Drawing, FAINT, PALETTE, Text};
 
 /// How the cache stood after so many reads.
 #[derive(Clone, Debug)]

@@ -10,10 +10,10 @@ use serde::Serialize;
 
 use super::load::{Phase, phases};
 use super::plot::{self, Sample};
-use crate::command_line::size;
+use crate::arguments::command_line::size;
+use crate::arguments::units;
 use crate::outcome::{CommandStatus, note, print, print_json};
-use crate::signals::{self, WaitsFor};
-use crate::units;
+use crate::system::signals::{self, WaitsFor};
 
 /// Reads FILE (it is not changed) through a cache, and prints the cache's metrics. With --plot, the load changes and the
 /// picture shows how the cache follows: hit ratio, threshold and slabs of each size class over the reads.
@@ -111,7 +111,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
                 format!("A fine-grained cache of {} over {}", units::memory(args.budget), units::memory(ssd.len()?));
             let remark = format!("policy {}, as the load changes", args.policy.name());
             let picture = plot::svg(&title, &remark, &begins, &course.samples);
-            crate::files::draw(path, &picture)?;
+            crate::system::files::draw(path, &picture)?;
             note(&format!("drawn in {}\n", path.display()));
         }
         let file = file.display().to_string();

@@ -8,12 +8,12 @@ use datapipes::{Result, Route};
 use datapipes_durable::log::{Folder, Log, LogStats, Options};
 use serde::Serialize;
 
-use crate::command_line::size;
-use crate::files::WorkFolder;
+use crate::arguments::command_line::size;
 use crate::outcome::{CommandStatus, print, print_json};
 use crate::progress::{self, State};
-use crate::signals::{self, WaitsFor};
-use crate::{child, units};
+use crate::system::files::WorkFolder;
+use crate::system::signals::{self, WaitsFor};
+use crate::{arguments::units, system::child};
 
 /// Each thread appends a record and waits until it is durable, again and again. The log is removed afterwards.
 #[derive(Debug, clap::Args)]

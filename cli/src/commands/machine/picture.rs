@@ -4,8 +4,8 @@ use datapipes_cpu::Calibration;
 
 use super::Facts;
 use super::storage::StorageCost;
-use crate::pyramid::{Ease, Layer, PrimitiveNote, svg};
-use crate::units;
+use crate::arguments::units;
+use crate::picture::pyramid::{Ease, Layer, PrimitiveNote, svg};
 
 /// The picture.
 pub(super) fn draw(facts: &Facts<'_>) -> String {

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use datapipes::{Constraints, Dram, FileAccess, Locator, Machine, Pipe, Result, Span, Ssd};
 use serde::Serialize;
 
-use crate::signals;
-use crate::window::direct;
+use crate::system::signals;
+use crate::system::window::direct;
 
 const FILE: u64 = 256 << 20;
 /// For the rate of one primitive among several.

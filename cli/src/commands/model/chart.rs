@@ -8,7 +8,7 @@
 //!   +--------+ +--------+
 //! ```
 
-use crate::svg::{Drawing, FAINT, PALETTE, Text, escape};
+use crate::picture::svg::{Drawing, FAINT, PALETTE, Text, escape};
 
 /// How a panel shows its series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

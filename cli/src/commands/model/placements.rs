@@ -11,9 +11,9 @@ use serde::Serialize;
 
 use super::chart::{Form, Panel, Series, svg};
 use super::{Table, save};
-use crate::command_line::size;
+use crate::arguments::command_line::size;
+use crate::arguments::units;
 use crate::outcome::{CommandStatus, print, print_json};
-use crate::units;
 
 /// Latency of a block through a chain of devices and back, where the protocol runs on the application's machine, on a
 /// CPU of the resource pool, or on the devices. The paper publishes ranges, not the bars; what is calibrated is said.

@@ -14,8 +14,8 @@ use datapipes_sort::text::{KeySpec, TextOptions};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::words::trouble;
-use crate::sort_args::Parsed;
-use crate::standard_streams;
+use crate::arguments::sort_args::Parsed;
+use crate::system::standard_streams;
 
 /// The thread that underlines.
 pub(super) struct Annotator(JoinHandle<Result<()>>);

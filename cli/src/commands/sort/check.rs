@@ -8,12 +8,12 @@ use datapipes::{Error, ErrorKind, Result};
 use datapipes_sort::Input;
 
 use super::disorder::{Disorder, Rule, Search, float, signed, unsigned};
+use crate::arguments::sort_args::{Format, Parsed};
 use crate::commands::check::each_piece;
 use crate::outcome::CommandStatus;
-use crate::signals::{self, WaitsFor};
-use crate::sort_args::{Format, Parsed};
-use crate::standard_streams;
-use crate::window::Window;
+use crate::system::signals::{self, WaitsFor};
+use crate::system::standard_streams;
+use crate::system::window::Window;
 
 /// From as many bytes on a file is read through a pipe.
 const LONG: u64 = 128 << 10;

@@ -9,8 +9,8 @@ use std::path::Path;
 use datapipes::{Error, Result};
 use rustix::fs::{Access, AtFlags, CWD};
 
-use crate::sort_args::{Action, Parsed, UsageError, trouble};
-use crate::{outcome, quoting, standard_streams};
+use crate::arguments::sort_args::{Action, Parsed, UsageError, trouble};
+use crate::{arguments::quoting, outcome, system::standard_streams};
 
 /// The names to sort. The standard input is read to its end by the first `-`: a second one adds nothing, unless it is a
 /// terminal, which goes on behind an end of file.

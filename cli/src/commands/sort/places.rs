@@ -8,8 +8,8 @@ use datapipes::{Error, ErrorKind, Machine, Result, StagePlace};
 use datapipes_sort::{Output, default_memory};
 
 use super::words::trouble;
-use crate::sort_args::Parsed;
-use crate::standard_streams;
+use crate::arguments::sort_args::Parsed;
+use crate::system::standard_streams;
 
 /// The file of -o, or the standard output.
 pub(super) fn output(parsed: &Parsed) -> Result<Output> {

@@ -9,7 +9,7 @@ use datapipes::{Error, ErrorKind, Result};
 use datapipes_sort::text::quote;
 
 use super::words::trouble;
-use crate::{outcome, quoting};
+use crate::{arguments::quoting, outcome};
 
 /// The first sixteen bytes of the source, or sixteen of the system's random bytes.
 ///

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use datapipes::{Error, ErrorKind};
 
-use crate::{outcome, quoting, standard_streams};
+use crate::{arguments::quoting, outcome, system::standard_streams};
 
 /// What GNU says for our operations.
 const FAILED: [(&str, &str); 3] = [("open", "open failed"), ("read", "read failed"), ("write", "write failed")];

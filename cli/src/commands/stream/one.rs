@@ -18,8 +18,8 @@ use super::origin::{Generator, Opened, Sum, Summing};
 use super::view::View;
 use super::watch::watch;
 use super::{Job, Target};
-use crate::child::family_cpu_seconds;
-use crate::{files, signals, standard_streams};
+use crate::system::child::family_cpu_seconds;
+use crate::{system::files, system::signals, system::standard_streams};
 
 /// How a stream went under one placement.
 #[derive(Debug, Serialize)]
@@ -144,7 +144,7 @@ pub(super) fn run(job: &Job, placement: Placement) -> Result<Run> {
     let told = generator.map(Generator::sent).transpose()?;
     let Ended { sent, due, due_from, on_disk, verified } = end(job, written, &chain, told)?;
     let seconds = ended_ns.saturating_sub(first.since_ns) as f64 / 1e9;
-    let gb_per_s = crate::units::gb_s(sent.bytes, seconds);
+    let gb_per_s = crate::arguments::units::gb_s(sent.bytes, seconds);
     let placement = chosen;
     Ok(Run {
         placement,

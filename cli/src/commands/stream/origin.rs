@@ -147,9 +147,10 @@ impl Origin {
                 Ok(Opened { descriptor, place, generator: None, mode: mode_like(stat.st_mode) })
             }
             Origin::Input => {
-                let descriptor = crate::standard_streams::input_fd()?;
+                let descriptor = crate::system::standard_streams::input_fd()?;
                 let stat = rustix::fs::fstat(&descriptor);
-                let stat = stat.map_err(|e| Error::os("look at", e.raw_os_error(), crate::standard_streams::INPUT))?;
+                let stat =
+                    stat.map_err(|e| Error::os("look at", e.raw_os_error(), crate::system::standard_streams::INPUT))?;
                 let kind = FileType::from_raw_mode(stat.st_mode);
                 let mode = if kind == FileType::RegularFile { mode_like(stat.st_mode) } else { FileMode::USUAL };
                 Ok(Opened { descriptor, place: STREAM, generator: None, mode })

@@ -11,7 +11,7 @@ use super::bodies::functions;
 use super::chain::{Step, Work};
 use super::origin::{Sum, Summing};
 use crate::progress::{self, State};
-use crate::signals;
+use crate::system::signals;
 
 /// What was sent and what must be on disk; None where the origin cannot be read again, or a program not be run again.
 pub(super) fn replay(job: &Job) -> Result<Option<(Sum, Sum)>> {

@@ -25,7 +25,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitOptions};
 
-use crate::{signals, standard_streams};
+use crate::{system::signals, system::standard_streams};
 
 /// The first argument of each keeper; the lifeline's number and the command follow.
 const FIRST: &str = "--stream-keeper";

@@ -5,7 +5,7 @@ use datapipes_fabric::placement::Placement;
 use super::chain::Work;
 use super::one::Run;
 use super::{Job, Target};
-use crate::units;
+use crate::arguments::units;
 
 pub(super) fn run(job: &Job, run: &Run) -> String {
     let mut text = String::new();

@@ -8,7 +8,7 @@ use super::chain::{Chain, Link};
 use super::device_progress::Sample;
 use super::program::Program;
 use crate::outcome::note;
-use crate::{progress, units};
+use crate::{arguments::units, progress};
 
 const REDRAW_EVERY: Duration = Duration::from_millis(100);
 const SAY_EVERY: Duration = Duration::from_secs(1);

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::time::Timespec;
 
-use crate::signals;
+use crate::system::signals;
 
 /// How often a wait looks for a signal.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

@@ -12,7 +12,7 @@ use super::device_progress::Sample;
 use super::program::how;
 use super::view::View;
 use super::waiting::WaitTimeout;
-use crate::signals;
+use crate::system::signals;
 
 /// How often the command looks at the devices.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

@@ -26,7 +26,7 @@ impl Python {
 }
 
 pub(in crate::bench) fn script(name: &str) -> PathBuf {
-    steps::root().join("xtask/src/bench/peers").join(name)
+    steps::root().join("xtask/src/bench/contestants/peers").join(name)
 }
 
 fn install() -> Result<PathBuf, String> {

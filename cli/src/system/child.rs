@@ -11,7 +11,7 @@ use datapipes::{Error, ErrorKind, Result};
 use serde::Serialize;
 
 use crate::outcome::interrupted;
-use crate::signals;
+use crate::system::signals;
 
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 

@@ -21,7 +21,7 @@ use values::{batch_size, collation_note, most_merged, number, record_shape, size
 use datapipes::StageOrder;
 use datapipes_sort::text::{BufferSize, KeySpec, TextOptions, TextOrder, quote};
 
-use crate::quoting;
+use crate::arguments::quoting;
 
 /// What the input is made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

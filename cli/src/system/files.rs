@@ -9,7 +9,7 @@ use datapipes::locator::target_kind;
 use datapipes::{Draft, Error, FileMode, Published, Result, TargetKind};
 
 use crate::outcome::print_error;
-use crate::signals;
+use crate::system::signals;
 
 /// So many random names are tried before something else must be wrong.
 const MAX_TRIES: usize = 100;

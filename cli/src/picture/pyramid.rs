@@ -7,7 +7,7 @@
 //! ```
 //! A pure function from values to text: it measures nothing. The SVG stands alone (no scripts, fonts or links).
 
-use crate::svg::{Drawing, FAINT, Text, escape};
+use crate::picture::svg::{Drawing, FAINT, Text, escape};
 
 /// One layer of the pyramid; the caller gives them fastest first.
 #[derive(Clone, Debug)]
@@ -312,7 +312,7 @@ fn capacity(bytes: Option<u64>) -> String {
 mod tests {
     use super::*;
 
-    pub(super) fn primitive(name: &str, ease: Ease, gb_s: Option<f64>, reason: &str, available: bool) -> PrimitiveNote {
+    pub(crate) fn primitive(name: &str, ease: Ease, gb_s: Option<f64>, reason: &str, available: bool) -> PrimitiveNote {
         PrimitiveNote { name: name.into(), available, reason: reason.into(), gb_s, ease }
     }
 

@@ -1,0 +1,4 @@
+//! Pictures.
+
+pub(crate) mod pyramid;
+pub(crate) mod svg;

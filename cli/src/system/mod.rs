@@ -1,0 +1,9 @@
+//! What is asked of the system.
+
+pub(crate) mod child;
+pub(crate) mod files;
+pub(crate) mod heap;
+pub(crate) mod signals;
+pub(crate) mod standard_streams;
+pub(crate) mod threads;
+pub(crate) mod window;
