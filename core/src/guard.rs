@@ -32,7 +32,7 @@ use crate::sync::{Arc, thread_local};
 
 pub(crate) mod middle;
 
-/// What was called. The list of the places is in ARCHITECTURE.md.
+/// What was called. The list of the places is in docs/runtime.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]

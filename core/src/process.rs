@@ -14,7 +14,7 @@
 //! (Rejected: `getpid`, which is a system call of 50 to 100 ns; `pthread_atfork` alone, which does not see a child that was
 //! made by the system call itself. It serves where the kernel does not know the advice.)
 //!
-//! What of a parent's a child may use, and what it may not, is in ARCHITECTURE.md.
+//! What of a parent's a child may use, and what it may not, is in docs/runtime.md.
 //!
 //! Unsafe code: the page is mapped, and read through a pointer that never changes once it is set; values of [`PerProcess`]
 //! are leaked before they are given out.

@@ -1,5 +1,5 @@
 //! Code of the caller's in our threads: it panics, blocks, calls back, forks. Everybody else hears their outcome, and the
-//! runtime's report says what panicked. The places are listed in ARCHITECTURE.md.
+//! runtime's report says what panicked. The places are listed in docs/runtime.md.
 #![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 mod scene;

@@ -1,6 +1,6 @@
 //! Whatever is called where the library's threads run the caller's code: each call returns, or gives an error that says why.
 //!
-//! A table: places (ARCHITECTURE.md, "Code that is not ours") by calls. Every cell ends, every transfer has an outcome, and
+//! A table: places (docs/runtime.md, "Code that is not ours") by calls. Every cell ends, every transfer has an outcome, and
 //! the runtime serves on or is gone.
 #![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
