@@ -12,7 +12,7 @@ use std::time::Instant;
 use datapipes_cache::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
 use datapipes_cache::{Config, FineGrained, Policy};
 use datapipes_core::Result;
-use datapipes_testkit::access::{Items, Layout, Popularity, Read};
+use datapipes_testkit::access::{ItemLayout, Items, Popularity, Read};
 
 /// A file whose bytes follow from their place.
 struct Made {
@@ -50,7 +50,7 @@ fn main() {
     let only = args.iter().position(|a| a == "--policy").and_then(|at| args.get(at + 1));
     let (requests, file, part) = (arg("--requests", 4_000_000), arg("--file-mib", 256) << 20, arg("--budget-part", 8));
     let machine = datapipes::discover();
-    let layout = Layout { items: file / 128, item_bytes: 128, stride_bytes: 128 };
+    let layout = ItemLayout { items: file / 128, item_bytes: 128, stride_bytes: 128 };
     let loads = [
         ("uniform", Popularity::Uniform),
         ("zipf 0.8", Popularity::Zipf { exponent: 0.8 }),

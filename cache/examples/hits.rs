@@ -11,7 +11,7 @@ use std::time::Instant;
 use datapipes_cache::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
 use datapipes_cache::{Config, FineGrained, Policy};
 use datapipes_core::Result;
-use datapipes_testkit::access::{Items, Layout, Popularity};
+use datapipes_testkit::access::{ItemLayout, Items, Popularity};
 
 const LEN: usize = 128;
 
@@ -45,7 +45,8 @@ fn main() {
     let policy: Policy = arg("--policy").map_or(Policy::default(), |p| p.parse().unwrap());
     let machine = datapipes::discover();
     // Items apart from each other: none is worth a page.
-    let layout = Layout { items: (mib << 20) / LEN as u64, item_bytes: LEN as u32, stride_bytes: 4096 + LEN as u64 };
+    let layout =
+        ItemLayout { items: (mib << 20) / LEN as u64, item_bytes: LEN as u32, stride_bytes: 4096 + LEN as u64 };
     let file = layout.items * layout.stride_bytes;
     let config = Config::new(&machine).budget((mib as usize) << 21).policy(policy);
     let fine = FineGrained::with_engine(Arc::new(Made(file)), config, "made").unwrap();

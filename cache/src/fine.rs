@@ -11,7 +11,7 @@
 use std::ops::{Deref, Range};
 use std::time::Instant;
 
-use datapipes_core::locator::{Endpoint, Facts, Handle, Locator, Persistence, Reach, Reader, Watch};
+use datapipes_core::locator::{Endpoint, EndpointHandle, Facts, Locator, Persistence, Reach, Reader, WriteObserver};
 use datapipes_core::process::Owner;
 use datapipes_core::{Error, ErrorKind, Result, Ssd};
 
@@ -339,7 +339,7 @@ impl Locator for FineGrained {
             node: None,
             core: None,
         };
-        Endpoint { facts: Arc::new(facts), handle: Handle::Reader(Arc::new(self.clone())) }
+        Endpoint { facts: Arc::new(facts), handle: EndpointHandle::Reader(Arc::new(self.clone())) }
     }
 }
 
@@ -349,7 +349,7 @@ impl Reader for FineGrained {
     }
 }
 
-impl Watch for Inner {
+impl WriteObserver for Inner {
     fn changing(&self, range: Range<u64>) {
         Tally::add(&self.tally.changes, 1);
         self.notice_others();

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Weak;
 use std::time::Duration;
 
-use datapipes_core::locator::Watch;
+use datapipes_core::locator::WriteObserver;
 use datapipes_core::process::Owner;
 use datapipes_core::{Error, ErrorKind, Result, Ssd};
 
@@ -331,7 +331,7 @@ impl Pool {
         })?;
         lock(&self.files).push(Arc::downgrade(&inner));
         if let Some(ssd) = &inner.ssd {
-            let watch: Arc<dyn Watch> = inner.clone();
+            let watch: Arc<dyn WriteObserver> = inner.clone();
             ssd.watchers().add(&watch);
         }
         Ok(FineGrained(inner))

@@ -179,14 +179,14 @@ impl Shadow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use datapipes_testkit::access::{Items, Layout, Popularity};
+    use datapipes_testkit::access::{ItemLayout, Items, Popularity};
 
     const ITEMS: u64 = 1 << 20;
     const HELD: usize = ITEMS as usize / 10;
 
     /// What was preferred in the end, and the changes.
     fn play(popularity: Popularity, reads: usize) -> (bool, usize) {
-        let layout = Layout { items: ITEMS, item_bytes: 128, stride_bytes: 128 };
+        let layout = ItemLayout { items: ITEMS, item_bytes: 128, stride_bytes: 128 };
         let mut shadow = Shadow::default();
         let sampled = Items::new(layout, popularity, 5).take(reads).filter(|r| is_sampled(r.offset));
         let changes = sampled.filter_map(|r| shadow.read(r.offset, HELD)).count();

@@ -5,7 +5,7 @@ mod fixture;
 
 use datapipes_cache::{FineGrained, Policy};
 use datapipes_core::Ssd;
-use datapipes_testkit::conformance::{Kind, Place, Verdict, run};
+use datapipes_testkit::conformance::{CaseVerdict, PlaceKind, TestPlace, run};
 use fixture::{machine, small};
 
 const LEN: u64 = (96 << 10) + 37;
@@ -17,29 +17,31 @@ fn a_cache_is_a_place_to_read_from() {
     let cache = move || {
         let file = Ssd::unlinked_in(&folder)?;
         file.preallocate(LEN)?;
-        Ok(Place::in_front_of(FineGrained::over(&file, small(Policy::default()))?, file))
+        Ok(TestPlace::in_front_of(FineGrained::over(&file, small(Policy::default()))?, file))
     };
-    let mut kinds = vec![Kind::new("fine-grained", cache).read_only()];
-    kinds.extend(Kind::of_memory(machine().topology()));
-    kinds.extend(Kind::of_files("disk", &disk));
+    let mut kinds = vec![PlaceKind::new("fine-grained", cache).read_only()];
+    kinds.extend(PlaceKind::of_memory(machine().topology()));
+    kinds.extend(PlaceKind::of_files("disk", &disk));
     // The other pairs of these are certified elsewhere: one of each sort will do.
     kinds.retain(|k| ["fine-grained", "dram", "cache-l2", "disk-auto", "disk-cached"].contains(&k.name.as_str()));
     let outcomes = run(machine(), &kinds, fixture::seed());
     let failed: String =
-        outcomes.iter().filter(|o| matches!(o.verdict, Verdict::Failed(_))).map(|o| format!("{o}\n")).collect();
+        outcomes.iter().filter(|o| matches!(o.verdict, CaseVerdict::Failed(_))).map(|o| format!("{o}\n")).collect();
     assert!(failed.is_empty(), "{failed}");
-    for outcome in outcomes.iter().filter(|o| o.source == "fine-grained" && matches!(o.verdict, Verdict::Skipped(_))) {
+    for outcome in
+        outcomes.iter().filter(|o| o.source == "fine-grained" && matches!(o.verdict, CaseVerdict::Skipped(_)))
+    {
         println!("{outcome}");
     }
     // Into every other place there is a way that passed.
     for kind in &kinds[1..] {
-        let passed = |o: &&datapipes_testkit::conformance::Outcome| {
+        let passed = |o: &&datapipes_testkit::conformance::CaseOutcome| {
             o.source == "fine-grained"
                 && o.target == kind.name
-                && o.verdict == Verdict::Passed
+                && o.verdict == CaseVerdict::Passed
                 && o.way[0] == "read-itself"
         };
-        let skipped = outcomes.iter().all(|o| o.target != kind.name || matches!(o.verdict, Verdict::Skipped(_)));
+        let skipped = outcomes.iter().all(|o| o.target != kind.name || matches!(o.verdict, CaseVerdict::Skipped(_)));
         assert!(skipped || outcomes.iter().any(|o| passed(&o)), "no way into {} passed", kind.name);
     }
 }

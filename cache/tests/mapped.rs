@@ -6,7 +6,7 @@ mod fixture;
 use std::sync::Arc;
 
 use datapipes_cache::{FineGrained, Policy};
-use datapipes_core::locator::Handle;
+use datapipes_core::locator::EndpointHandle;
 use datapipes_core::memory::lease_pair;
 use datapipes_core::{
     Constraints, CoreCache, Dram, Endpoint, ErrorKind, Locator, Pmem, PmemOptions, Runtime, Span, Ssd,
@@ -35,7 +35,7 @@ impl Locator for Foreign {
         let plain = Dram::allocate(4096).unwrap().endpoint();
         let range = self.0.memory().clone();
         let facts = datapipes_core::locator::Facts { len: Some(range.len() as u64), ..(*plain.facts).clone() };
-        Endpoint { facts: Arc::new(facts), handle: Handle::Memory(range) }
+        Endpoint { facts: Arc::new(facts), handle: EndpointHandle::Memory(range) }
     }
 }
 

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use datapipes_cache::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
 use datapipes_cache::{Config, FineGrained, Policy};
 use datapipes_core::Result;
-use datapipes_testkit::access::{Items, Layout, Popularity};
+use datapipes_testkit::access::{ItemLayout, Items, Popularity};
 use fixture::machine;
 
 const BUDGET: usize = 4 << 20;
 /// The file has nine times the budget.
 const ITEMS: u64 = 9 * BUDGET as u64 / 128;
-const LAYOUT: Layout = Layout { items: ITEMS, item_bytes: 128, stride_bytes: 128 };
+const LAYOUT: ItemLayout = ItemLayout { items: ITEMS, item_bytes: 128, stride_bytes: 128 };
 const WARM_UP: usize = ITEMS as usize / 2;
 const READS: usize = ITEMS as usize / 4;
 const SEED: u64 = 7;

@@ -8,7 +8,7 @@ mod scene;
 use std::fs;
 use std::process::{Command, Stdio};
 
-use scene::{Folder, folder};
+use scene::{TempFolder, folder};
 
 /// What a shell's command line came to.
 struct Ended {
@@ -17,7 +17,7 @@ struct Ended {
     err: String,
 }
 
-fn shell(folder: &Folder, line: &str) -> Ended {
+fn shell(folder: &TempFolder, line: &str) -> Ended {
     let mut command = Command::new("timeout");
     command.args(["-s", "KILL", "120", "bash", "-c", line]).current_dir(folder.at());
     let command = command.env("LC_ALL", "C").env("D", env!("CARGO_BIN_EXE_dpipe")).stdin(Stdio::null());
@@ -30,7 +30,7 @@ fn shell(folder: &Folder, line: &str) -> Ended {
 }
 
 /// `f` is out of order, `s` in order, `empty` empty, `log` a log of one record, `u64` numbers in order.
-fn scene() -> Folder {
+fn scene() -> TempFolder {
     let folder = folder();
     fs::write(folder.path("f"), "b\nc\na\n").unwrap();
     fs::write(folder.path("s"), "a\nb\nc\n").unwrap();

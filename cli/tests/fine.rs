@@ -7,15 +7,15 @@ use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use scene::{Folder, folder, json};
+use scene::{TempFolder, folder, json};
 
 /// A file of so many MiB.
-fn file(folder: &Folder, name: &str, mib: usize) -> String {
+fn file(folder: &TempFolder, name: &str, mib: usize) -> String {
     fs::write(folder.path(name), vec![7; mib << 20]).unwrap();
     path(folder, name)
 }
 
-fn path(folder: &Folder, name: &str) -> String {
+fn path(folder: &TempFolder, name: &str) -> String {
     folder.path(name).to_str().unwrap().to_owned()
 }
 

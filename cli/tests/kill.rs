@@ -8,14 +8,14 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use scene::{Folder, folder};
+use scene::{TempFolder, folder};
 
 const RECORD: usize = 100;
 const RECORDS: usize = 1_000_000;
 const OLD: &[u8] = b"what was there before\n";
 
 /// A sort of a file of the folder, to be started.
-fn sort(folder: &Folder, input: &str) -> Command {
+fn sort(folder: &TempFolder, input: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dpipe"));
     command.current_dir(folder.at()).env("LC_ALL", "C").stdin(Stdio::null()).stderr(Stdio::piped());
     command.args(["sort", "--records=100:0:10", "-S20M", "-Tspill", "-oout/sorted", input]);

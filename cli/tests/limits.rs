@@ -8,10 +8,10 @@ mod scene;
 use std::fs;
 use std::process::{Command, Stdio};
 
-use scene::{Folder, folder, is_root, json, on_path};
+use scene::{TempFolder, folder, is_root, json, on_path};
 
 /// What a shell's command line came to: its exit code, output and errors.
-fn shell(folder: &Folder, line: &str) -> (Option<i32>, String, String) {
+fn shell(folder: &TempFolder, line: &str) -> (Option<i32>, String, String) {
     let mut command = Command::new("timeout");
     command.args(["-s", "KILL", "300", "bash", "-c", line]).current_dir(folder.at());
     let command = command.env("LC_ALL", "C").env("D", env!("CARGO_BIN_EXE_dpipe")).stdin(Stdio::null());
@@ -20,7 +20,7 @@ fn shell(folder: &Folder, line: &str) -> (Option<i32>, String, String) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-fn good(folder: &Folder, line: &str) -> String {
+fn good(folder: &TempFolder, line: &str) -> String {
     let (code, out, err) = shell(folder, line);
     assert_eq!(code, Some(0), "{line}: {err}");
     out
@@ -238,7 +238,7 @@ fn children_whose_end_the_parent_ignores() {
 }
 
 /// The beginning of a command line that runs as a user who has no other process, so that limits on threads meet it alone.
-fn as_nobody_else(test: &str, folder: &Folder, user: u32) -> Option<String> {
+fn as_nobody_else(test: &str, folder: &TempFolder, user: u32) -> Option<String> {
     if !is_root() || !on_path("setpriv") {
         println!("SKIPPED: {test}: root is needed, to be another user whose threads are counted");
         return None;

@@ -10,10 +10,10 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use scene::{Folder, folder};
+use scene::{TempFolder, folder};
 
 /// Runs the program under a umask, in a folder.
-fn run(folder: &Folder, arguments: &str) -> Output {
+fn run(folder: &TempFolder, arguments: &str) -> Output {
     let script = format!("umask 022; exec \"$DPIPE\" {arguments}");
     let mut command = Command::new("sh");
     command.args(["-c", &script]).current_dir(folder.at()).env("DPIPE", env!("CARGO_BIN_EXE_dpipe"));
@@ -21,14 +21,14 @@ fn run(folder: &Folder, arguments: &str) -> Output {
 }
 
 /// Runs what must succeed; what it says on the standard error.
-fn good(folder: &Folder, arguments: &str) -> String {
+fn good(folder: &TempFolder, arguments: &str) -> String {
     let output = run(folder, arguments);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "dpipe {arguments}: {:?}\n{error}", output.status);
     error
 }
 
-fn put(folder: &Folder, name: &str, mode: u32) -> PathBuf {
+fn put(folder: &TempFolder, name: &str, mode: u32) -> PathBuf {
     let path = folder.path(name);
     fs::write(&path, format!("the bytes of {name}\n")).unwrap();
     fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();

@@ -78,7 +78,7 @@ pub(crate) fn check_count(knob: &str, count: Option<u64>) -> Result<()> {
 }
 
 /// The question to a backend.
-pub struct Ask<'a> {
+pub struct OfferQuery<'a> {
     /// Where the bytes are.
     pub source: &'a Endpoint,
     /// Where they are to go.
@@ -140,13 +140,13 @@ pub trait Backend: Send + Sync {
 
     /// The primitives that could or could not carry bytes from source to target; none at all where the pair is not
     /// this backend's business.
-    fn offers(&self, ask: &Ask<'_>) -> Vec<Offer>;
+    fn offers(&self, ask: &OfferQuery<'_>) -> Vec<Offer>;
 
     /// Opens a mover for a primitive that it offered.
     ///
     /// # Errors
     /// Whatever prevents it now, though it was offered.
-    fn open(&self, ask: &Ask<'_>, primitive: &str) -> Result<Mover>;
+    fn open(&self, ask: &OfferQuery<'_>, primitive: &str) -> Result<Mover>;
 
     /// Makes a reader of many short extents of files. None where that is not this backend's business.
     ///
@@ -191,7 +191,7 @@ pub trait Inline: Send + Sync {
     fn transfer(&self, span: Span) -> Result<()>;
 
     /// The same for parts of a job whose leases somebody else holds; None where each call must lease for itself.
-    fn parts(&self) -> Option<&dyn InParts> {
+    fn parts(&self) -> Option<&dyn Chunked> {
         None
     }
 
@@ -200,7 +200,7 @@ pub trait Inline: Send + Sync {
 }
 
 /// An inline mover that can be used piece by piece: how a runtime keeps a long copy interruptible.
-pub trait InParts: Send + Sync {
+pub trait Chunked: Send + Sync {
     /// Moves one part. `whole` is the length of what it is a part of, so that a kernel is chosen for the whole. The job is
     /// borrowed for writing: its leases permit one thread at a time to move the bytes.
     ///
@@ -338,15 +338,15 @@ pub struct Job {
     /// The lease on the target, if it is in memory.
     pub target: Option<RawLease>,
     /// To be rung when it is done, by a mover whose device can do so by itself; others leave it alone.
-    pub bell: Option<Arc<Bell>>,
+    pub bell: Option<Arc<CompletionNotifier>>,
 }
 
 /// A byte into a socket, sent when a job is done, not by a thread that must wake up for it but by the device (an
 /// io_uring sends it behind the last request of the job). It says "look", not how it went: a request that must be repeated
 /// rings as well.
 #[derive(Debug)]
-pub struct Bell {
-    tower: Arc<BellTower>,
+pub struct CompletionNotifier {
+    tower: Arc<NotifierSocket>,
     /// Bytes that were or will be sent.
     rings: AtomicU64,
 }
@@ -354,22 +354,23 @@ pub struct Bell {
 /// The socket of bells, and what is known for certain of the bytes in it. Bytes look alike: whoever hears of a job may read
 /// another one's.
 #[derive(Debug)]
-pub struct BellTower {
+pub struct NotifierSocket {
     socket: OwnedFd,
     /// Bytes that are known to have been sent, less bytes that were read. While it is above 0, there is one in the socket.
     sure: AtomicI64,
 }
 
-impl BellTower {
+impl NotifierSocket {
     /// The end of a socket that is written to.
-    pub fn new(socket: OwnedFd) -> Arc<BellTower> {
-        Arc::new(BellTower { socket, sure: AtomicI64::new(0) })
+    pub fn new(socket: OwnedFd) -> Arc<NotifierSocket> {
+        Arc::new(NotifierSocket { socket, sure: AtomicI64::new(0) })
     }
 
     /// Sends a byte that is no device's to send. It fails where the socket is full, and so readable, or has nobody who reads.
     pub(crate) fn ring(&self) {
         self.sure.fetch_add(1, Ordering::SeqCst);
-        if rustix::net::send(&self.socket, Bell::BYTE, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_err() {
+        if rustix::net::send(&self.socket, CompletionNotifier::BYTE, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_err()
+        {
             self.sure.fetch_sub(1, Ordering::SeqCst);
         }
     }
@@ -380,23 +381,23 @@ impl BellTower {
     }
 
     /// Whether the socket is readable for certain.
-    pub(crate) fn is_heard_for_sure(&self) -> bool {
+    pub(crate) fn is_readable(&self) -> bool {
         self.sure.load(Ordering::SeqCst) > 0
     }
 }
 
-impl Bell {
+impl CompletionNotifier {
     /// What is sent.
     pub const BYTE: &'static [u8; 1] = &[1];
 
     /// A bell of one job.
-    pub fn new(tower: Arc<BellTower>) -> Bell {
-        Bell { tower, rings: AtomicU64::new(0) }
+    pub fn new(tower: Arc<NotifierSocket>) -> CompletionNotifier {
+        CompletionNotifier { tower, rings: AtomicU64::new(0) }
     }
 
     /// A bell of the same tower, for what is nobody's job.
-    pub fn another(&self) -> Bell {
-        Bell::new(self.tower.clone())
+    pub fn another(&self) -> CompletionNotifier {
+        CompletionNotifier::new(self.tower.clone())
     }
 
     /// The socket.
@@ -415,7 +416,7 @@ impl Bell {
     }
 
     /// Takes a byte back that was counted and could not be sent.
-    pub fn miss(&self) {
+    pub fn uncount(&self) {
         self.rings.fetch_sub(1, Ordering::SeqCst);
     }
 

@@ -52,8 +52,8 @@ pub use locator::{
 };
 pub use machine::Machine;
 pub use memory::{Lease, LeaseMut, MapOptions, Pages, Pool};
-pub use pipe::{Batch, Finished, Pipe, PlaceReport, Report, Transfer};
+pub use pipe::{Batch, Finished, Pipe, PipeReport, PlaceReport, Transfer};
 pub use plan::{Constraints, Route, STAGED_BYTES};
-pub use runtime::{Class, Connect, Handle, Handles, Runtime, RuntimePipe, Service};
+pub use runtime::{Connect, Handle, Handles, PriorityClass, Runtime, RuntimePipe, Service};
 pub use span::Span;
-pub use watch::{Watch, Watchers};
+pub use watch::{WriteObserver, WriteObservers};

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 pub use crate::backend::Constraints;
-use crate::backend::{Ask, Backend, Offer, Quality};
+use crate::backend::{Backend, Offer, OfferQuery, Quality};
 use crate::error::{Error, ErrorKind, Result};
 use crate::locator::{Dram, Endpoint, Facts, Locator, Persistence};
 use crate::memory::{MapOptions, Pool};
@@ -232,7 +232,7 @@ impl Planner<'_> {
         (demands, failed): (Demands, &[Unopened]),
         rejected: &mut Vec<Rejected>,
     ) -> Option<Leg> {
-        let ask = Ask { source, target, constraints: self.constraints, topology: self.topology };
+        let ask = OfferQuery { source, target, constraints: self.constraints, topology: self.topology };
         let mut legs: Vec<Leg> = Vec::new();
         for backend in self.backends {
             for offer in backend.offers(&ask) {

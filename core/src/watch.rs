@@ -24,7 +24,7 @@ use crate::process::{Owner, PerProcess};
 /// Both calls are made by whoever changes the file, on its thread; several at once where several change it. They are to be short,
 /// and not to wait: the change is held up meanwhile, and everybody whose transfers end by the same queue.
 /// A panic is caught and counted ([`guard::panics`](crate::guard::panics)).
-pub trait Watch: Send + Sync {
+pub trait WriteObserver: Send + Sync {
     /// Bytes of the range are about to change. Until [`changed`](Self::changed) with the same range, reads may return the
     /// old bytes, the new ones, or some of both.
     fn changing(&self, range: Range<u64>);
@@ -37,7 +37,7 @@ pub trait Watch: Send + Sync {
 const TURNS: u32 = 64;
 
 /// All watches of a file; another list with each change of it, so that one can be called without the lock.
-type Watches = Arc<[Weak<dyn Watch>]>;
+type Watches = Arc<[Weak<dyn WriteObserver>]>;
 
 #[derive(Default)]
 struct Known {
@@ -63,7 +63,7 @@ impl Known {
 }
 
 /// The watches of one file.
-pub struct Watchers {
+pub struct WriteObservers {
     known: Mutex<Known>,
     /// The watch that came is among the others.
     came: Condvar,
@@ -71,13 +71,13 @@ pub struct Watchers {
     owner: Owner,
 }
 
-impl Default for Watchers {
-    fn default() -> Watchers {
-        Watchers { known: Mutex::default(), came: Condvar::new(), next: AtomicU64::new(0), owner: Owner::here() }
+impl Default for WriteObservers {
+    fn default() -> WriteObservers {
+        WriteObservers { known: Mutex::default(), came: Condvar::new(), next: AtomicU64::new(0), owner: Owner::here() }
     }
 }
 
-impl Watchers {
+impl WriteObservers {
     /// Whether this is the process that opened the file. A child opens it anew: caches that the child has of it would not
     /// hear of what it does by places of its parent.
     ///
@@ -100,7 +100,7 @@ impl Watchers {
     }
 
     /// Adds a watch; it hears at once of changes that are under way. It ends with the last reference to it.
-    pub fn add(&self, watch: &Arc<dyn Watch>) {
+    pub fn add(&self, watch: &Arc<dyn WriteObserver>) {
         if !self.owner.is_here() {
             return;
         }
@@ -205,12 +205,12 @@ impl Watchers {
 
 /// A change that is over when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Change<W: Deref<Target = Watchers>> {
+pub(crate) struct Change<W: Deref<Target = WriteObservers>> {
     watchers: W,
     number: u64,
 }
 
-impl<W: Deref<Target = Watchers>> Change<W> {
+impl<W: Deref<Target = WriteObservers>> Change<W> {
     /// Tells that a range is about to change.
     pub(crate) fn begin(watchers: W, range: Range<u64>) -> Change<W> {
         let number = watchers.begin(range);
@@ -218,7 +218,7 @@ impl<W: Deref<Target = Watchers>> Change<W> {
     }
 }
 
-impl<W: Deref<Target = Watchers>> Drop for Change<W> {
+impl<W: Deref<Target = WriteObservers>> Drop for Change<W> {
     fn drop(&mut self) {
         self.watchers.end(self.number);
     }
@@ -226,7 +226,7 @@ impl<W: Deref<Target = Watchers>> Drop for Change<W> {
 
 /// Tells each watch. One that panics was told, and the others are, too. Whoever drops a watch meanwhile drops it here: its
 /// destructor is called when this thread is in the middle of nothing.
-fn each(watches: &Watches, tell: impl Fn(&dyn Watch)) {
+fn each(watches: &Watches, tell: impl Fn(&dyn WriteObserver)) {
     for watch in watches.iter().filter_map(Weak::upgrade) {
         // The process counts it, and the panic hook has printed it.
         let _ = guard::call(Foreign::Watch, || tell(&*watch));
@@ -234,7 +234,7 @@ fn each(watches: &Watches, tell: impl Fn(&dyn Watch)) {
     }
 }
 
-impl fmt::Debug for Watchers {
+impl fmt::Debug for WriteObservers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let known = self.lock();
         write!(f, "Watchers({}, {} changes under way)", known.watches.len(), known.under_way.len())
@@ -247,16 +247,16 @@ type Identity = (u64, u64);
 /// Which files are open as places. This is the library's only state that belongs to the process: that two descriptors are
 /// of the same file is known to nobody else, and a cache that misses a write because the writer opened the file by itself
 /// would give out wrong bytes. A child has its own.
-static FILES: PerProcess<Mutex<BTreeMap<Identity, Weak<Watchers>>>> = PerProcess::new();
+static FILES: PerProcess<Mutex<BTreeMap<Identity, Weak<WriteObservers>>>> = PerProcess::new();
 
 /// The watchers of the file with this device and inode.
-pub(crate) fn of(identity: Identity) -> Arc<Watchers> {
+pub(crate) fn of(identity: Identity) -> Arc<WriteObservers> {
     let mut files = FILES.get(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(watchers) = files.get(&identity).and_then(Weak::upgrade) {
         return watchers;
     }
     files.retain(|_, w| w.strong_count() > 0);
-    let watchers = Arc::new(Watchers::default());
+    let watchers = Arc::new(WriteObservers::default());
     files.insert(identity, Arc::downgrade(&watchers));
     watchers
 }
@@ -269,7 +269,7 @@ mod tests {
     #[derive(Default)]
     struct Heard(Mutex<Vec<(bool, Range<u64>)>>);
 
-    impl Watch for Heard {
+    impl WriteObserver for Heard {
         fn changing(&self, range: Range<u64>) {
             self.0.lock().unwrap().push((true, range));
         }
@@ -281,10 +281,10 @@ mod tests {
 
     #[test]
     fn a_watch_hears_of_what_began_before_it_came() {
-        let watchers = Watchers::default();
+        let watchers = WriteObservers::default();
         let early = watchers.begin(0..10);
         let heard = Arc::new(Heard::default());
-        let watch: Arc<dyn Watch> = heard.clone();
+        let watch: Arc<dyn WriteObserver> = heard.clone();
         watchers.add(&watch);
         let late = watchers.begin(5..7);
         watchers.end(early);
@@ -295,9 +295,9 @@ mod tests {
     }
 
     /// It changes the file when it is told that somebody does.
-    struct Answers(Heard, Arc<Watchers>);
+    struct Answers(Heard, Arc<WriteObservers>);
 
-    impl Watch for Answers {
+    impl WriteObserver for Answers {
         fn changing(&self, range: Range<u64>) {
             self.0.changing(range.clone());
             if range.start == 0 {
@@ -315,10 +315,10 @@ mod tests {
 
     #[test]
     fn a_watch_that_comes_may_change_the_file_and_hears_of_each_end_after_its_beginning() {
-        let watchers = Arc::new(Watchers::default());
+        let watchers = Arc::new(WriteObservers::default());
         assert_eq!(watchers.begin(0..10), 0);
         let watch = Arc::new(Answers(Heard::default(), watchers.clone()));
-        watchers.add(&(watch.clone() as Arc<dyn Watch>));
+        watchers.add(&(watch.clone() as Arc<dyn WriteObserver>));
         watchers.end(2);
         let heard = watch.0.0.lock().unwrap();
         assert_eq!(*heard, [(true, 0..10), (true, 200..201), (false, 0..10), (false, 200..201)]);
@@ -327,8 +327,8 @@ mod tests {
     #[test]
     fn a_watch_may_change_the_file_while_it_is_made_longer() {
         /// It makes it longer, too, and writes what is at its end.
-        struct Writes(Arc<Watchers>, [AtomicU64; 2]);
-        impl Watch for Writes {
+        struct Writes(Arc<WriteObservers>, [AtomicU64; 2]);
+        impl WriteObserver for Writes {
             fn changing(&self, range: Range<u64>) {
                 if self.1[0].fetch_add(1, Ordering::SeqCst) == 0 {
                     assert_eq!(self.0.alone(range.clone(), || 1), Some(1));
@@ -342,9 +342,9 @@ mod tests {
                 }
             }
         }
-        let watchers = Arc::new(Watchers::default());
+        let watchers = Arc::new(WriteObservers::default());
         let writes = Arc::new(Writes(watchers.clone(), Default::default()));
-        watchers.add(&(writes.clone() as Arc<dyn Watch>));
+        watchers.add(&(writes.clone() as Arc<dyn WriteObserver>));
         let (done, ended) = std::sync::mpsc::channel();
         let theirs = watchers.clone();
         std::thread::spawn(move || done.send(theirs.alone(0..1, || 3)).unwrap());
@@ -358,7 +358,7 @@ mod tests {
 
     struct Panics(Heard);
 
-    impl Watch for Panics {
+    impl WriteObserver for Panics {
         fn changing(&self, range: Range<u64>) {
             self.0.changing(range.clone());
             assert!(range.start != 1, "a watch that panics at a beginning");
@@ -372,9 +372,9 @@ mod tests {
 
     #[test]
     fn a_watch_or_a_change_that_panics_leaves_nothing_under_way() {
-        let watchers = Watchers::default();
+        let watchers = WriteObservers::default();
         let (panics, heard) = (Arc::new(Panics(Heard::default())), Arc::new(Heard::default()));
-        let watches: [Arc<dyn Watch>; 2] = [panics.clone(), heard.clone()];
+        let watches: [Arc<dyn WriteObserver>; 2] = [panics.clone(), heard.clone()];
         watches.iter().for_each(|w| watchers.add(w));
         let panicked = |work: &dyn Fn()| catch_unwind(AssertUnwindSafe(work)).is_err();
         assert!(!panicked(&|| watchers.end(watchers.begin(1..5))));
@@ -396,7 +396,7 @@ mod tests {
     #[test]
     fn a_watch_that_panics_keeps_no_change_from_its_end_and_no_other_from_hearing_of_it() {
         struct Loud;
-        impl Watch for Loud {
+        impl WriteObserver for Loud {
             fn changing(&self, _: Range<u64>) {
                 panic!("it does not like changes");
             }
@@ -405,10 +405,10 @@ mod tests {
                 panic!("nor their ends");
             }
         }
-        let watchers = Arc::new(Watchers::default());
+        let watchers = Arc::new(WriteObservers::default());
         let (loud, heard) = (Arc::new(Loud), Arc::new(Heard::default()));
-        watchers.add(&(loud.clone() as Arc<dyn Watch>));
-        watchers.add(&(heard.clone() as Arc<dyn Watch>));
+        watchers.add(&(loud.clone() as Arc<dyn WriteObserver>));
+        watchers.add(&(heard.clone() as Arc<dyn WriteObserver>));
         watchers.around(0..1, || {});
         let fails = std::panic::AssertUnwindSafe(|| watchers.around(1..2, || panic!("a mover")));
         assert!(std::panic::catch_unwind(fails).is_err());
@@ -420,8 +420,8 @@ mod tests {
     #[test]
     fn a_watch_whose_last_reference_is_dropped_by_who_tells_it_may_change_the_file_then() {
         /// It gives its own last reference up when it is told.
-        struct Leaves(Mutex<Option<Arc<Leaves>>>, Arc<Watchers>);
-        impl Watch for Leaves {
+        struct Leaves(Mutex<Option<Arc<Leaves>>>, Arc<WriteObservers>);
+        impl WriteObserver for Leaves {
             fn changing(&self, _: Range<u64>) {
                 drop(self.0.lock().unwrap().take());
             }
@@ -433,9 +433,9 @@ mod tests {
                 self.1.around(7..8, || {});
             }
         }
-        let watchers = Arc::new(Watchers::default());
+        let watchers = Arc::new(WriteObservers::default());
         let leaves = Arc::new(Leaves(Mutex::new(None), watchers.clone()));
-        watchers.add(&(leaves.clone() as Arc<dyn Watch>));
+        watchers.add(&(leaves.clone() as Arc<dyn WriteObserver>));
         *leaves.0.lock().unwrap() = Some(leaves.clone());
         drop(leaves);
         let (done, ended) = std::sync::mpsc::channel();

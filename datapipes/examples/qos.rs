@@ -7,8 +7,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use datapipes::runtime::{Config, Connect};
-use datapipes::{Class, Constraints, Dram, FileAccess, Result, Runtime, RuntimePipe, Service, Span, Ssd};
+use datapipes::runtime::{Connect, RuntimeConfig};
+use datapipes::{Constraints, Dram, FileAccess, PriorityClass, Result, Runtime, RuntimePipe, Service, Span, Ssd};
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -21,7 +21,7 @@ fn main() -> Result<()> {
     disk(&dir, if small { 32 << 20 } else { 2 << 30 }, seconds, turns)
 }
 
-fn service(class: Class) -> Service {
+fn service(class: PriorityClass) -> Service {
     Service { class, ..Service::default() }
 }
 
@@ -131,18 +131,18 @@ fn memory(seconds: f64, turns: u32) -> Result<()> {
     let (small_from, small_to) = (Dram::allocate(4096)?, Dram::allocate(4096)?);
     let with = Runtime::start(&machine)?;
     // One class, whole transfers, everything through the queue: a mover without QoS.
-    let mut config = Config::of(&machine);
+    let mut config = RuntimeConfig::of(&machine);
     config.memory.chunk_bytes = 1 << 30;
     config.memory.contended_chunk_bytes = 1 << 30;
     config.at_once_bytes = 0;
     let without = Runtime::start_with(&machine, config)?;
     let connect = |runtime: &Runtime, class| -> Result<(RuntimePipe, RuntimePipe)> {
         let ask = |class| Connect { service: service(class), ..Connect::default() };
-        let bulk = if class == Class::Latency { Class::Bulk } else { class };
+        let bulk = if class == PriorityClass::Latency { PriorityClass::Bulk } else { class };
         Ok((runtime.connect_with(&small_from, &small_to, &ask(class))?, runtime.connect_with(&from, &to, &ask(bulk))?))
     };
-    let (quick, bulk_with) = connect(&with, Class::Latency)?;
-    let (queued, bulk_without) = connect(&without, Class::Normal)?;
+    let (quick, bulk_with) = connect(&with, PriorityClass::Latency)?;
+    let (queued, bulk_without) = connect(&without, PriorityClass::Normal)?;
     let span = Span { source: 0, target: 0, len: 4096 };
     let work = |pipe| Work { pipe, len: long as u64, places: 1, depth: 2 };
     let mut all = new_rows(4);
@@ -173,12 +173,12 @@ fn disk(dir: &str, len: u64, seconds: f64, turns: u32) -> Result<()> {
     ssd.sync()?;
     let ssd = ssd.with_access(FileAccess::Direct)?;
     let (block, mega) = (Dram::allocate(4096)?, Dram::allocate(32 << 20)?);
-    let mut config = Config::of(&machine);
+    let mut config = RuntimeConfig::of(&machine);
     let number = |name: &str| std::env::args().find_map(|arg| arg.strip_prefix(name)?.parse().ok());
     config.device.contended_bytes = number("--cap=").unwrap_or(config.device.contended_bytes);
     config.device.contended_chunk_bytes = number("--chunk=").unwrap_or(config.device.contended_chunk_bytes);
     let with = Runtime::start_with(&machine, config)?;
-    let mut config = Config::of(&machine);
+    let mut config = RuntimeConfig::of(&machine);
     config.device.contended_bytes = config.device.outstanding_bytes;
     config.device.contended_chunk_bytes = config.device.chunk_bytes;
     let without = Runtime::start_with(&machine, config)?;
@@ -189,14 +189,14 @@ fn disk(dir: &str, len: u64, seconds: f64, turns: u32) -> Result<()> {
             service: service(class),
             queue: None,
         };
-        let bulk = if class == Class::Latency { Class::Bulk } else { class };
+        let bulk = if class == PriorityClass::Latency { PriorityClass::Bulk } else { class };
         Ok((
             runtime.connect_with(&ssd, &block, &ask(class, 4096))?,
             runtime.connect_with(&ssd, &mega, &ask(bulk, 1 << 20))?,
         ))
     };
-    let (quick, bulk_with) = connect(&with, Class::Latency)?;
-    let (plain, bulk_without) = connect(&without, Class::Normal)?;
+    let (quick, bulk_with) = connect(&with, PriorityClass::Latency)?;
+    let (plain, bulk_without) = connect(&without, PriorityClass::Normal)?;
     let mut x = 88_172_645_463_325_252u64;
     let mut all = new_rows(5);
     for _ in 0..turns {

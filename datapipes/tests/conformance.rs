@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use datapipes::locator::{Endpoint, Facts, Handle, Locator, Reader};
+use datapipes::locator::{Endpoint, EndpointHandle, Facts, Locator, Reader};
 use datapipes::{Error, Machine, Persistence, Reach, Ssd};
-use datapipes_testkit::conformance::{BlockDevice, Kind, Outcome, Place, Verdict, run};
+use datapipes_testkit::conformance::{CaseOutcome, CaseVerdict, LoopBlockDevice, PlaceKind, TestPlace, run};
 
 /// The plainest place that reads its bytes itself.
 #[derive(Clone)]
@@ -39,18 +39,18 @@ impl Locator for Reading {
             node: None,
             core: None,
         };
-        Endpoint { facts: Arc::new(facts), handle: Handle::Reader(Arc::new(self.clone())) }
+        Endpoint { facts: Arc::new(facts), handle: EndpointHandle::Reader(Arc::new(self.clone())) }
     }
 }
 
-fn reader(disk: &Path) -> Kind {
+fn reader(disk: &Path) -> PlaceKind {
     let folder = disk.to_path_buf();
     let place = move || {
         let file = Ssd::unlinked_in(&folder)?;
         file.preallocate((96 << 10) + 37)?;
-        Ok(Place::in_front_of(Reading(file.clone()), file))
+        Ok(TestPlace::in_front_of(Reading(file.clone()), file))
     };
-    Kind::new("reader", place).read_only()
+    PlaceKind::new("reader", place).read_only()
 }
 
 #[test]
@@ -58,17 +58,17 @@ fn every_backend_and_every_locator_conforms() {
     let disk = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     std::fs::create_dir_all(&disk).unwrap();
     let machine = datapipes::discover();
-    let mut kinds = Kind::of_memory(machine.topology());
-    kinds.extend(Kind::of_files("disk", &disk));
+    let mut kinds = PlaceKind::of_memory(machine.topology());
+    kinds.extend(PlaceKind::of_files("disk", &disk));
     let shm = Path::new("/dev/shm");
     if shm.is_dir() {
-        kinds.extend(Kind::of_files("tmpfs", shm));
+        kinds.extend(PlaceKind::of_files("tmpfs", shm));
     } else {
-        kinds.push(Kind::absent("tmpfs", "there is no /dev/shm"));
+        kinds.push(PlaceKind::absent("tmpfs", "there is no /dev/shm"));
     }
-    kinds.extend(Kind::of_persistent_memory(&disk));
-    kinds.extend(Kind::of_nodes(machine.topology()));
-    kinds.extend(Kind::of_devices((0..4).map(|_| BlockDevice::over_a_file_in(&disk)).collect()));
+    kinds.extend(PlaceKind::of_persistent_memory(&disk));
+    kinds.extend(PlaceKind::of_nodes(machine.topology()));
+    kinds.extend(PlaceKind::of_devices((0..4).map(|_| LoopBlockDevice::over_a_file_in(&disk)).collect()));
 
     kinds.push(reader(&disk));
 
@@ -77,8 +77,8 @@ fn every_backend_and_every_locator_conforms() {
     let seed = std::env::var("SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(0x5eed);
     let outcomes = run(&machine, &kinds, seed);
     print_skipped(&outcomes);
-    let failed: Vec<_> = outcomes.iter().filter(|o| matches!(o.verdict, Verdict::Failed(_))).collect();
-    let passed = outcomes.iter().filter(|o| o.verdict == Verdict::Passed).count();
+    let failed: Vec<_> = outcomes.iter().filter(|o| matches!(o.verdict, CaseVerdict::Failed(_))).collect();
+    let passed = outcomes.iter().filter(|o| o.verdict == CaseVerdict::Passed).count();
     println!("{passed} ways passed, {} failed, {} in all (seed {seed})", failed.len(), outcomes.len());
     let list: String = failed.iter().map(|o| format!("{o}\n")).collect();
     assert!(failed.is_empty(), "{list}");
@@ -87,7 +87,7 @@ fn every_backend_and_every_locator_conforms() {
 
 /// Without the kinds that `DATAPIPES_CONFORMANCE_WITHOUT` lists (with commas): a slow machine takes a part. What is not listed
 /// takes part, so that a kind that is new is left out by nobody who has not heard of it.
-fn leave_out(kinds: &mut Vec<Kind>) {
+fn leave_out(kinds: &mut Vec<PlaceKind>) {
     let Ok(listed) = std::env::var("DATAPIPES_CONFORMANCE_WITHOUT") else { return };
     let listed: Vec<&str> = listed.split(',').collect();
     kinds.retain(|kind| {
@@ -100,10 +100,10 @@ fn leave_out(kinds: &mut Vec<Kind>) {
 }
 
 /// One line for each primitive and reason, with the number of pairs.
-fn print_skipped(outcomes: &[Outcome]) {
+fn print_skipped(outcomes: &[CaseOutcome]) {
     let mut reasons: BTreeMap<(String, &str), Vec<String>> = BTreeMap::new();
     for outcome in outcomes {
-        if let Verdict::Skipped(why) = &outcome.verdict {
+        if let CaseVerdict::Skipped(why) = &outcome.verdict {
             let pair = format!("{} -> {}", outcome.source, outcome.target);
             reasons.entry((outcome.way.join(" then "), why)).or_default().push(pair);
         }
@@ -116,17 +116,17 @@ fn print_skipped(outcomes: &[Outcome]) {
 
 /// Every ordered pair has an outcome; every pair that could be made has a way that passed; every primitive that this
 /// machine has passed somewhere.
-fn nothing_was_skipped_silently(machine: &Machine, kinds: &[Kind], outcomes: &[Outcome]) {
+fn nothing_was_skipped_silently(machine: &Machine, kinds: &[PlaceKind], outcomes: &[CaseOutcome]) {
     for (source, target) in kinds.iter().flat_map(|s| kinds.iter().map(move |t| (s, t))) {
         let of_pair: Vec<_> = outcomes.iter().filter(|o| o.source == source.name && o.target == target.name).collect();
         assert!(!of_pair.is_empty(), "{} -> {} has no outcome", source.name, target.name);
         let made = of_pair.iter().all(|o| !o.way.is_empty());
-        let passed = of_pair.iter().any(|o| o.verdict == Verdict::Passed);
+        let passed = of_pair.iter().any(|o| o.verdict == CaseVerdict::Passed);
         assert!(!made || passed, "{} -> {}: no way passed", source.name, target.name);
     }
-    assert!(outcomes.iter().all(|o| !matches!(&o.verdict, Verdict::Skipped(why) if why.is_empty())));
+    assert!(outcomes.iter().all(|o| !matches!(&o.verdict, CaseVerdict::Skipped(why) if why.is_empty())));
     let passed: BTreeSet<_> =
-        outcomes.iter().filter(|o| o.verdict == Verdict::Passed).flat_map(|o| o.way.iter().copied()).collect();
+        outcomes.iter().filter(|o| o.verdict == CaseVerdict::Passed).flat_map(|o| o.way.iter().copied()).collect();
     for primitive in machine.backends().iter().flat_map(|b| b.primitives()) {
         match primitive.available {
             Ok(_) => assert!(passed.contains(primitive.name), "{} passed nowhere", primitive.name),

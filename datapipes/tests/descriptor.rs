@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::mpsc;
 
-use datapipes::descriptor::wire::{COMPLETION_BYTES, Completion, Request};
+use datapipes::descriptor::wire::{COMPLETION_BYTES, Completion, TransferRequest};
 use datapipes::{
     Connect, ConnectFd, CoreCache, Dram, ErrorKind, FileAccess, Locator, PipeFd, Runtime, Service, Span, Ssd,
 };
@@ -212,7 +212,7 @@ fn plain_packets_from_another_thread_that_knows_nothing_but_the_descriptor() {
             until(fd.as_fd(), if sent < 18 { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN });
             // Two of them do not fit: 16 MiB at 15.5 and at 16.
             let at = if sent < 16 { sent * MIB } else { (15 + (sent - 15)) * MIB };
-            let request = Request { token: 100 + sent, span: Span { source: at, target: at, len: MIB } };
+            let request = TransferRequest { token: 100 + sent, span: Span { source: at, target: at, len: MIB } };
             if sent < 18 && rustix::io::write(&fd, &request.to_bytes()).is_ok() {
                 sent += 1;
             }
@@ -360,7 +360,7 @@ fn a_pipe_that_its_giver_ends_stops_what_was_not_begun() {
             let (socket, given) = runtime.give_fd(source, over, &ask, Box::new(std::sync::Mutex::new(told))).unwrap();
             for token in 0..8 {
                 let span = Span { source: token << 20, target: token << 20, len: 1 << 20 };
-                let request = Request { token, span }.to_bytes();
+                let request = TransferRequest { token, span }.to_bytes();
                 until(socket.as_fd(), PollFlags::OUT);
                 rustix::net::send(&socket, &request, rustix::net::SendFlags::NOSIGNAL).unwrap();
             }

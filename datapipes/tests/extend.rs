@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Barrier;
 
 use datapipes::{Dram, ErrorKind, Pmem, PmemOptions, Span, Ssd};
-use datapipes_testkit::{Folder, Mounted, RefusedCall, without_calls};
+use datapipes_testkit::{Mounted, RefusedCall, TempFolder, without_calls};
 
 const NO_FALLOCATE: RefusedCall = RefusedCall { number: libc::SYS_fallocate, errno: libc::EOPNOTSUPP };
 const LANES: u64 = 4;
@@ -56,7 +56,7 @@ fn mark(at: u64) -> u8 {
 
 #[test]
 fn lanes_that_reserve_lose_nothing_where_the_file_system_cannot() {
-    let folder = Folder::under(here()).unwrap();
+    let folder = TempFolder::under(here()).unwrap();
     let work = || {
         let ssd = Ssd::create(folder.path("spill")).unwrap();
         assert!(!ssd.reserve(0, 1).unwrap(), "the call is refused");
@@ -84,7 +84,7 @@ fn lanes_that_reserve_lose_nothing_on_a_real_file_system_without_fallocate() {
 /// Writers that extend a file by writing, while others reserve what lies before: nobody may be cut off.
 #[test]
 fn what_is_written_beyond_a_range_that_is_reserved_stays() {
-    let folder = Folder::under(here()).unwrap();
+    let folder = TempFolder::under(here()).unwrap();
     let work = || {
         for turn in 0..200u64 {
             let ssd = Ssd::create(folder.path("file")).unwrap();
@@ -118,7 +118,7 @@ fn what_is_written_beyond_a_range_that_is_reserved_stays() {
 /// The byte by which a file is extended is of the range that a pipe is writing: the pipe's byte stays.
 #[test]
 fn a_pipe_that_writes_the_last_byte_keeps_it() {
-    let folder = Folder::under(here()).unwrap();
+    let folder = TempFolder::under(here()).unwrap();
     let work = || {
         let machine = datapipes::discover();
         let memory = Dram::allocate(64 << 10).unwrap();
@@ -147,7 +147,7 @@ fn a_pipe_that_writes_the_last_byte_keeps_it() {
 
 #[test]
 fn persistent_memory_that_is_opened_twice_keeps_the_longer_length() {
-    let folder = Folder::under(here()).unwrap();
+    let folder = TempFolder::under(here()).unwrap();
     let work = || {
         for turn in 0..200 {
             let path = folder.path(&format!("memory-{turn}"));
@@ -200,7 +200,7 @@ const RESERVES: [(&str, Asks); 4] = [
 #[test]
 fn what_is_not_free_is_refused_before_the_kernel_is_asked() {
     const NAME: &str = "what_is_not_free_is_refused_before_the_kernel_is_asked";
-    let folder = Folder::under(here()).unwrap();
+    let folder = TempFolder::under(here()).unwrap();
     let path = folder.path("file");
     std::fs::write(&path, "x").unwrap();
     // Whoever asks the kernel hears this, and nothing is ever taken from a real disk.
@@ -252,7 +252,7 @@ fn a_small_file_system_is_not_filled_by_what_does_not_fit() {
 
 #[test]
 fn memory_of_a_file_that_does_not_fit_leaves_no_file() {
-    let folder = Folder::under(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let folder = TempFolder::under(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = folder.path("huge");
     let ask = || Pmem::open_with(&path, PmemOptions { len: Some(1 << 47), emulated: true });
     assert!(ask().is_err());

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
-use datapipes::descriptor::wire::{Completion, MESSAGE_BYTES, Request};
+use datapipes::descriptor::wire::{Completion, MESSAGE_BYTES, TransferRequest};
 use datapipes::graph::Graph;
 use datapipes::runtime::{self, Connect};
 use datapipes::{
@@ -19,7 +19,7 @@ use datapipes::{
 };
 use datapipes_core::Machine;
 use datapipes_core::topology::Topology;
-use datapipes_file::{Config, Faults, FileBackend, Operation, Verdict};
+use datapipes_file::{FaultVerdict, Faults, FileBackend, FileConfig, Operation};
 use rustix::event::{PollFd, PollFlags, poll};
 
 /// By what lengths and offsets are counted.
@@ -57,14 +57,14 @@ enum Fault {
 struct Plan(Mutex<Option<Fault>>);
 
 impl Faults for Plan {
-    fn verdict(&self, op: &Operation) -> Verdict {
+    fn verdict(&self, op: &Operation) -> FaultVerdict {
         match *self.0.lock().unwrap() {
-            Some(Fault::Short(most)) if op.len > most => Verdict::Short(most),
-            Some(Fault::Interrupted) if op.nth.is_multiple_of(2) => Verdict::Errno(libc::EINTR),
+            Some(Fault::Short(most)) if op.len > most => FaultVerdict::Short(most),
+            Some(Fault::Interrupted) if op.nth.is_multiple_of(2) => FaultVerdict::Errno(libc::EINTR),
             Some(Fault::At(at, errno)) if (op.offset..op.offset + u64::from(op.len)).contains(&at) => {
-                Verdict::Errno(errno)
+                FaultVerdict::Errno(errno)
             }
-            _ => Verdict::Pass,
+            _ => FaultVerdict::Pass,
         }
     }
 }
@@ -174,7 +174,7 @@ impl<'r> Flavors<'r> {
             }
             "packets" => {
                 until(&self.raw, PollFlags::OUT);
-                rustix::io::write(&self.raw, &Request { token: 7, span }.to_bytes()).unwrap();
+                rustix::io::write(&self.raw, &TransferRequest { token: 7, span }.to_bytes()).unwrap();
                 until(&self.raw, PollFlags::IN);
                 let mut message = [0; MESSAGE_BYTES];
                 let len = rustix::io::read(&self.raw, &mut message).unwrap();
@@ -198,14 +198,14 @@ impl<'r> Flavors<'r> {
 }
 
 /// A machine whose files have faults, and one whose kernel refuses more.
-fn machine(plan: &Arc<Plan>, config: Config) -> Machine {
-    let config = Config { faults: Some(plan.clone()), request_bytes: Some(REQUEST), ..config };
+fn machine(plan: &Arc<Plan>, config: FileConfig) -> Machine {
+    let config = FileConfig { faults: Some(plan.clone()), request_bytes: Some(REQUEST), ..config };
     Machine::new(Topology::discover(), vec![Arc::new(FileBackend::with(config))])
 }
 
 /// Long transfers have several parts.
 fn runtime(machine: &Machine) -> Runtime {
-    let mut config = runtime::Config::of(machine);
+    let mut config = runtime::RuntimeConfig::of(machine);
     config.device.chunk_bytes = 4 * UNIT;
     Runtime::start_with(machine, config).unwrap()
 }
@@ -285,7 +285,7 @@ fn cases(writes: bool) -> Vec<Case> {
 }
 
 /// Runs the table through every flavor of one primitive.
-fn every_flavor(primitive: &str, writes: bool, config: Config) {
+fn every_flavor(primitive: &str, writes: bool, config: FileConfig) {
     let plan = Arc::new(Plan::default());
     let machine = machine(&plan, config);
     let runtime = runtime(&machine);
@@ -369,20 +369,20 @@ fn check(file: &Ssd, memory: &Dram, writes: bool, bytes: &[u8], span: Span, what
 #[test]
 fn the_same_faults_through_every_flavor_of_reading() {
     for primitive in ["uring-direct", "uring-cached", "pread-direct", "pread-cached"] {
-        every_flavor(primitive, false, Config::default());
+        every_flavor(primitive, false, FileConfig::default());
     }
 }
 
 #[test]
 fn the_same_faults_through_every_flavor_of_writing() {
     for primitive in ["uring-direct", "uring-cached", "pwrite-direct", "pwrite-cached"] {
-        every_flavor(primitive, true, Config::default());
+        every_flavor(primitive, true, FileConfig::default());
     }
 }
 
 #[test]
 fn the_same_faults_where_the_kernel_registers_no_memory() {
-    let config = Config { no_registered_memory: true, ..Config::default() };
+    let config = FileConfig { no_registered_memory: true, ..FileConfig::default() };
     every_flavor("uring-direct", false, config.clone());
     every_flavor("uring-cached", true, config);
 }
@@ -416,7 +416,7 @@ fn a_file_system_that_is_really_full_is_told_by_every_flavor() {
         Err(why) => return println!("SKIPPED: a_file_system_that_is_really_full_is_told_by_every_flavor: {why}"),
     };
     let plan = Arc::new(Plan::default());
-    let machine = machine(&plan, Config::default());
+    let machine = machine(&plan, FileConfig::default());
     let runtime = runtime(&machine);
     let file = Ssd::create(place.0.join("full")).unwrap();
     let memory = Dram::allocate(FILE as usize).unwrap();
@@ -466,7 +466,7 @@ fn in_a_process_that_may_lock_no_memory() {
         return;
     }
     let plan = Arc::new(Plan::default());
-    let machine = machine(&plan, Config::default());
+    let machine = machine(&plan, FileConfig::default());
     let (file, memory) = (Ssd::unlinked_in(dir()).unwrap(), Dram::allocate(12 * UNIT as usize).unwrap());
     file.set_len(UNIT).unwrap();
     let only = Constraints { only: vec!["uring-cached".into()], ..Constraints::default() };
@@ -478,8 +478,8 @@ fn in_a_process_that_may_lock_no_memory() {
         }
         Err(e) => println!("no ring: {e}"),
     }
-    every_flavor("uring-direct", false, Config::default());
-    every_flavor("uring-cached", true, Config::default());
+    every_flavor("uring-direct", false, FileConfig::default());
+    every_flavor("uring-cached", true, FileConfig::default());
 }
 
 #[test]

@@ -17,7 +17,7 @@ use datapipes::{
     ConnectFd, Constraints, Draft, Dram, ErrorKind, Locator, Machine, Pmem, PmemOptions, Runtime, Span, Ssd,
     StagePlace, Staging,
 };
-use datapipes_testkit::Folder;
+use datapipes_testkit::TempFolder;
 use datapipes_testkit::child::{copy, end_copy, in_child, is_forked};
 use scene::{KIB, MIB, ROUTES, Scene, bounded};
 
@@ -274,7 +274,7 @@ fn a_child_has_a_copy_of_memory_with_what_is_leased_of_it() {
 
 #[test]
 fn what_is_open_is_to_be_opened_anew() {
-    let folder = Folder::under(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let folder = TempFolder::under(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let (path, mapped) = (folder.path("file"), folder.path("mapped"));
     let ssd = Ssd::create(&path).unwrap();
     ssd.preallocate(MIB).unwrap();

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use datapipes::locator::{Facts, Handle, Reader};
+use datapipes::locator::{EndpointHandle, Facts, Reader};
 use datapipes::runtime::Connect;
 use datapipes::{
     Constraints, CoreCache, Dram, Endpoint, ErrorKind, Locator, Machine, Pmem, PmemOptions, Result, Runtime, Span, Ssd,
@@ -47,7 +47,7 @@ impl Reader for Sevens {
 impl Locator for Sevens {
     fn endpoint(&self) -> Endpoint {
         let facts = Facts { reach: datapipes::Reach::Reader, ..(*file_of(&[0]).endpoint().facts).clone() };
-        Endpoint { facts: Arc::new(facts), handle: Handle::Reader(Arc::new(Sevens)) }
+        Endpoint { facts: Arc::new(facts), handle: EndpointHandle::Reader(Arc::new(Sevens)) }
     }
 }
 

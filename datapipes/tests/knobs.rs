@@ -9,7 +9,7 @@ use datapipes::{
     runtime,
 };
 use datapipes_core::Machine;
-use datapipes_file::{Config, FileBackend};
+use datapipes_file::{FileBackend, FileConfig};
 
 const LEN: usize = 64 << 10;
 
@@ -33,7 +33,7 @@ fn refused<R>(outcome: Result<R>, knob: &str) {
 }
 
 /// Makes a configuration senseless.
-type Change = fn(&mut runtime::Config);
+type Change = fn(&mut runtime::RuntimeConfig);
 
 const NO_RATES: [f64; 6] = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0, 0.0, -0.0];
 
@@ -96,21 +96,21 @@ fn configurations_of_a_runtime() {
         ("rate", |c| c.memory.rate = Some(f64::NEG_INFINITY)),
     ];
     for (knob, change) in bad {
-        let mut config = runtime::Config::of(&machine);
+        let mut config = runtime::RuntimeConfig::of(&machine);
         change(&mut config);
         refused(Runtime::start_with(&machine, config).map(drop), knob);
     }
-    Runtime::start_with(&machine, runtime::Config::of(&machine)).unwrap();
+    Runtime::start_with(&machine, runtime::RuntimeConfig::of(&machine)).unwrap();
 }
 
 #[test]
 fn settings_of_the_file_backend() {
     let (ssd, dram) = places();
-    let none = Config::default;
+    let none = FileConfig::default;
     for (knob, config) in [
-        ("queue_depth", Config { queue_depth: Some(0), ..none() }),
-        ("request_bytes", Config { request_bytes: Some(0), ..none() }),
-        ("slice_bytes", Config { slice_bytes: Some(0), ..none() }),
+        ("queue_depth", FileConfig { queue_depth: Some(0), ..none() }),
+        ("request_bytes", FileConfig { request_bytes: Some(0), ..none() }),
+        ("slice_bytes", FileConfig { slice_bytes: Some(0), ..none() }),
     ] {
         refused(config.check(), knob);
         let machine = Machine::new(Topology::discover(), vec![Arc::new(FileBackend::with(config))]);
@@ -127,7 +127,7 @@ fn the_least_that_makes_sense_moves_bytes_and_ends() {
             let machine = machine.clone();
             let what = format!("requests of a byte, {lane}, io_uring {uring}");
             bounded(what, move || {
-                let file = FileBackend::with(Config { force_no_uring: !uring, ..Config::default() });
+                let file = FileBackend::with(FileConfig { force_no_uring: !uring, ..FileConfig::default() });
                 let machine = Machine::new(machine.topology().clone(), vec![Arc::new(file)]);
                 let (ssd, dram) = places();
                 dram.lease_mut().unwrap().fill(9);

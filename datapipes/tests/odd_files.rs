@@ -7,8 +7,8 @@ use std::sync::Arc;
 use datapipes::topology::{BlockDevice, Topology};
 use datapipes::{Constraints, Dram, ErrorKind, FileAccess, Pipe, Runtime, Span, Ssd};
 use datapipes_core::Machine;
-use datapipes_file::{Config, FileBackend};
-use datapipes_testkit::{Folder, Mounted, RefusedCall, without_calls};
+use datapipes_file::{FileBackend, FileConfig};
+use datapipes_testkit::{Mounted, RefusedCall, TempFolder, without_calls};
 
 const LEN: usize = (5 << 20) + 1234;
 
@@ -17,7 +17,7 @@ fn here() -> &'static Path {
 }
 
 fn machine(uring: bool) -> Machine {
-    let config = Config { force_no_uring: !uring, ..Config::default() };
+    let config = FileConfig { force_no_uring: !uring, ..FileConfig::default() };
     Machine::new(Topology::discover(), vec![Arc::new(FileBackend::with(config))])
 }
 
@@ -124,7 +124,7 @@ fn files_that_the_kernel_makes_up_do_not_hold_what_they_state() {
             Err(e) => println!("SKIPPED: files_that_the_kernel_makes_up_do_not_hold_what_they_state: {e}"),
         }
     }
-    let folder = Folder::under(here()).unwrap();
+    let folder = TempFolder::under(here()).unwrap();
     let ssd = Ssd::create(folder.path("file")).unwrap();
     assert!(ssd.len_is_exact().unwrap(), "an empty file");
     ssd.set_len(1 << 20).unwrap();
@@ -149,7 +149,7 @@ fn bounded<R: Send + 'static>(what: &str, work: impl FnOnce() -> R + Send + 'sta
 
 #[test]
 fn what_is_no_file_is_refused_without_waiting_for_it() {
-    let folder = Folder::under(here()).unwrap();
+    let folder = TempFolder::under(here()).unwrap();
     let (fifo, socket) = (folder.path("fifo"), folder.path("socket"));
     rustix::fs::mknodat(
         rustix::fs::CWD,
@@ -186,7 +186,7 @@ fn what_is_no_file_is_refused_without_waiting_for_it() {
 fn a_descriptor_serves_with_whatever_flags_it_was_opened() {
     use std::os::unix::fs::OpenOptionsExt;
     let name = "a_descriptor_serves_with_whatever_flags_it_was_opened";
-    let folder = Folder::under(here()).unwrap();
+    let folder = TempFolder::under(here()).unwrap();
     let mounted = Mounted::bindfs(here());
     if let Err(why) = &mounted {
         println!("SKIPPED: {name}, on FUSE: {why}");
@@ -257,7 +257,7 @@ fn a_ring_that_may_be_made_and_not_entered_is_done_without() {
     }
     // Made before the filter came: it offers what cannot be had any more.
     let before = machine(true);
-    let folder = Folder::under(here()).unwrap();
+    let folder = TempFolder::under(here()).unwrap();
     let work = || {
         let facts = FileBackend::probe().uring().clone();
         assert!(facts.available.as_ref().is_err_and(|why| why.contains("EPERM")), "{:?}", facts.available);

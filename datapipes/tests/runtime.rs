@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
-use datapipes::runtime::{Cancelled, Class, Config, Connect, Service};
+use datapipes::runtime::{Cancelled, Connect, PriorityClass, RuntimeConfig, Service};
 use datapipes::{Constraints, CoreCache, Dram, ErrorKind, Runtime, RuntimePipe, Span, Ssd};
 use datapipes_core::topology::Topology;
-use datapipes_file::{Faults, FileBackend, Operation, Verdict};
+use datapipes_file::{FaultVerdict, Faults, FileBackend, Operation};
 
 const MIB: u64 = 1 << 20;
 
@@ -202,7 +202,7 @@ fn a_full_queue_gives_the_span_back_or_waits() {
 #[test]
 fn cancelling_returns_when_the_bytes_are_free() {
     let machine = datapipes::discover();
-    let mut config = Config::of(&machine);
+    let mut config = RuntimeConfig::of(&machine);
     // Little at a time, so that there is something left to cancel.
     config.device.chunk_bytes = 64 << 10;
     config.device.outstanding_bytes = 64 << 10;
@@ -272,7 +272,8 @@ fn an_idle_runtime_uses_no_processor_time() {
     };
     // Told apart from the threads of other tests by their names.
     let machine = datapipes::discover();
-    let runtime = Runtime::start_with(&machine, Config { name: "dp-idle".into(), ..Config::of(&machine) }).unwrap();
+    let runtime =
+        Runtime::start_with(&machine, RuntimeConfig { name: "dp-idle".into(), ..RuntimeConfig::of(&machine) }).unwrap();
     let (source, target) = (Dram::allocate(8 << 20).unwrap(), Dram::allocate(8 << 20).unwrap());
     let pipe = runtime.connect(&source, &target).unwrap();
     pipe.transfer(Span { source: 0, target: 0, len: 8 << 20 }).unwrap().wait().unwrap();
@@ -297,11 +298,11 @@ fn promises_are_checked_at_connect_and_classes_are_named() {
     let runtime = Runtime::start(&machine).unwrap();
     let (source, target) = (Dram::allocate(4096).unwrap(), Dram::allocate(4096).unwrap());
     let ask = |at_least| Connect {
-        service: Service { class: Class::Normal, at_least: Some(at_least), at_most: None },
+        service: Service { class: PriorityClass::Normal, at_least: Some(at_least), at_most: None },
         ..Connect::default()
     };
     let small = runtime.connect_with(&source, &target, &ask(1e6)).unwrap();
-    assert_eq!(small.service().class, Class::Normal);
+    assert_eq!(small.service().class, PriorityClass::Normal);
     let refused = runtime.connect_with(&source, &target, &ask(1e15)).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
 }
@@ -311,7 +312,7 @@ fn a_pipe_with_a_limit_keeps_it() {
     let machine = datapipes::discover();
     let runtime = Runtime::start(&machine).unwrap();
     let (source, target) = (Dram::allocate(64 << 20).unwrap(), Dram::allocate(64 << 20).unwrap());
-    let service = Service { class: Class::Bulk, at_least: None, at_most: Some(200e6) };
+    let service = Service { class: PriorityClass::Bulk, at_least: None, at_most: Some(200e6) };
     let pipe = runtime.connect_with(&source, &target, &Connect { service, ..Connect::default() }).unwrap();
     let begun = std::time::Instant::now();
     pipe.transfer(Span { source: 0, target: 0, len: 40 << 20 }).unwrap().wait().unwrap();
@@ -326,16 +327,16 @@ struct Rough {
 }
 
 impl Faults for Rough {
-    fn verdict(&self, op: &Operation) -> Verdict {
+    fn verdict(&self, op: &Operation) -> FaultVerdict {
         let mut seed = self.seed.lock().unwrap();
         *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         if op.offset < self.bad.end && self.bad.start < op.offset + u64::from(op.len) {
-            return Verdict::Errno(5);
+            return FaultVerdict::Errno(5);
         }
         match *seed >> 60 {
-            0..3 => Verdict::Short(1 + (*seed >> 33) as u32 % op.len),
-            3 => Verdict::Errno(4),
-            _ => Verdict::Pass,
+            0..3 => FaultVerdict::Short(1 + (*seed >> 33) as u32 % op.len),
+            3 => FaultVerdict::Errno(4),
+            _ => FaultVerdict::Pass,
         }
     }
 }
@@ -346,7 +347,7 @@ fn faults_hit_only_the_transfers_they_concern() {
     println!("seed {seed}");
     let bad = 10 * MIB + 5000..10 * MIB + 5001;
     let rough = Rough { seed: Mutex::new(seed), bad: bad.clone() };
-    let backend = FileBackend::with(datapipes_file::Config { faults: Some(Arc::new(rough)), ..Default::default() });
+    let backend = FileBackend::with(datapipes_file::FileConfig { faults: Some(Arc::new(rough)), ..Default::default() });
     let machine = datapipes_core::Machine::new(Topology::discover(), vec![Arc::new(backend)]);
     let runtime = Runtime::start(&machine).unwrap();
     let bytes = pattern(24 * MIB as usize, seed);

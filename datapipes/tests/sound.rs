@@ -6,21 +6,21 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use datapipes::backend::{Ask, Job, Mover};
+use datapipes::backend::{Job, Mover, OfferQuery};
 use datapipes::locator::Reader;
 use datapipes::memory::{Access, MemoryRange, Region};
 use datapipes::{
     Constraints, CoreCache, Dram, Endpoint, ErrorKind, Locator, Machine, MapOptions, Pmem, PmemOptions, Pool, Result,
     Runtime, Span, Ssd,
 };
-use datapipes_testkit::Folder;
+use datapipes_testkit::TempFolder;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::os::fd::AsFd;
 
 const LEN: usize = 64 << 10;
 
-fn folder() -> Folder {
-    Folder::under(Path::new(env!("CARGO_TARGET_TMPDIR"))).unwrap()
+fn folder() -> TempFolder {
+    TempFolder::under(Path::new(env!("CARGO_TARGET_TMPDIR"))).unwrap()
 }
 
 fn whole() -> Span {
@@ -38,7 +38,7 @@ fn file_of(byte: u8) -> Ssd {
 /// Movers of every backend for a pair, by name.
 fn movers(machine: &Machine, source: &Endpoint, target: &Endpoint) -> Vec<(&'static str, Mover)> {
     let constraints = Constraints::default();
-    let ask = Ask { source, target, constraints: &constraints, topology: machine.topology() };
+    let ask = OfferQuery { source, target, constraints: &constraints, topology: machine.topology() };
     let mut movers = Vec::new();
     for backend in machine.backends() {
         for offer in backend.offers(&ask) {
@@ -241,7 +241,7 @@ impl Locator for SixesPlace {
             node: None,
             core: None,
         };
-        Endpoint { facts: Arc::new(facts), handle: datapipes::locator::Handle::Reader(Arc::new(Sixes)) }
+        Endpoint { facts: Arc::new(facts), handle: datapipes::locator::EndpointHandle::Reader(Arc::new(Sixes)) }
     }
 }
 

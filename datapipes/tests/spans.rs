@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use datapipes::descriptor::wire::{Completion, MESSAGE_BYTES, Request};
+use datapipes::descriptor::wire::{Completion, MESSAGE_BYTES, TransferRequest};
 use datapipes::graph::Graph;
 use datapipes::topology::Topology;
 use datapipes::{
@@ -14,8 +14,8 @@ use datapipes::{
     Result, Runtime, RuntimePipe, Span, Ssd, StagePlace, Staging,
 };
 use datapipes_core::Machine;
-use datapipes_file::{Config, FileBackend};
-use datapipes_testkit::Folder;
+use datapipes_file::{FileBackend, FileConfig};
+use datapipes_testkit::TempFolder;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::OwnedFd;
 
@@ -173,7 +173,7 @@ fn try_flavor(pair: &Pair<'_>, flavor: &str, carry_out: &mut Flavor<'_>, random:
 
 /// Sends a request as another process would, and reads the completion.
 fn by_packet(socket: &OwnedFd, span: Span) -> Result<()> {
-    let request = Request { token: 9, span }.to_bytes();
+    let request = TransferRequest { token: 9, span }.to_bytes();
     let sent = rustix::net::send(socket, &request, rustix::net::SendFlags::NOSIGNAL).unwrap();
     assert_eq!(sent, request.len());
     let mut fds = [PollFd::new(socket, PollFlags::IN)];
@@ -245,8 +245,8 @@ fn seed() -> u64 {
     seed
 }
 
-fn folder() -> Folder {
-    Folder::under(Path::new(env!("CARGO_TARGET_TMPDIR"))).unwrap()
+fn folder() -> TempFolder {
+    TempFolder::under(Path::new(env!("CARGO_TARGET_TMPDIR"))).unwrap()
 }
 
 fn file_of(path: &Path, bytes: &[u8]) -> Ssd {
@@ -284,7 +284,7 @@ fn any_span_between_files_and_memory_is_refused_or_done_exactly() {
         get: &get_memory,
     };
     for uring in [true, false] {
-        let file = FileBackend::with(Config { force_no_uring: !uring, ..Config::default() });
+        let file = FileBackend::with(FileConfig { force_no_uring: !uring, ..FileConfig::default() });
         let mut backends = datapipes::discover().backends().to_vec();
         backends.retain(|backend| backend.name() != "file");
         backends.push(Arc::new(file));

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 
 use datapipes::graph::Graph;
-use datapipes::locator::{Endpoint, Facts, Reader, Watch};
-use datapipes::runtime::{Config, Connect, RuntimePipe};
+use datapipes::locator::{Endpoint, Facts, Reader, WriteObserver};
+use datapipes::runtime::{Connect, RuntimeConfig, RuntimePipe};
 use datapipes::{ConnectFd, Dram, ErrorKind, Handle, Locator, Persistence, Reach, Runtime, Span, Ssd};
 use scene::{KIB, bounded, file_of, pattern};
 
@@ -82,14 +82,14 @@ impl Locator for HookedPlace {
             node: None,
             core: None,
         };
-        let handle = datapipes::locator::Handle::Reader(Arc::new(Hooked(self.0.clone())));
+        let handle = datapipes::locator::EndpointHandle::Reader(Arc::new(Hooked(self.0.clone())));
         Endpoint { facts: Arc::new(facts), handle }
     }
 }
 
 struct Watches(Arc<World>);
 
-impl Watch for Watches {
+impl WriteObserver for Watches {
     fn changing(&self, _: Range<u64>) {}
 
     fn changed(&self, _: Range<u64>) {
@@ -143,7 +143,7 @@ fn span(i: u64) -> Span {
 impl World {
     fn new(place: &str, call: &'static str) -> (Arc<World>, mpsc::Receiver<Result<(), datapipes::Error>>) {
         let machine = datapipes::discover();
-        let mut config = Config::of(&machine);
+        let mut config = RuntimeConfig::of(&machine);
         // Whoever holds up a thread holds up all.
         (config.copiers, config.blocking) = (1, 1);
         let runtime = Arc::new(Runtime::start_with(&machine, config).unwrap());
@@ -345,7 +345,7 @@ fn start(place: &str, world: &Arc<World>) -> Option<mpsc::Receiver<Result<(), da
             Some(outcome)
         }
         "a watch of a ring" | "a watch of a mover that blocks" => {
-            let watch: Arc<dyn Watch> = Arc::new(Watches(world.clone()));
+            let watch: Arc<dyn WriteObserver> = Arc::new(Watches(world.clone()));
             let file = file_of(&world.bytes);
             file.watchers().add(&watch);
             // It ends with its last reference, and is to be there whoever ends first.
@@ -469,12 +469,12 @@ fn readers_that_wait_for_each_other_end() {
             let reader = Meets(self.0.clone(), self.1.clone(), self.2.clone(), self.3);
             let (world, _ended) = World::new("a reader", "wait");
             let facts = HookedPlace(world).endpoint().facts;
-            Endpoint { facts, handle: datapipes::locator::Handle::Reader(Arc::new(reader)) }
+            Endpoint { facts, handle: datapipes::locator::EndpointHandle::Reader(Arc::new(reader)) }
         }
     }
     scene::bounded("readers that wait for each other", || {
         let machine = datapipes::discover();
-        let config = Config { blocking: 2, ..Config::of(&machine) };
+        let config = RuntimeConfig { blocking: 2, ..RuntimeConfig::of(&machine) };
         let runtime = Arc::new(Runtime::start_with(&machine, config).unwrap());
         let (meet, pipes) = (Arc::new(std::sync::Barrier::new(2)), Arc::new(Mutex::new(Vec::new())));
         let targets = [0, 1].map(|_| Dram::allocate(2 * PIECE as usize).unwrap());

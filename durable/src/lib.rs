@@ -8,5 +8,5 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod checkpoint;
+mod dir_lock;
 pub mod log;
-mod sole;

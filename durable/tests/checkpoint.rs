@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use datapipes_core::{Dram, ErrorKind, FileMode, Machine, MapOptions, Pages};
 use datapipes_durable::checkpoint::{Checkpoints, Fallback, SaveOptions, go_on};
-use datapipes_file::{Config, Faults, Operation, Verdict};
+use datapipes_file::{FaultVerdict, Faults, FileConfig, Operation};
 use scene::{Killed, Random, Scratch, machine, machine_with, seed};
 
 const ALL: SaveOptions = SaveOptions { keep: None, mode: FileMode::USUAL };
@@ -49,7 +49,7 @@ fn what_was_saved_is_restored() {
     let (large, small) = (region(1, (70 << 20) + 4097), region(2, 100));
     let part = large.range(12345, 1 << 20).unwrap();
     let mut seen = Vec::new();
-    let mut watch = |p: datapipes_durable::checkpoint::Progress| {
+    let mut watch = |p: datapipes_durable::checkpoint::CheckpointProgress| {
         seen.push(p);
         ControlFlow::Continue(())
     };
@@ -263,13 +263,13 @@ fn a_cancelled_save_leaves_nothing_and_memory_is_free() {
 struct NthWrite {
     seen: AtomicU64,
     at: u64,
-    verdict: Verdict,
+    verdict: FaultVerdict,
 }
 
 impl Faults for NthWrite {
-    fn verdict(&self, op: &Operation) -> Verdict {
+    fn verdict(&self, op: &Operation) -> FaultVerdict {
         let hit = op.write && self.seen.fetch_add(1, SeqCst) >= self.at && op.len > 4096;
-        if hit { self.verdict } else { Verdict::Pass }
+        if hit { self.verdict } else { FaultVerdict::Pass }
     }
 }
 
@@ -279,16 +279,16 @@ fn short_writes_change_nothing_and_errors_leave_nothing() {
     let memory = region(1, (20 << 20) + 5);
     let with = |at, verdict| {
         let faults = Arc::new(NthWrite { seen: AtomicU64::new(0), at, verdict });
-        machine_with(Config { faults: Some(faults), request_bytes: Some(1 << 20), ..Config::default() })
+        machine_with(FileConfig { faults: Some(faults), request_bytes: Some(1 << 20), ..FileConfig::default() })
     };
-    let store = Checkpoints::at(&with(0, Verdict::Short(70_000)), scratch.path("store"));
+    let store = Checkpoints::at(&with(0, FaultVerdict::Short(70_000)), scratch.path("store"));
     store.save(&[("r", &memory)], &ALL, &mut go_on).unwrap();
     let healthy = Checkpoints::at(&machine(), scratch.path("store"));
     assert!(same(&healthy.latest().unwrap().restore(&mut go_on).unwrap()[0].1, &memory));
     for (at, errno, kind) in
         [(0, libc::EIO, ErrorKind::Device), (7, libc::ENOSPC, ErrorKind::NoSpace), (17, libc::EIO, ErrorKind::Device)]
     {
-        let store = Checkpoints::at(&with(at, Verdict::Errno(errno)), scratch.path("store"));
+        let store = Checkpoints::at(&with(at, FaultVerdict::Errno(errno)), scratch.path("store"));
         let error = store.save(&[("r", &memory)], &ALL, &mut go_on).unwrap_err();
         assert_eq!((error.kind(), error.raw_os_error()), (kind, Some(errno)), "{error}");
         assert_eq!(scratch.names("store"), ["checkpoint-00000000000000000001"]);

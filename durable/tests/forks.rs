@@ -6,7 +6,7 @@ mod scene;
 use std::cell::RefCell;
 
 use datapipes_core::ErrorKind;
-use datapipes_durable::log::{Folder, Log, Options, Records};
+use datapipes_durable::log::{Log, LogFolder, Options, Records};
 use datapipes_testkit::child::{copy, end_copy, in_child, is_forked};
 use scene::{Scratch, machine};
 
@@ -14,7 +14,7 @@ use scene::{Scratch, machine};
 fn a_child_writes_nothing_into_its_parents_log() {
     let (scratch, machine) = (Scratch::new(), machine());
     let dir = scratch.path("log");
-    let open = || Log::open(&machine, Folder::at(&machine, &dir), Options::default());
+    let open = || Log::open(&machine, LogFolder::at(&machine, &dir), Options::default());
     let log = open().unwrap();
     log.append_durable(b"one").unwrap();
     // Not durable yet: it is in the memory that the child has a copy of.
@@ -37,7 +37,7 @@ fn a_child_writes_nothing_into_its_parents_log() {
     assert_eq!(log.append_durable(b"three").unwrap(), pending + 1);
     log.close().unwrap();
     let records: Vec<_> =
-        Records::open(&machine, &(std::sync::Arc::new(Folder::at(&machine, &dir)) as _), 0).unwrap().collect();
+        Records::open(&machine, &(std::sync::Arc::new(LogFolder::at(&machine, &dir)) as _), 0).unwrap().collect();
     let records: Vec<_> = records.into_iter().map(|record| record.unwrap().payload).collect();
     assert_eq!(records, [&b"one"[..], b"two", b"three"]);
 }
@@ -46,7 +46,7 @@ fn a_child_writes_nothing_into_its_parents_log() {
 fn the_right_to_write_ends_with_the_log_though_a_child_lives_on() {
     let (scratch, machine) = (Scratch::new(), machine());
     let dir = scratch.path("log");
-    let open = || Log::open(&machine, Folder::at(&machine, &dir), Options::default());
+    let open = || Log::open(&machine, LogFolder::at(&machine, &dir), Options::default());
     let log = open().unwrap();
     let (born, go) = (rustix::pipe::pipe().unwrap(), rustix::pipe::pipe().unwrap());
     std::thread::scope(|scope| {
@@ -68,7 +68,7 @@ fn the_right_to_write_ends_with_the_log_though_a_child_lives_on() {
 fn an_orphan_that_has_the_lock_is_named() {
     let (scratch, machine) = (Scratch::new(), machine());
     let dir = scratch.path("log");
-    let open = || Log::open(&machine, Folder::at(&machine, &dir), Options::default());
+    let open = || Log::open(&machine, LogFolder::at(&machine, &dir), Options::default());
     let (told, go) = (rustix::pipe::pipe().unwrap(), rustix::pipe::pipe().unwrap());
     in_child(&|| {
         let log = open().unwrap();

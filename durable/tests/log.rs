@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use datapipes_core::{ErrorKind, Machine, Result};
-use datapipes_durable::log::{Folder, Log, Options, Record, Records, Storage, examine};
+use datapipes_durable::log::{Log, LogFolder, Options, Record, Records, SegmentStorage, examine};
 use scene::{Scratch, machine, record};
 
 const SMALL: Options = Options { segment_bytes: 32 << 10, batch_bytes: 8 << 10 };
 
 fn open(machine: &Machine, dir: &Path, options: Options) -> Result<Log> {
-    Log::open(machine, Folder::at(machine, dir), options)
+    Log::open(machine, LogFolder::at(machine, dir), options)
 }
 
-fn storage(machine: &Machine, dir: &Path) -> Arc<dyn Storage> {
-    Arc::new(Folder::at(machine, dir))
+fn storage(machine: &Machine, dir: &Path) -> Arc<dyn SegmentStorage> {
+    Arc::new(LogFolder::at(machine, dir))
 }
 
 fn read(machine: &Machine, dir: &Path) -> Result<Vec<Record>> {

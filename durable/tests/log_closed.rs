@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use datapipes_core::{ErrorKind, Machine, Result};
-use datapipes_durable::log::{Folder, Log, Options, Record, Records, Storage, examine};
+use datapipes_durable::log::{Log, LogFolder, Options, Record, Records, SegmentStorage, examine};
 use scene::{Scratch, machine, record};
 
 const OPTIONS: Options = Options { segment_bytes: 12 << 10, batch_bytes: 4096 };
@@ -16,11 +16,11 @@ const OPTIONS: Options = Options { segment_bytes: 12 << 10, batch_bytes: 4096 };
 const NOTE: &str = "closed";
 
 fn open(machine: &Machine, dir: &Path) -> Result<Log> {
-    Log::open(machine, Folder::at(machine, dir), OPTIONS)
+    Log::open(machine, LogFolder::at(machine, dir), OPTIONS)
 }
 
 fn read(machine: &Machine, dir: &Path) -> Result<Vec<Record>> {
-    let storage: Arc<dyn Storage> = Arc::new(Folder::at(machine, dir));
+    let storage: Arc<dyn SegmentStorage> = Arc::new(LogFolder::at(machine, dir));
     examine(machine, &storage)?;
     Records::open(machine, &storage, 0)?.collect()
 }
@@ -240,7 +240,7 @@ fn who_reads_beside_a_writer_that_releases_reads_on() {
         let reads = scope.spawn(|| {
             let mut opened = 0;
             while !over.load(std::sync::atomic::Ordering::SeqCst) || opened < 20 {
-                let storage: Arc<dyn Storage> = Arc::new(Folder::at(&machine, &dir));
+                let storage: Arc<dyn SegmentStorage> = Arc::new(LogFolder::at(&machine, &dir));
                 let records = Records::open(&machine, &storage, 0).unwrap();
                 let numbers: Vec<u64> = records.map(|record| record.unwrap().number).collect();
                 assert!(numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{numbers:?}");
@@ -258,13 +258,13 @@ fn who_reads_beside_a_writer_that_releases_reads_on() {
 
 /// A folder whose writer releases the first segments when a reader has opened some.
 struct Releases {
-    folder: Folder,
+    folder: LogFolder,
     log: Arc<Log>,
     at: u64,
     keep: u64,
 }
 
-impl Storage for Releases {
+impl SegmentStorage for Releases {
     fn name(&self) -> String {
         self.folder.name()
     }
@@ -304,8 +304,8 @@ fn segments_released_while_a_reader_opens_them_are_not_missing() {
         let dir = scratch.path(&format!("log-{at}"));
         let log = Arc::new(open(&machine, &dir).unwrap());
         let n = fill(&log, &dir, 5);
-        let releases = Releases { folder: Folder::at(&machine, &dir), log: log.clone(), at, keep: n };
-        let storage: Arc<dyn Storage> = Arc::new(releases);
+        let releases = Releases { folder: LogFolder::at(&machine, &dir), log: log.clone(), at, keep: n };
+        let storage: Arc<dyn SegmentStorage> = Arc::new(releases);
         let records: Vec<Record> = Records::open(&machine, &storage, 0).unwrap().map(Result::unwrap).collect();
         assert_eq!(records.last().unwrap().number, n, "released at {at}");
         // One that is missing in the middle is missing.
@@ -315,9 +315,9 @@ fn segments_released_while_a_reader_opens_them_are_not_missing() {
 }
 
 /// A folder in which one segment cannot be removed for now.
-struct Stuck(Folder, u64);
+struct Stuck(LogFolder, u64);
 
-impl Storage for Stuck {
+impl SegmentStorage for Stuck {
     fn name(&self) -> String {
         self.0.name()
     }
@@ -359,7 +359,7 @@ fn a_release_that_fails_in_the_middle_leaves_a_log_that_opens() {
     let (scratch, machine) = (Scratch::new(), machine());
     for retried in [false, true] {
         let dir = scratch.path(&format!("log-{retried}"));
-        let log = Log::open(&machine, Stuck(Folder::at(&machine, &dir), 3), OPTIONS).unwrap();
+        let log = Log::open(&machine, Stuck(LogFolder::at(&machine, &dir), 3), OPTIONS).unwrap();
         let n = fill(&log, &dir, 6);
         assert_eq!(log.release_before(n).unwrap_err().kind(), ErrorKind::Device);
         let records: Vec<Record> = log.read_from(0).unwrap().collect::<Result<_>>().unwrap();

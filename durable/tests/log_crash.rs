@@ -7,14 +7,14 @@ mod scene;
 use std::sync::Arc;
 
 use datapipes_core::{ErrorKind, Machine, Result};
-use datapipes_durable::log::{Log, Options, Record, Records, Storage};
+use datapipes_durable::log::{Log, Options, Record, Records, SegmentStorage};
 use scene::model::Model;
 use scene::{Random, machine, record, seed};
 
 const OPTIONS: Options = Options { segment_bytes: 16 << 10, batch_bytes: 4096 };
 
 fn read(machine: &Machine, model: &Model) -> Result<Vec<Record>> {
-    let storage: Arc<dyn Storage> = Arc::new(model.clone());
+    let storage: Arc<dyn SegmentStorage> = Arc::new(model.clone());
     Records::open(machine, &storage, 0)?.collect()
 }
 

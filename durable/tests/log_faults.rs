@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use datapipes_core::{ErrorKind, Machine, Result};
-use datapipes_durable::log::{Folder, Log, Options, Record, Records, Storage};
-use datapipes_file::{Config, Faults, Operation, Verdict};
+use datapipes_durable::log::{Log, LogFolder, Options, Record, Records, SegmentStorage};
+use datapipes_file::{FaultVerdict, Faults, FileConfig, Operation};
 use scene::{Killed, Random, Scratch, machine, machine_with, record, seed};
 
 const OPTIONS: Options = Options { segment_bytes: 128 << 10, batch_bytes: 16 << 10 };
 
 fn read(machine: &Machine, dir: &Path) -> Result<Vec<Record>> {
-    let storage: Arc<dyn Storage> = Arc::new(Folder::at(machine, dir));
+    let storage: Arc<dyn SegmentStorage> = Arc::new(LogFolder::at(machine, dir));
     Records::open(machine, &storage, 0)?.collect()
 }
 
@@ -24,26 +24,26 @@ fn read(machine: &Machine, dir: &Path) -> Result<Vec<Record>> {
 struct Script {
     writes: AtomicU64,
     at: AtomicU64,
-    verdict: Verdict,
+    verdict: FaultVerdict,
     hits: AtomicU64,
 }
 
 impl Script {
-    fn new(at: u64, verdict: Verdict) -> Arc<Script> {
+    fn new(at: u64, verdict: FaultVerdict) -> Arc<Script> {
         Arc::new(Script { writes: AtomicU64::new(0), at: AtomicU64::new(at), verdict, hits: AtomicU64::new(0) })
     }
 }
 
 impl Faults for Script {
-    fn verdict(&self, op: &Operation) -> Verdict {
-        let every = matches!(self.verdict, Verdict::Short(_));
+    fn verdict(&self, op: &Operation) -> FaultVerdict {
+        let every = matches!(self.verdict, FaultVerdict::Short(_));
         let at = self.at.load(SeqCst);
         if !op.write || !(self.writes.fetch_add(1, SeqCst) == at || every && op.len > 16) {
-            return Verdict::Pass;
+            return FaultVerdict::Pass;
         }
         self.hits.fetch_add(1, SeqCst);
         match self.verdict {
-            Verdict::Short(part) => Verdict::Short((op.len / part).max(1)),
+            FaultVerdict::Short(part) => FaultVerdict::Short((op.len / part).max(1)),
             other => other,
         }
     }
@@ -51,9 +51,9 @@ impl Faults for Script {
 
 #[test]
 fn short_writes_and_reads_change_nothing() {
-    let (scratch, faults) = (Scratch::new(), Script::new(u64::MAX, Verdict::Short(3)));
-    let machine = machine_with(Config { faults: Some(faults.clone()), ..Config::default() });
-    let log = Log::open(&machine, Folder::at(&machine, scratch.path("log")), OPTIONS).unwrap();
+    let (scratch, faults) = (Scratch::new(), Script::new(u64::MAX, FaultVerdict::Short(3)));
+    let machine = machine_with(FileConfig { faults: Some(faults.clone()), ..FileConfig::default() });
+    let log = Log::open(&machine, LogFolder::at(&machine, scratch.path("log")), OPTIONS).unwrap();
     for number in 1..=200 {
         drop(log.append(&record(number, 2000)).unwrap());
         if number % 7 == 0 {
@@ -72,11 +72,11 @@ fn an_error_of_any_write_loses_nothing_that_was_acknowledged() {
         let mut met = 0;
         for at in (0..90).step_by(7) {
             let name = format!("errno {errno} at write {at}");
-            let (scratch, faults) = (Scratch::new(), Script::new(at, Verdict::Errno(errno)));
+            let (scratch, faults) = (Scratch::new(), Script::new(at, FaultVerdict::Errno(errno)));
             let dir = scratch.path("log");
-            let machine = machine_with(Config { faults: Some(faults.clone()), ..Config::default() });
+            let machine = machine_with(FileConfig { faults: Some(faults.clone()), ..FileConfig::default() });
             let mut acknowledged = 0;
-            let outcome = Log::open(&machine, Folder::at(&machine, &dir), OPTIONS).and_then(|log| {
+            let outcome = Log::open(&machine, LogFolder::at(&machine, &dir), OPTIONS).and_then(|log| {
                 for number in 1..=60 {
                     log.append_durable(&record(number, 4000))?;
                     acknowledged = number;
@@ -92,7 +92,7 @@ fn an_error_of_any_write_loses_nothing_that_was_acknowledged() {
             }
             faults.at.store(u64::MAX, SeqCst);
             let log =
-                Log::open(&machine, Folder::at(&machine, &dir), OPTIONS).unwrap_or_else(|e| panic!("{name}: {e}"));
+                Log::open(&machine, LogFolder::at(&machine, &dir), OPTIONS).unwrap_or_else(|e| panic!("{name}: {e}"));
             let found: Vec<Record> = log.read_from(0).unwrap().collect::<Result<_>>().unwrap();
             assert!(found.len() as u64 >= acknowledged && found.len() as u64 <= acknowledged + 1, "{name}");
             for r in &found {
@@ -112,7 +112,7 @@ fn an_error_of_any_write_loses_nothing_that_was_acknowledged() {
 fn child_appends_until_killed() {
     let Some(dir) = std::env::var_os("DURABLE_CHILD") else { return };
     let machine = machine();
-    let log = Log::open(&machine, Folder::at(&machine, dir), OPTIONS).unwrap();
+    let log = Log::open(&machine, LogFolder::at(&machine, dir), OPTIONS).unwrap();
     let next = log.stats().next;
     std::thread::scope(|scope| {
         for thread in 0..3 {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use datapipes_core::{ErrorKind, Locator, Machine, Result};
-use datapipes_durable::log::{Folder, Log, Medium, Options, Record, Records, Spare, Storage};
+use datapipes_durable::log::{Log, LogFolder, Medium, Options, Record, Records, SegmentStorage, Spare};
 use datapipes_testkit::child::{NoThreads, as_another_user};
 use scene::{Scratch, machine, record};
 
@@ -33,7 +33,7 @@ impl Plan {
 }
 
 struct Panicky {
-    folder: Folder,
+    folder: LogFolder,
     plan: Arc<Plan>,
 }
 
@@ -80,7 +80,7 @@ impl Spare for PanickySpare {
     }
 }
 
-impl Storage for Panicky {
+impl SegmentStorage for Panicky {
     fn name(&self) -> String {
         self.folder.name()
     }
@@ -108,7 +108,7 @@ impl Storage for Panicky {
 }
 
 fn read(machine: &Machine, dir: &PathBuf) -> Vec<Record> {
-    let storage: Arc<dyn Storage> = Arc::new(Folder::at(machine, dir));
+    let storage: Arc<dyn SegmentStorage> = Arc::new(LogFolder::at(machine, dir));
     Records::open(machine, &storage, 0).unwrap().collect::<Result<_>>().unwrap()
 }
 
@@ -118,7 +118,7 @@ fn storage_that_panics_ends_the_log_for_everybody_and_nobody_hangs() {
     for at in [1, 2, 7] {
         let (scratch, plan) = (Scratch::new(), Arc::new(Plan::default()));
         let dir = scratch.path("log");
-        let storage = Panicky { folder: Folder::at(&machine, &dir), plan: plan.clone() };
+        let storage = Panicky { folder: LogFolder::at(&machine, &dir), plan: plan.clone() };
         let log = Log::open(&machine, storage, OPTIONS).unwrap();
         log.append_durable(b"one").unwrap();
         plan.at_sync.store(plan.syncs.load(SeqCst) + at, SeqCst);
@@ -161,7 +161,8 @@ fn storage_that_panics_ahead_of_need_is_asked_again() {
     let (scratch, plan) = (Scratch::new(), Arc::new(Plan::default()));
     let dir = scratch.path("log");
     plan.at_prepare.store(2, SeqCst);
-    let log = Log::open(&machine, Panicky { folder: Folder::at(&machine, &dir), plan: plan.clone() }, OPTIONS).unwrap();
+    let log =
+        Log::open(&machine, Panicky { folder: LogFolder::at(&machine, &dir), plan: plan.clone() }, OPTIONS).unwrap();
     for number in 1..=200 {
         log.append_durable(&record(number, 500)).unwrap();
     }
@@ -178,7 +179,7 @@ fn without_threads_segments_are_made_when_they_are_needed() {
     // This user may not write where the others do.
     let dir = std::env::temp_dir().join(format!("durable-nobody-{}", std::process::id()));
     let machine = machine();
-    let log = Log::open(&machine, Folder::at(&machine, &dir), OPTIONS).unwrap();
+    let log = Log::open(&machine, LogFolder::at(&machine, &dir), OPTIONS).unwrap();
     let limit = NoThreads::from_now_on();
     for number in 1..=200 {
         log.append_durable(&record(number, 500)).unwrap();

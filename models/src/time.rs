@@ -183,12 +183,12 @@ impl<E> Agenda<E> {
 
 /// Something that serves one after the other: a link, a port, a flash channel.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Server {
+pub struct QueueServer {
     free_at: Time,
     busy: Time,
 }
 
-impl Server {
+impl QueueServer {
     /// Takes the server for a while, as soon as it is free from `now` on, and returns when that ends.
     pub fn serve(&mut self, now: Time, takes: Time) -> Time {
         self.free_at = self.free_at.max(now) + takes;
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(Time::of_bytes(4096, 16e9), Time::ns(256));
         assert_eq!(Time::of_bytes(4096, f64::INFINITY), Time::ZERO);
         assert_eq!((Time::from_ns(1.2345), Time::from_ns(-1.0)), (Time::ps(1235), Time::ZERO));
-        let mut server = Server::default();
+        let mut server = QueueServer::default();
         assert_eq!(server.serve(Time::ns(10), Time::ns(5)), Time::ns(15));
         assert_eq!(server.serve(Time::ns(11), Time::ns(5)), Time::ns(20));
         assert_eq!(server.serve(Time::ns(50), Time::ns(5)), Time::ns(55));

@@ -21,7 +21,7 @@ use datapipes_fabric::device::{Body, Functions, Role, Stage};
 use datapipes_fabric::placement::{Graph, Placement as Place, Stop, Wiring};
 use datapipes_fabric::process;
 use datapipes_fabric::transport::{Block, Receiver, Sender, receive_any};
-use datapipes_models::placements::{self as model, Parameters, Placement, Repetitions};
+use datapipes_models::placements::{self as model, Parameters, Repetitions, SimulatedPlacement};
 use datapipes_models::time::Time;
 use rustix::io::Errno;
 use rustix::thread::clock_nanosleep_absolute;
@@ -65,9 +65,9 @@ fn real_processes_take_the_model_s_time_on_a_slow_fabric() {
     rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)).unwrap();
     let parameters = model::calibrated();
     let mut session = Session::start(&Program::This).unwrap();
-    for (placement, place) in Placement::ALL.into_iter().zip(Place::ALL) {
+    for (placement, place) in SimulatedPlacement::ALL.into_iter().zip(Place::ALL) {
         for block_bytes in SIZES {
-            let shape = model::Shape::paper(block_bytes as u64);
+            let shape = model::Scenario::paper(block_bytes as u64);
             let expected = dilated(model::simulate(placement, &parameters, &shape, Repetitions::default()).latency);
             let busy = Busy::now();
             let mut ratio = f64::INFINITY;

@@ -11,7 +11,7 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 
-use crate::protocol::MOST_DESCRIPTORS;
+use crate::protocol::MAX_DESCRIPTORS;
 
 /// A packet that arrived.
 pub(crate) struct Packet {
@@ -19,7 +19,7 @@ pub(crate) struct Packet {
     pub(crate) fds: Vec<OwnedFd>,
     /// It was longer than the buffer.
     pub(crate) cut: bool,
-    /// It had more descriptors than [`MOST_DESCRIPTORS`], or than this process can have; the kernel closed the others.
+    /// It had more descriptors than [`MAX_DESCRIPTORS`], or than this process can have; the kernel closed the others.
     pub(crate) fds_cut: bool,
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn send(
     fds: &[BorrowedFd<'_>],
     flags: SendFlags,
 ) -> Result<(), Errno> {
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     loop {
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
@@ -82,7 +82,7 @@ pub(crate) fn receive_bytes(socket: BorrowedFd<'_>, buffer: &mut [u8], flags: Re
 
 /// Receives a packet. One without bytes is the end of the connection.
 pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], flags: RecvFlags) -> Result<Packet, Errno> {
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let got = loop {
         match recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags | RecvFlags::CMSG_CLOEXEC) {

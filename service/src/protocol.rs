@@ -25,7 +25,7 @@ use datapipes_core::descriptor::wire;
 use datapipes_core::{Constraints, Error, FileAccess, Service};
 use serde::{Deserialize, Serialize};
 
-use crate::server::Limits;
+use crate::server::ServiceLimits;
 
 /// The version of the protocol. Another one is refused.
 pub const VERSION: u32 = 1;
@@ -36,14 +36,14 @@ pub const ANSWER_BYTES: usize = 64 << 10;
 /// Bytes of each packet of a status, but for the last one.
 pub const STATUS_PIECE: usize = 32 << 10;
 /// Descriptors of one request, at most.
-pub const MOST_DESCRIPTORS: usize = 4;
+pub const MAX_DESCRIPTORS: usize = 4;
 /// Bytes of the longest text within an answer: longer ones are cut.
 const TEXT_BYTES: usize = 24 << 10;
 
 /// What a client asks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Request {
+pub enum ClientRequest {
     /// Comes first.
     Hello {
         /// [`VERSION`].
@@ -53,7 +53,7 @@ pub enum Request {
         name: String,
     },
     /// A pipe, please.
-    Connect(Box<Ask>),
+    Connect(Box<PipeSpec>),
     /// What the service is doing.
     Status,
 }
@@ -61,7 +61,7 @@ pub enum Request {
 /// A pipe that is asked for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Ask {
+pub struct PipeSpec {
     /// Where the bytes are.
     pub source: PlaceSpec,
     /// Where they are to go.
@@ -113,13 +113,13 @@ pub enum PlaceSpec {
 /// What the service answers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "kebab-case")]
-pub enum Answer {
+pub enum ServiceAnswer {
     /// To a hello.
     Hello {
         /// [`VERSION`].
         version: u32,
         /// What a client may have.
-        limits: Limits,
+        limits: ServiceLimits,
     },
     /// The pipe's descriptor comes with this.
     Pipe {
@@ -143,25 +143,25 @@ pub enum Answer {
     },
 }
 
-impl Answer {
+impl ServiceAnswer {
     /// The answer that tells an error.
-    pub fn error(error: &Error) -> Answer {
+    pub fn error(error: &Error) -> ServiceAnswer {
         let (kind, errno) = (wire::code_of(error.kind()), error.raw_os_error());
-        Answer::Error { kind, errno, text: cut(error.to_string()) }
+        ServiceAnswer::Error { kind, errno, text: cut(error.to_string()) }
     }
 
     /// The answer with a pipe.
-    pub(crate) fn pipe(route: String) -> Answer {
-        Answer::Pipe { route: cut(route) }
+    pub(crate) fn pipe(route: String) -> ServiceAnswer {
+        ServiceAnswer::Pipe { route: cut(route) }
     }
 
     /// The error that an answer tells, or the answer.
     ///
     /// # Errors
     /// What the service said.
-    pub fn into_result(self) -> datapipes_core::Result<Answer> {
+    pub fn into_result(self) -> datapipes_core::Result<ServiceAnswer> {
         match self {
-            Answer::Error { kind, errno, text } => {
+            ServiceAnswer::Error { kind, errno, text } => {
                 let error = Error::relayed(wire::kind_of(kind), text);
                 Err(match errno {
                     Some(errno) => error.errno(errno),
@@ -189,7 +189,7 @@ fn cut(mut text: String) -> String {
 
 #[cfg(test)]
 mod tests {
-    use datapipes_core::{Class, ErrorKind};
+    use datapipes_core::{ErrorKind, PriorityClass};
 
     use super::*;
 
@@ -197,20 +197,23 @@ mod tests {
     fn the_example_of_the_module_is_understood() {
         let text = r#"{"ask":"connect","source":{"kind":"file","fd":0,"direct":1},
             "target":{"kind":"memory","fd":2,"offset":0,"len":1048576},"service":{"class":"bulk"},"depth":8,"place":7}"#;
-        let Request::Connect(ask) = serde_json::from_str(text).unwrap() else { panic!("no connect") };
+        let ClientRequest::Connect(ask) = serde_json::from_str(text).unwrap() else { panic!("no connect") };
         assert_eq!(ask.source, PlaceSpec::File { fd: 0, direct: Some(1), access: FileAccess::Auto });
         assert_eq!(ask.target, PlaceSpec::Memory { fd: 2, offset: 0, len: Some(1 << 20) });
-        assert_eq!((ask.service.class, ask.depth, ask.place), (Class::Bulk, Some(8), 7));
+        assert_eq!((ask.service.class, ask.depth, ask.place), (PriorityClass::Bulk, Some(8), 7));
         assert_eq!(
-            serde_json::from_str::<Request>(&serde_json::to_string(&Request::Connect(ask.clone())).unwrap()).unwrap(),
-            Request::Connect(ask)
+            serde_json::from_str::<ClientRequest>(
+                &serde_json::to_string(&ClientRequest::Connect(ask.clone())).unwrap()
+            )
+            .unwrap(),
+            ClientRequest::Connect(ask)
         );
     }
 
     #[test]
     fn what_is_not_known_is_not_guessed() {
         let good = r#"{"ask":"hello","version":1}"#;
-        assert!(serde_json::from_str::<Request>(good).is_ok());
+        assert!(serde_json::from_str::<ClientRequest>(good).is_ok());
         for bad in [
             r#"{"ask":"hello"}"#,
             r#"{"ask":"hello","version":1,"colour":"red"}"#,
@@ -223,21 +226,21 @@ mod tests {
             "null",
             "[]",
         ] {
-            assert!(serde_json::from_str::<Request>(bad).is_err(), "{bad}");
+            assert!(serde_json::from_str::<ClientRequest>(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn an_error_comes_back_as_it_was_and_always_fits() {
         let error = Error::new(ErrorKind::NoSpace, "write", "a \"place\"").errno(28);
-        let answer = Answer::error(&error);
+        let answer = ServiceAnswer::error(&error);
         let text = serde_json::to_string(&answer).unwrap();
-        let back = serde_json::from_str::<Answer>(&text).unwrap().into_result().unwrap_err();
+        let back = serde_json::from_str::<ServiceAnswer>(&text).unwrap().into_result().unwrap_err();
         assert_eq!(
             (back.kind(), back.raw_os_error(), back.to_string()),
             (ErrorKind::NoSpace, Some(28), error.to_string())
         );
         let long = Error::new(ErrorKind::System, "read", "\u{1}".repeat(1 << 20));
-        assert!(serde_json::to_string(&Answer::error(&long)).unwrap().len() < ANSWER_BYTES);
+        assert!(serde_json::to_string(&ServiceAnswer::error(&long)).unwrap().len() < ANSWER_BYTES);
     }
 }

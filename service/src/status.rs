@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::server::Limits;
+use crate::server::ServiceLimits;
 
 /// What a service is doing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Status {
+pub struct ServiceStatus {
     /// The process.
     pub pid: u32,
     /// Seconds since it began.
@@ -22,7 +22,7 @@ pub struct Status {
     /// Those of the asker's user; all, where the asker is root or the service's own user.
     pub clients: Vec<ClientStatus>,
     /// What each may have.
-    pub limits: Limits,
+    pub limits: ServiceLimits,
     /// The runtime's report: [`datapipes_core::runtime::RuntimeReport`]; without the single pipes where the asker does not see all.
     pub runtime: serde_json::Value,
 }

@@ -160,7 +160,7 @@ fn a_session_that_waits_for_something_else_ends_what_lost_its_memory() {
     drop(std::thread::spawn(move || drop(socket)));
     raw.send(MEMORY_TO_MEMORY, &[source.as_fd(), target.as_fd()]).unwrap();
     fallocate(&target, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, MIB).unwrap();
-    let ask = wire::Request { token: 1, span: whole(MIB) }.to_bytes();
+    let ask = wire::TransferRequest { token: 1, span: whole(MIB) }.to_bytes();
     let _ = pipe.send(&ask, &[]);
     service.until("it is cut off", |now| now.turned_away == 1);
     service.until_says("SIGBUS");
@@ -316,7 +316,7 @@ fn completions_that_nobody_takes_keep_their_client_s_place() {
     let request = std::str::from_utf8(MEMORY_TO_MEMORY).unwrap();
     let pipes: Vec<Raw> = (0..2).map(|_| Raw(raw.pipe(request, &[memory.as_fd(), memory.as_fd()]).unwrap())).collect();
     for pipe in &pipes {
-        let ask = wire::Request { token: 1, span: Span { source: 0, target: 2048, len: 2048 } }.to_bytes();
+        let ask = wire::TransferRequest { token: 1, span: Span { source: 0, target: 2048, len: 2048 } }.to_bytes();
         pipe.send(&ask, &[]).unwrap();
     }
     let _ = poll(&mut [PollFd::new(&pipes[0].0, PollFlags::IN)], None);

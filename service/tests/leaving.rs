@@ -6,9 +6,9 @@ mod scene;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use datapipes::descriptor::wire::Request;
+use datapipes::descriptor::wire::TransferRequest;
 use datapipes::{ConnectFd, ErrorKind, Span, Ssd};
-use datapipes_service::protocol::{ANSWER_BYTES, Answer};
+use datapipes_service::protocol::{ANSWER_BYTES, ServiceAnswer};
 use datapipes_service::{Client, Place};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -34,7 +34,7 @@ fn request(source: &str, target: &str, at_most: f64) -> String {
 
 /// A request as a client sends it that looks at nothing.
 fn ask(pipe: &impl AsFd, span: Span) {
-    let message = Request { token: 1, span }.to_bytes();
+    let message = TransferRequest { token: 1, span }.to_bytes();
     rustix::net::send(pipe, &message, SendFlags::NOSIGNAL).unwrap();
 }
 
@@ -57,7 +57,7 @@ fn what_a_client_left_behind_at_a_slow_rate_keeps_no_place() {
     let bytes = pattern(MIB as usize, 1);
     let (memory, file) = (memory_of(&bytes), file_of(&bytes));
     let copy = Ssd::unlinked_in(scene::disk()).unwrap();
-    let mut base: Option<datapipes_service::Status> = None;
+    let mut base: Option<datapipes_service::ServiceStatus> = None;
     for _ in 0..3 {
         let clients: Vec<_> = (0..8)
             .map(|i| {
@@ -176,7 +176,7 @@ fn asked_to_stop_it_ends_in_its_time_whatever_clients_asked_for() {
 }
 
 /// The first thing that a plain client reads, which knows nothing of resets.
-fn first_word(raw: &Raw) -> Result<Answer, String> {
+fn first_word(raw: &Raw) -> Result<ServiceAnswer, String> {
     let patience = Timespec { tv_sec: 60, tv_nsec: 0 };
     assert_eq!(poll(&mut [PollFd::new(&raw.0, PollFlags::IN)], Some(&patience)), Ok(1), "no word within a minute");
     let mut buffer = vec![0; ANSWER_BYTES];
@@ -199,7 +199,7 @@ fn who_is_turned_away_hears_why_and_is_not_reset() {
             std::thread::sleep(Duration::from_micros(turn % 4 * 300));
             raw.send(HELLO, &[]).unwrap_or_else(|e| panic!("turn {turn}: saying hello: {e}"));
             match first_word(&raw) {
-                Ok(Answer::Error { text, .. }) => assert!(text.contains(said), "{text}"),
+                Ok(ServiceAnswer::Error { text, .. }) => assert!(text.contains(said), "{text}"),
                 other => panic!("turn {turn}: {other:?}"),
             }
             // Then the connection ends, not before, and without a word.
@@ -209,7 +209,7 @@ fn who_is_turned_away_hears_why_and_is_not_reset() {
     // As many as like may wait to be told, and say nothing at all.
     let silent: Vec<_> = (0..300).map(|_| Raw::connect(&full.socket)).collect();
     for raw in &silent {
-        assert!(matches!(first_word(raw), Ok(Answer::Error { .. })));
+        assert!(matches!(first_word(raw), Ok(ServiceAnswer::Error { .. })));
     }
     assert!(Client::connect(&full.socket).is_err_and(|e| e.kind() == ErrorKind::Busy));
 }
@@ -225,12 +225,12 @@ fn who_is_cut_off_hears_why_and_is_not_reset() {
                 break;
             }
         }
-        assert!(matches!(first_word(&raw), Ok(Answer::Error { .. })));
+        assert!(matches!(first_word(&raw), Ok(ServiceAnswer::Error { .. })));
         assert!(first_word(&raw).is_err_and(|e| e.starts_with("0 bytes")));
     }
     let raw = Raw::connect(&service.socket);
     let word = first_word(&raw);
-    assert!(matches!(&word, Ok(Answer::Error { text, .. }) if text.contains("300 ms")), "{word:?}");
+    assert!(matches!(&word, Ok(ServiceAnswer::Error { text, .. }) if text.contains("300 ms")), "{word:?}");
 }
 
 #[test]
@@ -248,8 +248,8 @@ fn who_waits_at_the_door_when_it_stops_hears_so() {
     for raw in &waiting {
         // Accepted just before, or told that it stops: nobody is reset.
         match first_word(raw) {
-            Ok(Answer::Hello { .. }) => {}
-            Ok(Answer::Error { text, .. }) => assert!(text.contains("stops"), "{text}"),
+            Ok(ServiceAnswer::Hello { .. }) => {}
+            Ok(ServiceAnswer::Error { text, .. }) => assert!(text.contains("stops"), "{text}"),
             other => panic!("{other:?}"),
         }
     }

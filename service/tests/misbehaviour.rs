@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use datapipes::descriptor::wire::{Completion, MESSAGE_BYTES, Request};
+use datapipes::descriptor::wire::{Completion, MESSAGE_BYTES, TransferRequest};
 use datapipes::{ConnectFd, ErrorKind, Pages, Span, Ssd};
 use datapipes_service::{Client, Place, SharedMemory};
 use datapipes_testkit::child::in_child;
@@ -197,7 +197,7 @@ fn numbers_that_make_no_sense_are_refused_before_anything_is_done() {
         let pipe = raw.pipe(&request(&more), &fds).unwrap();
         for token in 0..2 {
             let span = Span { source: 4096 * token, target: 4 * token, len: 4 };
-            rustix::net::send(&pipe, &Request { token, span }.to_bytes(), SendFlags::NOSIGNAL).unwrap();
+            rustix::net::send(&pipe, &TransferRequest { token, span }.to_bytes(), SendFlags::NOSIGNAL).unwrap();
         }
         for _ in 0..2 {
             let patience = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
@@ -211,7 +211,7 @@ fn numbers_that_make_no_sense_are_refused_before_anything_is_done() {
     // A rate at which nothing ever moves holds nobody up, and ends with its client.
     let never = raw.pipe(&request(&service_of(r#""at_least":null,"at_most":1e-300"#)), &fds).unwrap();
     let span = Span { source: 0, target: 0, len: MIB };
-    rustix::net::send(&never, &Request { token: 0, span }.to_bytes(), SendFlags::NOSIGNAL).unwrap();
+    rustix::net::send(&never, &TransferRequest { token: 0, span }.to_bytes(), SendFlags::NOSIGNAL).unwrap();
     service.until("it is under way", |now| now.runtime["under_way"].as_u64() > Some(0));
     drop(raw);
     service.until("it goes with its client", |now| now.connected == before.connected - 1);
@@ -284,7 +284,7 @@ fn floods_and_garbage_on_a_pipe_hold_nobody_up() {
     let deaf = pipe_of(&client, &memory, 4096 - 64 - 64);
     // Sends garbage, descriptors, and requests as fast as it can, and throws away what comes.
     let noisy = pipe_of(&client, &memory, 64);
-    let request = |token| Request { token, span: Span { source: 0, target: MIB / 2, len: 64 } }.to_bytes();
+    let request = |token| TransferRequest { token, span: Span { source: 0, target: MIB / 2, len: 64 } }.to_bytes();
     let mut refusals = 0;
     for turn in 0..20_000u64 {
         let message: &[u8] = match turn % 4 {
@@ -332,7 +332,7 @@ fn a_pipe_whose_client_hung_up_ends_though_others_have_its_descriptor() {
     drop(pipe);
     drop(client);
     service.until_as(&before);
-    let request = Request { token: 1, span: Span { source: 0, target: MIB / 2, len: 64 } };
+    let request = TransferRequest { token: 1, span: Span { source: 0, target: MIB / 2, len: 64 } };
     assert!(rustix::net::send(&copy, &request.to_bytes(), SendFlags::NOSIGNAL).is_err());
 }
 
@@ -469,7 +469,7 @@ fn descriptors_come_only_where_one_thread_is_its_own_client_s() {
     let pipe = client.connect_pipe(&Place::memory(&memory), &Place::memory(&memory), &ConnectFd::default()).unwrap();
     let null = opened("/dev/null".as_ref(), OFlags::RDWR);
     let pipe = Raw(pipe.as_fd().try_clone_to_owned().unwrap());
-    let request = Request { token: 1, span: Span { source: 0, target: 4096, len: 4096 } }.to_bytes();
+    let request = TransferRequest { token: 1, span: Span { source: 0, target: 4096, len: 4096 } }.to_bytes();
     assert_eq!(pipe.send(&request, &[null.as_fd()]), Err(rustix::io::Errno::PERM));
     let stranger = Raw::connect(&service.socket);
     let hello = br#"{"ask":"hello","version":1,"name":"raw"}"#;

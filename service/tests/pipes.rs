@@ -5,8 +5,8 @@ mod scene;
 
 use std::io::{BufRead, BufReader};
 
-use datapipes::descriptor::wire::{Completion, Request};
-use datapipes::{Class, Connect, ConnectFd, ErrorKind, Service as Asked, Span, Ssd};
+use datapipes::descriptor::wire::{Completion, TransferRequest};
+use datapipes::{Connect, ConnectFd, ErrorKind, PriorityClass, Service as Asked, Span, Ssd};
 use datapipes_service::{Client, Place, SharedMemory};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::retry_on_intr;
@@ -67,7 +67,7 @@ fn two_processes_at_once_move_every_pair() {
         assert!(lines.iter().any(|line| line.contains("verified")), "{lines:?}");
     }
     let after = service.until("their memory goes", |now| now.mapped_bytes == 0 && now.connected == 1);
-    let completed = |status: &datapipes_service::Status| status.runtime["completed"].as_u64().unwrap();
+    let completed = |status: &datapipes_service::ServiceStatus| status.runtime["completed"].as_u64().unwrap();
     assert!(completed(&after) >= completed(&before) + 2 * 3 * 4 * 3, "{after:?}");
 }
 
@@ -126,7 +126,7 @@ fn plain_packets_do_and_errors_come_with_their_kind() {
     let half = Place::memory_range(&target, MIB as usize, MIB as usize).unwrap();
     let pipe = client.connect_pipe(&Place::memory(&source), &half, &ConnectFd::default()).unwrap();
     let ask = |token, span: Span| {
-        rustix::io::write(&pipe, &Request { token, span }.to_bytes()).unwrap();
+        rustix::io::write(&pipe, &TransferRequest { token, span }.to_bytes()).unwrap();
         let mut message = [0; 1024];
         rustix::event::poll(&mut [rustix::event::PollFd::new(&pipe, rustix::event::PollFlags::IN)], None).unwrap();
         let len = rustix::io::read(&pipe, &mut message).unwrap();
@@ -160,7 +160,7 @@ fn bytes_are_leased_here_while_they_move_there() {
     let bytes = pattern(32 * MIB as usize, 3);
     let (source, target) = (memory_of(&bytes), SharedMemory::create(bytes.len()).unwrap());
     // So slow that it is under way while we look.
-    let asked = Asked { at_most: Some(64e6), ..Asked::of(Class::Bulk) };
+    let asked = Asked { at_most: Some(64e6), ..Asked::of(PriorityClass::Bulk) };
     let ask = ConnectFd { connect: Connect { service: asked, ..Connect::default() }, ..ConnectFd::default() };
     let pipe = client.connect_pipe(&Place::memory(&source), &Place::memory(&target), &ask).unwrap();
     pipe.submit(whole(bytes.len() as u64)).unwrap();

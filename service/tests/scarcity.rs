@@ -7,9 +7,9 @@ use std::os::fd::AsFd;
 use std::process::Command;
 use std::time::Duration;
 
-use datapipes::descriptor::wire::Request;
+use datapipes::descriptor::wire::TransferRequest;
 use datapipes::{ConnectFd, ErrorKind, Span, Ssd};
-use datapipes_service::server::{Config, Limits, Listener, Log, Server};
+use datapipes_service::server::{Listener, Server, ServerConfig, ServiceLimits, ServiceLog};
 use datapipes_service::{Client, Place, SharedMemory};
 use datapipes_testkit::child::{NoThreads, as_another_user};
 use rustix::net::SendFlags;
@@ -22,10 +22,10 @@ fn a_client_for_whom_there_is_no_thread_hears_so_and_keeps_no_place() {
     }
     let dir = Dir::new();
     let path = dir.0.join("s");
-    let config = Config {
-        limits: Limits { clients: 3, ..Limits::default() },
-        log: Log::to(std::io::sink()),
-        ..Config::default()
+    let config = ServerConfig {
+        limits: ServiceLimits { clients: 3, ..ServiceLimits::default() },
+        log: ServiceLog::to(std::io::sink()),
+        ..ServerConfig::default()
     };
     let server = Server::start(&datapipes::discover(), Listener::bind(&path, 0o600).unwrap(), config).unwrap();
     let first = Client::connect(&path).unwrap();
@@ -44,7 +44,7 @@ fn a_client_for_whom_there_is_no_thread_hears_so_and_keeps_no_place() {
 #[test]
 fn limits_of_nothing_are_refused_when_it_starts() {
     let dir = Dir::new();
-    type Change = fn(&mut Limits);
+    type Change = fn(&mut ServiceLimits);
     let changes: [Change; 7] = [
         |limits| limits.clients = 0,
         |limits| limits.clients_per_uid = 0,
@@ -55,10 +55,10 @@ fn limits_of_nothing_are_refused_when_it_starts() {
         |limits| limits.requests_per_s = 0,
     ];
     for change in changes {
-        let mut limits = Limits::default();
+        let mut limits = ServiceLimits::default();
         change(&mut limits);
         let listener = Listener::bind(dir.0.join("s"), 0o600).unwrap();
-        let config = Config { limits: limits.clone(), ..Config::default() };
+        let config = ServerConfig { limits: limits.clone(), ..ServerConfig::default() };
         let e = Server::start(&datapipes::discover(), listener, config).map(|_| ()).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::InvalidInput, "{limits:?}: {e}");
     }
@@ -167,8 +167,11 @@ fn child_that_is_stopped() {
     let span = Span { source: 0, target: MIB / 2, len: MIB / 2 };
     for token in 0..200 {
         // Completions are not taken.
-        let _ =
-            rustix::net::send(&pipe, &Request { token, span }.to_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        let _ = rustix::net::send(
+            &pipe,
+            &TransferRequest { token, span }.to_bytes(),
+            SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+        );
     }
     if fork == 1 {
         // A child has copies of all descriptors; it lives on for a while.

@@ -3,7 +3,7 @@
 
 mod scene;
 
-use datapipes::descriptor::wire::{Completion, MESSAGE_BYTES, Request};
+use datapipes::descriptor::wire::{Completion, MESSAGE_BYTES, TransferRequest};
 use datapipes::{ConnectFd, ErrorKind, Span, Ssd};
 use datapipes_service::{ClientPipe, Place, SharedMemory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -13,7 +13,7 @@ const LAST: u64 = i64::MAX as u64;
 
 /// As a client sends it that does not look at what it asks for.
 fn ask(pipe: &ClientPipe, span: Span) -> datapipes::Result<()> {
-    rustix::io::write(pipe, &Request { token: 5, span }.to_bytes()).unwrap();
+    rustix::io::write(pipe, &TransferRequest { token: 5, span }.to_bytes()).unwrap();
     let patience = Timespec { tv_sec: 60, tv_nsec: 0 };
     assert_eq!(poll(&mut [PollFd::new(pipe, PollFlags::IN)], Some(&patience)).unwrap(), 1, "no answer to {span:?}");
     let mut message = [0; MESSAGE_BYTES];

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use datapipes::ErrorKind;
 use datapipes_service::Client;
-use datapipes_testkit::{Request, Unanswered};
+use datapipes_testkit::{PendingRequests, Unanswered};
 use rustix::io::Errno;
 use scene::{
     Dir, FILE_TO_MEMORY, MEMORY_TO_MEMORY, PATIENCE, Raw, Service, disk, is_hung_up_on, memory_of, others_are_served,
@@ -25,7 +25,7 @@ static TURN: Mutex<()> = Mutex::new(());
 fn a_file_whose_server_never_answers_costs_its_client_alone() {
     let test = "a_file_whose_server_never_answers_costs_its_client_alone";
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    for never in [Request::StatFs, Request::Flush] {
+    for never in [PendingRequests::StatFs, PendingRequests::Flush] {
         let served = match Unanswered::mount(disk(), never) {
             Ok(served) => served,
             Err(e) => return println!("SKIPPED: {test}: {e}"),
@@ -35,7 +35,7 @@ fn a_file_whose_server_never_answers_costs_its_client_alone() {
         let memory = memory_of(&[0; 4096]);
         let raw = Raw::hello(&service.socket);
         raw.send(FILE_TO_MEMORY, &[file.as_fd(), memory.as_fd()]).unwrap();
-        if never == Request::Flush {
+        if never == PendingRequests::Flush {
             // What it is can be seen, and it is refused for that; only letting go of it takes for ever.
             let e = raw.answer().unwrap().into_result().unwrap_err();
             assert!(e.kind() == ErrorKind::Unsupported && e.to_string().contains("file system"), "{e}");
@@ -88,7 +88,7 @@ fn leave_unread(raw: &Raw, file: &impl AsFd) -> usize {
 fn what_waits_in_a_connection_that_ends_is_not_closed_by_the_service() {
     let test = "what_waits_in_a_connection_that_ends_is_not_closed_by_the_service";
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let served = match Unanswered::mount(disk(), Request::Flush) {
+    let served = match Unanswered::mount(disk(), PendingRequests::Flush) {
         Ok(served) => served,
         Err(e) => return println!("SKIPPED: {test}: {e}"),
     };
@@ -110,7 +110,7 @@ fn nor_where_the_service_has_no_descriptors_left() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     // A session has four: whatever number is left when no other fits, it is among these.
     for limit in 45..49 {
-        let served = match Unanswered::mount(disk(), Request::Flush) {
+        let served = match Unanswered::mount(disk(), PendingRequests::Flush) {
             Ok(served) => served,
             Err(e) => return println!("SKIPPED: {test}: {e}"),
         };

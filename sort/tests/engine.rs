@@ -11,7 +11,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use datapipes_file::Config;
+use datapipes_file::FileConfig;
 use datapipes_sort::text::{KeySpec, TextOptions};
 use datapipes_sort::{NumberKind, Output, RecordFormat, SortJob};
 use scene::{Folder, Random, assert_same, machine, seed, sort, sort_records};
@@ -86,7 +86,7 @@ fn records_of_any_shape() {
             seed + case,
             inputs.len()
         );
-        let config = Config { force_no_uring: no_uring, ..Config::default() };
+        let config = FileConfig { force_no_uring: no_uring, ..FileConfig::default() };
         let report = datapipes_sort::sort(&machine(config), job).unwrap_or_else(|e| panic!("{name}: {e}"));
         let expected = sort_records(&bytes, &format, unique);
         assert_same(&folder.sorted(), &expected, &name);
@@ -459,7 +459,7 @@ fn onto_its_own_input() {
             output: Output::to(&input).unwrap(),
             ..folder.job(RecordFormat::SORT_BENCHMARK, std::slice::from_ref(&input))
         };
-        let config = Config { force_no_uring: no_uring, ..Config::default() };
+        let config = FileConfig { force_no_uring: no_uring, ..FileConfig::default() };
         datapipes_sort::sort(&machine(config), job).unwrap();
         assert_same(
             &fs::read(&input).unwrap(),

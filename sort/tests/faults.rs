@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use datapipes_core::{Error, ErrorKind, Result, StageOrder, StagePlace};
-use datapipes_file::{Config, Faults, Operation, Verdict};
+use datapipes_file::{FaultVerdict, Faults, FileConfig, Operation};
 use datapipes_sort::{Control, Input, Output, RecordFormat, SortJob, SortReport};
 use scene::{Folder, Random, assert_same, machine, seed, sort, sort_records};
 
@@ -75,12 +75,12 @@ struct Breaks {
 }
 
 impl Faults for Breaks {
-    fn verdict(&self, op: &Operation) -> Verdict {
+    fn verdict(&self, op: &Operation) -> FaultVerdict {
         if self.watch.note(op) == (self.phase, self.nth) {
             self.hits.fetch_add(1, SeqCst);
-            return Verdict::Errno(libc::EIO);
+            return FaultVerdict::Errno(libc::EIO);
         }
-        Verdict::Pass
+        FaultVerdict::Pass
     }
 }
 
@@ -93,18 +93,18 @@ struct Shortens {
 }
 
 impl Faults for Shortens {
-    fn verdict(&self, op: &Operation) -> Verdict {
+    fn verdict(&self, op: &Operation) -> FaultVerdict {
         let n = self.requests.fetch_add(1, SeqCst);
         if n % self.every == self.every - 1 && op.len > 4096 {
             self.shortened.fetch_add(1, SeqCst);
-            return Verdict::Short((op.len / self.part).max(1));
+            return FaultVerdict::Short((op.len / self.part).max(1));
         }
-        Verdict::Pass
+        FaultVerdict::Pass
     }
 }
 
-fn config(faults: Arc<dyn Faults>, no_uring: bool) -> Config {
-    Config { faults: Some(faults), force_no_uring: no_uring, ..Config::default() }
+fn config(faults: Arc<dyn Faults>, no_uring: bool) -> FileConfig {
+    FileConfig { faults: Some(faults), force_no_uring: no_uring, ..FileConfig::default() }
 }
 
 /// A folder with an input of `n` records and an old output.

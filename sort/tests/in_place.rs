@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use datapipes_core::ErrorKind;
-use datapipes_file::{Config, Faults, Operation, Verdict};
+use datapipes_file::{FaultVerdict, Faults, FileConfig, Operation};
 use datapipes_sort::{Input, NumberKind, Output, RecordFormat, SortJob, merge};
 use datapipes_testkit::{LoopDevice, Mounted};
 use scene::{Folder, Random, assert_same, machine, seed, sort, sort_records};
@@ -105,7 +105,7 @@ fn inputs_of_a_merge_that_are_its_output() {
         let inputs = [two.clone(), other, one.clone()];
         let job = SortJob { unique, ..folder.job(RecordFormat::SORT_BENCHMARK, &inputs) };
         let job = SortJob { inputs: inputs.iter().map(|p| Input::deferred(p).unwrap()).collect(), ..job };
-        merge(&machine(Config::default()), onto(&one, job)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        merge(&machine(FileConfig::default()), onto(&one, job)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         let all = [&one_bytes[..], &other_bytes, &one_bytes].concat();
         let expected = sort_records(&all, &RecordFormat::SORT_BENCHMARK, unique);
         assert_same(&fs::read(&two).unwrap(), &expected, &format!("seed {seed}, unique {unique}"));
@@ -126,7 +126,7 @@ fn an_input_of_a_merge_that_is_its_output_by_another_file_system() {
     // Neither the device nor the inode's number tells that they are one.
     let inputs = vec![Input::deferred(&mounted.behind("two")).unwrap()];
     let job = SortJob { inputs, ..folder.job(RecordFormat::SORT_BENCHMARK, &[]) };
-    let report = merge(&machine(Config::default()), onto(&mounted.path("one"), job)).unwrap();
+    let report = merge(&machine(FileConfig::default()), onto(&mounted.path("one"), job)).unwrap();
     assert_eq!(report.output.way, "in-place");
     assert_same(&fs::read(mounted.behind("two")).unwrap(), &bytes, name);
 }
@@ -146,7 +146,7 @@ fn an_input_of_a_merge_that_is_a_device_over_its_output() {
         inputs: vec![Input::deferred(device.path()).unwrap()],
         ..folder.job(RecordFormat::SORT_BENCHMARK, &[])
     };
-    let report = merge(&machine(Config::default()), onto(&one, job)).unwrap();
+    let report = merge(&machine(FileConfig::default()), onto(&one, job)).unwrap();
     assert_eq!(report.output.way, "in-place");
     assert_same(&fs::read(&two).unwrap(), &bytes, name);
 }
@@ -169,7 +169,7 @@ fn a_stream_that_overwrites_an_input_by_another_file_system() {
     let file = fs::File::options().read(true).write(true).open(mounted.path("one")).unwrap();
     let output = Output::Stream { name: mounted.path("one"), file };
     let inputs = inputs.iter().map(|path| Input::deferred(path).unwrap()).collect();
-    merge(&machine(Config::default()), SortJob { inputs, output, ..folder.job(RecordFormat::SORT_BENCHMARK, &[]) })
+    merge(&machine(FileConfig::default()), SortJob { inputs, output, ..folder.job(RecordFormat::SORT_BENCHMARK, &[]) })
         .unwrap();
     let expected = sort_records(&[other, one].concat(), &RecordFormat::SORT_BENCHMARK, false);
     assert_same(&fs::read(&path).unwrap(), &expected, name);
@@ -183,11 +183,11 @@ struct Breaks {
 }
 
 impl Faults for Breaks {
-    fn verdict(&self, op: &Operation) -> Verdict {
+    fn verdict(&self, op: &Operation) -> FaultVerdict {
         if op.write == self.write && self.seen.fetch_add(1, SeqCst) == self.nth {
-            return Verdict::Errno(libc::EIO);
+            return FaultVerdict::Errno(libc::EIO);
         }
-        Verdict::Pass
+        FaultVerdict::Pass
     }
 }
 
@@ -198,7 +198,7 @@ fn errors_before_the_first_byte_leave_the_file() {
         let folder = Folder::new();
         let [one, two] = two_names(&folder, &bytes);
         let faults = Arc::new(Breaks { write, nth, seen: AtomicU64::new(0) });
-        let machine = machine(Config { faults: Some(faults), ..Config::default() });
+        let machine = machine(FileConfig { faults: Some(faults), ..FileConfig::default() });
         let job = onto(&one, folder.job(RecordFormat::SORT_BENCHMARK, std::slice::from_ref(&two)));
         let error = datapipes_sort::sort(&machine, job).expect_err(what);
         assert_eq!(error.kind(), ErrorKind::Device, "{what}: {error}");
@@ -215,7 +215,7 @@ fn errors_after_it_say_that_the_file_is_incomplete() {
     let folder = Folder::new();
     let [one, two] = two_names(&folder, &bytes);
     let faults = Arc::new(Breaks { write: true, nth: 0, seen: AtomicU64::new(0) });
-    let machine = machine(Config { faults: Some(faults), ..Config::default() });
+    let machine = machine(FileConfig { faults: Some(faults), ..FileConfig::default() });
     let job = onto(&one, folder.job(RecordFormat::SORT_BENCHMARK, &[two]));
     let error = datapipes_sort::sort(&machine, job).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Device, "{error}");

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use datapipes_core::ErrorKind;
-use datapipes_file::{Config, Faults, Operation, Verdict};
+use datapipes_file::{FaultVerdict, Faults, FileConfig, Operation};
 use datapipes_sort::{Control, NumberKind, Output, RecordFormat, SortJob};
 use datapipes_testkit::{Mounted, RefusedCall, without_calls};
 use scene::{Folder, Random, machine, seed, sort_records};
@@ -43,13 +43,13 @@ struct Spoils {
 }
 
 impl Faults for Spoils {
-    fn verdict(&self, op: &Operation) -> Verdict {
+    fn verdict(&self, op: &Operation) -> FaultVerdict {
         let progress = &self.control.progress;
         let merging = !op.write && progress.read.load(SeqCst) == progress.total.load(SeqCst);
         if merging && progress.spilled.load(SeqCst) > 0 && !self.done.swap(true, SeqCst) {
             self.spoil(progress.spilled.load(SeqCst));
         }
-        Verdict::Pass
+        FaultVerdict::Pass
     }
 }
 
@@ -109,7 +109,7 @@ fn bytes_that_were_not_written_never_come_out() {
                     done: AtomicBool::new(false),
                     spoiled: AtomicU64::new(0),
                 });
-                let config = Config { faults: Some(faults.clone()), ..Config::default() };
+                let config = FileConfig { faults: Some(faults.clone()), ..FileConfig::default() };
                 let outcome = datapipes_sort::sort(&machine(config), job);
                 assert!(faults.done.load(SeqCst), "{case}: nothing was spilled");
                 match outcome {
@@ -148,7 +148,7 @@ fn a_stream_gets_nothing_behind_the_damage() {
             done: AtomicBool::new(false),
             spoiled: AtomicU64::new(0),
         });
-        let config = Config { faults: Some(faults.clone()), ..Config::default() };
+        let config = FileConfig { faults: Some(faults.clone()), ..FileConfig::default() };
         let (outcome, got) = std::thread::scope(|scope| {
             let reading = scope.spawn(move || {
                 let mut got = Vec::new();

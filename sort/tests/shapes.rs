@@ -10,7 +10,7 @@ mod scene;
 use std::io::Write;
 
 use datapipes_core::ErrorKind;
-use datapipes_file::Config;
+use datapipes_file::FileConfig;
 use datapipes_sort::text::{KeySpec, TextOptions};
 use datapipes_sort::{Input, NumberKind, Output, RecordFormat, SortJob, merge};
 use scene::{Folder, Random, assert_same, machine, seed, sort, sort_records};
@@ -251,7 +251,7 @@ fn the_last_record_of_long_unique_ones_is_counted() {
         for merges in [true, false] {
             let name = format!("seed {seed}, lines of {len} in {memory} MiB, merges: {merges}");
             let job = SortJob { unique: true, memory_bytes: (memory * MIB) as u64, ..folder.job(lines(), &inputs) };
-            let report = if merges { merge(&machine(Config::default()), job) } else { sort(job) };
+            let report = if merges { merge(&machine(FileConfig::default()), job) } else { sort(job) };
             let report = report.unwrap_or_else(|e| panic!("{name}: {e}"));
             assert_same(&folder.sorted(), &expected, &name);
             // The records of two sources and the last one do not fit.
@@ -307,7 +307,7 @@ mod merging {
     use super::*;
 
     fn merge(job: SortJob) -> datapipes_core::Result<datapipes_sort::SortReport> {
-        datapipes_sort::merge(&scene::machine(datapipes_file::Config::default()), job)
+        datapipes_sort::merge(&scene::machine(datapipes_file::FileConfig::default()), job)
     }
 
     fn sorted_parts(

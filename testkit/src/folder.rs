@@ -6,20 +6,20 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A folder of a test's own, which vanishes with this value and everything in it.
 #[derive(Debug)]
-pub struct Folder(PathBuf);
+pub struct TempFolder(PathBuf);
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-impl Folder {
+impl TempFolder {
     /// A new one under another: for tests their target folder (`CARGO_TARGET_TMPDIR`), for /tmp may be memory.
     ///
     /// # Errors
     /// Those of making a folder.
-    pub fn under(parent: impl AsRef<Path>) -> io::Result<Folder> {
+    pub fn under(parent: impl AsRef<Path>) -> io::Result<TempFolder> {
         let name = format!("folder-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
         let path = parent.as_ref().join(name);
         std::fs::create_dir_all(&path)?;
-        Ok(Folder(path))
+        Ok(TempFolder(path))
     }
 
     /// Where it is.
@@ -53,7 +53,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempFolder {
     fn drop(&mut self) {
         // What cannot be removed fails no test.
         let _ = std::fs::remove_dir_all(&self.0);
@@ -66,7 +66,8 @@ mod tests {
 
     #[test]
     fn two_are_apart_and_vanish_with_what_is_in_them() {
-        let (one, other) = (Folder::under(std::env::temp_dir()).unwrap(), Folder::under(std::env::temp_dir()).unwrap());
+        let (one, other) =
+            (TempFolder::under(std::env::temp_dir()).unwrap(), TempFolder::under(std::env::temp_dir()).unwrap());
         assert_ne!(one.at(), other.at());
         std::fs::create_dir(one.path("b")).unwrap();
         for name in ["b/c", ".a"] {

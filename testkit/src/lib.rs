@@ -4,7 +4,7 @@
 //! - [`access`]: which bytes of a file are read, in which order: uniform, zipf, embeddings, a social graph.
 //! - [`validate`]: order and multiset checksum of data fed in pieces.
 //! - [`conformance`]: one suite for every backend and every locator.
-//! - [`Folder`]: where a test works; with `--cfg shuttle`, `schedules` runs one under schedules chosen at random.
+//! - [`TempFolder`]: where a test works; with `--cfg shuttle`, `schedules` runs one under schedules chosen at random.
 //! - [`Unanswered`]: a file system whose server never answers.
 //! - [`Mounted`], [`without_calls`], [`ControlGroup`]: file systems and kernels that lack something, or have little.
 //!
@@ -27,9 +27,9 @@ pub mod validate;
 mod without;
 
 pub use control_group::ControlGroup;
-pub use folder::Folder;
-pub use mounted::{LoopDevice, Mounted, Server};
+pub use folder::TempFolder;
+pub use mounted::{LoopDevice, MountServer, Mounted};
 #[cfg(shuttle)]
 pub use schedules::schedules;
-pub use unanswered::{Request, Unanswered};
+pub use unanswered::{PendingRequests, Unanswered};
 pub use without::{RefusedCall, RefusedUse, without_calls};

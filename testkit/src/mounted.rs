@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 
-use crate::Folder;
+use crate::TempFolder;
 
 /// A file system of another program, mounted over a folder of the test's own; it is unmounted with this value.
 #[derive(Debug)]
 pub struct Mounted {
     at: PathBuf,
-    folder: Folder,
+    folder: TempFolder,
 }
 
 impl Mounted {
@@ -25,14 +25,14 @@ impl Mounted {
     ///
     /// # Errors
     /// As [`bindfs`](Self::bindfs).
-    pub fn that_stops(parent: impl AsRef<Path>) -> Result<(Server, Mounted), String> {
+    pub fn that_stops(parent: impl AsRef<Path>) -> Result<(MountServer, Mounted), String> {
         let folder = under(parent)?;
         let (behind, at) = (folder.path("behind"), folder.path("mounted"));
         for dir in [&behind, &at] {
             std::fs::create_dir(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
         }
         let server = Command::new("bindfs").arg("-f").arg(&behind).arg(&at).spawn();
-        let mut server = Server(server.map_err(|e| format!("bindfs: {e}"))?);
+        let mut server = MountServer(server.map_err(|e| format!("bindfs: {e}"))?);
         let mounted = Mounted { at, folder };
         while !mounted.is_mounted() {
             if let Ok(Some(status)) = server.0.try_wait() {
@@ -116,7 +116,7 @@ impl Mounted {
     }
 
     /// Starts a server over a new folder in `folder`.
-    fn over(folder: Folder, server: &mut Command) -> Result<Mounted, String> {
+    fn over(folder: TempFolder, server: &mut Command) -> Result<Mounted, String> {
         let (behind, at) = (folder.path("behind"), folder.path("mounted"));
         for dir in [&behind, &at] {
             std::fs::create_dir(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
@@ -125,7 +125,7 @@ impl Mounted {
         Mounted::run(server.arg(&behind).arg(&at), &name, at.clone(), folder)
     }
 
-    fn run(command: &mut Command, program: &str, at: PathBuf, folder: Folder) -> Result<Mounted, String> {
+    fn run(command: &mut Command, program: &str, at: PathBuf, folder: TempFolder) -> Result<Mounted, String> {
         let output = command.output();
         let output = output.map_err(|e| format!("{program}: {e}"))?;
         // The value exists from here on, so that what is mounted is unmounted whatever comes.
@@ -160,9 +160,9 @@ impl Mounted {
 
 /// The server of a mounted file system; it is ended with this value, and who waits for it hears of that.
 #[derive(Debug)]
-pub struct Server(Child);
+pub struct MountServer(Child);
 
-impl Server {
+impl MountServer {
     /// It answers nobody from now on.
     ///
     /// # Errors
@@ -186,7 +186,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for MountServer {
     fn drop(&mut self) {
         // It may have ended already.
         let _ = self.0.kill();
@@ -249,8 +249,8 @@ WRITE(pwrite)
 WRITE(pwrite64)
 "#;
 
-fn under(parent: impl AsRef<Path>) -> Result<Folder, String> {
-    Folder::under(parent).map_err(|e| format!("a folder: {e}"))
+fn under(parent: impl AsRef<Path>) -> Result<TempFolder, String> {
+    TempFolder::under(parent).map_err(|e| format!("a folder: {e}"))
 }
 
 fn said(output: &Output) -> String {

@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use crate::Folder;
+use crate::TempFolder;
 
 /// Requests that may stay without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum PendingRequests {
     /// Each close of a descriptor.
     Flush = 25,
     /// What file system it is.
@@ -36,7 +36,7 @@ pub struct Unanswered {
     /// Taken when it ends. The connection ends with its last descriptor, and all who wait get an error.
     serves: Option<(PipeWriter, JoinHandle<()>)>,
     opened: Mutex<Vec<Arc<OwnedFd>>>,
-    _folder: Folder,
+    _folder: TempFolder,
 }
 
 const ROOT: u64 = 1;
@@ -47,8 +47,8 @@ impl Unanswered {
     ///
     /// # Errors
     /// Why it cannot be had here, for a line that says that a test was skipped.
-    pub fn mount(parent: impl AsRef<Path>, never: Request) -> Result<Unanswered, String> {
-        let folder = Folder::under(parent).map_err(|e| e.to_string())?;
+    pub fn mount(parent: impl AsRef<Path>, never: PendingRequests) -> Result<Unanswered, String> {
+        let folder = TempFolder::under(parent).map_err(|e| e.to_string())?;
         let at = folder.path("mounted");
         std::fs::create_dir(&at).map_err(|e| format!("{}: {e}", at.display()))?;
         let device = File::options().read(true).write(true).open("/dev/fuse").map_err(|e| format!("/dev/fuse: {e}"))?;
@@ -128,7 +128,7 @@ fn own_descriptors(mut kept: [RawFd; 2]) -> std::io::Result<()> {
 }
 
 /// Answers until the other end of the pipe is closed; then the device is, and the connection ends.
-fn serve(mut device: File, end: &PipeReader, never: Request) {
+fn serve(mut device: File, end: &PipeReader, never: PendingRequests) {
     let mut buffer = vec![0; 1 << 20];
     loop {
         let wait = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };

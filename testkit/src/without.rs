@@ -81,11 +81,11 @@ fn rule((argument, bits): (u8, u32)) -> Result<SeccompRule, seccompiler::Backend
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Folder;
+    use crate::TempFolder;
 
     #[test]
     fn what_is_refused_is_refused_there_and_nowhere_else() {
-        let folder = Folder::under(std::env::temp_dir()).unwrap();
+        let folder = TempFolder::under(std::env::temp_dir()).unwrap();
         std::fs::write(folder.path("a"), "x").unwrap();
         let link = || std::fs::hard_link(folder.path("a"), folder.path("b"));
         let refused = RefusedCall { number: libc::SYS_linkat, errno: libc::EMLINK };
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn bits_of_an_argument_count() {
-        let folder = Folder::under(std::env::temp_dir()).unwrap();
+        let folder = TempFolder::under(std::env::temp_dir()).unwrap();
         std::fs::write(folder.path("a"), "x").unwrap();
         let refused = RefusedCall { number: libc::SYS_openat, errno: libc::EMLINK }.with_bits(2, libc::O_WRONLY as u32);
         let work = || {

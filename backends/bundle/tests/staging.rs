@@ -14,7 +14,7 @@ use datapipes_core::{
     Dram, ErrorKind, Machine, MapOptions, Pages, Pipe, Runtime, Span, Ssd, StageOrder, StagePlace, Staging,
 };
 use datapipes_cpu::{Calibration, CpuBackend};
-use datapipes_file::{Config, Faults, FileBackend, Operation, Verdict};
+use datapipes_file::{FaultVerdict, Faults, FileBackend, FileConfig, Operation};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -22,7 +22,10 @@ const MIB: u64 = 1 << 20;
 fn machine(faults: Option<Arc<dyn Faults>>) -> Machine {
     let topology = Topology::discover();
     let cpu = CpuBackend::new(&topology, Calibration::assumed(&topology));
-    Machine::new(topology, vec![Arc::new(FileBackend::with(Config { faults, ..Config::default() })), Arc::new(cpu)])
+    Machine::new(
+        topology,
+        vec![Arc::new(FileBackend::with(FileConfig { faults, ..FileConfig::default() })), Arc::new(cpu)],
+    )
 }
 
 struct Random(u64);
@@ -99,12 +102,12 @@ struct Broken {
 }
 
 impl Faults for Broken {
-    fn verdict(&self, op: &Operation) -> Verdict {
+    fn verdict(&self, op: &Operation) -> FaultVerdict {
         let on = if op.write { &self.writes } else { &self.reads };
         if on.load(SeqCst) && op.offset >= self.from.load(SeqCst) {
-            return Verdict::Errno(i32::try_from(self.errno.load(SeqCst)).unwrap());
+            return FaultVerdict::Errno(i32::try_from(self.errno.load(SeqCst)).unwrap());
         }
-        Verdict::Pass
+        FaultVerdict::Pass
     }
 }
 
@@ -352,12 +355,12 @@ struct Sometimes {
 }
 
 impl Faults for Sometimes {
-    fn verdict(&self, op: &Operation) -> Verdict {
+    fn verdict(&self, op: &Operation) -> FaultVerdict {
         if op.write && self.requests.fetch_add(1, SeqCst) % self.every == self.every - 1 {
             self.hits.fetch_add(1, SeqCst);
-            return Verdict::Errno(self.errno);
+            return FaultVerdict::Errno(self.errno);
         }
-        Verdict::Pass
+        FaultVerdict::Pass
     }
 }
 

@@ -2,14 +2,14 @@
 
 use std::sync::{Arc, LazyLock};
 
-use datapipes_core::backend::{Ask, Backend, Knob, Mover, Offer, Primitive};
+use datapipes_core::backend::{Backend, Knob, Mover, Offer, OfferQuery, Primitive};
 use datapipes_core::locator::Reader;
 use datapipes_core::memory::MemoryRange;
 use datapipes_core::topology::Topology;
 use datapipes_core::{Error, ErrorKind, Persistence, Result};
 
 use crate::calibration::Calibration;
-use crate::instructions::Instructions;
+use crate::instructions::CopyInstructions;
 use crate::kernel::{Copier, Kernel, LineOp, Lines};
 use crate::mover::{CopyMover, Ends, PlaceMover, Placement, ReadMover};
 use crate::offers::{self, COPY_BY_SIZE, LEAVE, LOAD, READ, Relation};
@@ -19,7 +19,7 @@ const BYPASS_PREFETCH_BYTES: usize = 512;
 
 /// Moves bytes between places in memory by instructions of the caller's core.
 pub struct CpuBackend {
-    instructions: Instructions,
+    instructions: CopyInstructions,
     calibration: LazyLock<Calibration, Box<dyn FnOnce() -> Calibration + Send>>,
 }
 
@@ -33,7 +33,7 @@ impl CpuBackend {
     /// The same, with costs that are looked up when the first pipe is planned: a short program may plan none.
     pub fn calibrated_by(topology: &Topology, costs: impl FnOnce() -> Calibration + Send + 'static) -> CpuBackend {
         let calibration = LazyLock::new(Box::new(costs) as Box<dyn FnOnce() -> Calibration + Send>);
-        CpuBackend { instructions: Instructions::detect(&topology.cpu), calibration }
+        CpuBackend { instructions: CopyInstructions::detect(&topology.cpu), calibration }
     }
 
     /// The costs it decides by.
@@ -41,7 +41,7 @@ impl CpuBackend {
         &self.calibration
     }
 
-    fn copier(&self, ask: &Ask<'_>, primitive: &str) -> Option<Copier> {
+    fn copier(&self, ask: &OfferQuery<'_>, primitive: &str) -> Option<Copier> {
         let prefetch = self.calibration.prefetch_bytes;
         if primitive != COPY_BY_SIZE {
             return Copier::fixed(Kernel::from_name(primitive)?, prefetch, &self.instructions);
@@ -69,12 +69,12 @@ impl CpuBackend {
 }
 
 /// The two memories of a question; None where it is not this backend's business.
-fn memories<'a>(ask: &Ask<'a>) -> Option<(&'a MemoryRange, &'a MemoryRange)> {
+fn memories<'a>(ask: &OfferQuery<'a>) -> Option<(&'a MemoryRange, &'a MemoryRange)> {
     Some((ask.source.memory()?, ask.target.memory()?))
 }
 
 /// A source that reads itself, and the memory it is to read into.
-fn reads_itself<'a>(ask: &Ask<'a>) -> Option<(&'a Arc<dyn Reader>, &'a MemoryRange)> {
+fn reads_itself<'a>(ask: &OfferQuery<'a>) -> Option<(&'a Arc<dyn Reader>, &'a MemoryRange)> {
     Some((ask.source.reader()?, ask.target.memory()?))
 }
 
@@ -87,7 +87,7 @@ impl Backend for CpuBackend {
         offers::primitives(&self.instructions)
     }
 
-    fn offers(&self, ask: &Ask<'_>) -> Vec<Offer> {
+    fn offers(&self, ask: &OfferQuery<'_>) -> Vec<Offer> {
         match memories(ask) {
             Some((source, target)) => {
                 offers::offers(ask, Relation::of(ask, source, target), &self.calibration, &self.instructions)
@@ -97,7 +97,7 @@ impl Backend for CpuBackend {
         }
     }
 
-    fn open(&self, ask: &Ask<'_>, primitive: &str) -> Result<Mover> {
+    fn open(&self, ask: &OfferQuery<'_>, primitive: &str) -> Result<Mover> {
         let refuse = |why: &str| {
             let pair = format!("{} from {} to {}: {why}", primitive, ask.source.facts.name, ask.target.facts.name);
             Error::new(ErrorKind::Unavailable, "open", pair)

@@ -8,7 +8,7 @@ use datapipes_core::topology::CpuFeatures;
 /// another machine. That an instruction raises no SIGILL is no evidence (CLDEMOTE is a no-op where it is absent).
 /// The fields are private, so that a value of this type is proof of a detection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Instructions {
+pub struct CopyInstructions {
     x86: bool,
     erms: bool,
     fsrm: bool,
@@ -19,14 +19,14 @@ pub struct Instructions {
     cldemote: bool,
 }
 
-impl Instructions {
+impl CopyInstructions {
     /// What both the discovered features and this processor have.
-    pub fn detect(features: &CpuFeatures) -> Instructions {
+    pub fn detect(features: &CpuFeatures) -> CopyInstructions {
         if features.source != "cpuid" {
-            return Instructions::default();
+            return CopyInstructions::default();
         }
         let here = CpuFeatures::of_this_processor();
-        Instructions {
+        CopyInstructions {
             x86: cfg!(target_arch = "x86_64"),
             erms: here.erms && features.erms,
             fsrm: here.fsrm && features.fsrm,

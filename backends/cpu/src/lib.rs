@@ -38,6 +38,6 @@ mod mover;
 mod offers;
 
 pub use backend::CpuBackend;
-pub use calibration::{Calibration, Class, CopyCost, Layer, LineCosts};
-pub use instructions::Instructions;
+pub use calibration::{Calibration, CopyCost, Layer, LineCosts, SizeClass};
+pub use instructions::CopyInstructions;
 pub use kernel::{Copier, Kernel, LineOp, Lines};

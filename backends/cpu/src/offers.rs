@@ -10,12 +10,12 @@
 //! ```
 
 use datapipes_core::Persistence;
-use datapipes_core::backend::{Ask, Offer, Primitive, Quality};
+use datapipes_core::backend::{Offer, OfferQuery, Primitive, Quality};
 use datapipes_core::memory::MemoryRange;
 use datapipes_core::topology::Size;
 
 use crate::calibration::Calibration;
-use crate::instructions::Instructions;
+use crate::instructions::CopyInstructions;
 use crate::kernel::{Kernel, LineOp};
 
 pub(crate) const COPY_BY_SIZE: &str = "copy-by-size";
@@ -40,7 +40,7 @@ pub(crate) enum Relation {
 }
 
 impl Relation {
-    pub(crate) fn of(ask: &Ask<'_>, source: &MemoryRange, target: &MemoryRange) -> Relation {
+    pub(crate) fn of(ask: &OfferQuery<'_>, source: &MemoryRange, target: &MemoryRange) -> Relation {
         let keeps = [ask.source, ask.target].map(|end| end.facts.persistence);
         // Lines that somebody else must flush.
         let unflushed =
@@ -54,7 +54,7 @@ impl Relation {
     }
 }
 
-pub(crate) fn primitives(instructions: &Instructions) -> Vec<Primitive> {
+pub(crate) fn primitives(instructions: &CopyInstructions) -> Vec<Primitive> {
     let always = |name, what| Primitive { name, what, available: Ok("any processor".into()) };
     let copies = Kernel::ALL.into_iter().map(|kernel| Primitive {
         name: kernel.name(),
@@ -83,10 +83,10 @@ pub(crate) fn primitives(instructions: &Instructions) -> Vec<Primitive> {
 }
 
 pub(crate) fn offers(
-    ask: &Ask<'_>,
+    ask: &OfferQuery<'_>,
     relation: Relation,
     calibration: &Calibration,
-    instructions: &Instructions,
+    instructions: &CopyInstructions,
 ) -> Vec<Offer> {
     match relation {
         Relation::Apart => copies(ask, calibration, instructions),
@@ -101,7 +101,7 @@ pub(crate) fn offers(
 }
 
 /// The source reads into the target on the caller's core.
-pub(crate) fn read(ask: &Ask<'_>) -> Offer {
+pub(crate) fn read(ask: &OfferQuery<'_>) -> Offer {
     let verdict = match ask.target.facts.persistence {
         Persistence::OnCompletion => Err("it does not flush what it stores".into()),
         // What a read costs depends on what is cached: assumed, a hit of a few bytes and a copy's rate. Into memory that others
@@ -120,7 +120,7 @@ pub(crate) fn read(ask: &Ask<'_>) -> Offer {
 }
 
 /// A copy would be made, and would not be what the place promises.
-fn persistent(ask: &Ask<'_>) -> Vec<Offer> {
+fn persistent(ask: &OfferQuery<'_>) -> Vec<Offer> {
     let why = match ask.target.facts.persistence {
         Persistence::Volatile => "it loads without care: a bad page of the source would end the process",
         _ => "it does not flush what it stores, and a bad page of the target would end the process",
@@ -134,7 +134,7 @@ fn nothing_to_copy() -> Offer {
     Offer { primitive: COPY_BY_SIZE, verdict: Err(why.into()), why: String::new() }
 }
 
-fn copies(ask: &Ask<'_>, calibration: &Calibration, instructions: &Instructions) -> Vec<Offer> {
+fn copies(ask: &OfferQuery<'_>, calibration: &Calibration, instructions: &CopyInstructions) -> Vec<Offer> {
     let typical = ask.constraints.typical_len.unwrap_or(TYPICAL_LEN).max(1);
     let into_cache = ask.target.facts.core.is_some();
     let mut offers: Vec<Offer> = Vec::new();
@@ -192,7 +192,7 @@ fn why_kernel(kernel: Kernel) -> &'static str {
     }
 }
 
-fn why_by_size(ask: &Ask<'_>, calibration: &Calibration, instructions: &Instructions) -> String {
+fn why_by_size(ask: &OfferQuery<'_>, calibration: &Calibration, instructions: &CopyInstructions) -> String {
     let origin = if calibration.measured { "measured here" } else { "assumed until `dpipe calibrate` has measured" };
     if ask.constraints.bypass_processor_cache {
         let kernel = calibration.non_temporal_kernel(instructions).map_or("none", Kernel::name);
@@ -238,7 +238,7 @@ fn load(calibration: &Calibration) -> Offer {
 
 /// The first that is there and not denied is offered; the others only where the caller names them, for by cost alone
 /// doing nothing would always win.
-fn hand_backs(ask: &Ask<'_>, calibration: &Calibration, instructions: &Instructions) -> Vec<Offer> {
+fn hand_backs(ask: &OfferQuery<'_>, calibration: &Calibration, instructions: &CopyInstructions) -> Vec<Offer> {
     let lines = &calibration.lines;
     let ways = [
         (LineOp::Demote, lines.cldemote_ns, "lines move to the cache that the cores share, where any core finds them"),

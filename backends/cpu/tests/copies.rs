@@ -4,7 +4,7 @@
 use datapipes_core::memory::{MapOptions, MemoryRange, Pages, Region};
 use datapipes_core::topology::Topology;
 use datapipes_core::{Dram, ErrorKind};
-use datapipes_cpu::{Copier, Instructions, Kernel};
+use datapipes_cpu::{Copier, CopyInstructions, Kernel};
 
 const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -65,7 +65,7 @@ impl Bench {
 
 /// Every kernel of this machine, with prefetching and without; the absent ones are named.
 fn copiers() -> Vec<(String, Copier)> {
-    let instructions = Instructions::detect(&Topology::discover().cpu);
+    let instructions = CopyInstructions::detect(&Topology::discover().cpu);
     let mut copiers = Vec::new();
     for kernel in Kernel::ALL {
         for prefetch in [0, 512] {
@@ -124,7 +124,7 @@ fn long_copies_end_at_the_last_byte_of_the_mapping() {
 
 #[test]
 fn what_may_not_be_copied() {
-    let instructions = Instructions::detect(&Topology::discover().cpu);
+    let instructions = CopyInstructions::detect(&Topology::discover().cpu);
     let copier = Copier::fixed(Kernel::Memcpy, 0, &instructions).unwrap();
     let (a, b) = (Dram::allocate(1 << 16).unwrap(), Dram::allocate(1 << 16).unwrap());
     let kind = |from: (&Dram, usize), to: (&Dram, usize), len| {

@@ -1,11 +1,11 @@
 //! What is offered for a pair of places, and opening it.
 
-use datapipes_core::backend::{Ask, Backend, Knob, Mover, Offer, Primitive};
+use datapipes_core::backend::{Backend, Knob, Mover, Offer, OfferQuery, Primitive};
 use datapipes_core::topology::Topology;
 use datapipes_core::{Error, ErrorKind, Result};
 
 use crate::guard::Guarded;
-use crate::instructions::Instructions;
+use crate::instructions::FlushInstructions;
 use crate::mover::DaxMover;
 use crate::offers::{self, Relation};
 
@@ -31,14 +31,14 @@ use crate::offers::{self, Relation};
 /// # Ok::<(), datapipes_core::Error>(())
 /// ```
 pub struct DaxBackend {
-    instructions: Instructions,
+    instructions: FlushInstructions,
 }
 
 impl DaxBackend {
     /// The processor of this topology. Instructions count as there only where this processor's CPUID says so too. Nothing is
     /// installed in the process until a pipe is opened.
     pub fn new(topology: &Topology) -> DaxBackend {
-        DaxBackend { instructions: Instructions::detect(&topology.cpu) }
+        DaxBackend { instructions: FlushInstructions::detect(&topology.cpu) }
     }
 }
 
@@ -51,11 +51,11 @@ impl Backend for DaxBackend {
         offers::primitives(&self.instructions)
     }
 
-    fn offers(&self, ask: &Ask<'_>) -> Vec<Offer> {
+    fn offers(&self, ask: &OfferQuery<'_>) -> Vec<Offer> {
         Relation::of(ask).map_or_else(Vec::new, |relation| offers::offers(ask, relation, &self.instructions))
     }
 
-    fn open(&self, ask: &Ask<'_>, primitive: &str) -> Result<Mover> {
+    fn open(&self, ask: &OfferQuery<'_>, primitive: &str) -> Result<Mover> {
         let refuse = |why: &str| {
             let pair = format!("{} from {} to {}: {why}", primitive, ask.source.facts.name, ask.target.facts.name);
             Error::new(ErrorKind::Unsupported, "open", pair).advice("open only what was offered for the pair")

@@ -8,7 +8,7 @@ use datapipes_core::Result;
 use datapipes_core::memory::guarded;
 pub(crate) use datapipes_core::memory::guarded::{Gone, LINE};
 
-use crate::instructions::{Flush, Instructions, Width};
+use crate::instructions::{Flush, FlushInstructions, Width};
 
 /// The routines for this processor. Having one is proof that the handler is installed and the instructions are there.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ impl Guarded {
     ///
     /// # Errors
     /// `Unavailable` on another architecture; what the kernel says.
-    pub(crate) fn new(instructions: &Instructions) -> Result<Guarded> {
+    pub(crate) fn new(instructions: &FlushInstructions) -> Result<Guarded> {
         use datapipes_core::{Error, ErrorKind};
         let absent = |why| Error::new(ErrorKind::Unavailable, "open", format!("persistent memory: {why}"));
         let (flush, width) = (instructions.flush().map_err(absent)?, instructions.width().map_err(absent)?);

@@ -6,7 +6,7 @@ use datapipes_core::topology::CpuFeatures;
 /// The instructions for persistent memory that this process may execute: where the topology says so *and* this processor's
 /// CPUID does, since a recorded topology describes another machine. The fields are private: a value is proof of a detection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Instructions {
+pub struct FlushInstructions {
     x86: bool,
     avx2: bool,
     avx512f: bool,
@@ -14,14 +14,14 @@ pub struct Instructions {
     clflushopt: bool,
 }
 
-impl Instructions {
+impl FlushInstructions {
     /// What both the discovered features and this processor have.
-    pub fn detect(features: &CpuFeatures) -> Instructions {
+    pub fn detect(features: &CpuFeatures) -> FlushInstructions {
         if features.source != "cpuid" {
-            return Instructions::default();
+            return FlushInstructions::default();
         }
         let here = CpuFeatures::of_this_processor();
-        Instructions {
+        FlushInstructions {
             x86: cfg!(target_arch = "x86_64"),
             avx2: here.avx2 && features.avx2,
             avx512f: here.avx512f && features.avx512f,
@@ -32,9 +32,9 @@ impl Instructions {
 
     /// The same processor without some of what it has, so that a test can take every way that others take.
     #[cfg(test)]
-    pub(crate) fn without(self, features: &[&str]) -> Instructions {
+    pub(crate) fn without(self, features: &[&str]) -> FlushInstructions {
         let lacks = |name| features.contains(&name);
-        Instructions {
+        FlushInstructions {
             x86: self.x86,
             avx2: self.avx2 && !lacks("avx2"),
             avx512f: self.avx512f && !lacks("avx512f"),
@@ -46,9 +46,9 @@ impl Instructions {
     /// The best way to write lines back; or why there is none.
     pub(crate) fn flush(&self) -> Result<Flush, String> {
         match self {
-            Instructions { x86: false, .. } => Err(not_x86()),
-            Instructions { clwb: true, .. } => Ok(Flush::Clwb),
-            Instructions { clflushopt: true, .. } => Ok(Flush::Clflushopt),
+            FlushInstructions { x86: false, .. } => Err(not_x86()),
+            FlushInstructions { clwb: true, .. } => Ok(Flush::Clwb),
+            FlushInstructions { clflushopt: true, .. } => Ok(Flush::Clflushopt),
             _ => Ok(Flush::Clflush),
         }
     }
@@ -56,9 +56,9 @@ impl Instructions {
     /// The widest stores past the caches; or why there are none.
     pub(crate) fn width(&self) -> Result<Width, String> {
         match self {
-            Instructions { x86: false, .. } => Err(not_x86()),
-            Instructions { avx512f: true, .. } => Ok(Width::Avx512),
-            Instructions { avx2: true, .. } => Ok(Width::Avx2),
+            FlushInstructions { x86: false, .. } => Err(not_x86()),
+            FlushInstructions { avx512f: true, .. } => Ok(Width::Avx512),
+            FlushInstructions { avx2: true, .. } => Ok(Width::Avx2),
             _ => Ok(Width::Sse2),
         }
     }

@@ -33,4 +33,4 @@ mod offers;
 mod store;
 
 pub use backend::DaxBackend;
-pub use instructions::Instructions;
+pub use instructions::FlushInstructions;

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use datapipes_core::backend::{InParts, Inline, Job};
+use datapipes_core::backend::{Chunked, Inline, Job};
 use datapipes_core::memory::{Access, MemoryRange, copy_pair};
 use datapipes_core::{Counters, Endpoint, Error, ErrorKind, Result, Span};
 
@@ -172,7 +172,7 @@ impl Inline for DaxMover {
         self.count(span.len, || self.move_span(span))
     }
 
-    fn parts(&self) -> Option<&dyn InParts> {
+    fn parts(&self) -> Option<&dyn Chunked> {
         Some(self)
     }
 
@@ -188,7 +188,7 @@ impl Inline for DaxMover {
     }
 }
 
-impl InParts for DaxMover {
+impl Chunked for DaxMover {
     fn transfer_part(&self, part: &mut Job, whole: u64) -> Result<()> {
         self.count(part.span.len, || self.move_part(part, whole))
     }

@@ -9,10 +9,10 @@
 //!     else (source not volatile)                            pmem-load, pmem-load-nt
 //! ```
 
-use datapipes_core::backend::{Ask, Offer, Primitive, Quality};
+use datapipes_core::backend::{Offer, OfferQuery, Primitive, Quality};
 use datapipes_core::{Endpoint, Persistence};
 
-use crate::instructions::Instructions;
+use crate::instructions::FlushInstructions;
 use crate::mover::Work;
 use crate::store::{Load, STREAM_MIN, Store};
 
@@ -33,7 +33,7 @@ pub(crate) enum Relation {
 }
 
 impl Relation {
-    pub(crate) fn of(ask: &Ask<'_>) -> Option<Relation> {
+    pub(crate) fn of(ask: &OfferQuery<'_>) -> Option<Relation> {
         let (source, target) = (ask.source.memory()?, ask.target.memory()?);
         let from_cache = ask.source.facts.core.is_some() && ask.target.facts.core.is_none();
         let persistence = |end: &Endpoint| end.facts.persistence;
@@ -63,7 +63,7 @@ impl Relation {
     }
 }
 
-pub(crate) fn primitives(instructions: &Instructions) -> Vec<Primitive> {
+pub(crate) fn primitives(instructions: &FlushInstructions) -> Vec<Primitive> {
     let flush = || instructions.flush().map(|f| format!("CPUID: {}{}", f.name(), instructions.absent()));
     let stream = || instructions.width().map(|w| format!("CPUID: {}{}", w.name(), instructions.absent()));
     let one = |name, what, available| Primitive { name, what, available };
@@ -90,7 +90,7 @@ fn quality(latency_ns: f64, bytes_per_s: f64, fills_processor_cache: bool) -> Qu
     }
 }
 
-pub(crate) fn offers(ask: &Ask<'_>, relation: Relation, instructions: &Instructions) -> Vec<Offer> {
+pub(crate) fn offers(ask: &OfferQuery<'_>, relation: Relation, instructions: &FlushInstructions) -> Vec<Offer> {
     let flush = instructions.flush().map(|f| f.name());
     let width = instructions.width().map(|w| w.name());
     let (flush_name, width_name) = (flush.clone().unwrap_or("none"), width.clone().unwrap_or("none"));
@@ -166,14 +166,14 @@ mod tests {
 
     #[test]
     fn on_a_processor_that_is_not_known_everything_is_absent_with_a_reason() {
-        let primitives = primitives(&Instructions::default());
+        let primitives = primitives(&FlushInstructions::default());
         assert_eq!(primitives.len(), 6);
         assert!(primitives.iter().all(|p| p.available.as_ref().is_err_and(|why| !why.is_empty())));
     }
 
     #[test]
     fn what_a_processor_lacks_is_named() {
-        let best = Instructions::detect(&datapipes_core::topology::Topology::discover().cpu);
+        let best = FlushInstructions::detect(&datapipes_core::topology::Topology::discover().cpu);
         if best.flush().is_err() {
             return println!("SKIPPED: what_a_processor_lacks_is_named: {}", best.flush().unwrap_err());
         }

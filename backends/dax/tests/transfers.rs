@@ -6,7 +6,7 @@ mod scene;
 
 use std::sync::Arc;
 
-use datapipes_core::backend::{Ask, Constraints, Job, Mover};
+use datapipes_core::backend::{Constraints, Job, Mover, OfferQuery};
 use datapipes_core::locator::Facts;
 use datapipes_core::memory::Access;
 use datapipes_core::{CoreCache, Dram, Endpoint, Error, ErrorKind, Locator, Persistence, Span, Ssd};
@@ -202,7 +202,7 @@ fn parts_under_leases_of_somebody_else_are_moved_and_checked() {
     let (pmem, dram) = (scene.pmem(LEN), dram());
     let (source, target) = (dram.endpoint(), pmem.endpoint());
     let constraints = Constraints::default();
-    let ask = Ask { source: &source, target: &target, constraints: &constraints, topology: machine.topology() };
+    let ask = OfferQuery { source: &source, target: &target, constraints: &constraints, topology: machine.topology() };
     let dax = machine.backends().iter().find(|b| b.name() == "dax").unwrap();
     let Mover::Inline(mover) = dax.open(&ask, "pmem-store").unwrap() else { panic!("inline") };
     let parts = mover.parts().unwrap();

@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use datapipes_core::backend::{Ask, Backend, ExtentOptions, ExtentReader, Knob, Mover, Offer, Primitive};
+use datapipes_core::backend::{Backend, ExtentOptions, ExtentReader, Knob, Mover, Offer, OfferQuery, Primitive};
 use datapipes_core::locator::FilePlace;
 use datapipes_core::memory::MemoryRange;
 use datapipes_core::topology::BlockDevice;
@@ -42,7 +42,7 @@ const SLICES: usize = 1 << 13;
 
 /// The settings of a [`FileBackend`]; those left out follow the device and the machine.
 #[derive(Clone, Default)]
-pub struct Config {
+pub struct FileConfig {
     /// Behave as on a machine without io_uring.
     pub force_no_uring: bool,
     /// Register no memory with the kernel.
@@ -57,7 +57,7 @@ pub struct Config {
     pub faults: Option<Arc<dyn Faults>>,
 }
 
-impl Config {
+impl FileConfig {
     /// Whether the numbers make sense. A backend with settings that do not is refused when a pipe is opened.
     ///
     /// # Errors
@@ -94,18 +94,18 @@ impl Config {
 /// # Ok::<(), datapipes_core::Error>(())
 /// ```
 pub struct FileBackend {
-    config: Config,
+    config: FileConfig,
     facts: UringFacts,
 }
 
 impl FileBackend {
     /// Asks the kernel what it has.
     pub fn probe() -> FileBackend {
-        FileBackend::with(Config::default())
+        FileBackend::with(FileConfig::default())
     }
 
     /// The same, with settings.
-    pub fn with(config: Config) -> FileBackend {
+    pub fn with(config: FileConfig) -> FileBackend {
         let facts = if config.force_no_uring { UringFacts::forbidden() } else { UringFacts::probe() };
         FileBackend { config, facts }
     }
@@ -130,7 +130,7 @@ impl FileBackend {
         }
     }
 
-    fn site(&self, ask: &Ask<'_>, ends: &Ends<'_>, lane: Lane) -> Result<Site> {
+    fn site(&self, ask: &OfferQuery<'_>, ends: &Ends<'_>, lane: Lane) -> Result<Site> {
         let file = ends.file;
         let limits = Limits::of(file);
         let asked = ask.constraints.request_bytes.or(self.config.request_bytes).map(u64::from);
@@ -204,7 +204,7 @@ struct Ends<'a> {
     direction: Direction,
 }
 
-fn ends<'a>(ask: &Ask<'a>) -> Option<Ends<'a>> {
+fn ends<'a>(ask: &OfferQuery<'a>) -> Option<Ends<'a>> {
     if let (Some(file), Some(memory)) = (ask.source.file(), ask.target.memory()) {
         return Some(Ends { file, memory, direction: Direction::Read });
     }
@@ -213,7 +213,7 @@ fn ends<'a>(ask: &Ask<'a>) -> Option<Ends<'a>> {
 }
 
 /// Whether requests may go through the page cache although the primitive goes past it: not where the caller demands it.
-fn may_fall_back(ask: &Ask<'_>, ends: &Ends<'_>) -> bool {
+fn may_fall_back(ask: &OfferQuery<'_>, ends: &Ends<'_>) -> bool {
     let (access, demands) = (ends.file.access(), ask.constraints);
     let through = |p: &&(&str, Engine, Lane, Option<Direction>)| p.2 == Lane::Cached && serves(ends.direction, p.3);
     let is_left = |name: &str| {
@@ -274,7 +274,7 @@ impl Backend for FileBackend {
         listed.chain([kernel_copy]).collect()
     }
 
-    fn offers(&self, ask: &Ask<'_>) -> Vec<Offer> {
+    fn offers(&self, ask: &OfferQuery<'_>) -> Vec<Offer> {
         if let (Some(source), Some(target)) = (ask.source.file(), ask.target.file()) {
             let (verdict, why) = kernel_copy::offer(source, target);
             return vec![Offer { primitive: KERNEL_COPY, verdict, why }];
@@ -294,7 +294,7 @@ impl Backend for FileBackend {
         offers.collect()
     }
 
-    fn open(&self, ask: &Ask<'_>, primitive: &str) -> Result<Mover> {
+    fn open(&self, ask: &OfferQuery<'_>, primitive: &str) -> Result<Mover> {
         self.config.check()?;
         if let (Some(source), Some(target), KERNEL_COPY) = (ask.source.file(), ask.target.file(), primitive) {
             return Ok(Mover::Inline(Box::new(KernelCopy::new(source.clone(), target.clone()))));
@@ -341,7 +341,7 @@ impl Backend for FileBackend {
     }
 }
 
-fn not_ours(ask: &Ask<'_>, primitive: &str) -> Error {
+fn not_ours(ask: &OfferQuery<'_>, primitive: &str) -> Error {
     let context = format!("{primitive} from {} to {}", ask.source.facts.name, ask.target.facts.name);
     Error::new(ErrorKind::Unsupported, "open", context).advice("open only what was offered for the pair")
 }

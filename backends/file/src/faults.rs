@@ -15,7 +15,7 @@ pub struct Operation {
 
 /// What is to become of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum FaultVerdict {
     /// Nothing special.
     Pass,
     /// Only so many bytes are asked of the kernel. Direct requests are rounded up to the alignment, so that the kernel
@@ -23,11 +23,11 @@ pub enum Verdict {
     Short(u32),
     /// It is carried out, and its result replaced by this errno.
     Errno(i32),
-    /// A ring does not answer it before it is asked back, as if the kernel had lost it. Elsewhere as [`Verdict::Pass`].
+    /// A ring does not answer it before it is asked back, as if the kernel had lost it. Elsewhere as [`FaultVerdict::Pass`].
     Lost,
 }
 
-/// Decides the fate of requests; see [`Config::faults`](crate::Config::faults).
+/// Decides the fate of requests; see [`FileConfig::faults`](crate::Config::faults).
 ///
 /// ```
 /// use datapipes_file::{Faults, Operation, Verdict};
@@ -42,5 +42,5 @@ pub enum Verdict {
 /// ```
 pub trait Faults: Send + Sync {
     /// The fate of one request. It is called with a lock held and must not use the pipe.
-    fn verdict(&self, operation: &Operation) -> Verdict;
+    fn verdict(&self, operation: &Operation) -> FaultVerdict;
 }

@@ -24,6 +24,6 @@ mod residency;
 mod short_requests;
 mod uring_facts;
 
-pub use backend::{Config, FileBackend};
-pub use faults::{Faults, Operation, Verdict};
+pub use backend::{FileBackend, FileConfig};
+pub use faults::{FaultVerdict, Faults, Operation};
 pub use uring_facts::UringFacts;

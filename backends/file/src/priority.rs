@@ -25,21 +25,21 @@ fn capabilities(status: &str) -> u64 {
 }
 
 /// The most of the time in which urgent requests may be under way.
-const MOST: f64 = 0.25;
+const MAX_SHARE: f64 = 0.25;
 /// Over which that is taken.
 const WINDOW: Duration = Duration::from_millis(100);
 
 /// How much of the time a mover has urgent requests under way.
-pub(crate) struct Duty {
+pub(crate) struct PriorityBudget {
     begun: Instant,
     used: Duration,
     under_way: u32,
     since: Instant,
 }
 
-impl Duty {
-    pub(crate) fn new(now: Instant) -> Duty {
-        Duty { begun: now, used: Duration::ZERO, under_way: 0, since: now }
+impl PriorityBudget {
+    pub(crate) fn new(now: Instant) -> PriorityBudget {
+        PriorityBudget { begun: now, used: Duration::ZERO, under_way: 0, since: now }
     }
 
     /// Whether a request may be urgent now; it is under way then.
@@ -54,7 +54,7 @@ impl Duty {
         if self.under_way > 0 {
             used += now.saturating_duration_since(self.since);
         }
-        if used > WINDOW.max(elapsed).mul_f64(MOST) {
+        if used > WINDOW.max(elapsed).mul_f64(MAX_SHARE) {
             return false;
         }
         if self.under_way == 0 {
@@ -81,7 +81,7 @@ mod tests {
     fn urgent_for_a_quarter_of_the_time_at_most_and_always_where_it_is_less() {
         let begun = Instant::now();
         let share = |service_us: u64, pause_us: u64| {
-            let (mut duty, mut now, mut urgent, mut all) = (Duty::new(begun), begun, Duration::ZERO, 0u32);
+            let (mut duty, mut now, mut urgent, mut all) = (PriorityBudget::new(begun), begun, Duration::ZERO, 0u32);
             let (service, pause) = (Duration::from_micros(service_us), Duration::from_micros(pause_us));
             let mut granted = 0u32;
             while now < begun + Duration::from_secs(3) {

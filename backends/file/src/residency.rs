@@ -10,7 +10,7 @@ use datapipes_core::locator::FilePlace;
 /// `cachestat`, which libc does not name on every target; the number is the same on all but alpha.
 const SYS_CACHESTAT: libc::c_long = 451;
 /// Files up to this length are looked at by `mincore`, where `cachestat` is missing.
-const MINCORE_MOST: u64 = 16 << 30;
+const MAX_MINCORE_BYTES: u64 = 16 << 30;
 
 #[repr(C)]
 struct Range {
@@ -57,7 +57,7 @@ fn by_cachestat(file: &FilePlace) -> Option<u64> {
 }
 
 fn by_mincore(file: &FilePlace, len: u64) -> Option<u64> {
-    if len > MINCORE_MOST {
+    if len > MAX_MINCORE_BYTES {
         return None;
     }
     let len = usize::try_from(len).ok()?;

@@ -9,11 +9,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use common::{bytes, file, memory};
-use datapipes_core::backend::{Ask, Backend, Bell, BellTower, Job, Mover, Queued};
+use datapipes_core::backend::{Backend, CompletionNotifier, Job, Mover, NotifierSocket, OfferQuery, Queued};
 use datapipes_core::memory::Access;
 use datapipes_core::topology::Topology;
 use datapipes_core::{Constraints, Dram, FileAccess, Locator, Span, Ssd};
-use datapipes_file::{Config, Faults, FileBackend, Operation, Verdict};
+use datapipes_file::{FaultVerdict, Faults, FileBackend, FileConfig, Operation};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// So long that only a hang takes longer.
@@ -23,17 +23,17 @@ const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 struct FirstShort(u32);
 
 impl Faults for FirstShort {
-    fn verdict(&self, op: &Operation) -> Verdict {
-        if op.nth == 0 { Verdict::Short(self.0) } else { Verdict::Pass }
+    fn verdict(&self, op: &Operation) -> FaultVerdict {
+        if op.nth == 0 { FaultVerdict::Short(self.0) } else { FaultVerdict::Pass }
     }
 }
 
 /// A reading ring past the page cache; None, said aloud, where there is none.
 fn ring(ssd: &Ssd, dram: &Dram, faults: Option<Arc<dyn Faults>>) -> Option<Box<dyn Queued>> {
-    let backend = FileBackend::with(Config { faults, ..Config::default() });
+    let backend = FileBackend::with(FileConfig { faults, ..FileConfig::default() });
     let (topology, constraints) = (Topology::discover(), Constraints::default());
     let (source, target) = (ssd.endpoint(), dram.endpoint());
-    let ask = Ask { source: &source, target: &target, constraints: &constraints, topology: &topology };
+    let ask = OfferQuery { source: &source, target: &target, constraints: &constraints, topology: &topology };
     let verdict = backend.offers(&ask).into_iter().find(|offer| offer.primitive == "uring-direct")?.verdict;
     if let Err(why) = verdict {
         println!("SKIPPED: bells: {why}");
@@ -45,17 +45,17 @@ fn ring(ssd: &Ssd, dram: &Dram, faults: Option<Arc<dyn Faults>>) -> Option<Box<d
     }
 }
 
-fn tower() -> (UnixStream, Arc<BellTower>) {
+fn tower() -> (UnixStream, Arc<NotifierSocket>) {
     let (near, far) = UnixStream::pair().unwrap();
-    (near, BellTower::new(OwnedFd::from(far)))
+    (near, NotifierSocket::new(OwnedFd::from(far)))
 }
 
 /// A bell that nobody hears.
-fn silent() -> Arc<Bell> {
-    Arc::new(Bell::new(tower().1))
+fn silent() -> Arc<CompletionNotifier> {
+    Arc::new(CompletionNotifier::new(tower().1))
 }
 
-fn job(dram: &Dram, span: Span, bell: &Arc<Bell>) -> Job {
+fn job(dram: &Dram, span: Span, bell: &Arc<CompletionNotifier>) -> Job {
     let memory = dram.range(span.target as usize, span.len as usize).unwrap();
     let target = Some(memory.memory().raw_lease(Access::Write).unwrap());
     Job { token: 1, span, source: None, target, bell: Some(bell.clone()) }
@@ -81,7 +81,7 @@ fn what_is_left_of_a_job_that_rang_rings_too() {
     let span = Span { source: 4096 + 100, target: 100, len: 40_000 };
     let Some(ring) = ring(&ssd, &dram, Some(Arc::new(FirstShort(4096)))) else { return };
     let ((mut near, tower), before) = (tower(), span.target as usize);
-    let bell = Arc::new(Bell::new(tower.clone()));
+    let bell = Arc::new(CompletionNotifier::new(tower.clone()));
     ring.submit(job(&dram, span, &bell)).unwrap();
     assert_eq!(bell.rings(), 1, "one request");
     // It would sleep for ever, were the last answer not followed by a bell.
@@ -98,7 +98,7 @@ fn a_bell_that_could_not_be_rung_is_not_counted() {
     let Some(ring) = ring(&ssd, &dram, None) else { return };
     let (near, tower) = tower();
     drop(near);
-    let bell = Arc::new(Bell::new(tower.clone()));
+    let bell = Arc::new(CompletionNotifier::new(tower.clone()));
     ring.submit(job(&dram, Span { source: 0, target: 0, len: 4096 }, &bell)).unwrap();
     let mut done = Vec::new();
     ring.complete(true, &mut done).unwrap();
@@ -115,8 +115,8 @@ fn a_bell_that_could_not_be_rung_is_not_counted() {
 struct FirstLost;
 
 impl Faults for FirstLost {
-    fn verdict(&self, op: &Operation) -> Verdict {
-        if op.nth == 0 { Verdict::Lost } else { Verdict::Pass }
+    fn verdict(&self, op: &Operation) -> FaultVerdict {
+        if op.nth == 0 { FaultVerdict::Lost } else { FaultVerdict::Pass }
     }
 }
 
@@ -127,7 +127,7 @@ fn a_lost_request_is_heard_of_by_a_bell() {
     let dram = memory(64 << 10);
     let Some(ring) = ring(&ssd, &dram, Some(Arc::new(FirstLost))) else { return };
     let (mut near, tower) = tower();
-    let bell = Arc::new(Bell::new(tower));
+    let bell = Arc::new(CompletionNotifier::new(tower));
     ring.submit(job(&dram, Span { source: 0, target: 0, len: 4096 }, &bell)).unwrap();
     complete_by_ear(&*ring, &mut near);
     assert_eq!(ring.counters().retries, 1);

@@ -5,7 +5,7 @@ mod common;
 
 use common::{bytes, contents, disk, file, machine, memory, memory_of, only, seed};
 use datapipes_core::{Constraints, Dram, ErrorKind, FileAccess, Span, Ssd};
-use datapipes_file::{Config, FileBackend};
+use datapipes_file::{FileBackend, FileConfig};
 
 fn evict(ssd: &Ssd) {
     ssd.sync().unwrap();
@@ -14,7 +14,7 @@ fn evict(ssd: &Ssd) {
 
 #[test]
 fn auto_reads_what_is_resident_from_the_page_cache_and_the_rest_past_it() {
-    let machine = machine(Config::default());
+    let machine = machine(FileConfig::default());
     let dram = Dram::allocate(8 << 20).unwrap();
     let Some(ssd) = file(&disk(), &bytes(8 << 20, 1), FileAccess::Auto) else { return };
     for typical_len in [1, 4096, 1 << 20, 1 << 30] {
@@ -38,7 +38,7 @@ fn auto_reads_what_is_resident_from_the_page_cache_and_the_rest_past_it() {
 
 #[test]
 fn auto_writes_large_files_past_the_page_cache() {
-    let machine = machine(Config::default());
+    let machine = machine(FileConfig::default());
     let dram = memory(1 << 20);
     let ssd = Ssd::unlinked_in(disk()).unwrap();
     let route = machine.explain(&dram, &ssd, &Constraints::default()).unwrap();
@@ -50,7 +50,7 @@ fn auto_writes_large_files_past_the_page_cache() {
 
 #[test]
 fn access_is_a_demand_and_so_are_constraints() {
-    let machine = machine(Config::default());
+    let machine = machine(FileConfig::default());
     let dram = memory(1 << 20);
     let Some(direct) = file(&disk(), &bytes(1 << 20, 1), FileAccess::Direct) else { return };
     let cached = direct.with_access(FileAccess::Cached).unwrap();
@@ -73,7 +73,7 @@ fn access_is_a_demand_and_so_are_constraints() {
 
 #[test]
 fn without_io_uring_the_route_says_why() {
-    let machine = machine(Config { force_no_uring: true, ..Config::default() });
+    let machine = machine(FileConfig { force_no_uring: true, ..FileConfig::default() });
     let source = bytes(3_000_001, seed());
     let Some(ssd) = file(&disk(), &source, FileAccess::Direct) else { return };
     let dram = memory(source.len());
@@ -96,7 +96,7 @@ fn child_under_seccomp() {
     let backend = FileBackend::probe();
     let why = backend.uring().available.clone().unwrap_err();
     assert!(why.contains("seccomp") && why.contains("EPERM"), "{why}");
-    let machine = machine(Config::default());
+    let machine = machine(FileConfig::default());
     let source = bytes(3_000_001, 3);
     let ssd = file(&disk(), &source, FileAccess::Auto).unwrap();
     let dram = memory(source.len());
@@ -158,7 +158,7 @@ fn child_with_little_locked_memory() {
     let source = bytes(3_000_001, 3);
     let ssd = file(&std::env::temp_dir(), &source, FileAccess::Cached).unwrap();
     let dram = memory(source.len());
-    let pipe = machine(Config::default()).connect_with(&ssd, &dram, &only("uring-cached")).unwrap();
+    let pipe = machine(FileConfig::default()).connect_with(&ssd, &dram, &only("uring-cached")).unwrap();
     pipe.transfer(Span { source: 1, target: 0, len: 3_000_000 }).unwrap();
     assert!(dram.lease().unwrap()[..3_000_000] == source[1..]);
     let c = &pipe.report().hops[0].counters;
@@ -211,7 +211,7 @@ fn facts_are_a_value() {
 #[test]
 fn file_to_file_in_the_kernel() {
     let seed = seed();
-    let machine = machine(Config::default());
+    let machine = machine(FileConfig::default());
     let source = bytes(3_000_000, seed);
     for dir in common::dirs() {
         let from = file(&dir, &source, FileAccess::Auto).unwrap();
@@ -233,7 +233,7 @@ fn file_to_file_in_the_kernel() {
 
 #[test]
 fn large_copies_between_files_go_around_the_page_cache() {
-    let machine = machine(Config::default());
+    let machine = machine(FileConfig::default());
     let source = bytes(20 << 20, 4);
     let from = file(&disk(), &source, FileAccess::Auto).unwrap();
     evict(&from);
@@ -275,7 +275,7 @@ fn blocks_are_shared_where_the_file_system_can() {
         let source = bytes(10_000_001, 6);
         let from = file(&dir, &source, FileAccess::Auto).unwrap();
         let to = file(&dir, &[], FileAccess::Auto).unwrap();
-        let pipe = machine(Config::default()).connect(&from, &to).unwrap();
+        let pipe = machine(FileConfig::default()).connect(&from, &to).unwrap();
         assert_eq!(pipe.route().primitives(), ["kernel-copy"], "{}", pipe.route());
         assert!(pipe.route().hops[0].why.contains("reflink"), "{}", pipe.route());
         pipe.transfer(Span { source: 100, target: 100, len: 9_999_901 }).unwrap();
@@ -284,7 +284,7 @@ fn blocks_are_shared_where_the_file_system_can() {
         assert!(c.direct_bytes > 9_900_000 && c.cached_bytes > 0, "{c:?}");
         // Memory of any address, a device of another block size.
         let dram = memory_of(&source);
-        let pipe = machine(Config::default()).connect_with(&to, &dram, &only("uring-direct")).unwrap();
+        let pipe = machine(FileConfig::default()).connect_with(&to, &dram, &only("uring-direct")).unwrap();
         pipe.transfer(Span { source: 101, target: 1, len: 9_000_000 }).unwrap();
         assert!(dram.lease().unwrap()[1..9_000_001] == source[101..9_000_101]);
     });
@@ -305,7 +305,7 @@ fn a_file_that_is_open_for_appending_is_no_target() {
     let opened = std::fs::File::options().read(true).append(true).open(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
     let ssd = Ssd::from_fd(opened.into(), "log").unwrap();
-    let (machine, dram) = (machine(Config::default()), memory(5));
+    let (machine, dram) = (machine(FileConfig::default()), memory(5));
     let other = file(&disk(), b"other", FileAccess::Auto).unwrap();
     for refused in [machine.connect(&dram, &ssd), machine.connect(&other, &ssd)] {
         let e = refused.unwrap_err();

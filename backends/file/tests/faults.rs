@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::{Random, bytes, contents, dirs, disk, file, machine, memory, memory_of, only, seed};
 use datapipes_core::{ErrorKind, FileAccess, Span, Ssd};
-use datapipes_file::{Config, Faults, Operation, Verdict};
+use datapipes_file::{FaultVerdict, Faults, FileConfig, Operation};
 
 const LEN: usize = 4 << 20;
 
@@ -20,15 +20,15 @@ struct Rough {
 }
 
 impl Faults for Rough {
-    fn verdict(&self, op: &Operation) -> Verdict {
+    fn verdict(&self, op: &Operation) -> FaultVerdict {
         let mut random = self.random.lock().unwrap();
         match random.below(6) {
             0 | 1 => {
                 self.shorts.fetch_add(1, Ordering::Relaxed);
-                Verdict::Short(1 + random.below(u64::from(op.len)) as u32)
+                FaultVerdict::Short(1 + random.below(u64::from(op.len)) as u32)
             }
-            2 => Verdict::Errno([libc::EINTR, libc::EAGAIN, libc::ECANCELED][random.below(3) as usize]),
-            _ => Verdict::Pass,
+            2 => FaultVerdict::Errno([libc::EINTR, libc::EAGAIN, libc::ECANCELED][random.below(3) as usize]),
+            _ => FaultVerdict::Pass,
         }
     }
 }
@@ -40,14 +40,14 @@ struct BadSpot {
 }
 
 impl Faults for BadSpot {
-    fn verdict(&self, op: &Operation) -> Verdict {
+    fn verdict(&self, op: &Operation) -> FaultVerdict {
         let covers = op.offset <= self.at && self.at < op.offset + u64::from(op.len);
-        if covers { Verdict::Errno(self.errno) } else { Verdict::Pass }
+        if covers { FaultVerdict::Errno(self.errno) } else { FaultVerdict::Pass }
     }
 }
 
-fn with(faults: Arc<dyn Faults>) -> Config {
-    Config { faults: Some(faults), request_bytes: Some(64 << 10), ..Config::default() }
+fn with(faults: Arc<dyn Faults>) -> FileConfig {
+    FileConfig { faults: Some(faults), request_bytes: Some(64 << 10), ..FileConfig::default() }
 }
 
 fn primitives(reading: bool) -> [(&'static str, FileAccess); 4] {
@@ -133,8 +133,8 @@ fn an_error_says_where_and_how_far_and_hits_only_its_job() {
 struct NoWorkers;
 
 impl Faults for NoWorkers {
-    fn verdict(&self, _: &Operation) -> Verdict {
-        Verdict::Errno(libc::ECANCELED)
+    fn verdict(&self, _: &Operation) -> FaultVerdict {
+        FaultVerdict::Errno(libc::ECANCELED)
     }
 }
 
@@ -165,9 +165,9 @@ fn what_the_kernel_has_no_thread_for_is_done_by_the_caller() {
 struct Loses;
 
 impl Faults for Loses {
-    fn verdict(&self, op: &Operation) -> Verdict {
+    fn verdict(&self, op: &Operation) -> FaultVerdict {
         let touches = (op.offset..op.offset + u64::from(op.len)).contains(&(LEN as u64 / 2));
-        if op.nth == 1 || touches { Verdict::Lost } else { Verdict::Pass }
+        if op.nth == 1 || touches { FaultVerdict::Lost } else { FaultVerdict::Pass }
     }
 }
 
@@ -235,13 +235,13 @@ struct Gate {
 }
 
 impl Faults for Gate {
-    fn verdict(&self, _: &Operation) -> Verdict {
+    fn verdict(&self, _: &Operation) -> FaultVerdict {
         self.reached.store(true, Ordering::Release);
         let since = Instant::now();
         while !self.open.load(Ordering::Acquire) && since.elapsed() < Duration::from_secs(10) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        Verdict::Pass
+        FaultVerdict::Pass
     }
 }
 
@@ -273,7 +273,7 @@ fn a_dropped_transfer_keeps_its_memory() {
 fn spans_outside_are_refused_and_nothing_is_held() {
     let Some(ssd) = file(&disk(), &bytes(1000, 1), FileAccess::Direct) else { return };
     let dram = memory(1000);
-    let pipe = machine(Config::default()).connect(&ssd, &dram).unwrap();
+    let pipe = machine(FileConfig::default()).connect(&ssd, &dram).unwrap();
     for span in [
         Span { source: 0, target: 1, len: 1000 },
         Span { source: 0, target: u64::MAX, len: 1 },
@@ -326,7 +326,7 @@ fn a_full_disk_is_told() {
                 continue;
             }
         };
-        let pipe = machine(Config::default()).connect_with(&dram, &ssd, &only(primitive)).unwrap();
+        let pipe = machine(FileConfig::default()).connect_with(&dram, &ssd, &only(primitive)).unwrap();
         let e = pipe.transfer(Span { source: 0, target: 0, len: LEN as u64 }).unwrap_err();
         assert_eq!((e.kind(), e.raw_os_error()), (ErrorKind::NoSpace, Some(libc::ENOSPC)), "{primitive}: {e}");
         assert_eq!(e.at_offset(), Some(e.done()), "{primitive}: {e}");

@@ -5,14 +5,14 @@ mod common;
 
 use common::{Random, bytes, contents, dirs, file, machine, memory_of, only, seed};
 use datapipes_core::{Dram, FileAccess, Span};
-use datapipes_file::Config;
+use datapipes_file::FileConfig;
 
 const FILE: usize = 3 << 20;
 const MEMORY: usize = 2 << 20;
 
 /// Small requests and slices, so that a span has many of both.
-fn config() -> Config {
-    Config { request_bytes: Some(64 << 10), slice_bytes: Some(1 << 20), ..Config::default() }
+fn config() -> FileConfig {
+    FileConfig { request_bytes: Some(64 << 10), slice_bytes: Some(1 << 20), ..FileConfig::default() }
 }
 
 fn span(random: &mut Random, file_most: u64, file_is_source: bool) -> Span {
@@ -215,7 +215,7 @@ fn registered_memory_is_used_and_its_absence_shows() {
     for registered in [true, false] {
         let Some(ssd) = file(&common::disk(), &source, FileAccess::Direct) else { return };
         let dram = Dram::allocate(4 << 20).unwrap();
-        let config = Config { no_registered_memory: !registered, ..config() };
+        let config = FileConfig { no_registered_memory: !registered, ..config() };
         let pipe = machine(config).connect_with(&ssd, &dram, &only("uring-direct")).unwrap();
         pipe.transfer(Span { source: 0, target: 0, len: 4 << 20 }).unwrap();
         let c = pipe.report().hops[0].counters.clone();
@@ -236,7 +236,7 @@ fn the_caller_sets_depth_and_request() {
             request_bytes: Some(request_bytes),
             ..only("uring-direct")
         };
-        let pipe = machine(Config::default()).connect_with(&ssd, &dram, &constraints).unwrap();
+        let pipe = machine(FileConfig::default()).connect_with(&ssd, &dram, &constraints).unwrap();
         pipe.transfer(Span { source: 0, target: 0, len: 4 << 20 }).unwrap();
         assert!(*dram.lease().unwrap() == *source);
         let c = &pipe.report().hops[0].counters;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{bytes, file, machine, memory_of, only};
 use datapipes_core::{FileAccess, Span};
-use datapipes_file::Config;
+use datapipes_file::FileConfig;
 use io_uring::{IoUring, opcode, squeue};
 
 /// Workers that the kernel keeps for this thread.
@@ -42,7 +42,7 @@ fn the_workers_of_a_thread_outlive_its_pipes() {
     let source = bytes(1 << 20, 6);
     let Some(ssd) = file(&common::disk(), &[], FileAccess::Cached) else { return };
     let span = Span { source: 0, target: 0, len: source.len() as u64 };
-    let pipe = match machine(Config::default()).connect_with(&memory_of(&source), &ssd, &only("uring-cached")) {
+    let pipe = match machine(FileConfig::default()).connect_with(&memory_of(&source), &ssd, &only("uring-cached")) {
         Ok(pipe) => pipe,
         Err(e) => return println!("SKIPPED: the_workers_of_a_thread_outlive_its_pipes: {e}"),
     };

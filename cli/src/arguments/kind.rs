@@ -1,23 +1,23 @@
 //! The kinds of data that `gen` writes and `check` knows: those of the testkit, with their orders.
 
-pub(crate) use datapipes_testkit::generate::Kind;
+pub(crate) use datapipes_testkit::generate::DataKind;
 use datapipes_testkit::generate::{NumberType, UnknownKind};
-use datapipes_testkit::validate::Format;
+use datapipes_testkit::validate::DataFormat;
 
 /// The kind of a name.
-pub(crate) fn parse(name: &str) -> Result<Kind, String> {
+pub(crate) fn parse(name: &str) -> Result<DataKind, String> {
     name.parse().map_err(|e: UnknownKind| e.to_string())
 }
 
 /// What `check` checks a kind by; lines have many orders, and this is the plain one.
-pub(crate) fn format(kind: Kind) -> Format {
+pub(crate) fn format(kind: DataKind) -> DataFormat {
     match kind {
-        Kind::Records(_) => Format::benchmark_records(),
-        Kind::Numbers(NumberType::U32, _) => Format::u32(),
-        Kind::Numbers(NumberType::U64, _) => Format::u64(),
-        Kind::Numbers(NumberType::I64, _) => Format::i64(),
-        Kind::Numbers(NumberType::F64, _) => Format::f64(),
-        Kind::Lines(_) => Format::lines(),
+        DataKind::Records(_) => DataFormat::benchmark_records(),
+        DataKind::Numbers(NumberType::U32, _) => DataFormat::u32(),
+        DataKind::Numbers(NumberType::U64, _) => DataFormat::u64(),
+        DataKind::Numbers(NumberType::I64, _) => DataFormat::i64(),
+        DataKind::Numbers(NumberType::F64, _) => DataFormat::f64(),
+        DataKind::Lines(_) => DataFormat::lines(),
     }
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn help() -> String {
          its -a form\n  u32... f64...  little-endian numbers\n  lines...     text lines\nAll of them:",
     );
     let mut width = WIDTH;
-    for kind in Kind::all() {
+    for kind in DataKind::all() {
         let name = kind.to_string();
         if width + name.len() + 1 > WIDTH {
             text += "\n ";

@@ -14,10 +14,10 @@ use std::time::Instant;
 use datapipes::{Error, ErrorKind, Machine, Result, Ssd};
 use datapipes_sort::Input;
 use datapipes_sort::text::{KeySpec, TextOptions};
-use datapipes_testkit::validate::{Checker, Format, Summary};
+use datapipes_testkit::validate::{Checker, DataFormat, ValidationSummary};
 use serde::Serialize;
 
-use crate::arguments::kind::{self, Kind};
+use crate::arguments::kind::{self, DataKind};
 use crate::outcome::{CommandStatus, print, print_json};
 use crate::progress::{self, State};
 use crate::system::signals::{self, WaitsFor};
@@ -30,7 +30,7 @@ use crate::{arguments::units, system::threads};
 pub(crate) struct Args {
     /// What is in the file
     #[arg(value_parser = kind::parse)]
-    kind: Kind,
+    kind: DataKind,
     /// The file; `-` is the standard input
     file: PathBuf,
     /// Lines: a key, as for sort -k (may be repeated)
@@ -56,7 +56,7 @@ pub(crate) struct Args {
 
 /// What a record is.
 struct Shape {
-    format: Format,
+    format: DataFormat,
     /// What ends a line.
     terminator: u8,
 }
@@ -68,7 +68,7 @@ struct Outcome {
     sorted: bool,
     /// The checksum in it is valsort's: the sum of the records' CRC-32, in hexadecimal, the same for every order.
     #[serde(flatten)]
-    summary: Summary,
+    summary: ValidationSummary,
     seconds: f64,
     gb_per_s: f64,
 }
@@ -117,7 +117,7 @@ fn shape(args: &Args) -> Result<Shape> {
     if options == TextOptions::default() && !args.zero_terminated {
         return Ok(Shape { format, terminator: b'\n' });
     }
-    if !matches!(args.kind, Kind::Lines(_)) {
+    if !matches!(args.kind, DataKind::Lines(_)) {
         return Err(bad(format!("-k, -t, -s, -z and --order are for lines, not for {}", args.kind)));
     }
     let order = options.compile()?;
@@ -126,7 +126,7 @@ fn shape(args: &Args) -> Result<Shape> {
     Ok(Shape { format: format.terminated_by(terminator), terminator })
 }
 
-fn in_parallel(machine: &Machine, ssd: &Ssd, shape: &Shape) -> Result<Summary> {
+fn in_parallel(machine: &Machine, ssd: &Ssd, shape: &Shape) -> Result<ValidationSummary> {
     let len = ssd.len()?;
     let done = AtomicU64::new(0);
     let parts = cut(ssd, shape, len, machine.topology().usable_cores().count().max(1))?;
@@ -135,7 +135,7 @@ fn in_parallel(machine: &Machine, ssd: &Ssd, shape: &Shape) -> Result<Summary> {
         let one = |part: usize| look(machine, ssd, &shape.format, parts[part].clone(), &done);
         threads::map_on_threads("check", parts.len(), one)
     })?;
-    Ok(summaries.into_iter().fold(Summary::default(), |before, next| before.join(next, &shape.format)))
+    Ok(summaries.into_iter().fold(ValidationSummary::default(), |before, next| before.join(next, &shape.format)))
 }
 
 /// Parts of about the same length that begin where records begin.
@@ -173,7 +173,13 @@ fn next_line(ssd: &Ssd, terminator: u8, from: u64) -> Result<Option<u64>> {
     }
 }
 
-fn look(machine: &Machine, ssd: &Ssd, format: &Format, part: Range<u64>, done: &AtomicU64) -> Result<Summary> {
+fn look(
+    machine: &Machine,
+    ssd: &Ssd,
+    format: &DataFormat,
+    part: Range<u64>,
+    done: &AtomicU64,
+) -> Result<ValidationSummary> {
     let mut checker = Checker::new(format.clone());
     Window::over(machine, ssd)?.read(part, |bytes| {
         signals::check("check")?;
@@ -185,7 +191,7 @@ fn look(machine: &Machine, ssd: &Ssd, format: &Format, part: Range<u64>, done: &
 }
 
 /// What comes from another program, or begins in the middle of a file.
-fn stream(input: Input, format: &Format) -> Result<Summary> {
+fn stream(input: Input, format: &DataFormat) -> Result<ValidationSummary> {
     let mut checker = Checker::new(format.clone());
     each_piece(input, |bytes| {
         checker.feed(bytes);

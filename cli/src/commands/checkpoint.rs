@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use datapipes::{Constraints, Draft, Dram, Error, ErrorKind, FileMode, Machine, Result, Span};
 use datapipes_durable::checkpoint::{
-    Checkpoint, Checkpoints, Fallback, Listed, Manifest, Progress, SaveOptions, Saved,
+    Checkpoint, CheckpointProgress, Checkpoints, Fallback, Listed, Manifest, SaveOptions, Saved,
 };
 use serde::Serialize;
 
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
 }
 
 /// Does work that reports its progress, with a bar where somebody watches, until a signal stops it.
-fn watched<T>(phase: &'static str, work: impl FnOnce(&mut dyn FnMut(Progress) -> ControlFlow<()>) -> T) -> T {
+fn watched<T>(phase: &'static str, work: impl FnOnce(&mut dyn FnMut(CheckpointProgress) -> ControlFlow<()>) -> T) -> T {
     let (done, total) = (AtomicU64::new(0), AtomicU64::new(0));
     let state = || State { phase, done: done.load(Relaxed), total: total.load(Relaxed) };
     progress::during(progress::wanted(), state, || {

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use datapipes::{Draft, Error, ErrorKind, FileMode, Machine, Pipe, Report, Result, Route, Span, Ssd, Transfer, Uri};
+use datapipes::{
+    Draft, Error, ErrorKind, FileMode, Machine, Pipe, PipeReport, Result, Route, Span, Ssd, Transfer, Uri,
+};
 use serde::Serialize;
 
 use super::constraints::Demands;
@@ -67,7 +69,7 @@ struct Outcome {
     /// The way, with reasons.
     route: Route,
     /// What really happened.
-    report: Report,
+    report: PipeReport,
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
@@ -231,7 +233,7 @@ fn copy(machine: &Machine, args: &Args, source: &AnyLocator, target: Target, len
         }
     }
     let route = Route { source: args.source.clone(), target: args.target.clone(), ..pipe.route().clone() };
-    let report = Report { source: args.source.clone(), target: args.target.clone(), ..pipe.report() };
+    let report = PipeReport { source: args.source.clone(), target: args.target.clone(), ..pipe.report() };
     let gb_per_s = units::gb_s(len, seconds);
     Ok(Outcome { bytes: len, seconds, sync_seconds, gb_per_s, cpu_seconds, verified, route, report })
 }

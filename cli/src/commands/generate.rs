@@ -18,7 +18,7 @@ use datapipes_testkit::generate::{Amount, Generator};
 use serde::Serialize;
 
 use crate::arguments::command_line::size;
-use crate::arguments::kind::{self, Kind};
+use crate::arguments::kind::{self, DataKind};
 use crate::arguments::units;
 use crate::outcome::{CommandStatus, print, print_json};
 use crate::progress::{self, State};
@@ -35,7 +35,7 @@ const BLOCK: usize = 4 << 20;
 pub(crate) struct Args {
     /// What to write
     #[arg(value_parser = kind::parse)]
-    kind: Kind,
+    kind: DataKind,
     /// How much; records and numbers are written whole, so there may be a little less
     #[arg(value_parser = size)]
     size: u64,

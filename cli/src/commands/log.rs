@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use datapipes::{Error, ErrorKind, Machine, Result};
-use datapipes_durable::log::{Folder, Log, Options, Records, Storage, examine};
+use datapipes_durable::log::{Log, LogFolder, Options, Records, SegmentStorage, examine};
 use serde::Serialize;
 
 use crate::arguments::command_line::size;
@@ -51,7 +51,7 @@ struct Settings {
 impl Settings {
     fn open(&self, machine: &Machine, dir: &Path) -> Result<Log> {
         let batch_bytes = u32::try_from(self.batch).unwrap_or(u32::MAX);
-        Log::open(machine, Folder::at(machine, dir), Options { segment_bytes: self.segment, batch_bytes })
+        Log::open(machine, LogFolder::at(machine, dir), Options { segment_bytes: self.segment, batch_bytes })
     }
 }
 
@@ -109,8 +109,8 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     }
 }
 
-fn storage(machine: &Machine, dir: &Path) -> Arc<dyn Storage> {
-    Arc::new(Folder::at(machine, dir))
+fn storage(machine: &Machine, dir: &Path) -> Arc<dyn SegmentStorage> {
+    Arc::new(LogFolder::at(machine, dir))
 }
 
 /// Lines that are there already go together; before this waits for more, all are durable. A signal simply ends it: what
@@ -195,7 +195,7 @@ struct Found {
     /// If not, what is wrong where.
     damage: Option<String>,
     #[serde(flatten)]
-    summary: Option<datapipes_durable::log::Summary>,
+    summary: Option<datapipes_durable::log::LogSummary>,
 }
 
 fn stat(args: &Stat) -> Result<CommandStatus> {
@@ -231,7 +231,7 @@ fn release(args: &Release) -> Result<CommandStatus> {
     if storage(&machine, &args.dir).list()?.is_empty() {
         return Err(Error::new(ErrorKind::NotFound, "release", format!("{} holds no log", args.dir.display())));
     }
-    let log = Log::open(&machine, Folder::at(&machine, &args.dir), Options::default())?;
+    let log = Log::open(&machine, LogFolder::at(&machine, &args.dir), Options::default())?;
     let gone = log.release_before(args.before)?;
     log.close()?;
     print(&format!("{gone} segments were given back\n"))?;

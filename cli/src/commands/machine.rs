@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use datapipes::Result;
 use datapipes::backend::{Backend, Knob, Primitive};
-use datapipes::topology::{BlockDevice, Storage, Topology};
+use datapipes::topology::{BlockDevice, StorageFacts, Topology};
 use datapipes_cpu::Calibration;
 use serde::Serialize;
 
@@ -38,7 +38,7 @@ pub(crate) struct Args {
 struct Facts<'a> {
     fingerprint: String,
     topology: &'a Topology,
-    storage: Option<Storage>,
+    storage: Option<StorageFacts>,
     backends: Vec<BackendFacts>,
     io_uring: datapipes_file::UringFacts,
     calibration: Calibration,

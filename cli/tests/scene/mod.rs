@@ -4,11 +4,11 @@
 pub(crate) mod streams;
 pub(crate) mod twins;
 
-pub(crate) use datapipes_testkit::Folder;
+pub(crate) use datapipes_testkit::TempFolder;
 
 /// Under the target folder, for /tmp may be memory.
-pub(crate) fn folder() -> Folder {
-    Folder::under(env!("CARGO_TARGET_TMPDIR")).unwrap()
+pub(crate) fn folder() -> TempFolder {
+    TempFolder::under(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
 pub(crate) fn json(text: &str) -> serde_json::Value {

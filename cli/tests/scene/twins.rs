@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::{Folder, folder, is_root, on_path};
+use super::{TempFolder, folder, is_root, on_path};
 
 /// One scene: how it is made, what is run in it, by whom. `$TOOL` is the program under test.
 pub(crate) struct Case {
@@ -59,7 +59,7 @@ fn told(dir: &Path, tool: &str, name: &str) -> String {
 }
 
 /// Every file: what it is, to whom it belongs, what it holds, and which other names it has here.
-fn picture(folder: &Folder) -> BTreeMap<String, String> {
+fn picture(folder: &TempFolder) -> BTreeMap<String, String> {
     let mut inodes: BTreeMap<u64, String> = BTreeMap::new();
     let mut picture = BTreeMap::new();
     for name in folder.names().unwrap() {

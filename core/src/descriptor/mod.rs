@@ -39,7 +39,7 @@ use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
 pub use given::GivenPipe;
 use serving::Serving;
-pub use wire::{Completion, Request};
+pub use wire::{Completion, TransferRequest};
 
 /// Transfers that a descriptor takes before it stops being writable, if the caller does not say.
 const DEPTH: usize = 64;
@@ -156,7 +156,7 @@ impl PipeFd {
         self.serving.pipe().check_process("submit")?;
         let token = self.next.fetch_add(1, Ordering::Relaxed);
         // What a request through the socket does, without waking the coordinator for it.
-        self.serving.accept_here(Request { token, span })?;
+        self.serving.accept_here(TransferRequest { token, span })?;
         if !self.serving.has_room() {
             self.serving.plug(&self.socket);
             // Who waits until it is writable takes no completions.

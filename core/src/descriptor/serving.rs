@@ -19,11 +19,11 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown};
 
 use super::passing;
 use super::room::Room;
-use super::wire::{Completion, MESSAGE_BYTES, REQUEST_BYTES, Request};
-use crate::backend::{Bell, BellTower};
+use super::wire::{Completion, MESSAGE_BYTES, REQUEST_BYTES, TransferRequest};
+use crate::backend::{CompletionNotifier, NotifierSocket};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{self, Keeper};
-use crate::runtime::{Attended, Interest, RuntimePipe};
+use crate::runtime::{EventSource, Interest, RuntimePipe};
 use crate::span::Span;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, thread_local};
@@ -52,7 +52,7 @@ pub(super) struct Serving {
     ended: AtomicBool,
     /// The coordinator left what there is to read in the socket: for lack of room, and so until there is some.
     left: AtomicBool,
-    tower: Arc<BellTower>,
+    tower: Arc<NotifierSocket>,
     /// Completions for this process. Where there are any and nobody is about to take one, there is a byte in the socket: whoever
     /// leaves some behind rings for them, unless it is sure of that. (A byte that the device is to send may not come: the kernel
     /// gives it up with the thread that submitted the transfer, and tells of that later, to nobody perhaps.)
@@ -85,7 +85,7 @@ impl Serving {
     ) -> Result<Arc<Serving>> {
         let bells = rustix::io::fcntl_dupfd_cloexec(&socket, 0)
             .map_err(|e| Error::os("connect", e.raw_os_error(), "a second descriptor for a pipe's bells"))?;
-        let tower = BellTower::new(bells);
+        let tower = NotifierSocket::new(bells);
         Ok(Arc::new(Serving {
             socket: Arc::new(socket),
             may_carry,
@@ -110,13 +110,13 @@ impl Serving {
     ///
     /// # Errors
     /// As [`accept`](Self::accept).
-    pub(super) fn accept_here(self: &Arc<Self>, request: Request) -> Result<()> {
+    pub(super) fn accept_here(self: &Arc<Self>, request: TransferRequest) -> Result<()> {
         if self.room.most() > BELLS {
             return self.accept(request);
         }
         self.open_one()?;
-        let Request { token, span } = request;
-        let bell = Arc::new(Bell::new(self.tower.clone()));
+        let TransferRequest { token, span } = request;
+        let bell = Arc::new(CompletionNotifier::new(self.tower.clone()));
         let (serving, rung) = (self.clone(), bell.clone());
         let done = move |result| serving.hear(token, span, &rung, result);
         if let Err(refused) = self.pipe.try_transfer_ringing(span, &bell, done) {
@@ -126,7 +126,7 @@ impl Serving {
     }
 
     /// A transfer of this process is done.
-    fn hear(self: &Arc<Self>, token: u64, span: Span, bell: &Bell, result: Result<()>) {
+    fn hear(self: &Arc<Self>, token: u64, span: Span, bell: &CompletionNotifier, result: Result<()>) {
         let bytes = result.as_ref().map_or_else(Error::done, |()| span.len);
         self.heard().completions.push_back(Completion { token, place: self.place, result, bytes });
         // Nobody rang, or who heard the bell may have looked before this was here. Who takes completions here looks next.
@@ -154,7 +154,7 @@ impl Serving {
             if !heard.completions.is_empty() {
                 self.read(socket, &mut message, &mut heard);
                 let completion = heard.completions.pop_front();
-                if !heard.completions.is_empty() && !self.tower.is_heard_for_sure() {
+                if !heard.completions.is_empty() && !self.tower.is_readable() {
                     self.tower.ring();
                 }
                 return Ok(completion);
@@ -247,9 +247,9 @@ impl Serving {
     ///
     /// # Errors
     /// `Busy` where there is no room; what starting meets goes out as a completion.
-    pub(super) fn accept(self: &Arc<Self>, request: Request) -> Result<()> {
+    pub(super) fn accept(self: &Arc<Self>, request: TransferRequest) -> Result<()> {
         self.open_one()?;
-        let Request { token, span } = request;
+        let TransferRequest { token, span } = request;
         match self.pipe.try_transfer(span) {
             Ok(handle) => {
                 let serving = self.clone();
@@ -343,7 +343,7 @@ impl Serving {
                     return;
                 }
                 Ok((1, _)) => {}
-                Ok((len, _)) => match Request::from_bytes(&message[..len]) {
+                Ok((len, _)) => match TransferRequest::from_bytes(&message[..len]) {
                     Some(request) => {
                         if let Err(e) = self.accept(request) {
                             // Room was there and is taken: somebody submits beside the socket. Tell, rather than lose it.
@@ -385,7 +385,7 @@ impl Drop for Serving {
     }
 }
 
-impl Attended for Serving {
+impl EventSource for Serving {
     fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

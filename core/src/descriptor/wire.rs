@@ -17,7 +17,7 @@ pub const MESSAGE_BYTES: usize = 1024;
 
 /// A transfer that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct TransferRequest {
     /// Comes back with the completion.
     pub token: u64,
     /// What to move.
@@ -37,7 +37,7 @@ pub struct Completion {
     pub bytes: u64,
 }
 
-impl Request {
+impl TransferRequest {
     /// The message.
     pub fn to_bytes(self) -> [u8; REQUEST_BYTES] {
         let mut bytes = [0; REQUEST_BYTES];
@@ -49,12 +49,12 @@ impl Request {
     }
 
     /// The request of a message; None where it has another length.
-    pub fn from_bytes(bytes: &[u8]) -> Option<Request> {
+    pub fn from_bytes(bytes: &[u8]) -> Option<TransferRequest> {
         if bytes.len() != REQUEST_BYTES {
             return None;
         }
         let field = |i: usize| u64_at(bytes, i * 8);
-        Some(Request { token: field(0)?, span: Span { source: field(1)?, target: field(2)?, len: field(3)? } })
+        Some(TransferRequest { token: field(0)?, span: Span { source: field(1)?, target: field(2)?, len: field(3)? } })
     }
 }
 
@@ -141,9 +141,9 @@ mod tests {
 
     #[test]
     fn messages_come_back_as_they_were() {
-        let request = Request { token: 7, span: Span { source: 1, target: u64::MAX, len: 3 } };
-        assert_eq!(Request::from_bytes(&request.to_bytes()), Some(request));
-        assert_eq!(Request::from_bytes(&request.to_bytes()[..31]), None);
+        let request = TransferRequest { token: 7, span: Span { source: 1, target: u64::MAX, len: 3 } };
+        assert_eq!(TransferRequest::from_bytes(&request.to_bytes()), Some(request));
+        assert_eq!(TransferRequest::from_bytes(&request.to_bytes()[..31]), None);
         for kind in KINDS {
             let error = Error::new(kind, "read", "a place").errno(5).bytes_done(9);
             let text = error.to_string();

@@ -26,7 +26,7 @@ use crate::runtime::{Runtime, RuntimePipe};
 use crate::span::Span;
 
 /// The most threads that compute for one graph: each has a stack, and maps of which a process may have some ten thousand.
-const MOST_THREADS: usize = 1024;
+const MAX_THREADS: usize = 1024;
 
 /// A stage of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,7 +200,7 @@ impl<'a> Graph<'a> {
 
     /// Threads that compute; as many as cores are usable if not said. From 1 to 1024, and no more than there are computations.
     pub fn threads(&mut self, threads: usize) {
-        self.threads = Some(threads.clamp(1, MOST_THREADS));
+        self.threads = Some(threads.clamp(1, MAX_THREADS));
     }
 }
 

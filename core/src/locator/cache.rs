@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Dram, Endpoint, Facts, Handle, Locator, Persistence, Reach};
+use super::{Dram, Endpoint, EndpointHandle, Facts, Locator, Persistence, Reach};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Lease, LeaseMut};
 use crate::topology::Core;
@@ -101,6 +101,6 @@ impl Locator for CoreCache {
             node: range.region().options().node,
             core: Some(self.core),
         };
-        Endpoint { facts: Arc::new(facts), handle: Handle::Memory(range.clone()) }
+        Endpoint { facts: Arc::new(facts), handle: EndpointHandle::Memory(range.clone()) }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Endpoint, Facts, Handle, Locator, Persistence, Reach};
+use super::{Endpoint, EndpointHandle, Facts, Locator, Persistence, Reach};
 use crate::error::Result;
 use crate::memory::{Lease, LeaseMut, MapOptions, MemoryRange, Pool, Region};
 
@@ -106,6 +106,6 @@ impl Locator for Dram {
             node: self.range.region().options().node,
             core: None,
         };
-        Endpoint { facts: Arc::new(facts), handle: Handle::Memory(self.range.clone()) }
+        Endpoint { facts: Arc::new(facts), handle: EndpointHandle::Memory(self.range.clone()) }
     }
 }

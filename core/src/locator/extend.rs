@@ -18,11 +18,11 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::space::{self, Refused};
 use crate::span::LAST;
-use crate::watch::Watchers;
+use crate::watch::WriteObservers;
 
 /// Reserves the blocks of a range of a regular file, which is at least as long as the end of the range afterwards. False
 /// where the file system cannot reserve: then only the length is seen to.
-pub(super) fn reserve(file: &impl AsFd, watchers: &Watchers, range: Range<u64>) -> Result<bool, Refused> {
+pub(super) fn reserve(file: &impl AsFd, watchers: &WriteObservers, range: Range<u64>) -> Result<bool, Refused> {
     if range.is_empty() {
         return Ok(true);
     }
@@ -40,7 +40,7 @@ pub(super) fn reserve(file: &impl AsFd, watchers: &Watchers, range: Range<u64>) 
 }
 
 /// Makes a file at least `end` bytes long; `end` is not beyond what the kernel takes as an offset.
-fn extend(file: BorrowedFd<'_>, watchers: &Watchers, end: u64) -> Result<(), Errno> {
+fn extend(file: BorrowedFd<'_>, watchers: &WriteObservers, end: u64) -> Result<(), Errno> {
     let Some(last) = end.checked_sub(1) else { return Ok(()) };
     let is_shorter = || rustix::fs::fstat(file).map(|stat| u64::try_from(stat.st_size).unwrap_or(0) < end);
     let grow = || match is_shorter()? {

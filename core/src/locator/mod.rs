@@ -34,7 +34,7 @@ use serde::Serialize;
 
 use crate::error::Result;
 use crate::memory::{MemoryRange, Sharing};
-pub use crate::watch::{Watch, Watchers};
+pub use crate::watch::{WriteObserver, WriteObservers};
 
 /// How bytes of a place are reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -92,7 +92,7 @@ pub struct Facts {
 /// What a backend works with.
 #[derive(Clone)]
 #[non_exhaustive]
-pub enum Handle {
+pub enum EndpointHandle {
     /// Memory of this process. Its region knows whether it maps a file.
     Memory(MemoryRange),
     /// An open file or block device.
@@ -123,23 +123,23 @@ pub struct Endpoint {
     /// What the place states.
     pub facts: Arc<Facts>,
     /// What a backend works with.
-    pub handle: Handle,
+    pub handle: EndpointHandle,
 }
 
 impl Endpoint {
     /// The memory range, if its bytes are reached by loads and stores.
     pub fn memory(&self) -> Option<&MemoryRange> {
         match &self.handle {
-            Handle::Memory(range) => Some(range),
+            EndpointHandle::Memory(range) => Some(range),
             _ => None,
         }
     }
 
     /// Who must know when bytes of it change, where it is a file or maps one; and where in the file it begins.
-    pub(crate) fn watched(&self) -> Option<(&Arc<Watchers>, u64)> {
+    pub(crate) fn watched(&self) -> Option<(&Arc<WriteObservers>, u64)> {
         match &self.handle {
-            Handle::File(file) => Some((file.watchers(), 0)),
-            Handle::Memory(range) => range.file().map(|file| (&file.watchers, range.at() as u64)),
+            EndpointHandle::File(file) => Some((file.watchers(), 0)),
+            EndpointHandle::Memory(range) => range.file().map(|file| (&file.watchers, range.at() as u64)),
             _ => None,
         }
     }
@@ -158,7 +158,7 @@ impl Endpoint {
     /// The staging, if it is one.
     pub fn staging(&self) -> Option<&Staging> {
         match &self.handle {
-            Handle::Staging(staging) => Some(staging),
+            EndpointHandle::Staging(staging) => Some(staging),
             _ => None,
         }
     }
@@ -166,7 +166,7 @@ impl Endpoint {
     /// What reads its bytes, if the place does that itself.
     pub fn reader(&self) -> Option<&Arc<dyn Reader>> {
         match &self.handle {
-            Handle::Reader(reader) => Some(reader),
+            EndpointHandle::Reader(reader) => Some(reader),
             _ => None,
         }
     }
@@ -174,7 +174,7 @@ impl Endpoint {
     /// The file, if it is reached through a descriptor.
     pub fn file(&self) -> Option<&Arc<FilePlace>> {
         match &self.handle {
-            Handle::File(file) => Some(file),
+            EndpointHandle::File(file) => Some(file),
             _ => None,
         }
     }

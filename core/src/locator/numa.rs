@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Dram, Endpoint, Facts, Handle, Locator, Persistence, Reach};
+use super::{Dram, Endpoint, EndpointHandle, Facts, Locator, Persistence, Reach};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Lease, LeaseMut, MapOptions};
-use crate::topology::Node;
+use crate::topology::NumaNode;
 
 /// Memory that is on a NUMA node, and was looked at to be there.
 ///
@@ -33,7 +33,7 @@ impl NumaMemory {
     /// `NotFound` where there is no such node, with those that exist; `Unavailable` where the kernel knows no nodes, refuses
     /// to bind or put pages elsewhere; `OutOfMemory` where the node has no room; `PermissionDenied` in a sandbox.
     pub fn allocate(node: u32, len: usize) -> Result<NumaMemory> {
-        let nodes = Node::all();
+        let nodes = NumaNode::all();
         let cpu_less = find(&nodes, node)?.cpu_less;
         let memory = Dram::allocate_with(len, MapOptions { node: Some(node), ..MapOptions::default() })?;
         let found = memory.memory().page_nodes()?;
@@ -100,8 +100,8 @@ impl NumaMemory {
 }
 
 /// The node by its number, or what is to be said where there is none.
-fn find(nodes: &[Node], wanted: u32) -> Result<&Node> {
-    let has_memory = |node: &&Node| node.total_bytes != Some(0);
+fn find(nodes: &[NumaNode], wanted: u32) -> Result<&NumaNode> {
+    let has_memory = |node: &&NumaNode| node.total_bytes != Some(0);
     if nodes.is_empty() {
         return Err(Error::new(
             ErrorKind::Unavailable,
@@ -111,7 +111,7 @@ fn find(nodes: &[Node], wanted: u32) -> Result<&Node> {
         .advice("use plain memory (dram)"));
     }
     nodes.iter().filter(has_memory).find(|node| node.index == wanted as usize).ok_or_else(|| {
-        let there = |node: &Node| match node.cpu_less {
+        let there = |node: &NumaNode| match node.cpu_less {
             true => format!("{} (without processors)", node.index),
             false => node.index.to_string(),
         };
@@ -140,7 +140,7 @@ impl Locator for NumaMemory {
             node: Some(self.node),
             core: None,
         };
-        Endpoint { facts: Arc::new(facts), handle: Handle::Memory(range.clone()) }
+        Endpoint { facts: Arc::new(facts), handle: EndpointHandle::Memory(range.clone()) }
     }
 }
 
@@ -148,9 +148,9 @@ impl Locator for NumaMemory {
 mod tests {
     use super::*;
 
-    fn node(index: usize, cpus: Vec<usize>, total_bytes: Option<u64>) -> Node {
+    fn node(index: usize, cpus: Vec<usize>, total_bytes: Option<u64>) -> NumaNode {
         let cpu_less = cpus.is_empty();
-        Node {
+        NumaNode {
             index,
             cpus,
             cpu_less,
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn memory_of_every_node_is_there() {
-        let nodes = if cfg!(miri) { Vec::new() } else { Node::all() };
+        let nodes = if cfg!(miri) { Vec::new() } else { NumaNode::all() };
         if nodes.is_empty() {
             println!("SKIPPED: memory_of_every_node_is_there: the kernel (or Miri) tells of no NUMA nodes");
         }

@@ -7,10 +7,10 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Endpoint, Facts, Handle, Locator, Persistence, Reach};
+use super::{Endpoint, EndpointHandle, Facts, Locator, Persistence, Reach};
 use crate::error::Result;
 use crate::memory::MemoryRange;
-use crate::watch::Watchers;
+use crate::watch::WriteObservers;
 
 /// Bytes that the medium writes at once; a store to a part of them costs the medium a read and a write of all.
 const BLOCK: u64 = 256;
@@ -62,7 +62,7 @@ pub struct Pmem {
     /// The file, where it is none of a device: its blocks are asked for before its pages.
     file: Option<Arc<OwnedFd>>,
     emulated: bool,
-    watchers: Arc<Watchers>,
+    watchers: Arc<WriteObservers>,
 }
 
 impl Pmem {
@@ -197,7 +197,7 @@ impl Locator for Pmem {
             node: None,
             core: None,
         };
-        Endpoint { facts: Arc::new(facts), handle: Handle::Memory(self.range.clone()) }
+        Endpoint { facts: Arc::new(facts), handle: EndpointHandle::Memory(self.range.clone()) }
     }
 }
 

@@ -11,10 +11,10 @@ use rustix::io::{Errno, retry_on_intr};
 use serde::{Deserialize, Serialize};
 
 use super::extend;
-use super::{Endpoint, Facts, Handle, Locator, Persistence, Reach};
+use super::{Endpoint, EndpointHandle, Facts, Locator, Persistence, Reach};
 use crate::error::{Error, ErrorKind, Result};
 use crate::span::LAST;
-use crate::watch::{self, Watchers};
+use crate::watch::{self, WriteObservers};
 
 /// `STATX_DIOALIGN` (kernel 6.1), which rustix does not name yet.
 const STATX_DIOALIGN: u32 = 0x2000;
@@ -49,12 +49,12 @@ pub struct FilePlace {
     offset_align: u32,
     device: u64,
     file_system: Option<u32>,
-    watchers: Arc<Watchers>,
+    watchers: Arc<WriteObservers>,
 }
 
 impl FilePlace {
     /// Who must know when its bytes change.
-    pub fn watchers(&self) -> &Arc<Watchers> {
+    pub fn watchers(&self) -> &Arc<WriteObservers> {
         &self.watchers
     }
 
@@ -511,7 +511,7 @@ fn reopen_direct(fd: &OwnedFd, flags: OFlags) -> Result<OwnedFd, String> {
 
 impl Ssd {
     /// The watches of this file, shared by all places of this process that opened it.
-    pub fn watchers(&self) -> &Arc<Watchers> {
+    pub fn watchers(&self) -> &Arc<WriteObservers> {
         self.file().watchers()
     }
 }
@@ -530,7 +530,7 @@ impl Locator for Ssd {
             node: None,
             core: None,
         };
-        Endpoint { facts: Arc::new(facts), handle: Handle::File(self.0.clone()) }
+        Endpoint { facts: Arc::new(facts), handle: EndpointHandle::File(self.0.clone()) }
     }
 }
 

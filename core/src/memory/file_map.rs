@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::guarded;
 use super::region::{MemoryRange, Region};
 use crate::error::{Error, Result};
-use crate::watch::{Change, Watchers};
+use crate::watch::{Change, WriteObservers};
 
 /// How the pages of a file are shared with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,12 +29,12 @@ pub(crate) struct MappedFile {
     /// For people.
     pub(crate) path: PathBuf,
     /// Who hears of changes of it.
-    pub(crate) watchers: Arc<Watchers>,
+    pub(crate) watchers: Arc<WriteObservers>,
     pub(crate) sharing: Sharing,
 }
 
 /// A change of a mapped file that is over when this is dropped.
-pub(super) type FileChange = Change<Arc<Watchers>>;
+pub(super) type FileChange = Change<Arc<WriteObservers>>;
 
 pub(super) struct Unmap {
     base: NonNull<u8>,
@@ -106,7 +106,7 @@ impl MemoryRange {
     /// # Errors
     /// `Forked` where the file was mapped by a parent of this process.
     #[inline]
-    pub(super) fn change(&self, operation: &'static str) -> Result<Option<Change<&Watchers>>> {
+    pub(super) fn change(&self, operation: &'static str) -> Result<Option<Change<&WriteObservers>>> {
         self.change_of(operation, |watchers| &**watchers)
     }
 
@@ -120,10 +120,10 @@ impl MemoryRange {
     }
 
     #[inline]
-    fn change_of<'a, W: Deref<Target = Watchers>>(
+    fn change_of<'a, W: Deref<Target = WriteObservers>>(
         &'a self,
         operation: &'static str,
-        refer: impl FnOnce(&'a Arc<Watchers>) -> W,
+        refer: impl FnOnce(&'a Arc<WriteObservers>) -> W,
     ) -> Result<Option<Change<W>>> {
         let Some(file) = self.file() else { return Ok(None) };
         file.watchers.check_process(operation)?;

@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// Pages asked about in one system call.
 const AT_ONCE: usize = 4096;
 /// The most pages asked about: all of 1 GiB of ordinary pages. Of a longer range every n-th page is.
-pub(crate) const MOST_PAGES: usize = 1 << 18;
+pub(crate) const MAX_PAGES: usize = 1 << 18;
 
 /// Where pages were found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(crate) struct PageNodes {
 
 impl MemoryRange {
     /// Asks the kernel (`move_pages` without a destination) on which node each page is, or each n-th page of a range of
-    /// more than `MOST_PAGES`.
+    /// more than `MAX_PAGES`.
     ///
     /// # Errors
     /// `Unavailable` on a kernel without NUMA; `PermissionDenied` in a sandbox that forbids the call.
@@ -31,7 +31,7 @@ impl MemoryRange {
         let page = crate::process::page_size();
         let skip = self.address().addr() % page;
         let pages = (self.len() + skip).div_ceil(page);
-        let step = pages.div_ceil(MOST_PAGES).max(1);
+        let step = pages.div_ceil(MAX_PAGES).max(1);
         let first = self.address().wrapping_sub(skip);
         let mut found = PageNodes::default();
         let addresses: Vec<_> = (0..pages).step_by(step).map(|n| first.wrapping_add(n * page).cast()).collect();

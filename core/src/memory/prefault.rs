@@ -21,7 +21,7 @@ use crate::topology::MemoryRoom;
 /// Bytes that are touched after one look, at most: to touch them takes 1.5 to 50 ms, a look 0.05.
 const STEP: usize = 16 << 20;
 /// The least step.
-const LEAST: usize = 64 << 10;
+const MIN_STEP: usize = 64 << 10;
 /// What must stay unused at least: heaps, stacks and page tables, of this process and others, grow without anybody asking.
 const SPARE: u64 = 4 << 20;
 
@@ -109,7 +109,7 @@ impl MemoryRange {
         let Some(room) = MemoryRoom::now(self.node()) else { return Ok(step) };
         let spare = room.bytes.saturating_sub(margin(STEP as u64, &room));
         let granted = grant(&room);
-        let step = step.min(granted.max(LEAST));
+        let step = step.min(granted.max(MIN_STEP));
         LEFT.store(granted.saturating_sub(step), Ordering::Relaxed);
         if spare < step as u64 && !self.is_there(at..at + step) {
             return Err(short(left, &room));
@@ -197,7 +197,7 @@ mod tests {
         {
             let room = MemoryRoom { bytes, of_bytes, limited_by: "a test".to_owned() };
             // The others took all but the margin since: a process that was held up touches what it was granted then.
-            let late = 8 * grant(&room).max(LEAST) as u64;
+            let late = 8 * grant(&room).max(MIN_STEP) as u64;
             assert!(late <= margin(STEP as u64, &room), "{late} of {room:?}");
         }
     }

@@ -13,10 +13,10 @@ use super::guarded::answer_in_routine;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Whether a fault at an address was answered: the access is made again, then.
-pub type Answer = fn(address: usize) -> bool;
+pub type FaultAnswer = fn(address: usize) -> bool;
 
 /// Those who answer for addresses. Written once, before the handler is installed or while it is.
-static ANSWERS: [OnceLock<Answer>; 4] = [const { OnceLock::new() }; 4];
+static ANSWERS: [OnceLock<FaultAnswer>; 4] = [const { OnceLock::new() }; 4];
 
 /// Has faults by accesses answered by a function. Given twice it is asked once.
 ///
@@ -26,8 +26,8 @@ static ANSWERS: [OnceLock<Answer>; 4] = [const { OnceLock::new() }; 4];
 /// # Safety
 /// The function may run in any thread at any instruction: it calls only what is safe in a handler of signals (signal-safety(7)), takes no
 /// lock, allocates nothing, does not unwind, and leaves `errno` as it was.
-pub unsafe fn answer_by(answer: Answer) -> Result<()> {
-    let same = |there: &Answer| std::ptr::fn_addr_eq(*there, answer);
+pub unsafe fn answer_by(answer: FaultAnswer) -> Result<()> {
+    let same = |there: &FaultAnswer| std::ptr::fn_addr_eq(*there, answer);
     let has = ANSWERS.iter().any(|place| place.set(answer).is_ok() || place.get().is_some_and(same));
     if !has {
         return Err(Error::new(ErrorKind::Busy, "install", "an answer to SIGBUS, beside four others"));

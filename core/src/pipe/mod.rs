@@ -11,14 +11,14 @@ pub(crate) mod staged;
 mod watched;
 
 pub use batch::{Batch, Finished};
-pub use report::{HopReport, PlaceReport, Report};
+pub use report::{HopReport, PipeReport, PlaceReport};
 
 use std::fmt;
 use std::sync::Arc;
 
-use crate::backend::{Ask, Constraints, Counters, Inline, Mover};
+use crate::backend::{Constraints, Counters, Inline, Mover, OfferQuery};
 use crate::error::{Error, ErrorKind, Result};
-use crate::locator::{Endpoint, Handle};
+use crate::locator::{Endpoint, EndpointHandle};
 use crate::plan::{Leg, Plan, Planner, Route, Shape, Unopened};
 use crate::process::Owner;
 use crate::span::{Begins, Bounded, Bounds, LAST, Span};
@@ -136,7 +136,7 @@ impl Pipe {
     fn open(plan: Plan, constraints: &Constraints, topology: &Topology) -> Result<Pipe, (&'static str, Error)> {
         let mut movers = Vec::with_capacity(plan.legs.len());
         for leg in &plan.legs {
-            let ask = Ask { source: &leg.source, target: &leg.target, constraints, topology };
+            let ask = OfferQuery { source: &leg.source, target: &leg.target, constraints, topology };
             let primitive = leg.offer.primitive;
             let mover = leg.backend.open(&ask, primitive).map_err(|error| (primitive, error))?;
             movers.push((watched::watched(mover, &leg.target), leg));
@@ -264,9 +264,9 @@ impl Pipe {
     }
 
     /// What really happened so far.
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> PipeReport {
         if !self.owner.is_here() {
-            return Report::new(&self.route, self.route.hops.iter().map(|_| Counters::default()).collect());
+            return PipeReport::new(&self.route, self.route.hops.iter().map(|_| Counters::default()).collect());
         }
         let counters = match &self.body {
             Body::Inline(inline) => vec![inline.counters()],
@@ -274,16 +274,16 @@ impl Pipe {
             Body::Chain(chain) => chain.counters(),
             Body::Staged(staged) => return staged.report(&self.route),
         };
-        Report::new(&self.route, counters)
+        PipeReport::new(&self.route, counters)
     }
 }
 
 /// Where a place ends for spans. That a file may end before is found out by the transfer.
 fn end_of(place: &Endpoint) -> u64 {
     match &place.handle {
-        Handle::Memory(range) => range.len() as u64,
-        Handle::Other(_) => place.facts.len.map_or(LAST, |len| len.min(LAST)),
-        Handle::File(_) | Handle::Staging(_) | Handle::Reader(_) => LAST,
+        EndpointHandle::Memory(range) => range.len() as u64,
+        EndpointHandle::Other(_) => place.facts.len.map_or(LAST, |len| len.min(LAST)),
+        EndpointHandle::File(_) | EndpointHandle::Staging(_) | EndpointHandle::Reader(_) => LAST,
     }
 }
 

@@ -17,7 +17,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
-use crate::backend::{Bell, Counters, Done, Job, Queued};
+use crate::backend::{CompletionNotifier, Counters, Done, Job, Queued};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{self, Foreign, Panicked, middle};
 use crate::memory::{Access, MemoryRange, RawLease};
@@ -42,7 +42,7 @@ pub(crate) struct Part {
     pub(crate) source: Option<RawLease>,
     pub(crate) target: Option<RawLease>,
     pub(crate) sink: Arc<dyn Sink>,
-    pub(crate) bell: Option<Arc<Bell>>,
+    pub(crate) bell: Option<Arc<CompletionNotifier>>,
 }
 
 /// A part that is done and not yet delivered.

@@ -33,7 +33,7 @@ pub struct PlaceReport {
 
 /// What a pipe did since it was connected.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct PipeReport {
     /// Where from.
     pub source: String,
     /// Where to.
@@ -45,7 +45,7 @@ pub struct Report {
     pub places: Vec<PlaceReport>,
 }
 
-impl Report {
+impl PipeReport {
     pub(crate) fn new(route: &Route, counters: Vec<Counters>) -> Self {
         let hops = route.hops.iter().zip(counters).map(|(hop, counters)| HopReport {
             from: hop.from.clone(),
@@ -53,7 +53,12 @@ impl Report {
             primitive: hop.primitive,
             counters,
         });
-        Report { source: route.source.clone(), target: route.target.clone(), hops: hops.collect(), places: Vec::new() }
+        PipeReport {
+            source: route.source.clone(),
+            target: route.target.clone(),
+            hops: hops.collect(),
+            places: Vec::new(),
+        }
     }
 
     /// Bytes that arrived at the target.
@@ -65,7 +70,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for PipeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} -> {}", self.source, self.target)?;
         for p in &self.places {

@@ -5,9 +5,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::BorrowedFd;
 
-use crate::backend::{Counters, Done, InParts, Inline, Job, Mover, Queued};
+use crate::backend::{Chunked, Counters, Done, Inline, Job, Mover, Queued};
 use crate::error::{Error, Result};
-use crate::locator::{Endpoint, Watchers};
+use crate::locator::{Endpoint, WriteObservers};
 use crate::span::Span;
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -25,7 +25,7 @@ pub(super) fn watched(mover: Mover, target: &Endpoint) -> Mover {
 
 /// Who is told, and where in the file the target begins.
 struct Told {
-    watchers: Arc<Watchers>,
+    watchers: Arc<WriteObservers>,
     begins_at: u64,
 }
 
@@ -47,8 +47,8 @@ impl Inline for WatchedInline {
         self.told.watchers.around(self.told.range(span), || self.inner.transfer(span))
     }
 
-    fn parts(&self) -> Option<&dyn InParts> {
-        self.inner.parts().map(|_| self as &dyn InParts)
+    fn parts(&self) -> Option<&dyn Chunked> {
+        self.inner.parts().map(|_| self as &dyn Chunked)
     }
 
     fn counters(&self) -> Counters {
@@ -56,7 +56,7 @@ impl Inline for WatchedInline {
     }
 }
 
-impl InParts for WatchedInline {
+impl Chunked for WatchedInline {
     fn transfer_part(&self, part: &mut Job, whole: u64) -> Result<()> {
         match self.inner.parts() {
             Some(parts) => self.told.watchers.around(self.told.range(part.span), || parts.transfer_part(part, whole)),

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::{Plan, Planner, Shape};
-use crate::backend::{Ask, Backend, Constraints, Mover, Offer, Primitive, Quality};
+use crate::backend::{Backend, Constraints, Mover, Offer, OfferQuery, Primitive, Quality};
 use crate::error::{Error, ErrorKind, Result};
-use crate::locator::{Endpoint, Facts, Handle, Persistence, Reach};
+use crate::locator::{Endpoint, EndpointHandle, Facts, Persistence, Reach};
 use crate::memory::{MapOptions, Pages, Region};
 use crate::topology::Topology;
 
@@ -64,7 +64,7 @@ impl Backend for Fake {
         Vec::new()
     }
 
-    fn offers(&self, ask: &Ask<'_>) -> Vec<Offer> {
+    fn offers(&self, ask: &OfferQuery<'_>) -> Vec<Offer> {
         // What lands in a cache lands in the memory behind it.
         let reaches = |p: &&Known| {
             p.from == at(ask.source)
@@ -78,17 +78,17 @@ impl Backend for Fake {
         self.0.iter().filter(reaches).map(offer).collect()
     }
 
-    fn open(&self, _: &Ask<'_>, primitive: &str) -> Result<Mover> {
+    fn open(&self, _: &OfferQuery<'_>, primitive: &str) -> Result<Mover> {
         Err(Error::new(ErrorKind::Unsupported, "open", primitive))
     }
 }
 
 fn place(at: At) -> Endpoint {
     let handle = match at {
-        At::Device => Handle::Other(Arc::new(())),
+        At::Device => EndpointHandle::Other(Arc::new(())),
         At::Memory | At::Cache | At::Persistent | At::Unflushed => {
             let options = MapOptions { pages: Pages::Small, prefault: false, node: None };
-            Handle::Memory(Region::map(4096, options).unwrap().range(0, 4096).unwrap())
+            EndpointHandle::Memory(Region::map(4096, options).unwrap().range(0, 4096).unwrap())
         }
     };
     let facts = Facts {

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use super::events::{Events, WAKE};
 use super::here;
-use super::station::Station;
+use super::shared_resource::SharedResource;
 use super::troubles::Troubles;
 use crate::error::{Error, Result};
 use crate::guard::{self, Foreign};
@@ -107,9 +107,9 @@ enum StandIn {
 }
 
 /// Says that a thread sleeps until transfers of others end: while there is one, all that sets out is attended.
-pub(crate) struct Leaning<'a>(&'a Coordinator);
+pub(crate) struct BlockedWaiter<'a>(&'a Coordinator);
 
-impl Drop for Leaning<'_> {
+impl Drop for BlockedWaiter<'_> {
     fn drop(&mut self) {
         self.0.leaning.fetch_sub(1, Ordering::SeqCst);
     }
@@ -172,9 +172,9 @@ impl Drop for Asleep<'_> {
 }
 
 /// A thread in `block_on`.
-pub(crate) struct Guest<'a>(&'a Coordinator);
+pub(crate) struct BorrowedDriver<'a>(&'a Coordinator);
 
-impl Drop for Guest<'_> {
+impl Drop for BorrowedDriver<'_> {
     fn drop(&mut self) {
         if !self.0.owner.is_here() {
             return;
@@ -188,19 +188,19 @@ impl Drop for Guest<'_> {
 struct Watched {
     /// By descriptor.
     entries: HashMap<RawFd, Entry>,
-    stations: Vec<Weak<Station>>,
+    stations: Vec<Weak<SharedResource>>,
     /// Entries that are not queues.
     others: usize,
 }
 
 struct Entry {
-    whom: Whom,
+    whom: EventTarget,
     armed: bool,
 }
 
-enum Whom {
+enum EventTarget {
     Queue(Weak<Queue>),
-    Other(Arc<dyn Attended>),
+    Other(Arc<dyn EventSource>),
 }
 
 /// What an event is to say of a descriptor.
@@ -213,7 +213,7 @@ pub(crate) enum Interest {
 }
 
 /// Something else with a descriptor that the coordinator looks after.
-pub(crate) trait Attended: Send + Sync {
+pub(crate) trait EventSource: Send + Sync {
     /// The descriptor.
     fn fd(&self) -> BorrowedFd<'_>;
 
@@ -259,7 +259,7 @@ impl Coordinator {
         self.role.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn add_station(&self, station: &Arc<Station>) {
+    pub(crate) fn add_resource(&self, station: &Arc<SharedResource>) {
         self.watched().stations.push(Arc::downgrade(station));
     }
 
@@ -273,7 +273,7 @@ impl Coordinator {
         self.events
             .add(fd, fd.as_raw_fd() as u64, None)
             .map_err(|e| Error::os("connect", e.raw_os_error(), "epoll_ctl of a queue's event"))?;
-        watched.entries.insert(fd.as_raw_fd(), Entry { whom: Whom::Queue(Arc::downgrade(queue)), armed: false });
+        watched.entries.insert(fd.as_raw_fd(), Entry { whom: EventTarget::Queue(Arc::downgrade(queue)), armed: false });
         Ok(())
     }
 
@@ -287,7 +287,7 @@ impl Coordinator {
     }
 
     /// The next event of the queue wakes the coordinator.
-    pub(crate) fn attend(&self, queue: &Queue) {
+    pub(crate) fn arm(&self, queue: &Queue) {
         let Some(fd) = queue.event() else { return };
         let mut watched = self.watched();
         let Some(entry) = watched.entries.get_mut(&fd.as_raw_fd()) else { return };
@@ -298,20 +298,20 @@ impl Coordinator {
     }
 
     /// To be called before those are attended that are out already: either these are seen, or who submits more sees this.
-    pub(crate) fn lean(&self) -> Leaning<'_> {
+    pub(crate) fn begin_blocked_wait(&self) -> BlockedWaiter<'_> {
         self.leaning.fetch_add(1, Ordering::SeqCst);
-        Leaning(self)
+        BlockedWaiter(self)
     }
 
     /// Whether somebody leans on the coordinator.
-    pub(crate) fn is_leaned_on(&self) -> bool {
+    pub(crate) fn has_blocked_waiters(&self) -> bool {
         self.leaning.load(Ordering::SeqCst) > 0
     }
 
     /// Has everything that is at a device looked at within [`LOOK_AGAIN_NS`]. Completions are told by events; this is for one
     /// whose event was lost (the kernel gives up what a thread submitted that ended meanwhile, a bell among it), and for requests
     /// that the kernel had no memory for when they were submitted.
-    pub(crate) fn look_again(&self) {
+    pub(crate) fn request_safety_poll(&self) {
         // Under schedules chosen at random a completion that nobody hears of must be found, not healed.
         if cfg!(shuttle) || self.second_look.load(Ordering::Relaxed) != u64::MAX {
             return;
@@ -346,7 +346,7 @@ impl Coordinator {
     }
 
     /// Something ended for which a thread may wait that has the role meanwhile.
-    pub(crate) fn wake_leaner(&self) {
+    pub(crate) fn wake_blocked_waiters(&self) {
         if self.leaner_turns.load(Ordering::SeqCst) {
             self.wake();
         }
@@ -586,9 +586,9 @@ impl Coordinator {
     }
 
     /// This thread does the work whenever it would sleep; None where another one does so already.
-    pub(crate) fn host(&self) -> Option<Guest<'_>> {
+    pub(crate) fn borrow_driver(&self) -> Option<BorrowedDriver<'_>> {
         let mut role = self.role();
-        if std::mem::replace(&mut role.guest, true) { None } else { Some(Guest(self)) }
+        if std::mem::replace(&mut role.guest, true) { None } else { Some(BorrowedDriver(self)) }
     }
 
     /// The role for a thread that is about to sleep; if another has it, a note that this one sleeps.
@@ -602,7 +602,7 @@ impl Coordinator {
     }
 
     /// Sleeps until `over`, of which `changed` tells, and does the work meanwhile if nobody else does. While it sleeps it is
-    /// counted in `sleepers`, and who makes it over calls [`wake_leaner`](Self::wake_leaner) if there are any.
+    /// counted in `sleepers`, and who makes it over calls [`wake_blocked_waiters`](Self::wake_leaner) if there are any.
     ///
     /// None, without a look at the lock, where code that it called meanwhile forked, and this is the child.
     pub(crate) fn sleep_until<'a, T>(
@@ -669,8 +669,8 @@ impl Coordinator {
         let Some(entry) = watched.entries.get_mut(&fd) else { return };
         entry.armed = false;
         let queue = match &entry.whom {
-            Whom::Queue(queue) => queue.upgrade(),
-            Whom::Other(other) => {
+            EventTarget::Queue(queue) => queue.upgrade(),
+            EventTarget::Other(other) => {
                 let other = other.clone();
                 drop(watched);
                 return other.ready();
@@ -680,7 +680,7 @@ impl Coordinator {
         let Some(queue) = queue else { return };
         // An error is a broken queue, whose parts were told.
         if queue.attend().unwrap_or(false) {
-            self.attend(&queue);
+            self.arm(&queue);
         }
     }
 
@@ -688,13 +688,13 @@ impl Coordinator {
     ///
     /// # Errors
     /// What `epoll_ctl` says.
-    pub(crate) fn add_other(&self, other: Arc<dyn Attended>) -> Result<()> {
+    pub(crate) fn add_other(&self, other: Arc<dyn EventSource>) -> Result<()> {
         let raw = other.fd().as_raw_fd();
         let mut watched = self.watched();
         self.events
             .add(other.fd(), raw as u64, Some(Interest::Read))
             .map_err(|e| Error::os("connect", e.raw_os_error(), "epoll_ctl of a descriptor"))?;
-        watched.entries.insert(raw, Entry { whom: Whom::Other(other), armed: true });
+        watched.entries.insert(raw, Entry { whom: EventTarget::Other(other), armed: true });
         watched.others += 1;
         drop(watched);
         self.stir();
@@ -702,14 +702,14 @@ impl Coordinator {
     }
 
     /// Waits for another event of it.
-    pub(crate) fn attend_other(&self, other: &dyn Attended, interest: Interest) {
+    pub(crate) fn attend_other(&self, other: &dyn EventSource, interest: Interest) {
         let fd = other.fd();
         // It fails only where it was forgotten, and then nobody waits.
         let _ = self.events.arm(fd, fd.as_raw_fd() as u64, interest);
     }
 
     /// Forgets it, before its descriptor is closed.
-    pub(crate) fn remove_other(&self, other: &dyn Attended) {
+    pub(crate) fn remove_other(&self, other: &dyn EventSource) {
         let mut watched = self.watched();
         let entry = watched.entries.remove(&other.fd().as_raw_fd());
         if entry.is_some() {
@@ -728,7 +728,7 @@ impl Coordinator {
         watched.others = 0;
         drop(watched);
         for entry in entries.into_values() {
-            if let Whom::Other(other) = entry.whom {
+            if let EventTarget::Other(other) = entry.whom {
                 other.left_alone();
             }
         }
@@ -751,15 +751,15 @@ impl Coordinator {
             self.second_look.store(u64::MAX, Ordering::SeqCst);
             let mut left = false;
             for station in &stations {
-                left |= station.look_at_all();
+                left |= station.poll_all();
             }
             if left {
-                self.look_again();
+                self.request_safety_poll();
             }
         }
         for station in stations {
             if station.next_for_coordinator().is_some_and(|at| at <= now) {
-                station.go_on();
+                station.dispatch();
             }
         }
     }
@@ -795,7 +795,7 @@ impl Turn<'_> {
     }
 }
 
-impl Guest<'_> {
+impl BorrowedDriver<'_> {
     /// Does the work until `woken`, at least once unless it is so already.
     pub(crate) fn turn(&self, woken: &AtomicBool) {
         let coordinator = self.0;

@@ -40,7 +40,7 @@ impl Wake for Driver {
         }
         drop(self.sleepers.lock().unwrap_or_else(PoisonError::into_inner));
         self.changed.notify_all();
-        self.coordinator.wake_leaner();
+        self.coordinator.wake_blocked_waiters();
     }
 }
 
@@ -57,7 +57,7 @@ impl Runtime {
         if !coordinator.owner.is_here() {
             return block_in_child(future);
         }
-        let guest = coordinator.host();
+        let guest = coordinator.borrow_driver();
         let driver = Arc::new(Driver {
             thread: thread::current().id(),
             woken: AtomicBool::new(true),

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::here;
-use super::line::Line;
-use super::moving::{Callback, Moving};
+use super::in_flight::{Callback, InFlightTransfer};
+use super::pipe_state::PipeState;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{self, middle};
 use crate::pipe::Carrier;
@@ -34,7 +34,7 @@ pub struct Handle(State);
 enum State {
     /// It was complete when it was started. A panic of its callback is counted by who has this number.
     Finished(Result<()>, u32),
-    Moving(Arc<Moving>),
+    Moving(Arc<InFlightTransfer>),
     /// The result was given away.
     Taken,
 }
@@ -56,7 +56,7 @@ impl Handle {
         Handle(State::Finished(result, counts_panics))
     }
 
-    pub(super) fn moving(moving: Arc<Moving>) -> Handle {
+    pub(super) fn moving(moving: Arc<InFlightTransfer>) -> Handle {
         Handle(State::Moving(moving))
     }
 
@@ -124,7 +124,7 @@ impl Handle {
     }
 
     /// Returns when it is finished; where that cannot be waited for, the runtime has it as if its handle had been dropped.
-    fn wait_for(&mut self, moving: &Arc<Moving>, operation: &'static str) -> Result<()> {
+    fn wait_for(&mut self, moving: &Arc<InFlightTransfer>, operation: &'static str) -> Result<()> {
         let waited = wait_for(moving, operation);
         if waited.is_err() {
             self.0 = State::Moving(moving.clone());
@@ -168,13 +168,13 @@ fn call_now(callback: Callback, result: Result<()>, counts_panics: u32) {
 ///
 /// # Errors
 /// `InvalidInput` within what carries it out.
-fn wait_for(moving: &Arc<Moving>, operation: &'static str) -> Result<()> {
+fn wait_for(moving: &Arc<InFlightTransfer>, operation: &'static str) -> Result<()> {
     if middle::is_in_the_middle() && !moving.is_finished() {
         // This thread sleeps, as all do who are called by what carries out a transfer: others may have to know.
         moving.check_reentry(operation)?;
         let station = &moving.line.station;
-        let _leaning = station.coordinator.lean();
-        station.attend_all();
+        let _leaning = station.coordinator.begin_blocked_wait();
+        station.arm_all();
         moving.sleep(false);
         moving.check_process(operation)?;
     }
@@ -182,12 +182,12 @@ fn wait_for(moving: &Arc<Moving>, operation: &'static str) -> Result<()> {
         match moving.line.pipe.carrier() {
             Carrier::Queue(queue) if queue.event().is_some() => {
                 if !moving.is_all_out() {
-                    moving.line.station.attend_all();
+                    moving.line.station.arm_all();
                     moving.sleep(true);
                 } else {
                     match queue.lead(|| moving.is_finished()) {
                         Ok(false) => {}
-                        Ok(true) => moving.line.station.coordinator.attend(queue),
+                        Ok(true) => moving.line.station.coordinator.arm(queue),
                         Err(e) if e.kind() == ErrorKind::Forked => {}
                         // A broken queue has told its parts; what was not released fails when it is.
                         Err(_) => moving.sleep(false),
@@ -203,29 +203,29 @@ fn wait_for(moving: &Arc<Moving>, operation: &'static str) -> Result<()> {
 }
 
 /// Takes what is done, without blocking.
-pub(super) fn look(line: &Line) {
+pub(super) fn look(line: &PipeState) {
     if let Carrier::Queue(queue) = line.pipe.carrier()
         && queue.event().is_some()
         && queue.poke().unwrap_or(false)
     {
-        line.station.coordinator.attend(queue);
+        line.station.coordinator.arm(queue);
     }
 }
 
 /// As `look`, also where another thread is at it.
-pub(super) fn look_for_sure(line: &Line) {
+pub(super) fn look_for_sure(line: &PipeState) {
     if let Carrier::Queue(queue) = line.pipe.carrier()
         && queue.event().is_some()
         && queue.poke_for_sure().unwrap_or(false)
     {
-        line.station.coordinator.attend(queue);
+        line.station.coordinator.arm(queue);
     }
 }
 
 /// The coordinator completes it, to whom it was left.
-fn attend(moving: &Moving) {
+fn attend(moving: &InFlightTransfer) {
     if let Carrier::Queue(queue) = moving.line.pipe.carrier() {
-        moving.line.station.coordinator.attend(queue);
+        moving.line.station.coordinator.arm(queue);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 
 use super::coordinator::Coordinator;
-use super::station::Station;
+use super::shared_resource::SharedResource;
 use crate::guard::middle;
 use crate::sync::{Arc, Weak, thread_local};
 
@@ -15,7 +15,7 @@ enum Here {
     /// The coordinator's own.
     Own(Weak<Coordinator>),
     /// One of those that carry out a station's work.
-    Crew(Weak<Station>),
+    Crew(Weak<SharedResource>),
 }
 
 thread_local! {
@@ -79,7 +79,7 @@ pub(super) fn is_own(coordinator: &Arc<Coordinator>) {
 }
 
 /// This thread carries out the station's work.
-pub(super) fn is_crew(station: &Weak<Station>) {
+pub(super) fn is_crew(station: &Weak<SharedResource>) {
     set(Here::Crew(station.clone()));
 }
 
@@ -90,7 +90,7 @@ pub(super) fn is_own_of(coordinator: &Arc<Coordinator>) -> bool {
 
 /// While it lives, the thread sleeps, and somebody else does its work.
 pub(super) struct Sleeps {
-    station: Option<Arc<Station>>,
+    station: Option<Arc<SharedResource>>,
     _asleep: middle::Asleep,
 }
 
@@ -110,7 +110,7 @@ pub(super) fn sleeps() -> Sleeps {
     if let Some(station) = &station
         && let Some(crew) = &station.crew
     {
-        crew.goes_away(station);
+        crew.worker_blocks(station);
     }
     Sleeps { station, _asleep }
 }

@@ -33,14 +33,14 @@ impl<T> Inbox<T> {
         drop(state);
         if sleepers > 0 {
             self.changed.notify_all();
-            self.coordinator.wake_leaner();
+            self.coordinator.wake_blocked_waiters();
         }
     }
 
     /// Sleeps until something is there, and gives all of it. Nothing where foreign code forked meanwhile and this is the child.
     pub(crate) fn take(&self) -> VecDeque<T> {
         let over = |state: &State<T>| !state.arrived.is_empty();
-        let _leaning = self.coordinator.lean();
+        let _leaning = self.coordinator.begin_blocked_wait();
         let state = self.coordinator.sleep_until(&self.state, &self.changed, |state| &mut state.sleepers, over);
         state.map(|mut state| std::mem::take(&mut state.arrived)).unwrap_or_default()
     }

@@ -18,7 +18,6 @@
 //! A runtime without work uses no processor time. It does not decide which primitive is used: the planner did, at connect.
 
 mod coordinator;
-mod crew;
 #[cfg(not(shuttle))]
 mod events;
 #[cfg(shuttle)]
@@ -27,15 +26,16 @@ mod events;
 mod executor;
 mod handle;
 mod here;
+mod in_flight;
 mod inbox;
-mod line;
-mod moving;
+mod pipe_state;
 pub(crate) mod schedule;
 #[cfg(all(test, shuttle))]
 pub(crate) mod schedules;
-mod station;
+mod shared_resource;
 mod tally;
 mod troubles;
+mod worker_pool;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -43,20 +43,20 @@ use std::os::fd::BorrowedFd;
 
 use serde::Serialize;
 
-pub(crate) use coordinator::{Attended, Interest};
+pub(crate) use coordinator::{EventSource, Interest};
 pub use handle::{Cancelled, Handle, Handles};
 pub(crate) use inbox::Inbox;
-pub use schedule::{Class, ClassStats, FlowStats, Policy, Served, Service, Stats};
-pub use station::StationReport;
+pub use schedule::{ClassStats, FlowStats, PriorityClass, SchedulePolicy, Served, Service, Stats};
+pub use shared_resource::ResourceReport;
 
-use crate::backend::{Bell, Constraints, check_count};
+use crate::backend::{CompletionNotifier, Constraints, check_count};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{self, Panicked, middle};
 use crate::locator::{Endpoint, Locator};
 use crate::machine::Machine;
 use crate::memory::Access;
 use crate::pipe::queue::lease;
-use crate::pipe::{Carrier, Pipe, Report};
+use crate::pipe::{Carrier, Pipe, PipeReport};
 use crate::plan::Route;
 use crate::span::{Bounded, Span};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -64,15 +64,15 @@ use crate::sync::thread::JoinHandle;
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::threads;
 use coordinator::Coordinator;
-use crew::Crew;
-use line::{Anchor, Line};
-use moving::{Callback, Moving};
-use station::Station;
+use in_flight::{Callback, InFlightTransfer};
+use pipe_state::{Anchor, PipeState};
+use shared_resource::SharedResource;
 use tally::Tally;
+use worker_pool::WorkerPool;
 
 /// How a runtime works.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct RuntimeConfig {
     /// What its threads' names begin with.
     pub name: String,
     /// Threads that copy between memories, at most.
@@ -84,24 +84,24 @@ pub struct Config {
     /// Copies between memories up to this length are made on the caller where nothing is held back, in bytes.
     pub at_once_bytes: u64,
     /// How copies between memories are shared.
-    pub memory: Policy,
+    pub memory: SchedulePolicy,
     /// How a device is shared.
-    pub device: Policy,
+    pub device: SchedulePolicy,
 }
 
-impl Config {
+impl RuntimeConfig {
     /// What serves a machine.
-    pub fn of(machine: &Machine) -> Config {
+    pub fn of(machine: &Machine) -> RuntimeConfig {
         let cores = machine.topology().usable_cores().count();
         // One core saturates a good part of the memory's bandwidth; a second pays on machines with many.
         let copiers = if cores > 4 { 2 } else { 1 };
-        Config {
+        RuntimeConfig {
             name: "dp".into(),
             copiers,
             blocking: cores.clamp(2, 16),
             queue: 1024,
             at_once_bytes: 64 << 10,
-            memory: Policy {
+            memory: SchedulePolicy {
                 // Asking before each 64 KiB costs a copy 11% of its rate, so that is for when somebody is in a hurry.
                 chunk_bytes: 256 << 10,
                 shares: [0.5, 0.2, 0.1],
@@ -112,7 +112,7 @@ impl Config {
                 active_ns: 10_000_000,
                 rate: None,
             },
-            device: Policy {
+            device: SchedulePolicy {
                 chunk_bytes: 4 << 20,
                 shares: [0.5, 0.2, 0.1],
                 outstanding_bytes: 64 << 20,
@@ -126,11 +126,11 @@ impl Config {
     }
 }
 
-impl Config {
+impl RuntimeConfig {
     /// Whether the numbers make sense.
     ///
     /// # Errors
-    /// `InvalidInput` for none of what must be there, and as [`Policy::check`].
+    /// `InvalidInput` for none of what must be there, and as [`SchedulePolicy::check`].
     pub fn check(&self) -> Result<()> {
         for (knob, count) in [("copiers", self.copiers), ("blocking", self.blocking), ("queue", self.queue)] {
             check_count(knob, Some(count as u64))?;
@@ -167,9 +167,9 @@ pub struct Runtime {
 
 struct Inner {
     machine: Machine,
-    config: Config,
+    config: RuntimeConfig,
     coordinator: Arc<Coordinator>,
-    stations: Mutex<HashMap<Site, Arc<Station>>>,
+    stations: Mutex<HashMap<Site, Arc<SharedResource>>>,
     tally: Arc<Tally>,
     next: Arc<AtomicU64>,
     closed: AtomicBool,
@@ -190,14 +190,14 @@ impl Runtime {
     /// # Errors
     /// `System` where the kernel gives no thread or descriptor.
     pub fn start(machine: &Machine) -> Result<Runtime> {
-        Runtime::start_with(machine, Config::of(machine))
+        Runtime::start_with(machine, RuntimeConfig::of(machine))
     }
 
     /// Starts a runtime as told.
     ///
     /// # Errors
     /// As [`start`](Self::start); `InvalidInput` for a configuration that makes no sense ([`Config::check`]).
-    pub fn start_with(machine: &Machine, config: Config) -> Result<Runtime> {
+    pub fn start_with(machine: &Machine, config: RuntimeConfig) -> Result<Runtime> {
         config.check()?;
         let coordinator = Coordinator::new()?;
         let runs = coordinator.clone();
@@ -238,7 +238,7 @@ impl Runtime {
         let inner = &self.inner;
         inner.open()?;
         check_count("queue", ask.queue.map(|queue| queue as u64))?;
-        let urgent = ask.constraints.urgent || ask.service.class == Class::Latency;
+        let urgent = ask.constraints.urgent || ask.service.class == PriorityClass::Latency;
         let constraints = Constraints { urgent, ..ask.constraints.clone() };
         let pipe = inner.machine.connect_with(source, target, &constraints)?;
         let station = inner.station(&pipe)?;
@@ -250,7 +250,7 @@ impl Runtime {
         let anchor = if pipe.ends().1.file().is_some() { Anchor::Target } else { Anchor::Source };
         let at_once = station.crew.is_some() && ask.service.at_most.is_none() && is_short_cut(&pipe);
         let most = ask.queue.unwrap_or(inner.config.queue);
-        let line = Line::new(pipe, station, flow, anchor, most, inner.tally.clone(), inner.next.clone());
+        let line = PipeState::new(pipe, station, flow, anchor, most, inner.tally.clone(), inner.next.clone());
         let (counts_panics, service) = (inner.coordinator.troubles.panics().number(), ask.service.clone());
         Ok(RuntimePipe { line: Arc::new(line), inner: inner.clone(), at_once, counts_panics, service })
     }
@@ -349,7 +349,7 @@ impl Ending {
         let waits = !guard::is_within();
         for station in self.inner.stations().values() {
             if let Some(crew) = &station.crew {
-                crew.dismiss(waits);
+                crew.shut_down(waits);
             }
         }
         let stand_in = self.inner.coordinator.stop();
@@ -365,7 +365,7 @@ impl Ending {
 }
 
 impl Inner {
-    fn stations(&self) -> MutexGuard<'_, HashMap<Site, Arc<Station>>> {
+    fn stations(&self) -> MutexGuard<'_, HashMap<Site, Arc<SharedResource>>> {
         self.stations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -380,7 +380,7 @@ impl Inner {
         if !self.coordinator.owner.is_here() {
             return;
         }
-        let _leaning = self.coordinator.lean();
+        let _leaning = self.coordinator.begin_blocked_wait();
         self.attend_all();
         self.tally.drain(&self.coordinator);
     }
@@ -388,11 +388,11 @@ impl Inner {
     fn attend_all(&self) {
         let stations: Vec<_> = self.stations().values().cloned().collect();
         for station in stations {
-            station.attend_all();
+            station.arm_all();
         }
     }
 
-    fn station(&self, pipe: &Pipe) -> Result<Arc<Station>> {
+    fn station(&self, pipe: &Pipe) -> Result<Arc<SharedResource>> {
         let site = site_of(pipe);
         let mut stations = self.stations();
         if let Some(station) = stations.get(&site) {
@@ -402,19 +402,19 @@ impl Inner {
         let rate = pipe.route().hops.iter().map(|hop| hop.quality.bytes_per_s).fold(f64::INFINITY, f64::min);
         let rate = Some(rate).filter(|rate| rate.is_finite());
         let config = &self.config;
-        let threads = |name: &str, most, core| Some(Crew::new(format!("{}-{name}", config.name), most, core));
+        let threads = |name: &str, most, core| Some(WorkerPool::new(format!("{}-{name}", config.name), most, core));
         let (name, policy, crew) = match &site {
             Site::Memory => ("memory".to_owned(), &config.memory, threads("copy", config.copiers, None)),
             Site::Core(core) => (format!("core {core}"), &config.memory, threads("core", 1, Some(*core))),
             Site::Blocking => ("blocking".to_owned(), &config.device, threads("block", config.blocking, None)),
             Site::Device(name) => (name.clone(), &config.device, None),
         };
-        let mut policy = Policy { rate: policy.rate.or(rate), ..policy.clone() };
+        let mut policy = SchedulePolicy { rate: policy.rate.or(rate), ..policy.clone() };
         if let Some(crew) = &crew {
             policy.outstanding_chunks = policy.outstanding_chunks.min(crew.most() as u32);
         }
-        let station = Station::new(name, policy, self.coordinator.clone(), crew);
-        self.coordinator.add_station(&station);
+        let station = SharedResource::new(name, policy, self.coordinator.clone(), crew);
+        self.coordinator.add_resource(&station);
         stations.insert(site, station.clone());
         Ok(station)
     }
@@ -452,7 +452,7 @@ fn is_short_cut(pipe: &Pipe) -> bool {
 /// A pipe of a runtime. Many threads may use it at once.
 #[derive(Clone)]
 pub struct RuntimePipe {
-    line: Arc<Line>,
+    line: Arc<PipeState>,
     inner: Arc<Inner>,
     /// Whether short transfers may run on the caller.
     at_once: bool,
@@ -505,7 +505,7 @@ impl RuntimePipe {
     fn is_at_once(&self, span: Bounded) -> bool {
         self.at_once
             && span.len <= self.inner.config.at_once_bytes
-            && (self.service.class == Class::Latency || !self.line.station.has_backlog())
+            && (self.service.class == PriorityClass::Latency || !self.line.station.has_backlog())
     }
 
     /// On the caller: a copy this short is over before another thread would have woken up.
@@ -535,7 +535,7 @@ impl RuntimePipe {
     pub(crate) fn try_transfer_ringing(
         &self,
         span: Span,
-        bell: &Arc<Bell>,
+        bell: &Arc<CompletionNotifier>,
         done: impl FnOnce(Result<()>) + Send + 'static,
     ) -> std::result::Result<(), Refused> {
         let started = |span| match self.is_at_once(span) {
@@ -551,7 +551,7 @@ impl RuntimePipe {
         }
     }
 
-    fn start_ringing(&self, span: Bounded, wait: bool, bell: Option<Arc<Bell>>) -> Result<Handle> {
+    fn start_ringing(&self, span: Bounded, wait: bool, bell: Option<Arc<CompletionNotifier>>) -> Result<Handle> {
         self.inner.open()?;
         // What setting out may complete on this thread is told when all is out.
         let _hold = guard::hold();
@@ -561,17 +561,17 @@ impl RuntimePipe {
         let leases = match self.inner.open().and_then(|()| self.leases(span)) {
             Ok(leases) => leases,
             Err(e) => {
-                line.turned_away();
+                line.count_refused();
                 return Err(e);
             }
         };
-        let moving = Moving::new(line.clone(), line.name(), span, leases, bell);
+        let moving = InFlightTransfer::new(line.clone(), line.name(), span, leases, bell);
         line.station.enter(&moving);
         Ok(Handle::moving(moving))
     }
 
     /// Leases for the whole of a transfer, where its parts can work under them.
-    fn leases(&self, span: Bounded) -> Result<moving::Leases> {
+    fn leases(&self, span: Bounded) -> Result<in_flight::Leases> {
         let pipe = &self.line.pipe;
         match pipe.carrier() {
             Carrier::Queue(queue) => match queue.leases(span.span()) {
@@ -626,15 +626,15 @@ impl RuntimePipe {
     }
 
     /// Has the coordinator look after a descriptor.
-    pub(crate) fn add_attended(&self, other: Arc<dyn Attended>) -> Result<()> {
+    pub(crate) fn add_attended(&self, other: Arc<dyn EventSource>) -> Result<()> {
         self.inner.coordinator.add_other(other)
     }
 
-    pub(crate) fn attend(&self, other: &dyn Attended, interest: Interest) {
+    pub(crate) fn attend(&self, other: &dyn EventSource, interest: Interest) {
         self.inner.coordinator.attend_other(other, interest);
     }
 
-    pub(crate) fn forget(&self, other: &dyn Attended) {
+    pub(crate) fn forget(&self, other: &dyn EventSource) {
         self.inner.coordinator.remove_other(other);
     }
 
@@ -646,7 +646,7 @@ impl RuntimePipe {
 
     /// The coordinator completes what is under way at this pipe's station.
     pub(crate) fn attend_all(&self) {
-        self.line.station.attend_all();
+        self.line.station.arm_all();
     }
 
     /// Takes what the device is done with, without blocking.
@@ -678,7 +678,7 @@ impl RuntimePipe {
     }
 
     /// What really happened so far.
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> PipeReport {
         self.line.pipe.report()
     }
 }
@@ -707,5 +707,5 @@ pub struct RuntimeReport {
     /// The first refusal, and what was done instead.
     pub first_refusal: Option<String>,
     /// By place.
-    pub stations: Vec<StationReport>,
+    pub stations: Vec<ResourceReport>,
 }

@@ -59,7 +59,7 @@ impl Tally {
         if self.drains.load(Ordering::SeqCst) > 0 && may_be_over() {
             drop(self.sleepers.lock().unwrap_or_else(PoisonError::into_inner));
             self.none.notify_all();
-            coordinator.wake_leaner();
+            coordinator.wake_blocked_waiters();
         }
     }
 

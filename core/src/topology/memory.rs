@@ -7,7 +7,7 @@ use super::tree::{Tree, chosen, meminfo_bytes, parse_size};
 
 /// Memory of the machine and the part of it that this process may use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Memory {
+pub struct MemoryFacts {
     /// Memory of the machine in bytes.
     pub total_bytes: Option<u64>,
     /// The kernel's estimate of what can be had without swapping (`MemAvailable`).
@@ -55,7 +55,7 @@ pub struct HugePages {
     pub reserved: u64,
 }
 
-impl Memory {
+impl MemoryFacts {
     /// Bytes this process can take now: the smaller of `MemAvailable` and what its container limits leave.
     ///
     /// Usage counts without the page cache that the kernel drops under pressure (`inactive_file`). Swap is not
@@ -66,12 +66,12 @@ impl Memory {
     }
 }
 
-pub(super) fn discover(tree: &Tree) -> Memory {
+pub(super) fn discover(tree: &Tree) -> MemoryFacts {
     const THP: &str = "sys/kernel/mm/transparent_hugepage";
     let meminfo = tree.required("proc/meminfo", "memory").unwrap_or_default();
     let total_bytes = meminfo_bytes(&meminfo, "MemTotal");
     let limits = cgroup::discover(tree, total_bytes);
-    Memory {
+    MemoryFacts {
         total_bytes,
         available_bytes: meminfo_bytes(&meminfo, "MemAvailable"),
         limit_bytes: limits.iter().map(|limit| limit.limit_bytes).min(),

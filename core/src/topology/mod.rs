@@ -33,10 +33,10 @@ pub use block::{BlockDevice, DeviceNumber};
 pub use cgroup::CgroupLimit;
 pub use cores::{Cache, CacheKind, Core};
 pub use cpu::CpuFeatures;
-pub use memory::{HugePages, Memlock, Memory};
-pub use numa::{Access, Distance, Node};
+pub use memory::{HugePages, Memlock, MemoryFacts};
+pub use numa::{NodeDistance, NodePerformance, NumaNode};
 pub use room::MemoryRoom;
-pub use storage::{DirectIo, Storage};
+pub use storage::{DirectIo, StorageFacts};
 pub use text::Size;
 
 /// The facts of one machine, as this process sees them.
@@ -47,11 +47,11 @@ pub struct Topology {
     /// Every core that is present, ascending; `usable` says which are ours.
     pub cores: Vec<Core>,
     /// NUMA nodes, ascending; empty on a kernel without NUMA.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<NumaNode>,
     /// Instructions of the processor.
     pub cpu: CpuFeatures,
     /// Memory and its limits.
-    pub memory: Memory,
+    pub memory: MemoryFacts,
     /// What could not be read, and why.
     pub unknown: Vec<String>,
 }
@@ -87,7 +87,7 @@ impl Topology {
     }
 
     /// A NUMA node by its number.
-    pub fn node(&self, index: usize) -> Option<&Node> {
+    pub fn node(&self, index: usize) -> Option<&NumaNode> {
         self.nodes.iter().find(|node| node.index == index)
     }
 

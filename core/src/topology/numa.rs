@@ -7,7 +7,7 @@ use super::tree::{Tree, meminfo_bytes};
 
 /// One NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Node {
+pub struct NumaNode {
     /// The kernel's number, the one that `mbind` takes.
     pub index: usize,
     /// Its logical processors.
@@ -15,7 +15,7 @@ pub struct Node {
     /// Memory without processors: CXL expanders, PMem in system-RAM mode, GPU memory.
     pub cpu_less: bool,
     /// Relative distance to each node (10 is itself); the pairs name the node.
-    pub distances: Vec<Distance>,
+    pub distances: Vec<NodeDistance>,
     /// Memory of the node in bytes.
     pub total_bytes: Option<u64>,
     /// Unused memory of the node in bytes (without caches that could be dropped).
@@ -23,12 +23,12 @@ pub struct Node {
     /// Memory tier (smaller is faster), where the kernel has tiers.
     pub memory_tier: Option<u32>,
     /// What HMAT says about this node as a target, seen from its nearest initiators.
-    pub access: Option<Access>,
+    pub access: Option<NodePerformance>,
 }
 
 /// The distance to one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Distance {
+pub struct NodeDistance {
     /// The other node.
     pub node: usize,
     /// ACPI SLIT units: 10 is local, 20 is twice as far.
@@ -37,7 +37,7 @@ pub struct Distance {
 
 /// Firmware's figures for reaching a node from the initiators with the best access (`access0`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Access {
+pub struct NodePerformance {
     /// Nodes with that access.
     pub initiators: Vec<usize>,
     /// Nanoseconds for a read.
@@ -52,7 +52,7 @@ pub struct Access {
 
 const NODE: &str = "sys/devices/system/node";
 
-pub(super) fn discover(tree: &Tree) -> Vec<Node> {
+pub(super) fn discover(tree: &Tree) -> Vec<NumaNode> {
     let listed = tree.numbered(NODE, "node");
     if listed.is_empty() {
         tree.unknown(format!("NUMA: /{NODE} has no nodes (a kernel without NUMA, or a sandbox)"));
@@ -61,7 +61,7 @@ pub(super) fn discover(tree: &Tree) -> Vec<Node> {
     // The columns of `distance` are the online nodes in order, and offline ones have no directory.
     let columns = tree.list(&format!("{NODE}/online")).unwrap_or_else(|| listed.clone());
     let tiers = tiers(tree);
-    let nodes: Vec<Node> = listed
+    let nodes: Vec<NumaNode> = listed
         .into_iter()
         .map(|index| {
             let base = format!("{NODE}/node{index}");
@@ -70,7 +70,7 @@ pub(super) fn discover(tree: &Tree) -> Vec<Node> {
                 tree.unknown(format!("NUMA: /{base}/cpulist is not readable"));
             }
             let meminfo = tree.required(&format!("{base}/meminfo"), "NUMA memory").unwrap_or_default();
-            Node {
+            NumaNode {
                 index,
                 cpu_less: cpus.as_ref().is_some_and(Vec::is_empty),
                 cpus: cpus.unwrap_or_default(),
@@ -89,7 +89,7 @@ pub(super) fn discover(tree: &Tree) -> Vec<Node> {
 }
 
 /// Some kernels count memory that was plugged in later for the machine, but not for its node: say so.
-pub(super) fn check_total(tree: &Tree, nodes: &[Node], total_bytes: Option<u64>) {
+pub(super) fn check_total(tree: &Tree, nodes: &[NumaNode], total_bytes: Option<u64>) {
     let in_nodes = nodes.iter().filter_map(|node| node.total_bytes).fold(0, u64::saturating_add);
     if let Some(total) = total_bytes.filter(|total| in_nodes > 0 && in_nodes < total / 2) {
         tree.unknown(format!(
@@ -100,22 +100,22 @@ pub(super) fn check_total(tree: &Tree, nodes: &[Node], total_bytes: Option<u64>)
     }
 }
 
-fn distances(tree: &Tree, base: &str, columns: &[usize]) -> Vec<Distance> {
+fn distances(tree: &Tree, base: &str, columns: &[usize]) -> Vec<NodeDistance> {
     let text = tree.text(&format!("{base}/distance")).unwrap_or_default();
     let values: Vec<u32> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     if values.len() != columns.len() {
         tree.unknown(format!("NUMA: /{base}/distance does not match the online nodes"));
         return Vec::new();
     }
-    columns.iter().zip(values).map(|(&node, distance)| Distance { node, distance }).collect()
+    columns.iter().zip(values).map(|(&node, distance)| NodeDistance { node, distance }).collect()
 }
 
 /// `access0` counts any initiator (also devices); `access1` only processors. Either has the same files.
-fn access(tree: &Tree, base: &str) -> Option<Access> {
+fn access(tree: &Tree, base: &str) -> Option<NodePerformance> {
     ["access0", "access1"].into_iter().find_map(|class| {
         let at = format!("{base}/{class}/initiators");
         let figure = |file: &str| tree.number::<u32>(&format!("{at}/{file}")).filter(|figure| *figure > 0);
-        let access = Access {
+        let access = NodePerformance {
             initiators: tree.numbered(&at, "node"),
             read_latency_ns: figure("read_latency"),
             write_latency_ns: figure("write_latency"),
@@ -139,10 +139,10 @@ fn tiers(tree: &Tree) -> Vec<(u32, Vec<usize>)> {
         .collect()
 }
 
-impl Node {
+impl NumaNode {
     /// The nodes of the machine that we run on, ascending; empty on a kernel without NUMA. A part of
     /// [`Topology::discover`](super::Topology::discover) for those who need no more.
-    pub fn all() -> Vec<Node> {
+    pub fn all() -> Vec<NumaNode> {
         discover(&Tree::at(std::path::Path::new("/")))
     }
 

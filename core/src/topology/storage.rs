@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 
 /// What is behind a path. The path itself may be a file, a directory or a block device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Storage {
+pub struct StorageFacts {
     /// The path that was asked about.
     pub path: PathBuf,
     /// File system type (`ext4`, `xfs`, `tmpfs`); `block device` where the path is one.
@@ -66,7 +66,7 @@ impl BlockDevice {
     /// assert!(storage.device.is_some() != storage.device_absent.is_some());
     /// # Ok::<(), datapipes_core::Error>(())
     /// ```
-    pub fn behind(path: &Path) -> Result<Storage> {
+    pub fn behind(path: &Path) -> Result<StorageFacts> {
         let tree = Tree::at(Path::new("/"));
         let stat = stat(CWD, path)?;
         let is_device = FileType::from_raw_mode(u32::from(stat.stx_mode)) == FileType::BlockDevice;
@@ -80,7 +80,7 @@ impl BlockDevice {
             Ok(device) => (Some(device), None),
             Err(reason) => (None, Some(reason)),
         };
-        let mut storage = Storage {
+        let mut storage = StorageFacts {
             path: path.to_path_buf(),
             fs_type: if is_device {
                 Some("block device".to_owned())
@@ -121,7 +121,7 @@ fn counted_blocks(path: &Path) -> Option<rustix::fs::StatVfs> {
     rustix::fs::statvfs(path).ok().filter(|fs| fs.f_blocks > 0)
 }
 
-impl Storage {
+impl StorageFacts {
     /// The alignment for offset and length that direct I/O here is safe with: as reported, else the physical
     /// block, else 4096.
     pub fn offset_align_bytes(&self) -> u32 {

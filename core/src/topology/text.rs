@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Cache, CacheKind, Core, Memlock, Node, Storage, Topology};
+use super::{Cache, CacheKind, Core, Memlock, NumaNode, StorageFacts, Topology};
 
 /// A size in bytes that prints in binary units: `48 KiB`, `1.5 GiB`, `100 B`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -155,7 +155,7 @@ fn shared(places: &[&[usize]]) -> String {
     format!("cores {}", text.join(" | "))
 }
 
-fn node(f: &mut fmt::Formatter<'_>, node: &Node) -> fmt::Result {
+fn node(f: &mut fmt::Formatter<'_>, node: &NumaNode) -> fmt::Result {
     let cpus = if node.cpu_less { "no cores (memory only)".to_owned() } else { format!("cores {}", list(&node.cpus)) };
     let distances: Vec<String> =
         node.distances.iter().map(|entry| format!("{}={}", entry.node, entry.distance)).collect();
@@ -213,7 +213,7 @@ fn memory(f: &mut fmt::Formatter<'_>, topology: &Topology) -> fmt::Result {
     Ok(())
 }
 
-impl fmt::Display for Storage {
+impl fmt::Display for StorageFacts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes32 = |bytes: Option<u32>| size(bytes.map(u64::from));
         let yes = |flag: Option<bool>| or_unknown(flag.map(|flag| if flag { "yes" } else { "no" }));

@@ -8,7 +8,7 @@ use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
-use datapipes::descriptor::wire::{Completion, MESSAGE_BYTES, Request};
+use datapipes::descriptor::wire::{Completion, MESSAGE_BYTES, TransferRequest};
 use datapipes::graph::Graph;
 use datapipes::runtime::{Cancelled, RuntimePipe};
 use datapipes::{ErrorKind, Handle, Pipe, PipeFd, Result, Runtime, Span};
@@ -284,7 +284,7 @@ fn by_packets(fd: &OwnedFd, spans: &[Span]) -> Vec<Fate> {
         let flags = if sent < spans.len() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         until(fd, flags);
         if sent < spans.len() {
-            let request = Request { token: sent as u64, span: spans[sent] };
+            let request = TransferRequest { token: sent as u64, span: spans[sent] };
             if rustix::io::write(fd, &request.to_bytes()).is_ok() {
                 sent += 1;
             }

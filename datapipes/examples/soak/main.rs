@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use datapipes::Runtime;
-use datapipes::runtime::Config;
+use datapipes::runtime::RuntimeConfig;
 use places::{Bench, Rough, Shared, machine, rough};
 use random::{Random, mix};
 use watch::Held;
@@ -141,7 +141,8 @@ fn soak(options: &Options) -> Result<(), String> {
     let machines = [machine(None), machine(Some(rough.clone()))];
     let mut sides = Vec::new();
     for (machine, is_rough) in machines.into_iter().zip([false, true]) {
-        let config = Config { name: if is_rough { "rough" } else { "sound" }.into(), ..Config::of(&machine) };
+        let config =
+            RuntimeConfig { name: if is_rough { "rough" } else { "sound" }.into(), ..RuntimeConfig::of(&machine) };
         let runtime = Runtime::start_with(&machine, config).map_err(text)?;
         sides.push(Side { machine, runtime, is_rough });
     }

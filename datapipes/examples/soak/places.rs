@@ -10,7 +10,7 @@ use datapipes::{
 };
 use datapipes_core::Machine;
 use datapipes_core::topology::Topology;
-use datapipes_file::{Config, Faults, FileBackend, Operation, Verdict};
+use datapipes_file::{FaultVerdict, Faults, FileBackend, FileConfig, Operation};
 
 use crate::random::mix;
 
@@ -32,19 +32,19 @@ pub(crate) struct Rough {
 }
 
 impl Faults for Rough {
-    fn verdict(&self, op: &Operation) -> Verdict {
+    fn verdict(&self, op: &Operation) -> FaultVerdict {
         let n = self.requests.fetch_add(1, Ordering::Relaxed);
         let dice = mix(self.seed ^ n);
         let error = |errno| {
             self.errors.fetch_add(1, Ordering::Relaxed);
-            Verdict::Errno(errno)
+            FaultVerdict::Errno(errno)
         };
         match dice % 512 {
-            0..16 => Verdict::Short(1 + (dice >> 32) as u32 % op.len),
-            16..24 => Verdict::Errno(4),
+            0..16 => FaultVerdict::Short(1 + (dice >> 32) as u32 % op.len),
+            16..24 => FaultVerdict::Errno(4),
             24..26 => error(INJECTED[0]),
             26 if op.write => error(INJECTED[1]),
-            _ => Verdict::Pass,
+            _ => FaultVerdict::Pass,
         }
     }
 }
@@ -54,7 +54,7 @@ pub(crate) fn machine(rough: Option<Arc<Rough>>) -> Machine {
     let topology = Topology::discover();
     let mut backends = datapipes_bundle::all(&topology);
     if let Some(rough) = rough {
-        let config = Config { faults: Some(rough), request_bytes: Some(256 << 10), ..Config::default() };
+        let config = FileConfig { faults: Some(rough), request_bytes: Some(256 << 10), ..FileConfig::default() };
         for backend in &mut backends {
             if backend.name() == "file" {
                 *backend = Arc::new(FileBackend::with(config.clone()));

@@ -6,7 +6,7 @@ use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use datapipes::runtime::{Class, Connect, Service};
+use datapipes::runtime::{Connect, PriorityClass, Service};
 use datapipes::{ConnectFd, Constraints, Dram, Error, ErrorKind, Locator, Result, Runtime, Span};
 use datapipes_core::Machine;
 
@@ -204,7 +204,7 @@ impl Worker {
     fn connect(&mut self, key: Key) -> Result<AnyPipe> {
         let (rough, from, to, kind) = key;
         let random = &mut self.random;
-        let class = *random.pick(&Class::ALL);
+        let class = *random.pick(&PriorityClass::ALL);
         let at_most = random.one_in(5).then(|| 20e6 * (1 + random.below(100)) as f64);
         let queue = *random.pick(&[None, Some(1), Some(2), Some(7)]);
         let depth = *random.pick(&[None, Some(1), Some(3)]);

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-use datapipes::runtime::{Config, Connect};
+use datapipes::runtime::{Connect, RuntimeConfig};
 use datapipes::{Constraints, Dram, Locator, Machine, Runtime, RuntimePipe, Span, Ssd};
 
 /// What a piece of a test may take: a bound against hanging for ever.
@@ -71,10 +71,10 @@ impl Scene {
         Scene::with(len, |_| {})
     }
 
-    pub(crate) fn with(len: u64, change: impl FnOnce(&mut Config)) -> Scene {
+    pub(crate) fn with(len: u64, change: impl FnOnce(&mut RuntimeConfig)) -> Scene {
         let machine = datapipes::discover();
         let bytes = pattern(len);
-        let mut config = Config::of(&machine);
+        let mut config = RuntimeConfig::of(&machine);
         change(&mut config);
         let runtime = Arc::new(Runtime::start_with(&machine, config).unwrap());
         let (file, memory, target) = (file_of(&bytes), memory_of(&bytes), Dram::allocate(bytes.len()).unwrap());

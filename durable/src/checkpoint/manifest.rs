@@ -12,7 +12,7 @@ const VERSION: u32 = 1;
 
 /// A region of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Region {
+pub struct CheckpointRegion {
     /// Its name.
     pub name: String,
     /// Its bytes.
@@ -33,7 +33,7 @@ pub struct Manifest {
     /// Bytes that each checksum covers.
     pub chunk_bytes: u64,
     /// The regions, in the order in which they were given.
-    pub regions: Vec<Region>,
+    pub regions: Vec<CheckpointRegion>,
 }
 
 impl Manifest {
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     fn manifest() -> Manifest {
-        let region = |name: &str, len: u64, offset: u64, n: usize| Region {
+        let region = |name: &str, len: u64, offset: u64, n: usize| CheckpointRegion {
             name: name.into(),
             len,
             offset,

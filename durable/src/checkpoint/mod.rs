@@ -39,8 +39,8 @@ mod restore;
 mod save;
 mod store;
 
-pub use manifest::{Manifest, Region};
-pub use pieces::{Progress, Watch, go_on};
+pub use manifest::{CheckpointRegion, Manifest};
+pub use pieces::{CheckpointProgress, ProgressCallback, go_on};
 pub use restore::Checkpoint;
 pub use save::{SaveOptions, Saved};
 pub use store::{Checkpoints, Fallback, Listed, Restored};

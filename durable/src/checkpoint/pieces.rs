@@ -15,7 +15,7 @@ const IN_FLIGHT: usize = 16;
 
 /// How far a save, a restore or a check is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct CheckpointProgress {
     /// Bytes done.
     pub done: u64,
     /// Bytes in all.
@@ -24,10 +24,10 @@ pub struct Progress {
 
 /// Called between pieces of some MiB; breaking cancels the work, which then ends with `Interrupted` and leaves nothing
 /// under way.
-pub type Watch<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
+pub type ProgressCallback<'a> = &'a mut dyn FnMut(CheckpointProgress) -> ControlFlow<()>;
 
 /// Watches nothing.
-pub fn go_on(_: Progress) -> ControlFlow<()> {
+pub fn go_on(_: CheckpointProgress) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
@@ -107,7 +107,7 @@ pub(crate) fn run(
     machine: &Machine,
     (way, file): (Way, &dyn Locator),
     jobs: &[Job<'_>],
-    watch: Watch<'_>,
+    watch: ProgressCallback<'_>,
     look: Look<'_>,
 ) -> Result<()> {
     let total = jobs.iter().map(|job| job.memory.len() as u64).sum();
@@ -143,13 +143,13 @@ fn connect(machine: &Machine, way: Way, file: &dyn Locator, job: &Job<'_>) -> Re
 pub(crate) struct Pace<'a> {
     pub(crate) done: u64,
     pub(crate) total: u64,
-    pub(crate) watch: Watch<'a>,
+    pub(crate) watch: ProgressCallback<'a>,
 }
 
 impl Pace<'_> {
     pub(crate) fn advance(&mut self, bytes: usize) -> Result<()> {
         self.done += bytes as u64;
-        match (self.watch)(Progress { done: self.done, total: self.total }) {
+        match (self.watch)(CheckpointProgress { done: self.done, total: self.total }) {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(()) => Err(Error::new(ErrorKind::Interrupted, "checkpoint", "it was cancelled")),
         }

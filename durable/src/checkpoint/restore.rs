@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use datapipes_core::{Dram, Error, ErrorKind, Machine, MapOptions, Result, Span, Ssd};
 
 use super::manifest::{BLOCK, CHUNK, Manifest, Trailer};
-use super::pieces::{self, Job, PIECE, Pace, Watch, Way};
+use super::pieces::{self, Job, PIECE, Pace, ProgressCallback, Way};
 
 /// No manifest is longer: a checksum for each MiB of a hundred TiB.
-const LONGEST_MANIFEST: u64 = 1 << 30;
+const MAX_MANIFEST_BYTES: u64 = 1 << 30;
 
 /// A checkpoint that is complete: its end is intact. Its regions are checked when they are read.
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ impl Checkpoint {
         }
         let block = read(machine, &ssd, len - BLOCK, BLOCK)?;
         let trailer = Trailer::decode(&block.lease()?, len).map_err(corrupt)?;
-        if trailer.manifest_len > LONGEST_MANIFEST {
+        if trailer.manifest_len > MAX_MANIFEST_BYTES {
             return Err(corrupt(format!("a manifest of {} bytes", trailer.manifest_len)));
         }
         let bytes = read(machine, &ssd, trailer.manifest_at, trailer.manifest_len.max(1))?;
@@ -69,7 +69,7 @@ impl Checkpoint {
     /// # Errors
     /// `NotFound` for a name that is not in it; `InvalidInput` for a region of another length; `Corrupt` with the region
     /// and the offset in it; `Busy`; `Interrupted` where `watch` breaks; what reading meets.
-    pub fn restore_into(&self, regions: &[(&str, &Dram)], watch: Watch<'_>) -> Result<()> {
+    pub fn restore_into(&self, regions: &[(&str, &Dram)], watch: ProgressCallback<'_>) -> Result<()> {
         let mut indices = Vec::new();
         let mut jobs = Vec::new();
         for (name, memory) in regions {
@@ -91,7 +91,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// As [`restore_into`](Self::restore_into); `OutOfMemory`.
-    pub fn restore(&self, watch: Watch<'_>) -> Result<Vec<(String, Dram)>> {
+    pub fn restore(&self, watch: ProgressCallback<'_>) -> Result<Vec<(String, Dram)>> {
         let allocate = |len: u64| {
             let len = usize::try_from(len)
                 .map_err(|_| Error::new(ErrorKind::OutOfMemory, "restore", format!("a region of {len} bytes")))?;
@@ -115,7 +115,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// As [`restore_into`](Self::restore_into).
-    pub fn verify(&self, watch: Watch<'_>) -> Result<()> {
+    pub fn verify(&self, watch: ProgressCallback<'_>) -> Result<()> {
         let memory = Dram::allocate(2 * PIECE)?;
         let mut pace = Pace { done: 0, total: self.manifest.bytes(), watch };
         let pipe = self.machine.0.connect(&self.ssd, &memory)?;

@@ -6,8 +6,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use datapipes_core::{Draft, Dram, Error, ErrorKind, FileMode, Lease, Machine, Result, Span};
 use serde::Serialize;
 
-use super::manifest::{BLOCK, CHUNK, Manifest, Region};
-use super::pieces::{self, Job, Watch, Way};
+use super::manifest::{BLOCK, CHUNK, CheckpointRegion, Manifest};
+use super::pieces::{self, Job, ProgressCallback, Way};
 use super::store::Checkpoints;
 
 /// How a checkpoint is saved.
@@ -41,7 +41,7 @@ pub(crate) fn save(
     store: &Checkpoints,
     regions: &[(&str, &Dram)],
     options: &SaveOptions,
-    watch: Watch<'_>,
+    watch: ProgressCallback<'_>,
 ) -> Result<Saved> {
     let sole = store.sole()?;
     // For the whole time, so that all regions are of one moment: their writers are told that they are busy.
@@ -95,7 +95,8 @@ fn plan(number: u64, regions: &[(&str, &Dram)]) -> Result<Manifest> {
     }
     let mut offset = 0;
     let mut place = |(name, memory): &(&str, &Dram)| {
-        let region = Region { name: (*name).to_owned(), len: memory.len() as u64, offset, checksums: Vec::new() };
+        let region =
+            CheckpointRegion { name: (*name).to_owned(), len: memory.len() as u64, offset, checksums: Vec::new() };
         offset = (offset + region.len).next_multiple_of(BLOCK);
         region
     };

@@ -6,10 +6,10 @@ use datapipes_core::{Dram, Error, ErrorKind, FileMode, Machine, Result};
 use serde::Serialize;
 
 use super::manifest::Manifest;
-use super::pieces::Watch;
+use super::pieces::ProgressCallback;
 use super::restore::Checkpoint;
 use super::save::{self, SaveOptions, Saved};
-use crate::sole::{Sole, make_folder, sync_folder};
+use crate::dir_lock::{DirLock, make_folder, sync_folder};
 
 const PREFIX: &str = "checkpoint-";
 
@@ -63,7 +63,7 @@ impl Checkpoints {
     /// # Errors
     /// `Busy` while somebody writes to a region, or saves to this folder; `InvalidInput` for no regions or two of one
     /// name; `NoSpace`; `Interrupted` where `watch` breaks; what writing meets. Nothing is left then.
-    pub fn save(&self, regions: &[(&str, &Dram)], options: &SaveOptions, watch: Watch<'_>) -> Result<Saved> {
+    pub fn save(&self, regions: &[(&str, &Dram)], options: &SaveOptions, watch: ProgressCallback<'_>) -> Result<Saved> {
         save::save(self, regions, options, watch)
     }
 
@@ -105,7 +105,7 @@ impl Checkpoints {
     ///
     /// # Errors
     /// As [`Checkpoint::restore`] and [`latest`](Self::latest); `Corrupt` where none is intact.
-    pub fn restore_latest(&self, fallback: Fallback, watch: Watch<'_>) -> Result<Restored> {
+    pub fn restore_latest(&self, fallback: Fallback, watch: ProgressCallback<'_>) -> Result<Restored> {
         let mut skipped: Vec<(u64, String)> = Vec::new();
         let mut numbers = self.numbers()?;
         while let Some(number) = numbers.pop() {
@@ -153,7 +153,7 @@ impl Checkpoints {
         self.keep_last_locked(keep, &self.sole()?)
     }
 
-    pub(crate) fn keep_last_locked(&self, keep: usize, sole: &Sole) -> Result<Vec<u64>> {
+    pub(crate) fn keep_last_locked(&self, keep: usize, sole: &DirLock) -> Result<Vec<u64>> {
         // A damaged one is no reason to give up an intact one.
         let mut kept = 0;
         let mut removed = Vec::new();
@@ -171,9 +171,9 @@ impl Checkpoints {
         Ok(removed)
     }
 
-    pub(crate) fn sole(&self) -> Result<Sole> {
+    pub(crate) fn sole(&self) -> Result<DirLock> {
         make_folder(&self.dir)?;
-        Sole::of(&self.dir)
+        DirLock::of(&self.dir)
     }
 
     pub(crate) fn machine(&self) -> &Machine {

@@ -7,7 +7,7 @@ use datapipes_core::{Error, ErrorKind, Machine, Result};
 use super::closing::Closing;
 use super::scan::{Scan, Step, Tail, read_header};
 use super::segment::Segment;
-use super::storage::Storage;
+use super::storage::SegmentStorage;
 
 /// A log that was opened: its segments, and what it said of its end when it was closed, if it was.
 pub(crate) struct Chain {
@@ -19,7 +19,7 @@ pub(crate) struct Chain {
 ///
 /// # Errors
 /// `Corrupt` where they are not the ones with which the log was closed, or do not follow each other.
-pub(crate) fn open(machine: &Machine, storage: &dyn Storage, writable: bool) -> Result<Chain> {
+pub(crate) fn open(machine: &Machine, storage: &dyn SegmentStorage, writable: bool) -> Result<Chain> {
     loop {
         // Before the segments: a writer that comes meanwhile removes the note before it changes anything.
         let closing = Closing::read(storage)?;
@@ -34,7 +34,7 @@ pub(crate) fn open(machine: &Machine, storage: &dyn Storage, writable: bool) -> 
     }
 }
 
-fn open_segments(machine: &Machine, storage: &dyn Storage, writable: bool) -> Result<Vec<Segment>> {
+fn open_segments(machine: &Machine, storage: &dyn SegmentStorage, writable: bool) -> Result<Vec<Segment>> {
     let mut segments: Vec<Segment> = Vec::new();
     let mut numbers = VecDeque::from(storage.list()?);
     while let Some(number) = numbers.pop_front() {

@@ -13,7 +13,7 @@ use datapipes_core::{Error, ErrorKind, Result};
 use super::scan::Tail;
 use super::sealed::Kind;
 use super::segment::{Header, Segment};
-use super::storage::Storage;
+use super::storage::SegmentStorage;
 
 /// Bytes of a note.
 const LEN: usize = 68;
@@ -58,7 +58,7 @@ impl Closing {
     ///
     /// # Errors
     /// `Corrupt` for a note that does not check.
-    pub(crate) fn read(storage: &dyn Storage) -> Result<Option<Closing>> {
+    pub(crate) fn read(storage: &dyn SegmentStorage) -> Result<Option<Closing>> {
         let Some(bytes) = storage.note()? else { return Ok(None) };
         Closing::decode(&bytes).map(Some).ok_or_else(|| {
             corrupt(storage, "what it says of its end is damaged").advice(
@@ -71,7 +71,7 @@ impl Closing {
     ///
     /// # Errors
     /// `Corrupt` where some are missing or others are there.
-    pub(crate) fn check_segments(&self, storage: &dyn Storage, segments: &[Segment]) -> Result<()> {
+    pub(crate) fn check_segments(&self, storage: &dyn SegmentStorage, segments: &[Segment]) -> Result<()> {
         let header = |segment: Option<&Segment>| segment.map(|segment| segment.header);
         let (first, last) = (header(segments.first()), header(segments.last()));
         // Whoever went on behind the note made no segment that is older, and released some perhaps.
@@ -112,7 +112,7 @@ impl Closing {
     }
 }
 
-fn corrupt(storage: &dyn Storage, why: &str) -> Error {
+fn corrupt(storage: &dyn SegmentStorage, why: &str) -> Error {
     Error::new(ErrorKind::Corrupt, "read", format!("log {}: {why}", storage.name()))
 }
 

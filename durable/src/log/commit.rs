@@ -28,8 +28,8 @@ use super::reader::Records;
 use super::scan::Tail;
 use super::segment::Header;
 use super::stats::{Histogram, LogStats};
-use super::storage::Storage;
-use super::writer::{SLACK, Took, Writer};
+use super::storage::SegmentStorage;
+use super::writer::{BatchTiming, SLACK, Writer};
 
 #[derive(Default)]
 struct Counts {
@@ -145,7 +145,7 @@ impl Log {
     /// segment in use; older ones are checked when they are read), where any segment is shorter than it was made, and where
     /// anything is missing of a log that was closed;
     /// `NoSpace`; what the place meets.
-    pub fn open(machine: &Machine, storage: impl Storage + 'static, options: Options) -> Result<Log> {
+    pub fn open(machine: &Machine, storage: impl SegmentStorage + 'static, options: Options) -> Result<Log> {
         Log::open_shared(machine, Arc::new(storage), options)
     }
 
@@ -153,7 +153,7 @@ impl Log {
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub fn open_shared(machine: &Machine, storage: Arc<dyn Storage>, options: Options) -> Result<Log> {
+    pub fn open_shared(machine: &Machine, storage: Arc<dyn SegmentStorage>, options: Options) -> Result<Log> {
         let options = options.check()?;
         let sole = storage.lock()?;
         let Chain { segments, closing } = chain::open(machine, &*storage, true)?;
@@ -467,7 +467,7 @@ impl Log {
 }
 
 impl Counts {
-    fn note(&mut self, took: Took, len: usize, records: u64) {
+    fn note(&mut self, took: BatchTiming, len: usize, records: u64) {
         self.batches += 1;
         self.written_bytes += len as u64;
         self.largest_batch = self.largest_batch.max(records);

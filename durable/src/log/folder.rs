@@ -17,8 +17,8 @@ use datapipes_core::{
     Span, Ssd, Transfer,
 };
 
-use super::storage::{Medium, Spare, Storage};
-use crate::sole::{Sole, make_folder, sync_folder};
+use super::storage::{Medium, SegmentStorage, Spare};
+use crate::dir_lock::{DirLock, make_folder, sync_folder};
 
 const ENDING: &str = ".log";
 /// The file of the note.
@@ -32,17 +32,17 @@ const IN_FLIGHT: usize = 8;
 
 /// A folder of segment files.
 #[derive(Clone)]
-pub struct Folder {
+pub struct LogFolder {
     machine: Machine,
     dir: PathBuf,
     /// The right to write here, while a log has it.
-    sole: Arc<Mutex<Weak<Sole>>>,
+    sole: Arc<Mutex<Weak<DirLock>>>,
 }
 
-impl Folder {
+impl LogFolder {
     /// The folder of this path. It is created when a log is first opened there for appending.
-    pub fn at(machine: &Machine, dir: impl Into<PathBuf>) -> Folder {
-        Folder { machine: machine.clone(), dir: dir.into(), sole: Arc::default() }
+    pub fn at(machine: &Machine, dir: impl Into<PathBuf>) -> LogFolder {
+        LogFolder { machine: machine.clone(), dir: dir.into(), sole: Arc::default() }
     }
 
     fn path(&self, number: u64) -> PathBuf {
@@ -54,7 +54,7 @@ impl Folder {
         self.sole().map_or(Ok(()), |sole| sole.check())
     }
 
-    fn sole(&self) -> Option<Arc<Sole>> {
+    fn sole(&self) -> Option<Arc<DirLock>> {
         self.sole.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
     }
 
@@ -104,14 +104,14 @@ fn number_of(path: &Path) -> Option<u64> {
     if digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit()) { digits.parse().ok() } else { None }
 }
 
-impl Storage for Folder {
+impl SegmentStorage for LogFolder {
     fn name(&self) -> String {
         self.dir.display().to_string()
     }
 
     fn lock(&self) -> Result<Box<dyn Any + Send + Sync>> {
         make_folder(&self.dir)?;
-        let sole = Arc::new(Sole::of(&self.dir)?);
+        let sole = Arc::new(DirLock::of(&self.dir)?);
         *self.sole.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&sole);
         Ok(Box::new(sole))
     }
@@ -221,7 +221,7 @@ impl Medium for Files {
 struct Unnamed {
     files: Files,
     draft: Draft,
-    folder: Folder,
+    folder: LogFolder,
     path: PathBuf,
     len: u64,
 }

@@ -60,8 +60,8 @@ mod storage;
 mod writer;
 
 pub use commit::{Log, Ticket};
-pub use folder::Folder;
+pub use folder::LogFolder;
 pub use options::Options;
-pub use reader::{Record, Records, Summary, examine};
+pub use reader::{LogSummary, Record, Records, examine};
 pub use stats::{LogStats, Times};
-pub use storage::{Medium, Spare, Storage};
+pub use storage::{Medium, SegmentStorage, Spare};

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::chain::{self, Chain, Walk};
 use super::segment::Segment;
-use super::storage::Storage;
+use super::storage::SegmentStorage;
 
 /// A record that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl Records {
     /// # Errors
     /// `NotFound` where there is no log; `OutOfRange` where `from` was released already; `Corrupt` for headers that do
     /// not check.
-    pub fn open(machine: &Machine, storage: &Arc<dyn Storage>, from: u64) -> Result<Records> {
+    pub fn open(machine: &Machine, storage: &Arc<dyn SegmentStorage>, from: u64) -> Result<Records> {
         let chain = chain::open(machine, &**storage, false)?;
         if chain.segments.is_empty() {
             let why = format!("{} holds no log", storage.name());
@@ -87,7 +87,7 @@ impl Iterator for Records {
 
 /// What is in a log, found by reading and checking all of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Summary {
+pub struct LogSummary {
     /// The number of the first record that is there; that of the next one where there is none.
     pub first: u64,
     /// The number that the next record will have.
@@ -106,7 +106,7 @@ pub struct Summary {
 ///
 /// # Errors
 /// `NotFound` where there is none; `Corrupt` with the offset where it is damaged.
-pub fn examine(machine: &Machine, storage: &Arc<dyn Storage>) -> Result<Summary> {
+pub fn examine(machine: &Machine, storage: &Arc<dyn SegmentStorage>) -> Result<LogSummary> {
     let chain = chain::open(machine, &**storage, false)?;
     let segments = &chain.segments;
     let Some(head) = segments.first().map(|s| s.header) else {
@@ -119,7 +119,7 @@ pub fn examine(machine: &Machine, storage: &Arc<dyn Storage>) -> Result<Summary>
         payload_bytes += payload.len() as u64;
     }
     let tail = walk.tail();
-    Ok(Summary {
+    Ok(LogSummary {
         first: head.first,
         next: tail.map_or(head.first, |t| t.number),
         payload_bytes,

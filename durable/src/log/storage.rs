@@ -1,6 +1,6 @@
 //! Where a log lies: a list of numbered segments. The log itself knows nothing else of the place.
 //!
-//! [`Folder`](super::Folder) keeps segments as files. Whoever has another place (persistent memory, a part of a
+//! [`LogFolder`](super::Folder) keeps segments as files. Whoever has another place (persistent memory, a part of a
 //! device, a model that forgets what was not synced) implements these three traits; the log moves bytes there by pipes.
 
 use std::any::Any;
@@ -44,7 +44,7 @@ pub trait Spare: Medium {
 }
 
 /// A place for segments. A panic of it while a batch is written ends the log for everybody, as an error does.
-pub trait Storage: Send + Sync {
+pub trait SegmentStorage: Send + Sync {
     /// Its name, for messages.
     fn name(&self) -> String;
 

@@ -12,7 +12,7 @@ use datapipes_core::{
 use super::options::Options;
 use super::scan::Tail;
 use super::segment::{DATA_AT, Header, Segment};
-use super::storage::{Spare, Storage};
+use super::storage::{SegmentStorage, Spare};
 
 /// Writes end at a multiple of what the place likes, but not of more than this: bytes behind each half of the memory.
 pub(crate) const SLACK: usize = 4096;
@@ -24,7 +24,7 @@ type Prepared = JoinHandle<Result<Box<dyn Spare>>>;
 
 /// What one batch took.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Took {
+pub(crate) struct BatchTiming {
     pub(crate) write: Duration,
     pub(crate) sync: Duration,
     /// Where the batch began a segment.
@@ -50,7 +50,7 @@ impl Current {
 
 pub(crate) struct Writer {
     machine: Machine,
-    storage: Arc<dyn Storage>,
+    storage: Arc<dyn SegmentStorage>,
     memory: Dram,
     /// All that are there, the current one last.
     pub(crate) segments: Vec<Segment>,
@@ -68,7 +68,7 @@ pub(crate) struct Writer {
 impl Writer {
     pub(crate) fn new(
         machine: &Machine,
-        storage: Arc<dyn Storage>,
+        storage: Arc<dyn SegmentStorage>,
         memory: Dram,
         segments: Vec<Segment>,
         options: Options,
@@ -137,8 +137,8 @@ impl Writer {
     }
 
     /// Writes a batch and returns when it is durable. The bytes are at `source` of the memory, with zeros behind them.
-    pub(crate) fn write(&mut self, source: u64, len: u64, at: Tail) -> Result<Took> {
-        let mut took = Took::default();
+    pub(crate) fn write(&mut self, source: u64, len: u64, at: Tail) -> Result<BatchTiming> {
+        let mut took = BatchTiming::default();
         let Some(current) = &self.current else {
             return Err(Error::new(ErrorKind::InvalidInput, "append", "no segment is open"));
         };

@@ -16,7 +16,7 @@ use std::time::Duration;
 use datapipes_core::Machine;
 use datapipes_core::topology::Topology;
 use datapipes_cpu::{Calibration, CpuBackend};
-use datapipes_file::{Config, FileBackend};
+use datapipes_file::{FileBackend, FileConfig};
 
 /// The seed of a test: `DURABLE_SEED` replays one that failed.
 pub(crate) fn seed(default: u64) -> u64 {
@@ -91,10 +91,10 @@ impl Drop for Scratch {
 }
 
 pub(crate) fn machine() -> Machine {
-    machine_with(Config::default())
+    machine_with(FileConfig::default())
 }
 
-pub(crate) fn machine_with(config: Config) -> Machine {
+pub(crate) fn machine_with(config: FileConfig) -> Machine {
     let topology = Topology::discover();
     let cpu = CpuBackend::new(&topology, Calibration::assumed(&topology));
     Machine::new(topology, vec![Arc::new(FileBackend::with(config)), Arc::new(cpu)])

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use datapipes_core::{Dram, Error, ErrorKind, Locator, MapOptions, Pages, Result};
-use datapipes_durable::log::{Medium, Spare, Storage};
+use datapipes_durable::log::{Medium, SegmentStorage, Spare};
 
 use super::Random;
 
@@ -154,7 +154,7 @@ impl Spare for Fresh {
     }
 }
 
-impl Storage for Model {
+impl SegmentStorage for Model {
     fn name(&self) -> String {
         "model".into()
     }

@@ -1,6 +1,6 @@
 //! The SSD: flash channels, a read buffer, a link; and what went over it.
 
-use crate::time::{Server, Time};
+use crate::time::{QueueServer, Time};
 
 use super::timing::Timing;
 
@@ -40,24 +40,24 @@ fn word(number: u64) -> u64 {
 
 /// A device in virtual time. Reads of different channels overlap, if they are issued so.
 #[derive(Clone, Debug)]
-pub struct Device {
+pub struct SimulatedDevice {
     timing: Timing,
     /// Divisions by the size of a flash page would be half of a model's time.
     flash_page_bits: u32,
-    channels: [Server; CHANNELS],
-    link: Server,
+    channels: [QueueServer; CHANNELS],
+    link: QueueServer,
     host_bytes: u64,
     flash_reads: u64,
 }
 
-impl Device {
+impl SimulatedDevice {
     /// An idle device.
-    pub fn new(timing: Timing) -> Device {
-        Device {
+    pub fn new(timing: Timing) -> SimulatedDevice {
+        SimulatedDevice {
             flash_page_bits: timing.flash_page_bytes.max(1).ilog2(),
             timing,
-            channels: [Server::default(); CHANNELS],
-            link: Server::default(),
+            channels: [QueueServer::default(); CHANNELS],
+            link: QueueServer::default(),
             host_bytes: 0,
             flash_reads: 0,
         }
@@ -125,14 +125,14 @@ mod tests {
     #[test]
     fn channels_overlap_and_read_ahead_does_not() {
         let timing = Timing { link_bytes_per_s: f64::INFINITY, ..Timing::calibrated() };
-        let mut device = Device::new(timing);
+        let mut device = SimulatedDevice::new(timing);
         let page = timing.flash_page_bytes;
         assert_eq!(device.fetch(Time::ZERO, 0, 128), timing.flash_read);
         assert_eq!(device.fetch(Time::ZERO, page, 128), timing.flash_read);
         assert_eq!(device.fetch(Time::ZERO, 64, 128), timing.flash_read * 2);
         assert_eq!(device.fetch(Time::ns(1_000_000), page - 1, 2), Time::ns(1_000_000) + timing.flash_read);
         assert_eq!((device.host_bytes(), device.flash_reads()), (386, 5));
-        let mut device = Device::new(timing);
+        let mut device = SimulatedDevice::new(timing);
         let pages = timing.read_ahead_bytes / page;
         assert_eq!(device.fetch_with_read_ahead(Time::ZERO, 4096, 4096), timing.flash_read * pages);
         assert_eq!(device.host_bytes(), 4096);

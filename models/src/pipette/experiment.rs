@@ -2,7 +2,7 @@
 
 use datapipes_cache::Policy;
 use datapipes_core::Result;
-use datapipes_testkit::access::{Items, Layout, Mixed, Popularity, Read, Recommender, Skew, SocialGraph, Workload};
+use datapipes_testkit::access::{ItemLayout, Items, Mixed, Popularity, Read, Recommender, Skew, SocialGraph, Workload};
 use serde::Serialize;
 
 use super::library::Library;
@@ -55,8 +55,8 @@ impl Fit {
     }
 
     /// Where the places lie.
-    pub fn layout(&self, item_bytes: u32) -> Layout {
-        Layout { items: self.places, item_bytes, stride_bytes: PAGE }
+    pub fn layout(&self, item_bytes: u32) -> ItemLayout {
+        ItemLayout { items: self.places, item_bytes, stride_bytes: PAGE }
     }
 
     /// The pages that are read most, for a workload.
@@ -147,7 +147,7 @@ pub fn latencies(fit: &Fit, size: u32, scale: &Scale) -> [Account; 5] {
 
 /// An application's reads, and the memory that its caches may take, in MiB.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Memory {
+pub struct MemoryBudget {
     /// The page cache's.
     pub page_mib: f64,
     /// The fine-grained read cache's.
@@ -183,7 +183,7 @@ impl ApplicationRun {
 /// As [`Library::read`].
 pub fn application(
     reads: impl Iterator<Item = Read> + Clone,
-    memory: Memory,
+    memory: MemoryBudget,
     fit: &Fit,
     scale: &Scale,
 ) -> Result<ApplicationRun> {

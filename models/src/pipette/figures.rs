@@ -4,12 +4,12 @@ use datapipes_core::{Error, ErrorKind, Result, threads};
 use datapipes_testkit::access::{Popularity, Workload};
 
 use super::experiment::{
-    ApplicationRun, Fit, Memory, SIZES, Scale, ZIPF, application, latencies, recommender, recommender_by_table,
+    ApplicationRun, Fit, MemoryBudget, SIZES, Scale, ZIPF, application, latencies, recommender, recommender_by_table,
     social_graph, synthetic,
 };
 use super::library::budget_for;
 use super::published::{Application, RECOMMENDER, SOCIAL_GRAPH, TABLE_2, TABLE_3, Traffic};
-use super::report::{Cell, Grid, Relation, Report, Row, Standing};
+use super::report::{Agreement, Cell, Grid, ModelReport, Relation, ReportRow};
 use super::system::{Account, SystemKind};
 
 /// The row of the library.
@@ -22,7 +22,7 @@ pub type Column = [Account; 6];
 ///
 /// # Errors
 /// What the library meets on the modelled device; `Corrupt` if it gives out wrong bytes.
-pub fn report(fit: &Fit, scale: &Scale) -> Result<Report> {
+pub fn report(fit: &Fit, scale: &Scale) -> Result<ModelReport> {
     let budget = budget_for(fit.fine_items, fit.small_bytes, fit.policy)?;
     let columns = |popularity: Popularity| {
         let fit = fit.for_reads(popularity);
@@ -30,7 +30,7 @@ pub fn report(fit: &Fit, scale: &Scale) -> Result<Report> {
         Workload::ALL.into_iter().map(column).collect::<Result<Vec<Column>>>()
     };
     let run = |published: &'static Application, nth: usize| {
-        let memory = Memory { page_mib: published.block.1, fine_mib: published.pipette.1 };
+        let memory = MemoryBudget { page_mib: published.block.1, fine_mib: published.pipette.1 };
         match nth {
             0 => application(recommender(scale), memory, fit, scale),
             1 => application(social_graph(scale), memory, fit, scale),
@@ -60,7 +60,7 @@ pub fn report(fit: &Fit, scale: &Scale) -> Result<Report> {
         figure_9a(&runs),
         figure_9b(&runs),
     ];
-    Ok(Report { grids, relations: relations(&by_size) })
+    Ok(ModelReport { grids, relations: relations(&by_size) })
 }
 
 /// A part of the work: on a thread of its own, or, where the system gives none, on that of whoever wants the result.
@@ -93,21 +93,21 @@ fn workloads() -> Vec<String> {
     Workload::ALL.iter().map(|w| format!("{w:?}")).collect()
 }
 
-fn cell(published: impl Into<Option<f64>>, ours: f64, standing: Standing) -> Cell {
+fn cell(published: impl Into<Option<f64>>, ours: f64, standing: Agreement) -> Cell {
     let published = published.into();
-    Cell { published, ours, standing: if published.is_some() { standing } else { Standing::Unpublished } }
+    Cell { published, ours, standing: if published.is_some() { standing } else { Agreement::Unpublished } }
 }
 
 fn traffic(published: &Traffic, columns: &[Column], is_zipf: bool) -> Grid {
     let row = |(nth, name): (usize, String)| {
         let kind = SystemKind::ALL.get(nth).copied().unwrap_or(SystemKind::Pipette);
         let standing = match kind {
-            SystemKind::Mmio | SystemKind::Dma | SystemKind::PipetteUncached => Standing::Exact,
-            SystemKind::BlockIo | SystemKind::Pipette => Standing::Calibrated,
+            SystemKind::Mmio | SystemKind::Dma | SystemKind::PipetteUncached => Agreement::Exact,
+            SystemKind::BlockIo | SystemKind::Pipette => Agreement::Calibrated,
         };
         let cells = columns.iter().enumerate();
         let cells = cells.map(|(at, c)| cell(published.row(kind)[at], c[nth].traffic_mib(), standing)).collect();
-        Row { name, cells }
+        ReportRow { name, cells }
     };
     let (title, note) = match is_zipf {
         false => (
@@ -135,10 +135,10 @@ fn throughput(columns: &[Column], is_zipf: bool) -> Grid {
     let row = |(nth, name): (usize, String)| {
         let cells = columns.iter().enumerate().map(|(at, c)| {
             let ours = c[nth].reads_per_s() / c[0].reads_per_s();
-            let standing = if is_zipf && at == 4 { Standing::OutOfReach } else { Standing::Calibrated };
+            let standing = if is_zipf && at == 4 { Agreement::OutOfReach } else { Agreement::Calibrated };
             cell(published[at].filter(|_| nth >= 4), ours, standing)
         });
-        Row { name, cells: cells.collect() }
+        ReportRow { name, cells: cells.collect() }
     };
     let (title, note) = match is_zipf {
         false => (
@@ -163,8 +163,8 @@ fn figure_8(by_size: &[[Account; 5]]) -> Grid {
             SystemKind::BlockIo => Some(33.8 * 2.0),
             _ => None,
         };
-        let cells = by_size.iter().map(|c| cell(published, c[nth].latency_us(), Standing::Calibrated)).collect();
-        Row { name: kind.name().to_owned(), cells }
+        let cells = by_size.iter().map(|c| cell(published, c[nth].latency_us(), Agreement::Calibrated)).collect();
+        ReportRow { name: kind.name().to_owned(), cells }
     };
     Grid {
         title: "Figure 8: mean latency of workload E, uniform",
@@ -191,7 +191,7 @@ pub(super) fn relations(by_size: &[[Account; 5]]) -> Vec<Relation> {
     let slope = (latency(9, 1) - latency(0, 1)) / ((4096.0 - 8.0) / 8.0);
     let ratio = |s: usize| latency(s, 0) / latency(s, 4);
     let relation = |what, published, ours, standing| Relation { what, published, ours, standing };
-    use Standing::{Calibrated, Exact};
+    use Agreement::{Calibrated, Exact};
     vec![
         relation("2B-SSD MMIO, for each 8 B (us)", (0.18, 0.20), (slope, slope), Exact),
         relation("2B-SSD DMA over Pipette w/o cache (us)", (21.79, 25.06), over(2, 3), Calibrated),
@@ -215,9 +215,9 @@ fn table_4(runs: &[ApplicationRun; 3]) -> Grid {
             let published = APPLICATIONS.get(at).map(of);
             let (hits, mib) = (published.map(|p| p.0), published.map(|p| p.1));
             let ours = run.columns()[nth].cache_percent();
-            [cell(hits, ours, Standing::OutOfReach), cell(mib, held(run), Standing::OutOfReach)]
+            [cell(hits, ours, Agreement::OutOfReach), cell(mib, held(run), Agreement::OutOfReach)]
         });
-        Row { name: name.to_owned(), cells: cells.collect() }
+        ReportRow { name: name.to_owned(), cells: cells.collect() }
     };
     Grid {
         title: "Table 4: page cache and fine-grained read cache",
@@ -244,9 +244,9 @@ fn figure_9a(runs: &[ApplicationRun; 3]) -> Grid {
         let cells = runs.iter().enumerate().map(|(at, run)| {
             let columns = run.columns();
             let published = APPLICATIONS.get(at).filter(|_| nth >= 4).map(|a| a.speed_up);
-            cell(published, columns[nth].reads_per_s() / columns[0].reads_per_s(), Standing::OutOfReach)
+            cell(published, columns[nth].reads_per_s() / columns[0].reads_per_s(), Agreement::OutOfReach)
         });
-        Row { name, cells: cells.collect() }
+        ReportRow { name, cells: cells.collect() }
     };
     Grid {
         title: "Figure 9(a): throughput over block I/O's",
@@ -262,9 +262,9 @@ fn figure_9b(runs: &[ApplicationRun; 3]) -> Grid {
         let cells = runs.iter().enumerate().map(|(at, run)| {
             let columns = run.columns();
             let published = APPLICATIONS.get(at).filter(|_| nth >= 4).map(|a| a.traffic_part);
-            cell(published, columns[nth].traffic_mib() / columns[0].traffic_mib(), Standing::OutOfReach)
+            cell(published, columns[nth].traffic_mib() / columns[0].traffic_mib(), Agreement::OutOfReach)
         });
-        Row { name, cells: cells.collect() }
+        ReportRow { name, cells: cells.collect() }
     };
     Grid {
         title: "Figure 9(b): I/O traffic, as a part of block I/O's",

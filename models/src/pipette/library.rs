@@ -11,7 +11,7 @@ use datapipes_core::topology::Topology;
 use datapipes_core::{Error, ErrorKind, Machine, Result};
 use datapipes_testkit::access::Read;
 
-use super::device::{CHANNELS, Device, fill, is_content};
+use super::device::{CHANNELS, SimulatedDevice, fill, is_content};
 use super::page_cache::{PAGE, PageCache};
 use super::system::Account;
 use super::timing::Timing;
@@ -28,7 +28,7 @@ pub struct VirtualEngine {
 }
 
 struct State {
-    device: Device,
+    device: SimulatedDevice,
     /// Pages that came by the block interface, until somebody asks for them.
     pages: Vec<u64>,
     buffer: Vec<u8>,
@@ -37,7 +37,7 @@ struct State {
 impl VirtualEngine {
     /// Over a file of so many bytes.
     pub fn new(timing: Timing, file_bytes: u64) -> VirtualEngine {
-        let state = State { device: Device::new(timing), pages: Vec::new(), buffer: Vec::new() };
+        let state = State { device: SimulatedDevice::new(timing), pages: Vec::new(), buffer: Vec::new() };
         let (now, requests) = (AtomicU64::new(0), AtomicU64::new(0));
         VirtualEngine { file_bytes, now, requests, state: Mutex::new(state) }
     }

@@ -6,7 +6,7 @@
 //! - [`Library`](library::Library) is the fine-grained cache of this project, the code that reads real files, over an engine
 //!   in virtual time; every byte that it gives out is checked.
 //! - [`report`](figures::report) runs the paper's experiments (sections 4.2, 4.3) and puts the figures beside the paper's,
-//!   each with its [`Standing`](report::Standing): exact, calibrated, out of reach.
+//!   each with its [`Agreement`](report::Standing): exact, calibrated, out of reach.
 //!
 //! # What a real device would need
 //!

@@ -5,7 +5,7 @@ use serde::Serialize;
 /// How a figure of ours stands to the paper's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Standing {
+pub enum Agreement {
     /// Follows from the text alone.
     Exact,
     /// Met, within the tolerance that is said, by parameters that were chosen for it.
@@ -24,7 +24,7 @@ pub struct Cell {
     /// Ours.
     pub ours: f64,
     /// How they stand to each other.
-    pub standing: Standing,
+    pub standing: Agreement,
 }
 
 impl Cell {
@@ -36,7 +36,7 @@ impl Cell {
 
 /// A row of figures.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
+pub struct ReportRow {
     /// Whose.
     pub name: String,
     /// One for each column.
@@ -53,7 +53,7 @@ pub struct Grid {
     /// Names of the columns.
     pub columns: Vec<String>,
     /// The rows.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ReportRow>,
     /// What is exact, what is calibrated by what, what is out of reach and why.
     pub note: &'static str,
 }
@@ -68,12 +68,12 @@ pub struct Relation {
     /// Between which values, by the model.
     pub ours: (f64, f64),
     /// How they stand to each other.
-    pub standing: Standing,
+    pub standing: Agreement,
 }
 
 /// All of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
+pub struct ModelReport {
     /// Tables 2 to 4 and figures 6 to 9.
     pub grids: Vec<Grid>,
     /// What the text says of figure 8.

@@ -3,7 +3,7 @@
 use datapipes_testkit::access::Read;
 use serde::Serialize;
 
-use super::device::Device;
+use super::device::SimulatedDevice;
 use super::page_cache::{PAGE, PageCache};
 use super::recency::Recency;
 use super::timing::Timing;
@@ -106,7 +106,7 @@ impl Account {
 #[derive(Debug)]
 pub struct System {
     kind: SystemKind,
-    device: Device,
+    device: SimulatedDevice,
     page_cache: PageCache,
     /// Fine-grained items that are cached, by their offset: as in the paper, an item is found by its exact start.
     fine: Recency,
@@ -126,7 +126,7 @@ impl System {
         let fine = Recency::new(fine_items);
         System {
             kind,
-            device: Device::new(timing),
+            device: SimulatedDevice::new(timing),
             page_cache,
             fine,
             large: LARGE,

@@ -2,13 +2,13 @@
 //! its twin of a few lines.
 
 use datapipes_cache::Policy;
-use datapipes_testkit::access::{Items, Layout, Mixed, Popularity, Read, Recommender, Workload};
+use datapipes_testkit::access::{ItemLayout, Items, Mixed, Popularity, Read, Recommender, Workload};
 
 use super::experiment::*;
 use super::library::{Library, budget_for};
 use super::page_cache::{PAGE, PageCache};
 use super::published::{RECOMMENDER, TABLE_2, TABLE_3};
-use super::report::Standing;
+use super::report::Agreement;
 use super::system::{Account, System, SystemKind};
 use super::timing::Timing;
 
@@ -125,7 +125,7 @@ fn the_library_gives_the_right_bytes_of_a_modelled_device() {
     for policy in Policy::ALL {
         let mut library =
             Library::new(Timing::calibrated(), file_bytes, PageCache::recent(50), policy, 2 << 20).unwrap();
-        let layout = Layout { items: file_bytes / 64 - 200, item_bytes: 0, stride_bytes: 64 };
+        let layout = ItemLayout { items: file_bytes / 64 - 200, item_bytes: 0, stride_bytes: 64 };
         let drifting = Popularity::Drifting { exponent: 0.9, period: 20, step: 7 };
         for (nth, at) in Items::new(layout, drifting, 5).take(30_000).enumerate() {
             let len = [8, 128, 100, 1, 512, 3000, 4096, 9000][nth % 8];
@@ -154,7 +154,7 @@ fn latencies_have_the_distances_of_figure_8() {
             }
             _ => relation.ours.0 >= low && relation.ours.1 <= high,
         };
-        assert!(within && relation.standing != Standing::OutOfReach, "{relation:?}");
+        assert!(within && relation.standing != Agreement::OutOfReach, "{relation:?}");
         if relation.what.contains("(times)") {
             near(relation.ours.0, low, 0.1, relation.what);
             near(relation.ours.1, low, 0.1, relation.what);
@@ -217,7 +217,7 @@ fn the_applications_figures_that_can_be_checked() {
 #[test]
 fn an_application_is_run_with_the_memory_that_it_is_given() {
     let scale = Scale { reads: 100_000, nodes: 50_000, seed: 3 };
-    let memory = Memory { page_mib: 16.0, fine_mib: 4.0 };
+    let memory = MemoryBudget { page_mib: 16.0, fine_mib: 4.0 };
     for run in [
         application(recommender(&scale), memory, &Fit::fitted(), &scale).unwrap(),
         application(recommender_by_table(&scale), memory, &Fit::fitted(), &scale).unwrap(),

@@ -10,13 +10,13 @@
 //! The last X of each is the application's own reply. The maximum: while the first device works, the CPU replies to the
 //! application, and that takes it X. All other replies are hidden behind a device's work or a write.
 
-use super::parameters::{Parameters, Placement, Shape};
+use super::parameters::{Parameters, Scenario, SimulatedPlacement};
 use crate::time::Time;
 
 /// The latency of one block by the closed form.
 ///
 /// Holds for one pool, one credit, links of latency alone, `across >= within`, software in devices only (`receive`).
-pub fn latency(placement: Placement, parameters: &Parameters, shape: &Shape) -> Time {
+pub fn latency(placement: SimulatedPlacement, parameters: &Parameters, shape: &Scenario) -> Time {
     let packets = shape.block_bytes.div_ceil(parameters.packet_bytes.max(1)).max(1);
     let devices = shape.devices.max(1) as u64;
     let (across, within) = (parameters.across.round_trip, parameters.within.round_trip);
@@ -24,11 +24,11 @@ pub fn latency(placement: Placement, parameters: &Parameters, shape: &Shape) -> 
     // A hop in halves of a round trip: two for each packet's write, one for the notification.
     let hop = |round_trip: Time| round_trip * (2 * packets + 1) / 2;
     match placement {
-        Placement::ApplicationSide => hop(across) * (2 * devices) + across + software * devices,
-        Placement::DistributedResourceSide => {
+        SimulatedPlacement::ApplicationSide => hop(across) * (2 * devices) + across + software * devices,
+        SimulatedPlacement::DistributedResourceSide => {
             hop(across) * 2 + across + hop(within) * (devices - 1) + software * devices
         }
-        Placement::CentralResourceSide => {
+        SimulatedPlacement::CentralResourceSide => {
             let first = (across + within / 2).max(software + hop(within));
             hop(across) * 2 + across + hop(within) * (2 * devices - 1) + software * (devices - 1) + first
         }

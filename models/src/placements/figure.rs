@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::parameters::{Parameters, Placement, Shape};
-use super::simulation::{Outcome, Repetitions, simulate};
+use super::parameters::{Parameters, Scenario, SimulatedPlacement};
+use super::simulation::{Repetitions, SimulationResult, simulate};
 use crate::time::Time;
 
 /// The sizes of figure 3, in bytes.
@@ -31,7 +31,7 @@ impl Range {
 
 /// The two ranges that the paper publishes (section 4.3), over 1 to 32 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Published {
+pub struct PublishedRanges {
     /// How much faster the distributed placement is than the application-side one.
     pub than_application: Range,
     /// And than the central one.
@@ -39,19 +39,19 @@ pub struct Published {
 }
 
 /// What the paper says.
-pub fn published() -> Published {
-    Published { than_application: Range { low: 0.45, high: 0.67 }, than_central: Range { low: 0.21, high: 0.28 } }
+pub fn published() -> PublishedRanges {
+    PublishedRanges { than_application: Range { low: 0.45, high: 0.67 }, than_central: Range { low: 0.21, high: 0.28 } }
 }
 
 /// One block size under the three placements.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Row {
+pub struct PlacementRow {
     /// Bytes of a block.
     pub block_bytes: u64,
     /// Whether figure 3 has this size.
     pub is_published: bool,
     /// The outcomes, in the order of [`Placement::ALL`].
-    pub outcomes: [Outcome; 3],
+    pub outcomes: [SimulationResult; 3],
     /// `T_application / T_distributed - 1`.
     pub than_application: f64,
     /// `T_central / T_distributed - 1`.
@@ -62,29 +62,29 @@ pub struct Row {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure3 {
     /// By size.
-    pub rows: Vec<Row>,
+    pub rows: Vec<PlacementRow>,
     /// The ranges over the published sizes.
-    pub ranges: Published,
+    pub ranges: PublishedRanges,
 }
 
 /// Latencies over block sizes: 1 to 32 KiB as the paper, 64 KiB to 4 MiB beyond it. `shape.block_bytes` is not used.
-pub fn figure_3(parameters: &Parameters, shape: &Shape) -> Figure3 {
+pub fn figure_3(parameters: &Parameters, shape: &Scenario) -> Figure3 {
     let sizes = SIZES.iter().map(|&s| (s, true)).chain(BEYOND.iter().map(|&s| (s, false)));
-    let rows: Vec<Row> = sizes
+    let rows: Vec<PlacementRow> = sizes
         .map(|(block_bytes, is_published)| {
-            let outcomes = three(parameters, &Shape { block_bytes, ..*shape });
-            let faster = |other: Outcome| other.latency.as_us() / outcomes[2].latency.as_us() - 1.0;
+            let outcomes = three(parameters, &Scenario { block_bytes, ..*shape });
+            let faster = |other: SimulationResult| other.latency.as_us() / outcomes[2].latency.as_us() - 1.0;
             let (than_application, than_central) = (faster(outcomes[0]), faster(outcomes[1]));
-            Row { block_bytes, is_published, outcomes, than_application, than_central }
+            PlacementRow { block_bytes, is_published, outcomes, than_application, than_central }
         })
         .collect();
-    let of = |value: fn(&Row) -> f64| Range::of(rows.iter().filter(|r| r.is_published).map(value));
-    let ranges = Published { than_application: of(|r| r.than_application), than_central: of(|r| r.than_central) };
+    let of = |value: fn(&PlacementRow) -> f64| Range::of(rows.iter().filter(|r| r.is_published).map(value));
+    let ranges = PublishedRanges { than_application: of(|r| r.than_application), than_central: of(|r| r.than_central) };
     Figure3 { rows, ranges }
 }
 
-fn three(parameters: &Parameters, shape: &Shape) -> [Outcome; 3] {
-    Placement::ALL.map(|placement| simulate(placement, parameters, shape, Repetitions::default()))
+fn three(parameters: &Parameters, shape: &Scenario) -> [SimulationResult; 3] {
+    SimulatedPlacement::ALL.map(|placement| simulate(placement, parameters, shape, Repetitions::default()))
 }
 
 /// One choice, and what comes of it.
@@ -95,7 +95,7 @@ pub struct Point {
     /// The choice, as a number on the axis.
     pub value: f64,
     /// The outcomes, in the order of [`Placement::ALL`].
-    pub outcomes: [Outcome; 3],
+    pub outcomes: [SimulationResult; 3],
 }
 
 /// A question, and the answers over one axis.
@@ -112,9 +112,9 @@ pub struct WhatIf {
 }
 
 /// Packet size, round trip across, length of the chain, number of pools, credits.
-pub fn what_ifs(parameters: &Parameters, shape: &Shape) -> Vec<WhatIf> {
+pub fn what_ifs(parameters: &Parameters, shape: &Scenario) -> Vec<WhatIf> {
     let kib = |bytes: u64| format!("{} KiB", bytes >> 10);
-    let block = Shape { block_bytes: 32 << 10, ..*shape };
+    let block = Scenario { block_bytes: 32 << 10, ..*shape };
     let packets = [4 << 10, 8 << 10, 16 << 10, 64 << 10u64].map(|packet_bytes| Point {
         choice: kib(packet_bytes),
         value: (packet_bytes >> 10) as f64,
@@ -129,17 +129,17 @@ pub fn what_ifs(parameters: &Parameters, shape: &Shape) -> Vec<WhatIf> {
     let chains = [1, 2, 3, 4, 6, 8usize].map(|devices| Point {
         choice: devices.to_string(),
         value: devices as f64,
-        outcomes: three(parameters, &Shape { devices, ..block }),
+        outcomes: three(parameters, &Scenario { devices, ..block }),
     });
     let pools = [1, 2, 4, 8usize].map(|pools| Point {
         choice: pools.to_string(),
         value: pools as f64,
-        outcomes: three(parameters, &Shape { devices: 8, pools, ..block }),
+        outcomes: three(parameters, &Scenario { devices: 8, pools, ..block }),
     });
     let credits = |packet_bytes: u64| {
         [1, 2, 4, 8u32].map(|credits| {
             // As many blocks as the channels take: the credits are the only limit.
-            let shape = Shape { credits, in_flight: u32::MAX, block_bytes: 64 << 10, ..*shape };
+            let shape = Scenario { credits, in_flight: u32::MAX, block_bytes: 64 << 10, ..*shape };
             let outcomes = three(&Parameters { packet_bytes, ..*parameters }, &shape);
             Point { choice: credits.to_string(), value: f64::from(credits), outcomes }
         })

@@ -7,7 +7,7 @@ use crate::time::Time;
 /// Where the protocol between the application and the devices runs (paper, section 2, figure 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Placement {
+pub enum SimulatedPlacement {
     /// The application talks to each device, and every block passes through it: the status quo.
     ApplicationSide,
     /// A CPU in the resource pool talks to the devices of its pool; blocks pass through it.
@@ -16,17 +16,20 @@ pub enum Placement {
     DistributedResourceSide,
 }
 
-impl Placement {
+impl SimulatedPlacement {
     /// All of them, in the order of the paper.
-    pub const ALL: [Placement; 3] =
-        [Placement::ApplicationSide, Placement::CentralResourceSide, Placement::DistributedResourceSide];
+    pub const ALL: [SimulatedPlacement; 3] = [
+        SimulatedPlacement::ApplicationSide,
+        SimulatedPlacement::CentralResourceSide,
+        SimulatedPlacement::DistributedResourceSide,
+    ];
 
     /// A short name.
     pub fn name(self) -> &'static str {
         match self {
-            Placement::ApplicationSide => "application",
-            Placement::CentralResourceSide => "central",
-            Placement::DistributedResourceSide => "distributed",
+            SimulatedPlacement::ApplicationSide => "application",
+            SimulatedPlacement::CentralResourceSide => "central",
+            SimulatedPlacement::DistributedResourceSide => "distributed",
         }
     }
 }
@@ -63,7 +66,7 @@ impl Steps {
 
 /// A path between two units: what one command costs on it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Distance {
+pub struct PathCost {
     /// A command there and its acknowledgement back. A notification has arrived after half of it.
     pub round_trip: Time,
     /// What the path carries; infinite where only latency is modelled.
@@ -74,9 +77,9 @@ pub struct Distance {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Parameters {
     /// Between machines: the application's, and each pool's.
-    pub across: Distance,
+    pub across: PathCost,
     /// Within a pool.
-    pub within: Distance,
+    pub within: PathCost,
     /// The protocol's software on the control core of a device (paper: 1 GHz, in order).
     pub device: Steps,
     /// The same on the CPUs of the application and of the pools (paper: 4 GHz, out of order).
@@ -103,8 +106,8 @@ pub struct Set {
 /// paper's words as they stand, with which no costs of steps meet its ranges. Everything else is free, and more than one
 /// choice gives the same figures: `calibrated` and `calibrated-2` differ in every cost.
 pub fn sets() -> [Set; 5] {
-    let latency = |ns| Distance { round_trip: Time::ns(ns), bytes_per_s: f64::INFINITY };
-    let carrying = |ns, bytes_per_s| Distance { round_trip: Time::ns(ns), bytes_per_s };
+    let latency = |ns| PathCost { round_trip: Time::ns(ns), bytes_per_s: f64::INFINITY };
+    let carrying = |ns, bytes_per_s| PathCost { round_trip: Time::ns(ns), bytes_per_s };
     let steps = |[receive, fetch_reply, write, send, reply]: [u64; 5]| Steps {
         receive: Time::ns(receive),
         fetch_reply: Time::ns(fetch_reply),
@@ -166,7 +169,7 @@ impl Parameters {
     /// 2.0 us across, 0.5 us within, 1.2 us of software. These were chosen to meet the paper's ranges; the paper gives
     /// none of them (its 1 us across is that of the bridge alone; with 1 us in all the ranges are out of reach).
     pub fn closed_form() -> Parameters {
-        let latency = |round_trip| Distance { round_trip, bytes_per_s: f64::INFINITY };
+        let latency = |round_trip| PathCost { round_trip, bytes_per_s: f64::INFINITY };
         Parameters {
             across: latency(Time::ns(2000)),
             within: latency(Time::ns(500)),
@@ -184,7 +187,7 @@ impl Parameters {
 
 /// What is built of devices, and how it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Shape {
+pub struct Scenario {
     /// Devices in a row (paper: 2).
     pub devices: usize,
     /// Machines that they are spread over, neighbours together (paper: 1); at most one a device.
@@ -199,9 +202,9 @@ pub struct Shape {
     pub compute: Time,
 }
 
-impl Shape {
+impl Scenario {
     /// The paper's: two devices in one pool, one credit, no computation.
-    pub fn paper(block_bytes: u64) -> Shape {
-        Shape { devices: 2, pools: 1, credits: 1, in_flight: 1, block_bytes, compute: Time::ZERO }
+    pub fn paper(block_bytes: u64) -> Scenario {
+        Scenario { devices: 2, pools: 1, credits: 1, in_flight: 1, block_bytes, compute: Time::ZERO }
     }
 }

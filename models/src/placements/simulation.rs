@@ -12,9 +12,9 @@ use std::collections::VecDeque;
 
 use serde::Serialize;
 
-use super::parameters::{Distance, Parameters, Placement, Shape, Steps};
+use super::parameters::{Parameters, PathCost, Scenario, SimulatedPlacement, Steps};
 use super::wiring::{Kind, Wiring};
-use crate::time::{Agenda, Server, Time};
+use crate::time::{Agenda, QueueServer, Time};
 
 /// How many blocks are sent, of which the first do not count (paper: 50 after 4).
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +33,7 @@ impl Default for Repetitions {
 
 /// What came out.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Outcome {
+pub struct SimulationResult {
     /// From the application's first step for a block until its reply for what came back is acknowledged; the mean.
     pub latency: Time,
     /// Bytes of blocks that came back in a second.
@@ -94,12 +94,12 @@ struct ChannelState {
     /// Replies that came and were not fetched.
     replies: u32,
     /// Takes the bytes one after the other.
-    path: Server,
+    path: QueueServer,
 }
 
 struct Simulation<'a> {
     parameters: &'a Parameters,
-    shape: &'a Shape,
+    shape: &'a Scenario,
     wiring: Wiring,
     agenda: Agenda<Event>,
     units: Vec<UnitState>,
@@ -112,7 +112,12 @@ struct Simulation<'a> {
 }
 
 /// Sends blocks through the devices under a placement. Equal arguments give equal results.
-pub fn simulate(placement: Placement, parameters: &Parameters, shape: &Shape, repetitions: Repetitions) -> Outcome {
+pub fn simulate(
+    placement: SimulatedPlacement,
+    parameters: &Parameters,
+    shape: &Scenario,
+    repetitions: Repetitions,
+) -> SimulationResult {
     let wiring = Wiring::of(placement, shape);
     let blocks = repetitions.warm_up as usize + repetitions.measured.max(1) as usize;
     let mut simulation = Simulation {
@@ -201,7 +206,7 @@ impl Simulation<'_> {
         self.agenda.after(takes, Event::Issue { unit });
     }
 
-    fn distance(&self, channel: usize) -> (Distance, bool) {
+    fn distance(&self, channel: usize) -> (PathCost, bool) {
         let ends = self.wiring.channels[channel];
         let is_across = self.wiring.units[ends.from].machine != self.wiring.units[ends.to].machine;
         (if is_across { self.parameters.across } else { self.parameters.within }, is_across)
@@ -238,7 +243,7 @@ impl Simulation<'_> {
         }
     }
 
-    fn count(&mut self, channel: usize) -> Distance {
+    fn count(&mut self, channel: usize) -> PathCost {
         let (distance, is_across) = self.distance(channel);
         match is_across {
             true => self.commands.0 += 1,
@@ -271,14 +276,14 @@ impl Simulation<'_> {
         self.look_for_work(unit);
     }
 
-    fn outcome(&self, warm_up: usize) -> Outcome {
+    fn outcome(&self, warm_up: usize) -> SimulationResult {
         // Blocks come back in order: every channel is a queue, and every unit takes the oldest first.
         let spent = self.begun.iter().zip(&self.done).skip(warm_up).map(|(begun, done)| *done - *begun);
         let (count, sum) = spent.fold((0u64, Time::ZERO), |(n, sum), t| (n + 1, sum + t));
         let first = if warm_up == 0 { Time::ZERO } else { self.done[warm_up - 1] };
         let elapsed = self.done.last().map_or(Time::ZERO, |last| *last - first).as_s();
         let blocks = self.done.len().max(1) as f64;
-        Outcome {
+        SimulationResult {
             latency: sum / count,
             bytes_per_s: if elapsed > 0.0 { (count * self.shape.block_bytes) as f64 / elapsed } else { 0.0 },
             commands_across: self.commands.0 as f64 / blocks,

@@ -16,8 +16,8 @@ proptest! {
         parameters.within.round_trip = Time::ns(within);
         parameters.across.round_trip = Time::ns(within + more);
         parameters.device.receive = Time::ns(software);
-        let shape = Shape { devices, compute: Time::ns(compute), ..Shape::paper(packets * 4096 - 1) };
-        for placement in Placement::ALL {
+        let shape = Scenario { devices, compute: Time::ns(compute), ..Scenario::paper(packets * 4096 - 1) };
+        for placement in SimulatedPlacement::ALL {
             let outcome = simulate(placement, &parameters, &shape, Repetitions::default());
             prop_assert_eq!(outcome.latency, closed_form_latency(placement, &parameters, &shape), "{:?}", placement);
         }
@@ -31,7 +31,7 @@ fn close(ours: Range, low: f64, high: f64, by: f64) {
 /// The figures that were worked out for the closed form's own costs.
 #[test]
 fn round_numbers_give_the_ranges_that_the_closed_form_gives() {
-    let figure = figure_3(&Parameters::closed_form(), &Shape::paper(0));
+    let figure = figure_3(&Parameters::closed_form(), &Scenario::paper(0));
     close(figure.ranges.than_application, 0.471, 0.698, 0.0005);
     close(figure.ranges.than_central, 0.229, 0.299, 0.0005);
     // By hand: 7 x 2.0 + 2.4, 8 + 2.25 + 1.2 + 2.25, 8 + 0.75 + 2.4 us.
@@ -44,13 +44,13 @@ fn the_calibrated_sets_meet_the_published_ranges() {
     let published = published();
     for (name, by) in [("calibrated", 0.005), ("calibrated-2", 0.007)] {
         let set = sets().into_iter().find(|s| s.name == name).unwrap();
-        let ranges = figure_3(&set.parameters, &Shape::paper(0)).ranges;
+        let ranges = figure_3(&set.parameters, &Scenario::paper(0)).ranges;
         close(ranges.than_application, published.than_application.low, published.than_application.high, by);
         close(ranges.than_central, published.than_central.low, published.than_central.high, by);
     }
     // The steps of the other model, in the order of events here: near, and said to be higher.
     let free = sets().into_iter().find(|s| s.name == "free-steps").unwrap();
-    let ranges = figure_3(&free.parameters, &Shape::paper(0)).ranges;
+    let ranges = figure_3(&free.parameters, &Scenario::paper(0)).ranges;
     close(ranges.than_application, 0.465, 0.685, 0.001);
     close(ranges.than_central, 0.239, 0.299, 0.001);
 }
@@ -61,10 +61,10 @@ fn a_device_s_reply_does_not_show_and_one_microsecond_in_all_is_too_little() {
     let before = calibrated();
     let mut after = before;
     after.device.reply = Time::ns(600);
-    assert_eq!(figure_3(&before, &Shape::paper(0)).ranges, figure_3(&after, &Shape::paper(0)).ranges);
+    assert_eq!(figure_3(&before, &Scenario::paper(0)).ranges, figure_3(&after, &Scenario::paper(0)).ranges);
     let [.., low, _] = sets();
     assert_eq!((low.name, low.parameters.across.round_trip), ("paper-distance", Time::ns(1000)));
-    let ranges = figure_3(&low.parameters, &Shape::paper(0)).ranges;
+    let ranges = figure_3(&low.parameters, &Scenario::paper(0)).ranges;
     close(ranges.than_application, 0.30, 0.51, 0.01);
     close(ranges.than_central, 0.31, 0.44, 0.01);
 }
@@ -75,7 +75,7 @@ fn larger_packets_take_the_round_trips_away() {
     // Links of latency alone, so that the difference is a sum of whole round trips and steps.
     let mut parameters = sets()[1].parameters;
     let at = |p: &Parameters| {
-        simulate(Placement::DistributedResourceSide, p, &Shape::paper(32 << 10), Repetitions::default())
+        simulate(SimulatedPlacement::DistributedResourceSide, p, &Scenario::paper(32 << 10), Repetitions::default())
     };
     let (small, distance) = (at(&parameters), parameters.across.round_trip * 2 + parameters.within.round_trip);
     parameters.packet_bytes = 64 << 10;
@@ -92,24 +92,24 @@ fn larger_packets_take_the_round_trips_away() {
 fn credits_raise_the_rate_up_to_what_the_slowest_unit_can_issue() {
     let parameters = Parameters { packet_bytes: 64 << 10, ..calibrated() };
     let rate = |placement, credits| {
-        let shape = Shape { credits, in_flight: u32::MAX, ..Shape::paper(64 << 10) };
+        let shape = Scenario { credits, in_flight: u32::MAX, ..Scenario::paper(64 << 10) };
         simulate(placement, &parameters, &shape, Repetitions::default()).bytes_per_s
     };
-    for placement in Placement::ALL {
+    for placement in SimulatedPlacement::ALL {
         let rates = [1, 2, 4, 8].map(|credits| rate(placement, credits));
         assert!(rates.windows(2).all(|w| w[1] >= w[0] * 0.999), "{placement:?}: {rates:?}");
         assert!(rates[3] <= parameters.across.bytes_per_s);
     }
     // The application passes every block twice as often, so its own CPU is the limit.
-    assert!(rate(Placement::DistributedResourceSide, 8) > 1.4 * rate(Placement::ApplicationSide, 8));
+    assert!(rate(SimulatedPlacement::DistributedResourceSide, 8) > 1.4 * rate(SimulatedPlacement::ApplicationSide, 8));
 }
 
 #[test]
 fn every_block_comes_back_whatever_the_shape() {
     for devices in 1..6 {
         for (pools, credits, in_flight) in [(1, 1, 1), (1, 1, 9), (2, 2, 3), (5, 3, u32::MAX)] {
-            for placement in Placement::ALL {
-                let shape = Shape { devices, pools, credits, in_flight, ..Shape::paper(10_000) };
+            for placement in SimulatedPlacement::ALL {
+                let shape = Scenario { devices, pools, credits, in_flight, ..Scenario::paper(10_000) };
                 let outcome = simulate(placement, &calibrated(), &shape, Repetitions::default());
                 // 54 blocks; each hop is 3 packets, a notification and a reply: none is lost, none is sent twice.
                 let commands = outcome.commands_across + outcome.commands_within;

@@ -4,7 +4,7 @@
 //! application   A > 1 > A > 2 > A          central   A > C > 1 > C > 2 > C > A          distributed   A > 1 > 2 > A
 //! ```
 
-use super::parameters::{Placement, Shape};
+use super::parameters::{Scenario, SimulatedPlacement};
 
 /// Who takes part: a device, or a CPU that runs protocol code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(super) struct Wiring {
 
 impl Wiring {
     /// Machine 0 is the application's; the pools are 1, 2, ...; a shape without devices has one.
-    pub(super) fn of(placement: Placement, shape: &Shape) -> Wiring {
+    pub(super) fn of(placement: SimulatedPlacement, shape: &Scenario) -> Wiring {
         let devices = shape.devices.max(1);
         let pools = shape.pools.clamp(1, devices);
         let mut units = vec![Unit { kind: Kind::Application, machine: 0 }];
@@ -45,9 +45,9 @@ impl Wiring {
         let device = |d: usize| 1 + d;
         let mut stops = vec![0];
         match placement {
-            Placement::DistributedResourceSide => stops.extend((0..devices).map(device)),
-            Placement::ApplicationSide => (0..devices).for_each(|d| stops.extend([device(d), 0])),
-            Placement::CentralResourceSide => {
+            SimulatedPlacement::DistributedResourceSide => stops.extend((0..devices).map(device)),
+            SimulatedPlacement::ApplicationSide => (0..devices).for_each(|d| stops.extend([device(d), 0])),
+            SimulatedPlacement::CentralResourceSide => {
                 let cpu = |pool: usize| 1 + devices + pool;
                 units.extend((0..pools).map(|pool| Unit { kind: Kind::Cpu, machine: 1 + pool }));
                 for d in 0..devices {
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn a_block_passes_where_the_figure_says() {
         let path = |placement, devices, pools| {
-            let shape = Shape { devices, pools, ..Shape::paper(1) };
+            let shape = Scenario { devices, pools, ..Scenario::paper(1) };
             let wiring = Wiring::of(placement, &shape);
             let name = |u: usize| match wiring.units[u].kind {
                 Kind::Application => "A".to_owned(),
@@ -89,11 +89,11 @@ mod tests {
             };
             wiring.channels.iter().map(|c| format!("{}>{}", name(c.from), name(c.to))).collect::<Vec<_>>().join(" ")
         };
-        assert_eq!(path(Placement::ApplicationSide, 2, 1), "A>1 1>A A>2 2>A");
-        assert_eq!(path(Placement::CentralResourceSide, 2, 1), "A>C1 C1>1 1>C1 C1>2 2>C1 C1>A");
-        assert_eq!(path(Placement::DistributedResourceSide, 2, 1), "A>1 1>2 2>A");
+        assert_eq!(path(SimulatedPlacement::ApplicationSide, 2, 1), "A>1 1>A A>2 2>A");
+        assert_eq!(path(SimulatedPlacement::CentralResourceSide, 2, 1), "A>C1 C1>1 1>C1 C1>2 2>C1 C1>A");
+        assert_eq!(path(SimulatedPlacement::DistributedResourceSide, 2, 1), "A>1 1>2 2>A");
         let two = "A>C1 C1>1 1>C1 C1>2 2>C1 C1>C2 C2>3 3>C2 C2>A";
-        assert_eq!(path(Placement::CentralResourceSide, 3, 2), two);
-        assert_eq!(path(Placement::DistributedResourceSide, 0, 9), "A>1 1>A");
+        assert_eq!(path(SimulatedPlacement::CentralResourceSide, 3, 2), two);
+        assert_eq!(path(SimulatedPlacement::DistributedResourceSide, 0, 9), "A>1 1>A");
     }
 }

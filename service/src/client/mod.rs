@@ -14,16 +14,16 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::packet::{self, Packet};
-use crate::protocol::{ANSWER_BYTES, Answer, Ask, PlaceSpec, REQUEST_BYTES, Request, VERSION};
-use crate::server::Limits;
+use crate::protocol::{ANSWER_BYTES, ClientRequest, PipeSpec, PlaceSpec, REQUEST_BYTES, ServiceAnswer, VERSION};
+use crate::server::ServiceLimits;
 use crate::shared::SharedMemory;
-use crate::status::Status;
+use crate::status::ServiceStatus;
 
 pub use pipe::ClientPipe;
 
 const START_IT: &str = "start dpiped (`systemctl start dpiped.socket`, or `dpiped`), or say where it listens";
 /// A status longer than this is none.
-const STATUS_MOST: u64 = 64 << 20;
+const MAX_STATUS_BYTES: u64 = 64 << 20;
 
 /// Where a service listens if nobody said: `$XDG_RUNTIME_DIR/dpiped.sock`, then `/run/dpiped.sock`.
 pub fn default_paths() -> Vec<PathBuf> {
@@ -53,7 +53,7 @@ pub struct Client(Arc<Session>);
 struct Session {
     socket: OwnedFd,
     path: PathBuf,
-    limits: Limits,
+    limits: ServiceLimits,
     /// One request at a time.
     turn: Mutex<()>,
     owner: Owner,
@@ -141,11 +141,11 @@ impl Client {
         let socket =
             socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(fail)?;
         connect(&socket, &address).map_err(fail)?;
-        let hello = Request::Hello { version: VERSION, name: own_name() };
+        let hello = ClientRequest::Hello { version: VERSION, name: own_name() };
         let (path, turn, owner) = (path.to_path_buf(), Mutex::new(()), Owner::here());
-        let mut session = Session { socket, path, limits: Limits::default(), turn, owner };
+        let mut session = Session { socket, path, limits: ServiceLimits::default(), turn, owner };
         match session.ask(&hello, &[])? {
-            (Answer::Hello { limits, .. }, _) => session.limits = limits,
+            (ServiceAnswer::Hello { limits, .. }, _) => session.limits = limits,
             (other, _) => return Err(session.strange(&other)),
         }
         Ok(Client(Arc::new(session)))
@@ -177,7 +177,7 @@ impl Client {
     pub fn connect_pipe(&self, source: &Place<'_>, target: &Place<'_>, ask: &ConnectFd) -> Result<ClientPipe> {
         let mut fds = Vec::new();
         let (from, to) = (source.spec(&mut fds), target.spec(&mut fds));
-        let request = Request::Connect(Box::new(Ask {
+        let request = ClientRequest::Connect(Box::new(PipeSpec {
             source: from,
             target: to,
             constraints: ask.connect.constraints.clone(),
@@ -186,7 +186,7 @@ impl Client {
             place: ask.place,
         }));
         match self.0.ask(&request, &fds)? {
-            (Answer::Pipe { route }, Some(socket)) => {
+            (ServiceAnswer::Pipe { route }, Some(socket)) => {
                 Ok(ClientPipe::new(socket, self.clone(), route, (source.range()?, target.range()?)))
             }
             (other, _) => Err(self.0.strange(&other)),
@@ -197,19 +197,19 @@ impl Client {
     ///
     /// # Errors
     /// `Unavailable` where it has gone.
-    pub fn status(&self) -> Result<Status> {
+    pub fn status(&self) -> Result<ServiceStatus> {
         let text = self.0.ask_status()?;
         serde_json::from_slice(&text).map_err(|e| Error::new(ErrorKind::Corrupt, "read", format!("the status: {e}")))
     }
 
     /// What this client may have.
-    pub fn limits(&self) -> &Limits {
+    pub fn limits(&self) -> &ServiceLimits {
         &self.0.limits
     }
 }
 
 impl Session {
-    fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Answer, Option<OwnedFd>)> {
+    fn ask(&self, request: &ClientRequest, fds: &[BorrowedFd<'_>]) -> Result<(ServiceAnswer, Option<OwnedFd>)> {
         self.owner.check("ask")?;
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         self.exchange(request, fds)
@@ -219,8 +219,8 @@ impl Session {
     fn ask_status(&self) -> Result<Vec<u8>> {
         self.owner.check("ask")?;
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let len = match self.exchange(&Request::Status, &[])? {
-            (Answer::Status { len }, _) if len <= STATUS_MOST => usize::try_from(len).unwrap_or(0),
+        let len = match self.exchange(&ClientRequest::Status, &[])? {
+            (ServiceAnswer::Status { len }, _) if len <= MAX_STATUS_BYTES => usize::try_from(len).unwrap_or(0),
             (other, _) => return Err(self.strange(&other)),
         };
         let mut text = vec![0; len];
@@ -237,7 +237,7 @@ impl Session {
     }
 
     /// Sends a request and takes its answer. The caller has the turn.
-    fn exchange(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Answer, Option<OwnedFd>)> {
+    fn exchange(&self, request: &ClientRequest, fds: &[BorrowedFd<'_>]) -> Result<(ServiceAnswer, Option<OwnedFd>)> {
         let bytes = serde_json::to_vec(request)
             .map_err(|e| Error::new(ErrorKind::InvalidInput, "ask", format!("{}: {e}", self.path.display())))?;
         if bytes.len() > REQUEST_BYTES {
@@ -253,7 +253,7 @@ impl Session {
         }
         let mut buffer = vec![0; ANSWER_BYTES];
         let Packet { bytes, mut fds, .. } = self.receive(&mut buffer)?;
-        let answer: Answer = serde_json::from_slice(&buffer[..bytes]).map_err(|e| {
+        let answer: ServiceAnswer = serde_json::from_slice(&buffer[..bytes]).map_err(|e| {
             Error::new(ErrorKind::Corrupt, "ask", format!("the service at {}: {e}", self.path.display()))
         })?;
         Ok((answer.into_result()?, fds.pop()))
@@ -284,7 +284,7 @@ impl Session {
         Error::new(ErrorKind::Unavailable, "ask", context).advice("see its log, and connect again")
     }
 
-    fn strange(&self, answer: &Answer) -> Error {
+    fn strange(&self, answer: &ServiceAnswer) -> Error {
         let context = format!("the service at {} answered {answer:?}", self.path.display());
         Error::new(ErrorKind::Corrupt, "ask", context)
     }

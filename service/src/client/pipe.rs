@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use datapipes_core::descriptor::wire::{Completion, MESSAGE_BYTES, Request};
+use datapipes_core::descriptor::wire::{Completion, MESSAGE_BYTES, TransferRequest};
 use datapipes_core::memory::{Access, MemoryRange, RawLease};
 use datapipes_core::process::Owner;
 use datapipes_core::{Error, ErrorKind, Result, Span};
@@ -73,7 +73,7 @@ impl ClientPipe {
         self.held().insert(token, (source, target));
         let sent = loop {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            match rustix::net::send(&self.socket, &Request { token, span }.to_bytes(), flags) {
+            match rustix::net::send(&self.socket, &TransferRequest { token, span }.to_bytes(), flags) {
                 Err(Errno::INTR) => {}
                 other => break other,
             }

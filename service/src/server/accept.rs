@@ -19,7 +19,7 @@ use super::peer::Peer;
 use super::session::{Needs, Session};
 use super::{Shared, event};
 use crate::packet;
-use crate::protocol::Answer;
+use crate::protocol::ServiceAnswer;
 
 /// How long the door stays shut where the kernel has no memory or descriptors for another client.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -180,7 +180,7 @@ impl Door<'_> {
     fn say_why(&self, socket: &OwnedFd, whose: &str, why: &Error) {
         self.shared.turned_away.fetch_add(1, Ordering::Relaxed);
         self.shared.config.log.of_client(format_args!("{whose} turned away: {why}"));
-        if let Ok(bytes) = serde_json::to_vec(&Answer::error(why)) {
+        if let Ok(bytes) = serde_json::to_vec(&ServiceAnswer::error(why)) {
             // A client that does not hear it sees that we hang up.
             let _ = packet::send(socket.as_fd(), &bytes, &[], SendFlags::DONTWAIT);
         }

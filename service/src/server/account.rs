@@ -68,18 +68,22 @@ pub(super) struct SessionFacts {
 }
 
 /// Bytes that a client has mapped, until this is dropped.
-pub(super) struct Charge {
+pub(super) struct ClientQuota {
     ledger: Arc<Ledger>,
     facts: Arc<SessionFacts>,
     bytes: u64,
 }
 
-impl Charge {
+impl ClientQuota {
     /// Charges a client.
     ///
     /// # Errors
     /// `Busy` where it would have more than it may, or its user would, or all together would.
-    pub(super) fn take(ledger: &Arc<Ledger>, facts: &Arc<SessionFacts>, bytes: u64) -> datapipes_core::Result<Charge> {
+    pub(super) fn take(
+        ledger: &Arc<Ledger>,
+        facts: &Arc<SessionFacts>,
+        bytes: u64,
+    ) -> datapipes_core::Result<ClientQuota> {
         let (most, uid) = (ledger.most, facts.peer.uid);
         add(&facts.mapped, bytes, most.of_client).map_err(|has| {
             let context = format!("{bytes} bytes of memory beside {has}, of {} that a client may have", most.of_client);
@@ -96,11 +100,11 @@ impl Charge {
             let context = format!("{bytes} bytes of memory beside {has}, of {} for all clients", most.of_all);
             return Err(reached(context, "try again when others have left, or have --all-mapped-bytes raised"));
         }
-        Ok(Charge { ledger: ledger.clone(), facts: facts.clone(), bytes })
+        Ok(ClientQuota { ledger: ledger.clone(), facts: facts.clone(), bytes })
     }
 }
 
-impl Drop for Charge {
+impl Drop for ClientQuota {
     fn drop(&mut self) {
         self.facts.mapped.fetch_sub(self.bytes, Ordering::Relaxed);
         self.ledger.take_from_user(self.facts.peer.uid, self.bytes);
@@ -146,10 +150,10 @@ mod tests {
         };
         let (one, same, other) = (facts(1, 7), facts(2, 7), facts(3, 8));
         let refused = |facts, bytes, why: &str| {
-            Charge::take(&ledger, facts, bytes)
+            ClientQuota::take(&ledger, facts, bytes)
                 .is_err_and(|e| e.kind() == ErrorKind::Busy && e.to_string().contains(why))
         };
-        let first = Charge::take(&ledger, &one, 60).unwrap();
+        let first = ClientQuota::take(&ledger, &one, 60).unwrap();
         assert!(refused(&one, 1, "a client may"));
         assert!(refused(&same, 21, "for user 7"));
         assert!(refused(&other, 41, "for all clients"));
@@ -157,7 +161,7 @@ mod tests {
         for facts in [&same, &other] {
             assert_eq!(facts.mapped.load(Ordering::Relaxed), 0, "a refused charge leaves nothing behind");
         }
-        let others = [Charge::take(&ledger, &same, 20).unwrap(), Charge::take(&ledger, &other, 20).unwrap()];
+        let others = [ClientQuota::take(&ledger, &same, 20).unwrap(), ClientQuota::take(&ledger, &other, 20).unwrap()];
         assert_eq!(ledger.mapped(), 100);
         drop((first, others));
         assert_eq!((ledger.mapped(), one.mapped.load(Ordering::Relaxed), ledger.of_users().len()), (0, 0, 0));

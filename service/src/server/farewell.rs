@@ -16,7 +16,7 @@ use super::intake::Intake;
 
 /// Clients that may take their time to hear that they are not let in. Beyond that the first of them are hung up on: they
 /// still read why, unless they want to say hello before.
-const MOST: usize = 64;
+const MAX_FAREWELLS: usize = 64;
 
 /// Ends a connection: the client can send nothing more, reads what was sent, and then the end.
 pub(super) fn part(socket: &OwnedFd) {
@@ -65,7 +65,7 @@ impl<'a> Farewells<'a> {
     pub(super) fn add(&mut self, socket: OwnedFd) {
         // So that it reads the end after what was said.
         let _ = shutdown(&socket, Shutdown::Write);
-        if self.told.len() >= MOST
+        if self.told.len() >= MAX_FAREWELLS
             && let Some((socket, _)) = self.told.pop_front()
         {
             self.part(socket);

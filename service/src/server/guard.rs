@@ -23,7 +23,7 @@ use datapipes_core::{Error, ErrorKind, Result};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
 /// Mappings watched at a time: more than the clients of one user have by default (64 with 64 pipes of two memories each).
-const MOST: usize = 1 << 14;
+const MAX_WATCHES: usize = 1 << 14;
 
 struct Slot {
     /// 0 while nothing is watched. Written last, cleared first.
@@ -34,12 +34,12 @@ struct Slot {
     hit: AtomicBool,
 }
 
-static SLOTS: [Slot; MOST] = [const {
+static SLOTS: [Slot; MAX_WATCHES] = [const {
     Slot { start: AtomicUsize::new(0), len: AtomicUsize::new(0), bell: AtomicI32::new(-1), hit: AtomicBool::new(false) }
-}; MOST];
+}; MAX_WATCHES];
 
 /// Which slots are taken.
-static TAKEN: Mutex<[bool; MOST]> = Mutex::new([false; MOST]);
+static TAKEN: Mutex<[bool; MAX_WATCHES]> = Mutex::new([false; MAX_WATCHES]);
 
 /// A place in the table: what is set in it is watched until it is cleared, which must be before the memory is unmapped.
 pub(super) struct Watch {
@@ -55,7 +55,7 @@ impl Watch {
     pub(super) fn new(bell: Arc<OwnedFd>) -> Result<Watch> {
         let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(at) = taken.iter().position(|taken| !taken) else {
-            return Err(Error::new(ErrorKind::Busy, "connect", format!("{MOST} pieces of memory are mapped")));
+            return Err(Error::new(ErrorKind::Busy, "connect", format!("{MAX_WATCHES} pieces of memory are mapped")));
         };
         taken[at] = true;
         SLOTS[at].hit.store(false, Ordering::SeqCst);

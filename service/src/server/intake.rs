@@ -41,7 +41,7 @@ use rustix::net::{
 };
 
 use crate::packet::{self, Packet};
-use crate::protocol::{MOST_DESCRIPTORS, REQUEST_BYTES};
+use crate::protocol::{MAX_DESCRIPTORS, REQUEST_BYTES};
 
 /// What a process is asked for, and what it says: the first byte of each message.
 const TAKE: u8 = 1;
@@ -65,7 +65,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// Bytes before the facts: what it is, whether the packet and its descriptors were cut, how many descriptors there are.
 const HEAD: usize = 4;
 const FACT: usize = 32;
-const BEFORE_BYTES: usize = HEAD + MOST_DESCRIPTORS * FACT;
+const BEFORE_BYTES: usize = HEAD + MAX_DESCRIPTORS * FACT;
 
 /// What is known of a descriptor without having it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -527,7 +527,7 @@ fn receive(
     fds: &mut [Option<OwnedFd>],
     flags: RecvFlags,
 ) -> std::result::Result<Got, Errno> {
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let got = recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags | RecvFlags::CMSG_CLOEXEC)?;
     let mut places = fds.iter_mut();
@@ -548,7 +548,7 @@ fn receive(
 /// Receives a client's packet, says what came, and passes it on if that is wanted.
 fn take(client: OwnedFd, reply: &OwnedFd) {
     let mut bytes = [0; REQUEST_BYTES];
-    let mut fds = [const { None }; MOST_DESCRIPTORS];
+    let mut fds = [const { None }; MAX_DESCRIPTORS];
     let got = loop {
         match receive(client.as_fd(), &mut bytes, &mut fds, RecvFlags::DONTWAIT) {
             Ok(got) => break got,
@@ -566,11 +566,11 @@ fn take(client: OwnedFd, reply: &OwnedFd) {
     if sendmsg(reply, &parts, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL).is_err() || !is_told(reply) {
         return;
     }
-    let mut lent = [reply.as_fd(); MOST_DESCRIPTORS];
+    let mut lent = [reply.as_fd(); MAX_DESCRIPTORS];
     for (place, fd) in lent.iter_mut().zip(fds.iter().flatten()) {
         *place = fd.as_fd();
     }
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let lent = lent.get(..got.fds).unwrap_or(&[]);
     if (lent.is_empty() || control.push(SendAncillaryMessage::ScmRights(lent)))

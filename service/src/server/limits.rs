@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// they were to be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Limits {
+pub struct ServiceLimits {
     /// Clients at a time.
     pub clients: usize,
     /// Clients of one user at a time. Root and the service's own user are users like others.
@@ -37,10 +37,10 @@ pub struct Limits {
     pub requests_per_s: u32,
 }
 
-impl Limits {
+impl ServiceLimits {
     /// What suits a machine with so many bytes of memory.
-    pub const fn of(memory_bytes: u64) -> Limits {
-        Limits {
+    pub const fn of(memory_bytes: u64) -> ServiceLimits {
+        ServiceLimits {
             clients: 256,
             clients_per_uid: 64,
             pipes: 64,
@@ -77,9 +77,9 @@ impl Limits {
     }
 }
 
-impl Default for Limits {
+impl Default for ServiceLimits {
     /// Those of a machine with 4 GiB.
-    fn default() -> Limits {
-        Limits::of(4 << 30)
+    fn default() -> ServiceLimits {
+        ServiceLimits::of(4 << 30)
     }
 }

@@ -17,7 +17,7 @@ type Sink = Box<dyn Write + Send>;
 
 /// Where a service's lines go: the standard error, unless told otherwise.
 #[derive(Clone)]
-pub struct Log(Arc<Mutex<State>>);
+pub struct ServiceLog(Arc<Mutex<State>>);
 
 struct State {
     /// The standard error, if there is none.
@@ -50,14 +50,14 @@ impl Allowance {
     }
 }
 
-impl Log {
+impl ServiceLog {
     /// Lines go there.
-    pub fn to(sink: impl Write + Send + 'static) -> Log {
-        Log::of(Some(Box::new(sink)))
+    pub fn to(sink: impl Write + Send + 'static) -> ServiceLog {
+        ServiceLog::of(Some(Box::new(sink)))
     }
 
-    fn of(sink: Option<Sink>) -> Log {
-        Log(Arc::new(Mutex::new(State { sink, allowance: Allowance::new(Instant::now()) })))
+    fn of(sink: Option<Sink>) -> ServiceLog {
+        ServiceLog(Arc::new(Mutex::new(State { sink, allowance: Allowance::new(Instant::now()) })))
     }
 
     /// Writes a line. One that cannot be written is lost: the service goes on.
@@ -89,20 +89,20 @@ impl State {
     }
 }
 
-impl Default for Log {
-    fn default() -> Log {
-        Log::of(None)
+impl Default for ServiceLog {
+    fn default() -> ServiceLog {
+        ServiceLog::of(None)
     }
 }
 
-impl fmt::Debug for Log {
+impl fmt::Debug for ServiceLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Log")
     }
 }
 
 /// What a client said, fit for a line: short, without line breaks and control characters.
-pub(super) fn tame(text: &str) -> String {
+pub(super) fn sanitize(text: &str) -> String {
     let shown = |c: char| if c.is_control() { '?' } else { c };
     text.chars().take(300).map(shown).collect()
 }

@@ -35,28 +35,28 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use datapipes_core::runtime::Config as RuntimeConfig;
+use datapipes_core::runtime::RuntimeConfig;
 use datapipes_core::{Error, ErrorKind, Machine, Result, Runtime, threads};
 use rustix::event::{EventfdFlags, eventfd};
 
-pub use limits::Limits;
+pub use limits::ServiceLimits;
 pub use listen::Listener;
-pub use log::Log;
+pub use log::ServiceLog;
 
 use account::{Ledger, Most, SessionFacts};
 use intake::Intake;
 
 /// How a service works.
 #[derive(Clone, Debug, Default)]
-pub struct Config {
+pub struct ServerConfig {
     /// What each client may have, and all together.
-    pub limits: Limits,
+    pub limits: ServiceLimits,
     /// Only these users; all that can open the socket, if empty.
     pub allow_uids: Vec<u32>,
     /// Also files of file systems that it does not know to be served by the kernel alone.
     pub any_filesystem: bool,
     /// Where its lines go.
-    pub log: Log,
+    pub log: ServiceLog,
     /// How the runtime works; by the machine if not given.
     pub runtime: Option<RuntimeConfig>,
 }
@@ -98,7 +98,7 @@ impl Drain {
 
 /// What the sessions have in common.
 struct Shared {
-    config: Config,
+    config: ServerConfig,
     /// None when it stops.
     runtime: RwLock<Option<Runtime>>,
     ledger: Arc<Ledger>,
@@ -119,9 +119,9 @@ impl Server {
     /// Starts to serve. The listener's socket is its own from here on.
     ///
     /// # Errors
-    /// `InvalidInput` for limits that make no sense ([`Limits::check`]); `System` where the kernel gives no thread,
+    /// `InvalidInput` for limits that make no sense ([`ServiceLimits::check`]); `System` where the kernel gives no thread,
     /// process or descriptor.
-    pub fn start(machine: &Machine, listener: Listener, config: Config) -> Result<Server> {
+    pub fn start(machine: &Machine, listener: Listener, config: ServerConfig) -> Result<Server> {
         config.limits.check()?;
         check_descriptors()?;
         // First: what it copies of this process is little then.
@@ -214,12 +214,12 @@ impl Shared {
 }
 
 /// Descriptors that a service and its first client need: fewer, and nobody could be told that there are none.
-const FEWEST: u64 = 32;
+const MIN_DESCRIPTORS: u64 = 32;
 
 fn check_descriptors() -> Result<()> {
     let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-    if most < FEWEST {
-        let context = format!("{most} descriptors, of which it needs {FEWEST}");
+    if most < MIN_DESCRIPTORS {
+        let context = format!("{most} descriptors, of which it needs {MIN_DESCRIPTORS}");
         return Err(Error::new(ErrorKind::InvalidInput, "start the service", context)
             .advice("raise the limit (`ulimit -n`, LimitNOFILE of systemd)"));
     }

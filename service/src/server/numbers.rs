@@ -9,9 +9,9 @@
 //!
 //! [`Constraints::check`]: datapipes_core::Constraints::check
 
-use datapipes_core::{Class, Error, ErrorKind, Result};
+use datapipes_core::{Error, ErrorKind, PriorityClass, Result};
 
-use crate::protocol::Ask;
+use crate::protocol::PipeSpec;
 
 /// What a client may ask of the device at most; more would be memory of the kernel.
 const QUEUE_DEPTH: u32 = 1024;
@@ -21,7 +21,7 @@ const DEVICE_REQUEST: u32 = 64 << 20;
 ///
 /// # Errors
 /// `InvalidInput`, with the number's name.
-pub(super) fn check(ask: &Ask, depth: usize) -> Result<()> {
+pub(super) fn check(ask: &PipeSpec, depth: usize) -> Result<()> {
     let bad_rate = |rate: Option<f64>| rate.is_some_and(|rate| !rate.is_finite() || rate <= 0.0);
     let (service, constraints) = (&ask.service, &ask.constraints);
     if [service.at_least, service.at_most, constraints.at_least].into_iter().any(bad_rate) {
@@ -30,7 +30,7 @@ pub(super) fn check(ask: &Ask, depth: usize) -> Result<()> {
     if depth == 0 {
         return Err(bad("a depth of 0 takes no transfers"));
     }
-    if constraints.urgent && service.class != Class::Latency {
+    if constraints.urgent && service.class != PriorityClass::Latency {
         return Err(bad("what is urgent is of the class latency"));
     }
     if constraints.queue_depth.is_some_and(|n| n > QUEUE_DEPTH) {

@@ -10,7 +10,7 @@ use datapipes_core::{Dram, Error, ErrorKind, Locator, Result, Ssd};
 use rustix::fs::{FileType, OFlags, fstat, fstatfs};
 use rustix::io::Errno;
 
-use super::account::{Charge, Ledger, SessionFacts};
+use super::account::{ClientQuota, Ledger, SessionFacts};
 use super::guard::Watch;
 use super::intake::Facts;
 use crate::protocol::PlaceSpec;
@@ -210,7 +210,7 @@ impl Opener<'_> {
 
     fn map(&self, fd: &OwnedFd, len: u64, role: Role, identity: (u64, u64)) -> Result<Memory> {
         let page = page_of(fd)?;
-        let charge = Charge::take(self.ledger, self.facts, len)?;
+        let charge = ClientQuota::take(self.ledger, self.facts, len)?;
         let watch = Arc::new(Watch::new(self.bell.clone())?);
         let keeper = Arc::new((Unwatch(watch.clone()), charge));
         let map = |access| Region::map_sealed(fd.as_fd(), len, access, Box::new(keeper.clone()));

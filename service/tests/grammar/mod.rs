@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use datapipes::descriptor::wire::{Completion, MESSAGE_BYTES};
-use datapipes_service::protocol::{ANSWER_BYTES, Answer};
+use datapipes_service::protocol::{ANSWER_BYTES, ServiceAnswer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -233,15 +233,15 @@ impl Talk<'_> {
                 continue;
             }
             connection.owed = connection.owed.saturating_sub(1);
-            let answer: Answer = serde_json::from_slice(&buffer[..got.bytes]).expect("an answer");
+            let answer: ServiceAnswer = serde_json::from_slice(&buffer[..got.bytes]).expect("an answer");
             match answer {
-                Answer::Hello { .. } => self.depth.hellos += 1,
-                Answer::Status { len } => {
+                ServiceAnswer::Hello { .. } => self.depth.hellos += 1,
+                ServiceAnswer::Status { len } => {
                     self.depth.statuses += 1;
                     connection.status_left = len as usize;
                 }
-                Answer::Error { .. } => self.depth.refusals += 1,
-                Answer::Pipe { .. } => {
+                ServiceAnswer::Error { .. } => self.depth.refusals += 1,
+                ServiceAnswer::Pipe { .. } => {
                     self.depth.pipes += 1;
                     connection.pipes.push_back(fds.next().expect("a pipe's descriptor"));
                     if connection.pipes.len() > PIPES {

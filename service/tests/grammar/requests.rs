@@ -1,7 +1,7 @@
 //! Messages: requests over the connection, and over a pipe; most of them valid.
 
 use datapipes::Span;
-use datapipes::descriptor::wire::Request;
+use datapipes::descriptor::wire::TransferRequest;
 
 use super::Choices;
 
@@ -88,7 +88,7 @@ pub(super) fn span(choices: &mut Choices<'_>) -> Vec<u8> {
     // Mostly within the places, which have 64 KiB.
     let len = if choices.once_in(8) { len } else { len % (32 << 10) };
     let span = Span { source, target, len };
-    Request { token: u64::from(choices.byte()), span }.to_bytes().to_vec()
+    TransferRequest { token: u64::from(choices.byte()), span }.to_bytes().to_vec()
 }
 
 /// A message in which something is changed.

@@ -13,8 +13,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use datapipes::{ConnectFd, Dram, Span, Ssd};
-use datapipes_service::protocol::{ANSWER_BYTES, Answer};
-use datapipes_service::{Client, Place, SharedMemory, Status};
+use datapipes_service::protocol::{ANSWER_BYTES, ServiceAnswer};
+use datapipes_service::{Client, Place, ServiceStatus, SharedMemory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -90,7 +90,7 @@ impl Service {
     }
 
     /// How it is with so many clients beside the one that asks, those of before being gone.
-    pub fn with(&self, clients: u64) -> Status {
+    pub fn with(&self, clients: u64) -> ServiceStatus {
         self.until("others are there", |now| now.connected == clients + 1)
     }
 
@@ -131,7 +131,7 @@ impl Service {
     }
 
     /// Looks until it holds, and fails with what was seen last if it never does.
-    pub fn until(&self, what: &str, holds: impl Fn(&Status) -> bool) -> Status {
+    pub fn until(&self, what: &str, holds: impl Fn(&ServiceStatus) -> bool) -> ServiceStatus {
         // Those who left a moment ago may still have the last places and descriptors.
         let asks = |_| {
             let client = Client::connect(&self.socket).and_then(|client| Ok((client.status()?, client)));
@@ -150,7 +150,7 @@ impl Service {
 
     /// Nothing of a client is left but of the one that asks: descriptors and memory are as they were. They may be fewer: a process
     /// that took descriptors in may still have been there before.
-    pub fn until_as(&self, before: &Status) {
+    pub fn until_as(&self, before: &ServiceStatus) {
         self.until("it does not go back to where it was", |now| {
             now.descriptors <= before.descriptors
                 && now.mapped_bytes <= before.mapped_bytes
@@ -217,7 +217,7 @@ impl Raw {
     pub fn hello(path: &Path) -> Raw {
         let raw = Raw::connect(path);
         raw.send(br#"{"ask":"hello","version":1,"name":"raw"}"#, &[]).unwrap();
-        assert!(matches!(raw.answer(), Some(Answer::Hello { .. })));
+        assert!(matches!(raw.answer(), Some(ServiceAnswer::Hello { .. })));
         raw
     }
 
@@ -236,20 +236,20 @@ impl Raw {
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC;
         let got = recvmsg(&self.0, &mut [IoSliceMut::new(&mut buffer)], &mut control, flags).unwrap();
-        let answer: Answer = serde_json::from_slice(&buffer[..got.bytes]).unwrap();
+        let answer: ServiceAnswer = serde_json::from_slice(&buffer[..got.bytes]).unwrap();
         let mut passed = control.drain().filter_map(|message| match message {
             RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
             _ => None,
         });
         let pipe = passed.next();
         answer.into_result().map(|answer| match (answer, pipe) {
-            (Answer::Pipe { .. }, Some(pipe)) => pipe,
+            (ServiceAnswer::Pipe { .. }, Some(pipe)) => pipe,
             other => panic!("{other:?}"),
         })
     }
 
     /// The next answer; None where the service hung up. Descriptors that come with it are closed.
-    pub fn answer(&self) -> Option<Answer> {
+    pub fn answer(&self) -> Option<ServiceAnswer> {
         let mut buffer = vec![0; ANSWER_BYTES];
         loop {
             match rustix::net::recv(&self.0, &mut buffer, RecvFlags::empty()) {
@@ -264,7 +264,7 @@ impl Raw {
     /// Sends, and gives the kind and text of the refusal.
     pub fn refused(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> (datapipes::ErrorKind, String) {
         self.send(bytes, fds).unwrap();
-        match self.answer().map(Answer::into_result) {
+        match self.answer().map(ServiceAnswer::into_result) {
             Some(Err(e)) => (e.kind(), e.to_string()),
             other => panic!("{other:?} to {}", String::from_utf8_lossy(bytes)),
         }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use datapipes_core::topology::Topology;
 use datapipes_core::{Machine, Result, StageOrder, StagePlace};
 use datapipes_cpu::{Calibration, CpuBackend};
-use datapipes_file::{Config, FileBackend};
+use datapipes_file::{FileBackend, FileConfig};
 use datapipes_sort::{Control, Input, Output, RecordFormat, SortJob, SortReport};
 
 /// The seed of a test: `SORT_SEED` replays one that failed.
@@ -130,14 +130,14 @@ impl Drop for Folder {
     }
 }
 
-pub(crate) fn machine(config: Config) -> Machine {
+pub(crate) fn machine(config: FileConfig) -> Machine {
     let topology = Topology::discover();
     let cpu = CpuBackend::new(&topology, Calibration::assumed(&topology));
     Machine::new(topology, vec![Arc::new(FileBackend::with(config)), Arc::new(cpu)])
 }
 
 pub(crate) fn sort(job: SortJob) -> Result<SortReport> {
-    datapipes_sort::sort(&machine(Config::default()), job)
+    datapipes_sort::sort(&machine(FileConfig::default()), job)
 }
 
 /// The naive twin for records.

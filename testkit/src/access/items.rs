@@ -4,7 +4,7 @@ use super::{Random, Read, Scatter, Zipf};
 
 /// Where items lie: item `i` begins at `i * stride_bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct ItemLayout {
     /// How many.
     pub items: u64,
     /// Bytes that are read of one.
@@ -13,7 +13,7 @@ pub struct Layout {
     pub stride_bytes: u64,
 }
 
-impl Layout {
+impl ItemLayout {
     /// Bytes of the file.
     pub fn file_bytes(&self) -> u64 {
         self.items * self.stride_bytes
@@ -44,13 +44,13 @@ pub enum Popularity {
 /// Equal items, picked by popularity. Endless.
 #[derive(Clone, Debug)]
 pub struct Items {
-    layout: Layout,
+    layout: ItemLayout,
     picker: Picker,
 }
 
 impl Items {
     /// Reads of `layout` (of at least one item) by `popularity`.
-    pub fn new(layout: Layout, popularity: Popularity, seed: u64) -> Items {
+    pub fn new(layout: ItemLayout, popularity: Popularity, seed: u64) -> Items {
         Items { layout, picker: Picker::new(layout.items.max(1), popularity, seed) }
     }
 
@@ -160,7 +160,7 @@ pub struct Mixed {
 
 impl Mixed {
     /// Small reads are `layout.item_bytes` long, large ones `large_bytes`.
-    pub fn new(layout: Layout, large_bytes: u32, workload: Workload, popularity: Popularity, seed: u64) -> Mixed {
+    pub fn new(layout: ItemLayout, large_bytes: u32, workload: Workload, popularity: Popularity, seed: u64) -> Mixed {
         let large_percent = workload.large_percent();
         let (items, random) = (Items::new(layout, popularity, seed), Random::new(seed, 2));
         Mixed { items, large_percent, large_bytes, left: (0, 0), random }

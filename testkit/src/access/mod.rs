@@ -27,10 +27,10 @@ mod social;
 mod tests;
 mod zipf;
 
-pub use items::{Items, Layout, Mixed, Popularity, Workload};
+pub use items::{ItemLayout, Items, Mixed, Popularity, Workload};
 pub use recommender::{CRITEO_ROWS, Recommender, Skew};
 pub use scatter::Scatter;
-pub use social::{Request, SocialGraph};
+pub use social::{SocialGraph, SocialRequest};
 pub use zipf::Zipf;
 
 /// One read of a file.

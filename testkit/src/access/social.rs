@@ -12,7 +12,7 @@ use crate::generate::random::{at_index, mix};
 
 /// What LinkBench reads (Armstrong et al., SIGMOD'13): 69 % of its operations, in these proportions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Request {
+pub enum SocialRequest {
     /// The links of a node, up to a page of them: 50.7 of 69.
     LinkList,
     /// A node's payload: 12.9.
@@ -23,8 +23,12 @@ pub enum Request {
     Link,
 }
 
-const SHARES: [(Request, f64); 4] =
-    [(Request::LinkList, 50.7), (Request::Node, 12.9), (Request::LinkCount, 4.9), (Request::Link, 0.5)];
+const SHARES: [(SocialRequest, f64); 4] = [
+    (SocialRequest::LinkList, 50.7),
+    (SocialRequest::Node, 12.9),
+    (SocialRequest::LinkCount, 4.9),
+    (SocialRequest::Link, 0.5),
+];
 const GROUP: u64 = 16;
 const COUNT_BYTES: u64 = 16;
 /// Of a link besides its payload: the other node, the type, the time. Our choice; LinkBench leaves it to the database.
@@ -99,21 +103,21 @@ impl SocialGraph {
     }
 
     /// The next request, and the bytes that it reads.
-    pub fn next_request(&mut self) -> (Request, Read) {
+    pub fn next_request(&mut self) -> (SocialRequest, Read) {
         let total: f64 = SHARES.iter().map(|s| s.1).sum();
         let mut left = self.random.unit() * total;
         let request = SHARES.iter().find(|(_, share)| {
             left -= share;
             left < 0.0
         });
-        let request = request.map_or(Request::LinkList, |r| r.0);
-        let zipf = if request == Request::Node { self.pick.0 } else { self.pick.1 };
+        let request = request.map_or(SocialRequest::LinkList, |r| r.0);
+        let zipf = if request == SocialRequest::Node { self.pick.0 } else { self.pick.1 };
         let id = self.scatter.place(zipf.draw(&mut self.random));
         let read = match request {
-            Request::Node => self.read(self.node_at(id), self.node_bytes(id)),
-            Request::LinkCount => self.read(self.counts_at + id * COUNT_BYTES, COUNT_BYTES),
-            Request::LinkList => self.read(self.list_at(id), self.list_bytes(id).min(LIST_READ_MAX)),
-            Request::Link => {
+            SocialRequest::Node => self.read(self.node_at(id), self.node_bytes(id)),
+            SocialRequest::LinkCount => self.read(self.counts_at + id * COUNT_BYTES, COUNT_BYTES),
+            SocialRequest::LinkList => self.read(self.list_at(id), self.list_bytes(id).min(LIST_READ_MAX)),
+            SocialRequest::Link => {
                 let nth = self.random.below(self.links(id));
                 self.read(self.list_at(id) + nth * self.link_bytes(id), self.link_bytes(id))
             }

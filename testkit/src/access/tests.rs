@@ -56,7 +56,7 @@ fn scattering_is_a_permutation_that_leaves_no_neighbours() {
     assert_eq!(Scatter::new(10, 1).place(12), 12);
 }
 
-const PAGES: Layout = Layout { items: 160_000, item_bytes: 128, stride_bytes: 4096 };
+const PAGES: ItemLayout = ItemLayout { items: 160_000, item_bytes: 128, stride_bytes: 4096 };
 
 #[test]
 fn a_seed_is_a_pattern() {
@@ -142,27 +142,30 @@ fn hot_rows_take_their_share() {
 fn the_social_graph_reads_as_linkbench_does() {
     let mut graph = SocialGraph::new(100_000, 11);
     let file_bytes = graph.file_bytes();
-    let mut lens: HashMap<Request, Vec<u32>> = HashMap::new();
+    let mut lens: HashMap<SocialRequest, Vec<u32>> = HashMap::new();
     for _ in 0..100_000 {
         let (request, read) = graph.next_request();
         assert!(read.offset + u64::from(read.len) <= file_bytes && read.len > 0, "{request:?} {read:?}");
         lens.entry(request).or_default().push(read.len);
     }
-    for (request, share) in
-        [(Request::LinkList, 50.7), (Request::Node, 12.9), (Request::LinkCount, 4.9), (Request::Link, 0.5)]
-    {
+    for (request, share) in [
+        (SocialRequest::LinkList, 50.7),
+        (SocialRequest::Node, 12.9),
+        (SocialRequest::LinkCount, 4.9),
+        (SocialRequest::Link, 0.5),
+    ] {
         let found = lens[&request].len() as f64 / 1e5;
         assert!((found - share / 69.0).abs() < 0.005, "{request:?}: {found}");
     }
-    assert!(lens[&Request::LinkCount].iter().all(|&l| l == 16));
+    assert!(lens[&SocialRequest::LinkCount].iter().all(|&l| l == 16));
     let mut median = |request| {
         let lens = lens.get_mut(&request).unwrap();
         lens.sort_unstable();
         lens[lens.len() / 2]
     };
     // The sizes of what is read, weighted by popularity, lie near those of the graph.
-    assert!((100..160).contains(&median(Request::Node)), "{}", median(Request::Node));
-    assert!((28..36).contains(&median(Request::Link)), "{}", median(Request::Link));
+    assert!((100..160).contains(&median(SocialRequest::Node)), "{}", median(SocialRequest::Node));
+    assert!((28..36).contains(&median(SocialRequest::Link)), "{}", median(SocialRequest::Link));
 }
 
 /// Offsets that are computed in groups are those of packing all records one after the other.

@@ -7,7 +7,7 @@ use datapipes_core::locator::{Facts, Persistence, Reach};
 use datapipes_core::memory::Access;
 use datapipes_core::{Constraints, Error, ErrorKind, Machine, Pipe, Result, Span};
 
-use super::place::Place;
+use super::place::TestPlace;
 
 type Checked<T = ()> = Result<T, String>;
 
@@ -28,7 +28,7 @@ impl Random {
 }
 
 struct Case<'a> {
-    places: (&'a Place, &'a Place),
+    places: (&'a TestPlace, &'a TestPlace),
     facts: (std::sync::Arc<Facts>, std::sync::Arc<Facts>),
     /// What the source has and the target must have.
     twins: (Vec<u8>, Vec<u8>),
@@ -48,13 +48,13 @@ fn demand(holds: bool, what: impl FnOnce() -> String) -> Checked {
 /// Holds a fresh pair of places to every demand that their facts make apply.
 pub(super) fn certify(
     machine: &Machine,
-    source: &Place,
-    target: &Place,
+    source: &TestPlace,
+    target: &TestPlace,
     constraints: &Constraints,
     seed: u64,
 ) -> Checked {
     let mut random = Random::new(seed);
-    let mut fill = |place: &Place| -> Checked<Vec<u8>> {
+    let mut fill = |place: &TestPlace| -> Checked<Vec<u8>> {
         let mut bytes = place.bytes().map_err(text)?;
         bytes.iter_mut().for_each(|b| *b = (random.next() >> 56) as u8);
         place.fill(&bytes).map_err(text)?;
@@ -339,7 +339,7 @@ impl Case<'_> {
 /// `offset` gives the two offsets of a byte that both have.
 pub(super) fn certify_in_place(
     machine: &Machine,
-    (source, target): (&Place, &Place),
+    (source, target): (&TestPlace, &TestPlace),
     constraints: &Constraints,
     offset: &dyn Fn(u64) -> (u64, u64),
     seed: u64,

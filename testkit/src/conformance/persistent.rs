@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use datapipes_core::locator::{Endpoint, Facts};
 use datapipes_core::{Locator, Persistence, Pmem, PmemOptions, Result};
 
-use super::place::{Kind, LEN, Place};
+use super::place::{LEN, PlaceKind, TestPlace};
 
 /// Names a directory on a file system that is mounted with DAX on persistent memory.
 pub const DAX_DIRECTORY: &str = "DATAPIPES_DAX_DIR";
@@ -46,26 +46,26 @@ fn fresh(dir: &Path, emulated: bool) -> Result<(Pmem, Remove)> {
     Ok((pmem, file))
 }
 
-impl Kind {
+impl PlaceKind {
     /// Persistent memory on files of `disk`, emulated and modelled; and real where the environment names a directory
     /// ([`DAX_DIRECTORY`]) for it.
-    pub fn of_persistent_memory(disk: &Path) -> Vec<Kind> {
+    pub fn of_persistent_memory(disk: &Path) -> Vec<PlaceKind> {
         let (emulated, modelled) = (disk.to_path_buf(), disk.to_path_buf());
         let real = match std::env::var_os(DAX_DIRECTORY) {
-            None => Kind::absent("pmem", format!("{DAX_DIRECTORY} names no directory on persistent memory")),
-            Some(dir) => Kind::new("pmem", move || {
+            None => PlaceKind::absent("pmem", format!("{DAX_DIRECTORY} names no directory on persistent memory")),
+            Some(dir) => PlaceKind::new("pmem", move || {
                 let (pmem, file) = fresh(Path::new(&dir), false)?;
-                Ok(Place::kept_by(pmem, file))
+                Ok(TestPlace::kept_by(pmem, file))
             }),
         };
         vec![
-            Kind::new("pmem-emulated", move || {
+            PlaceKind::new("pmem-emulated", move || {
                 let (pmem, file) = fresh(&emulated, true)?;
-                Ok(Place::kept_by(pmem, file))
+                Ok(TestPlace::kept_by(pmem, file))
             }),
-            Kind::new("pmem-modelled", move || {
+            PlaceKind::new("pmem-modelled", move || {
                 let (pmem, file) = fresh(&modelled, true)?;
-                Ok(Place::kept_by(Modelled(pmem), file))
+                Ok(TestPlace::kept_by(Modelled(pmem), file))
             }),
             real,
         ]

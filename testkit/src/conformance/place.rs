@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use datapipes_core::locator::{Endpoint, Handle};
+use datapipes_core::locator::{Endpoint, EndpointHandle};
 use datapipes_core::topology::Topology;
 use datapipes_core::{
     CoreCache, Dram, Error, ErrorKind, FileAccess, Locator, MapOptions, NumaMemory, Pages, Pool, Result, Ssd,
@@ -17,7 +17,7 @@ use datapipes_core::{
 pub(super) const LEN: usize = (96 << 10) + 37;
 
 /// A place that was made for one case.
-pub struct Place {
+pub struct TestPlace {
     locator: Box<dyn Locator>,
     /// What must live as long (a pool).
     _keeper: Box<dyn Any>,
@@ -25,20 +25,20 @@ pub struct Place {
     behind: Option<Ssd>,
 }
 
-impl Place {
+impl TestPlace {
     /// A place by its locator.
-    pub fn new(locator: impl Locator + 'static) -> Place {
-        Place::kept_by(locator, ())
+    pub fn new(locator: impl Locator + 'static) -> TestPlace {
+        TestPlace::kept_by(locator, ())
     }
 
     /// A place that reads itself what a file has.
-    pub fn in_front_of(locator: impl Locator + 'static, file: Ssd) -> Place {
-        Place { behind: Some(file), ..Place::new(locator) }
+    pub fn in_front_of(locator: impl Locator + 'static, file: Ssd) -> TestPlace {
+        TestPlace { behind: Some(file), ..TestPlace::new(locator) }
     }
 
     /// A place that lives on what `keeper` holds.
-    pub fn kept_by(locator: impl Locator + 'static, keeper: impl Any) -> Place {
-        Place { locator: Box::new(locator), _keeper: Box::new(keeper), behind: None }
+    pub fn kept_by(locator: impl Locator + 'static, keeper: impl Any) -> TestPlace {
+        TestPlace { locator: Box::new(locator), _keeper: Box::new(keeper), behind: None }
     }
 
     /// The locator.
@@ -58,8 +58,8 @@ impl Place {
     /// The bytes, read without a pipe.
     pub(super) fn bytes(&self) -> Result<Vec<u8>> {
         match &self.holder().handle {
-            Handle::Memory(range) => range.to_vec(),
-            Handle::File(file) => {
+            EndpointHandle::Memory(range) => range.to_vec(),
+            EndpointHandle::File(file) => {
                 let mut bytes = vec![0; usize::try_from(file.len()?).unwrap_or(0)];
                 descriptor(file.cached_fd())?
                     .read_exact_at(&mut bytes, 0)
@@ -73,8 +73,8 @@ impl Place {
     /// Fills it with these bytes, without a pipe.
     pub(super) fn fill(&self, bytes: &[u8]) -> Result<()> {
         match &self.holder().handle {
-            Handle::Memory(range) => range.write(0, bytes)?,
-            Handle::File(file) => {
+            EndpointHandle::Memory(range) => range.write(0, bytes)?,
+            EndpointHandle::File(file) => {
                 // Who gives out bytes of the file hears of it, as of what a pipe writes.
                 let change = file.watchers().begin(0..bytes.len() as u64);
                 let written = descriptor(file.cached_fd())?.write_all_at(bytes, 0);
@@ -95,90 +95,94 @@ fn strange() -> Error {
     Error::new(ErrorKind::Unsupported, "look at", "a place whose bytes only its backend knows")
 }
 
-type Make = Box<dyn Fn() -> Result<Place>>;
+type Make = Box<dyn Fn() -> Result<TestPlace>>;
 
 /// A kind of place: a name and how one is made, or why there is none here.
-pub struct Kind {
+pub struct PlaceKind {
     /// Its name in outcomes.
     pub name: String,
     make: Result<Make, String>,
     pub(super) read_only: bool,
 }
 
-impl Kind {
+impl PlaceKind {
     /// A kind by how one is made.
-    pub fn new(name: impl Into<String>, make: impl Fn() -> Result<Place> + 'static) -> Kind {
-        Kind { name: name.into(), make: Ok(Box::new(make)), read_only: false }
+    pub fn new(name: impl Into<String>, make: impl Fn() -> Result<TestPlace> + 'static) -> PlaceKind {
+        PlaceKind { name: name.into(), make: Ok(Box::new(make)), read_only: false }
     }
 
     /// That of places that are read and never written: as a target, a pipe to it must be refused.
     #[must_use]
-    pub fn read_only(self) -> Kind {
-        Kind { read_only: true, ..self }
+    pub fn read_only(self) -> PlaceKind {
+        PlaceKind { read_only: true, ..self }
     }
 
     /// A kind that cannot be had here: all its cases are skipped with this reason.
-    pub fn absent(name: impl Into<String>, why: impl Into<String>) -> Kind {
-        Kind { name: name.into(), make: Err(why.into()), read_only: false }
+    pub fn absent(name: impl Into<String>, why: impl Into<String>) -> PlaceKind {
+        PlaceKind { name: name.into(), make: Err(why.into()), read_only: false }
     }
 
-    pub(super) fn make(&self) -> Result<Place, String> {
+    pub(super) fn make(&self) -> Result<TestPlace, String> {
         let make = self.make.as_ref().map_err(String::clone)?;
         make().map_err(|e| e.to_string())
     }
 
     /// Memory on small and huge pages and from a pool, and the L2 and the L3 share of the first usable core.
-    pub fn of_memory(topology: &Topology) -> Vec<Kind> {
+    pub fn of_memory(topology: &Topology) -> Vec<PlaceKind> {
         let plain = |len| Dram::allocate_with(len, MapOptions { pages: Pages::Small, prefault: false, node: None });
         let mut kinds = vec![
-            Kind::new("dram", move || plain(LEN).map(Place::new)),
+            PlaceKind::new("dram", move || plain(LEN).map(TestPlace::new)),
             // Long enough to be aligned to a huge page; the place is a part of it.
-            Kind::new("dram-huge", || Dram::allocate(3 << 20)?.range(4097, LEN).map(Place::new)),
-            Kind::new("dram-pool", || {
+            PlaceKind::new("dram-huge", || Dram::allocate(3 << 20)?.range(4097, LEN).map(TestPlace::new)),
+            PlaceKind::new("dram-pool", || {
                 let pool = Pool::new(4 * LEN, MapOptions { prefault: false, ..MapOptions::default() })?;
                 let neighbour = Dram::from_pool(&pool, 1)?;
-                Ok(Place::kept_by(Dram::from_pool(&pool, LEN)?, (pool, neighbour)))
+                Ok(TestPlace::kept_by(Dram::from_pool(&pool, LEN)?, (pool, neighbour)))
             }),
         ];
         for level in [2, 3] {
             let name = format!("cache-l{level}");
             kinds.push(match topology.usable_cores().next().cloned() {
-                None => Kind::absent(name, "no usable core was discovered"),
-                Some(core) => Kind::new(name, move || CoreCache::at_level(&core, level, &plain(LEN)?).map(Place::new)),
+                None => PlaceKind::absent(name, "no usable core was discovered"),
+                Some(core) => {
+                    PlaceKind::new(name, move || CoreCache::at_level(&core, level, &plain(LEN)?).map(TestPlace::new))
+                }
             });
         }
         kinds
     }
 
     /// Memory of each NUMA node; where there is none, the first one, absent.
-    pub fn of_nodes(topology: &Topology) -> Vec<Kind> {
+    pub fn of_nodes(topology: &Topology) -> Vec<PlaceKind> {
         let with_memory = topology.nodes.iter().filter(|node| node.total_bytes != Some(0));
-        let kinds: Vec<Kind> = with_memory
+        let kinds: Vec<PlaceKind> = with_memory
             .filter_map(|node| u32::try_from(node.index).ok())
-            .map(|node| Kind::new(format!("numa{node}"), move || NumaMemory::allocate(node, LEN).map(Place::new)))
+            .map(|node| {
+                PlaceKind::new(format!("numa{node}"), move || NumaMemory::allocate(node, LEN).map(TestPlace::new))
+            })
             .collect();
-        if kinds.is_empty() { vec![Kind::absent("numa0", "the kernel tells of no NUMA nodes")] } else { kinds }
+        if kinds.is_empty() { vec![PlaceKind::absent("numa0", "the kernel tells of no NUMA nodes")] } else { kinds }
     }
 
     /// Files in a directory, by each access.
-    pub fn of_files(label: &str, dir: &Path) -> Vec<Kind> {
+    pub fn of_files(label: &str, dir: &Path) -> Vec<PlaceKind> {
         let accesses = [("auto", FileAccess::Auto), ("direct", FileAccess::Direct), ("cached", FileAccess::Cached)];
         let kind = |(name, access)| {
             let (dir, name) = (dir.to_path_buf(), format!("{label}-{name}"));
-            Kind::new(name, move || {
+            PlaceKind::new(name, move || {
                 let ssd = Ssd::unlinked_in(&dir)?.with_access(access)?;
                 ssd.preallocate(LEN as u64)?;
-                Ok(Place::new(ssd))
+                Ok(TestPlace::new(ssd))
             })
         };
         accesses.into_iter().map(kind).collect()
     }
 
     /// Block devices, by direct and by cached access; at least four, since a case and its pair each need two.
-    pub fn of_devices(devices: Result<Vec<BlockDevice>, String>) -> Vec<Kind> {
+    pub fn of_devices(devices: Result<Vec<LoopBlockDevice>, String>) -> Vec<PlaceKind> {
         let names = [("block-direct", FileAccess::Direct), ("block-cached", FileAccess::Cached)];
         match devices {
-            Err(why) => names.into_iter().map(|(name, _)| Kind::absent(name, why.as_str())).collect(),
+            Err(why) => names.into_iter().map(|(name, _)| PlaceKind::absent(name, why.as_str())).collect(),
             Ok(devices) => {
                 let free = Arc::new(Mutex::new(devices));
                 let kind = |(name, access)| {
@@ -188,9 +192,9 @@ impl Kind {
                             Error::new(ErrorKind::Busy, "take", "a block device: all of them are in use")
                         })?;
                         let place = Ssd::open_rw(&device.device)?.with_access(access)?;
-                        Ok(Place::kept_by(place, Taken { device: Some(device), free: free.clone() }))
+                        Ok(TestPlace::kept_by(place, Taken { device: Some(device), free: free.clone() }))
                     };
-                    Kind::new(name, make)
+                    PlaceKind::new(name, make)
                 };
                 names.into_iter().map(kind).collect()
             }
@@ -200,8 +204,8 @@ impl Kind {
 
 /// A device that returns to those that are free.
 struct Taken {
-    device: Option<BlockDevice>,
-    free: Arc<Mutex<Vec<BlockDevice>>>,
+    device: Option<LoopBlockDevice>,
+    free: Arc<Mutex<Vec<LoopBlockDevice>>>,
 }
 
 impl Drop for Taken {
@@ -212,13 +216,13 @@ impl Drop for Taken {
 
 /// A loop device with blocks of 4 KiB over an unnamed file; detached on drop.
 #[derive(Debug)]
-pub struct BlockDevice {
+pub struct LoopBlockDevice {
     device: PathBuf,
 }
 
-impl BlockDevice {
+impl LoopBlockDevice {
     /// Sets one up over a file in `dir`; the reason where that is refused (it takes root and loop devices).
-    pub fn over_a_file_in(dir: &Path) -> Result<BlockDevice, String> {
+    pub fn over_a_file_in(dir: &Path) -> Result<LoopBlockDevice, String> {
         let file = dir.join(format!("conformance-loop-{}", std::process::id()));
         if !Path::new("/dev/loop-control").exists() {
             return Err("there is no /dev/loop-control".into());
@@ -232,11 +236,11 @@ impl BlockDevice {
         if !output.status.success() {
             return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
         }
-        Ok(BlockDevice { device: String::from_utf8_lossy(&output.stdout).trim().into() })
+        Ok(LoopBlockDevice { device: String::from_utf8_lossy(&output.stdout).trim().into() })
     }
 }
 
-impl Drop for BlockDevice {
+impl Drop for LoopBlockDevice {
     fn drop(&mut self) {
         let _ = Command::new("losetup").arg("-d").arg(&self.device).status();
     }

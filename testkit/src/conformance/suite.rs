@@ -5,12 +5,12 @@ use std::fmt;
 use datapipes_core::{Constraints, ErrorKind, Machine};
 
 use super::certify::{certify, certify_in_place};
-use super::place::{Kind, LEN, Place};
+use super::place::{LEN, PlaceKind, TestPlace};
 use super::ways::{Way, ways};
 
 /// How a case ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CaseVerdict {
     /// Every demand was met.
     Passed,
     /// A demand was not met.
@@ -21,7 +21,7 @@ pub enum Verdict {
 
 /// One case: a way between two kinds of places.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct CaseOutcome {
     /// The kind of the source.
     pub source: String,
     /// The kind of the target.
@@ -29,23 +29,23 @@ pub struct Outcome {
     /// The primitives, one for each hop; none where no place could be made.
     pub way: Vec<&'static str>,
     /// How it ended.
-    pub verdict: Verdict,
+    pub verdict: CaseVerdict,
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for CaseOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = format!("{} -> {} by {}", self.source, self.target, self.way.join(" then "));
         match &self.verdict {
-            Verdict::Passed => write!(f, "passed: {name}"),
-            Verdict::Failed(why) => write!(f, "FAILED: {name}: {why}"),
-            Verdict::Skipped(why) => write!(f, "SKIPPED: {name}: {why}"),
+            CaseVerdict::Passed => write!(f, "passed: {name}"),
+            CaseVerdict::Failed(why) => write!(f, "FAILED: {name}: {why}"),
+            CaseVerdict::Skipped(why) => write!(f, "SKIPPED: {name}: {why}"),
         }
     }
 }
 
 /// Certifies every way between every ordered pair of kinds, and places that share their bytes. Every pair is in the
 /// outcomes, whatever happened.
-pub fn run(machine: &Machine, kinds: &[Kind], seed: u64) -> Vec<Outcome> {
+pub fn run(machine: &Machine, kinds: &[PlaceKind], seed: u64) -> Vec<CaseOutcome> {
     let mut outcomes = Vec::new();
     for source in kinds {
         for target in kinds {
@@ -62,22 +62,24 @@ pub fn run(machine: &Machine, kinds: &[Kind], seed: u64) -> Vec<Outcome> {
 }
 
 /// Into a place that is only read.
-fn refused(machine: &Machine, names: (&str, &str), fresh: Fresh<'_>) -> Outcome {
+fn refused(machine: &Machine, names: (&str, &str), fresh: Fresh<'_>) -> CaseOutcome {
     let verdict = match fresh() {
-        Err(why) => Verdict::Skipped(why),
+        Err(why) => CaseVerdict::Skipped(why),
         Ok((source, target)) => match machine.connect(source.locator(), target.locator()) {
-            Err(e) if e.kind() == ErrorKind::Unsupported => Verdict::Skipped("it is read, and never written".into()),
-            Err(e) => Verdict::Failed(format!("refused as {:?}: {e}", e.kind())),
-            Ok(pipe) => Verdict::Failed(format!("it is only read, yet connected: {pipe:?}")),
+            Err(e) if e.kind() == ErrorKind::Unsupported => {
+                CaseVerdict::Skipped("it is read, and never written".into())
+            }
+            Err(e) => CaseVerdict::Failed(format!("refused as {:?}: {e}", e.kind())),
+            Ok(pipe) => CaseVerdict::Failed(format!("it is only read, yet connected: {pipe:?}")),
         },
     };
-    Outcome { source: names.0.to_owned(), target: names.1.to_owned(), way: Vec::new(), verdict }
+    CaseOutcome { source: names.0.to_owned(), target: names.1.to_owned(), way: Vec::new(), verdict }
 }
 
-type Fresh<'a> = &'a dyn Fn() -> Result<(Place, Place), String>;
+type Fresh<'a> = &'a dyn Fn() -> Result<(TestPlace, TestPlace), String>;
 
-fn pair(machine: &Machine, names: (&str, &str), fresh: Fresh<'_>, seed: u64, outcomes: &mut Vec<Outcome>) {
-    let outcome = |way: &[&'static str], verdict| Outcome {
+fn pair(machine: &Machine, names: (&str, &str), fresh: Fresh<'_>, seed: u64, outcomes: &mut Vec<CaseOutcome>) {
+    let outcome = |way: &[&'static str], verdict| CaseOutcome {
         source: names.0.to_owned(),
         target: names.1.to_owned(),
         way: way.to_vec(),
@@ -85,14 +87,14 @@ fn pair(machine: &Machine, names: (&str, &str), fresh: Fresh<'_>, seed: u64, out
     };
     let (source, target) = match fresh() {
         Ok(places) => places,
-        Err(why) => return outcomes.push(outcome(&[], Verdict::Skipped(why))),
+        Err(why) => return outcomes.push(outcome(&[], CaseVerdict::Skipped(why))),
     };
     let ways = match ways(machine, &source.endpoint(), &target.endpoint()) {
         Ok(ways) if ways.is_empty() => {
-            return outcomes.push(outcome(&[], Verdict::Failed("no backend has an answer for it".into())));
+            return outcomes.push(outcome(&[], CaseVerdict::Failed("no backend has an answer for it".into())));
         }
         Ok(ways) => ways,
-        Err(e) => return outcomes.push(outcome(&[], Verdict::Failed(e.to_string()))),
+        Err(e) => return outcomes.push(outcome(&[], CaseVerdict::Failed(e.to_string()))),
     };
     for way in &ways {
         let verdict = match &way.refused {
@@ -107,7 +109,7 @@ fn only(hops: &[&str]) -> Constraints {
     Constraints { only: hops.iter().map(|p| (*p).to_owned()).collect(), ..Constraints::default() }
 }
 
-fn served(machine: &Machine, fresh: Fresh<'_>, way: &Way, seed: u64) -> Verdict {
+fn served(machine: &Machine, fresh: Fresh<'_>, way: &Way, seed: u64) -> CaseVerdict {
     let run = || -> Result<Option<String>, String> {
         let (source, target) = fresh()?;
         let constraints = only(&way.hops);
@@ -123,49 +125,59 @@ fn served(machine: &Machine, fresh: Fresh<'_>, way: &Way, seed: u64) -> Verdict 
         Ok(None)
     };
     match run() {
-        Ok(None) => Verdict::Passed,
-        Ok(Some(why)) => Verdict::Skipped(why),
-        Err(why) => Verdict::Failed(why),
+        Ok(None) => CaseVerdict::Passed,
+        Ok(Some(why)) => CaseVerdict::Skipped(why),
+        Err(why) => CaseVerdict::Failed(why),
     }
 }
 
 /// What no backend can must be refused as unsupported, with a reason for every primitive that was asked.
-fn refusal(machine: &Machine, (source, target): (&Place, &Place), ways: &[Way], way: &Way, why: &str) -> Verdict {
+fn refusal(
+    machine: &Machine,
+    (source, target): (&TestPlace, &TestPlace),
+    ways: &[Way],
+    way: &Way,
+    why: &str,
+) -> CaseVerdict {
     match machine.connect_with(source.locator(), target.locator(), &only(&way.hops)) {
         // With two names, one of them may serve both hops.
-        Ok(_) if way.hops.len() > 1 => Verdict::Skipped(why.to_owned()),
-        Ok(pipe) => Verdict::Failed(format!("refused in its offer ({why}), yet connected: {pipe:?}")),
-        Err(e) if e.kind() != ErrorKind::Unsupported => Verdict::Failed(format!("refused as {:?}: {e}", e.kind())),
+        Ok(_) if way.hops.len() > 1 => CaseVerdict::Skipped(why.to_owned()),
+        Ok(pipe) => CaseVerdict::Failed(format!("refused in its offer ({why}), yet connected: {pipe:?}")),
+        Err(e) if e.kind() != ErrorKind::Unsupported => CaseVerdict::Failed(format!("refused as {:?}: {e}", e.kind())),
         Err(e) => {
             let silent = ways.iter().filter(|w| w.hops.len() == 1).map(|w| w.hops[0]);
             match silent.into_iter().find(|name| !e.to_string().contains(&format!("{name}: "))) {
-                Some(name) => Verdict::Failed(format!("the refusal gives no reason for {name}: {e}")),
-                None => Verdict::Skipped(why.to_owned()),
+                Some(name) => CaseVerdict::Failed(format!("the refusal gives no reason for {name}: {e}")),
+                None => CaseVerdict::Skipped(why.to_owned()),
             }
         }
     }
 }
 
 /// A cache over a part of a memory, both ways: the bytes stay, the demands are others.
-fn in_place(machine: &Machine, seed: u64, outcomes: &mut Vec<Outcome>) {
+fn in_place(machine: &Machine, seed: u64, outcomes: &mut Vec<CaseOutcome>) {
     use datapipes_core::{CoreCache, Dram, Locator};
     let Some(core) = machine.topology().usable_cores().next() else {
-        let verdict = Verdict::Skipped("no usable core was discovered".into());
-        outcomes.push(Outcome { source: "dram".into(), target: "cache over it".into(), way: Vec::new(), verdict });
+        let verdict = CaseVerdict::Skipped("no usable core was discovered".into());
+        outcomes.push(CaseOutcome { source: "dram".into(), target: "cache over it".into(), way: Vec::new(), verdict });
         return;
     };
     const AT: usize = 8192;
     for up in [true, false] {
         let names = if up { ("dram", "cache over it") } else { ("cache", "dram under it") };
-        let make = || -> Result<(Place, Place), String> {
+        let make = || -> Result<(TestPlace, TestPlace), String> {
             let dram = Dram::allocate(LEN + 2 * AT).map_err(|e| e.to_string())?;
             let part = dram.range(AT, LEN).map_err(|e| e.to_string())?;
             let cache = CoreCache::over(core, &part).map_err(|e| e.to_string())?;
-            Ok(if up { (Place::new(dram), Place::new(cache)) } else { (Place::new(cache), Place::new(dram)) })
+            Ok(if up {
+                (TestPlace::new(dram), TestPlace::new(cache))
+            } else {
+                (TestPlace::new(cache), TestPlace::new(dram))
+            })
         };
         let mut push = |way: &[&'static str], verdict| {
             let (source, target) = (names.0.to_owned(), names.1.to_owned());
-            outcomes.push(Outcome { source, target, way: way.to_vec(), verdict });
+            outcomes.push(CaseOutcome { source, target, way: way.to_vec(), verdict });
         };
         let found = make().and_then(|(source, target)| {
             let (source, target): (&dyn Locator, &dyn Locator) = (source.locator(), target.locator());
@@ -173,24 +185,24 @@ fn in_place(machine: &Machine, seed: u64, outcomes: &mut Vec<Outcome>) {
         });
         let found = match found {
             Ok(found) if found.is_empty() => {
-                push(&[], Verdict::Failed("no backend has an answer for it".into()));
+                push(&[], CaseVerdict::Failed("no backend has an answer for it".into()));
                 continue;
             }
             Ok(found) => found,
             Err(why) => {
-                push(&[], Verdict::Skipped(why));
+                push(&[], CaseVerdict::Skipped(why));
                 continue;
             }
         };
         for way in &found {
             let offset = |inside: u64| if up { (AT as u64 + inside, inside) } else { (inside, AT as u64 + inside) };
             let verdict = match (make(), &way.refused) {
-                (Err(why), _) => Verdict::Failed(why),
+                (Err(why), _) => CaseVerdict::Failed(why),
                 (Ok((source, target)), Some(why)) => refusal(machine, (&source, &target), &found, way, why),
                 (Ok((source, target)), None) => {
                     match certify_in_place(machine, (&source, &target), &only(&way.hops), &offset, seed) {
-                        Ok(()) => Verdict::Passed,
-                        Err(why) => Verdict::Failed(why),
+                        Ok(()) => CaseVerdict::Passed,
+                        Err(why) => CaseVerdict::Failed(why),
                     }
                 }
             };

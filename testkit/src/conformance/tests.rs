@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use datapipes_core::backend::{Ask, Backend, Inline, Mover, Offer, Primitive, Quality};
+use datapipes_core::backend::{Backend, Inline, Mover, Offer, OfferQuery, Primitive, Quality};
 use datapipes_core::memory::{MemoryRange, lease_pair};
 use datapipes_core::topology::Topology;
 use datapipes_core::{Counters, Machine, Result, Span};
-use datapipes_file::{Config, FileBackend};
+use datapipes_file::{FileBackend, FileConfig};
 
-use super::{Kind, Outcome, Verdict, run};
+use super::{CaseOutcome, CaseVerdict, PlaceKind, run};
 
 fn seed() -> u64 {
     std::env::var("SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(0x5eed)
@@ -20,19 +20,19 @@ fn without_io_uring_the_blocking_engine_serves_every_pair() {
     let topology = Topology::discover();
     let mut backends = datapipes_bundle::all(&topology);
     backends.retain(|b| b.name() != "file");
-    backends.push(Arc::new(FileBackend::with(Config { force_no_uring: true, ..Config::default() })));
+    backends.push(Arc::new(FileBackend::with(FileConfig { force_no_uring: true, ..FileConfig::default() })));
     // Beside the test's executable: the disk of the checkout.
     let disk = std::env::current_exe().unwrap().parent().map(PathBuf::from).unwrap();
-    let mut kinds = Kind::of_memory(&topology);
-    kinds.extend(Kind::of_files("disk", &disk));
+    let mut kinds = PlaceKind::of_memory(&topology);
+    kinds.extend(PlaceKind::of_files("disk", &disk));
     let machine = Machine::new(topology, backends);
     let outcomes = run(&machine, &kinds, seed());
-    let failed: Vec<_> = outcomes.iter().filter(|o| matches!(o.verdict, Verdict::Failed(_))).collect();
+    let failed: Vec<_> = outcomes.iter().filter(|o| matches!(o.verdict, CaseVerdict::Failed(_))).collect();
     assert!(failed.is_empty(), "{}", list(&failed));
-    let ring = |o: &&Outcome| o.way.iter().any(|p| p.starts_with("uring-"));
+    let ring = |o: &&CaseOutcome| o.way.iter().any(|p| p.starts_with("uring-"));
     let (mut rings, mut blocking) = (outcomes.iter().filter(ring).peekable(), outcomes.iter().filter(|o| !ring(o)));
-    assert!(rings.peek().is_some() && rings.all(|o| matches!(o.verdict, Verdict::Skipped(_))));
-    assert!(blocking.any(|o| o.verdict == Verdict::Passed && o.way.contains(&"pwrite-direct")));
+    assert!(rings.peek().is_some() && rings.all(|o| matches!(o.verdict, CaseVerdict::Skipped(_))));
+    assert!(blocking.any(|o| o.verdict == CaseVerdict::Passed && o.way.contains(&"pwrite-direct")));
 }
 
 /// What is wrong with a [`Broken`] mover.
@@ -64,7 +64,7 @@ impl Backend for Broken {
         vec![Primitive { name: "broken-copy", what: "copy, wrongly", available: Ok("always".into()) }]
     }
 
-    fn offers(&self, _: &Ask<'_>) -> Vec<Offer> {
+    fn offers(&self, _: &OfferQuery<'_>) -> Vec<Offer> {
         let quality = Quality {
             latency_ns: 1.0,
             bytes_per_s: 1e9,
@@ -77,7 +77,7 @@ impl Backend for Broken {
         vec![Offer { primitive: "broken-copy", verdict: Ok(quality), why: "a test".into() }]
     }
 
-    fn open(&self, ask: &Ask<'_>, _: &str) -> Result<Mover> {
+    fn open(&self, ask: &OfferQuery<'_>, _: &str) -> Result<Mover> {
         let ends = (ask.source.memory().cloned().unwrap(), ask.target.memory().cloned().unwrap());
         Ok(Mover::Inline(Box::new(Copy { fault: self.fault, ends, bytes: 0.into() })))
     }
@@ -121,14 +121,14 @@ impl Inline for Copy {
 fn the_suite_finds_what_is_broken() {
     let fails = |fault| {
         let topology = Topology::discover_under(std::path::Path::new("/nonexistent"));
-        let kinds: Vec<_> = Kind::of_memory(&topology).into_iter().filter(|k| k.name == "dram").collect();
+        let kinds: Vec<_> = PlaceKind::of_memory(&topology).into_iter().filter(|k| k.name == "dram").collect();
         let machine = Machine::new(topology, vec![Arc::new(Broken { fault })]);
         let outcomes = run(&machine, &kinds, seed());
         let of_pair = outcomes.iter().find(|o| o.way == ["broken-copy"]).unwrap();
         match &of_pair.verdict {
-            Verdict::Failed(why) => Some(why.clone()),
-            Verdict::Passed => None,
-            Verdict::Skipped(why) => panic!("skipped: {why}"),
+            CaseVerdict::Failed(why) => Some(why.clone()),
+            CaseVerdict::Passed => None,
+            CaseVerdict::Skipped(why) => panic!("skipped: {why}"),
         }
     };
     assert_eq!(fails(Fault::None), None);
@@ -146,10 +146,10 @@ fn the_suite_finds_what_is_broken() {
 #[test]
 fn a_place_that_cannot_be_had_is_named_with_its_reason() {
     let machine = Machine::new(Topology::discover_under(std::path::Path::new("/nonexistent")), Vec::new());
-    let outcomes = run(&machine, &[Kind::absent("tape", "no drive")], seed());
+    let outcomes = run(&machine, &[PlaceKind::absent("tape", "no drive")], seed());
     assert!(outcomes.iter().any(|o| o.to_string() == "SKIPPED: tape -> tape by : no drive"), "{outcomes:?}");
 }
 
-fn list(outcomes: &[&Outcome]) -> String {
+fn list(outcomes: &[&CaseOutcome]) -> String {
     outcomes.iter().map(|o| format!("{o}\n")).collect()
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use datapipes_core::backend::{Ask, Offer};
+use datapipes_core::backend::{Offer, OfferQuery};
 use datapipes_core::locator::{Endpoint, Facts};
 use datapipes_core::{Constraints, Dram, Locator, Machine, Persistence, Result};
 
@@ -56,6 +56,6 @@ fn offers(machine: &Machine, source: &Endpoint, target: &Endpoint) -> Vec<Offer>
     // Some are offered only where they are named, so all are.
     let names = machine.backends().iter().flat_map(|b| b.primitives()).map(|p| p.name.to_owned()).collect();
     let constraints = Constraints { only: names, ..Constraints::default() };
-    let ask = Ask { source, target, constraints: &constraints, topology: machine.topology() };
+    let ask = OfferQuery { source, target, constraints: &constraints, topology: machine.topology() };
     machine.backends().iter().flat_map(|b| b.offers(&ask)).collect()
 }

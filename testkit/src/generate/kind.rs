@@ -19,7 +19,7 @@ use super::{Distribution, LineForm, NumberType, RECORD_LEN, RecordForm};
 /// # Ok::<(), datapipes_testkit::generate::UnknownKind>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum DataKind {
     /// Sort-benchmark records, 100 bytes with a key of 10.
     Records(RecordForm),
     /// Little-endian numbers.
@@ -71,7 +71,7 @@ const LINES: [(&str, LineForm); 13] = [
     ("lines:bytes", LineForm::Bytes),
 ];
 
-impl Kind {
+impl DataKind {
     /// Every kind there is, in the order in which help texts list them.
     pub fn all() -> impl Iterator<Item = Self> {
         let records = RECORDS.into_iter().map(|(_, form)| Self::Records(form));
@@ -105,7 +105,7 @@ fn name_of<T: Copy + PartialEq>(table: &[(&'static str, T)], wanted: T) -> &'sta
     table.iter().find(|(_, value)| *value == wanted).map_or("?", |(name, _)| name)
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for DataKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match *self {
             Self::Records(form) => name_of(&RECORDS, form).to_owned(),
@@ -118,7 +118,7 @@ impl fmt::Display for Kind {
     }
 }
 
-impl FromStr for Kind {
+impl FromStr for DataKind {
     type Err = UnknownKind;
 
     fn from_str(name: &str) -> Result<Self, UnknownKind> {
@@ -137,7 +137,7 @@ pub struct UnknownKind {
 impl fmt::Display for UnknownKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "unknown kind of data '{}'; there are: ", self.name)?;
-        for (index, kind) in Kind::all().enumerate() {
+        for (index, kind) in DataKind::all().enumerate() {
             write!(f, "{}{kind}", if index == 0 { "" } else { ", " })?;
         }
         Ok(())
@@ -152,9 +152,9 @@ mod tests {
 
     #[test]
     fn every_name_is_unique_and_parses_back() {
-        let names: Vec<String> = Kind::all().map(|kind| kind.to_string()).collect();
+        let names: Vec<String> = DataKind::all().map(|kind| kind.to_string()).collect();
         assert!(names.iter().all(|name| !name.contains('?')));
-        for (kind, name) in Kind::all().zip(&names) {
+        for (kind, name) in DataKind::all().zip(&names) {
             assert_eq!(name.parse(), Ok(kind));
             assert_eq!(name.replace('-', ":").to_uppercase().parse(), Ok(kind));
             assert_eq!(names.iter().filter(|other| *other == name).count(), 1);

@@ -26,7 +26,7 @@ mod tests;
 
 use std::ops::Range;
 
-pub use kind::{Kind, UnknownKind};
+pub use kind::{DataKind, UnknownKind};
 pub use lines::LineForm;
 pub use numbers::{Distribution, NumberType};
 pub use records::{KEY_LEN, RECORD_LEN, RecordForm};
@@ -48,7 +48,7 @@ pub enum Amount {
 /// A stream of generated data, addressed by byte offset.
 #[derive(Clone, Copy, Debug)]
 pub struct Generator {
-    kind: Kind,
+    kind: DataKind,
     len_bytes: u64,
     seed: u64,
     first_record: u128,
@@ -59,13 +59,13 @@ const FIXED_BLOCK_LEN: usize = 64 << 10;
 
 impl Generator {
     /// A stream of `amount` of `kind`, with seed 0 and from record 0 on.
-    pub fn new(kind: Kind, amount: Amount) -> Self {
+    pub fn new(kind: DataKind, amount: Amount) -> Self {
         let bytes = match amount {
             Amount::Records(records) => records.saturating_mul(kind.mean_record_len() as u64),
             Amount::Bytes(bytes) => bytes,
         };
         let len_bytes = match (kind, kind.record_len()) {
-            (Kind::Lines(form), _) => form.usable_len(bytes),
+            (DataKind::Lines(form), _) => form.usable_len(bytes),
             (_, Some(len)) => bytes - bytes % len as u64,
             (_, None) => bytes,
         };
@@ -85,7 +85,7 @@ impl Generator {
     }
 
     /// What is generated.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> DataKind {
         self.kind
     }
 
@@ -103,9 +103,9 @@ impl Generator {
     /// others generate the cut blocks in full.
     pub fn block_len(&self) -> usize {
         match self.kind {
-            Kind::Lines(form) => form.block_len(),
-            Kind::Records(_) => RECORD_LEN,
-            Kind::Numbers(number, _) => number.len_bytes(),
+            DataKind::Lines(form) => form.block_len(),
+            DataKind::Records(_) => RECORD_LEN,
+            DataKind::Numbers(number, _) => number.len_bytes(),
         }
     }
 
@@ -163,15 +163,15 @@ impl Generator {
         let index = first.start / block_len as u64;
         let fitting = (out.len() - out.len() % block_len).min(FIXED_BLOCK_LEN - FIXED_BLOCK_LEN % block_len);
         match self.kind {
-            Kind::Records(form) => {
+            DataKind::Records(form) => {
                 RecordSource { form, seed, first_record: self.first_record, records }.fill(index, &mut out[..fitting]);
                 fitting
             }
-            Kind::Numbers(number, distribution) => {
+            DataKind::Numbers(number, distribution) => {
                 NumberSource { number, distribution, seed, records }.fill(index, &mut out[..fitting]);
                 fitting
             }
-            Kind::Lines(form) => {
+            DataKind::Lines(form) => {
                 let len = (first.end - first.start) as usize;
                 LineSource { form, seed, len_bytes: self.len_bytes }.fill(index, &mut out[..len]);
                 len

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::validate::{Checker, Format};
+use crate::validate::{Checker, DataFormat};
 
 fn content(generator: &Generator) -> Vec<u8> {
     let mut bytes = vec![0; generator.len_bytes() as usize];
@@ -12,11 +12,11 @@ fn content(generator: &Generator) -> Vec<u8> {
 }
 
 fn generated(kind: RecordForm, first_record: u128, records: u64) -> Vec<u8> {
-    content(&Generator::new(Kind::Records(kind), Amount::Records(records)).with_first_record(first_record))
+    content(&Generator::new(DataKind::Records(kind), Amount::Records(records)).with_first_record(first_record))
 }
 
 fn checksum(bytes: &[u8]) -> u128 {
-    let mut checker = Checker::new(Format::benchmark_records());
+    let mut checker = Checker::new(DataFormat::benchmark_records());
     checker.feed(bytes);
     checker.finish().checksum
 }
@@ -86,7 +86,7 @@ fn record_forms_are_what_they_say() {
 }
 
 fn lines(form: LineForm, len: u64) -> Vec<Vec<u8>> {
-    let bytes = content(&Generator::new(Kind::Lines(form), Amount::Bytes(len)).with_seed(9));
+    let bytes = content(&Generator::new(DataKind::Lines(form), Amount::Bytes(len)).with_seed(9));
     assert_eq!(bytes.last(), Some(&b'\n'), "{form:?}");
     bytes[..bytes.len() - 1].split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect()
 }
@@ -128,12 +128,12 @@ fn line_forms_are_what_they_say() {
 
 #[test]
 fn seeds_differ_and_repeat() {
-    for kind in Kind::all() {
+    for kind in DataKind::all() {
         let bytes = |seed| content(&Generator::new(kind, Amount::Bytes(100_000)).with_seed(seed));
         assert_eq!(bytes(1), bytes(1), "{kind}");
         let one_for_all = matches!(
             kind,
-            Kind::Records(form) if !matches!(form, RecordForm::Duplicates | RecordForm::Hot | RecordForm::NearlySorted)
+            DataKind::Records(form) if !matches!(form, RecordForm::Duplicates | RecordForm::Hot | RecordForm::NearlySorted)
         );
         assert_eq!(bytes(1) == bytes(2), one_for_all, "{kind}");
     }
@@ -141,7 +141,7 @@ fn seeds_differ_and_repeat() {
 
 #[test]
 fn parallel_ranges_equal_the_whole() {
-    for kind in Kind::all() {
+    for kind in DataKind::all() {
         let generator = Generator::new(kind, Amount::Bytes(900_000)).with_seed(7).with_first_record(1 << 40);
         let whole = content(&generator);
         let mut parts = vec![0; whole.len()];
@@ -159,7 +159,7 @@ fn parallel_ranges_equal_the_whole() {
 proptest! {
     #[test]
     fn any_range_is_a_part_of_the_whole(
-        kind in prop::sample::select(Kind::all().collect::<Vec<_>>()),
+        kind in prop::sample::select(DataKind::all().collect::<Vec<_>>()),
         amount in 0u64..300_000,
         seed: u64,
         first_record: u128,

@@ -3,23 +3,23 @@
 use std::cmp::Ordering;
 
 use super::crc::crc32;
-use super::format::{Format, Shape};
+use super::format::{DataFormat, Shape};
 use super::order::{self, NumberOrder, Order, Ranked};
-use super::summary::{Summary, Tally};
+use super::summary::{Tally, ValidationSummary};
 
 /// Checks a range of data that is fed to it in order, in pieces of any length.
 ///
 /// Keeps at most two records: the last whole one, and what has come of the next.
 #[derive(Clone, Debug)]
 pub struct Checker {
-    format: Format,
+    format: DataFormat,
     progress: Progress,
 }
 
 /// What has been seen so far. `summary.last` is the record before the next one.
 #[derive(Clone, Debug, Default)]
 struct Progress {
-    summary: Summary,
+    summary: ValidationSummary,
     /// The start of a record whose end has not come yet.
     carry: Vec<u8>,
     /// Offset of the next record's first byte, its carried part included.
@@ -28,7 +28,7 @@ struct Progress {
 
 impl Checker {
     /// A checker that has seen nothing.
-    pub fn new(format: Format) -> Self {
+    pub fn new(format: DataFormat) -> Self {
         Self { format, progress: Progress::default() }
     }
 
@@ -51,7 +51,7 @@ impl Checker {
     }
 
     /// What was found. A last line without an end counts as a line; a last part of a fixed-size record does not.
-    pub fn finish(mut self) -> Summary {
+    pub fn finish(mut self) -> ValidationSummary {
         let progress = &mut self.progress;
         if !progress.carry.is_empty() {
             match &self.format.0 {

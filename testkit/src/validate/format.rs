@@ -8,7 +8,7 @@ use super::order::{LineOrder, NumberOrder, Order, RecordOrder};
 
 /// Where the parts of a fixed-size record lie, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct RecordLayout {
     /// Length of a record.
     pub record_len: usize,
     /// Start of its key.
@@ -17,7 +17,7 @@ pub struct Layout {
     pub key_len: usize,
 }
 
-impl Layout {
+impl RecordLayout {
     /// The sort benchmark's: 100 bytes, the first 10 the key.
     pub const BENCHMARK: Self = Self { record_len: 100, key_offset: 0, key_len: 10 };
 }
@@ -26,7 +26,7 @@ pub(super) type Compare = Arc<dyn Fn(&[u8], &[u8]) -> Ordering + Send + Sync>;
 
 /// What the data consists of and how its records compare. Cheap to clone.
 #[derive(Clone)]
-pub struct Format(pub(super) Shape);
+pub struct DataFormat(pub(super) Shape);
 
 #[derive(Clone)]
 pub(super) enum Shape {
@@ -35,10 +35,10 @@ pub(super) enum Shape {
     Lines { terminator: u8, order: LineOrder },
 }
 
-impl Format {
+impl DataFormat {
     /// Fixed-size records ordered by the bytes of their keys, or `None` if the key does not lie in the record or the
     /// record is empty.
-    pub fn records(layout: Layout) -> Option<Self> {
+    pub fn records(layout: RecordLayout) -> Option<Self> {
         let key_end = layout.key_offset.checked_add(layout.key_len)?;
         let fits = layout.record_len > 0 && key_end <= layout.record_len;
         fits.then(|| Self(Shape::Records(RecordOrder::new(layout))))
@@ -46,7 +46,7 @@ impl Format {
 
     /// The sort benchmark's records.
     pub fn benchmark_records() -> Self {
-        Self(Shape::Records(RecordOrder::new(Layout::BENCHMARK)))
+        Self(Shape::Records(RecordOrder::new(RecordLayout::BENCHMARK)))
     }
 
     /// Little-endian unsigned numbers of four bytes.
@@ -113,7 +113,7 @@ impl Format {
     }
 }
 
-impl fmt::Debug for Format {
+impl fmt::Debug for DataFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Shape::Records(order) => order.layout.fmt(f),

@@ -1,6 +1,6 @@
 //! Is it in order, and is it still the same data?
 //!
-//! A [`Checker`] is fed a range of a file in pieces of any length and gives a [`Summary`]: records, order, adjacent
+//! A [`Checker`] is fed a range of a file in pieces of any length and gives a [`ValidationSummary`]: records, order, adjacent
 //! duplicates, and a checksum of the multiset of records that does not depend on their order. Summaries of consecutive
 //! ranges [join](Summary::join) to that of the whole, so ranges can be checked in parallel. Counts and checksum are those
 //! of valsort (C. Nyberg, sortbenchmark.org).
@@ -27,5 +27,5 @@ mod summary;
 mod tests;
 
 pub use checker::Checker;
-pub use format::{Format, Layout};
-pub use summary::Summary;
+pub use format::{DataFormat, RecordLayout};
+pub use summary::ValidationSummary;

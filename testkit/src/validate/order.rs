@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::format::{Compare, Layout};
+use super::format::{Compare, RecordLayout};
 
 /// An order of records, whole and without line ends.
 pub(super) trait Order {
@@ -13,11 +13,11 @@ pub(super) trait Order {
 /// Fixed-size records by the bytes of their key.
 #[derive(Clone, Copy)]
 pub(super) struct RecordOrder {
-    pub(super) layout: Layout,
+    pub(super) layout: RecordLayout,
 }
 
 impl RecordOrder {
-    pub(super) fn new(layout: Layout) -> Self {
+    pub(super) fn new(layout: RecordLayout) -> Self {
         Self { layout }
     }
 

@@ -4,11 +4,11 @@ use std::cmp::Ordering;
 
 use serde::{Serialize, Serializer};
 
-use super::format::Format;
+use super::format::DataFormat;
 
 /// What a check of a range found. Counts as valsort counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Summary {
+pub struct ValidationSummary {
     /// Records in the range; a last line without an end is one.
     pub records: u64,
     /// Bytes in the range.
@@ -34,7 +34,7 @@ pub struct Summary {
     pub last: Vec<u8>,
 }
 
-impl Summary {
+impl ValidationSummary {
     /// Whether the range consists of whole records in order.
     pub fn is_ordered(&self) -> bool {
         self.unordered == 0 && self.trailing_bytes == 0
@@ -47,7 +47,7 @@ impl Summary {
 
     /// The summary of this range and `right`, which follows it. Both ranges hold whole records of `format`.
     #[must_use]
-    pub fn join(self, right: Self, format: &Format) -> Self {
+    pub fn join(self, right: Self, format: &DataFormat) -> Self {
         let mut whole = self;
         let met = (whole.records > 0 && right.records > 0).then(|| format.compare(&whole.last, &right.first));
         match met {

@@ -5,33 +5,33 @@ use std::cmp::Ordering;
 use proptest::prelude::*;
 
 use super::*;
-use crate::generate::{Amount, Generator, Kind};
+use crate::generate::{Amount, DataKind, Generator};
 
 /// All formats, each with a small alphabet's worth of equal and unordered records in random data.
-fn formats() -> Vec<Format> {
-    let layout = Layout { record_len: 7, key_offset: 2, key_len: 3 };
+fn formats() -> Vec<DataFormat> {
+    let layout = RecordLayout { record_len: 7, key_offset: 2, key_len: 3 };
     vec![
-        Format::records(layout).unwrap(),
-        Format::records(Layout { record_len: 13, key_offset: 1, key_len: 11 }).unwrap(),
-        Format::benchmark_records(),
-        Format::u32(),
-        Format::u64(),
-        Format::i64(),
-        Format::f64(),
-        Format::lines(),
-        Format::lines().terminated_by(0),
-        Format::lines().ordered_by(|left, right| left.len().cmp(&right.len())),
+        DataFormat::records(layout).unwrap(),
+        DataFormat::records(RecordLayout { record_len: 13, key_offset: 1, key_len: 11 }).unwrap(),
+        DataFormat::benchmark_records(),
+        DataFormat::u32(),
+        DataFormat::u64(),
+        DataFormat::i64(),
+        DataFormat::f64(),
+        DataFormat::lines(),
+        DataFormat::lines().terminated_by(0),
+        DataFormat::lines().ordered_by(|left, right| left.len().cmp(&right.len())),
     ]
 }
 
-fn whole(format: &Format, bytes: &[u8]) -> Summary {
+fn whole(format: &DataFormat, bytes: &[u8]) -> ValidationSummary {
     let mut checker = Checker::new(format.clone());
     checker.feed(bytes);
     checker.finish()
 }
 
 /// The records of `bytes` with their offsets, found the plain way.
-fn split<'a>(format: &Format, bytes: &'a [u8]) -> Vec<(u64, &'a [u8])> {
+fn split<'a>(format: &DataFormat, bytes: &'a [u8]) -> Vec<(u64, &'a [u8])> {
     let mut records = Vec::new();
     let mut start = 0;
     while start < bytes.len() {
@@ -51,12 +51,12 @@ fn split<'a>(format: &Format, bytes: &'a [u8]) -> Vec<(u64, &'a [u8])> {
     records
 }
 
-fn naive(format: &Format, bytes: &[u8]) -> Summary {
+fn naive(format: &DataFormat, bytes: &[u8]) -> ValidationSummary {
     let records = split(format, bytes);
     let orders: Vec<Ordering> = records.windows(2).map(|pair| naive_compare(format, pair[0].1, pair[1].1)).collect();
     let first_unordered = orders.iter().position(|order| order.is_gt()).map(|index| index + 1);
     let in_records = format.record_len().map_or(bytes.len(), |len| records.len() * len);
-    Summary {
+    ValidationSummary {
         records: records.len() as u64,
         bytes: bytes.len() as u64,
         unordered: orders.iter().filter(|order| order.is_gt()).count() as u64,
@@ -70,7 +70,7 @@ fn naive(format: &Format, bytes: &[u8]) -> Summary {
     }
 }
 
-fn naive_compare(format: &Format, left: &[u8], right: &[u8]) -> Ordering {
+fn naive_compare(format: &DataFormat, left: &[u8], right: &[u8]) -> Ordering {
     use super::format::Shape;
     use super::order::NumberOrder;
     let eight = |bytes: &[u8]| <[u8; 8]>::try_from(bytes).unwrap();
@@ -131,7 +131,7 @@ proptest! {
                 count => cuts.iter().map(|cut| starts[cut.index(count)]).collect(),
             };
             cuts.sort_unstable();
-            let mut joined = Summary::default();
+            let mut joined = ValidationSummary::default();
             let mut from = 0;
             for cut in cuts.into_iter().chain([bytes.len()]) {
                 joined = joined.join(whole(&format, &bytes[from..cut]), &format);
@@ -161,10 +161,10 @@ proptest! {
 #[test]
 fn an_unsorted_file_gets_valsorts_verdict() {
     // `gensort -a 100000 f; valsort f`, version 1.5, says: first unordered record 2, 50051 unordered records.
-    let generator = Generator::new("records-ascii".parse::<Kind>().unwrap(), Amount::Records(100_000));
+    let generator = Generator::new("records-ascii".parse::<DataKind>().unwrap(), Amount::Records(100_000));
     let mut bytes = vec![0; 10_000_000];
     generator.fill(0, &mut bytes);
-    let summary = whole(&Format::benchmark_records(), &bytes);
+    let summary = whole(&DataFormat::benchmark_records(), &bytes);
     assert_eq!((summary.records, summary.unordered, summary.duplicates), (100_000, 50_051, 0));
     assert_eq!((summary.first_unordered_record, summary.first_unordered_offset), (Some(2), Some(200)));
     assert_eq!(summary.checksum_hex(), "c34e19c81885");
@@ -172,13 +172,13 @@ fn an_unsorted_file_gets_valsorts_verdict() {
 
 #[test]
 fn keys_outside_the_record_are_refused() {
-    assert!(Format::records(Layout { record_len: 10, key_offset: 5, key_len: 6 }).is_none());
-    assert!(Format::records(Layout { record_len: 0, key_offset: 0, key_len: 0 }).is_none());
-    assert!(Format::records(Layout { record_len: 10, key_offset: usize::MAX, key_len: 6 }).is_none());
+    assert!(DataFormat::records(RecordLayout { record_len: 10, key_offset: 5, key_len: 6 }).is_none());
+    assert!(DataFormat::records(RecordLayout { record_len: 0, key_offset: 0, key_len: 0 }).is_none());
+    assert!(DataFormat::records(RecordLayout { record_len: 10, key_offset: usize::MAX, key_len: 6 }).is_none());
 }
 
 #[test]
 fn a_cut_record_is_not_order() {
-    let summary = whole(&Format::u64(), &[0; 20]);
+    let summary = whole(&DataFormat::u64(), &[0; 20]);
     assert_eq!((summary.records, summary.trailing_bytes, summary.is_ordered()), (2, 4, false));
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use datapipes_core::topology::Topology;
 
-use super::{CLASS_BITS, Calibration, Class, CopyCost, Layer, LineCosts, VERSION};
-use crate::instructions::Instructions;
+use super::{CLASS_BITS, Calibration, CopyCost, Layer, LineCosts, SizeClass, VERSION};
+use crate::instructions::CopyInstructions;
 use crate::kernel::Kernel;
 
 /// Gigabytes per second of hot copies of 4 KiB, 64 KiB, 1 MiB, 16 MiB and 256 MiB.
@@ -20,7 +20,7 @@ const LENGTHS: [u64; 5] = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20];
 const SHORT_NS: [f64; 4] = [3.0, 8.0, 20.0, 20.0];
 
 pub(super) fn assumed(topology: &Topology) -> Calibration {
-    let instructions = Instructions::detect(&topology.cpu);
+    let instructions = CopyInstructions::detect(&topology.cpu);
     let mut copies = Vec::new();
     for ((kernel, rates), short_ns) in RATES.into_iter().zip(SHORT_NS) {
         if kernel.available(&instructions).is_err() {
@@ -41,13 +41,13 @@ pub(super) fn assumed(topology: &Topology) -> Calibration {
 }
 
 /// The C library up to half of the last cache, then `rep movsb` where it is fast, past the caches from twice its size.
-fn classes(instructions: &Instructions, last_cache_bytes: u64) -> Vec<Class> {
+fn classes(instructions: &CopyInstructions, last_cache_bytes: u64) -> Vec<SizeClass> {
     let there = |kernel: Kernel| kernel.available(instructions).is_ok();
     let microcode = instructions.rep_movsb().is_ok_and(|found| found.contains("ERMS"));
     let long = [Kernel::NtAvx512, Kernel::NtAvx2].into_iter().find(|kernel| there(*kernel));
     CLASS_BITS
         .map(|bits| 1u64 << bits)
-        .map(|from_bytes| Class {
+        .map(|from_bytes| SizeClass {
             from_bytes,
             kernel: match (from_bytes, long) {
                 (len, Some(long)) if len >= last_cache_bytes * 2 => long,
@@ -59,7 +59,7 @@ fn classes(instructions: &Instructions, last_cache_bytes: u64) -> Vec<Class> {
 }
 
 impl LineCosts {
-    fn default_for(instructions: &Instructions) -> LineCosts {
+    fn default_for(instructions: &CopyInstructions) -> LineCosts {
         LineCosts {
             load_bytes_per_s: 15e9,
             clwb_ns: instructions.clwb().is_ok().then_some(8.0),
@@ -68,7 +68,7 @@ impl LineCosts {
         }
     }
 
-    fn into_calibration(self, topology: &Topology, copies: Vec<CopyCost>, classes: Vec<Class>) -> Calibration {
+    fn into_calibration(self, topology: &Topology, copies: Vec<CopyCost>, classes: Vec<SizeClass>) -> Calibration {
         Calibration {
             version: VERSION,
             fingerprint: topology.fingerprint(),

@@ -15,12 +15,12 @@ use datapipes_core::memory::{Access, MemoryRange};
 use datapipes_core::topology::Topology;
 
 use super::measure::{Buffers, median};
-use crate::instructions::Instructions;
+use crate::instructions::CopyInstructions;
 use crate::kernel::{self, Copier, Kernel};
 
 /// Shorter blocks stay in the caches, whatever it is.
-const SHORTEST_BITS: u32 = 14;
-const LONGEST_BITS: u32 = 22;
+const MIN_BITS: u32 = 14;
+const MAX_BITS: u32 = 22;
 const TURNS: usize = 7;
 /// Blocks of one turn: about this many bytes.
 const TURN_BYTES: usize = 8 << 20;
@@ -34,7 +34,7 @@ pub(super) fn nt_min_bytes(
     topology: &Topology,
     buffers: &Buffers,
     copiers: &[(Kernel, Copier)],
-    instructions: &Instructions,
+    instructions: &CopyInstructions,
 ) -> Result<Option<u64>> {
     let mut cores = topology.usable_cores().map(|core| core.index);
     let (Some(one), Some(other)) = (cores.next(), cores.next()) else { return Ok(None) };
@@ -42,8 +42,8 @@ pub(super) fn nt_min_bytes(
     let past = copiers.iter().rev().find(|(kernel, _)| kernel.non_temporal());
     let (Some((_, ordinary)), Some((_, past))) = (ordinary, past) else { return Ok(None) };
     let mut from = None;
-    let longest = buffers.source.len().ilog2().min(LONGEST_BITS);
-    for bits in (SHORTEST_BITS..=longest).rev() {
+    let longest = buffers.source.len().ilog2().min(MAX_BITS);
+    for bits in (MIN_BITS..=longest).rev() {
         let len = 1usize << bits;
         let mut times = [Vec::new(), Vec::new()];
         for _ in 0..TURNS {
@@ -69,7 +69,7 @@ fn turn(
     buffers: &Buffers,
     copier: &Copier,
     len: usize,
-    instructions: &Instructions,
+    instructions: &CopyInstructions,
 ) -> Result<Option<f64>> {
     let blocks = (TURN_BYTES / len).max(4) as u32;
     let (filled, taken) = (AtomicU32::new(0), AtomicU32::new(0));

@@ -3,7 +3,7 @@
 use datapipes_core::backend::Knob;
 use datapipes_core::{Error, ErrorKind, Result, parse_size};
 
-use super::{Calibration, Class};
+use super::{Calibration, SizeClass};
 use crate::kernel::Kernel;
 
 const PREFETCH_MAX: u64 = 16 << 10;
@@ -118,7 +118,7 @@ impl Calibration {
     }
 }
 
-impl Class {
+impl SizeClass {
     /// The name of the class's knob.
     pub fn knob(&self) -> String {
         class_knob(self.from_bytes)

@@ -11,13 +11,13 @@ use datapipes_core::Result;
 use datapipes_core::memory::{Access, MapOptions, MemoryRange, Region};
 use datapipes_core::topology::Topology;
 
-use super::{CLASS_BITS, Calibration, Class, CopyCost, LineCosts, VERSION, handoff, pyramid};
-use crate::instructions::Instructions;
+use super::{CLASS_BITS, Calibration, CopyCost, LineCosts, SizeClass, VERSION, handoff, pyramid};
+use crate::instructions::CopyInstructions;
 use crate::kernel::{self, Copier, Kernel, LineOp, Lines};
 
 /// The longest copy that is measured, and the shortest that will do where memory is scarce.
-const LONGEST: u64 = 64 << 20;
-const SHORTEST: u64 = 1 << 20;
+const MAX_BYTES: u64 = 64 << 20;
+const MIN_BYTES: u64 = 1 << 20;
 const TURNS: usize = 9;
 /// A batch of short copies lasts about this long.
 const BATCH_NS: f64 = 25_000.0;
@@ -42,8 +42,8 @@ pub(super) struct Buffers {
 
 impl Buffers {
     fn new(topology: &Topology) -> Result<Buffers> {
-        let usable = topology.memory.usable_bytes().unwrap_or(LONGEST * 16);
-        let len = LONGEST.min((usable / 16).next_power_of_two() / 2).max(SHORTEST) as usize;
+        let usable = topology.memory.usable_bytes().unwrap_or(MAX_BYTES * 16);
+        let len = MAX_BYTES.min((usable / 16).next_power_of_two() / 2).max(MIN_BYTES) as usize;
         let whole = Region::map(2 * len, MapOptions::default())?.range(0, 2 * len)?;
         whole.lease_mut()?.fill(0x5a);
         Ok(Buffers { source: whole.range(0, len)?, target: whole.range(len, len)?, whole })
@@ -52,7 +52,7 @@ impl Buffers {
 
 pub(super) fn measure(topology: &Topology) -> Result<Calibration> {
     let started = Instant::now();
-    let instructions = Instructions::detect(&topology.cpu);
+    let instructions = CopyInstructions::detect(&topology.cpu);
     let buffers = Buffers::new(topology)?;
     let prefetch_bytes = prefetch_distance(&buffers, &instructions)?;
     let copiers: Vec<(Kernel, Copier)> = Kernel::ALL
@@ -83,7 +83,7 @@ pub(super) fn measure(topology: &Topology) -> Result<Calibration> {
 
 /// The fastest kernel of each class, where it gains enough over the kernel of the class before: ties do not alternate.
 /// Classes longer than what was measured take the kernel of the longest.
-fn classes(copies: &[CopyCost]) -> Vec<Class> {
+fn classes(copies: &[CopyCost]) -> Vec<SizeClass> {
     let mut last = Kernel::Memcpy;
     CLASS_BITS
         .map(|bits| {
@@ -98,7 +98,7 @@ fn classes(copies: &[CopyCost]) -> Vec<Class> {
                 (Some(best), None) => last = best.kernel,
                 _ => {}
             }
-            Class { from_bytes, kernel: last }
+            SizeClass { from_bytes, kernel: last }
         })
         .collect()
 }
@@ -166,7 +166,7 @@ fn cold_copies(buffers: &Buffers, copiers: &[(Kernel, Copier)], costs: &mut [Cop
     Ok(())
 }
 
-fn prefetch_distance(buffers: &Buffers, instructions: &Instructions) -> Result<usize> {
+fn prefetch_distance(buffers: &Buffers, instructions: &CopyInstructions) -> Result<usize> {
     let Some(kernel) =
         [Kernel::NtAvx512, Kernel::NtAvx2].into_iter().find(|kernel| kernel.available(instructions).is_ok())
     else {
@@ -180,7 +180,7 @@ fn prefetch_distance(buffers: &Buffers, instructions: &Instructions) -> Result<u
     Ok(best.map_or(0, |(bytes, _)| bytes))
 }
 
-fn line_costs(buffers: &Buffers, instructions: &Instructions) -> Result<LineCosts> {
+fn line_costs(buffers: &Buffers, instructions: &CopyInstructions) -> Result<LineCosts> {
     const DIRTY: usize = 256 << 10;
     let piece = buffers.source.range(0, DIRTY)?;
     let cost = |op: LineOp| -> Result<Option<f64>> {

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use datapipes_core::topology::Topology;
 use serde::{Deserialize, Serialize};
 
-use crate::instructions::Instructions;
+use crate::instructions::CopyInstructions;
 use crate::kernel::{self, CLASSES, Copier, Kernel};
 
 /// Shortest and longest class of lengths, by their highest bit: 64 B and 1 GiB. Others count with the nearest.
@@ -40,7 +40,7 @@ pub struct Calibration {
     /// What copies cost, by kernel and length.
     pub copies: Vec<CopyCost>,
     /// Which kernel copies which length, in ascending order of lengths.
-    pub classes: Vec<Class>,
+    pub classes: Vec<SizeClass>,
     /// How far ahead non-temporal kernels prefetch, in bytes; 0 is not at all.
     pub prefetch_bytes: usize,
     /// From which length on stores past the caches are better where another core reads the bytes next; None where they are at
@@ -76,7 +76,7 @@ impl CopyCost {
 
 /// The kernel for lengths from a power of two to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Class {
+pub struct SizeClass {
     /// The shortest length of the class, in bytes: a power of two.
     pub from_bytes: u64,
     /// The kernel.
@@ -146,7 +146,7 @@ impl Calibration {
     }
 
     /// The non-temporal kernel of the longest class that has one, else the widest that the machine has.
-    pub fn non_temporal_kernel(&self, instructions: &Instructions) -> Option<Kernel> {
+    pub fn non_temporal_kernel(&self, instructions: &CopyInstructions) -> Option<Kernel> {
         let chosen = self.classes.iter().rev().map(|class| class.kernel).find(|kernel| kernel.non_temporal());
         let widest = Kernel::ALL.into_iter().rev().filter(|kernel| kernel.non_temporal());
         chosen.into_iter().chain(widest).find(|kernel| kernel.available(instructions).is_ok())
@@ -183,7 +183,7 @@ impl Calibration {
 
     /// The copier that picks by length, for a target where `ordinary` stores (that leave the lines cached) are wanted,
     /// or any.
-    pub(crate) fn by_size(&self, instructions: &Instructions, ordinary: bool) -> Copier {
+    pub(crate) fn by_size(&self, instructions: &CopyInstructions, ordinary: bool) -> Copier {
         let mut kernels = [Kernel::Memcpy; CLASSES];
         for (bits, kernel) in kernels.iter_mut().enumerate() {
             let len = 1 << bits;

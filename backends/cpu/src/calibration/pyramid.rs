@@ -6,7 +6,7 @@ use datapipes_core::topology::Topology;
 
 use super::measure::{Buffers, elapsed_ns, median};
 use super::{Calibration, Layer};
-use crate::instructions::Instructions;
+use crate::instructions::CopyInstructions;
 use crate::kernel;
 
 const LINE_WORDS: usize = 8;
@@ -20,7 +20,7 @@ pub(super) fn layers(
     topology: &Topology,
     buffers: &Buffers,
     calibration: &Calibration,
-    instructions: &Instructions,
+    instructions: &CopyInstructions,
 ) -> Result<Vec<Layer>> {
     let core = topology.usable_cores().next().map_or(0, |core| core.index);
     // A shared cache is measured over an eighth of it: neighbours that we cannot see use it too.
@@ -52,7 +52,7 @@ fn layer(
     over: Over,
     buffers: &Buffers,
     calibration: &Calibration,
-    instructions: &Instructions,
+    instructions: &CopyInstructions,
 ) -> Result<Layer> {
     let latency_ns = chase(buffers, over.bytes, instructions)?;
     let lease = buffers.whole.range(0, over.bytes / 256 * 256)?.raw_lease(Access::Read)?;
@@ -87,7 +87,7 @@ fn layer(
 /// The chain is the full cycle of a linear congruential generator: it is written in the order of the addresses, which
 /// is quick, and read in an order that no prefetcher guesses. A chase is slow enough for a busy neighbour to empty a
 /// shared cache meanwhile; so turns are short, and each begins with a quick read through all of it.
-fn chase(buffers: &Buffers, bytes: usize, instructions: &Instructions) -> Result<f64> {
+fn chase(buffers: &Buffers, bytes: usize, instructions: &CopyInstructions) -> Result<f64> {
     // The generator has a full cycle for a power of two when the increment is odd and the factor is 1 modulo 4.
     const FACTOR: usize = 0x5851_f42d;
     const INCREMENT: usize = 0x2545_f491;

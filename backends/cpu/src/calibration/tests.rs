@@ -8,7 +8,7 @@ use datapipes_core::ErrorKind;
 use datapipes_core::topology::Topology;
 
 use super::Calibration;
-use crate::instructions::Instructions;
+use crate::instructions::CopyInstructions;
 use crate::kernel::Kernel;
 
 /// A directory that is removed when the test ends.
@@ -156,11 +156,11 @@ fn knobs_are_listed_set_and_kept() {
 fn a_kernel_that_is_absent_is_never_run() {
     let mut calibration = Calibration::assumed(&Topology::discover());
     calibration.set("kernel_4K", "nt-avx512").unwrap();
-    let nothing = Instructions::default();
+    let nothing = CopyInstructions::default();
     let copier = calibration.by_size(&nothing, false);
     assert!((0..40).all(|bits| copier.kernel(1 << bits).is_none_or(|kernel| kernel == Kernel::Memcpy)));
     // Into a core's cache, only stores that leave the lines there.
-    let here = Instructions::detect(&Topology::discover().cpu);
+    let here = CopyInstructions::detect(&Topology::discover().cpu);
     let copier = calibration.by_size(&here, true);
     assert!((0..40).all(|bits| copier.kernel(1 << bits).is_none_or(|kernel| !kernel.non_temporal())));
 }

@@ -3,7 +3,7 @@
 use datapipes_core::memory::RawLease;
 use datapipes_core::memory::guarded::Flush;
 
-use crate::instructions::Instructions;
+use crate::instructions::CopyInstructions;
 
 const LINE: usize = 64;
 /// How far ahead of the loads the lines are prefetched: past the end of a page, where the hardware stops.
@@ -31,7 +31,7 @@ impl LineOp {
     }
 
     /// What it was found by, or why it is absent.
-    pub fn available(self, instructions: &Instructions) -> Result<String, String> {
+    pub fn available(self, instructions: &CopyInstructions) -> Result<String, String> {
         match self {
             LineOp::Demote => instructions.cldemote(),
             LineOp::WriteBack => instructions.clwb(),
@@ -46,7 +46,7 @@ pub struct Lines(LineOp);
 
 impl Lines {
     /// None where the processor lacks the instruction.
-    pub fn new(op: LineOp, instructions: &Instructions) -> Option<Lines> {
+    pub fn new(op: LineOp, instructions: &CopyInstructions) -> Option<Lines> {
         op.available(instructions).ok()?;
         // SAFETY: `available` found the instruction, by the CPUID of this processor.
         Some(unsafe { Lines::unchecked(op) })
@@ -121,7 +121,7 @@ pub(crate) fn load(lease: &RawLease) {
 }
 
 /// Reads every whole 256 bytes of the lease with the widest loads there are.
-pub(crate) fn read(lease: &RawLease, instructions: &Instructions) {
+pub(crate) fn read(lease: &RawLease, instructions: &CopyInstructions) {
     #[cfg(target_arch = "x86_64")]
     {
         use super::stream::{Avx2, Avx512, read};

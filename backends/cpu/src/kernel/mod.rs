@@ -1,6 +1,6 @@
 //! The kernels: the crate's only unsafe code. It promises:
 //! * a kernel runs only on a processor that has its instructions: a [`Copier`] and [`Lines`] are made from
-//!   [`Instructions`], which are proof of detection;
+//!   [`CopyInstructions`], which are proof of detection;
 //! * bytes are reached only under leases, which `datapipes_core::memory` grants ([`Copier::copy`], [`Lines::apply`]);
 //! * when a kernel returns, its stores are ordered before every later store (non-temporal ones by `sfence`).
 #![allow(unsafe_code)]
@@ -20,7 +20,7 @@ use datapipes_core::memory::{Access, MemoryRange, copy_pair};
 use datapipes_core::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::instructions::Instructions;
+use crate::instructions::CopyInstructions;
 
 /// Lengths are sorted into classes by their highest bit.
 pub(crate) const CLASSES: usize = 64;
@@ -66,7 +66,7 @@ impl Kernel {
     }
 
     /// What it was found by, or why it is absent.
-    pub fn available(self, instructions: &Instructions) -> std::result::Result<String, String> {
+    pub fn available(self, instructions: &CopyInstructions) -> std::result::Result<String, String> {
         match self {
             Kernel::Memcpy => Ok("the C library".into()),
             Kernel::RepMovsb => instructions.rep_movsb(),
@@ -90,7 +90,7 @@ pub struct Copier {
 
 impl Copier {
     /// A copier that always takes `kernel`; None where the processor lacks it.
-    pub fn fixed(kernel: Kernel, prefetch_bytes: usize, instructions: &Instructions) -> Option<Copier> {
+    pub fn fixed(kernel: Kernel, prefetch_bytes: usize, instructions: &CopyInstructions) -> Option<Copier> {
         kernel.available(instructions).ok()?;
         // SAFETY: `available` found the kernel's instructions, by the CPUID of this processor.
         Some(unsafe { Copier::unchecked([kernel; CLASSES], 0, prefetch_bytes) })
@@ -100,7 +100,7 @@ impl Copier {
     pub(crate) fn by_size(
         mut kernels: [Kernel; CLASSES],
         prefetch_bytes: usize,
-        instructions: &Instructions,
+        instructions: &CopyInstructions,
     ) -> Copier {
         for kernel in &mut kernels {
             if kernel.available(instructions).is_err() {

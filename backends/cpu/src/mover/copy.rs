@@ -1,6 +1,6 @@
 //! A copy between two ranges of memory.
 
-use datapipes_core::backend::{InParts, Inline, Job};
+use datapipes_core::backend::{Chunked, Inline, Job};
 use datapipes_core::{Counters, Result, Span};
 
 use super::tally::Tally;
@@ -27,7 +27,7 @@ impl Inline for CopyMover {
         self.tally.count(len, || self.copier.copy((&self.ends.source, source), (&self.ends.target, target), len))
     }
 
-    fn parts(&self) -> Option<&dyn InParts> {
+    fn parts(&self) -> Option<&dyn Chunked> {
         Some(self)
     }
 
@@ -36,7 +36,7 @@ impl Inline for CopyMover {
     }
 }
 
-impl InParts for CopyMover {
+impl Chunked for CopyMover {
     fn transfer_part(&self, part: &mut Job, whole: u64) -> Result<()> {
         let Bytes { len, .. } = Bytes::of(part.span)?;
         self.tally.check_core(self.ends.target_core);

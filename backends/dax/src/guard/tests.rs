@@ -48,7 +48,7 @@ impl Drop for Mapped {
 
 /// This processor, and what it would be without some of its instructions.
 fn processors() -> Vec<(String, Guarded)> {
-    let best = Instructions::detect(&Topology::discover().cpu);
+    let best = FlushInstructions::detect(&Topology::discover().cpu);
     let lacking: [&[&str]; 4] =
         [&[], &["avx512f", "clwb"], &["avx512f", "avx2", "clwb", "clflushopt"], &["avx512f", "avx2"]];
     let mut found: Vec<(String, Guarded)> = Vec::new();

@@ -27,9 +27,9 @@ use datapipes_core::process::Owner;
 use datapipes_core::{Error, ErrorKind, Result};
 use io_uring::{IoUring, opcode, squeue, types};
 
-use super::anchor;
+use super::iowq_keepalive;
 use super::watchdog::{NOTICE, TIMER, Watchdog, lost};
-use crate::faults::{Faults, Operation, Verdict};
+use crate::faults::{FaultVerdict, Faults, Operation};
 use crate::short_requests::ring_serves;
 
 /// Buffers for each request outstanding: those of one group are emptied while the next is on its way.
@@ -164,10 +164,10 @@ impl Extents {
         (flight.injected, flight.lost) = (None, false);
         if let Some(faults) = &self.faults {
             match faults.verdict(&Operation { write: false, offset, len, nth }) {
-                Verdict::Pass => {}
-                Verdict::Errno(errno) => flight.injected = Some(errno),
-                Verdict::Lost => flight.lost = true,
-                Verdict::Short(short) => len = short.max(1).next_multiple_of(align).min(len),
+                FaultVerdict::Pass => {}
+                FaultVerdict::Errno(errno) => flight.injected = Some(errno),
+                FaultVerdict::Lost => flight.lost = true,
+                FaultVerdict::Short(short) => len = short.max(1).next_multiple_of(align).min(len),
             }
         }
         (offset, len)
@@ -462,7 +462,7 @@ impl<'a> Many<'a> {
             Err(e) => return Err(Error::io("enter a ring for", &e, self.from.file.path().display().to_string())),
         }
         if !self.from.direct {
-            anchor::hold_workers(&AtomicU64::new(0));
+            iowq_keepalive::hold_workers(&AtomicU64::new(0));
         }
         for answer in ring.ring.completion() {
             match answer.user_data() {
@@ -686,13 +686,13 @@ mod tests {
     struct Odd;
 
     impl Faults for Odd {
-        fn verdict(&self, op: &Operation) -> Verdict {
+        fn verdict(&self, op: &Operation) -> FaultVerdict {
             match op.nth % 7 {
-                1 => Verdict::Errno(libc::EINTR),
-                2 => Verdict::Errno(libc::EAGAIN),
-                3 | 4 => Verdict::Short(512),
-                _ if (8192..12_288).contains(&op.offset) => Verdict::Errno(libc::EIO),
-                _ => Verdict::Pass,
+                1 => FaultVerdict::Errno(libc::EINTR),
+                2 => FaultVerdict::Errno(libc::EAGAIN),
+                3 | 4 => FaultVerdict::Short(512),
+                _ if (8192..12_288).contains(&op.offset) => FaultVerdict::Errno(libc::EIO),
+                _ => FaultVerdict::Pass,
             }
         }
     }
@@ -721,8 +721,8 @@ mod tests {
     struct Loses;
 
     impl Faults for Loses {
-        fn verdict(&self, op: &Operation) -> Verdict {
-            if op.nth.is_multiple_of(50) { Verdict::Lost } else { Verdict::Pass }
+        fn verdict(&self, op: &Operation) -> FaultVerdict {
+            if op.nth.is_multiple_of(50) { FaultVerdict::Lost } else { FaultVerdict::Pass }
         }
     }
 

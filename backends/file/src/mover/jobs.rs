@@ -15,14 +15,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use datapipes_core::backend::{Bell, Counters, Done, Job};
+use datapipes_core::backend::{CompletionNotifier, Counters, Done, Job};
 use datapipes_core::memory::{Access, RawLease};
 use datapipes_core::{Error, ErrorKind, Result, Span};
 
 use super::bounce::Bounce;
 use super::cut::{Direction, Lane, Need};
 use super::site::Site;
-use crate::faults::{Operation, Verdict};
+use crate::faults::{FaultVerdict, Operation};
 
 /// Requests repeated without progress before their errno is believed.
 const TRIES: u16 = 1000;
@@ -51,7 +51,7 @@ pub(crate) struct Piece {
     /// Offset in the region, where the address is the job's own memory.
     pub(crate) region_at: Option<usize>,
     /// The job's bell, where nothing of it is left beside this request, or it rang before.
-    pub(crate) bell: Option<Arc<Bell>>,
+    pub(crate) bell: Option<Arc<CompletionNotifier>>,
 }
 
 impl Piece {
@@ -105,7 +105,7 @@ struct Active {
     /// The error nearest to the start of the span, and how far it is from it.
     failure: Option<(u64, Error)>,
     /// To be rung by its last request.
-    bell: Option<Arc<Bell>>,
+    bell: Option<Arc<CompletionNotifier>>,
     /// It was rung, so that nobody but who hears it looks after the job: whatever is left of it rings as well.
     rung: bool,
 }
@@ -473,10 +473,10 @@ fn verdict(site: &Site, lane: Lane, offset: u64, len: u64, nth: u64) -> Fate {
     let Some(faults) = &site.faults else { return fate };
     let write = site.rules.direction == Direction::Write;
     match faults.verdict(&Operation { write, offset, len, nth }) {
-        Verdict::Pass => fate,
-        Verdict::Errno(errno) => Fate { injected: Some(errno), ..fate },
-        Verdict::Lost => Fate { lost: true, ..fate },
-        Verdict::Short(short) => {
+        FaultVerdict::Pass => fate,
+        FaultVerdict::Errno(errno) => Fate { injected: Some(errno), ..fate },
+        FaultVerdict::Lost => Fate { lost: true, ..fate },
+        FaultVerdict::Short(short) => {
             let unit = match (lane, site.rules.direction) {
                 (Lane::Cached, _) => 1,
                 (Lane::Direct, Direction::Read) => site.rules.offset_align,

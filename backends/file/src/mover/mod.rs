@@ -9,11 +9,11 @@
 //! [`Site`] is what the requests of one mover have in common, [`cut`] the rules of alignment, [`Jobs`] who waits for
 //! what, [`Ring`] and [`Blocking`] the engines. [`Extents`] goes its own way: short reads for one caller, without jobs.
 
-mod anchor;
 mod blocking;
 mod bounce;
 mod cut;
 mod extents;
+mod iowq_keepalive;
 mod jobs;
 mod ring;
 mod site;

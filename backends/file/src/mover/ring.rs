@@ -18,18 +18,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use datapipes_core::backend::{Bell, Counters, Done, Job, Queued};
+use datapipes_core::backend::{CompletionNotifier, Counters, Done, Job, Queued};
 use datapipes_core::{Error, ErrorKind, Result};
 use io_uring::{IoUring, opcode, squeue, types};
 
-use super::anchor;
 use super::blocking::carry_out;
 use super::cut::{Direction, Lane};
+use super::iowq_keepalive;
 use super::jobs::{Jobs, Piece};
 use super::site::Site;
 use super::slices::Slices;
 use super::watchdog::{NOTICE, TIMER, Watchdog, lost};
-use crate::priority::Duty;
+use crate::priority::PriorityBudget;
 
 /// Before requests are shown again to a kernel that is short of memory for them.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -50,11 +50,11 @@ struct State {
     free: Vec<usize>,
     slices: Slices,
     /// Bells whose byte is on its way, by the number in its `user_data`.
-    bells: HashMap<u64, Arc<Bell>>,
+    bells: HashMap<u64, Arc<CompletionNotifier>>,
     next_bell: u64,
     watchdog: Watchdog,
     /// Where the mover is urgent: for how long it was, and which flights are.
-    duty: Option<(Duty, Vec<bool>)>,
+    duty: Option<(PriorityBudget, Vec<bool>)>,
 }
 
 /// The engine with a ring. The fields drop in order: the ring before the memory that is registered with it.
@@ -99,7 +99,7 @@ impl Ring {
             bells: HashMap::new(),
             next_bell: 0,
             watchdog: Watchdog::new(depth),
-            duty: (site.queue.io_priority != 0).then(|| (Duty::new(Instant::now()), vec![false; depth])),
+            duty: (site.queue.io_priority != 0).then(|| (PriorityBudget::new(Instant::now()), vec![false; depth])),
         };
         Ok(Ring { ring, site, fixed_files, state: Mutex::new(state), reaper: Mutex::new(()), calls })
     }
@@ -121,7 +121,7 @@ impl Ring {
                 match state.bells.remove(&(answer.user_data() & !BELL)) {
                     Some(bell) if answer.result() == 1 => bell.sent(),
                     // Full, closed, or the thread that submitted it ended: its byte will not come, and is not waited for.
-                    Some(bell) => bell.miss(),
+                    Some(bell) => bell.uncount(),
                     None => {}
                 }
                 continue;
@@ -267,7 +267,7 @@ impl Ring {
             return Ok(true);
         }
         let taken = self.enter(unseen, 0)?;
-        anchor::hold_workers(&self.calls);
+        iowq_keepalive::hold_workers(&self.calls);
         Ok(taken == unseen)
     }
 
@@ -327,13 +327,13 @@ impl Ring {
 fn push_with_bell(
     entries: &mut squeue::SubmissionQueue<'_>,
     first: squeue::Entry,
-    bell: Arc<Bell>,
+    bell: Arc<CompletionNotifier>,
     next: &mut u64,
-    bells: &mut HashMap<u64, Arc<Bell>>,
+    bells: &mut HashMap<u64, Arc<CompletionNotifier>>,
 ) -> std::result::Result<(), squeue::PushError> {
     let number = *next;
     *next = (number + 1) & !BELL;
-    let send = opcode::Send::new(types::Fd(bell.socket().as_raw_fd()), Bell::BYTE.as_ptr(), 1)
+    let send = opcode::Send::new(types::Fd(bell.socket().as_raw_fd()), CompletionNotifier::BYTE.as_ptr(), 1)
         .flags(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
         .build()
         .user_data(BELL | number);

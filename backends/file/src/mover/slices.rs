@@ -15,7 +15,7 @@ use datapipes_core::memory::MemoryRange;
 use io_uring::IoUring;
 
 /// The most that the kernel takes as one buffer.
-const MOST: usize = 1 << 30;
+const MAX_SLICE_BYTES: usize = 1 << 30;
 /// The most buffers of a ring.
 const TABLE: usize = 1 << 14;
 
@@ -50,7 +50,7 @@ impl Slices {
         // The caller gives a power of two, so that neither division is by zero.
         slices.first = slices.memory.at().checked_div(slice_bytes).unwrap_or(0);
         let count = slices.end().div_ceil(slice_bytes).saturating_sub(slices.first);
-        if count > TABLE || slice_bytes > MOST {
+        if count > TABLE || slice_bytes > MAX_SLICE_BYTES {
             slices.refused = Some(format!("{count} slices of {slice_bytes} bytes"));
             return slices;
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use datapipes_core::topology::Topology;
 use datapipes_core::{Constraints, Dram, FileAccess, Machine, MapOptions, Pages, Ssd};
-use datapipes_file::{Config, FileBackend};
+use datapipes_file::{FileBackend, FileConfig};
 
 /// xorshift64*: the same numbers for a seed, everywhere.
 pub struct Random(pub u64);
@@ -64,7 +64,7 @@ pub fn disk() -> PathBuf {
     dirs().swap_remove(0)
 }
 
-pub fn machine(config: Config) -> Machine {
+pub fn machine(config: FileConfig) -> Machine {
     Machine::new(Topology::discover(), vec![Arc::new(FileBackend::with(config))])
 }
 

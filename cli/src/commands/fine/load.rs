@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use datapipes::{Error, ErrorKind, Result};
-use datapipes_testkit::access::{Items, Layout, Popularity, Read};
+use datapipes_testkit::access::{ItemLayout, Items, Popularity, Read};
 
 use crate::system::standard_streams;
 
@@ -88,7 +88,7 @@ impl Phase {
             let why = format!("a file of {file_bytes} bytes has no item of {}", self.len);
             return Err(Error::new(ErrorKind::InvalidInput, "read", why));
         }
-        let layout = Layout { items, item_bytes: self.len, stride_bytes: u64::from(self.len) };
+        let layout = ItemLayout { items, item_bytes: self.len, stride_bytes: u64::from(self.len) };
         let by = |popularity| Box::new(Items::new(layout, popularity, seed).map(Ok));
         Ok(match self.law {
             AccessPattern::Uniform => by(Popularity::Uniform),

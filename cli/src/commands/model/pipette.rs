@@ -6,7 +6,7 @@ use datapipes::Result;
 use datapipes_models::pipette::Policy;
 use datapipes_models::pipette::experiment::{Fit, Scale};
 use datapipes_models::pipette::figures::report;
-use datapipes_models::pipette::report::{Cell, Grid, Report, Standing};
+use datapipes_models::pipette::report::{Agreement, Cell, Grid, ModelReport};
 use serde::Serialize;
 
 use super::chart::{Form, Panel, Series, svg};
@@ -42,7 +42,7 @@ struct Shown {
     scale: Scale,
     fit: Fit,
     #[serde(flatten)]
-    report: Report,
+    report: ModelReport,
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
@@ -91,12 +91,12 @@ fn show(shown: &Shown) -> Result<()> {
     table.print(2)
 }
 
-fn mark(standing: Standing) -> char {
+fn mark(standing: Agreement) -> char {
     match standing {
-        Standing::Exact => '=',
-        Standing::Calibrated => '~',
-        Standing::OutOfReach => '!',
-        Standing::Unpublished => ' ',
+        Agreement::Exact => '=',
+        Agreement::Calibrated => '~',
+        Agreement::OutOfReach => '!',
+        Agreement::Unpublished => ' ',
     }
 }
 
@@ -175,8 +175,8 @@ mod tests {
     #[test]
     fn figures_and_notes_are_set() {
         let of = |published, standing| cell(&Cell { published, ours: 2972.29, standing });
-        assert_eq!(of(Some(2973.6), Standing::Calibrated), "2972.3 (~2973.6)");
-        assert_eq!(of(None, Standing::Unpublished).trim_end(), "2972.3");
+        assert_eq!(of(Some(2973.6), Agreement::Calibrated), "2972.3 (~2973.6)");
+        assert_eq!(of(None, Agreement::Unpublished).trim_end(), "2972.3");
         assert_eq!([0.044, 1.316, 305.17].map(digits), ["0.044", "1.32", "305.2"]);
         let lines = wrapped(&"word ".repeat(60));
         assert!(lines.lines().count() == 3 && lines.lines().all(|l| l.len() <= 112 && l.starts_with("  word")));

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use datapipes::{Error, ErrorKind, Result};
 use datapipes_models::placements::{
-    Figure3, Parameters, Placement, Published, Set, Shape, Steps, WhatIf, figure_3, published, sets, what_ifs,
+    Figure3, Parameters, PublishedRanges, Scenario, Set, SimulatedPlacement, Steps, WhatIf, figure_3, published, sets,
+    what_ifs,
 };
 use datapipes_models::time::Time;
 use serde::Serialize;
@@ -52,11 +53,11 @@ pub(crate) struct Args {
 #[derive(Debug, Serialize)]
 struct Report {
     set: Set,
-    shape: Shape,
-    published: Published,
+    shape: Scenario,
+    published: PublishedRanges,
     figure_3: Figure3,
     /// The ranges that every set gives for the paper's shape.
-    sets: Vec<(Set, Published)>,
+    sets: Vec<(Set, PublishedRanges)>,
     what_ifs: Vec<WhatIf>,
 }
 
@@ -86,14 +87,14 @@ fn report(args: &Args) -> Result<Report> {
     args.across.into_iter().for_each(|ns| parameters.across.round_trip = Time::ns(ns));
     args.within.into_iter().for_each(|ns| parameters.within.round_trip = Time::ns(ns));
     args.packet.into_iter().for_each(|bytes| parameters.packet_bytes = bytes);
-    let shape = Shape {
+    let shape = Scenario {
         devices: usize::from(args.devices),
         pools: usize::from(args.pools),
         credits: args.credits,
         in_flight: args.credits,
-        ..Shape::paper(0)
+        ..Scenario::paper(0)
     };
-    let ranges = |set: Set| (set, figure_3(&set.parameters, &Shape::paper(0)).ranges);
+    let ranges = |set: Set| (set, figure_3(&set.parameters, &Scenario::paper(0)).ranges);
     Ok(Report {
         set,
         shape,
@@ -106,7 +107,7 @@ fn report(args: &Args) -> Result<Report> {
 
 fn show(report: &Report) -> Result<()> {
     let Set { name, parameters, origin } = &report.set;
-    let Shape { devices, pools, credits, .. } = report.shape;
+    let Scenario { devices, pools, credits, .. } = report.shape;
     print(&format!(
         "A MODEL, in virtual time: {devices} devices in {pools} pool(s), {credits} credit(s), costs `{name}`\n  {origin}\n"
     ))?;
@@ -124,7 +125,7 @@ fn show(report: &Report) -> Result<()> {
     print("\nHow much faster the distributed placement is, over 1 to 32 KiB\n")?;
     let mut table = Table::default();
     table.row(["", "than application-side", "than central"]);
-    let range = |r: &Published| {
+    let range = |r: &PublishedRanges| {
         let text = |low, high| format!("{} .. {}", percent(low), percent(high));
         let (a, c) = (r.than_application, r.than_central);
         [text(a.low, a.high), text(c.low, c.high)]
@@ -180,7 +181,7 @@ fn show_what_if(what_if: &WhatIf) -> Result<()> {
         std::iter::once(name).chain((0..what_if.points.len()).map(cell)).collect::<Vec<_>>()
     };
     table.row(cells(what_if.axis.to_owned(), &|at| what_if.points[at].choice.clone()));
-    for (nth, placement) in Placement::ALL.into_iter().enumerate() {
+    for (nth, placement) in SimulatedPlacement::ALL.into_iter().enumerate() {
         table.row(cells(placement.name().to_owned(), &|at| format!("{:.2}", value(what_if, at, nth))));
     }
     table.print(2)
@@ -199,7 +200,7 @@ fn picture(report: &Report) -> String {
     let rows = &report.figure_3.rows;
     let published: Vec<_> = rows.iter().filter(|r| r.is_published).collect();
     let series = |nth: usize, values: Vec<f64>| Series {
-        name: Placement::ALL[nth].name().to_owned(),
+        name: SimulatedPlacement::ALL[nth].name().to_owned(),
         color: nth,
         is_published: false,
         values: values.into_iter().map(Some).collect(),
@@ -235,7 +236,7 @@ fn picture(report: &Report) -> String {
 /// How much faster, with the published ranges as dashed lines.
 fn faster(report: &Report) -> Panel {
     let rows = &report.figure_3.rows;
-    let ours = |name: &str, color, value: fn(&datapipes_models::placements::Row) -> f64| Series {
+    let ours = |name: &str, color, value: fn(&datapipes_models::placements::PlacementRow) -> f64| Series {
         name: name.to_owned(),
         color,
         is_published: false,
@@ -247,7 +248,7 @@ fn faster(report: &Report) -> Panel {
         is_published: true,
         values: rows.iter().map(|r| r.is_published.then_some(value * 100.0)).collect(),
     };
-    let Published { than_application: a, than_central: c } = report.published;
+    let PublishedRanges { than_application: a, than_central: c } = report.published;
     Panel {
         title: "How much faster the distributed placement is".into(),
         unit: "%".into(),

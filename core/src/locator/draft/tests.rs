@@ -4,7 +4,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
-use datapipes_testkit::{Folder as TestFolder, Mounted, RefusedCall, RefusedUse, without_calls};
+use datapipes_testkit::{Mounted, RefusedCall, RefusedUse, TempFolder as TestFolder, without_calls};
 
 use super::*;
 

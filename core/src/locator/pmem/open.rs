@@ -14,7 +14,7 @@ use crate::locator::space::{self, Refused};
 use crate::locator::{extend, folder_of};
 use crate::memory::guarded::Flush;
 use crate::memory::{MappedFile, MemoryRange, Region, Sharing};
-use crate::watch::{self, Watchers};
+use crate::watch::{self, WriteObservers};
 
 /// The alignment of mappings of a DAX device that does not tell its own.
 const DEVICE_ALIGN: u64 = 2 << 20;
@@ -23,7 +23,7 @@ const DEVICE_ALIGN: u64 = 2 << 20;
 pub(super) struct Mapped {
     pub(super) range: MemoryRange,
     /// Who must know of changes of it.
-    pub(super) watchers: Arc<Watchers>,
+    pub(super) watchers: Arc<WriteObservers>,
     /// The descriptor, where it is a file.
     pub(super) file: Option<OwnedFd>,
 }

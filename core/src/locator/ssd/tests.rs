@@ -4,13 +4,13 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use super::Ssd;
-use crate::watch::Watch;
+use crate::watch::WriteObserver;
 
 /// What is about to change, in order.
 #[derive(Default)]
 struct Heard(Mutex<Vec<Range<u64>>>);
 
-impl Watch for Heard {
+impl WriteObserver for Heard {
     fn changing(&self, range: Range<u64>) {
         self.0.lock().unwrap().push(range);
     }
@@ -24,7 +24,7 @@ fn two_places_of_one_file_share_their_watches() {
     let a = Ssd::create(&dir).unwrap();
     let b = Ssd::open(&dir).unwrap();
     let heard = Arc::new(Heard::default());
-    let watch: Arc<dyn Watch> = heard.clone();
+    let watch: Arc<dyn WriteObserver> = heard.clone();
     b.watchers().add(&watch);
     a.set_len(100).unwrap();
     a.set_len(40).unwrap();

@@ -17,7 +17,7 @@ use super::holes::{GRAIN, Holes};
 /// Files grow by at least this, so that small transfers do not each ask the file system.
 const GROWTH: u64 = 1 << 20;
 /// A place that has not even this is full.
-const LEAST: u64 = 64 << 10;
+const MIN_EXTENT: u64 = 64 << 10;
 /// Places of one tier take turns after so many bytes.
 const TURN: u64 = 1 << 20;
 
@@ -277,7 +277,7 @@ impl Ledger {
         let len = range.end - range.start;
         store.open.put(range);
         store.held -= len;
-        if len > LEAST {
+        if len > MIN_EXTENT {
             store.hint = store.hint.min((len / 2).next_multiple_of(GRAIN));
         } else {
             self.full(place, why);

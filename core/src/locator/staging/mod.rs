@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
-use super::{Endpoint, Facts, Handle, Locator, Persistence, Reach};
+use super::{Endpoint, EndpointHandle, Facts, Locator, Persistence, Reach};
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::Owner;
 pub(crate) use ledger::Part;
@@ -395,7 +395,7 @@ impl Locator for Staging {
             node: None,
             core: None,
         };
-        Endpoint { facts: Arc::new(facts), handle: Handle::Staging(self.clone()) }
+        Endpoint { facts: Arc::new(facts), handle: EndpointHandle::Staging(self.clone()) }
     }
 }
 

@@ -21,9 +21,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::queue::lease;
-use super::{Body, Pipe, PlaceReport, Report, Transfer};
+use super::{Body, Pipe, PipeReport, PlaceReport, Transfer};
 use crate::error::{Error, ErrorKind, Result};
-use crate::locator::{Endpoint, FilePlace, Handle, StagePart as Part, Staging};
+use crate::locator::{Endpoint, EndpointHandle, FilePlace, StagePart as Part, Staging};
 use crate::memory::{Access, MemoryRange, RawLease};
 use crate::plan::{Planner, Route};
 use crate::process::Owner;
@@ -96,10 +96,10 @@ fn ends<'a>(
 /// What is open belongs to the process that opened it. (Memory that maps no file is copied for a child, who may use it.)
 fn check_process(source: &Endpoint, target: &Endpoint) -> Result<()> {
     [source, target].into_iter().try_for_each(|end| match &end.handle {
-        Handle::File(file) => file.watchers().check_process("connect"),
-        Handle::Memory(range) => range.file().map_or(Ok(()), |file| file.watchers.check_process("connect")),
-        Handle::Staging(staging) => staging.check_process("connect"),
-        Handle::Reader(_) | Handle::Other(_) => Ok(()),
+        EndpointHandle::File(file) => file.watchers().check_process("connect"),
+        EndpointHandle::Memory(range) => range.file().map_or(Ok(()), |file| file.watchers.check_process("connect")),
+        EndpointHandle::Staging(staging) => staging.check_process("connect"),
+        EndpointHandle::Reader(_) | EndpointHandle::Other(_) => Ok(()),
     })
 }
 
@@ -198,14 +198,14 @@ impl Staged {
     }
 
     /// What the places did.
-    pub(crate) fn report(&self, route: &Route) -> Report {
+    pub(crate) fn report(&self, route: &Route) -> PipeReport {
         let hops = self.pipes.iter().flat_map(|pipe| pipe.report().hops);
         // The names are those of the whole route, hop by hop.
         let hops = hops.zip(&route.hops).map(|(mut hop, named)| {
             (hop.from, hop.to) = (named.from.clone(), named.to.clone());
             hop
         });
-        let mut report = Report::new(route, Vec::new());
+        let mut report = PipeReport::new(route, Vec::new());
         report.hops = hops.collect();
         let uses = self.staging.uses_as_given();
         report.places = uses

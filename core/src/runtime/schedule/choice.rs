@@ -3,7 +3,7 @@
 use super::Scheduler;
 use super::flow::Place;
 use super::ring::Head;
-use super::service::Class;
+use super::service::PriorityClass;
 
 /// A promised rate goes before the latency class once its flow is so far behind. Less is made good after it.
 const PROMISE_SLACK_NS: u64 = 2_000_000;
@@ -14,7 +14,7 @@ pub(super) struct Choice {
     pub(super) index: u32,
     pub(super) len: u64,
     /// Its class's turn; None for a promised rate, which is served out of turn.
-    pub(super) turn: Option<(Class, Head)>,
+    pub(super) turn: Option<(PriorityClass, Head)>,
     /// It does not fit under the cap of contended bytes, which yields.
     pub(super) past_cap: bool,
 }
@@ -22,7 +22,7 @@ pub(super) struct Choice {
 /// A flow that has had less than it was promised.
 struct Behind {
     index: u32,
-    class: Class,
+    class: PriorityClass,
     len: u64,
     ns: u64,
 }
@@ -43,7 +43,7 @@ impl Scheduler {
     /// promise holds under latency load without end; the slack keeps it out of the way of latency flows that come and go.
     pub(super) fn choose(&self, now: u64) -> Option<Choice> {
         let contended = self.is_contended(now);
-        let heads = Class::ALL.map(|class| self.head(class, contended));
+        let heads = PriorityClass::ALL.map(|class| self.head(class, contended));
         let (owed, is_held) = self.owed(heads, contended);
         if owed.is_some() {
             return owed;
@@ -54,7 +54,7 @@ impl Scheduler {
         }
         let [latency, normal, bulk] = heads;
         if let Some(head) = latency {
-            return Some(Choice::turn(Class::Latency, head, false));
+            return Some(Choice::turn(PriorityClass::Latency, head, false));
         }
         if is_held {
             return None;
@@ -62,7 +62,8 @@ impl Scheduler {
         if let Some(flow) = behind {
             return self.fits_contended(flow.class, flow.len, contended).then(|| flow.choice(false));
         }
-        let (class, head) = normal.map(|head| (Class::Normal, head)).or(bulk.map(|head| (Class::Bulk, head)))?;
+        let (class, head) =
+            normal.map(|head| (PriorityClass::Normal, head)).or(bulk.map(|head| (PriorityClass::Bulk, head)))?;
         self.fits_contended(class, head.len, contended).then(|| Choice::turn(class, head, false))
     }
 
@@ -72,7 +73,7 @@ impl Scheduler {
     /// not take the room for which a longer one waits.
     fn owed(&self, heads: [Option<Head>; 3], contended: bool) -> (Option<Choice>, bool) {
         let mut is_held = false;
-        for (class, head) in Class::ALL.into_iter().zip(heads) {
+        for (class, head) in PriorityClass::ALL.into_iter().zip(heads) {
             let Some(head) = head else { continue };
             let state = &self.classes[class as usize];
             if state.is_owed(head.len) {
@@ -93,7 +94,7 @@ impl Scheduler {
         let Some(now) = self.reading(now) else { return false };
         let Some(state) = self.flows.get(flow) else { return false };
         let class = state.class();
-        let contended = class == Class::Latency || self.is_contended(now);
+        let contended = class == PriorityClass::Latency || self.is_contended(now);
         let alone = state.queue.is_empty() && !state.leaving && (self.throttled.is_empty() || now < self.wake_at);
         let limits = len <= state.chunk_limit(self.most(class, contended)) && state.ready_at() <= now;
         let room = self.fits(len) && self.fits_contended(class, len, contended);
@@ -103,7 +104,7 @@ impl Scheduler {
         if self.requests == 0 {
             return true;
         }
-        let heads = Class::ALL.map(|class| self.head(class, contended));
+        let heads = PriorityClass::ALL.map(|class| self.head(class, contended));
         let first = heads.iter().take(class as usize + 1).all(Option::is_none);
         if !first || self.classes[class as usize].is_owed(len) {
             return first;
@@ -116,17 +117,17 @@ impl Scheduler {
 
     /// Whether a latency flow has work or had it a moment ago.
     pub(super) fn is_contended(&self, now: u64) -> bool {
-        let latency = &self.classes[Class::Latency as usize];
+        let latency = &self.classes[PriorityClass::Latency as usize];
         let has_work = latency.backlogged > 0 || latency.outstanding.chunks > 0;
         has_work || self.latency_seen.is_some_and(|seen| now.saturating_sub(seen) < self.policy.active_ns)
     }
 
     /// The most bytes a chunk of a class has.
-    fn most(&self, class: Class, contended: bool) -> u64 {
+    fn most(&self, class: PriorityClass, contended: bool) -> u64 {
         if contended && class.is_lower() { self.policy.contended_chunk_bytes } else { self.policy.chunk_bytes }
     }
 
-    fn head(&self, class: Class, contended: bool) -> Option<Head> {
+    fn head(&self, class: PriorityClass, contended: bool) -> Option<Head> {
         self.classes[class as usize].ring.head(&self.flows, self.most(class, contended))
     }
 
@@ -138,7 +139,7 @@ impl Scheduler {
     }
 
     /// Whether a chunk is no obstacle to latency flows.
-    fn fits_contended(&self, class: Class, len: u64, contended: bool) -> bool {
+    fn fits_contended(&self, class: PriorityClass, len: u64, contended: bool) -> bool {
         if !contended || !class.is_lower() {
             return true;
         }
@@ -166,7 +167,7 @@ impl Behind {
 }
 
 impl Choice {
-    fn turn(class: Class, head: Head, past_cap: bool) -> Choice {
+    fn turn(class: PriorityClass, head: Head, past_cap: bool) -> Choice {
         Choice { index: head.index, len: head.len, turn: Some((class, head)), past_cap }
     }
 }

@@ -5,7 +5,7 @@ use super::ring::{Ring, cost};
 use super::stats::Served;
 
 /// A class that could not use its share keeps a claim to so many chunks, not more.
-const MOST_OWED_CHUNKS: f64 = 4.0;
+const MAX_OWED_CHUNKS: f64 = 4.0;
 
 /// A class that is owed so many chunks was kept from them by the cap of contended bytes, which then yields.
 const PATIENCE_CHUNKS: f64 = 2.0;
@@ -51,7 +51,7 @@ impl ClassState {
         if self.ring.is_empty() && self.outstanding.chunks == 0 {
             self.owed = 0.0;
         } else {
-            self.owed = (self.owed + self.share * cost(len) as f64).min(self.chunk * MOST_OWED_CHUNKS);
+            self.owed = (self.owed + self.share * cost(len) as f64).min(self.chunk * MAX_OWED_CHUNKS);
         }
     }
 

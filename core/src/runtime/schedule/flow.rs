@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::meter::Meter;
-use super::service::{Class, Service};
+use super::service::{PriorityClass, Service};
 use super::stats::Served;
 
 /// Names a connected flow. Of one that was disconnected nothing is known any more; its name is not given again.
@@ -91,7 +91,7 @@ impl State {
         }
     }
 
-    pub(super) fn class(&self) -> Class {
+    pub(super) fn class(&self) -> PriorityClass {
         self.service.class
     }
 

@@ -48,7 +48,7 @@ use flow::{Outstanding, Place, Request, Slab};
 use crate::error::{Error, ErrorKind, Result};
 
 pub(crate) use flow::Flow;
-pub use service::{Class, Policy, Service};
+pub use service::{PriorityClass, SchedulePolicy, Service};
 pub use stats::{ClassStats, FlowStats, Served, Stats};
 
 /// A clock that is back by less than this is one that was read a moment earlier.
@@ -83,7 +83,7 @@ pub(crate) enum Next {
 /// Decides who goes next at one station.
 #[derive(Clone, Debug)]
 pub(crate) struct Scheduler {
-    policy: Policy,
+    policy: SchedulePolicy,
     flows: Slab,
     /// By class.
     classes: [ClassState; 3],
@@ -104,8 +104,8 @@ pub(crate) struct Scheduler {
 }
 
 impl Scheduler {
-    pub(crate) fn new(policy: Policy) -> Scheduler {
-        let policy = policy.put_right();
+    pub(crate) fn new(policy: SchedulePolicy) -> Scheduler {
+        let policy = policy.normalized();
         Scheduler {
             flows: Slab::default(),
             classes: policy.shares.map(|share| ClassState::new(share, policy.chunk_bytes)),
@@ -123,7 +123,7 @@ impl Scheduler {
     }
 
     /// The policy that is in force.
-    pub(crate) fn policy(&self) -> &Policy {
+    pub(crate) fn policy(&self) -> &SchedulePolicy {
         &self.policy
     }
 
@@ -305,14 +305,14 @@ impl Scheduler {
         }
     }
 
-    fn seen(&mut self, class: Class, now: u64) {
-        if class == Class::Latency {
+    fn seen(&mut self, class: PriorityClass, now: u64) {
+        if class == PriorityClass::Latency {
             self.latency_seen = Some(now);
         }
     }
 
     /// A flow with a request goes where it belongs.
-    fn place(&mut self, index: u32, class: Class, ready_at: u64, now: u64) {
+    fn place(&mut self, index: u32, class: PriorityClass, ready_at: u64, now: u64) {
         let Some(state) = self.flows.at_mut(index) else { return };
         if ready_at <= now {
             state.place = Place::Ready;
@@ -403,7 +403,7 @@ impl Scheduler {
     }
 
     /// Counts a chunk that goes to the station, against limit, promise and shares; says when its flow may go on.
-    fn account(&mut self, index: u32, class: Class, piece: Piece, now: u64) -> u64 {
+    fn account(&mut self, index: u32, class: PriorityClass, piece: Piece, now: u64) -> u64 {
         let Piece { len, wait_ns, in_turn } = piece;
         self.outstanding.add(len);
         self.most_outstanding = self.most_outstanding.max(self.outstanding.bytes);

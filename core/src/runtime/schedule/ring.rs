@@ -13,11 +13,11 @@ use super::flow::Slab;
 
 /// A chunk counts at least this much: empty requests without end must not keep the turn for ever, and handing over a
 /// short chunk costs about as much as copying this many bytes.
-const LEAST_COST: u64 = 512;
+const MIN_COST: u64 = 512;
 
 /// What a chunk counts in turns and shares.
 pub(super) fn cost(len: u64) -> u64 {
-    len.max(LEAST_COST)
+    len.max(MIN_COST)
 }
 
 /// Whose turn it is, and how long the chunk is.

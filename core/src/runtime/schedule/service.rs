@@ -20,7 +20,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Class {
+pub enum PriorityClass {
     /// Short transfers that somebody waits for.
     Latency,
     /// What says nothing.
@@ -30,36 +30,36 @@ pub enum Class {
     Bulk,
 }
 
-impl Class {
+impl PriorityClass {
     /// All classes, the most urgent first; the position of one is `class as usize`.
-    pub const ALL: [Class; 3] = [Class::Latency, Class::Normal, Class::Bulk];
+    pub const ALL: [PriorityClass; 3] = [PriorityClass::Latency, PriorityClass::Normal, PriorityClass::Bulk];
 
     /// The word for it, as [`FromStr`] takes it.
     pub const fn name(self) -> &'static str {
         match self {
-            Class::Latency => "latency",
-            Class::Normal => "normal",
-            Class::Bulk => "bulk",
+            PriorityClass::Latency => "latency",
+            PriorityClass::Normal => "normal",
+            PriorityClass::Bulk => "bulk",
         }
     }
 
     /// Whether it gives way to latency flows.
     pub(super) const fn is_lower(self) -> bool {
-        !matches!(self, Class::Latency)
+        !matches!(self, PriorityClass::Latency)
     }
 }
 
-impl fmt::Display for Class {
+impl fmt::Display for PriorityClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
-impl FromStr for Class {
+impl FromStr for PriorityClass {
     type Err = Error;
 
-    fn from_str(text: &str) -> Result<Class> {
-        let found = Class::ALL.into_iter().find(|class| class.name() == text);
+    fn from_str(text: &str) -> Result<PriorityClass> {
+        let found = PriorityClass::ALL.into_iter().find(|class| class.name() == text);
         found.ok_or_else(|| {
             Error::new(ErrorKind::InvalidInput, "parse", format!("`{text}` is no class of service"))
                 .advice("say latency, normal or bulk")
@@ -72,7 +72,7 @@ impl FromStr for Class {
 #[serde(default)]
 pub struct Service {
     /// How urgent.
-    pub class: Class,
+    pub class: PriorityClass,
     /// Promised while there is work, in bytes/s. Refused at connect if the station cannot promise it.
     pub at_least: Option<f64>,
     /// Not exceeded, in bytes/s, over any window longer than the burst (10 ms, or two chunks at low rates).
@@ -81,7 +81,7 @@ pub struct Service {
 
 impl Service {
     /// A class without rates.
-    pub const fn of(class: Class) -> Service {
+    pub const fn of(class: PriorityClass) -> Service {
         Service { class, at_least: None, at_most: None }
     }
 }
@@ -90,7 +90,7 @@ impl Service {
 ///
 /// Values that make no sense are put right when the scheduler takes the policy, see each field.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Policy {
+pub struct SchedulePolicy {
     /// The most bytes one chunk has, at least 1. A multiple of 4 KiB keeps all chunks of an aligned request aligned.
     pub chunk_bytes: u64,
     /// Minimum share of each class (indexed by `class as usize`) of the bytes while it has work; the rest goes by
@@ -111,7 +111,7 @@ pub struct Policy {
     pub rate: Option<f64>,
 }
 
-impl Policy {
+impl SchedulePolicy {
     /// Whether the numbers make sense. What is merely more than can be kept is put right, see each field.
     ///
     /// # Errors
@@ -128,11 +128,11 @@ impl Policy {
     }
 
     /// The policy as it can be kept.
-    pub(super) fn put_right(mut self) -> Policy {
+    pub(super) fn normalized(mut self) -> SchedulePolicy {
         self.chunk_bytes = self.chunk_bytes.max(1);
         self.contended_chunk_bytes = self.contended_chunk_bytes.clamp(1, self.chunk_bytes);
         self.outstanding_chunks = self.outstanding_chunks.max(1);
-        let possible = |share: f64| if share.is_nan() { LEAST_SHARE } else { share.clamp(LEAST_SHARE, 1.0) };
+        let possible = |share: f64| if share.is_nan() { MIN_SHARE } else { share.clamp(MIN_SHARE, 1.0) };
         self.shares = self.shares.map(possible);
         let sum: f64 = self.shares.iter().sum();
         if sum > 1.0 {
@@ -149,4 +149,4 @@ impl Policy {
 }
 
 /// Every class gets this much, so that none starves by a policy.
-const LEAST_SHARE: f64 = 0.01;
+const MIN_SHARE: f64 = 0.01;

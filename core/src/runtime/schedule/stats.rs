@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::Scheduler;
 use super::flow::Place;
-use super::service::{Class, Service};
+use super::service::{PriorityClass, Service};
 
 /// What a flow or a class has had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -53,7 +53,7 @@ pub struct FlowStats {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClassStats {
     /// Which.
-    pub class: Class,
+    pub class: PriorityClass,
     /// The part of the bytes it has while it has work, whatever the others do.
     pub minimum_share: f64,
     /// Bytes at the station.
@@ -104,7 +104,7 @@ impl Scheduler {
                 served,
             });
         }
-        let classes = Class::ALL.into_iter().zip(&self.classes).map(|(class, state)| {
+        let classes = PriorityClass::ALL.into_iter().zip(&self.classes).map(|(class, state)| {
             let mut served = state.served;
             served.throttled(throttled_now[class as usize].throttled_ns);
             let minimum_share = self.policy.shares[class as usize];

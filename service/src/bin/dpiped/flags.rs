@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use datapipes_core::{Machine, parse_size};
-use datapipes_service::server::Limits;
+use datapipes_service::server::ServiceLimits;
 
 const AFTER: &str = "\
 Sizes are numbers with K, M, G, T (1024) or KB, MB, GB, TB (1000).
@@ -69,11 +69,11 @@ pub(crate) struct Flags {
 
 impl Flags {
     /// What was said, and for the rest what suits the machine.
-    pub(crate) fn limits(&self, machine: &Machine) -> Limits {
+    pub(crate) fn limits(&self, machine: &Machine) -> ServiceLimits {
         let memory = &machine.topology().memory;
         let bytes = [memory.total_bytes, memory.limit_bytes].into_iter().flatten().min();
-        let suits = bytes.map_or_else(Limits::default, Limits::of);
-        Limits {
+        let suits = bytes.map_or_else(ServiceLimits::default, ServiceLimits::of);
+        ServiceLimits {
             clients: self.clients.unwrap_or(suits.clients),
             clients_per_uid: self.clients_per_uid.unwrap_or(suits.clients_per_uid),
             pipes: self.pipes.unwrap_or(suits.pipes),

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use datapipes_core::{Error, Result};
-use datapipes_service::server::{Config, Listener, Log, Server};
+use datapipes_service::server::{Listener, Server, ServerConfig, ServiceLog};
 use datapipes_service::{Client, default_paths};
 
 use flags::Flags;
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     let flags = Flags::parse();
     let outcome = if flags.status { status(&flags) } else { serve(&flags) };
     outcome.unwrap_or_else(|e| {
-        Log::default().line(format_args!("{e}"));
+        ServiceLog::default().line(format_args!("{e}"));
         ExitCode::from(2)
     })
 }
@@ -41,11 +41,11 @@ fn serve(flags: &Flags) -> Result<ExitCode> {
         (None, None) => Listener::bind(&default_paths()[0], flags.mode)?,
     };
     let machine = datapipes_bundle::discover();
-    let config = Config {
+    let config = ServerConfig {
         limits: flags.limits(&machine),
         allow_uids: flags.allow_uid.clone(),
         any_filesystem: flags.any_filesystem,
-        ..Config::default()
+        ..ServerConfig::default()
     };
     let log = config.log.clone();
     let place = listener.path().map_or("the socket that was passed".into(), |path| path.display().to_string());

@@ -11,7 +11,7 @@ use rustix::net::{RecvFlags, Shutdown, shutdown};
 
 use super::{End, Session, cut, timespec};
 use crate::packet::{self, Glance, Packet};
-use crate::protocol::{MOST_DESCRIPTORS, REQUEST_BYTES, Request};
+use crate::protocol::{ClientRequest, MAX_DESCRIPTORS, REQUEST_BYTES};
 use crate::server::farewell::part;
 use crate::server::intake::{Said, Taker};
 use crate::server::numbers::bad;
@@ -37,7 +37,7 @@ impl Session {
 
     /// The next packet, which is there, with its descriptors: by a process that receives them, and judges nothing. Refused before
     /// they come here, where this service does not take such descriptors.
-    pub(super) fn take_in(&mut self, buffer: &mut [u8]) -> Result<Result<(Request, Vec<OwnedFd>)>, End> {
+    pub(super) fn take_in(&mut self, buffer: &mut [u8]) -> Result<Result<(ClientRequest, Vec<OwnedFd>)>, End> {
         let until = Instant::now() + Duration::from_millis(self.shared.config.limits.hello_ms);
         let silent = || cut(ErrorKind::Unavailable, "what serves a file that it passed does not answer");
         // One at a time: what it passed before must have been let go of.
@@ -74,11 +74,15 @@ impl Session {
         Ok(taken)
     }
 
-    fn hear_of_descriptors(&self, buffer: &mut [u8], until: Instant) -> Result<Result<(Request, Vec<OwnedFd>)>, End> {
+    fn hear_of_descriptors(
+        &self,
+        buffer: &mut [u8],
+        until: Instant,
+    ) -> Result<Result<(ClientRequest, Vec<OwnedFd>)>, End> {
         let Some(taker) = self.takers.last() else { return Ok(Err(broken_taker())) };
         let request = match taker.hear(buffer) {
             Ok(Said::Facts(packet, facts)) => parse(buffer, &packet).and_then(|request| {
-                let Request::Connect(_) = request else { return Err(bad("this request needs no descriptors")) };
+                let ClientRequest::Connect(_) = request else { return Err(bad("this request needs no descriptors")) };
                 places::judge(&facts, self.shared.config.any_filesystem)?;
                 Ok(request)
             }),
@@ -188,9 +192,9 @@ fn broken_taker() -> Error {
 }
 
 /// The request of a packet.
-pub(super) fn parse(buffer: &[u8], packet: &Packet) -> Result<Request> {
+pub(super) fn parse(buffer: &[u8], packet: &Packet) -> Result<ClientRequest> {
     if packet.fds_cut {
-        return Err(bad(&format!("more than {MOST_DESCRIPTORS} descriptors, or more than the service can have now")));
+        return Err(bad(&format!("more than {MAX_DESCRIPTORS} descriptors, or more than the service can have now")));
     }
     if packet.cut {
         return Err(bad(&format!("more than {REQUEST_BYTES} bytes")));

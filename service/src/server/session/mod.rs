@@ -25,15 +25,15 @@ use rustix::net::SendFlags;
 
 use incoming::parse;
 
-use super::account::{Charge, Over, SessionFacts, reached};
+use super::account::{ClientQuota, Over, SessionFacts, reached};
 use super::intake::{Taker, Words};
-use super::log::tame;
+use super::log::sanitize;
 use super::numbers::{self, bad};
 use super::pace::Pace;
 use super::places::{Opener, Passed, Place, Role};
 use super::{Shared, event, stops};
 use crate::packet::{self, Glance};
-use crate::protocol::{Answer, Ask, REQUEST_BYTES, Request, VERSION};
+use crate::protocol::{ClientRequest, PipeSpec, REQUEST_BYTES, ServiceAnswer, VERSION};
 
 /// Descriptors of a pipe beside those passed: its socket and at most two rings.
 const PIPE_DESCRIPTORS: usize = 3;
@@ -42,8 +42,8 @@ const DEPTH: usize = 64;
 const HELLO_FIRST: &str = "the first request must be a hello, without descriptors";
 const UNHEARD: &str = "it does not read its answers";
 /// How often it is looked at whether a client has read what was sent to it.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
-const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+const MIN_PAUSE: Duration = Duration::from_millis(1);
+const MAX_PAUSE: Duration = Duration::from_millis(200);
 /// Refusals of a client that are logged one by one.
 const COMPLAINTS: u32 = 16;
 
@@ -87,7 +87,7 @@ struct Slot {
     places: [Place; 2],
     depth: usize,
     promised: f64,
-    _own: Option<Charge>,
+    _own: Option<ClientQuota>,
 }
 
 /// Why a session ends.
@@ -145,7 +145,7 @@ impl Session {
         match &end {
             End::Cut(why) => {
                 self.shared.turned_away.fetch_add(1, Ordering::Relaxed);
-                self.log(format_args!("cut off: {}", tame(&why.to_string())));
+                self.log(format_args!("cut off: {}", sanitize(&why.to_string())));
                 self.say(why);
             }
             End::Stops => self.say(&stops()),
@@ -171,7 +171,7 @@ impl Session {
 
     /// Why it is over: the answer to what the client asks next, or is asking. One that reads nothing does not hear it.
     fn say(&self, why: &Error) {
-        let _ = self.answer(&Answer::error(why), None);
+        let _ = self.answer(&ServiceAnswer::error(why), None);
     }
 
     /// Ends the pipes with all that they have under way, and returns when they are gone.
@@ -270,21 +270,21 @@ impl Session {
     /// Waits until the client has taken what was sent to it, or has closed it: until then the kernel charges that to this process, with the
     /// descriptors in it. Its place is its own so long, and so there is a bound. A service that stops does not wait.
     fn wait_for_reader(&mut self) {
-        let mut pause = SHORTEST_PAUSE;
+        let mut pause = MIN_PAUSE;
         while passing::has_unread(&self.socket) || self.unread.iter().any(GivenPipe::has_unread) {
             // Nothing tells of it but a look.
             let stops = poll(&mut [PollFd::new(&self.shared.ending, PollFlags::IN)], Some(&timespec(pause)));
             if stops == Ok(1) {
                 return;
             }
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(MAX_PAUSE);
         }
     }
 
     /// Waits until the client has taken the answers that were sent to it: no more than one descriptor is on its way to a client.
     fn wait_until_heard(&self) -> Result<(), End> {
         let until = Instant::now() + Duration::from_millis(self.shared.config.limits.hello_ms);
-        let mut pause = SHORTEST_PAUSE;
+        let mut pause = MIN_PAUSE;
         while passing::has_unread(&self.socket) {
             if Instant::now() > until {
                 return Err(cut(ErrorKind::InvalidInput, UNHEARD));
@@ -296,14 +296,14 @@ impl Session {
                 [_, true] => self.hear_bell()?,
                 _ => {}
             }
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(MAX_PAUSE);
         }
         Ok(())
     }
 
     /// Answers; a client that leaves so many answers unread that no other fits is cut off, or one that leaves one unread and is to have a
     /// descriptor.
-    fn answer(&self, answer: &Answer, fd: Option<&OwnedFd>) -> Result<(), End> {
+    fn answer(&self, answer: &ServiceAnswer, fd: Option<&OwnedFd>) -> Result<(), End> {
         if fd.is_some() {
             self.wait_until_heard()?;
         }
@@ -321,11 +321,11 @@ impl Session {
     fn refuse(&mut self, error: &Error) -> Result<(), End> {
         self.refused += 1;
         match self.refused {
-            ..COMPLAINTS => self.log(format_args!("refused: {}", tame(&error.to_string()))),
+            ..COMPLAINTS => self.log(format_args!("refused: {}", sanitize(&error.to_string()))),
             COMPLAINTS => self.log(format_args!("refused for the {COMPLAINTS}th time; no more of this is logged")),
             _ => {}
         }
-        self.answer(&Answer::error(error), None)
+        self.answer(&ServiceAnswer::error(error), None)
     }
 
     /// The first request, which must be a hello and come soon.
@@ -344,16 +344,16 @@ impl Session {
             }
             let Some(packet) = self.receive(&mut buffer)? else { continue };
             let error = match parse(&buffer, &packet) {
-                Ok(Request::Hello { version: VERSION, name }) => {
+                Ok(ClientRequest::Hello { version: VERSION, name }) => {
                     // From here on this thread alone reads what comes.
                     self.may_pass = true;
                     passing::let_pass(&self.socket, true);
-                    let name = tame(&name).chars().take(64).collect();
+                    let name = sanitize(&name).chars().take(64).collect();
                     *self.facts.name.lock().unwrap_or_else(PoisonError::into_inner) = name;
                     let limits = self.shared.config.limits.clone();
-                    return self.answer(&Answer::Hello { version: VERSION, limits }, None);
+                    return self.answer(&ServiceAnswer::Hello { version: VERSION, limits }, None);
                 }
-                Ok(Request::Hello { version, .. }) => {
+                Ok(ClientRequest::Hello { version, .. }) => {
                     let context = format!("version {version} of the protocol; this is version {VERSION}");
                     Error::new(ErrorKind::Unsupported, "connect", context)
                 }
@@ -395,21 +395,21 @@ impl Session {
             },
         };
         let refusal = match request {
-            Ok((Request::Connect(ask), fds)) => match self.connect(&ask, fds) {
-                Ok((fd, route)) => return self.answer(&Answer::pipe(route), Some(&fd)),
+            Ok((ClientRequest::Connect(ask), fds)) => match self.connect(&ask, fds) {
+                Ok((fd, route)) => return self.answer(&ServiceAnswer::pipe(route), Some(&fd)),
                 Err(e) => e,
             },
-            Ok((Request::Status, _)) => match self.status() {
+            Ok((ClientRequest::Status, _)) => match self.status() {
                 Ok(text) => return self.tell(&text),
                 Err(e) => e,
             },
-            Ok((Request::Hello { .. }, _)) => bad("a hello was said already"),
+            Ok((ClientRequest::Hello { .. }, _)) => bad("a hello was said already"),
             Err(e) => e,
         };
         self.refuse(&refusal)
     }
 
-    fn connect(&mut self, ask: &Ask, fds: Vec<OwnedFd>) -> Result<(OwnedFd, String)> {
+    fn connect(&mut self, ask: &PipeSpec, fds: Vec<OwnedFd>) -> Result<(OwnedFd, String)> {
         // Its own copy: the limits are read while the session changes.
         let limits = self.shared.config.limits.clone();
         let depth = ask.depth.unwrap_or(DEPTH.min(limits.transfers));
@@ -453,7 +453,7 @@ impl Session {
         // What the pipe has of its own: between two files, memory for what is on its way.
         let own = match places.iter().any(|place| place.memory().is_some()) {
             true => None,
-            false => Some(Charge::take(&self.shared.ledger, &self.facts, STAGED_BYTES as u64)?),
+            false => Some(ClientQuota::take(&self.shared.ledger, &self.facts, STAGED_BYTES as u64)?),
         };
         let over = Arc::new(AtomicBool::new(false));
         let keeper = Over { flag: over.clone(), bell: self.bell.clone() };

@@ -12,13 +12,13 @@ use rustix::net::SendFlags;
 
 use super::{End, Session, cut, timespec};
 use crate::packet;
-use crate::protocol::{Answer, STATUS_PIECE};
+use crate::protocol::{STATUS_PIECE, ServiceAnswer};
 use crate::server::account::SessionFacts;
-use crate::status::{ClientStatus, Status};
+use crate::status::{ClientStatus, ServiceStatus};
 impl Session {
     /// Answers by a status, piece by piece as the client reads.
     pub(super) fn tell(&self, text: &[u8]) -> Result<(), End> {
-        self.answer(&Answer::Status { len: text.len() as u64 }, None)?;
+        self.answer(&ServiceAnswer::Status { len: text.len() as u64 }, None)?;
         let until = Instant::now() + Duration::from_millis(self.shared.config.limits.hello_ms);
         for piece in text.chunks(STATUS_PIECE) {
             loop {
@@ -66,7 +66,7 @@ impl Session {
         if !sees_all {
             without_flows(&mut runtime);
         }
-        let status = Status {
+        let status = ServiceStatus {
             pid: std::process::id(),
             up_s: shared.began.elapsed().as_secs(),
             descriptors: own_descriptors(),

@@ -177,7 +177,7 @@ fn paths_that_are_no_files() {
 fn whoever_watches_a_draft_hears_of_what_is_written() {
     #[derive(Default)]
     struct Heard(std::sync::Mutex<Vec<(bool, std::ops::Range<u64>)>>);
-    impl crate::watch::Watch for Heard {
+    impl crate::watch::WriteObserver for Heard {
         fn changing(&self, range: std::ops::Range<u64>) {
             self.0.lock().unwrap().push((true, range));
         }
@@ -189,7 +189,7 @@ fn whoever_watches_a_draft_hears_of_what_is_written() {
     let scene = Scene::new();
     let draft = replacing(&scene.put("f", 0o644));
     let heard = std::sync::Arc::new(Heard::default());
-    let watch: std::sync::Arc<dyn crate::watch::Watch> = heard.clone();
+    let watch: std::sync::Arc<dyn crate::watch::WriteObserver> = heard.clone();
     draft.ssd().file().watchers().add(&watch);
     draft.write(b"bytes").unwrap();
     assert_eq!(*heard.0.lock().unwrap(), [(true, 0..5), (false, 0..5)]);

@@ -1,6 +1,6 @@
 //! How long what is urgent waits: the bound that the module states, and the platform-DMA paper's case.
 
-use super::super::{Class, Policy, Service};
+use super::super::{PriorityClass, SchedulePolicy, Service};
 use super::simulation::{Simulation, Want, endless};
 use super::{KIB, MIB, MS, SECOND, at_least, policy};
 
@@ -15,14 +15,19 @@ fn a_latency_request_waits_for_contended_bytes_and_one_chunk_at_most() {
     const LEN: u64 = 4 * KIB;
     for contended_bytes in [0, 64 * KIB, 128 * KIB, MIB] {
         for contended_chunk_bytes in [4 * KIB, 64 * KIB] {
-            for lower in [&[Class::Bulk][..], &[Class::Normal, Class::Bulk], &[Class::Normal, Class::Normal]] {
-                let policy = Policy { contended_bytes, contended_chunk_bytes, outstanding_bytes: 2 * MIB, ..policy() };
+            for lower in [
+                &[PriorityClass::Bulk][..],
+                &[PriorityClass::Normal, PriorityClass::Bulk],
+                &[PriorityClass::Normal, PriorityClass::Normal],
+            ] {
+                let policy =
+                    SchedulePolicy { contended_bytes, contended_chunk_bytes, outstanding_bytes: 2 * MIB, ..policy() };
                 let mut s = Simulation::new(policy, RATE).latency(3000);
                 for &class in lower {
                     s.load(Service::of(class), endless(64 * MIB));
                 }
                 let want = Want::Now { len: LEN, period_ns: 2 * MS };
-                let urgent = s.load_between(Service::of(Class::Latency), want, (100 * MS, u64::MAX));
+                let urgent = s.load_between(Service::of(PriorityClass::Latency), want, (100 * MS, u64::MAX));
                 s.run(SECOND);
                 let before = &s.loads[urgent].latencies;
                 assert!(before.len() > 300);
@@ -40,10 +45,10 @@ fn a_latency_request_waits_for_contended_bytes_and_one_chunk_at_most() {
 #[test]
 fn a_full_station_lets_the_latency_request_in_after_one_chunk() {
     // The caps alone, without a cap for lower classes: the request is released when the next chunk comes back.
-    let policy = Policy { outstanding_bytes: 256 * KIB, contended_bytes: u64::MAX, ..policy() };
+    let policy = SchedulePolicy { outstanding_bytes: 256 * KIB, contended_bytes: u64::MAX, ..policy() };
     let mut s = Simulation::new(policy, 1e9);
-    s.load(Service::of(Class::Bulk), endless(64 * MIB));
-    s.load(Service::of(Class::Latency), Want::Now { len: 4 * KIB, period_ns: MS });
+    s.load(Service::of(PriorityClass::Bulk), endless(64 * MIB));
+    s.load(Service::of(PriorityClass::Latency), Want::Now { len: 4 * KIB, period_ns: MS });
     s.run(SECOND);
     let longest = s.scheduler().stats().classes[0].served.longest_wait_ns;
     assert!(longest > 0 && longest <= takes(64 * KIB, 1e9), "{longest}");
@@ -51,16 +56,16 @@ fn a_full_station_lets_the_latency_request_in_after_one_chunk() {
 
 #[test]
 fn other_flows_of_the_class_cost_their_turns_and_promises_a_chunk() {
-    let policy = Policy { rate: Some(1e9), ..policy() };
+    let policy = SchedulePolicy { rate: Some(1e9), ..policy() };
     let mut s = Simulation::new(policy, 1e9);
-    s.load(Service::of(Class::Bulk), endless(64 * MIB));
+    s.load(Service::of(PriorityClass::Bulk), endless(64 * MIB));
     for _ in 0..3 {
-        s.load(at_least(Class::Bulk, 150e6), endless(MIB));
+        s.load(at_least(PriorityClass::Bulk, 150e6), endless(MIB));
     }
     for _ in 0..2 {
-        s.load(Service::of(Class::Latency), Want::OneByOne { len: 256 * KIB, pause_ns: 3 * MS });
+        s.load(Service::of(PriorityClass::Latency), Want::OneByOne { len: 256 * KIB, pause_ns: 3 * MS });
     }
-    let urgent = s.load(Service::of(Class::Latency), Want::Now { len: 4 * KIB, period_ns: MS });
+    let urgent = s.load(Service::of(PriorityClass::Latency), Want::Now { len: 4 * KIB, period_ns: MS });
     s.run(SECOND);
     // Contended bytes, a chunk of a lower class, a chunk for each promise, and a turn (with what was left of the one
     // before: two chunks at most) for each other latency flow.
@@ -77,8 +82,8 @@ struct Measured {
 }
 
 /// 4 KiB beside endless 64 MiB copies of three pipes, by one copier of 12 GB/s.
-fn beside_bulk(urgent: Class, bulk: Class, first_come: bool) -> Measured {
-    let policy = Policy { outstanding_bytes: 64 * KIB, ..policy() };
+fn beside_bulk(urgent: PriorityClass, bulk: PriorityClass, first_come: bool) -> Measured {
+    let policy = SchedulePolicy { outstanding_bytes: 64 * KIB, ..policy() };
     let mut s = Simulation::new(policy, 12e9);
     if first_come {
         s = s.first_come();
@@ -94,9 +99,9 @@ fn beside_bulk(urgent: Class, bulk: Class, first_come: bool) -> Measured {
 /// "prevent a large storage transaction from blocking a latency sensitive network operation" (section 3).
 #[test]
 fn a_large_transaction_does_not_block_a_short_one() {
-    let none = beside_bulk(Class::Normal, Class::Normal, true);
-    let chunks_only = beside_bulk(Class::Normal, Class::Normal, false);
-    let classes = beside_bulk(Class::Latency, Class::Bulk, false);
+    let none = beside_bulk(PriorityClass::Normal, PriorityClass::Normal, true);
+    let chunks_only = beside_bulk(PriorityClass::Normal, PriorityClass::Normal, false);
+    let classes = beside_bulk(PriorityClass::Latency, PriorityClass::Bulk, false);
     for (name, m) in [("first come", &none), ("chunks", &chunks_only), ("classes", &classes)] {
         println!("{name}: p50 {} ns, p99 {} ns, bulk {:.2} GB/s", m.p50, m.p99, m.bulk / 1e9);
     }
@@ -112,7 +117,7 @@ fn a_large_transaction_does_not_block_a_short_one() {
 #[test]
 fn on_a_disk_the_cap_trades_rate_for_latency() {
     let run = |contended_bytes| {
-        let policy = Policy {
+        let policy = SchedulePolicy {
             chunk_bytes: MIB,
             outstanding_bytes: 32 * MIB,
             contended_bytes,
@@ -121,8 +126,8 @@ fn on_a_disk_the_cap_trades_rate_for_latency() {
             ..policy()
         };
         let mut s = Simulation::new(policy, 2e9).latency(40_000);
-        let bulk = s.load(Service::of(Class::Bulk), endless(64 * MIB));
-        let urgent = s.load(Service::of(Class::Latency), Want::OneByOne { len: 4 * KIB, pause_ns: 100_000 });
+        let bulk = s.load(Service::of(PriorityClass::Bulk), endless(64 * MIB));
+        let urgent = s.load(Service::of(PriorityClass::Latency), Want::OneByOne { len: 4 * KIB, pause_ns: 100_000 });
         s.run(SECOND);
         (s.percentile(urgent, 50.0), s.rate_of(bulk, (100 * MS, SECOND)))
     };

@@ -7,7 +7,7 @@ mod shares;
 mod simulation;
 mod steps;
 
-use super::{Class, Flow, Policy, Scheduler, Service};
+use super::{Flow, PriorityClass, SchedulePolicy, Scheduler, Service};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -15,8 +15,8 @@ const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
 
 /// 64 KiB chunks, four outstanding, 10 ms of activity; one chunk next to latency flows.
-fn policy() -> Policy {
-    Policy {
+fn policy() -> SchedulePolicy {
+    SchedulePolicy {
         chunk_bytes: 64 * KIB,
         shares: [0.1, 0.2, 0.1],
         outstanding_bytes: 256 * KIB,
@@ -28,11 +28,11 @@ fn policy() -> Policy {
     }
 }
 
-fn at_most(class: Class, rate: f64) -> Service {
+fn at_most(class: PriorityClass, rate: f64) -> Service {
     Service { at_most: Some(rate), ..Service::of(class) }
 }
 
-fn at_least(class: Class, rate: f64) -> Service {
+fn at_least(class: PriorityClass, rate: f64) -> Service {
     Service { at_least: Some(rate), ..Service::of(class) }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::super::flow::Place;
-use super::super::{Chunk, Class, Flow, Next, Policy, Scheduler, Service};
+use super::super::{Chunk, Flow, Next, PriorityClass, SchedulePolicy, Scheduler, Service};
 use super::{KIB, MS, Random, SECOND, seeds};
 
 /// Request, length, released.
@@ -40,7 +40,7 @@ impl Model {
     fn new(seed: u64) -> Model {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let chunk_bytes = random.pick(&[1, 1000, 4 * KIB, 64 * KIB, 1 << 20, u64::MAX / 8]);
-        let policy = Policy {
+        let policy = SchedulePolicy {
             chunk_bytes,
             shares: [0, 1, 2].map(|_| random.below(50) as f64 / 100.0),
             outstanding_bytes: random.pick(&[0, chunk_bytes, 3 * chunk_bytes, 100_000, u64::MAX]),
@@ -76,7 +76,7 @@ impl Model {
         if self.lines.len() >= 12 {
             return;
         }
-        let mut service = Service::of(self.random.pick(&Class::ALL));
+        let mut service = Service::of(self.random.pick(&PriorityClass::ALL));
         if self.random.one_in(3) {
             service.at_most = Some(self.random.pick(&[1e4, 1e7, 1e9, 1e12]));
         }

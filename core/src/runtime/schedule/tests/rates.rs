@@ -1,14 +1,14 @@
 //! `at_most` and `at_least`, and what is refused.
 
-use super::super::{Class, Policy, Scheduler, Service};
+use super::super::{PriorityClass, SchedulePolicy, Scheduler, Service};
 use super::simulation::{Simulation, Want, endless};
 use super::{KIB, MIB, MS, SECOND, assert_near, at_least, at_most, policy};
 use crate::error::ErrorKind;
 
 const RATE: f64 = 1e9;
 
-fn known() -> Policy {
-    Policy { rate: Some(RATE), ..policy() }
+fn known() -> SchedulePolicy {
+    SchedulePolicy { rate: Some(RATE), ..policy() }
 }
 
 /// No window of any length has more than the rate and the burst: 10 ms of the rate or two chunks, and a chunk.
@@ -31,7 +31,9 @@ fn check_never_more(s: &Simulation, load: usize, rate: f64, chunk: f64) {
 #[test]
 fn at_most_is_kept_and_reached() {
     for (rate, chunk) in [(1e5, 4096.0), (3e6, 28672.0), (1e8, 65536.0), (9e8, 65536.0)] {
-        for (class, size) in [(Class::Latency, 4 * KIB), (Class::Normal, 100_000), (Class::Bulk, 64 * MIB)] {
+        for (class, size) in
+            [(PriorityClass::Latency, 4 * KIB), (PriorityClass::Normal, 100_000), (PriorityClass::Bulk, 64 * MIB)]
+        {
             for late_ns in [0, 3 * MS] {
                 let mut s = Simulation::new(policy(), RATE);
                 s.late_ns = late_ns;
@@ -51,9 +53,9 @@ fn at_most_is_kept_and_reached() {
 #[test]
 fn at_most_is_reached_beside_others_where_their_turns_leave_it() {
     // Fair would be 200 MB/s each; chunks of a disk make turns long.
-    let policy = Policy { chunk_bytes: MIB, outstanding_bytes: 8 * MIB, ..policy() };
+    let policy = SchedulePolicy { chunk_bytes: MIB, outstanding_bytes: 8 * MIB, ..policy() };
     let mut s = Simulation::new(policy, RATE).latency(100_000);
-    let limited = s.load(at_most(Class::Normal, 100e6), endless(16 * MIB));
+    let limited = s.load(at_most(PriorityClass::Normal, 100e6), endless(16 * MIB));
     let others: Vec<_> = (0..4).map(|_| s.load(Service::default(), endless(16 * MIB))).collect();
     s.run(4 * SECOND);
     for second in 1..4 {
@@ -66,8 +68,8 @@ fn at_most_is_reached_beside_others_where_their_turns_leave_it() {
 #[test]
 fn throttled_time_is_counted_and_only_that() {
     let mut s = Simulation::new(policy(), RATE);
-    let limited = s.load(at_most(Class::Normal, 10e6), endless(64 * MIB));
-    let free = s.load_between(Service::of(Class::Normal), endless(MIB), (SECOND, u64::MAX));
+    let limited = s.load(at_most(PriorityClass::Normal, 10e6), endless(64 * MIB));
+    let free = s.load_between(Service::of(PriorityClass::Normal), endless(MIB), (SECOND, u64::MAX));
     s.run(SECOND / 2);
     // Also while it is waiting right now.
     let so_far = s.scheduler().stats().flows[limited].served.throttled_ns;
@@ -82,11 +84,11 @@ fn throttled_time_is_counted_and_only_that() {
 
 #[test]
 fn at_least_is_kept_under_load_of_all_classes() {
-    for class in Class::ALL {
+    for class in PriorityClass::ALL {
         for (rate, size) in [(1e6, 100_000), (50e6, 4 * KIB), (300e6, 64 * MIB), (600e6, MIB)] {
             let mut s = Simulation::new(known(), RATE);
             let promised = s.load(at_least(class, rate), endless(size));
-            for other in Class::ALL {
+            for other in PriorityClass::ALL {
                 for _ in 0..4 {
                     s.load(Service::of(other), endless(16 * KIB));
                 }
@@ -97,7 +99,7 @@ fn at_least_is_kept_under_load_of_all_classes() {
                 let has = s.rate_of(promised, window);
                 assert!(has >= 0.95 * rate, "{class} of {size} promised {rate} has {has}");
                 // Its turn in its class gives a bulk flow a fifth of 10 %, which the promise covers.
-                if class == Class::Bulk && rate > 20e6 {
+                if class == PriorityClass::Bulk && rate > 20e6 {
                     assert_near("no more than promised", has, rate, 5.0);
                 }
                 let minimum = [(4, 0.1), (8, 0.2), (12, 0.1)];
@@ -115,11 +117,12 @@ fn all_that_may_be_promised_together_is_kept_and_nobody_starves() {
     let mut s = Simulation::new(known(), RATE).latency(50_000);
     // 0.6 GB/s are left by shares of 40 %.
     let rates = [200e6, 150e6, 150e6, 90e6, 10e6];
-    let classes = [Class::Bulk, Class::Normal, Class::Bulk, Class::Latency, Class::Bulk];
+    let classes =
+        [PriorityClass::Bulk, PriorityClass::Normal, PriorityClass::Bulk, PriorityClass::Latency, PriorityClass::Bulk];
     let promised = [0, 1, 2, 3, 4].map(|i| s.load(at_least(classes[i], rates[i]), endless(MIB + i as u64 * 5000)));
-    let error = s.scheduler().connect(at_least(Class::Bulk, 1e6)).unwrap_err();
+    let error = s.scheduler().connect(at_least(PriorityClass::Bulk, 1e6)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
-    let others = Class::ALL.map(|class| s.load(Service::of(class), endless(8 * KIB)));
+    let others = PriorityClass::ALL.map(|class| s.load(Service::of(class), endless(8 * KIB)));
     s.run(3 * SECOND);
     for window in [(SECOND, 2 * SECOND), (2 * SECOND, 3 * SECOND)] {
         for (load, rate) in promised.into_iter().zip(rates) {
@@ -134,13 +137,13 @@ fn all_that_may_be_promised_together_is_kept_and_nobody_starves() {
 #[test]
 fn a_promise_is_kept_to_one_who_asks_again_only_when_it_was_served() {
     // A request of 1 MiB at a time takes 5.2 ms by the promise, and a millisecond and a half in the station.
-    let policy = Policy { outstanding_bytes: MIB, contended_bytes: MIB, ..known() };
+    let policy = SchedulePolicy { outstanding_bytes: MIB, contended_bytes: MIB, ..known() };
     let mut s = Simulation::new(policy, RATE).latency(MS / 2);
-    let promised = s.load(at_least(Class::Bulk, 200e6), Want::OneByOne { len: MIB, pause_ns: 10_000 });
+    let promised = s.load(at_least(PriorityClass::Bulk, 200e6), Want::OneByOne { len: MIB, pause_ns: 10_000 });
     for _ in 0..4 {
         s.load(Service::default(), endless(MIB));
     }
-    s.load(Service::of(Class::Latency), endless(16 * KIB));
+    s.load(Service::of(PriorityClass::Latency), endless(16 * KIB));
     s.run(4 * SECOND);
     for second in 1..4 {
         let has = s.rate_of(promised, (second * SECOND, (second + 1) * SECOND));
@@ -151,8 +154,8 @@ fn a_promise_is_kept_to_one_who_asks_again_only_when_it_was_served() {
 #[test]
 fn what_a_promised_flow_does_not_want_others_have() {
     let mut s = Simulation::new(known(), RATE);
-    s.load(at_least(Class::Normal, 500e6), Want::Now { len: 100_000, period_ns: MS });
-    let bulk = s.load(Service::of(Class::Bulk), endless(MIB));
+    s.load(at_least(PriorityClass::Normal, 500e6), Want::Now { len: 100_000, period_ns: MS });
+    let bulk = s.load(Service::of(PriorityClass::Bulk), endless(MIB));
     s.run(SECOND);
     assert_near("bulk", s.rate_of(bulk, (0, SECOND)), 900e6, 5.0);
 }
@@ -160,9 +163,9 @@ fn what_a_promised_flow_does_not_want_others_have() {
 #[test]
 fn surplus_is_not_held_against_a_promise() {
     let mut s = Simulation::new(known(), RATE);
-    let promised = s.load(at_least(Class::Bulk, 100e6), endless(MIB));
-    s.load_between(Service::of(Class::Latency), endless(MIB), (2 * SECOND, u64::MAX));
-    s.load_between(Service::of(Class::Bulk), endless(MIB), (2 * SECOND, u64::MAX));
+    let promised = s.load(at_least(PriorityClass::Bulk, 100e6), endless(MIB));
+    s.load_between(Service::of(PriorityClass::Latency), endless(MIB), (2 * SECOND, u64::MAX));
+    s.load_between(Service::of(PriorityClass::Bulk), endless(MIB), (2 * SECOND, u64::MAX));
     s.run(3 * SECOND);
     // It had ten times what was promised for two seconds.
     let window = (2 * SECOND + 5 * MS, 2 * SECOND + 105 * MS);
@@ -172,9 +175,9 @@ fn surplus_is_not_held_against_a_promise() {
 #[test]
 fn exactly_a_rate_can_be_asked_for() {
     let mut s = Simulation::new(known(), RATE);
-    let exact = Service { class: Class::Bulk, at_least: Some(80e6), at_most: Some(80e6) };
+    let exact = Service { class: PriorityClass::Bulk, at_least: Some(80e6), at_most: Some(80e6) };
     let exact = s.load(exact, endless(MIB));
-    s.load(Service::of(Class::Latency), endless(8 * KIB));
+    s.load(Service::of(PriorityClass::Latency), endless(8 * KIB));
     s.run(3 * SECOND);
     assert_near("exact", s.rate_of(exact, (SECOND, 3 * SECOND)), 80e6, 5.0);
 }
@@ -182,29 +185,29 @@ fn exactly_a_rate_can_be_asked_for() {
 #[test]
 fn what_cannot_be_promised_is_refused_with_what_is_left() {
     let mut s = Scheduler::new(known());
-    let first = s.connect(at_least(Class::Normal, 400e6)).unwrap();
-    let error = s.connect(at_least(Class::Latency, 300e6)).unwrap_err();
+    let first = s.connect(at_least(PriorityClass::Normal, 400e6)).unwrap();
+    let error = s.connect(at_least(PriorityClass::Latency, 300e6)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     let text = error.to_string();
     assert!(text.contains("400000000 are promised") && text.contains("200000000 are left"), "{text}");
     // What the error says is left is granted.
-    let second = s.connect(at_least(Class::Latency, 200e6)).unwrap();
-    let error = s.connect(at_least(Class::Latency, 1.0)).unwrap_err().to_string();
+    let second = s.connect(at_least(PriorityClass::Latency, 200e6)).unwrap();
+    let error = s.connect(at_least(PriorityClass::Latency, 1.0)).unwrap_err().to_string();
     assert!(error.contains("disconnect a pipe"), "{error}");
     assert_eq!(s.stats().promised, 600e6);
     s.disconnect(first);
-    s.connect(at_least(Class::Bulk, 400e6)).unwrap();
+    s.connect(at_least(PriorityClass::Bulk, 400e6)).unwrap();
     s.disconnect(second);
 
     let mut unknown = Scheduler::new(policy());
-    let error = unknown.connect(at_least(Class::Bulk, 1.0)).unwrap_err();
+    let error = unknown.connect(at_least(PriorityClass::Bulk, 1.0)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("rate is not known"), "{error}");
     // A rate that is no number is one that is not known, and shares of everything leave nothing.
-    let nothing = Policy { rate: Some(f64::NAN), ..policy() };
-    assert!(Scheduler::new(nothing).connect(at_least(Class::Bulk, 1.0)).is_err());
-    let all = Policy { shares: [0.5, 0.3, 0.2], ..known() };
-    let error = Scheduler::new(all).connect(at_least(Class::Bulk, 1000.0)).unwrap_err();
+    let nothing = SchedulePolicy { rate: Some(f64::NAN), ..policy() };
+    assert!(Scheduler::new(nothing).connect(at_least(PriorityClass::Bulk, 1.0)).is_err());
+    let all = SchedulePolicy { shares: [0.5, 0.3, 0.2], ..known() };
+    let error = Scheduler::new(all).connect(at_least(PriorityClass::Bulk, 1000.0)).unwrap_err();
     assert!(error.to_string().contains("so 0 are left"), "{error}");
 }
 
@@ -212,11 +215,11 @@ fn what_cannot_be_promised_is_refused_with_what_is_left() {
 fn rates_that_make_no_sense_are_refused() {
     let mut s = Scheduler::new(known());
     for rate in [0.0, -0.0, -1.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-        for service in [at_least(Class::Bulk, rate), at_most(Class::Bulk, rate)] {
+        for service in [at_least(PriorityClass::Bulk, rate), at_most(PriorityClass::Bulk, rate)] {
             assert_eq!(s.connect(service).unwrap_err().kind(), ErrorKind::InvalidInput, "{rate}");
         }
     }
-    let crossed = Service { class: Class::Bulk, at_least: Some(2e6), at_most: Some(1e6) };
+    let crossed = Service { class: PriorityClass::Bulk, at_least: Some(2e6), at_most: Some(1e6) };
     assert_eq!(s.connect(crossed).unwrap_err().kind(), ErrorKind::InvalidInput);
     assert!(s.stats().flows.is_empty() && s.stats().promised == 0.0);
 }

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use super::super::{Flow, Next, Policy, Scheduler, Service};
+use super::super::{Flow, Next, SchedulePolicy, Scheduler, Service};
 use super::{Random, SECOND};
 
 /// What a load wants.
@@ -65,7 +65,7 @@ pub(super) struct Simulation {
 }
 
 impl Simulation {
-    pub(super) fn new(policy: Policy, rate: f64) -> Simulation {
+    pub(super) fn new(policy: SchedulePolicy, rate: f64) -> Simulation {
         Simulation {
             dispatch: Dispatch::Classes(Box::new(Scheduler::new(policy))),
             rate,

@@ -1,6 +1,6 @@
 //! Single steps: order, cancellation, caps, handles, time, and what is shown.
 
-use super::super::{Chunk, Class, Flow, Next, Policy, Scheduler, Service};
+use super::super::{Chunk, Flow, Next, PriorityClass, SchedulePolicy, Scheduler, Service};
 use super::{KIB, MS, SECOND, at_most, policy};
 use crate::error::ErrorKind;
 
@@ -17,7 +17,7 @@ fn piece(next: Next) -> (u64, u64, u64, bool) {
     (chunk.request, chunk.at, chunk.len, chunk.last)
 }
 
-fn with_flow(policy: Policy, class: Class) -> (Scheduler, Flow) {
+fn with_flow(policy: SchedulePolicy, class: PriorityClass) -> (Scheduler, Flow) {
     let mut s = Scheduler::new(policy);
     let flow = s.connect(Service::of(class)).unwrap();
     (s, flow)
@@ -25,7 +25,7 @@ fn with_flow(policy: Policy, class: Class) -> (Scheduler, Flow) {
 
 #[test]
 fn requests_of_a_flow_go_in_order_in_chunks() {
-    let (mut s, flow) = with_flow(Policy { outstanding_bytes: u64::MAX, ..policy() }, Class::Normal);
+    let (mut s, flow) = with_flow(SchedulePolicy { outstanding_bytes: u64::MAX, ..policy() }, PriorityClass::Normal);
     for (request, len) in [(7, 150 * KIB), (9, 0), (8, 64 * KIB), (10, 1)] {
         assert!(s.push(flow, request, len, 5));
     }
@@ -49,9 +49,9 @@ fn a_request_can_be_cancelled_at_every_point() {
     const CHUNKS: u64 = 5;
     for released in 0..=CHUNKS {
         for back in 0..=released {
-            for class in Class::ALL {
+            for class in PriorityClass::ALL {
                 for place in 0..3 {
-                    let open = Policy { outstanding_bytes: u64::MAX, contended_bytes: u64::MAX, ..policy() };
+                    let open = SchedulePolicy { outstanding_bytes: u64::MAX, contended_bytes: u64::MAX, ..policy() };
                     let (mut s, flow) = with_flow(open, class);
                     let other = s.connect(Service::of(class)).unwrap();
                     // The request is first, in the middle or last in its queue; only a first one is released.
@@ -85,7 +85,7 @@ fn a_request_can_be_cancelled_at_every_point() {
 #[test]
 fn the_last_request_of_a_throttled_flow_can_be_cancelled() {
     let mut s = Scheduler::new(policy());
-    let flow = s.connect(at_most(Class::Normal, 1e6)).unwrap();
+    let flow = s.connect(at_most(PriorityClass::Normal, 1e6)).unwrap();
     s.push(flow, 1, 64 * KIB, SECOND);
     let mut sent = 0;
     let at = loop {
@@ -106,8 +106,10 @@ fn the_last_request_of_a_throttled_flow_can_be_cancelled() {
 
 #[test]
 fn caps_hold_and_one_chunk_always_goes() {
-    let (mut s, flow) =
-        with_flow(Policy { outstanding_bytes: 100 * KIB, outstanding_chunks: 3, ..policy() }, Class::Bulk);
+    let (mut s, flow) = with_flow(
+        SchedulePolicy { outstanding_bytes: 100 * KIB, outstanding_chunks: 3, ..policy() },
+        PriorityClass::Bulk,
+    );
     s.push(flow, 1, 128 * KIB, 0);
     for id in 2..6 {
         s.push(flow, id, KIB, 0);
@@ -121,8 +123,9 @@ fn caps_hold_and_one_chunk_always_goes() {
     s.done(flow, KIB, 2);
     assert_eq!(piece(s.next(2)).0, 4);
     for nothing in [0, 1] {
-        let tight = Policy { outstanding_bytes: nothing, outstanding_chunks: 0, contended_bytes: 0, ..policy() };
-        let (mut s, flow) = with_flow(tight, Class::Bulk);
+        let tight =
+            SchedulePolicy { outstanding_bytes: nothing, outstanding_chunks: 0, contended_bytes: 0, ..policy() };
+        let (mut s, flow) = with_flow(tight, PriorityClass::Bulk);
         s.push(flow, 1, 128 * KIB, 0);
         assert_eq!(piece(s.next(0)).2, 64 * KIB);
         assert_eq!(s.next(0), Next::Nothing);
@@ -131,9 +134,9 @@ fn caps_hold_and_one_chunk_always_goes() {
 
 #[test]
 fn lower_classes_are_held_back_while_a_latency_flow_is_active() {
-    let narrow = Policy { contended_bytes: 32 * KIB, contended_chunk_bytes: 16 * KIB, ..policy() };
-    let (mut s, bulk) = with_flow(narrow, Class::Bulk);
-    let urgent = s.connect(Service::of(Class::Latency)).unwrap();
+    let narrow = SchedulePolicy { contended_bytes: 32 * KIB, contended_chunk_bytes: 16 * KIB, ..policy() };
+    let (mut s, bulk) = with_flow(narrow, PriorityClass::Bulk);
+    let urgent = s.connect(Service::of(PriorityClass::Latency)).unwrap();
     s.push(bulk, 1, 64 * KIB * 1000, 0);
     assert_eq!(piece(s.next(0)).2, 64 * KIB);
     s.push(urgent, 2, 100, 0);
@@ -153,7 +156,7 @@ fn lower_classes_are_held_back_while_a_latency_flow_is_active() {
 
 #[test]
 fn a_handle_of_a_flow_that_is_gone_does_nothing() {
-    let (mut s, old) = with_flow(policy(), Class::Latency);
+    let (mut s, old) = with_flow(policy(), PriorityClass::Latency);
     s.push(old, 1, 100 * KIB, 0);
     assert_eq!(piece(s.next(0)).2, 64 * KIB);
     // What was not released is dropped, what is at the station comes back.
@@ -162,7 +165,7 @@ fn a_handle_of_a_flow_that_is_gone_does_nothing() {
     assert!(!s.push(old, 2, 10, 0) && !s.passes(old, 10, 0));
     s.done(old, 64 * KIB, 1);
     assert!(s.is_idle() && s.stats().flows.is_empty());
-    let new = s.connect(Service::of(Class::Bulk)).unwrap();
+    let new = s.connect(Service::of(PriorityClass::Bulk)).unwrap();
     assert_eq!((new.index, new != old), (old.index, true));
     s.push(new, 3, 10, 1);
     s.done(old, 10, 1);
@@ -179,8 +182,8 @@ fn a_handle_of_a_flow_that_is_gone_does_nothing() {
 
 #[test]
 fn the_only_flow_is_told() {
-    let (mut s, a) = with_flow(policy(), Class::Bulk);
-    let b = s.connect(at_most(Class::Latency, 1e6)).unwrap();
+    let (mut s, a) = with_flow(policy(), PriorityClass::Bulk);
+    let b = s.connect(at_most(PriorityClass::Latency, 1e6)).unwrap();
     assert_eq!(s.only_flow(), None);
     s.push(a, 1, 10, 0);
     s.push(a, 2, 10, 0);
@@ -194,9 +197,9 @@ fn the_only_flow_is_told() {
 
 #[test]
 fn a_short_request_passes_where_nothing_is_in_its_way() {
-    let (mut s, normal) = with_flow(policy(), Class::Normal);
-    let urgent = s.connect(Service::of(Class::Latency)).unwrap();
-    let bulk = s.connect(Service::of(Class::Bulk)).unwrap();
+    let (mut s, normal) = with_flow(policy(), PriorityClass::Normal);
+    let urgent = s.connect(Service::of(PriorityClass::Latency)).unwrap();
+    let bulk = s.connect(Service::of(PriorityClass::Bulk)).unwrap();
     assert!(s.passes(normal, 64 * KIB, 0) && !s.passes(normal, 64 * KIB + 1, 0), "one chunk, and no more");
     s.push(bulk, 1, 1 << 30, 0);
     assert!(s.passes(normal, 100, 0) && s.passes(urgent, 100, 0) && !s.passes(bulk, 100, 0));
@@ -206,7 +209,7 @@ fn a_short_request_passes_where_nothing_is_in_its_way() {
     assert!(s.passes(urgent, 100, 0), "100 bytes still fit");
     assert!(!s.passes(urgent, 64 * KIB, 0), "a chunk does not");
     // A limit is asked, too: 4 KiB take 41 ms of 100 KB/s, twice that is the burst.
-    let limited = s.connect(at_most(Class::Latency, 1e5)).unwrap();
+    let limited = s.connect(at_most(PriorityClass::Latency, 1e5)).unwrap();
     assert!(s.passes(limited, 4 * KIB, SECOND) && !s.passes(limited, 5 * KIB, SECOND));
     for id in 10..13 {
         s.push(limited, id, 4 * KIB, SECOND);
@@ -217,9 +220,9 @@ fn a_short_request_passes_where_nothing_is_in_its_way() {
 
 #[test]
 fn a_class_is_owed_nothing_for_the_time_it_was_idle() {
-    let open = Policy { outstanding_bytes: u64::MAX, outstanding_chunks: 9999, ..policy() };
-    let (mut s, urgent) = with_flow(open, Class::Latency);
-    let bulk = s.connect(Service::of(Class::Bulk)).unwrap();
+    let open = SchedulePolicy { outstanding_bytes: u64::MAX, outstanding_chunks: 9999, ..policy() };
+    let (mut s, urgent) = with_flow(open, PriorityClass::Latency);
+    let bulk = s.connect(Service::of(PriorityClass::Bulk)).unwrap();
     s.push(urgent, 1, u64::MAX, 0);
     (0..1000).for_each(|_| assert_eq!(chunk(s.next(0)).flow, urgent));
     s.push(bulk, 2, u64::MAX, 0);
@@ -231,9 +234,11 @@ fn a_class_is_owed_nothing_for_the_time_it_was_idle() {
 
 #[test]
 fn a_class_that_could_not_use_its_share_keeps_four_chunks_of_it() {
-    let (mut s, urgent) =
-        with_flow(Policy { outstanding_bytes: u64::MAX, outstanding_chunks: 9999, ..policy() }, Class::Latency);
-    let bulk = s.connect(Service::of(Class::Bulk)).unwrap();
+    let (mut s, urgent) = with_flow(
+        SchedulePolicy { outstanding_bytes: u64::MAX, outstanding_chunks: 9999, ..policy() },
+        PriorityClass::Latency,
+    );
+    let bulk = s.connect(Service::of(PriorityClass::Bulk)).unwrap();
     s.push(bulk, 1, 1, 0);
     assert_eq!(chunk(s.next(0)).flow, bulk);
     // Its chunk is at the station all the while, so it has work.
@@ -249,9 +254,9 @@ fn a_class_that_could_not_use_its_share_keeps_four_chunks_of_it() {
 
 #[test]
 fn idle_time_is_not_arrears_and_waiting_time_is() {
-    let mut s = Scheduler::new(Policy { rate: Some(1e9), outstanding_chunks: 1, ..policy() });
-    let urgent = s.connect(Service::of(Class::Latency)).unwrap();
-    let promised = s.connect(super::at_least(Class::Bulk, 1e8)).unwrap();
+    let mut s = Scheduler::new(SchedulePolicy { rate: Some(1e9), outstanding_chunks: 1, ..policy() });
+    let urgent = s.connect(Service::of(PriorityClass::Latency)).unwrap();
+    let promised = s.connect(super::at_least(PriorityClass::Bulk, 1e8)).unwrap();
     s.push(urgent, 1, 100, SECOND);
     s.push(promised, 2, 100, SECOND);
     assert_eq!(piece(s.next(SECOND)).0, 1, "a flow idle for a second is not behind");
@@ -267,10 +272,10 @@ fn idle_time_is_not_arrears_and_waiting_time_is() {
 
 #[test]
 fn a_clock_that_stands_jumps_or_goes_back_does_no_harm() {
-    let mut s = Scheduler::new(Policy { rate: Some(1e9), outstanding_bytes: u64::MAX, ..policy() });
-    let limited = s.connect(at_most(Class::Normal, 1e8)).unwrap();
-    let promised = s.connect(super::at_least(Class::Bulk, 1e8)).unwrap();
-    let urgent = s.connect(Service::of(Class::Latency)).unwrap();
+    let mut s = Scheduler::new(SchedulePolicy { rate: Some(1e9), outstanding_bytes: u64::MAX, ..policy() });
+    let limited = s.connect(at_most(PriorityClass::Normal, 1e8)).unwrap();
+    let promised = s.connect(super::at_least(PriorityClass::Bulk, 1e8)).unwrap();
+    let urgent = s.connect(Service::of(PriorityClass::Latency)).unwrap();
     let sent = |s: &mut Scheduler, now: u64| {
         for _ in 0..3 {
             s.push(limited, 1, 8 << 20, now);
@@ -315,18 +320,18 @@ fn a_clock_that_stands_jumps_or_goes_back_does_no_harm() {
 
 #[test]
 fn classes_have_names() {
-    for class in Class::ALL {
-        assert_eq!(class.to_string().parse::<Class>().unwrap(), class);
+    for class in PriorityClass::ALL {
+        assert_eq!(class.to_string().parse::<PriorityClass>().unwrap(), class);
         assert_eq!(serde_json::to_string(&class).unwrap(), format!("\"{class}\""));
     }
-    assert_eq!("Bulk".parse::<Class>().unwrap_err().kind(), ErrorKind::InvalidInput);
-    assert_eq!(format!("[{:>8}]", Class::Bulk), "[    bulk]");
+    assert_eq!("Bulk".parse::<PriorityClass>().unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(format!("[{:>8}]", PriorityClass::Bulk), "[    bulk]");
 }
 
 #[test]
 fn what_it_shows_is_text_for_machines() {
-    let mut s = Scheduler::new(Policy { rate: Some(1e9), ..policy() });
-    let flow = s.connect(super::at_least(Class::Bulk, 1e6)).unwrap();
+    let mut s = Scheduler::new(SchedulePolicy { rate: Some(1e9), ..policy() });
+    let flow = s.connect(super::at_least(PriorityClass::Bulk, 1e6)).unwrap();
     s.push(flow, 1, 100 * KIB, 10);
     s.next(30);
     let json = serde_json::to_value(s.stats()).unwrap();
@@ -334,7 +339,7 @@ fn what_it_shows_is_text_for_machines() {
     assert_eq!(json["flows"][0]["served"]["longest_wait_ns"], 20);
     assert_eq!(json["classes"][2]["served"]["bytes"], 64 * KIB);
     assert_eq!((&json["promised"], &json["requests"]), (&1e6.into(), &1.into()));
-    let policy: Policy = serde_json::from_value(serde_json::to_value(s.policy()).unwrap()).unwrap();
+    let policy: SchedulePolicy = serde_json::from_value(serde_json::to_value(s.policy()).unwrap()).unwrap();
     assert_eq!(&policy, s.policy());
 }
 
@@ -354,10 +359,10 @@ fn quickest(mut round: impl FnMut(u64)) -> f64 {
 #[ignore = "measures, and asserts nothing"]
 fn cost_of_a_chunk() {
     for (name, classes) in [
-        ("one flow", &[Class::Normal][..]),
-        ("two flows", &[Class::Normal, Class::Normal]),
-        ("latency and bulk", &[Class::Latency, Class::Bulk]),
-        ("100 flows", &[Class::Bulk; 100]),
+        ("one flow", &[PriorityClass::Normal][..]),
+        ("two flows", &[PriorityClass::Normal, PriorityClass::Normal]),
+        ("latency and bulk", &[PriorityClass::Latency, PriorityClass::Bulk]),
+        ("100 flows", &[PriorityClass::Bulk; 100]),
     ] {
         let mut s = Scheduler::new(policy());
         let flows: Vec<_> = classes.iter().map(|&class| s.connect(Service::of(class)).unwrap()).collect();

@@ -3,8 +3,8 @@
 use std::task::Waker;
 
 use super::here;
-use super::line::Line;
-use crate::backend::{Bell, Job};
+use super::pipe_state::PipeState;
+use crate::backend::{CompletionNotifier, Job};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{self, Call, Foreign, middle};
 use crate::memory::RawLease;
@@ -24,12 +24,12 @@ pub(crate) enum Callback {
     Callers(Box<dyn FnOnce(Result<()>) + Send>),
 }
 
-pub(crate) struct Moving {
-    pub(crate) line: Arc<Line>,
+pub(crate) struct InFlightTransfer {
+    pub(crate) line: Arc<PipeState>,
     /// The scheduler's name for it.
     pub(crate) request: u64,
     pub(crate) span: Bounded,
-    bell: Option<Arc<Bell>>,
+    bell: Option<Arc<CompletionNotifier>>,
     state: Mutex<State>,
     changed: Condvar,
     /// Threads that carry out parts of it and sleep in the library.
@@ -61,16 +61,16 @@ struct State {
     attended: bool,
 }
 
-impl Moving {
+impl InFlightTransfer {
     pub(crate) fn new(
-        line: Arc<Line>,
+        line: Arc<PipeState>,
         request: u64,
         span: Bounded,
         leases: Leases,
-        bell: Option<Arc<Bell>>,
+        bell: Option<Arc<CompletionNotifier>>,
     ) -> Arc<Self> {
         let state = State { source: leases.0.map(Arc::new), target: leases.1.map(Arc::new), ..State::default() };
-        Arc::new(Moving {
+        Arc::new(InFlightTransfer {
             line,
             request,
             span,
@@ -121,16 +121,16 @@ impl Moving {
     }
 
     /// A thread that carries out a part of it sleeps in the library.
-    pub(crate) fn sticks(&self) {
+    pub(crate) fn worker_blocked(&self) {
         if self.asleep.fetch_add(1, Ordering::SeqCst) == 0 {
-            self.line.sticks();
+            self.line.worker_blocked();
         }
     }
 
     /// It goes on.
-    pub(crate) fn goes_on(&self) {
+    pub(crate) fn worker_resumed(&self) {
         if self.asleep.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.line.goes_on();
+            self.line.worker_resumed();
         }
     }
 
@@ -204,7 +204,7 @@ impl Moving {
     }
 
     /// What was not released never will be.
-    pub(crate) fn cut_off(&self, stopped: bool) {
+    pub(crate) fn drop_unreleased(&self, stopped: bool) {
         let mut state = self.lock();
         state.released = true;
         state.stopped |= stopped;
@@ -287,7 +287,7 @@ impl Moving {
 
     fn wake_sleepers(&self) {
         self.changed.notify_all();
-        self.line.station.coordinator.wake_leaner();
+        self.line.station.coordinator.wake_blocked_waiters();
     }
 
     /// Sleeps until it is finished or has all its parts out.
@@ -362,7 +362,7 @@ impl Moving {
 }
 
 /// A callback that is to be called counts until this is dropped.
-struct Called(Arc<Line>);
+struct Called(Arc<PipeState>);
 
 impl Drop for Called {
     fn drop(&mut self) {
@@ -370,12 +370,12 @@ impl Drop for Called {
     }
 }
 
-impl Sink for Moving {
+impl Sink for InFlightTransfer {
     fn part_done(&self, at: u64, len: u64, result: Result<()>) {
-        self.line.station.came_back(self, at, len, result);
+        self.line.station.finish_part(self, at, len, result);
     }
 
     fn all_told(&self) {
-        self.line.station.go_on();
+        self.line.station.dispatch();
     }
 }

@@ -10,8 +10,8 @@
 use std::time::Duration;
 
 use super::here;
-use super::moving::Moving;
-use super::station::Station;
+use super::in_flight::InFlightTransfer;
+use super::shared_resource::SharedResource;
 use crate::error::Result;
 use crate::guard::middle::{self, Carried};
 use crate::guard::{self, Foreign};
@@ -23,7 +23,7 @@ use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use crate::threads;
 
-pub(crate) struct Crew {
+pub(crate) struct WorkerPool {
     owner: Owner,
     name: String,
     most: usize,
@@ -55,9 +55,9 @@ impl State {
     }
 }
 
-impl Crew {
-    pub(crate) fn new(name: String, most: usize, core: Option<usize>) -> Crew {
-        Crew {
+impl WorkerPool {
+    pub(crate) fn new(name: String, most: usize, core: Option<usize>) -> WorkerPool {
+        WorkerPool {
             owner: Owner::here(),
             name,
             most: most.max(1),
@@ -79,12 +79,12 @@ impl Crew {
     }
 
     /// No thread of it works.
-    pub(crate) fn is_deserted(&self) -> bool {
+    pub(crate) fn has_no_threads(&self) -> bool {
         self.deserted.load(Ordering::SeqCst)
     }
 
     /// There is something to do.
-    pub(crate) fn call(&self, station: &Arc<Station>) {
+    pub(crate) fn call(&self, station: &Arc<SharedResource>) {
         let mut state = self.lock();
         state.calls += 1;
         if state.idle > 0 {
@@ -117,7 +117,7 @@ impl Crew {
     }
 
     /// A thread of it is about to sleep in foreign code.
-    pub(super) fn goes_away(&self, station: &Arc<Station>) {
+    pub(super) fn worker_blocks(&self, station: &Arc<SharedResource>) {
         let mut state = self.lock();
         state.away += 1;
         self.deserted.store(state.at_work() == 0, Ordering::SeqCst);
@@ -141,7 +141,7 @@ impl Crew {
 
     /// Sleeps until there is a call, or a time comes; false when the thread is to end, because the crew is dismissed or has
     /// one too many.
-    fn sleep(&self, station: &Station) -> bool {
+    fn sleep(&self, station: &SharedResource) -> bool {
         let mut state = self.lock();
         loop {
             if state.at_work() > self.most {
@@ -156,7 +156,7 @@ impl Crew {
             }
             state.idle += 1;
             let now = station.coordinator.now();
-            state = match station.next_at() {
+            state = match station.next_deadline() {
                 Some(at) if at <= now => {
                     state.idle -= 1;
                     return true;
@@ -180,7 +180,7 @@ impl Crew {
 
     /// Ends the threads; they have nothing left to do, because the runtime was drained. With `wait`, returns when they have
     /// ended.
-    pub(crate) fn dismiss(&self, wait: bool) {
+    pub(crate) fn shut_down(&self, wait: bool) {
         self.stopping.store(true, Ordering::SeqCst);
         let threads = std::mem::take(&mut self.lock().threads);
         self.called.notify_all();
@@ -193,7 +193,7 @@ impl Crew {
     }
 }
 
-impl Drop for Crew {
+impl Drop for WorkerPool {
     fn drop(&mut self) {
         if !self.owner.is_here() {
             // Handles of threads that this process does not have.
@@ -204,7 +204,7 @@ impl Drop for Crew {
 }
 
 /// A thread of a crew. It counts until this is dropped, however it ends.
-struct Ends(Weak<Station>);
+struct Ends(Weak<SharedResource>);
 
 impl Drop for Ends {
     fn drop(&mut self) {
@@ -240,7 +240,7 @@ impl Ends {
 }
 
 /// Carries out whatever may be carried out now.
-fn carry_out_all(station: &Arc<Station>) {
+fn carry_out_all(station: &Arc<SharedResource>) {
     while let Some((moving, at, len)) = station.next_for_crew() {
         carry_out(&moving, at, len);
         if !station.coordinator.owner.is_here() {
@@ -250,7 +250,7 @@ fn carry_out_all(station: &Arc<Station>) {
     }
 }
 
-fn carry_out(moving: &Arc<Moving>, at: u64, len: u64) {
+fn carry_out(moving: &Arc<InFlightTransfer>, at: u64, len: u64) {
     let line = &moving.line;
     let carried = Arc::new(Carry {
         moving: moving.clone(),
@@ -284,7 +284,7 @@ fn carry_out(moving: &Arc<Moving>, at: u64, len: u64) {
 
 /// A part that this thread carries out.
 struct Carry {
-    moving: Arc<Moving>,
+    moving: Arc<InFlightTransfer>,
     at: u64,
     len: u64,
     /// The station counts it as back.
@@ -300,9 +300,9 @@ impl Carry {
         let station = &self.moving.line.station;
         self.back.store(true, Ordering::SeqCst);
         if self.made_room.load(Ordering::SeqCst) {
-            station.came_back_late(&self.moving, self.at, self.len, result);
+            station.finish_part_late(&self.moving, self.at, self.len, result);
         } else {
-            station.came_back(&self.moving, self.at, self.len, result);
+            station.finish_part(&self.moving, self.at, self.len, result);
         }
     }
 }
@@ -316,14 +316,14 @@ impl Carried for Carry {
             self.moving.line.station.makes_room(&self.moving, self.at, self.len);
         }
         self.sleeps.fetch_add(1, Ordering::SeqCst);
-        self.moving.sticks();
+        self.moving.worker_blocked();
     }
 
     fn goes_on(&self) {
         // Those that began when it was back do not count. The last to begin is the first to end.
         if self.sleeps.load(Ordering::SeqCst) > 0 && !self.back.load(Ordering::SeqCst) {
             self.sleeps.fetch_sub(1, Ordering::SeqCst);
-            self.moving.goes_on();
+            self.moving.worker_resumed();
         }
     }
 }

@@ -20,25 +20,25 @@ const LOOKS: usize = 16;
 /// The sole right to write to a folder. The kernel takes it back with the process, whatever happens to that, and with the children that
 /// it made by `fork` and that became no other program: they have the open file, too.
 #[derive(Debug)]
-pub(crate) struct Sole {
+pub(crate) struct DirLock {
     file: File,
     /// The name under which it was locked.
     path: PathBuf,
     owner: Owner,
 }
 
-impl Sole {
+impl DirLock {
     /// Takes the right, or says that somebody has it.
-    pub(crate) fn of(folder: &Path) -> Result<Sole> {
+    pub(crate) fn of(folder: &Path) -> Result<DirLock> {
         match lock(folder, &|| File::open(folder)) {
-            Ok(file) => Ok(Sole::held(file, folder)),
-            Err(TryLockError::Error(e)) if locks_no_folders(&e) => Sole::by_file(folder),
+            Ok(file) => Ok(DirLock::held(file, folder)),
+            Err(TryLockError::Error(e)) if locks_no_folders(&e) => DirLock::by_file(folder),
             Err(e) => Err(refusal(folder, folder, e)),
         }
     }
 
-    fn held(file: File, path: &Path) -> Sole {
-        Sole { file, path: path.to_owned(), owner: Owner::here() }
+    fn held(file: File, path: &Path) -> DirLock {
+        DirLock { file, path: path.to_owned(), owner: Owner::here() }
     }
 
     /// Removes a file of the folder: of this one, whatever has its name by then (where the file system locks folders).
@@ -75,10 +75,10 @@ impl Sole {
     }
 
     /// The same by a file in it.
-    fn by_file(folder: &Path) -> Result<Sole> {
+    fn by_file(folder: &Path) -> Result<DirLock> {
         let path = folder.join(NAME);
         let open = || File::options().create(true).append(true).open(&path);
-        lock(&path, &open).map(|file| Sole::held(file, &path)).map_err(|e| refusal(folder, &path, e))
+        lock(&path, &open).map(|file| DirLock::held(file, &path)).map_err(|e| refusal(folder, &path, e))
     }
 }
 
@@ -165,7 +165,7 @@ fn has_lock(pid: u32, place: &str) -> bool {
     texts.any(|text| text.lines().any(is_lock))
 }
 
-impl Drop for Sole {
+impl Drop for DirLock {
     fn drop(&mut self) {
         // Children share the open file, and with it the lock: it ends here, though they live on; and not with one of them.
         if self.owner.is_here() {
@@ -200,14 +200,14 @@ pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
 mod tests {
     use super::*;
 
-    type Lock = fn(&Path) -> Result<Sole>;
+    type Lock = fn(&Path) -> Result<DirLock>;
 
     #[test]
     fn one_at_a_time_whatever_is_locked() {
         let dir = std::env::temp_dir().join(format!("sole-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir(&dir).unwrap();
-        for (how, lock) in [("the folder", Sole::of as Lock), ("a file", Sole::by_file as Lock)] {
+        for (how, lock) in [("the folder", DirLock::of as Lock), ("a file", DirLock::by_file as Lock)] {
             let one = lock(&dir).unwrap();
             let refused = lock(&dir).unwrap_err();
             let named = format!("another writer has it (process {})", std::process::id());
@@ -236,6 +236,6 @@ mod tests {
             });
         }
         std::fs::remove_dir_all(&dir).unwrap();
-        assert_eq!(Sole::of(&dir).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(DirLock::of(&dir).unwrap_err().kind(), ErrorKind::NotFound);
     }
 }

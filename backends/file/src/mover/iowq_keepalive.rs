@@ -20,7 +20,7 @@ use datapipes_core::process::{Owner, PerProcess};
 use io_uring::IoUring;
 
 /// Entries of the ring that nothing is submitted to.
-const LEAST: u32 = 1;
+const MIN_ENTRIES: u32 = 1;
 
 /// None where the kernel gave none. A child has one of its own: its threads are not those that belong to its parent's.
 static ANCHOR: PerProcess<Option<IoUring>> = PerProcess::new();
@@ -39,7 +39,7 @@ pub(super) fn hold_workers(calls: &AtomicU64) {
     let anchor = ANCHOR.get(|| {
         calls.fetch_add(1, Ordering::Relaxed);
         // Without it (no descriptor is left), all is as the kernel has it.
-        IoUring::new(LEAST).ok()
+        IoUring::new(MIN_ENTRIES).ok()
     });
     let Some(anchor) = anchor else { return };
     calls.fetch_add(1, Ordering::Relaxed);

@@ -15,9 +15,9 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use super::coordinator::Coordinator;
-use super::crew::Crew;
-use super::moving::Moving;
-use super::schedule::{Chunk, Flow, Next, Policy, Scheduler, Service, Stats};
+use super::in_flight::InFlightTransfer;
+use super::schedule::{Chunk, Flow, Next, SchedulePolicy, Scheduler, Service, Stats};
+use super::worker_pool::WorkerPool;
 use crate::error::Result;
 use crate::pipe::queue::{Part, Queue};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,7 +26,7 @@ use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 /// Parts that one look at the scheduler takes, so that the lock is not held long.
 const AT_ONCE: usize = 64;
 
-pub(crate) struct Station {
+pub(crate) struct SharedResource {
     pub(crate) name: String,
     state: Mutex<State>,
     /// When the scheduler asked to be asked again, in the coordinator's nanoseconds; `u64::MAX` for never.
@@ -35,32 +35,37 @@ pub(crate) struct Station {
     backlog: AtomicBool,
     pub(crate) coordinator: Arc<Coordinator>,
     /// The threads, where it is a group of them.
-    pub(crate) crew: Option<Crew>,
+    pub(crate) crew: Option<WorkerPool>,
 }
 
 struct State {
     scheduler: Scheduler,
     /// Transfers with parts that were not released.
-    waiting: HashMap<u64, Arc<Moving>>,
+    waiting: HashMap<u64, Arc<InFlightTransfer>>,
     /// The queues of the pipes connected here, for attending.
     queues: Vec<(Flow, Weak<Queue>)>,
 }
 
 /// What a station did, and what it is doing (CIDR'23, section 6, principle 4: visible state).
 #[derive(Clone, Debug, Serialize)]
-pub struct StationReport {
+pub struct ResourceReport {
     /// Its name.
     pub name: String,
     /// How it is shared.
-    pub policy: Policy,
+    pub policy: SchedulePolicy,
     /// By class and by pipe.
     pub stats: Stats,
 }
 
-impl Station {
-    pub(crate) fn new(name: String, policy: Policy, coordinator: Arc<Coordinator>, crew: Option<Crew>) -> Arc<Station> {
+impl SharedResource {
+    pub(crate) fn new(
+        name: String,
+        policy: SchedulePolicy,
+        coordinator: Arc<Coordinator>,
+        crew: Option<WorkerPool>,
+    ) -> Arc<SharedResource> {
         let state = State { scheduler: Scheduler::new(policy), waiting: HashMap::new(), queues: Vec::new() };
-        Arc::new(Station {
+        Arc::new(SharedResource {
             name,
             state: Mutex::new(state),
             next_at: AtomicU64::new(u64::MAX),
@@ -95,10 +100,10 @@ impl Station {
     }
 
     /// Queues a transfer and sets out what may go.
-    pub(crate) fn enter(self: &Arc<Self>, moving: &Arc<Moving>) {
+    pub(crate) fn enter(self: &Arc<Self>, moving: &Arc<InFlightTransfer>) {
         let line = &moving.line;
         let mut state = self.lock();
-        let len = moving.span.len + line.misfit(moving.span);
+        let len = moving.span.len + line.misalignment(moving.span);
         state.waiting.insert(moving.request, moving.clone());
         state.scheduler.push(line.flow, moving.request, len, self.coordinator.now());
         self.backlog.store(true, Ordering::Relaxed);
@@ -107,7 +112,7 @@ impl Station {
                 drop(state);
                 crew.call(self);
             }
-            None => self.set_out(state),
+            None => self.dispatch_locked(state),
         }
     }
 
@@ -117,21 +122,21 @@ impl Station {
     }
 
     /// Sets out what may go, where something was held back.
-    pub(crate) fn go_on(self: &Arc<Self>) {
+    pub(crate) fn dispatch(self: &Arc<Self>) {
         if self.backlog.load(Ordering::Relaxed) {
             match &self.crew {
-                None => self.set_out(self.lock()),
+                None => self.dispatch_locked(self.lock()),
                 // Its threads come by themselves, where there are any.
-                Some(crew) if crew.is_deserted() => crew.call(self),
+                Some(crew) if crew.has_no_threads() => crew.call(self),
                 Some(_) => {}
             }
         }
     }
 
     /// A device's parts: as many as the scheduler lets go, each queue's together.
-    fn set_out<'a>(&'a self, mut state: MutexGuard<'a, State>) {
+    fn dispatch_locked<'a>(&'a self, mut state: MutexGuard<'a, State>) {
         loop {
-            let mut parts: Vec<(Arc<Moving>, u64, u64)> = Vec::new();
+            let mut parts: Vec<(Arc<InFlightTransfer>, u64, u64)> = Vec::new();
             let mut full = false;
             while let Some(part) = self.next(&mut state) {
                 parts.push(part);
@@ -152,15 +157,17 @@ impl Station {
                 submit(&line.pipe, mine);
                 // Asked after the parts are out: whoever leans on them later attends them itself.
                 if let Some(queue) = line.pipe.queue()
-                    && (line.has_attended() || self.backlog.load(Ordering::SeqCst) || self.coordinator.is_leaned_on())
+                    && (line.has_attended()
+                        || self.backlog.load(Ordering::SeqCst)
+                        || self.coordinator.has_blocked_waiters())
                 {
-                    self.coordinator.attend(queue);
+                    self.coordinator.arm(queue);
                 }
             }
             if held_back {
-                self.attend_all();
+                self.arm_all();
             }
-            self.coordinator.look_again();
+            self.coordinator.request_safety_poll();
             if !full {
                 return;
             }
@@ -169,7 +176,7 @@ impl Station {
     }
 
     /// The next part of this station, as a transfer and a range of it.
-    fn next(&self, state: &mut State) -> Option<(Arc<Moving>, u64, u64)> {
+    fn next(&self, state: &mut State) -> Option<(Arc<InFlightTransfer>, u64, u64)> {
         let now = self.coordinator.now();
         match state.scheduler.next(now) {
             Next::Chunk(chunk) => Some(take(state, chunk)),
@@ -189,7 +196,7 @@ impl Station {
     }
 
     /// The next part for a thread of a crew.
-    pub(crate) fn next_for_crew(&self) -> Option<(Arc<Moving>, u64, u64)> {
+    pub(crate) fn next_for_crew(&self) -> Option<(Arc<InFlightTransfer>, u64, u64)> {
         let mut state = self.lock();
         let part = self.next(&mut state);
         self.backlog.store(state.scheduler.backlog() > 0, Ordering::Relaxed);
@@ -198,21 +205,21 @@ impl Station {
 
     /// Whether the coordinator has to come back when the scheduler named a time: no thread of a crew will.
     fn is_for_coordinator(&self) -> bool {
-        self.crew.as_ref().is_none_or(Crew::is_deserted)
+        self.crew.as_ref().is_none_or(WorkerPool::has_no_threads)
     }
 
     /// When the coordinator is to ask again.
     pub(crate) fn next_for_coordinator(&self) -> Option<u64> {
-        self.next_at().filter(|_| self.is_for_coordinator())
+        self.next_deadline().filter(|_| self.is_for_coordinator())
     }
 
     /// When to ask again, if the scheduler named a time.
-    pub(crate) fn next_at(&self) -> Option<u64> {
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
         Some(self.next_at.load(Ordering::SeqCst)).filter(|at| *at != u64::MAX)
     }
 
     /// What carries out a part sleeps in the library, perhaps until others are carried out: its place is theirs.
-    pub(crate) fn makes_room(self: &Arc<Self>, moving: &Moving, at: u64, len: u64) {
+    pub(crate) fn makes_room(self: &Arc<Self>, moving: &InFlightTransfer, at: u64, len: u64) {
         let mut state = self.lock();
         self.count_out(&mut state, moving, at, len);
         drop(state);
@@ -224,37 +231,44 @@ impl Station {
     }
 
     /// The scheduler hears that a part is back.
-    fn count_out(&self, state: &mut State, moving: &Moving, at: u64, len: u64) {
+    fn count_out(&self, state: &mut State, moving: &InFlightTransfer, at: u64, len: u64) {
         // Bytes by which the first part was shorter than what the scheduler cut.
-        let misfit = if at == 0 { moving.line.misfit(moving.span) } else { 0 };
+        let misfit = if at == 0 { moving.line.misalignment(moving.span) } else { 0 };
         state.scheduler.done(moving.line.flow, len + misfit, self.coordinator.now());
     }
 
     /// A part is back, with its result.
-    pub(crate) fn came_back(&self, moving: &Moving, at: u64, len: u64, result: Result<()>) {
+    pub(crate) fn finish_part(&self, moving: &InFlightTransfer, at: u64, len: u64, result: Result<()>) {
         let mut state = self.lock();
         self.count_out(&mut state, moving, at, len);
         self.is_back(state, moving, at, len, result);
     }
 
     /// As [`came_back`](Self::came_back), for a part that [made room](Self::makes_room) already.
-    pub(crate) fn came_back_late(&self, moving: &Moving, at: u64, len: u64, result: Result<()>) {
+    pub(crate) fn finish_part_late(&self, moving: &InFlightTransfer, at: u64, len: u64, result: Result<()>) {
         self.is_back(self.lock(), moving, at, len, result);
     }
 
-    fn is_back(&self, mut state: MutexGuard<'_, State>, moving: &Moving, at: u64, len: u64, result: Result<()>) {
+    fn is_back(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        moving: &InFlightTransfer,
+        at: u64,
+        len: u64,
+        result: Result<()>,
+    ) {
         // After that: once its last part is back, another thread may finish the transfer and find the station at rest.
         if moving.part_back(at, len, result) {
-            self.cut_off(&mut state, moving, false);
+            self.drop_unreleased(&mut state, moving, false);
         }
         drop(state);
         moving.finish_if_quiet();
     }
 
     /// Holds back what was not released of a transfer, for good.
-    pub(crate) fn cancel(&self, moving: &Moving) {
+    pub(crate) fn cancel(&self, moving: &InFlightTransfer) {
         let mut state = self.lock();
-        self.cut_off(&mut state, moving, true);
+        self.drop_unreleased(&mut state, moving, true);
         drop(state);
         if !moving.finish_if_quiet() {
             moving.nudge();
@@ -267,7 +281,7 @@ impl Station {
         let requests: Vec<u64> = state.scheduler.waiting(flow).collect();
         let mine: Vec<_> = requests.iter().filter_map(|request| state.waiting.get(request).cloned()).collect();
         for moving in &mine {
-            self.cut_off(&mut state, moving, true);
+            self.drop_unreleased(&mut state, moving, true);
         }
         drop(state);
         for moving in mine {
@@ -277,30 +291,30 @@ impl Station {
         }
     }
 
-    fn cut_off(&self, state: &mut State, moving: &Moving, stopped: bool) {
+    fn drop_unreleased(&self, state: &mut State, moving: &InFlightTransfer, stopped: bool) {
         if state.waiting.remove(&moving.request).is_some() {
             state.scheduler.cancel(moving.line.flow, moving.request);
-            moving.cut_off(stopped);
+            moving.drop_unreleased(stopped);
             self.backlog.store(state.scheduler.backlog() > 0, Ordering::Relaxed);
         }
     }
 
     /// Asks the coordinator to look after everything that is out here.
-    pub(crate) fn attend_all(&self) {
+    pub(crate) fn arm_all(&self) {
         for queue in self.queues() {
             if queue.has_parts() {
-                self.coordinator.attend(&queue);
+                self.coordinator.arm(&queue);
             }
         }
     }
 
     /// Takes what is done here, whether an event told of it or not; true if something is still out.
-    pub(crate) fn look_at_all(&self) -> bool {
+    pub(crate) fn poll_all(&self) -> bool {
         // An error is a broken queue, whose parts were told.
         self.queues().into_iter().filter(|queue| queue.has_parts()).fold(false, |left, queue| {
             let more = queue.attend().unwrap_or(false);
             if more {
-                self.coordinator.attend(&queue);
+                self.coordinator.arm(&queue);
             }
             left | queue.has_parts()
         })
@@ -314,9 +328,9 @@ impl Station {
         }
     }
 
-    pub(crate) fn report(&self) -> StationReport {
+    pub(crate) fn report(&self) -> ResourceReport {
         let state = self.lock();
-        StationReport {
+        ResourceReport {
             name: self.name.clone(),
             policy: state.scheduler.policy().clone(),
             stats: state.scheduler.stats(),
@@ -325,25 +339,25 @@ impl Station {
 }
 
 /// The transfer of a chunk, and the chunk's range in it.
-fn take(state: &mut State, chunk: Chunk) -> (Arc<Moving>, u64, u64) {
+fn take(state: &mut State, chunk: Chunk) -> (Arc<InFlightTransfer>, u64, u64) {
     let Chunk { request, at, len, last, .. } = chunk;
     let moving = if last { state.waiting.remove(&request) } else { state.waiting.get(&request).cloned() };
     let Some(moving) = moving else { unreachable!("a transfer stays until its last part is released") };
     moving.release(last);
-    let misfit = moving.line.misfit(moving.span);
+    let misfit = moving.line.misalignment(moving.span);
     let (from, to) = (at.max(misfit) - misfit, (at + len).max(misfit) - misfit);
     (moving, from, to - from)
 }
 
 /// Hands the parts of one pipe to its queue.
-fn submit(pipe: &crate::pipe::Pipe, parts: Vec<(Arc<Moving>, u64, u64)>) {
+fn submit(pipe: &crate::pipe::Pipe, parts: Vec<(Arc<InFlightTransfer>, u64, u64)>) {
     let Some(queue) = pipe.queue() else { unreachable!("only pipes with a queue are connected at a device") };
     let mut ready: Vec<Part> = Vec::with_capacity(parts.len());
     for (moving, at, len) in parts {
         match moving.part(at, len) {
             Ok(part) => ready.push(part),
             Err(e) => {
-                moving.line.station.came_back(&moving, at, len, Err(e));
+                moving.line.station.finish_part(&moving, at, len, Err(e));
             }
         }
         if moving.is_all_out() {

@@ -1,7 +1,7 @@
 //! What the transfers of one pipe of the runtime have in common.
 
 use super::schedule::Flow;
-use super::station::Station;
+use super::shared_resource::SharedResource;
 use super::tally::Tally;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::middle;
@@ -11,9 +11,9 @@ use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// A pipe, its station and its place in the queue there.
-pub(crate) struct Line {
+pub(crate) struct PipeState {
     pub(crate) pipe: Pipe,
-    pub(crate) station: Arc<Station>,
+    pub(crate) station: Arc<SharedResource>,
     pub(crate) flow: Flow,
     /// Parts begin at multiples of a part's length in the file, not in the transfer: offset of the target or the source.
     pub(crate) anchor: Anchor,
@@ -38,7 +38,7 @@ impl Hopeless {
         Hopeless { in_the_middle: middle::is_in_the_middle(), at_queue: middle::is_at_queue() }
     }
 
-    fn is_so(&self, room: &Room, line: &Line) -> bool {
+    fn is_so(&self, room: &Room, line: &PipeState) -> bool {
         self.at_queue || self.in_the_middle && room.taken <= line.stuck.load(Ordering::SeqCst)
     }
 }
@@ -59,18 +59,18 @@ struct Room {
 /// Transfers that begin off this are cut so that their later parts begin on it.
 const ALIGN: u64 = 4096;
 
-impl Line {
+impl PipeState {
     pub(crate) fn new(
         pipe: Pipe,
-        station: Arc<Station>,
+        station: Arc<SharedResource>,
         flow: Flow,
         anchor: Anchor,
         most: usize,
         tally: Arc<Tally>,
         next: Arc<AtomicU64>,
-    ) -> Line {
+    ) -> PipeState {
         let room = Mutex::new(Room { taken: 0, most: most.max(1), sleepers: 0 });
-        Line {
+        PipeState {
             pipe,
             station,
             flow,
@@ -90,7 +90,7 @@ impl Line {
     }
 
     /// Bytes by which a transfer begins after a border of parts.
-    pub(crate) fn misfit(&self, span: Bounded) -> u64 {
+    pub(crate) fn misalignment(&self, span: Bounded) -> u64 {
         match self.anchor {
             Anchor::Source => span.source % ALIGN,
             Anchor::Target => span.target % ALIGN,
@@ -115,8 +115,8 @@ impl Line {
             // Whoever waits here drives nothing: the coordinator must.
             drop(room);
             let coordinator = &self.station.coordinator;
-            let _leaning = coordinator.lean();
-            self.station.attend_all();
+            let _leaning = coordinator.begin_blocked_wait();
+            self.station.arm_all();
             let hopeless = Hopeless::here();
             let over = |r: &Room| r.taken < r.most || hopeless.is_so(r, self);
             let slept = coordinator.sleep_until(&self.room, &self.freed, |r| &mut r.sleepers, over);
@@ -140,7 +140,7 @@ impl Line {
     }
 
     /// A transfer that had entered was not started after all.
-    pub(crate) fn turned_away(&self) {
+    pub(crate) fn count_refused(&self) {
         self.leave();
         self.tally.ended(None, &self.station.coordinator);
     }
@@ -176,19 +176,19 @@ impl Line {
     }
 
     /// What carries out a transfer of this pipe sleeps in the library.
-    pub(crate) fn sticks(&self) {
+    pub(crate) fn worker_blocked(&self) {
         self.stuck.fetch_add(1, Ordering::SeqCst);
         // With the lock, so that who is about to sleep sees it or is woken.
         let sleepers = self.lock().sleepers;
         if sleepers > 0 {
             self.freed.notify_all();
-            self.station.coordinator.wake_leaner();
+            self.station.coordinator.wake_blocked_waiters();
         }
         self.tally.sticks(&self.station.coordinator);
     }
 
     /// It goes on.
-    pub(crate) fn goes_on(&self) {
+    pub(crate) fn worker_resumed(&self) {
         // Without the lock, which the thread may have: it has what it slept for.
         self.stuck.fetch_sub(1, Ordering::SeqCst);
         self.tally.goes_on();
@@ -202,7 +202,7 @@ impl Line {
         drop(room);
         if sleepers > 0 {
             self.freed.notify_all();
-            self.station.coordinator.wake_leaner();
+            self.station.coordinator.wake_blocked_waiters();
         }
     }
 
@@ -220,8 +220,8 @@ impl Line {
     /// Sleeps until no transfer of this pipe is under way.
     pub(crate) fn drain(&self) {
         let coordinator = &self.station.coordinator;
-        let _leaning = coordinator.lean();
-        self.station.attend_all();
+        let _leaning = coordinator.begin_blocked_wait();
+        self.station.arm_all();
         let hopeless = Hopeless::here();
         let over = |r: &Room| r.taken == 0 || hopeless.is_so(r, self);
         drop(coordinator.sleep_until(&self.room, &self.freed, |r| &mut r.sleepers, over));
@@ -232,7 +232,7 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for PipeState {
     fn drop(&mut self) {
         // The epoll instance is the parent's, too, and the station has a lock.
         if !self.station.coordinator.owner.is_here() {
