@@ -16,7 +16,7 @@ use crate::store::guarded::Guarded;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, lock};
 use crate::writes::Writes;
-use datapipes_core::Watch;
+use datapipes_core::WriteObserver;
 use datapipes_testkit::schedules;
 
 const GRANULE: u64 = 64;

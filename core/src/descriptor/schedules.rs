@@ -4,7 +4,7 @@
 
 use rustix::net::SendFlags;
 
-use super::{ConnectFd, Request};
+use super::{ConnectFd, TransferRequest};
 use crate::runtime::schedules::over;
 use crate::runtime::schedules::places::{Far, dram, runtime, span};
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -78,7 +78,7 @@ fn a_pipe_that_is_ended_while_it_takes_requests_leaves_nothing() {
         let (socket, given) = runtime.give_fd(&far, &near, &ask, Box::new(Gone(gone.clone()))).unwrap();
         let sender = thread::spawn(move || {
             for token in 0..3 {
-                let message = Request { token, span: span(token, 3) }.to_bytes();
+                let message = TransferRequest { token, span: span(token, 3) }.to_bytes();
                 // Refused once it has ended.
                 let _ = rustix::net::send(&socket, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
                 thread::yield_now();

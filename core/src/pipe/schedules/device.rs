@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::SendFlags;
 
-use crate::backend::{Bell, Counters, Done, Job, Queued};
+use crate::backend::{CompletionNotifier, Counters, Done, Job, Queued};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{MapOptions, MemoryRange, Pages, Region};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, thread};
@@ -22,9 +22,9 @@ struct State {
     /// Jobs taken, at most, before the next is refused; for a device that refuses some.
     refuses_after: Option<usize>,
     /// Bells of jobs that are done, for which no byte was sent yet.
-    to_ring: Vec<Arc<Bell>>,
+    to_ring: Vec<Arc<CompletionNotifier>>,
     /// Bells whose byte was sent, or could not be, of which nobody heard yet.
-    rung: Vec<(Arc<Bell>, bool)>,
+    rung: Vec<(Arc<CompletionNotifier>, bool)>,
     /// Threads in `complete(wait)`, and the most there ever were.
     waiting: usize,
     most_waiting: usize,
@@ -128,7 +128,7 @@ impl Device {
         use shuttle::rand::{Rng, thread_rng};
         let bell = state.to_ring.swap_remove(nth);
         let fails = state.done.is_empty() && thread_rng().gen_ratio(1, 2);
-        let sent = !fails && rustix::net::send(bell.socket(), Bell::BYTE, SendFlags::NOSIGNAL).is_ok();
+        let sent = !fails && rustix::net::send(bell.socket(), CompletionNotifier::BYTE, SendFlags::NOSIGNAL).is_ok();
         state.rung.push((bell, sent));
         self.tell(true);
         drop(state);
@@ -210,7 +210,7 @@ impl Queued for Device {
         self.tell(false);
         drop(state);
         for (bell, sent) in rung {
-            if sent { bell.sent() } else { bell.miss() }
+            if sent { bell.sent() } else { bell.uncount() }
         }
         Ok(())
     }

@@ -6,13 +6,13 @@ use std::pin::pin;
 use std::sync::OnceLock;
 use std::task::{Context, Poll, Wake, Waker};
 
-use crate::backend::{Ask, Backend, Counters, InParts, Inline, Job, Mover, Offer, Primitive, Quality};
+use crate::backend::{OfferQuery, Backend, Counters, Chunked, Inline, Job, Mover, Offer, Primitive, Quality};
 use crate::error::{Error, ErrorKind, Result};
-use crate::locator::{Dram, Endpoint, Facts, Handle, Locator, Persistence, Reach};
+use crate::locator::{Dram, Endpoint, Facts, EndpointHandle, Locator, Persistence, Reach};
 use crate::machine::Machine;
 use crate::memory::{MapOptions, Pages};
 use crate::pipe::schedules::device::Device;
-use crate::runtime::{Config, Runtime, events};
+use crate::runtime::{RuntimeConfig, Runtime, events};
 use crate::span::Span;
 use crate::sync::{Arc, thread};
 use crate::topology::Topology;
@@ -56,7 +56,7 @@ impl Locator for Far {
             node: None,
             core: None,
         };
-        Endpoint { facts: Arc::new(facts), handle: Handle::Other(Arc::new(self.device.clone())) }
+        Endpoint { facts: Arc::new(facts), handle: EndpointHandle::Other(Arc::new(self.device.clone())) }
     }
 }
 
@@ -72,7 +72,7 @@ impl Backend for Model {
         vec![Primitive { name: "model", what: "moves nothing", available: Ok("in tests".into()) }]
     }
 
-    fn offers(&self, _ask: &Ask<'_>) -> Vec<Offer> {
+    fn offers(&self, _ask: &OfferQuery<'_>) -> Vec<Offer> {
         let quality = Quality {
             latency_ns: 1.0,
             bytes_per_s: 1e9,
@@ -85,9 +85,9 @@ impl Backend for Model {
         vec![Offer { primitive: "model", verdict: Ok(quality), why: String::new() }]
     }
 
-    fn open(&self, ask: &Ask<'_>, _primitive: &str) -> Result<Mover> {
+    fn open(&self, ask: &OfferQuery<'_>, _primitive: &str) -> Result<Mover> {
         match &ask.source.handle {
-            Handle::Other(any) => match any.downcast_ref::<Device>() {
+            EndpointHandle::Other(any) => match any.downcast_ref::<Device>() {
                 Some(device) => Ok(Mover::Queued(Box::new(device.clone()))),
                 None => Err(Error::new(ErrorKind::Unsupported, "open", "a stranger")),
             },
@@ -105,7 +105,7 @@ impl Inline for Copier {
         Ok(())
     }
 
-    fn parts(&self) -> Option<&dyn InParts> {
+    fn parts(&self) -> Option<&dyn Chunked> {
         Some(self)
     }
 
@@ -114,7 +114,7 @@ impl Inline for Copier {
     }
 }
 
-impl InParts for Copier {
+impl Chunked for Copier {
     fn transfer_part(&self, part: &mut Job, _whole: u64) -> Result<()> {
         thread::yield_now();
         assert!(part.source.is_some() && part.target.is_some());
@@ -133,8 +133,8 @@ fn machine() -> Machine {
 }
 
 /// Transfers have parts of [`CHUNK`] bytes; `at_once` of them may be out.
-pub(crate) fn config(at_once: u32) -> Config {
-    let mut config = Config::of(&machine());
+pub(crate) fn config(at_once: u32) -> RuntimeConfig {
+    let mut config = RuntimeConfig::of(&machine());
     (config.copiers, config.blocking, config.at_once_bytes) = (2, 2, 0);
     for policy in [&mut config.device, &mut config.memory] {
         (policy.chunk_bytes, policy.contended_chunk_bytes) = (CHUNK, CHUNK);
@@ -143,7 +143,7 @@ pub(crate) fn config(at_once: u32) -> Config {
     config
 }
 
-pub(crate) fn runtime_with(config: Config) -> Runtime {
+pub(crate) fn runtime_with(config: RuntimeConfig) -> Runtime {
     Runtime::start_with(&machine(), config).unwrap()
 }
 
