@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::Weak;
 
-use datapipes_core::guard::{self, Foreign};
+use datapipes_core::guard::{self, ForeignCode};
 use datapipes_core::{Error, ErrorKind, Result};
 
 use crate::fine::{FineGrained, Inner};
@@ -186,7 +186,7 @@ impl Ahead {
 /// A check of the caller's may panic: that harms the extents that it was asked about, and no thread. It is counted for the whole
 /// process (`guard::panics`): there is nobody else to tell.
 fn read_guarded(some: &[Extent]) {
-    let _ = guard::call(Foreign::Thread, || read(some));
+    let _ = guard::call(ForeignCode::Thread, || read(some));
 }
 
 /// Reads extents of one file into the cache.

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use datapipes_core::{
-    Connect, Constraints, Dram, Error, ErrorKind, Handle, MapOptions, Pages, Result, Runtime, RuntimePipe, Span,
+    ConnectOptions, Constraints, Dram, Error, ErrorKind, Handle, MapOptions, Pages, Result, Runtime, RuntimePipe, Span,
 };
 
 use crate::constructor::Piece;
@@ -89,7 +89,7 @@ impl FineGrained {
             typical_len: Some(512),
             ..Constraints::default()
         };
-        let ask = Connect { constraints, ..Connect::default() };
+        let ask = ConnectOptions { constraints, ..ConnectOptions::default() };
         let pipe = runtime.connect_with(ssd, &buffers, &ask)?;
         let slots = Slots { free: (0..in_flight).collect(), ..Slots::default() };
         Ok(Asynchronous(Arc::new(Shared {

@@ -11,8 +11,10 @@
 use std::ops::{Deref, Range};
 use std::time::Instant;
 
-use datapipes_core::locator::{Endpoint, EndpointHandle, Facts, Locator, Persistence, Reach, Reader, WriteObserver};
-use datapipes_core::process::Owner;
+use datapipes_core::locator::{
+    Endpoint, EndpointHandle, Locator, Persistence, PlaceFacts, Reach, Reader, WriteObserver,
+};
+use datapipes_core::process::OwningProcess;
 use datapipes_core::{Error, ErrorKind, Result, Ssd};
 
 use crate::config::{Config, FileOptions};
@@ -104,7 +106,7 @@ pub(crate) struct Inner {
     kept: AtomicBool,
     /// Whether its length must be asked for before it is used: somebody changed the file.
     len_is_old: AtomicBool,
-    pub(crate) owner: Owner,
+    pub(crate) owner: OwningProcess,
 }
 
 /// What reads a file, and which file that is.
@@ -328,7 +330,7 @@ fn check_len(len: u64, name: &str) -> Result<()> {
 
 impl Locator for FineGrained {
     fn endpoint(&self) -> Endpoint {
-        let facts = Facts {
+        let facts = PlaceFacts {
             kind: "fine-grained",
             name: self.0.name.clone(),
             reach: Reach::Reader,
@@ -420,7 +422,7 @@ impl Inner {
             handles: AtomicUsize::new(1),
             kept: AtomicBool::new(false),
             len_is_old: AtomicBool::new(false),
-            owner: Owner::here(),
+            owner: OwningProcess::here(),
             pool: pool.clone(),
         }))
     }

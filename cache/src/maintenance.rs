@@ -7,7 +7,7 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use datapipes_core::process::Owner;
+use datapipes_core::process::OwningProcess;
 use datapipes_core::{Error, Result};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
@@ -21,7 +21,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// The thread; it ends when this is dropped.
 pub(crate) struct Maintenance {
     stop: Arc<OwnedFd>,
-    owner: Owner,
+    owner: OwningProcess,
 }
 
 impl Maintenance {
@@ -34,7 +34,7 @@ impl Maintenance {
             .name("fine-maintenance".into())
             .spawn(move || run(&weak, &theirs))
             .map_err(|e| Error::io("start", &e, "the maintenance thread of a cache"))?;
-        Ok(Maintenance { stop, owner: Owner::here() })
+        Ok(Maintenance { stop, owner: OwningProcess::here() })
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Weak;
 use std::time::Duration;
 
 use datapipes_core::locator::WriteObserver;
-use datapipes_core::process::Owner;
+use datapipes_core::process::OwningProcess;
 use datapipes_core::{Error, ErrorKind, Result, Ssd};
 
 use crate::ahead::Ahead;
@@ -112,7 +112,7 @@ pub(crate) struct Pool {
     maintenance: Mutex<Option<Maintenance>>,
     /// Reads to come.
     pub(crate) ahead: Arc<Ahead>,
-    pub(crate) owner: Owner,
+    pub(crate) owner: OwningProcess,
 }
 
 /// Nanoseconds since some moment.
@@ -270,7 +270,7 @@ impl Pool {
             taking: Mutex::new(()),
             maintenance: Mutex::new(None),
             ahead: Arc::new(ahead),
-            owner: Owner::here(),
+            owner: OwningProcess::here(),
             config,
         });
         if threaded {
@@ -332,7 +332,7 @@ impl Pool {
         lock(&self.files).push(Arc::downgrade(&inner));
         if let Some(ssd) = &inner.ssd {
             let watch: Arc<dyn WriteObserver> = inner.clone();
-            ssd.watchers().add(&watch);
+            ssd.write_observers().add(&watch);
         }
         Ok(FineGrained(inner))
     }

@@ -13,7 +13,7 @@ use std::io::{BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use datapipes_core::{Draft, Error, ErrorKind, FileMode, Result, Ssd};
+use datapipes_core::{AtomicFile, Error, ErrorKind, FileMode, Result, Ssd};
 
 use crate::fine::{FineGrained, Inner, zeroed};
 use crate::identity::{self, Identity};
@@ -174,7 +174,7 @@ impl FineGrained {
         let present = Present::of(&self.0, ssd)?;
         // It holds bytes of the file, and is as private.
         let mode = FileMode::of(ssd)?.and(FileMode::USUAL).and_owner();
-        let draft = Draft::beside_with(path, mode)?;
+        let draft = AtomicFile::create_with(path, mode)?;
         let fail = io(path, "save");
         let file = File::from(draft.ssd().file().cached_fd().try_clone_to_owned().map_err(&fail)?);
         let mut out = std::io::BufWriter::with_capacity(BLOCK, Counted { file, written: 0 });

@@ -11,7 +11,7 @@ pub(crate) use std::sync::{Arc, PoisonError, Weak};
 
 use std::task::Waker;
 
-use datapipes_core::guard::{self, Foreign};
+use datapipes_core::guard::{self, ForeignCode};
 
 /// Locks. What these locks guard is whole whenever foreign code runs, so a poisoned one is taken as it is.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -20,7 +20,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Drops a waker, which is code of others: never under a lock. Its panic is no concern of whoever happens to have it last.
 pub(crate) fn drop_waker(waker: Waker) {
-    let _ = guard::call(Foreign::Waker, || drop(waker));
+    let _ = guard::call(ForeignCode::Waker, || drop(waker));
 }
 
 /// Wakes all of them. Wakers are code of others: never under a lock, and one that panics leaves nobody asleep who comes after it.
@@ -28,6 +28,6 @@ pub(crate) fn drop_waker(waker: Waker) {
 pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     for waker in wakers {
         // It is counted for the whole process (`guard::panics`): there is nobody else to tell.
-        let _ = guard::call(Foreign::Waker, || waker.wake());
+        let _ = guard::call(ForeignCode::Waker, || waker.wake());
     }
 }

@@ -310,12 +310,12 @@ fn wakers_that_panic_or_come_back_leave_nobody_asleep() {
         Pin::new(reading).poll(&mut Context::from_waker(&waker)).is_ready()
     };
     // All wait for the end of a change.
-    let change = ssd.watchers().begin(64..128);
+    let change = ssd.write_observers().begin(64..128);
     let mut readings: Vec<_> = wakes.iter().map(|_| alone.read(64, 64)).collect();
     assert!(!readings.iter_mut().zip(&wakes).any(|(r, w)| poll(r, w)));
     let last = wakes[2].clone();
     ends("the end of a change", move || {
-        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| ssd.watchers().end(change)));
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| ssd.write_observers().end(change)));
         drop(ended);
     });
     assert!(last.woken.load(SeqCst) > 0, "the last one sleeps for ever");
@@ -386,13 +386,13 @@ fn wakers_that_panic_when_they_are_given_up_keep_no_buffer_and_leave_nobody_asle
     }
     // The same for the end of a change.
     for round in 0..4 {
-        let change = ssd.watchers().begin(900_000..900_064);
+        let change = ssd.write_observers().begin(900_000..900_064);
         let mut readings: Vec<_> = (0..3).map(|_| alone.read(900_000, 64)).collect();
         (0..2).for_each(|_| readings.iter_mut().for_each(poll));
         if round % 2 == 0 {
             give_up(readings.split_off(1));
         }
-        caught(&mut || ssd.watchers().end(change));
+        caught(&mut || ssd.write_observers().end(change));
         give_up(readings);
         fine.clear();
         right(900_000, "a read after wakers that cling to a change");
@@ -413,7 +413,7 @@ fn a_future_leaves_one_waker_however_often_it_is_asked() {
     let (_file, ssd, fine) = over(config);
     let runtime = Runtime::start(machine()).unwrap();
     let alone = fine.on(&runtime, 1).unwrap();
-    let change = ssd.watchers().begin(64..128);
+    let change = ssd.write_observers().begin(64..128);
     let [first, second] = [(); 2].map(|()| Arc::new(Counted));
     let mut reading = alone.read(64, 64);
     let mut poll = |counted: &Arc<Counted>| {
@@ -426,7 +426,7 @@ fn a_future_leaves_one_waker_however_often_it_is_asked() {
     assert_eq!([&first, &second].map(Arc::strong_count), [1, 2], "the last one is kept");
     drop(reading);
     assert_eq!(Arc::strong_count(&second), 1, "who is gone is not to be woken");
-    ssd.watchers().end(change);
+    ssd.write_observers().end(change);
 }
 
 #[test]
@@ -439,7 +439,7 @@ fn a_file_has_its_own_patience_whoever_asks() {
     let mut options = pool.file_options();
     options.patience = Duration::from_millis(20);
     let fine = pool.open_with(&ssd, options).unwrap();
-    let change = ssd.watchers().begin(64..128);
+    let change = ssd.write_observers().begin(64..128);
     // The future is asked again only when it is woken: by the pool's thread, by the file's patience.
     let kinds = ends("a read of what changes", {
         let runtime = Runtime::start(machine()).unwrap();
@@ -450,7 +450,7 @@ fn a_file_has_its_own_patience_whoever_asks() {
         }
     });
     assert_eq!(kinds, [ErrorKind::Busy; 2]);
-    ssd.watchers().end(change);
+    ssd.write_observers().end(change);
 }
 
 #[test]

@@ -473,7 +473,7 @@ fn a_read_of_what_is_being_written_waits_and_is_refused_in_the_end() {
     let alone = fine.on(&runtime, 4).unwrap();
     fine.read(100, &mut [0; 64]).unwrap();
     // Somebody began to change these bytes, and does not come to an end.
-    let change = of.ssd.watchers().begin(64..128);
+    let change = of.ssd.write_observers().begin(64..128);
     let busy = |e: datapipes_core::Error| assert_eq!((e.kind(), e.at_offset()), (ErrorKind::Busy, Some(100)), "{e}");
     busy(fine.read(100, &mut [0; 64]).unwrap_err());
     busy(fine.gather(&[100, 1000], 64, &mut [0; 128]).unwrap().all().unwrap_err());
@@ -487,7 +487,7 @@ fn a_read_of_what_is_being_written_waits_and_is_refused_in_the_end() {
     busy(runtime.block_on(kept.on(&runtime, 4).unwrap().read(100, 64)).unwrap_err());
     // Others are not concerned, of the same page.
     fine.read(128, &mut [0; 64]).unwrap();
-    of.ssd.watchers().end(change);
+    of.ssd.write_observers().end(change);
     fine.read(100, &mut [0; 64]).unwrap();
     runtime.block_on(reading).unwrap();
     runtime.block_on(alone.read(100, 64)).unwrap();
@@ -499,11 +499,11 @@ fn a_write_that_overlaps_another_does_not_say_who_wins() {
     let writer = of.fine.writer().unwrap();
     of.read(5000, 128);
     // Somebody else writes there, and is later than the cache's own writer, which begins later and ends earlier.
-    let change = of.ssd.watchers().begin(4096..8192);
+    let change = of.ssd.write_observers().begin(4096..8192);
     writer.write(5000, &[1; 128]).unwrap();
     let outside = std::fs::OpenOptions::new().write(true).open(of.file.path()).unwrap();
     outside.write_all_at(&[2; 128], 5000).unwrap();
-    of.ssd.watchers().end(change);
+    of.ssd.write_observers().end(change);
     let mut out = [0; 128];
     of.fine.read(5000, &mut out).unwrap();
     assert_eq!(out, [2; 128], "what the writer wrote was kept, and the file says otherwise");

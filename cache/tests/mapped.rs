@@ -34,7 +34,7 @@ impl Locator for Foreign {
     fn endpoint(&self) -> Endpoint {
         let plain = Dram::allocate(4096).unwrap().endpoint();
         let range = self.0.memory().clone();
-        let facts = datapipes_core::locator::Facts { len: Some(range.len() as u64), ..(*plain.facts).clone() };
+        let facts = datapipes_core::locator::PlaceFacts { len: Some(range.len() as u64), ..(*plain.facts).clone() };
         Endpoint { facts: Arc::new(facts), handle: EndpointHandle::Memory(range) }
     }
 }

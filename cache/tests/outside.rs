@@ -60,22 +60,22 @@ fn a_write_of_our_own_hides_none_of_another_process() {
         let ssd = Ssd::open_rw(file.path()).unwrap();
         let fine = FineGrained::over(&ssd, config(how, true)).unwrap();
         eight(&fine, 640);
-        let own = ssd.watchers().begin(OWN);
+        let own = ssd.write_observers().begin(OWN);
         another_process_writes(&file, 640, "somebody");
-        ssd.watchers().end(own);
+        ssd.write_observers().end(own);
         within(&format!("{how:?}: a change within one of our own"), || &eight(&fine, 640) == b"somebody");
         // Writes of our own without a pause: one begins before the last one ends.
-        let mut own = ssd.watchers().begin(OWN);
+        let mut own = ssd.write_observers().begin(OWN);
         for round in 0..20 {
             let text = format!("round{round:03}");
             another_process_writes(&file, 640, &text);
             within(&format!("{how:?}: a change beside {round} of our own"), || {
-                let next = ssd.watchers().begin(OWN);
-                ssd.watchers().end(std::mem::replace(&mut own, next));
+                let next = ssd.write_observers().begin(OWN);
+                ssd.write_observers().end(std::mem::replace(&mut own, next));
                 eight(&fine, 640) == text.as_bytes()
             });
         }
-        ssd.watchers().end(own);
+        ssd.write_observers().end(own);
     }
 }
 
@@ -124,10 +124,10 @@ fn a_change_that_goes_on_after_its_times_moved_is_found() {
         eight(&fine, 640);
         // It begins; then it is looked at, and old bytes are read; then the new bytes come.
         for beside_our_own in [false, true] {
-            let own = beside_our_own.then(|| ssd.watchers().begin(OWN));
+            let own = beside_our_own.then(|| ssd.write_observers().begin(OWN));
             let silent = Silent::begins(file.path());
             if let Some(own) = own {
-                ssd.watchers().end(own);
+                ssd.write_observers().end(own);
             } else {
                 within("the times are looked at", || fine.metrics().changes_outside > 0);
             }
@@ -151,10 +151,10 @@ fn a_snapshot_is_not_of_the_present_where_another_process_wrote() {
             // Nobody looks by itself.
             let fine = FineGrained::over(&ssd, config(how, false)).unwrap();
             (0..3).for_each(|_| _ = eight(&fine, 640));
-            let own = own_meanwhile.then(|| ssd.watchers().begin(OWN));
+            let own = own_meanwhile.then(|| ssd.write_observers().begin(OWN));
             another_process_writes(&file, 640, "somebody");
             if let Some(own) = own {
-                ssd.watchers().end(own);
+                ssd.write_observers().end(own);
             }
             let snapshot = file.beside(".snapshot");
             fine.save(&snapshot).unwrap();

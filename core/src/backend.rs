@@ -177,13 +177,13 @@ pub struct Knob {
 /// An open primitive between two places.
 pub enum Mover {
     /// Moves the bytes on the caller's core, before it returns.
-    Inline(Box<dyn Inline>),
+    Inline(Box<dyn InlineMover>),
     /// Takes jobs and completes them later.
-    Queued(Box<dyn Queued>),
+    Queued(Box<dyn QueuedMover>),
 }
 
 /// A mover that is done when it returns. It leases the bytes in memory itself.
-pub trait Inline: Send + Sync {
+pub trait InlineMover: Send + Sync {
     /// Moves the span.
     ///
     /// # Errors
@@ -220,7 +220,7 @@ pub trait Chunked: Send + Sync {
 }
 
 /// A mover with a queue. Jobs bring their leases along, and the mover keeps them until the device is done.
-pub trait Queued: Send + Sync {
+pub trait QueuedMover: Send + Sync {
     /// Accepts a job of any length; cutting it into requests and finishing short ones is the mover's work.
     ///
     /// # Errors
@@ -253,14 +253,14 @@ pub trait Queued: Send + Sync {
     ///
     /// # Errors
     /// Only where the queue itself is broken; a job's own error is in its [`Done`].
-    fn complete(&self, wait: bool, done: &mut Vec<Done>) -> Result<()>;
+    fn complete(&self, wait: bool, done: &mut Vec<JobCompletion>) -> Result<()>;
 
     /// As `complete` with `wait`, and better if it returns only when about `least` jobs are done: a mover that can sleep until
     /// then wakes its caller less often. Not more than are under way.
     ///
     /// # Errors
     /// As [`complete`](Self::complete).
-    fn complete_several(&self, least: usize, done: &mut Vec<Done>) -> Result<()> {
+    fn complete_several(&self, least: usize, done: &mut Vec<JobCompletion>) -> Result<()> {
         let _ = least;
         self.complete(true, done)
     }
@@ -428,7 +428,7 @@ impl CompletionNotifier {
 
 /// A job that is done; its leases are gone.
 #[derive(Debug)]
-pub struct Done {
+pub struct JobCompletion {
     /// The job's token.
     pub token: u64,
     /// Success means all bytes of the span; an error carries the bytes done.

@@ -27,16 +27,16 @@ use std::task::Waker;
 use serde::Serialize;
 
 use crate::error::{Error, ErrorKind};
-use crate::process::{Owner, PerProcess};
+use crate::process::{OwningProcess, PerProcess};
 use crate::sync::{Arc, thread_local};
 
-pub(crate) mod middle;
+pub(crate) mod reentry;
 
 /// What was called. The list of the places is in docs/runtime.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
-pub enum Foreign {
+pub enum ForeignCode {
     /// A callback that is told of a transfer.
     Callback,
     /// A waker of a future.
@@ -57,18 +57,18 @@ pub enum Foreign {
     Thread,
 }
 
-impl fmt::Display for Foreign {
+impl fmt::Display for ForeignCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Foreign::Callback => "a callback",
-            Foreign::Waker => "a waker",
-            Foreign::Compute => "a closure that computes",
-            Foreign::Span => "a closure that names a span",
-            Foreign::Destructor => "a destructor",
-            Foreign::Mover => "a mover",
-            Foreign::Watch => "a watch of a file",
-            Foreign::Storage => "the storage of a log",
-            Foreign::Thread => "a thread",
+            ForeignCode::Callback => "a callback",
+            ForeignCode::Waker => "a waker",
+            ForeignCode::Compute => "a closure that computes",
+            ForeignCode::Span => "a closure that names a span",
+            ForeignCode::Destructor => "a destructor",
+            ForeignCode::Mover => "a mover",
+            ForeignCode::Watch => "a watch of a file",
+            ForeignCode::Storage => "the storage of a log",
+            ForeignCode::Thread => "a thread",
         })
     }
 }
@@ -76,13 +76,13 @@ impl fmt::Display for Foreign {
 /// A panic that was caught: what panicked, and with which message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Panicked {
-    what: Foreign,
+    what: ForeignCode,
     message: String,
 }
 
 impl Panicked {
     /// The panic of a payload, which is dropped. Its destructor is foreign code, too.
-    pub(crate) fn of(what: Foreign, payload: Box<dyn Any + Send>) -> Panicked {
+    pub(crate) fn of(what: ForeignCode, payload: Box<dyn Any + Send>) -> Panicked {
         ALL.fetch_add(1, Ordering::Relaxed);
         let message = match (payload.downcast_ref::<&'static str>(), payload.downcast_ref::<String>()) {
             (Some(text), _) => (*text).to_owned(),
@@ -97,7 +97,7 @@ impl Panicked {
     }
 
     /// What panicked.
-    pub fn what(&self) -> Foreign {
+    pub fn what(&self) -> ForeignCode {
         self.what
     }
 
@@ -133,7 +133,7 @@ pub fn panics() -> u64 {
 ///
 /// # Errors
 /// The panic.
-pub fn call<R>(what: Foreign, f: impl FnOnce() -> R) -> Result<R, Panicked> {
+pub fn call<R>(what: ForeignCode, f: impl FnOnce() -> R) -> Result<R, Panicked> {
     catch_unwind(AssertUnwindSafe(f)).map_err(|payload| Panicked::of(what, payload))
 }
 
@@ -216,9 +216,9 @@ pub(crate) enum Call {
 impl Call {
     fn make(self) -> Result<(), Panicked> {
         match self {
-            Call::Wake(waker) => call(Foreign::Waker, || waker.wake()),
-            Call::Drop(value) => call(Foreign::Destructor, || drop(value)),
-            Call::Run(callback) => call(Foreign::Callback, callback),
+            Call::Wake(waker) => call(ForeignCode::Waker, || waker.wake()),
+            Call::Drop(value) => call(ForeignCode::Destructor, || drop(value)),
+            Call::Run(callback) => call(ForeignCode::Callback, callback),
         }
     }
 }
@@ -250,7 +250,7 @@ impl Outbox {
 
 /// Calls that one thread may be within: more than one only where foreign code blocks in the library, which calls others
 /// meanwhile. Beyond that they wait until one of those returns.
-const DEEPEST: usize = 16;
+const MAX_DEPTH: usize = 16;
 
 thread_local! {
     static OUTBOX: RefCell<Outbox> = RefCell::new(Outbox::default());
@@ -263,29 +263,29 @@ fn with<R>(f: impl FnOnce(&mut Outbox) -> R) -> Option<R> {
 
 /// While it is held, the thread calls no foreign code by [`later`].
 #[must_use]
-pub(crate) struct Hold(());
+pub(crate) struct CallDeferral(());
 
 /// Says that the thread is in the middle of something.
-pub(crate) fn hold() -> Hold {
+pub(crate) fn defer_calls() -> CallDeferral {
     with(|outbox| outbox.holds += 1);
-    Hold(())
+    CallDeferral(())
 }
 
-impl Drop for Hold {
+impl Drop for CallDeferral {
     fn drop(&mut self) {
         let due = with(|outbox| {
             outbox.holds -= 1;
             outbox.holds == 0 && outbox.depth == 0 && !outbox.entries.is_empty()
         });
         if due == Some(true) {
-            settle(1);
+            run_deferred(1);
         }
     }
 }
 
 /// Calls foreign code as soon as the thread is in the middle of nothing: now, if it is not. A panic of it is counted by the
 /// [`Panics`] of this number; by nobody but the process for 0.
-pub(crate) fn later(call: Call, counts: u32) {
+pub(crate) fn call_or_defer(call: Call, counts: u32) {
     let mut entry = Some((call, counts));
     let is_now = with(|outbox| {
         let is_now = outbox.enter();
@@ -301,11 +301,11 @@ pub(crate) fn later(call: Call, counts: u32) {
 }
 
 /// As [`later`], for a callback, which needs no memory of its own where it is called now.
-pub(crate) fn call_back(callback: impl FnOnce() + Send + 'static, counts: u32) {
+pub(crate) fn call_or_defer_callback(callback: impl FnOnce() + Send + 'static, counts: u32) {
     match with(Outbox::enter) {
-        Some(false) => later(Call::Run(Box::new(callback)), counts),
+        Some(false) => call_or_defer(Call::Run(Box::new(callback)), counts),
         is_now => {
-            if let Err(panicked) = call(Foreign::Callback, callback) {
+            if let Err(panicked) = call(ForeignCode::Callback, callback) {
                 note(&panicked, counts);
             }
             leave(is_now);
@@ -320,39 +320,39 @@ fn leave(is_now: Option<bool>) {
         !outbox.entries.is_empty()
     });
     if left == Some(true) {
-        settle(1);
+        run_deferred(1);
     }
 }
 
 /// A value of the caller's that is kept for as long as something lives. Its destructor may do anything: it is called when the
 /// thread that drops it is in the middle of nothing.
-pub(crate) struct Keeper(Option<Box<dyn Any + Send + Sync>>);
+pub(crate) struct DeferredDrop(Option<Box<dyn Any + Send + Sync>>);
 
-impl Keeper {
+impl DeferredDrop {
     /// Keeps a value.
-    pub(crate) fn new(value: Box<dyn Any + Send + Sync>) -> Keeper {
-        Keeper(Some(value))
+    pub(crate) fn new(value: Box<dyn Any + Send + Sync>) -> DeferredDrop {
+        DeferredDrop(Some(value))
     }
 }
 
-impl Drop for Keeper {
+impl Drop for DeferredDrop {
     fn drop(&mut self) {
         if let Some(value) = self.0.take() {
-            later(Call::Drop(value), 0);
+            call_or_defer(Call::Drop(value), 0);
         }
     }
 }
 
 /// Whether this thread is within a call of foreign code.
-pub(crate) fn is_within() -> bool {
+pub(crate) fn is_in_foreign_code() -> bool {
     with(|outbox| outbox.depth > 0) == Some(true)
 }
 
 /// For a thread that is about to sleep within the library: what it has put aside is called now, though it was called by foreign
 /// code itself, for others may wait for it.
-pub(crate) fn settle_before_sleep() {
+pub(crate) fn run_deferred_before_sleep() {
     let held = with(|outbox| std::mem::take(&mut outbox.holds)).unwrap_or(0);
-    settle(DEEPEST);
+    run_deferred(MAX_DEPTH);
     with(|outbox| outbox.holds = held);
 }
 
@@ -365,8 +365,8 @@ pub(crate) fn abandon() {
 }
 
 /// Makes the calls of the outbox, unless the thread is in the middle of something or within `most` calls.
-fn settle(most: usize) {
-    let owner = Owner::here();
+fn run_deferred(most: usize) {
+    let owner = OwningProcess::here();
     let next = || {
         with(|outbox| {
             let may = outbox.holds == 0 && outbox.depth < most;

@@ -43,17 +43,17 @@ pub mod topology;
 mod watch;
 
 pub use backend::Counters;
-pub use descriptor::{ConnectFd, PipeFd};
+pub use descriptor::{ConnectFdOptions, PipeFd};
 pub use error::{Error, ErrorKind, Result};
 pub use locator::{
-    CoreCache, Draft, Dram, Endpoint, Extent, FileAccess, FileMode, InPlace, InPlaceReason, Locator, NumaMemory,
-    OutputFile, Persistence, PlaceUse, Pmem, PmemOptions, Published, Reach, Reader, Ssd, StageOrder, StagePlace,
-    Staging, TargetKind, Uri, parse_size,
+    AtomicFile, CoreCache, Dram, Endpoint, FileAccess, FileMode, InPlaceFile, InPlaceReason, Locator, NumaMemory,
+    OutputFile, Persistence, PlaceUse, Pmem, PmemOptions, PublishOutcome, Reach, Reader, Ssd, StageOrder, StagePlace,
+    Staging, StagingExtent, TargetKind, Uri, parse_size,
 };
 pub use machine::Machine;
 pub use memory::{Lease, LeaseMut, MapOptions, Pages, Pool};
 pub use pipe::{Batch, Finished, Pipe, PipeReport, PlaceReport, Transfer};
 pub use plan::{Constraints, Route, STAGED_BYTES};
-pub use runtime::{Connect, Handle, Handles, PriorityClass, Runtime, RuntimePipe, Service};
+pub use runtime::{ConnectOptions, Handle, Handles, PriorityClass, Runtime, RuntimePipe, ServiceLevel};
 pub use span::Span;
 pub use watch::{WriteObserver, WriteObservers};

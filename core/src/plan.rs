@@ -17,7 +17,7 @@ use serde::Serialize;
 pub use crate::backend::Constraints;
 use crate::backend::{Backend, Offer, OfferQuery, Quality};
 use crate::error::{Error, ErrorKind, Result};
-use crate::locator::{Dram, Endpoint, Facts, Locator, Persistence};
+use crate::locator::{Dram, Endpoint, Locator, Persistence, PlaceFacts};
 use crate::memory::{MapOptions, Pool};
 use crate::topology::Topology;
 
@@ -115,7 +115,7 @@ pub(crate) struct Leg {
 
 /// How the legs of a plan are strung together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum RouteShape {
     /// One leg.
     Direct,
     /// The second leg works in place on what the first brought.
@@ -125,7 +125,7 @@ pub(crate) enum Shape {
 }
 
 pub(crate) struct Plan {
-    pub(crate) shape: Shape,
+    pub(crate) shape: RouteShape,
     pub(crate) legs: Vec<Leg>,
     pub(crate) route: Route,
     /// The buffers, where the shape is a bounce.
@@ -160,17 +160,17 @@ impl Planner<'_> {
     /// The best route of those whose primitives could be opened so far.
     pub(crate) fn plan(&self, source: &Endpoint, target: &Endpoint, failed: &[Unopened]) -> Result<Plan> {
         let mut rejected = Vec::new();
-        let mut ways: Vec<(Shape, Vec<Leg>, Vec<Dram>)> = Vec::new();
+        let mut ways: Vec<(RouteShape, Vec<Leg>, Vec<Dram>)> = Vec::new();
 
         if let Some(leg) = self.best(source, target, (Demands::Movement, failed), &mut rejected) {
             // Bytes that arrive from elsewhere are in the memory behind the cache; their lines are loaded by a second leg.
             if target.facts.core.is_some() && source.memory().is_none() {
                 let landed = behind_cache(target);
                 if let Some(placement) = self.best(&landed, target, (Demands::Placement, failed), &mut rejected) {
-                    ways.push((Shape::Placement, vec![leg, placement], Vec::new()));
+                    ways.push((RouteShape::Placement, vec![leg, placement], Vec::new()));
                 }
             } else {
-                ways.push((Shape::Direct, vec![leg], Vec::new()));
+                ways.push((RouteShape::Direct, vec![leg], Vec::new()));
             }
         }
         // What a device or the kernel writes to persistent memory may still lie in the caches: a second leg flushes it.
@@ -182,7 +182,7 @@ impl Planner<'_> {
             let leg = self.best(source, &landed, (Demands::Movement, failed), &mut rejected);
             let flush = self.best(&landed, target, (Demands::Placement, failed), &mut rejected);
             if let (Some(leg), Some(flush)) = (leg, flush) {
-                ways.push((Shape::Placement, vec![leg, flush], Vec::new()));
+                ways.push((RouteShape::Placement, vec![leg, flush], Vec::new()));
             }
         }
         if source.memory().is_none() && target.memory().is_none() {
@@ -195,12 +195,12 @@ impl Planner<'_> {
             let up = self.best(source, &middle, (Demands::Movement, failed), &mut rejected);
             let down = self.best(&middle, target, (Demands::Movement, failed), &mut rejected);
             if let (Some(up), Some(down)) = (up, down) {
-                ways.push((Shape::Bounce, vec![up, down], buffers));
+                ways.push((RouteShape::Bounce, vec![up, down], buffers));
             }
         }
 
         let len = self.constraints.typical_len.unwrap_or(TYPICAL_LEN).max(1);
-        let estimate = |(shape, legs, _): &(Shape, Vec<Leg>, Vec<Dram>)| estimate_ns(*shape, legs, len);
+        let estimate = |(shape, legs, _): &(RouteShape, Vec<Leg>, Vec<Dram>)| estimate_ns(*shape, legs, len);
         ways.sort_by(|a, b| estimate(a).total_cmp(&estimate(b)));
         let mut ways = ways.into_iter();
         let Some((shape, legs, bounce)) = ways.next() else {
@@ -348,18 +348,18 @@ fn leg_ns(quality: &Quality, len: u64) -> f64 {
     quality.latency_ns + len as f64 / quality.bytes_per_s.max(1.0) * 1e9
 }
 
-fn estimate_ns(shape: Shape, legs: &[Leg], len: u64) -> f64 {
+fn estimate_ns(shape: RouteShape, legs: &[Leg], len: u64) -> f64 {
     let each = legs.iter().map(|l| leg_ns(&l.quality, len));
     match shape {
         // The two legs of a bounce overlap for all but the first buffer.
-        Shape::Bounce => each.fold(0.0, f64::max) * 1.1,
-        Shape::Direct | Shape::Placement => each.sum(),
+        RouteShape::Bounce => each.fold(0.0, f64::max) * 1.1,
+        RouteShape::Direct | RouteShape::Placement => each.sum(),
     }
 }
 
 /// The memory behind a cache, as a place of its own.
 fn behind_cache(cache: &Endpoint) -> Endpoint {
-    let facts = Facts {
+    let facts = PlaceFacts {
         kind: "dram",
         core: None,
         name: format!("memory behind {}", cache.facts.name),
@@ -370,7 +370,7 @@ fn behind_cache(cache: &Endpoint) -> Endpoint {
 
 /// Persistent memory as those see it who do not flush: what they moved survives once somebody did.
 fn before_flush(place: &Endpoint) -> Endpoint {
-    let facts = Facts {
+    let facts = PlaceFacts {
         persistence: Persistence::AfterSync,
         name: format!("{} before the flush", place.facts.name),
         ..(*place.facts).clone()

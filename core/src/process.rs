@@ -40,13 +40,13 @@ static STAND_IN: AtomicU64 = AtomicU64::new(0);
 /// assert!(owner.is_here() && owner.check("read").is_ok());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owner(u64);
+pub struct OwningProcess(u64);
 
-impl Owner {
+impl OwningProcess {
     /// This process.
     #[inline]
-    pub fn here() -> Owner {
-        Owner(number())
+    pub fn here() -> OwningProcess {
+        OwningProcess(number())
     }
 
     /// Whether this is still the process that made the value. It costs two loads.
@@ -159,18 +159,18 @@ fn stand_in() -> std::ptr::NonNull<AtomicU64> {
 #[derive(Debug)]
 pub struct DroppedHere<T> {
     value: ManuallyDrop<T>,
-    owner: Owner,
+    owner: OwningProcess,
 }
 
 impl<T> DroppedHere<T> {
     /// Of this process.
     pub fn new(value: T) -> Self {
-        DroppedHere { value: ManuallyDrop::new(value), owner: Owner::here() }
+        DroppedHere { value: ManuallyDrop::new(value), owner: OwningProcess::here() }
     }
 
     /// Who drops it.
     #[inline]
-    pub fn owner(this: &Self) -> Owner {
+    pub fn owner(this: &Self) -> OwningProcess {
         this.owner
     }
 }
@@ -196,7 +196,7 @@ impl<T> Drop for DroppedHere<T> {
 /// A value of which each process has its own: a `static` that a child makes anew, rather than find a lock in it that a
 /// thread of its parent held when it was forked.
 #[derive(Debug)]
-pub struct PerProcess<T: Send + Sync + 'static>(AtomicPtr<(Owner, T)>);
+pub struct PerProcess<T: Send + Sync + 'static>(AtomicPtr<(OwningProcess, T)>);
 
 impl<T: Send + Sync> PerProcess<T> {
     /// One that no process has asked for.
@@ -214,7 +214,7 @@ impl<T: Send + Sync> PerProcess<T> {
         {
             return value;
         }
-        let made = Box::into_raw(Box::new((Owner::here(), make())));
+        let made = Box::into_raw(Box::new((OwningProcess::here(), make())));
         match self.0.compare_exchange(before, made, Ordering::AcqRel, Ordering::Acquire) {
             // SAFETY: the box was just made, and is leaked: whoever reads the pointer finds it whole, for ever.
             Ok(_) => unsafe { &(*made).1 },

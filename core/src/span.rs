@@ -4,7 +4,7 @@
 //! Span (any numbers) -> Bounds::check, at the door of every flavor -> Bounded -> cut into parts, none of which wraps
 //! ```
 //!
-//! Code that cuts takes a [`Bounded`], which nothing but the check makes.
+//! Code that cuts takes a [`CheckedSpan`], which nothing but the check makes.
 #![deny(clippy::arithmetic_side_effects)]
 
 use std::ops::Deref;
@@ -12,7 +12,7 @@ use std::ops::Deref;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The end of the last byte that any place may have: the kernel counts offsets as `loff_t`.
-pub(crate) const LAST: u64 = i64::MAX as u64;
+pub(crate) const MAX_OFFSET: u64 = i64::MAX as u64;
 
 /// What a transfer moves: `len` bytes from offset `source` of the source locator to offset `target` of the target.
 ///
@@ -75,10 +75,10 @@ pub(crate) struct Begins {
 impl Bounds {
     /// The span as one that lies within, and not over itself; `None` where it does not.
     #[inline]
-    pub(crate) fn check(self, span: Span) -> Option<Bounded> {
+    pub(crate) fn check(self, span: Span) -> Option<CheckedSpan> {
         let within = |at: u64, end: u64| at.checked_add(span.len).is_some_and(|last| last <= end);
         let fits = within(span.source, self.source) && within(span.target, self.target);
-        (fits && !self.is_over_itself(span)).then_some(Bounded(span))
+        (fits && !self.is_over_itself(span)).then_some(CheckedSpan(span))
     }
 
     /// Whether the bytes that a span reads are bytes that it writes.
@@ -94,15 +94,15 @@ impl Bounds {
 
 /// A span that lies within both ends of its pipe: no sum of an offset and a length within it is beyond [`LAST`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Bounded(Span);
+pub(crate) struct CheckedSpan(Span);
 
-impl Bounded {
+impl CheckedSpan {
     /// A part, which lies within as well.
     ///
     /// # Errors
     /// `OutOfRange` where it does not lie within the span.
-    pub(crate) fn part(self, at: u64, len: u64) -> Result<Bounded> {
-        self.0.part(at, len).map(Bounded)
+    pub(crate) fn part(self, at: u64, len: u64) -> Result<CheckedSpan> {
+        self.0.part(at, len).map(CheckedSpan)
     }
 
     /// The numbers.
@@ -112,7 +112,7 @@ impl Bounded {
     }
 }
 
-impl Deref for Bounded {
+impl Deref for CheckedSpan {
     type Target = Span;
 
     #[inline]
@@ -125,8 +125,20 @@ impl Deref for Bounded {
 mod tests {
     use super::*;
 
-    const AWKWARD: [u64; 12] =
-        [0, 1, 511, 4096, 1 << 32, LAST - 1, LAST, LAST + 1, u64::MAX - 4096, u64::MAX - 10, u64::MAX - 1, u64::MAX];
+    const AWKWARD: [u64; 12] = [
+        0,
+        1,
+        511,
+        4096,
+        1 << 32,
+        MAX_OFFSET - 1,
+        MAX_OFFSET,
+        MAX_OFFSET + 1,
+        u64::MAX - 4096,
+        u64::MAX - 10,
+        u64::MAX - 1,
+        u64::MAX,
+    ];
 
     #[test]
     fn what_lies_within_is_what_exact_arithmetic_says() {
@@ -135,9 +147,9 @@ mod tests {
                 for len in AWKWARD {
                     for end in AWKWARD {
                         let (span, bounds) =
-                            (Span { source, target, len }, Bounds { source: end, target: LAST, one_file: None });
+                            (Span { source, target, len }, Bounds { source: end, target: MAX_OFFSET, one_file: None });
                         let fits = |at: u64, end: u64| u128::from(at) + u128::from(len) <= u128::from(end);
-                        let within = fits(source, end) && fits(target, LAST);
+                        let within = fits(source, end) && fits(target, MAX_OFFSET);
                         assert_eq!(bounds.check(span).is_some(), within, "{span:?} in {bounds:?}");
                         let bounds = Bounds { one_file: Some(Begins::default()), ..bounds };
                         let last = |at: u64| u128::from(at) + u128::from(len);

@@ -11,8 +11,8 @@
 use std::marker::PhantomData;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::{Foreign, Panicked};
-use crate::process::Owner;
+use crate::guard::{ForeignCode, Panicked};
+use crate::process::OwningProcess;
 use crate::sync::thread;
 
 /// Bytes of a thread's name that the kernel keeps.
@@ -46,7 +46,7 @@ pub fn spawn_scoped<'scope, T: Send + 'scope>(
 /// Threads that borrow from who started them, for as long as [`with_helpers`] runs.
 pub(crate) struct Helpers<'env> {
     threads: Vec<std::thread::JoinHandle<()>>,
-    owner: Owner,
+    owner: OwningProcess,
     /// Invariant, as the scope of the standard library: what they borrow may not be taken to live shorter.
     env: PhantomData<&'env mut &'env ()>,
 }
@@ -57,7 +57,7 @@ pub(crate) struct Helpers<'env> {
 /// them. (The standard library's scope would, for ever.)
 pub(crate) fn with_helpers<'env, R>(work: impl FnOnce(&mut Helpers<'env>) -> R) -> R {
     // Its drop joins them, also where `work` panics; nobody else can have it, to leak it.
-    let mut helpers = Helpers { threads: Vec::new(), owner: Owner::here(), env: PhantomData };
+    let mut helpers = Helpers { threads: Vec::new(), owner: OwningProcess::here(), env: PhantomData };
     work(&mut helpers)
 }
 
@@ -81,7 +81,7 @@ impl Drop for Helpers<'_> {
         for thread in std::mem::take(&mut self.threads) {
             if self.owner.is_here() {
                 // Foreign code that panicked in it was caught; were it ours, the others are waited for all the same.
-                let _ = thread.join().map_err(|payload| Panicked::of(Foreign::Thread, payload));
+                let _ = thread.join().map_err(|payload| Panicked::of(ForeignCode::Thread, payload));
             } else {
                 std::mem::forget(thread);
             }
@@ -94,7 +94,7 @@ impl Drop for Helpers<'_> {
 /// # Errors
 /// The panic by which it ended.
 pub fn join<T>(thread: thread::JoinHandle<T>) -> Result<T, Panicked> {
-    thread.join().map_err(|payload| Panicked::of(Foreign::Thread, payload))
+    thread.join().map_err(|payload| Panicked::of(ForeignCode::Thread, payload))
 }
 
 /// The part of a name that the kernel keeps. A byte 0 would make the standard library panic.

@@ -16,8 +16,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::ThreadId;
 
 use crate::error::Result;
-use crate::guard::{self, Foreign, Keeper};
-use crate::process::{Owner, PerProcess};
+use crate::guard::{self, DeferredDrop, ForeignCode};
+use crate::process::{OwningProcess, PerProcess};
 
 /// Wants to know of changes of a file.
 ///
@@ -68,12 +68,17 @@ pub struct WriteObservers {
     /// The watch that came is among the others.
     came: Condvar,
     next: AtomicU64,
-    owner: Owner,
+    owner: OwningProcess,
 }
 
 impl Default for WriteObservers {
     fn default() -> WriteObservers {
-        WriteObservers { known: Mutex::default(), came: Condvar::new(), next: AtomicU64::new(0), owner: Owner::here() }
+        WriteObservers {
+            known: Mutex::default(),
+            came: Condvar::new(),
+            next: AtomicU64::new(0),
+            owner: OwningProcess::here(),
+        }
     }
 }
 
@@ -104,9 +109,9 @@ impl WriteObservers {
         if !self.owner.is_here() {
             return;
         }
-        let _hold = guard::hold();
+        let _hold = guard::defer_calls();
         // The process counts a panic, and the panic hook has printed it.
-        let changing = |range: &Range<u64>| _ = guard::call(Foreign::Watch, || watch.changing(range.clone()));
+        let changing = |range: &Range<u64>| _ = guard::call(ForeignCode::Watch, || watch.changing(range.clone()));
         let mut told: BTreeMap<u64, Range<u64>> = BTreeMap::new();
         let me = std::thread::current().id();
         for turn in 1.. {
@@ -133,7 +138,7 @@ impl WriteObservers {
             known.watches = others.chain([Arc::downgrade(watch)]).collect();
             drop(known);
             for range in told.into_values() {
-                let _ = guard::call(Foreign::Watch, || watch.changed(range));
+                let _ = guard::call(ForeignCode::Watch, || watch.changed(range));
             }
             return;
         }
@@ -145,7 +150,7 @@ impl WriteObservers {
         if !self.owner.is_here() {
             return number;
         }
-        let _hold = guard::hold();
+        let _hold = guard::defer_calls();
         let mut known = self.lock_to_begin();
         // A watch that is added from here on hears of the change when it is added, and is not among those that are called here.
         known.under_way.insert(number, Begun { range: range.clone(), is_alone: false });
@@ -160,7 +165,7 @@ impl WriteObservers {
         if !self.owner.is_here() {
             return;
         }
-        let _hold = guard::hold();
+        let _hold = guard::defer_calls();
         let mut known = self.lock();
         let Some(Begun { range, .. }) = known.under_way.remove(&number) else { return };
         let watches = known.watches.clone();
@@ -171,11 +176,11 @@ impl WriteObservers {
     /// Runs what changes a range, and nothing else of this process that is told here changes it meanwhile. `None`, and
     /// nothing is run, where such a change is under way already. Who begins another change waits until this one is over; the
     /// watches were told before, so it is short.
-    pub(crate) fn alone<R>(&self, range: Range<u64>, change: impl FnOnce() -> R) -> Option<R> {
+    pub(crate) fn write_exclusively<R>(&self, range: Range<u64>, change: impl FnOnce() -> R) -> Option<R> {
         if !self.owner.is_here() {
             return None;
         }
-        let _hold = guard::hold();
+        let _hold = guard::defer_calls();
         let mut known = self.lock_to_begin();
         if known.is_changed_by_others(&range) {
             return None;
@@ -197,7 +202,7 @@ impl WriteObservers {
     }
 
     /// Runs what changes a range. The change is over when it returns, and when it panics.
-    pub(crate) fn around<R>(&self, range: Range<u64>, change: impl FnOnce() -> R) -> R {
+    pub(crate) fn write_observed<R>(&self, range: Range<u64>, change: impl FnOnce() -> R) -> R {
         let _change = Change::begin(self, range);
         change()
     }
@@ -229,8 +234,8 @@ impl<W: Deref<Target = WriteObservers>> Drop for Change<W> {
 fn each(watches: &Watches, tell: impl Fn(&dyn WriteObserver)) {
     for watch in watches.iter().filter_map(Weak::upgrade) {
         // The process counts it, and the panic hook has printed it.
-        let _ = guard::call(Foreign::Watch, || tell(&*watch));
-        drop(Keeper::new(Box::new(watch)));
+        let _ = guard::call(ForeignCode::Watch, || tell(&*watch));
+        drop(DeferredDrop::new(Box::new(watch)));
     }
 }
 
@@ -291,7 +296,7 @@ mod tests {
         watchers.end(late);
         assert_eq!(*heard.0.lock().unwrap(), [(true, 0..10), (true, 5..7), (false, 0..10), (false, 5..7)]);
         drop((watch, heard));
-        watchers.around(1..2, || {});
+        watchers.write_observed(1..2, || {});
     }
 
     /// It changes the file when it is told that somebody does.
@@ -301,7 +306,7 @@ mod tests {
         fn changing(&self, range: Range<u64>) {
             self.0.changing(range.clone());
             if range.start == 0 {
-                self.1.around(100..101, || {});
+                self.1.write_observed(100..101, || {});
                 // A change of somebody else's ends, and another begins, before this one is among those who are told.
                 self.1.end(0);
                 self.1.begin(200..201);
@@ -331,14 +336,14 @@ mod tests {
         impl WriteObserver for Writes {
             fn changing(&self, range: Range<u64>) {
                 if self.1[0].fetch_add(1, Ordering::SeqCst) == 0 {
-                    assert_eq!(self.0.alone(range.clone(), || 1), Some(1));
-                    self.0.around(range, || {});
+                    assert_eq!(self.0.write_exclusively(range.clone(), || 1), Some(1));
+                    self.0.write_observed(range, || {});
                 }
             }
 
             fn changed(&self, range: Range<u64>) {
                 if self.1[1].fetch_add(1, Ordering::SeqCst) == 0 {
-                    assert_eq!(self.0.alone(range, || 2), Some(2));
+                    assert_eq!(self.0.write_exclusively(range, || 2), Some(2));
                 }
             }
         }
@@ -347,12 +352,12 @@ mod tests {
         watchers.add(&(writes.clone() as Arc<dyn WriteObserver>));
         let (done, ended) = std::sync::mpsc::channel();
         let theirs = watchers.clone();
-        std::thread::spawn(move || done.send(theirs.alone(0..1, || 3)).unwrap());
+        std::thread::spawn(move || done.send(theirs.write_exclusively(0..1, || 3)).unwrap());
         assert_eq!(ended.recv_timeout(std::time::Duration::from_secs(60)), Ok(Some(3)), "it waits for itself");
         assert!(format!("{watchers:?}").contains(" 0 changes under way"), "{watchers:?}");
         // Beside a change of somebody else's it is none.
         let number = watchers.begin(5..9);
-        assert_eq!((watchers.alone(8..10, || 4), watchers.alone(9..10, || 5)), (None, Some(5)));
+        assert_eq!((watchers.write_exclusively(8..10, || 4), watchers.write_exclusively(9..10, || 5)), (None, Some(5)));
         watchers.end(number);
     }
 
@@ -379,11 +384,11 @@ mod tests {
         let panicked = |work: &dyn Fn()| catch_unwind(AssertUnwindSafe(work)).is_err();
         assert!(!panicked(&|| watchers.end(watchers.begin(1..5))));
         assert!(!panicked(&|| watchers.end(watchers.begin(2..5))));
-        assert!(panicked(&|| watchers.around(3..5, || panic!("a change that panics"))));
-        assert!(panicked(&|| watchers.around(2..4, || panic!("and a watch beside it"))));
-        assert!(!panicked(&|| _ = watchers.alone(1..4, || {})));
-        assert!(panicked(&|| _ = watchers.alone(3..4, || panic!("a change that panics"))));
-        assert_eq!(watchers.alone(4..5, || 7), Some(7));
+        assert!(panicked(&|| watchers.write_observed(3..5, || panic!("a change that panics"))));
+        assert!(panicked(&|| watchers.write_observed(2..4, || panic!("and a watch beside it"))));
+        assert!(!panicked(&|| _ = watchers.write_exclusively(1..4, || {})));
+        assert!(panicked(&|| _ = watchers.write_exclusively(3..4, || panic!("a change that panics"))));
+        assert_eq!(watchers.write_exclusively(4..5, || 7), Some(7));
         assert!(format!("{watchers:?}").contains(" 0 changes under way"), "{watchers:?}");
         for heard in [&panics.0, &*heard] {
             let heard = heard.0.lock().unwrap();
@@ -409,8 +414,8 @@ mod tests {
         let (loud, heard) = (Arc::new(Loud), Arc::new(Heard::default()));
         watchers.add(&(loud.clone() as Arc<dyn WriteObserver>));
         watchers.add(&(heard.clone() as Arc<dyn WriteObserver>));
-        watchers.around(0..1, || {});
-        let fails = std::panic::AssertUnwindSafe(|| watchers.around(1..2, || panic!("a mover")));
+        watchers.write_observed(0..1, || {});
+        let fails = std::panic::AssertUnwindSafe(|| watchers.write_observed(1..2, || panic!("a mover")));
         assert!(std::panic::catch_unwind(fails).is_err());
         let all = [(true, 0..1), (false, 0..1), (true, 1..2), (false, 1..2)];
         assert_eq!(*heard.0.lock().unwrap(), all);
@@ -430,7 +435,7 @@ mod tests {
         }
         impl Drop for Leaves {
             fn drop(&mut self) {
-                self.1.around(7..8, || {});
+                self.1.write_observed(7..8, || {});
             }
         }
         let watchers = Arc::new(WriteObservers::default());
@@ -441,7 +446,7 @@ mod tests {
         let (done, ended) = std::sync::mpsc::channel();
         let theirs = watchers.clone();
         std::thread::spawn(move || {
-            theirs.around(0..1, || {});
+            theirs.write_observed(0..1, || {});
             done.send(()).unwrap();
         });
         ended.recv_timeout(std::time::Duration::from_secs(60)).expect("it waits for itself");

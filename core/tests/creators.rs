@@ -1,4 +1,4 @@
-//! Files come to be through one door, `core/src/locator/draft.rs`, which keeps private what is private and leaves no halves.
+//! Files come to be through one door, `core/src/locator/atomic_file.rs`, which keeps private what is private and leaves no halves.
 //! Whoever else makes files or names is listed here, with the reason.
 #![allow(clippy::unwrap_used)]
 
@@ -27,9 +27,9 @@ const MAKERS: &[&str] = &[
 
 /// Who makes files beside the door, and why that is right.
 const OTHERS: &[(&str, &str)] = &[
-    ("core/src/locator/draft.rs", "the door"),
-    ("core/src/locator/draft/names.rs", "the door"),
-    ("core/src/locator/draft/target.rs", "the door"),
+    ("core/src/locator/atomic_file.rs", "the door"),
+    ("core/src/locator/atomic_file/names.rs", "the door"),
+    ("core/src/locator/atomic_file/target.rs", "the door"),
     ("core/src/locator/ssd.rs", "constructors for programs that write a file as they go"),
     ("core/src/locator/pmem/open.rs", "persistent memory is mapped and written where it is"),
     ("core/src/topology/storage.rs", "a nameless file is asked for its alignments and never written"),
@@ -93,8 +93,7 @@ fn files_are_made_at_the_door() {
             _ => {}
         }
     }
-    let why =
-        "go through `Draft` or `OutputFile` (core/src/locator/draft.rs), or are listed in this test with a reason";
+    let why = "go through `Draft` or `OutputFile` (core/src/locator/atomic_file.rs), or are listed in this test with a reason";
     assert!(wrong.is_empty(), "these make files; they {why}:\n{}", wrong.join("\n"));
     let stale: Vec<&str> = OTHERS.iter().map(|(name, _)| *name).filter(|name| !met.contains(name)).collect();
     assert!(stale.is_empty(), "these make no files any more: {stale:?}");

@@ -5,26 +5,26 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use datapipes_core::ErrorKind;
-use datapipes_core::process::{Owner, PerProcess};
+use datapipes_core::process::{OwningProcess, PerProcess};
 use datapipes_testkit::child::{in_child, in_child_by_system_call};
 
 #[test]
 fn a_value_knows_its_process() {
-    let owner = Owner::here();
+    let owner = OwningProcess::here();
     for fork in [in_child, in_child_by_system_call] {
         fork(&|| {
             assert!(!owner.is_here());
             let error = owner.check("transfer").unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Forked);
-            let mine = Owner::here();
+            let mine = OwningProcess::here();
             assert!(mine.is_here() && mine != owner);
             // A child of the child is another one, though its parent's parent is here, too.
             in_child(&|| {
                 assert!(!mine.is_here() && !owner.is_here());
-                assert!(Owner::here() != mine && Owner::here() != owner);
+                assert!(OwningProcess::here() != mine && OwningProcess::here() != owner);
             });
         });
-        assert!(owner.is_here() && owner == Owner::here());
+        assert!(owner.is_here() && owner == OwningProcess::here());
     }
 }
 

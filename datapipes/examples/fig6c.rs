@@ -12,7 +12,9 @@ use std::collections::BinaryHeap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use datapipes::{ConnectFd, CoreCache, Dram, Error, ErrorKind, Machine, Pmem, PmemOptions, Result, Runtime, Span};
+use datapipes::{
+    ConnectFdOptions, CoreCache, Dram, Error, ErrorKind, Machine, Pmem, PmemOptions, Result, Runtime, Span,
+};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 
@@ -53,7 +55,7 @@ fn merge_runs(machine: &Machine, pmem_locator: &Pmem, run_sz: u64) -> Result<()>
         //  4  int pmem_uppipe_fd = create_pipe(
         //  5      pmem_locator,
         //  6      cache_locator);
-        let ask = ConnectFd { place: i as u64, depth: Some(1), ..ConnectFd::default() };
+        let ask = ConnectFdOptions { place: i as u64, depth: Some(1), ..ConnectFdOptions::default() };
         let pmem_uppipe_fd = runtime.connect_fd_with(pmem_locator, &cache_locator, &ask)?;
         //  9  epoll_event pmem_pipe_op;
         // 10  pmem_pipe_op.events = EPOLLTRANSFER;        (ours: EPOLLOUT, it can take a transfer)

@@ -14,7 +14,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::path::{Path, PathBuf};
 
-use datapipes::graph::{Buffers, Graph, Item};
+use datapipes::graph::{BufferSet, Graph, Item};
 use datapipes::{Dram, Error, ErrorKind, Machine, Pmem, PmemOptions, Result, Runtime, Span, Ssd, StagePlace, Staging};
 
 fn main() -> Result<()> {
@@ -65,7 +65,7 @@ fn sort(machine: &Machine, source: &Ssd, len: u64, staging: &Staging, scratch: &
     let spill = runtime.connect(&slots, staging)?;
     print!("{}", spill.route());
 
-    let buffers = Buffers::new(cores + 1);
+    let buffers = BufferSet::new(cores + 1);
     let at_slot = |item: &Item| Ok::<_, Error>(item.buffer(buffers)? as u64 * run_sz);
     let mut phase = Graph::new("runs");
     let read = phase.pipe("read", &up, |item| {

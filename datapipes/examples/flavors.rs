@@ -71,8 +71,8 @@ impl Scene {
         self.machine.connect_with(&self.ssd, &self.dram, &self.constraints())
     }
 
-    fn connect(&self) -> datapipes::Connect {
-        datapipes::Connect { constraints: self.constraints(), ..datapipes::Connect::default() }
+    fn connect(&self) -> datapipes::ConnectOptions {
+        datapipes::ConnectOptions { constraints: self.constraints(), ..datapipes::ConnectOptions::default() }
     }
 
     fn runtime_pipe(&self) -> Result<RuntimePipe> {
@@ -125,7 +125,7 @@ fn latency(scene: &Scene, reads: u64, turns: u32, only: Option<&str>) -> Result<
     let fd = scene.runtime.connect_fd_with(
         &scene.ssd,
         &scene.dram,
-        &datapipes::ConnectFd { connect: scene.connect(), ..datapipes::ConnectFd::default() },
+        &datapipes::ConnectFdOptions { connect: scene.connect(), ..datapipes::ConnectFdOptions::default() },
     )?;
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
     epoll::add(&epoll, &fd, EventData::new_u64(0), EventFlags::IN).unwrap();

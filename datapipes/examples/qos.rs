@@ -7,8 +7,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use datapipes::runtime::{Connect, RuntimeConfig};
-use datapipes::{Constraints, Dram, FileAccess, PriorityClass, Result, Runtime, RuntimePipe, Service, Span, Ssd};
+use datapipes::runtime::{ConnectOptions, RuntimeConfig};
+use datapipes::{Constraints, Dram, FileAccess, PriorityClass, Result, Runtime, RuntimePipe, ServiceLevel, Span, Ssd};
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -21,8 +21,8 @@ fn main() -> Result<()> {
     disk(&dir, if small { 32 << 20 } else { 2 << 30 }, seconds, turns)
 }
 
-fn service(class: PriorityClass) -> Service {
-    Service { class, ..Service::default() }
+fn service(class: PriorityClass) -> ServiceLevel {
+    ServiceLevel { class, ..ServiceLevel::default() }
 }
 
 /// Keeps `depth` transfers of `len` bytes under way until told to stop; returns bytes moved.
@@ -134,10 +134,10 @@ fn memory(seconds: f64, turns: u32) -> Result<()> {
     let mut config = RuntimeConfig::of(&machine);
     config.memory.chunk_bytes = 1 << 30;
     config.memory.contended_chunk_bytes = 1 << 30;
-    config.at_once_bytes = 0;
+    config.max_inline_bytes = 0;
     let without = Runtime::start_with(&machine, config)?;
     let connect = |runtime: &Runtime, class| -> Result<(RuntimePipe, RuntimePipe)> {
-        let ask = |class| Connect { service: service(class), ..Connect::default() };
+        let ask = |class| ConnectOptions { service: service(class), ..ConnectOptions::default() };
         let bulk = if class == PriorityClass::Latency { PriorityClass::Bulk } else { class };
         Ok((runtime.connect_with(&small_from, &small_to, &ask(class))?, runtime.connect_with(&from, &to, &ask(bulk))?))
     };
@@ -184,7 +184,7 @@ fn disk(dir: &str, len: u64, seconds: f64, turns: u32) -> Result<()> {
     let without = Runtime::start_with(&machine, config)?;
     let connect = |runtime: &Runtime, class| -> Result<(RuntimePipe, RuntimePipe)> {
         let constraints = Constraints { bypass_page_cache: true, ..Constraints::default() };
-        let ask = |class, typical| Connect {
+        let ask = |class, typical| ConnectOptions {
             constraints: Constraints { typical_len: Some(typical), ..constraints.clone() },
             service: service(class),
             queue: None,

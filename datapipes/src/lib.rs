@@ -38,12 +38,12 @@
 
 pub use datapipes_bundle::discover;
 pub use datapipes_core::{
-    Batch, Connect, ConnectFd, Constraints, CoreCache, Counters, Draft, Dram, Endpoint, Error, ErrorKind, Extent,
-    FileAccess, FileMode, Finished, Handle, Handles, InPlace, InPlaceReason, Lease, LeaseMut, Locator, Machine,
-    MapOptions, NumaMemory, OutputFile, Pages, Persistence, Pipe, PipeFd, PipeReport, PlaceReport, PlaceUse, Pmem,
-    PmemOptions, Pool, PriorityClass, Published, Reach, Reader, Result, Route, Runtime, RuntimePipe, STAGED_BYTES,
-    Service, Span, Ssd, StageOrder, StagePlace, Staging, TargetKind, Transfer, Uri, WriteObserver, WriteObservers,
-    parse_size,
+    AtomicFile, Batch, ConnectFdOptions, ConnectOptions, Constraints, CoreCache, Counters, Dram, Endpoint, Error,
+    ErrorKind, FileAccess, FileMode, Finished, Handle, Handles, InPlaceFile, InPlaceReason, Lease, LeaseMut, Locator,
+    Machine, MapOptions, NumaMemory, OutputFile, Pages, Persistence, Pipe, PipeFd, PipeReport, PlaceReport, PlaceUse,
+    Pmem, PmemOptions, Pool, PriorityClass, PublishOutcome, Reach, Reader, Result, Route, Runtime, RuntimePipe,
+    STAGED_BYTES, ServiceLevel, Span, Ssd, StageOrder, StagePlace, Staging, StagingExtent, TargetKind, Transfer, Uri,
+    WriteObserver, WriteObservers, parse_size,
 };
 pub use datapipes_core::{
     backend, descriptor, graph, guard, locator, memory, pipe, plan, process, runtime, threads, topology,

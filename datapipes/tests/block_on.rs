@@ -7,8 +7,8 @@ mod scene;
 use std::sync::Arc;
 
 use datapipes::graph::Graph;
-use datapipes::runtime::Connect;
-use datapipes::{ConnectFd, Locator};
+use datapipes::runtime::ConnectOptions;
+use datapipes::{ConnectFdOptions, Locator};
 use scene::{KIB, MIB, ROUTES, Scene, block_on, bounded};
 
 /// Little at a time, so that most of what is started is held back.
@@ -66,7 +66,7 @@ fn draining_a_runtime_and_a_pipe() {
 #[test]
 fn waiting_for_room() {
     within_block_on("room", |scene, route| {
-        let pipe = scene.pipe_with(route, Connect { queue: Some(2), ..Connect::default() });
+        let pipe = scene.pipe_with(route, ConnectOptions { queue: Some(2), ..ConnectOptions::default() });
         for i in 0..PIECES {
             drop(pipe.transfer(scene.span(route, i)).unwrap());
         }
@@ -107,7 +107,7 @@ fn completing_by_a_descriptor() {
             if route.contains("ring") || route.contains("blocks") { &scene.file } else { &scene.memory };
         // With few a byte in the socket tells of each, with many a packet.
         for depth in [4, 200] {
-            let ask = ConnectFd { depth: Some(depth), ..ConnectFd::default() };
+            let ask = ConnectFdOptions { depth: Some(depth), ..ConnectFdOptions::default() };
             let pipe = scene.runtime.connect_fd_with(source, &scene.target, &ask).unwrap();
             let (mut started, mut done) = (0, 0);
             while done < PIECES {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use datapipes::locator::{Endpoint, EndpointHandle, Facts, Locator, Reader};
+use datapipes::locator::{Endpoint, EndpointHandle, Locator, PlaceFacts, Reader};
 use datapipes::{Error, Machine, Persistence, Reach, Ssd};
 use datapipes_testkit::conformance::{CaseOutcome, CaseVerdict, LoopBlockDevice, PlaceKind, TestPlace, run};
 
@@ -28,7 +28,7 @@ impl Reader for Reading {
 
 impl Locator for Reading {
     fn endpoint(&self) -> Endpoint {
-        let facts = Facts {
+        let facts = PlaceFacts {
             kind: "reader",
             name: "reader".into(),
             reach: Reach::Reader,

@@ -10,7 +10,8 @@ use std::sync::mpsc;
 
 use datapipes::descriptor::wire::{COMPLETION_BYTES, Completion, TransferRequest};
 use datapipes::{
-    Connect, ConnectFd, CoreCache, Dram, ErrorKind, FileAccess, Locator, PipeFd, Runtime, Service, Span, Ssd,
+    ConnectFdOptions, ConnectOptions, CoreCache, Dram, ErrorKind, FileAccess, Locator, PipeFd, Runtime, ServiceLevel,
+    Span, Ssd,
 };
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -69,7 +70,7 @@ fn writable_when_it_can_take_a_transfer_readable_when_one_is_done_for_every_pair
     let pairs = [(&into_memory as &dyn Locator, bytes.len() as u64), (&into_file, bytes.len() as u64)];
     for source in [&file as &dyn Locator, &memory] {
         for (target, len) in targets.iter().chain(&pairs).copied() {
-            let ask = ConnectFd { depth: Some(2), place: 42, ..ConnectFd::default() };
+            let ask = ConnectFdOptions { depth: Some(2), place: 42, ..ConnectFdOptions::default() };
             let pipe = runtime.connect_fd_with(source, target, &ask).unwrap();
             assert_eq!(readiness(pipe.as_fd()), PollFlags::OUT, "{pipe:?}");
             assert!(pipe.complete().unwrap().is_none());
@@ -90,7 +91,7 @@ fn a_full_pipe_is_not_writable_until_one_is_done_and_taken_or_not() {
     let runtime = Runtime::start(&machine).unwrap();
     let bytes = pattern(64 * MIB as usize);
     let (file, target) = (file_of(&bytes), Dram::allocate(bytes.len()).unwrap());
-    let ask = ConnectFd { depth: Some(3), ..ConnectFd::default() };
+    let ask = ConnectFdOptions { depth: Some(3), ..ConnectFdOptions::default() };
     let pipe = runtime.connect_fd_with(&file, &target, &ask).unwrap();
     let mut next = 0;
     let mut taken = 0;
@@ -121,9 +122,9 @@ fn who_waits_for_room_and_takes_no_completion_is_let_in_when_one_is_done() {
     let bytes = pattern(8 * MIB as usize);
     let (file, target) = (file_of(&bytes), Dram::allocate(bytes.len()).unwrap());
     // So slow that three transfers are under way for longer than the look at the descriptor takes.
-    let service = Service { at_most: Some(20e6), ..Service::default() };
-    let connect = Connect { service, ..Connect::default() };
-    let ask = ConnectFd { depth: Some(3), connect, ..ConnectFd::default() };
+    let service = ServiceLevel { at_most: Some(20e6), ..ServiceLevel::default() };
+    let connect = ConnectOptions { service, ..ConnectOptions::default() };
+    let ask = ConnectFdOptions { depth: Some(3), connect, ..ConnectFdOptions::default() };
     let pipe = runtime.connect_fd_with(&file, &target, &ask).unwrap();
     for i in 0..8 {
         if i >= 3 {
@@ -153,7 +154,7 @@ fn level_and_edge_triggered_over_many_pipes_each_event_names_the_place() {
         let pipes: Vec<PipeFd> = (0..4)
             .map(|i| {
                 let source: &dyn Locator = if i % 2 == 0 { &file } else { &memory };
-                let ask = ConnectFd { depth: Some(4), place: i as u64, ..ConnectFd::default() };
+                let ask = ConnectFdOptions { depth: Some(4), place: i as u64, ..ConnectFdOptions::default() };
                 let pipe = runtime.connect_fd_with(source, &targets[i], &ask).unwrap();
                 epoll::add(&epoll, &pipe, EventData::new_u64(i as u64), EventFlags::IN | EventFlags::OUT | edge)
                     .unwrap();
@@ -203,7 +204,7 @@ fn plain_packets_from_another_thread_that_knows_nothing_but_the_descriptor() {
     let runtime = Runtime::start(&machine).unwrap();
     let bytes = pattern(16 * MIB as usize);
     let (file, target) = (file_of(&bytes), Dram::allocate(bytes.len()).unwrap());
-    let ask = ConnectFd { depth: Some(4), place: 9, ..ConnectFd::default() };
+    let ask = ConnectFdOptions { depth: Some(4), place: 9, ..ConnectFdOptions::default() };
     let (fd, pipe) = runtime.connect_raw_fd(&file, &target, &ask).unwrap();
     let thread = std::thread::spawn(move || {
         let mut completions = HashMap::new();
@@ -292,7 +293,7 @@ fn several_threads_that_come_and_go_take_each_completion() {
         // Past the page cache, so that a device rings; where that cannot be, as it is.
         for access in [FileAccess::Direct, FileAccess::Cached] {
             let file = file.clone().with_access(access).unwrap_or_else(|_| file.clone());
-            let ask = ConnectFd { depth: Some(64), ..ConnectFd::default() };
+            let ask = ConnectFdOptions { depth: Some(64), ..ConnectFdOptions::default() };
             let pipe = runtime.connect_fd_with(&file, &target, &ask).unwrap();
             for round in 0..100 {
                 let submit = |thread: u64| {
@@ -352,12 +353,12 @@ fn a_pipe_that_its_giver_ends_stops_what_was_not_begun() {
         [(&memory, &into), (&file, &into), (&memory, &target), (&file, &copy)];
     for (source, over) in pairs {
         for turn in 0..20u64 {
-            let mut ask = ConnectFd::default();
+            let mut ask = ConnectFdOptions::default();
             // A byte a second, which never ends; or as fast as can be, while it is ended.
             let slow = turn % 2 == 0;
             ask.connect.service.at_most = slow.then_some(1.0);
             let (told, ended) = std::sync::mpsc::channel::<()>();
-            let (socket, given) = runtime.give_fd(source, over, &ask, Box::new(std::sync::Mutex::new(told))).unwrap();
+            let (socket, given) = runtime.pass_fd(source, over, &ask, Box::new(std::sync::Mutex::new(told))).unwrap();
             for token in 0..8 {
                 let span = Span { source: token << 20, target: token << 20, len: 1 << 20 };
                 let request = TransferRequest { token, span }.to_bytes();

@@ -13,9 +13,9 @@ use std::thread::Thread;
 
 use datapipes::descriptor::wire::{Completion, MESSAGE_BYTES, TransferRequest};
 use datapipes::graph::Graph;
-use datapipes::runtime::{self, Connect};
+use datapipes::runtime::{self, ConnectOptions};
 use datapipes::{
-    ConnectFd, Constraints, Dram, Error, ErrorKind, Locator, Pipe, PipeFd, Runtime, RuntimePipe, Span, Ssd,
+    ConnectFdOptions, Constraints, Dram, Error, ErrorKind, Locator, Pipe, PipeFd, Runtime, RuntimePipe, Span, Ssd,
 };
 use datapipes_core::Machine;
 use datapipes_core::topology::Topology;
@@ -142,8 +142,8 @@ impl<'r> Flavors<'r> {
         only: &str,
     ) -> Result<Flavors<'r>, Error> {
         let constraints = Constraints { only: vec![only.to_owned()], ..Constraints::default() };
-        let connect = Connect { constraints: constraints.clone(), ..Connect::default() };
-        let ask = ConnectFd { connect: connect.clone(), ..ConnectFd::default() };
+        let connect = ConnectOptions { constraints: constraints.clone(), ..ConnectOptions::default() };
+        let ask = ConnectFdOptions { connect: connect.clone(), ..ConnectFdOptions::default() };
         Ok(Flavors {
             runtime,
             blocking: machine.connect_with(ends.0, ends.1, &constraints)?,

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
 
-use datapipes::graph::{Buffers, Graph};
+use datapipes::graph::{BufferSet, Graph};
 use datapipes::runtime::RuntimePipe;
-use datapipes::{ConnectFd, Dram, ErrorKind, Handle, Runtime, Span};
+use datapipes::{ConnectFdOptions, Dram, ErrorKind, Handle, Runtime, Span};
 use scene::{KIB, MIB, ROUTES, Scene, block_on, bounded};
 
 const PIECES: u64 = 64;
@@ -178,7 +178,7 @@ fn call_back(call: &str, scene: &Scene, route: &str, pipe: &RuntimePipe, i: u64)
             scene.runtime.drain();
         }
         "room" => {
-            let narrow = scene.pipe_with(route, datapipes::Connect { queue: Some(1), ..Default::default() });
+            let narrow = scene.pipe_with(route, datapipes::ConnectOptions { queue: Some(1), ..Default::default() });
             (0..4).for_each(|n| drop(narrow.transfer(scene.span(route, i + n)).unwrap()));
             narrow.drain();
         }
@@ -191,7 +191,7 @@ fn call_back(call: &str, scene: &Scene, route: &str, pipe: &RuntimePipe, i: u64)
             scene.runtime.run(&graph, 4).unwrap();
         }
         "descriptor" => {
-            let ask = ConnectFd { depth: Some(4), ..ConnectFd::default() };
+            let ask = ConnectFdOptions { depth: Some(4), ..ConnectFdOptions::default() };
             let fd = scene.runtime.connect_fd_with(&scene.memory, &scene.target, &ask).unwrap();
             fd.submit(span).unwrap();
             fd.complete_wait().unwrap().result.unwrap();
@@ -455,8 +455,8 @@ fn a_keeper_whose_destructor_panics_or_calls_back_takes_nobody_along() {
                 other.transfer(span).unwrap().wait().unwrap();
                 assert!(round % 2 == 0, "the keeper of a descriptor panics");
             }));
-            let ask = ConnectFd::default();
-            let (fd, given) = scene.runtime.give_fd(&scene.memory, &scene.target, &ask, Box::new(keeper)).unwrap();
+            let ask = ConnectFdOptions::default();
+            let (fd, given) = scene.runtime.pass_fd(&scene.memory, &scene.target, &ask, Box::new(keeper)).unwrap();
             drop(fd);
             while given.pipe().is_some() || dropped.load(Ordering::SeqCst) <= round {
                 std::thread::yield_now();
@@ -488,7 +488,7 @@ fn foreign_memory_whose_keeper_panics_ends_with_the_transfer_that_used_it() {
             let target = Dram::over(region.range(0, len).unwrap());
             let source: &dyn datapipes::Locator = if route == "copiers" { &scene.memory } else { &scene.file };
             let only = if route == "a ring" { "uring-cached" } else { "pread-cached" };
-            let mut ask = datapipes::Connect::default();
+            let mut ask = datapipes::ConnectOptions::default();
             if route != "copiers" {
                 ask.constraints.only = vec![only.into()];
             }
@@ -518,7 +518,7 @@ fn closures_of_a_graph_that_panic_fail_their_item_and_end_the_graph() {
             bounded(&format!("a {bad} closure that panics, {threads} threads"), move || {
                 let scene = Scene::new(PIECES * 128 * KIB);
                 let pipe = scene.pipe("a ring");
-                let slots = Buffers::new(2);
+                let slots = BufferSet::new(2);
                 let mut graph = Graph::new("with a bug");
                 let part = graph.pipe("move", &pipe, |item| {
                     assert!(bad != "span" || item.index() != 5, "no span for item 5");

@@ -12,10 +12,10 @@ use std::task::{Context, Poll, Waker};
 
 use datapipes::graph::Graph;
 use datapipes::memory::{MapOptions, Pool};
-use datapipes::runtime::Connect;
+use datapipes::runtime::ConnectOptions;
 use datapipes::{
-    ConnectFd, Constraints, Draft, Dram, ErrorKind, Locator, Machine, Pmem, PmemOptions, Runtime, Span, Ssd,
-    StagePlace, Staging,
+    AtomicFile, ConnectFdOptions, Constraints, Dram, ErrorKind, Locator, Machine, Pmem, PmemOptions, Runtime, Span,
+    Ssd, StagePlace, Staging,
 };
 use datapipes_testkit::TempFolder;
 use datapipes_testkit::child::{copy, end_copy, in_child, is_forked};
@@ -215,9 +215,9 @@ fn a_descriptor_and_its_completions_stay_the_parents() {
     for depth in [4, 200] {
         bounded("a descriptor in a child", move || {
             let scene = narrow();
-            let ask = ConnectFd { depth: Some(depth), ..ConnectFd::default() };
+            let ask = ConnectFdOptions { depth: Some(depth), ..ConnectFdOptions::default() };
             let pipe = RefCell::new(Some(scene.runtime.connect_fd_with(&scene.file, &scene.target, &ask).unwrap()));
-            let raw = scene.runtime.connect_raw_fd(&scene.file, &scene.target, &ConnectFd::default()).unwrap();
+            let raw = scene.runtime.connect_raw_fd(&scene.file, &scene.target, &ConnectFdOptions::default()).unwrap();
             let raw = RefCell::new(Some(raw));
             let (mut started, mut done) = (0, 0);
             let span = |i| scene.span("a ring", i);
@@ -283,7 +283,7 @@ fn what_is_open_is_to_be_opened_anew() {
     let staging = Staging::open(vec![StagePlace::folder(folder.at())]).unwrap();
     let extent = staging.extent(4096).unwrap();
     let machine = datapipes::discover();
-    let draft = Draft::beside(&folder.path("draft")).unwrap();
+    let draft = AtomicFile::create(&folder.path("draft")).unwrap();
     in_child(&|| {
         is_forked(draft.write(b"x"));
         is_forked(ssd.set_len(0));
@@ -327,7 +327,8 @@ fn children_of_a_busy_parent_end_whatever_its_threads_were_at() {
                     // Another part of the memory for each, so that they do not meet.
                     let at = ROUTES.iter().position(|r| *r == route).unwrap() as u64 * 2 * MIB;
                     while !over.load(Ordering::SeqCst) {
-                        let pipe = scene.pipe_with(route, Connect { queue: Some(3), ..Connect::default() });
+                        let pipe =
+                            scene.pipe_with(route, ConnectOptions { queue: Some(3), ..ConnectOptions::default() });
                         for i in 0..8 {
                             let span = scene.span(route, i);
                             drop(pipe.transfer(Span { source: span.source + at, target: span.target + at, ..span }));

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use datapipes::locator::{EndpointHandle, Facts, Reader};
-use datapipes::runtime::Connect;
+use datapipes::locator::{EndpointHandle, PlaceFacts, Reader};
+use datapipes::runtime::ConnectOptions;
 use datapipes::{
     Constraints, CoreCache, Dram, Endpoint, ErrorKind, Locator, Machine, Pmem, PmemOptions, Result, Runtime, Span, Ssd,
     StagePlace, Staging,
@@ -46,7 +46,7 @@ impl Reader for Sevens {
 
 impl Locator for Sevens {
     fn endpoint(&self) -> Endpoint {
-        let facts = Facts { reach: datapipes::Reach::Reader, ..(*file_of(&[0]).endpoint().facts).clone() };
+        let facts = PlaceFacts { reach: datapipes::Reach::Reader, ..(*file_of(&[0]).endpoint().facts).clone() };
         Endpoint { facts: Arc::new(facts), handle: EndpointHandle::Reader(Arc::new(Sevens)) }
     }
 }
@@ -126,7 +126,7 @@ fn ways() -> Vec<(String, Way)> {
         let on_runtime = move |c: &Child| {
             let (source, target, span, direct) = ends(c)?;
             let runtime = Runtime::start(&c.machine).unwrap();
-            let mut connect = Connect::default();
+            let mut connect = ConnectOptions::default();
             connect.constraints.bypass_page_cache = direct;
             let pipe = runtime.connect_with(&*source, &*target, &connect).unwrap();
             let span = Span { source: span.0, target: span.1, len: MANY };

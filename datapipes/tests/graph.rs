@@ -4,7 +4,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use datapipes::graph::{Buffers, Graph};
+use datapipes::graph::{BufferSet, Graph};
 use datapipes::{Dram, ErrorKind, Machine, Runtime, Span, Ssd};
 
 fn dir() -> std::path::PathBuf {
@@ -60,7 +60,7 @@ fn runs_are_read_sorted_and_written_with_two_buffers() {
     let up = runtime.connect(&input, &buffers).unwrap();
     let down = runtime.connect(&buffers, &output).unwrap();
 
-    let slots = Buffers::new(2);
+    let slots = BufferSet::new(2);
     let mut graph = Graph::new("sort runs");
     let read = graph.pipe("read", &up, |item| {
         Ok(Span { source: item.index() * RUN, target: item.buffer(slots)? as u64 * RUN, len: RUN })
@@ -105,7 +105,7 @@ fn a_buffer_has_one_item_at_a_time_and_order_is_kept_where_it_is_asked_for() {
         let owners: Vec<AtomicU64> = (0..buffers).map(|_| AtomicU64::new(u64::MAX)).collect();
         let order = Mutex::new(Vec::new());
         let (most, now) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let set = Buffers::new(buffers);
+        let set = BufferSet::new(buffers);
         let mut graph = Graph::new("owners");
         graph.threads(4);
         let take = graph.compute("take", |item| {
@@ -145,7 +145,7 @@ fn an_error_stops_what_has_not_begun_and_names_stage_and_item() {
     let memory = Dram::allocate(2 * RUN as usize).unwrap();
     let up = runtime.connect(&input, &memory).unwrap();
     let after = AtomicU64::new(0);
-    let slots = Buffers::new(2);
+    let slots = BufferSet::new(2);
     let mut graph = Graph::new("too far");
     let read = graph.pipe("read", &up, |item| {
         Ok(Span { source: item.index() * RUN, target: item.buffer(slots)? as u64 * RUN, len: RUN })
@@ -164,7 +164,7 @@ fn an_error_stops_what_has_not_begun_and_names_stage_and_item() {
     assert!(memory.lease_mut().is_ok(), "nothing is under way any more");
     drop(graph);
     assert_eq!(runtime.run(&Graph::new("empty"), 5).unwrap().stages.len(), 0);
-    let set = Buffers::new(0);
+    let set = BufferSet::new(0);
     let mut none = Graph::new("no buffers");
     let stage = none.compute("stage", |_| Ok(()));
     none.uses(stage, set).unwrap();
@@ -230,7 +230,7 @@ fn every_stage_of_every_item_runs_once_after_what_it_depends_on() {
         let mut random = seed;
         let (stages, items) = (1 + below(&mut random, 5) as usize, below(&mut random, 40));
         let counts: Vec<usize> = (0..below(&mut random, 3)).map(|_| 1 + below(&mut random, 3) as usize).collect();
-        let sets: Vec<Buffers> = counts.iter().map(|count| Buffers::new(*count)).collect();
+        let sets: Vec<BufferSet> = counts.iter().map(|count| BufferSet::new(*count)).collect();
         let shapes: Vec<Shape> = (0..stages)
             .map(|stage| Shape {
                 after: (0..stage).filter(|_| below(&mut random, 2) == 0).collect(),
@@ -289,7 +289,7 @@ fn every_stage_of_every_item_runs_once_after_what_it_depends_on() {
 fn sets_of_any_size_take_memory_only_for_buffers_that_are_used() {
     let runtime = Runtime::start(&datapipes::discover()).unwrap();
     for count in [3, 4_000_000_000, usize::MAX] {
-        let (set, highest) = (Buffers::new(count), AtomicU64::new(0));
+        let (set, highest) = (BufferSet::new(count), AtomicU64::new(0));
         let mut graph = Graph::new("large");
         let stage = graph.compute("look", |item| {
             highest.fetch_max(item.buffer(set)? as u64, Ordering::SeqCst);

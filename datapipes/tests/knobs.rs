@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use datapipes::topology::Topology;
 use datapipes::{
-    Connect, ConnectFd, Constraints, Dram, Error, ErrorKind, Result, Runtime, Service, Span, Ssd, StagePlace, Staging,
-    runtime,
+    ConnectFdOptions, ConnectOptions, Constraints, Dram, Error, ErrorKind, Result, Runtime, ServiceLevel, Span, Ssd,
+    StagePlace, Staging, runtime,
 };
 use datapipes_core::Machine;
 use datapipes_file::{FileBackend, FileConfig};
@@ -55,9 +55,12 @@ fn constraints() {
     for (knob, constraints) in senseless() {
         refused(machine.connect_with(&ssd, &dram, &constraints), knob);
         refused(machine.explain(&dram, &ssd, &constraints), knob);
-        let connect = Connect { constraints, ..Connect::default() };
+        let connect = ConnectOptions { constraints, ..ConnectOptions::default() };
         refused(runtime.connect_with(&ssd, &dram, &connect), knob);
-        refused(runtime.connect_fd_with(&ssd, &dram, &ConnectFd { connect, ..ConnectFd::default() }), knob);
+        refused(
+            runtime.connect_fd_with(&ssd, &dram, &ConnectFdOptions { connect, ..ConnectFdOptions::default() }),
+            knob,
+        );
     }
 }
 
@@ -68,14 +71,20 @@ fn services_and_queues() {
     let (ssd, dram) = places();
     for rate in NO_RATES {
         for (knob, service) in [
-            ("at_least", Service { at_least: Some(rate), ..Service::default() }),
-            ("at_most", Service { at_most: Some(rate), ..Service::default() }),
+            ("at_least", ServiceLevel { at_least: Some(rate), ..ServiceLevel::default() }),
+            ("at_most", ServiceLevel { at_most: Some(rate), ..ServiceLevel::default() }),
         ] {
-            refused(runtime.connect_with(&ssd, &dram, &Connect { service, ..Connect::default() }), knob);
+            refused(runtime.connect_with(&ssd, &dram, &ConnectOptions { service, ..ConnectOptions::default() }), knob);
         }
     }
-    refused(runtime.connect_with(&ssd, &dram, &Connect { queue: Some(0), ..Connect::default() }), "queue");
-    refused(runtime.connect_fd_with(&ssd, &dram, &ConnectFd { depth: Some(0), ..ConnectFd::default() }), "depth");
+    refused(
+        runtime.connect_with(&ssd, &dram, &ConnectOptions { queue: Some(0), ..ConnectOptions::default() }),
+        "queue",
+    );
+    refused(
+        runtime.connect_fd_with(&ssd, &dram, &ConnectFdOptions { depth: Some(0), ..ConnectFdOptions::default() }),
+        "depth",
+    );
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use datapipes::topology::MemoryRoom;
+use datapipes::topology::MemoryHeadroom;
 use datapipes::{Dram, ErrorKind, MapOptions, Pages, Pmem, PmemOptions, Pool, Span, Ssd};
 use datapipes_testkit::{ControlGroup, Mounted};
 
@@ -36,7 +36,7 @@ fn child_that_asks_for_more_than_its_group_has() {
     }
     assert_eq!(Pool::new(4 * LIMIT as usize, options).unwrap_err().kind(), ErrorKind::OutOfMemory);
     // What is left and no more: the margin is in the way. The error names it, and what fits.
-    let room = MemoryRoom::now(None).unwrap();
+    let room = MemoryHeadroom::now(None).unwrap();
     let e = Dram::allocate(usize::try_from(room.bytes).unwrap()).unwrap_err();
     assert!(e.kind() == ErrorKind::OutOfMemory && e.to_string().contains("to stay unused"), "{e}");
     let text = e.to_string();
@@ -170,7 +170,7 @@ fn what_a_full_file_system_cannot_give_is_an_error_not_a_signal() {
 
 #[test]
 fn room_is_told_with_what_limits_it() {
-    let Some(room) = MemoryRoom::now(None) else {
+    let Some(room) = MemoryHeadroom::now(None) else {
         return println!("SKIPPED: room_is_told_with_what_limits_it: the kernel tells nothing");
     };
     assert!(room.bytes > 0 && !room.limited_by.is_empty(), "{room:?}");

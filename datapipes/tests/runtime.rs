@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
-use datapipes::runtime::{Cancelled, Connect, PriorityClass, RuntimeConfig, Service};
+use datapipes::runtime::{Cancelled, ConnectOptions, PriorityClass, RuntimeConfig, ServiceLevel};
 use datapipes::{Constraints, CoreCache, Dram, ErrorKind, Runtime, RuntimePipe, Span, Ssd};
 use datapipes_core::topology::Topology;
 use datapipes_file::{FaultVerdict, Faults, FileBackend, Operation};
@@ -117,7 +117,7 @@ fn every_way_to_hear_of_a_transfer_over_every_kind_of_route() {
     every_way(&runtime.connect(&dram, &target).unwrap(), &target, &bytes);
     for primitive in ["pread-cached", "uring-cached", "uring-direct", "memcpy"] {
         let only = Constraints { only: vec![primitive.into()], ..Constraints::default() };
-        let ask = Connect { constraints: only, ..Connect::default() };
+        let ask = ConnectOptions { constraints: only, ..ConnectOptions::default() };
         let pipe = match primitive {
             "memcpy" => runtime.connect_with(&dram, &target, &ask),
             _ => runtime.connect_with(&ssd, &target, &ask),
@@ -182,7 +182,7 @@ fn a_full_queue_gives_the_span_back_or_waits() {
     let runtime = Runtime::start(&machine).unwrap();
     let bytes = pattern(32 * MIB as usize, 5);
     let (ssd, target) = (file_of(&bytes), Dram::allocate(bytes.len()).unwrap());
-    let ask = Connect { queue: Some(2), ..Connect::default() };
+    let ask = ConnectOptions { queue: Some(2), ..ConnectOptions::default() };
     let pipe = runtime.connect_with(&ssd, &target, &ask).unwrap();
     let span = |i: u64| Span { source: i * MIB, target: i * MIB, len: MIB };
     let (first, second) = (pipe.transfer(span(0)).unwrap(), pipe.transfer(span(1)).unwrap());
@@ -297,9 +297,9 @@ fn promises_are_checked_at_connect_and_classes_are_named() {
     let machine = datapipes::discover();
     let runtime = Runtime::start(&machine).unwrap();
     let (source, target) = (Dram::allocate(4096).unwrap(), Dram::allocate(4096).unwrap());
-    let ask = |at_least| Connect {
-        service: Service { class: PriorityClass::Normal, at_least: Some(at_least), at_most: None },
-        ..Connect::default()
+    let ask = |at_least| ConnectOptions {
+        service: ServiceLevel { class: PriorityClass::Normal, at_least: Some(at_least), at_most: None },
+        ..ConnectOptions::default()
     };
     let small = runtime.connect_with(&source, &target, &ask(1e6)).unwrap();
     assert_eq!(small.service().class, PriorityClass::Normal);
@@ -312,8 +312,9 @@ fn a_pipe_with_a_limit_keeps_it() {
     let machine = datapipes::discover();
     let runtime = Runtime::start(&machine).unwrap();
     let (source, target) = (Dram::allocate(64 << 20).unwrap(), Dram::allocate(64 << 20).unwrap());
-    let service = Service { class: PriorityClass::Bulk, at_least: None, at_most: Some(200e6) };
-    let pipe = runtime.connect_with(&source, &target, &Connect { service, ..Connect::default() }).unwrap();
+    let service = ServiceLevel { class: PriorityClass::Bulk, at_least: None, at_most: Some(200e6) };
+    let pipe =
+        runtime.connect_with(&source, &target, &ConnectOptions { service, ..ConnectOptions::default() }).unwrap();
     let begun = std::time::Instant::now();
     pipe.transfer(Span { source: 0, target: 0, len: 40 << 20 }).unwrap().wait().unwrap();
     // Slower is possible on a busy machine, faster is not, but for the burst.

@@ -230,7 +230,7 @@ struct SixesPlace;
 
 impl Locator for SixesPlace {
     fn endpoint(&self) -> Endpoint {
-        let facts = datapipes::locator::Facts {
+        let facts = datapipes::locator::PlaceFacts {
             kind: "sixes",
             name: "sixes".into(),
             reach: datapipes::Reach::Reader,

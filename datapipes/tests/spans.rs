@@ -10,8 +10,8 @@ use datapipes::descriptor::wire::{Completion, MESSAGE_BYTES, TransferRequest};
 use datapipes::graph::Graph;
 use datapipes::topology::Topology;
 use datapipes::{
-    Connect, ConnectFd, Constraints, CoreCache, Dram, Error, ErrorKind, Locator, Pipe, PipeFd, Pmem, PmemOptions,
-    Result, Runtime, RuntimePipe, Span, Ssd, StagePlace, Staging,
+    ConnectFdOptions, ConnectOptions, Constraints, CoreCache, Dram, Error, ErrorKind, Locator, Pipe, PipeFd, Pmem,
+    PmemOptions, Result, Runtime, RuntimePipe, Span, Ssd, StagePlace, Staging,
 };
 use datapipes_core::Machine;
 use datapipes_file::{FileBackend, FileConfig};
@@ -211,8 +211,8 @@ fn by_graph(runtime: &Runtime, pipe: &RuntimePipe, span: Span) -> Result<()> {
 fn every_flavor(machine: &Machine, runtime: &Runtime, pair: &Pair<'_>, random: &mut Random) {
     let constraints =
         Constraints { only: pair.only.iter().map(|name| (*name).to_owned()).collect(), ..Constraints::default() };
-    let connect = Connect { constraints: constraints.clone(), ..Connect::default() };
-    let ask = ConnectFd { connect: connect.clone(), ..ConnectFd::default() };
+    let connect = ConnectOptions { constraints: constraints.clone(), ..ConnectOptions::default() };
+    let ask = ConnectFdOptions { connect: connect.clone(), ..ConnectFdOptions::default() };
     let pipe = match machine.connect_with(pair.source, pair.target, &constraints) {
         Ok(pipe) => pipe,
         Err(e) => return println!("SKIPPED: any span, {}: {e}", pair.name),
@@ -430,7 +430,7 @@ fn any_span_of_caches_persistent_memory_and_stagings_is_refused_or_done_exactly(
         }
         let only = Pair { name, ..pair };
         let side = runtime.connect(only.source, only.target).unwrap();
-        let (descriptor, ask) = (runtime.connect_fd(only.source, only.target).unwrap(), ConnectFd::default());
+        let (descriptor, ask) = (runtime.connect_fd(only.source, only.target).unwrap(), ConnectFdOptions::default());
         let (socket, _kept) = runtime.connect_raw_fd(only.source, only.target, &ask).unwrap();
         set_staging(&pattern(1));
         for span in [
@@ -478,8 +478,8 @@ fn a_file_is_moved_onto_itself_only_where_nothing_overlaps() {
                 continue;
             }
         };
-        let connect = Connect { constraints, ..Connect::default() };
-        let ask = ConnectFd { connect: connect.clone(), ..ConnectFd::default() };
+        let connect = ConnectOptions { constraints, ..ConnectOptions::default() };
+        let ask = ConnectFdOptions { connect: connect.clone(), ..ConnectFdOptions::default() };
         let side = runtime.connect_with(&one, &other, &connect).unwrap();
         let descriptor = runtime.connect_fd_with(&one, &other, &ask).unwrap();
         for turn in 0..40 {

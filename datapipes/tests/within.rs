@@ -14,9 +14,9 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 
 use datapipes::graph::Graph;
-use datapipes::locator::{Endpoint, Facts, Reader, WriteObserver};
-use datapipes::runtime::{Connect, RuntimeConfig, RuntimePipe};
-use datapipes::{ConnectFd, Dram, ErrorKind, Handle, Locator, Persistence, Reach, Runtime, Span, Ssd};
+use datapipes::locator::{Endpoint, PlaceFacts, Reader, WriteObserver};
+use datapipes::runtime::{ConnectOptions, RuntimeConfig, RuntimePipe};
+use datapipes::{ConnectFdOptions, Dram, ErrorKind, Handle, Locator, Persistence, Reach, Runtime, Span, Ssd};
 use scene::{KIB, bounded, file_of, pattern};
 
 const PIECE: u64 = 4 * KIB;
@@ -71,7 +71,7 @@ struct HookedPlace(Arc<World>);
 
 impl Locator for HookedPlace {
     fn endpoint(&self) -> Endpoint {
-        let facts = Facts {
+        let facts = PlaceFacts {
             kind: "hooked",
             name: "hooked".into(),
             reach: Reach::Reader,
@@ -150,7 +150,7 @@ impl World {
         let bytes = pattern(PIECES * PIECE);
         let (file, target) = (file_of(&bytes), Dram::allocate(bytes.len()).unwrap());
         let source = scene::memory_of(&bytes);
-        let mut blocks = Connect::default();
+        let mut blocks = ConnectOptions::default();
         blocks.constraints.only = vec!["pread-cached".into()];
         let other = runtime.connect_with(&file, &target, &blocks).unwrap();
         blocks.queue = Some(1);
@@ -250,7 +250,7 @@ impl World {
                 runtime.run(&graph, 4)?;
             }
             "descriptor" => {
-                let ask = ConnectFd { depth: Some(4), ..ConnectFd::default() };
+                let ask = ConnectFdOptions { depth: Some(4), ..ConnectFdOptions::default() };
                 let fd = self.runtime().connect_fd_with(&self.file, &self.target, &ask)?;
                 fd.submit(span(40))?;
                 fd.complete_wait()?.result?;
@@ -273,14 +273,14 @@ impl World {
 /// Starts the transfer for which the hook is called; its outcome comes by the channel, where somebody hears of it.
 fn start(place: &str, world: &Arc<World>) -> Option<mpsc::Receiver<Result<(), datapipes::Error>>> {
     let runtime = world.runtime();
-    let one = || Connect { queue: Some(1), ..Connect::default() };
+    let one = || ConnectOptions { queue: Some(1), ..ConnectOptions::default() };
     let only = |primitive: &str| {
         let mut connect = one();
         connect.constraints.only = vec![primitive.into()];
         connect
     };
     let (sender, outcome) = mpsc::channel();
-    let by = |source: &dyn Locator, target: &dyn Locator, connect: &Connect| {
+    let by = |source: &dyn Locator, target: &dyn Locator, connect: &ConnectOptions| {
         let pipe = runtime.connect_with(source, target, connect).unwrap();
         *world.pipe.lock().unwrap() = Some(pipe.clone());
         // The hook has the handle only once the transfer was started.
@@ -347,7 +347,7 @@ fn start(place: &str, world: &Arc<World>) -> Option<mpsc::Receiver<Result<(), da
         "a watch of a ring" | "a watch of a mover that blocks" => {
             let watch: Arc<dyn WriteObserver> = Arc::new(Watches(world.clone()));
             let file = file_of(&world.bytes);
-            file.watchers().add(&watch);
+            file.write_observers().add(&watch);
             // It ends with its last reference, and is to be there whoever ends first.
             std::mem::forget(watch.clone());
             let ask = if place.ends_with("ring") { only("uring-cached") } else { only("pwrite-cached") };
@@ -480,7 +480,7 @@ fn readers_that_wait_for_each_other_end() {
         let targets = [0, 1].map(|_| Dram::allocate(2 * PIECE as usize).unwrap());
         for (n, target) in targets.iter().enumerate() {
             let place = Meets(meet.clone(), pipes.clone(), runtime.clone(), n);
-            let one = Connect { queue: Some(1), ..Connect::default() };
+            let one = ConnectOptions { queue: Some(1), ..ConnectOptions::default() };
             let pipe = runtime.connect_with(&place, target, &one).unwrap();
             pipes.lock().unwrap().push(pipe);
         }

@@ -8,7 +8,7 @@ use std::fs::{File, Metadata, TryLockError};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use datapipes_core::process::Owner;
+use datapipes_core::process::OwningProcess;
 use datapipes_core::{Error, ErrorKind, Result};
 use rustix::fs::AtFlags;
 
@@ -24,7 +24,7 @@ pub(crate) struct DirLock {
     file: File,
     /// The name under which it was locked.
     path: PathBuf,
-    owner: Owner,
+    owner: OwningProcess,
 }
 
 impl DirLock {
@@ -38,7 +38,7 @@ impl DirLock {
     }
 
     fn held(file: File, path: &Path) -> DirLock {
-        DirLock { file, path: path.to_owned(), owner: Owner::here() }
+        DirLock { file, path: path.to_owned(), owner: OwningProcess::here() }
     }
 
     /// Removes a file of the folder: of this one, whatever has its name by then (where the file system locks folders).
@@ -180,7 +180,7 @@ pub(crate) fn make_folder(folder: &Path) -> Result<()> {
         return Ok(());
     }
     let fail = |e: &std::io::Error| Error::io("create", e, folder.display().to_string());
-    let parent = datapipes_core::locator::folder_of(folder);
+    let parent = datapipes_core::locator::parent_dir(folder);
     make_folder(&parent)?;
     match std::fs::create_dir(folder) {
         Ok(()) => {}

@@ -8,7 +8,7 @@
 //! [`Draft`]: it has no name until the device has made it durable and the application gives it one, so that nothing half-written
 //! is ever seen under a name, whoever dies when.
 
-use datapipes_core::{Draft, Error, ErrorKind, Result};
+use datapipes_core::{AtomicFile, Error, ErrorKind, Result};
 
 use crate::channel::{Head, Outcome, Reply};
 pub use crate::device::Mode;
@@ -161,7 +161,7 @@ impl FileClient {
     ///
     /// # Errors
     /// As [`commit`](Self::commit); what naming it meets. Nothing of it is left then.
-    pub fn publish(&mut self, draft: Draft) -> Result<u64> {
+    pub fn publish(&mut self, draft: AtomicFile) -> Result<u64> {
         let len = self.commit()?;
         draft.publish(len)?;
         Ok(len)

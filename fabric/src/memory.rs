@@ -7,7 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use datapipes_core::process::Owner;
+use datapipes_core::process::OwningProcess;
 use datapipes_core::{Error, ErrorKind, Result};
 
 use crate::channel::memory::Mapping;
@@ -17,12 +17,12 @@ use crate::channel::memory::Mapping;
 pub struct SharedMemory {
     mapping: Arc<Mapping>,
     writable: bool,
-    owner: Owner,
+    owner: OwningProcess,
 }
 
 impl SharedMemory {
     pub(crate) fn new(mapping: Arc<Mapping>, writable: bool) -> SharedMemory {
-        SharedMemory { mapping, writable, owner: Owner::here() }
+        SharedMemory { mapping, writable, owner: OwningProcess::here() }
     }
 
     /// The length in bytes.

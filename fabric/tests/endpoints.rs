@@ -5,7 +5,7 @@ mod scene;
 
 use std::os::fd::OwnedFd;
 
-use datapipes_core::{Draft, ErrorKind};
+use datapipes_core::{AtomicFile, ErrorKind};
 use datapipes_fabric::capability::{Party, Rights};
 use datapipes_fabric::channel::{Shape, Trust};
 use datapipes_fabric::device::Role;
@@ -65,7 +65,7 @@ fn files_are_read_and_published_block_by_block_under_every_placement() {
     std::fs::write(dir.join("empty"), []).unwrap();
     for placement in Placement::ALL {
         let out = dir.join(format!("out-{placement:?}"));
-        let draft = Draft::beside(&out).unwrap();
+        let draft = AtomicFile::create(&out).unwrap();
         let target = draft.ssd().file().cached_fd().try_clone_to_owned().unwrap();
         let given = vec![reader(&dir.join("in")), reader(&dir.join("empty")), target];
         let (flow, mut client) = storage(&mut session, given, placement);
@@ -105,7 +105,7 @@ fn a_storage_device_that_dies_leaves_nothing_under_the_name() {
     let dir = scratch("dies");
     let mut session = session();
     let out = dir.join("out");
-    let draft = Draft::beside(&out).unwrap();
+    let draft = AtomicFile::create(&out).unwrap();
     let target = draft.ssd().file().cached_fd().try_clone_to_owned().unwrap();
     let (flow, mut client) = storage(&mut session, vec![target], Placement::DistributedResourceSide);
     client.open(0, Mode::Write).unwrap();

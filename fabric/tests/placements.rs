@@ -5,7 +5,7 @@ mod scene;
 
 use std::os::fd::OwnedFd;
 
-use datapipes_core::{Draft, ErrorKind};
+use datapipes_core::{AtomicFile, ErrorKind};
 use datapipes_fabric::channel::{Head, Shape, Trust};
 use datapipes_fabric::control::Session;
 use datapipes_fabric::device::{Place, Role, Spread};
@@ -106,7 +106,7 @@ fn a_file_goes_through_decompression_into_a_file_that_appears_whole() {
     std::fs::write(dir.join("in"), &data).unwrap();
     for placement in Placement::ALL {
         let out = dir.join(format!("out-{placement:?}"));
-        let draft = Draft::beside(&out).unwrap();
+        let draft = AtomicFile::create(&out).unwrap();
         let target: OwnedFd = draft.ssd().file().cached_fd().try_clone_to_owned().unwrap();
         // Blocks of the source leave room for what compression may add.
         let (small, large) = (Shape::new(3, 64 << 10), Shape::new(3, 80 << 10));

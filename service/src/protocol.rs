@@ -22,7 +22,7 @@
 //! The kinds of errors are numbered as in [`datapipes_core::descriptor::wire`], by which the pipe's descriptor speaks, too.
 
 use datapipes_core::descriptor::wire;
-use datapipes_core::{Constraints, Error, FileAccess, Service};
+use datapipes_core::{Constraints, Error, FileAccess, ServiceLevel};
 use serde::{Deserialize, Serialize};
 
 use crate::server::ServiceLimits;
@@ -71,7 +71,7 @@ pub struct PipeSpec {
     pub constraints: Constraints,
     /// Class and rates.
     #[serde(default)]
-    pub service: Service,
+    pub service: ServiceLevel,
     /// Transfers that the pipe takes at a time; 64 if not given.
     #[serde(default)]
     pub depth: Option<usize>,

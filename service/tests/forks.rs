@@ -5,7 +5,7 @@ mod scene;
 
 use std::cell::RefCell;
 
-use datapipes::{Connect, ConnectFd, Service as Asked, Span};
+use datapipes::{ConnectFdOptions, ConnectOptions, ServiceLevel as Asked, Span};
 use datapipes_service::Place;
 use datapipes_testkit::child::{in_child, is_forked};
 use scene::{MIB, Service, file_of, memory_of, pattern};
@@ -17,8 +17,9 @@ fn a_child_takes_nothing_of_its_parents_pipes() {
     let bytes = pattern(4 * MIB as usize, 3);
     let (source, target) = (file_of(&bytes), memory_of(&vec![0; bytes.len()]));
     // So slow that transfers are under way while there is a child.
-    let connect = Connect { service: Asked { at_most: Some(20e6), ..Asked::default() }, ..Connect::default() };
-    let ask = ConnectFd { connect, ..ConnectFd::default() };
+    let connect =
+        ConnectOptions { service: Asked { at_most: Some(20e6), ..Asked::default() }, ..ConnectOptions::default() };
+    let ask = ConnectFdOptions { connect, ..ConnectFdOptions::default() };
     let pipe = client.connect_pipe(&Place::file(&source), &Place::memory(&target), &ask).unwrap();
     let mut tokens: Vec<u64> =
         (0..4).map(|i| pipe.submit(Span { source: i * MIB, target: i * MIB, len: MIB }).unwrap()).collect();
@@ -37,7 +38,8 @@ fn a_child_takes_nothing_of_its_parents_pipes() {
         // Its own is its own.
         let own = service.client();
         let target = memory_of(&vec![0; MIB as usize]);
-        let mut pipe = own.connect_pipe(&Place::file(&source), &Place::memory(&target), &ConnectFd::default()).unwrap();
+        let mut pipe =
+            own.connect_pipe(&Place::file(&source), &Place::memory(&target), &ConnectFdOptions::default()).unwrap();
         pipe.transfer(Span { source: MIB, target: 0, len: MIB }).unwrap();
         drop(pipe);
         assert!(target.to_vec().unwrap() == bytes[MIB as usize..2 * MIB as usize]);

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use datapipes::descriptor::wire::TransferRequest;
-use datapipes::{ConnectFd, ErrorKind, Span, Ssd};
+use datapipes::{ConnectFdOptions, ErrorKind, Span, Ssd};
 use datapipes_service::protocol::{ANSWER_BYTES, ServiceAnswer};
 use datapipes_service::{Client, Place};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,8 +18,8 @@ use scene::{MIB, Raw, Service, file_of, memory_of, pattern};
 /// So long that only a hang takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn rated(at_most: f64) -> ConnectFd {
-    let mut ask = ConnectFd { depth: Some(4), ..ConnectFd::default() };
+fn rated(at_most: f64) -> ConnectFdOptions {
+    let mut ask = ConnectFdOptions { depth: Some(4), ..ConnectFdOptions::default() };
     ask.connect.service.at_most = Some(at_most);
     ask
 }
@@ -122,12 +122,13 @@ fn files_in_memory_are_no_targets_and_are_sources_like_others() {
     for seals in [SealFlags::empty(), SealFlags::SHRINK, SealFlags::GROW, SealFlags::SEAL] {
         let file = as_file(&file_in_memory(MIB, seals));
         for from in [Place::memory(&memory), Place::file(&file)] {
-            let e = client.connect_pipe(&from, &Place::file(&file), &ConnectFd::default()).map(|_| ()).unwrap_err();
+            let e =
+                client.connect_pipe(&from, &Place::file(&file), &ConnectFdOptions::default()).map(|_| ()).unwrap_err();
             assert!(e.kind() == ErrorKind::InvalidInput && e.to_string().contains("as memory"), "{seals:?}: {e}");
         }
         let target = memory_of(&bytes);
         let mut pipe =
-            client.connect_pipe(&Place::file(&file), &Place::memory(&target), &ConnectFd::default()).unwrap();
+            client.connect_pipe(&Place::file(&file), &Place::memory(&target), &ConnectFdOptions::default()).unwrap();
         pipe.transfer(Span { source: 0, target: 0, len: MIB }).unwrap();
         assert!(target.to_vec().unwrap().iter().all(|b| *b == 0));
     }
@@ -140,7 +141,7 @@ fn a_file_is_not_copied_over_itself() {
     let client = service.client();
     let file = file_of(&pattern(MIB as usize, 1));
     let same = Ssd::from_fds(file.file().cached_fd().try_clone_to_owned().unwrap(), None, "again").unwrap();
-    let mut pipe = client.connect_pipe(&Place::file(&file), &Place::file(&same), &ConnectFd::default()).unwrap();
+    let mut pipe = client.connect_pipe(&Place::file(&file), &Place::file(&same), &ConnectFdOptions::default()).unwrap();
     for span in [
         Span { source: 0, target: 0, len: MIB },
         Span { source: 0, target: 1, len: MIB },

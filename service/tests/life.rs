@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use datapipes::descriptor::passing::has_unread;
-use datapipes::{ConnectFd, ErrorKind, Span, Ssd};
+use datapipes::{ConnectFdOptions, ErrorKind, Span, Ssd};
 use datapipes_service::{Client, Place, SharedMemory};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use scene::{Dir, MIB, Service, content, memory_of, pattern};
@@ -38,7 +38,7 @@ fn asked_to_stop_it_carries_out_what_is_under_way() {
     let bytes = pattern(32 * MIB as usize, 1);
     let (source, file) = (memory_of(&bytes), Ssd::unlinked_in(scene::disk()).unwrap());
     let target = SharedMemory::create(bytes.len()).unwrap();
-    let ask = ConnectFd { depth: Some(64), ..ConnectFd::default() };
+    let ask = ConnectFdOptions { depth: Some(64), ..ConnectFdOptions::default() };
     let slow = {
         let mut ask = ask.clone();
         ask.connect.service.at_most = Some(100e6);
@@ -187,7 +187,7 @@ fn idle_it_does_nothing_at_all() {
     let file = scene::file_of(&pattern(MIB as usize, 1));
     let to = Place::memory(&target);
     let mut pipes = [Place::memory(&source), Place::file(&file)]
-        .map(|from| client.connect_pipe(&from, &to, &ConnectFd::default()).unwrap());
+        .map(|from| client.connect_pipe(&from, &to, &ConnectFdOptions::default()).unwrap());
     for pipe in &mut pipes {
         pipe.transfer(Span { source: 0, target: 0, len: MIB }).unwrap();
     }

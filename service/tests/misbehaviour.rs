@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use datapipes::descriptor::wire::{Completion, MESSAGE_BYTES, TransferRequest};
-use datapipes::{ConnectFd, ErrorKind, Pages, Span, Ssd};
+use datapipes::{ConnectFdOptions, ErrorKind, Pages, Span, Ssd};
 use datapipes_service::{Client, Place, SharedMemory};
 use datapipes_testkit::child::in_child;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -38,7 +38,7 @@ impl Good {
             let target = SharedMemory::create(bytes.len()).unwrap();
             let to = Place::memory(&target);
             let mut pipes = [Place::memory(&memory), Place::file(&file)]
-                .map(|from| client.connect_pipe(&from, &to, &ConnectFd::default()).unwrap());
+                .map(|from| client.connect_pipe(&from, &to, &ConnectFdOptions::default()).unwrap());
             let mut rounds = 0;
             while !told.load(Ordering::SeqCst) || rounds < 4 {
                 target.write(0, &vec![0; target.len()]).unwrap();
@@ -269,7 +269,7 @@ fn who_asks_without_end_and_reads_no_answer_is_cut_off() {
 
 /// A pipe's descriptor of a client that keeps to nothing.
 fn pipe_of(client: &Client, memory: &SharedMemory, depth: usize) -> datapipes_service::ClientPipe {
-    let ask = ConnectFd { depth: Some(depth), ..ConnectFd::default() };
+    let ask = ConnectFdOptions { depth: Some(depth), ..ConnectFdOptions::default() };
     client.connect_pipe(&Place::memory(memory), &Place::memory(memory), &ask).unwrap()
 }
 
@@ -345,7 +345,7 @@ fn child_that_is_killed() {
     let (memory, file) = (memory_of(&bytes), file_of(&bytes));
     let targets = [SharedMemory::create(bytes.len()).unwrap(), SharedMemory::create(bytes.len()).unwrap()];
     let to_file = Ssd::unlinked_in(scene::disk()).unwrap();
-    let ask = ConnectFd { depth: Some(16), ..ConnectFd::default() };
+    let ask = ConnectFdOptions { depth: Some(16), ..ConnectFdOptions::default() };
     let pairs = [
         (Place::memory(&memory), Place::memory(&targets[0])),
         (Place::file(&file), Place::memory(&targets[1])),
@@ -408,10 +408,10 @@ fn limits_are_kept_and_named() {
     let client = service.client();
     assert_eq!((client.limits().pipes, client.limits().mapped_bytes), (2, 3 * MIB));
     let memories: Vec<_> = (0..4).map(|i| memory_of(&pattern(MIB as usize, i))).collect();
-    let connect = |client: &Client, from: usize, to: usize, ask: ConnectFd| {
+    let connect = |client: &Client, from: usize, to: usize, ask: ConnectFdOptions| {
         client.connect_pipe(&Place::memory(&memories[from]), &Place::memory(&memories[to]), &ask)
     };
-    let deep = |depth| ConnectFd { depth: Some(depth), ..ConnectFd::default() };
+    let deep = |depth| ConnectFdOptions { depth: Some(depth), ..ConnectFdOptions::default() };
     let busy = |outcome: datapipes::Result<datapipes_service::ClientPipe>, said: &str| {
         let e = outcome.map(|_| ()).unwrap_err();
         assert!(e.kind() == ErrorKind::Busy && e.to_string().contains(said), "{e}");
@@ -448,7 +448,8 @@ fn descriptors_that_are_kept_are_limited() {
     if files[0].file().direct_fd().is_err() {
         return println!("SKIPPED: descriptors_that_are_kept_are_limited: the file system does no direct I/O");
     }
-    let connect = || client.connect_pipe(&Place::file(&files[0]), &Place::file(&files[1]), &ConnectFd::default());
+    let connect =
+        || client.connect_pipe(&Place::file(&files[0]), &Place::file(&files[1]), &ConnectFdOptions::default());
     let one = connect().unwrap();
     let e = connect().unwrap_err();
     assert!(e.kind() == ErrorKind::Busy && e.to_string().contains("--descriptors"), "{e}");
@@ -466,7 +467,8 @@ fn descriptors_come_only_where_one_thread_is_its_own_client_s() {
     }
     let service = Service::start(&[]);
     let (client, memory) = (service.client(), memory_of(&pattern(MIB as usize, 1)));
-    let pipe = client.connect_pipe(&Place::memory(&memory), &Place::memory(&memory), &ConnectFd::default()).unwrap();
+    let pipe =
+        client.connect_pipe(&Place::memory(&memory), &Place::memory(&memory), &ConnectFdOptions::default()).unwrap();
     let null = opened("/dev/null".as_ref(), OFlags::RDWR);
     let pipe = Raw(pipe.as_fd().try_clone_to_owned().unwrap());
     let request = TransferRequest { token: 1, span: Span { source: 0, target: 4096, len: 4096 } }.to_bytes();
@@ -491,7 +493,7 @@ fn a_status_names_no_pipes_of_other_users_and_keeps_no_memory_of_the_service() {
     }
     let service = Service::start(&["--mode", "666"]);
     let (client, source) = (service.client(), memory_of(&pattern(MIB as usize, 1)));
-    let mut ask = ConnectFd::default();
+    let mut ask = ConnectFdOptions::default();
     ask.connect.service.at_most = Some(12_345_678.0);
     let _pipe = client.connect_pipe(&Place::memory(&source), &Place::memory(&source), &ask).unwrap();
     assert!(client.status().unwrap().runtime.to_string().contains("12345678"));
@@ -541,7 +543,7 @@ fn huge_pages_that_are_not_there_end_their_client_and_nobody_else() {
     let good = Good::start(&service);
     let client = service.client();
     let mut pipe =
-        client.connect_pipe(&Place::memory(&source), &Place::memory(&target), &ConnectFd::default()).unwrap();
+        client.connect_pipe(&Place::memory(&source), &Place::memory(&target), &ConnectFdOptions::default()).unwrap();
     pipe.transfer(Span { source: 0, target: 0, len: page as u64 }).unwrap();
     assert!(target.to_vec().unwrap()[..] == source.to_vec().unwrap()[..]);
     // The page is punched out, and every free one taken: there is none for the service when it writes.

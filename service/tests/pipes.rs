@@ -6,7 +6,7 @@ mod scene;
 use std::io::{BufRead, BufReader};
 
 use datapipes::descriptor::wire::{Completion, TransferRequest};
-use datapipes::{Connect, ConnectFd, ErrorKind, PriorityClass, Service as Asked, Span, Ssd};
+use datapipes::{ConnectFdOptions, ConnectOptions, ErrorKind, PriorityClass, ServiceLevel as Asked, Span, Ssd};
 use datapipes_service::{Client, Place, SharedMemory};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::retry_on_intr;
@@ -32,7 +32,7 @@ fn every_pair(client: &Client, seed: u64, rounds: u64) {
             (Place::file(&file), Place::file(&copy)),
         ];
         for (source, target) in &pairs {
-            let mut pipe = client.connect_pipe(source, target, &ConnectFd::default()).unwrap();
+            let mut pipe = client.connect_pipe(source, target, &ConnectFdOptions::default()).unwrap();
             // In pieces that begin anywhere, the last one first.
             for (at, end) in [(len / 2 + 4097, len), (1234, len / 2 + 4097), (0, 1234)] {
                 pipe.transfer(Span { source: at, target: at, len: end - at }).unwrap();
@@ -82,7 +82,7 @@ fn the_descriptor_works_in_an_event_loop() {
     let places = [Place::file(&file), Place::memory(&source)];
     let pipes: Vec<_> = (0..2)
         .map(|i| {
-            let ask = ConnectFd { depth: Some(3), place: 70 + i as u64, ..ConnectFd::default() };
+            let ask = ConnectFdOptions { depth: Some(3), place: 70 + i as u64, ..ConnectFdOptions::default() };
             let pipe = client.connect_pipe(&places[i], &Place::memory(&targets[i]), &ask).unwrap();
             epoll::add(&epoll, &pipe, EventData::new_u64(i as u64), EventFlags::IN | EventFlags::OUT).unwrap();
             pipe
@@ -124,7 +124,7 @@ fn plain_packets_do_and_errors_come_with_their_kind() {
     let (source, target) = (memory_of(&bytes), SharedMemory::create(2 * MIB as usize).unwrap());
     // The target is the second half of the memory.
     let half = Place::memory_range(&target, MIB as usize, MIB as usize).unwrap();
-    let pipe = client.connect_pipe(&Place::memory(&source), &half, &ConnectFd::default()).unwrap();
+    let pipe = client.connect_pipe(&Place::memory(&source), &half, &ConnectFdOptions::default()).unwrap();
     let ask = |token, span: Span| {
         rustix::io::write(&pipe, &TransferRequest { token, span }.to_bytes()).unwrap();
         let mut message = [0; 1024];
@@ -144,7 +144,8 @@ fn plain_packets_do_and_errors_come_with_their_kind() {
     assert!(held[MIB as usize..] == bytes[..] && held[..MIB as usize].iter().all(|b| *b == 0));
     // A file that is shorter than was thought, and one that is cut while it is used: errors, and the service lives.
     let file = file_of(&bytes[..5000]);
-    let mut pipe = client.connect_pipe(&Place::file(&file), &Place::memory(&target), &ConnectFd::default()).unwrap();
+    let mut pipe =
+        client.connect_pipe(&Place::file(&file), &Place::memory(&target), &ConnectFdOptions::default()).unwrap();
     assert_eq!(pipe.transfer(whole(MIB)).unwrap_err().kind(), ErrorKind::EndOfFile);
     pipe.transfer(whole(5000)).unwrap();
     file.set_len(100).unwrap();
@@ -161,7 +162,10 @@ fn bytes_are_leased_here_while_they_move_there() {
     let (source, target) = (memory_of(&bytes), SharedMemory::create(bytes.len()).unwrap());
     // So slow that it is under way while we look.
     let asked = Asked { at_most: Some(64e6), ..Asked::of(PriorityClass::Bulk) };
-    let ask = ConnectFd { connect: Connect { service: asked, ..Connect::default() }, ..ConnectFd::default() };
+    let ask = ConnectFdOptions {
+        connect: ConnectOptions { service: asked, ..ConnectOptions::default() },
+        ..ConnectFdOptions::default()
+    };
     let pipe = client.connect_pipe(&Place::memory(&source), &Place::memory(&target), &ask).unwrap();
     pipe.submit(whole(bytes.len() as u64)).unwrap();
     assert_eq!(target.to_vec().unwrap_err().kind(), ErrorKind::Busy);
@@ -179,7 +183,7 @@ fn the_same_memory_is_mapped_once_and_overlaps_are_refused() {
     let service = Service::start(&[]);
     let client = service.client();
     let memory = memory_of(&pattern(2 * MIB as usize, 4));
-    let (all, whole_of) = (Place::memory(&memory), ConnectFd::default());
+    let (all, whole_of) = (Place::memory(&memory), ConnectFdOptions::default());
     let mut one = client.connect_pipe(&all, &all, &whole_of).unwrap();
     let _two = client.connect_pipe(&all, &all, &whole_of).unwrap();
     assert_eq!(client.status().unwrap().mapped_bytes, 2 * MIB);
@@ -194,7 +198,7 @@ fn past_the_page_cache_by_the_descriptor_that_was_passed_for_it() {
     let client = service.client();
     let bytes = pattern(MIB as usize, 8);
     let (file, target) = (file_of(&bytes), SharedMemory::create(bytes.len()).unwrap());
-    let mut ask = ConnectFd::default();
+    let mut ask = ConnectFdOptions::default();
     ask.connect.constraints.bypass_page_cache = true;
     // The service opens nothing: without such a descriptor it has no way.
     let cached = Ssd::from_fds(file.file().cached_fd().try_clone_to_owned().unwrap(), None, "cached").unwrap();

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use datapipes::{ConnectFd, Span, Ssd};
+use datapipes::{ConnectFdOptions, Span, Ssd};
 use datapipes_service::{Client, Place, SharedMemory};
 use grammar::{Depth, World, converse};
 use scene::{Dir, MIB, Service, content, file_of, memory_of, pattern};
@@ -50,7 +50,7 @@ fn honest(client: &Client, stop: &AtomicBool, rounds: &AtomicU64) {
         (Place::file(&file), Place::memory(&into)),
         (Place::file(&file), Place::file(&copy)),
     ];
-    let mut pipes = places.map(|(from, to)| client.connect_pipe(&from, &to, &ConnectFd::default()).unwrap());
+    let mut pipes = places.map(|(from, to)| client.connect_pipe(&from, &to, &ConnectFdOptions::default()).unwrap());
     while !stop.load(Ordering::SeqCst) {
         let round = rounds.load(Ordering::SeqCst);
         let which = round as usize % 3;

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use datapipes::descriptor::wire::TransferRequest;
-use datapipes::{ConnectFd, ErrorKind, Span, Ssd};
+use datapipes::{ConnectFdOptions, ErrorKind, Span, Ssd};
 use datapipes_service::server::{Listener, Server, ServerConfig, ServiceLimits, ServiceLog};
 use datapipes_service::{Client, Place, SharedMemory};
 use datapipes_testkit::child::{NoThreads, as_another_user};
@@ -107,7 +107,8 @@ fn without_descriptors_clients_hear_so_and_it_recovers() {
     let bytes = pattern(MIB as usize, 1);
     let (source, target) = (memory_of(&bytes), SharedMemory::create(bytes.len()).unwrap());
     let first = service.client();
-    let mut pipe = first.connect_pipe(&Place::memory(&source), &Place::memory(&target), &ConnectFd::default()).unwrap();
+    let mut pipe =
+        first.connect_pipe(&Place::memory(&source), &Place::memory(&target), &ConnectFdOptions::default()).unwrap();
     let (mut clients, mut refused) = (Vec::new(), 0);
     while refused < 20 {
         match Client::connect(&service.socket) {
@@ -123,7 +124,7 @@ fn without_descriptors_clients_hear_so_and_it_recovers() {
     pipe.transfer(Span { source: 0, target: 0, len: MIB }).unwrap();
     assert!(target.to_vec().unwrap() == bytes);
     let file = Ssd::unlinked_in(scene::disk()).unwrap();
-    let e = first.connect_pipe(&Place::memory(&source), &Place::file(&file), &ConnectFd::default()).map(|_| ());
+    let e = first.connect_pipe(&Place::memory(&source), &Place::file(&file), &ConnectFdOptions::default()).map(|_| ());
     let e = e.unwrap_err();
     assert!(e.raw_os_error().is_some() || e.to_string().contains("descriptors"), "{e}");
     drop((clients, pipe, first));
@@ -146,7 +147,11 @@ fn one_user_does_not_get_all_the_memory() {
     let memories: Vec<_> = (0..4).map(|i| memory_of(&pattern(MIB as usize, i))).collect();
     let clients = [service.client(), service.client()];
     let pipe = |client: &Client, from: usize| {
-        client.connect_pipe(&Place::memory(&memories[from]), &Place::memory(&memories[from]), &ConnectFd::default())
+        client.connect_pipe(
+            &Place::memory(&memories[from]),
+            &Place::memory(&memories[from]),
+            &ConnectFdOptions::default(),
+        )
     };
     let kept = (pipe(&clients[0], 0).unwrap(), pipe(&clients[0], 1).unwrap(), pipe(&clients[1], 2).unwrap());
     let e = pipe(&clients[1], 3).map(|_| ()).unwrap_err();
@@ -210,8 +215,9 @@ fn clients_that_stop_or_fork_hold_nobody_up() {
         let bytes = pattern(MIB as usize, 2);
         let (source, target) = (memory_of(&bytes), SharedMemory::create(bytes.len()).unwrap());
         let client = service.client();
-        let mut pipe =
-            client.connect_pipe(&Place::memory(&source), &Place::memory(&target), &ConnectFd::default()).unwrap();
+        let mut pipe = client
+            .connect_pipe(&Place::memory(&source), &Place::memory(&target), &ConnectFdOptions::default())
+            .unwrap();
         pipe.transfer(Span { source: 0, target: 0, len: MIB }).unwrap();
         assert!(target.to_vec().unwrap() == bytes);
         drop((pipe, client));

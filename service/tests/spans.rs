@@ -4,7 +4,7 @@
 mod scene;
 
 use datapipes::descriptor::wire::{Completion, MESSAGE_BYTES, TransferRequest};
-use datapipes::{ConnectFd, ErrorKind, Span, Ssd};
+use datapipes::{ConnectFdOptions, ErrorKind, Span, Ssd};
 use datapipes_service::{ClientPipe, Place, SharedMemory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use scene::{MIB, Service, content, file_of, memory_of, pattern};
@@ -36,7 +36,7 @@ fn spans_that_wrap_are_refused_by_the_service() {
         (Place::memory(&memory), Place::memory(&into)),
     ];
     for (source, target) in &pairs {
-        let pipe = client.connect_pipe(source, target, &ConnectFd::default()).unwrap();
+        let pipe = client.connect_pipe(source, target, &ConnectFdOptions::default()).unwrap();
         for (source, target, len) in [
             (0, 0u64.wrapping_sub(16 << 10), 64 << 10),
             (0u64.wrapping_sub(16 << 10), 0, 64 << 10),
@@ -53,7 +53,7 @@ fn spans_that_wrap_are_refused_by_the_service() {
         assert!(into.to_vec().unwrap().iter().all(|byte| *byte == 0));
     }
     for (source, target) in &pairs {
-        let pipe = client.connect_pipe(source, target, &ConnectFd::default()).unwrap();
+        let pipe = client.connect_pipe(source, target, &ConnectFdOptions::default()).unwrap();
         ask(&pipe, Span { source: 0, target: 0, len: MIB }).unwrap();
     }
     assert!(content(&to, bytes.len()) == bytes && into.to_vec().unwrap() == bytes);

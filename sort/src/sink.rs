@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use datapipes_core::{Error, OutputFile, Pipe, Published, Result};
+use datapipes_core::{Error, OutputFile, Pipe, PublishOutcome, Result};
 use rustix::fs::FileType;
 
 use crate::input::Input;
@@ -77,9 +77,9 @@ impl<'a> Sink<'a> {
         let Sink::File { file, pipe } = self else { return Ok(OutputReport { way: "stream", why: None }) };
         movements.keep(MovementRole::Output, *pipe);
         Ok(match file.publish(bytes)? {
-            Published::New => OutputReport { way: "new", why: None },
-            Published::Replaced => OutputReport { way: "replaced", why: None },
-            Published::InPlace(reason) => OutputReport { way: "in-place", why: Some(reason.to_string()) },
+            PublishOutcome::New => OutputReport { way: "new", why: None },
+            PublishOutcome::Replaced => OutputReport { way: "replaced", why: None },
+            PublishOutcome::InPlace(reason) => OutputReport { way: "in-place", why: Some(reason.to_string()) },
         })
     }
 }

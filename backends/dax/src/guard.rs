@@ -6,7 +6,7 @@ mod tests;
 
 use datapipes_core::Result;
 use datapipes_core::memory::guarded;
-pub(crate) use datapipes_core::memory::guarded::{Gone, LINE};
+pub(crate) use datapipes_core::memory::guarded::{AccessFault, LINE};
 
 use crate::instructions::{Flush, FlushInstructions, Width};
 
@@ -35,7 +35,7 @@ impl Guarded {
     /// # Safety
     /// `len` bytes must be mapped at `from` for reading and at `to` for writing, held by nobody else, and must not overlap.
     /// Their pages may be gone.
-    pub(crate) unsafe fn copy(self, from: *const u8, to: *mut u8, len: usize) -> Result<(), Gone> {
+    pub(crate) unsafe fn copy(self, from: *const u8, to: *mut u8, len: usize) -> Result<(), AccessFault> {
         // SAFETY: what this function demands.
         unsafe { guarded::copy(from, to, len) }
     }
@@ -44,7 +44,7 @@ impl Guarded {
     ///
     /// # Safety
     /// As for [`copy`](Self::copy); `to` and `len` are multiples of [`LINE`].
-    pub(crate) unsafe fn stream(self, from: *const u8, to: *mut u8, len: usize) -> Result<(), Gone> {
+    pub(crate) unsafe fn stream(self, from: *const u8, to: *mut u8, len: usize) -> Result<(), AccessFault> {
         // SAFETY: what this function demands; `new` found the width by CPUID.
         unsafe { guarded::stream(self.width, from, to, len) }
     }
@@ -53,7 +53,7 @@ impl Guarded {
     ///
     /// # Safety
     /// `len` bytes must be mapped at `start`. Their pages may be gone.
-    pub(crate) unsafe fn write_back(self, start: *const u8, len: usize) -> Result<(), Gone> {
+    pub(crate) unsafe fn write_back(self, start: *const u8, len: usize) -> Result<(), AccessFault> {
         // SAFETY: what this function demands; `new` found the instruction by CPUID.
         unsafe { guarded::write_back(self.flush, start, len) }
     }

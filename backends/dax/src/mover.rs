@@ -6,11 +6,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use datapipes_core::backend::{Chunked, Inline, Job};
+use datapipes_core::backend::{Chunked, InlineMover, Job};
 use datapipes_core::memory::{Access, MemoryRange, copy_pair};
 use datapipes_core::{Counters, Endpoint, Error, ErrorKind, Result, Span};
 
-use crate::guard::{Gone, Guarded};
+use crate::guard::{AccessFault, Guarded};
 use crate::store::{self, Load, Store};
 
 /// Transfers from this length on are timed.
@@ -87,7 +87,7 @@ impl DaxMover {
 
     /// Which end lost a page, and where.
     #[cold]
-    fn gone(&self, piece: Piece, gone: Gone) -> Error {
+    fn gone(&self, piece: Piece, gone: AccessFault) -> Error {
         let page = 4096;
         let within = |start: usize| (start / page * page..start + piece.len).contains(&gone.address);
         let (end, at) = match (within(piece.to.addr()), within(piece.from.addr())) {
@@ -167,7 +167,7 @@ impl DaxMover {
     }
 }
 
-impl Inline for DaxMover {
+impl InlineMover for DaxMover {
     fn transfer(&self, span: Span) -> Result<()> {
         self.count(span.len, || self.move_span(span))
     }

@@ -11,7 +11,7 @@
 //!
 //! The bytes beside the span, which belong to others, are not stored, as a block read, changed and written would do.
 
-use crate::guard::{Gone, Guarded, LINE};
+use crate::guard::{AccessFault, Guarded, LINE};
 
 /// Bytes that the medium reads and writes at once.
 pub(crate) const BLOCK: usize = 256;
@@ -62,8 +62,8 @@ impl Parts {
 }
 
 /// Adds what was done before.
-fn after(done: usize) -> impl Fn(Gone) -> Gone {
-    move |gone| Gone { done: gone.done + done, ..gone }
+fn after(done: usize) -> impl Fn(AccessFault) -> AccessFault {
+    move |gone| AccessFault { done: gone.done + done, ..gone }
 }
 
 /// Stores `len` bytes so that they survive when it returns, where the target is persistent memory. `whole` is the length of
@@ -78,7 +78,7 @@ pub(crate) unsafe fn store(
     len: usize,
     how: Store,
     whole: usize,
-) -> Result<(), Gone> {
+) -> Result<(), AccessFault> {
     if how == Store::WriteBack || how == Store::BySize && whole < STREAM_MIN {
         // SAFETY: what this function demands.
         return unsafe { write_back(guarded, from, to, len) };
@@ -97,7 +97,7 @@ pub(crate) unsafe fn store(
 /// # Safety
 /// As for [`store`].
 #[allow(unsafe_code)]
-unsafe fn write_back(guarded: Guarded, from: *const u8, to: *mut u8, len: usize) -> Result<(), Gone> {
+unsafe fn write_back(guarded: Guarded, from: *const u8, to: *mut u8, len: usize) -> Result<(), AccessFault> {
     let mut done = 0;
     while done < len {
         // Up to a border of chunks, so that no block is written back twice.
@@ -125,7 +125,7 @@ pub(crate) unsafe fn load(
     (from, to): (*const u8, *mut u8),
     len: usize,
     how: Load,
-) -> Result<(), Gone> {
+) -> Result<(), AccessFault> {
     if how == Load::Ordinary || len < 2 * LINE {
         // SAFETY: what this function demands.
         return unsafe { guarded.copy(from, to, len) };

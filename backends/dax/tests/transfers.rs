@@ -7,7 +7,7 @@ mod scene;
 use std::sync::Arc;
 
 use datapipes_core::backend::{Constraints, Job, Mover, OfferQuery};
-use datapipes_core::locator::Facts;
+use datapipes_core::locator::PlaceFacts;
 use datapipes_core::memory::Access;
 use datapipes_core::{CoreCache, Dram, Endpoint, Error, ErrorKind, Locator, Persistence, Span, Ssd};
 use scene::{AsIfPersistent, Scene, machine};
@@ -144,7 +144,7 @@ struct Certain(CoreCache);
 impl Locator for Certain {
     fn endpoint(&self) -> Endpoint {
         let plain = self.0.endpoint();
-        let facts = Facts { persistence: Persistence::OnCompletion, ..(*plain.facts).clone() };
+        let facts = PlaceFacts { persistence: Persistence::OnCompletion, ..(*plain.facts).clone() };
         Endpoint { facts: Arc::new(facts), handle: plain.handle }
     }
 }

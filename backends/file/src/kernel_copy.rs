@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use datapipes_core::backend::{Counters, Inline, Quality};
+use datapipes_core::backend::{Counters, InlineMover, Quality};
 use datapipes_core::locator::FilePlace;
 use datapipes_core::{Error, ErrorKind, Result, Span};
 use rustix::io::Errno;
@@ -236,7 +236,7 @@ impl KernelCopy {
     }
 }
 
-impl Inline for KernelCopy {
+impl InlineMover for KernelCopy {
     fn transfer(&self, span: Span) -> Result<()> {
         let fits = |at: u64| at.checked_add(span.len).is_some_and(|end| i64::try_from(end).is_ok());
         if !fits(span.source) || !fits(span.target) {

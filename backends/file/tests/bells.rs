@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use common::{bytes, file, memory};
-use datapipes_core::backend::{Backend, CompletionNotifier, Job, Mover, NotifierSocket, OfferQuery, Queued};
+use datapipes_core::backend::{Backend, CompletionNotifier, Job, Mover, NotifierSocket, OfferQuery, QueuedMover};
 use datapipes_core::memory::Access;
 use datapipes_core::topology::Topology;
 use datapipes_core::{Constraints, Dram, FileAccess, Locator, Span, Ssd};
@@ -29,7 +29,7 @@ impl Faults for FirstShort {
 }
 
 /// A reading ring past the page cache; None, said aloud, where there is none.
-fn ring(ssd: &Ssd, dram: &Dram, faults: Option<Arc<dyn Faults>>) -> Option<Box<dyn Queued>> {
+fn ring(ssd: &Ssd, dram: &Dram, faults: Option<Arc<dyn Faults>>) -> Option<Box<dyn QueuedMover>> {
     let backend = FileBackend::with(FileConfig { faults, ..FileConfig::default() });
     let (topology, constraints) = (Topology::discover(), Constraints::default());
     let (source, target) = (ssd.endpoint(), dram.endpoint());
@@ -62,7 +62,7 @@ fn job(dram: &Dram, span: Span, bell: &Arc<CompletionNotifier>) -> Job {
 }
 
 /// Completes it as who hears bells does: only when there was one.
-fn complete_by_ear(ring: &dyn Queued, near: &mut UnixStream) {
+fn complete_by_ear(ring: &dyn QueuedMover, near: &mut UnixStream) {
     let mut done = Vec::new();
     while done.is_empty() {
         near.read_exact(&mut [0]).unwrap();

@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use datapipes::{Constraints, Draft, Dram, Error, ErrorKind, FileMode, Machine, Result, Span};
+use datapipes::{AtomicFile, Constraints, Dram, Error, ErrorKind, FileMode, Machine, Result, Span};
 use datapipes_durable::checkpoint::{
     Checkpoint, CheckpointProgress, Checkpoints, Fallback, Listed, Manifest, SaveOptions, Saved,
 };
@@ -233,7 +233,7 @@ fn plain(name: &str) -> Result<&str> {
 }
 
 fn write(machine: &Machine, path: &Path, memory: &Dram, mode: FileMode) -> Result<()> {
-    let draft = Draft::replacing(path, mode)?;
+    let draft = AtomicFile::replacing(path, mode)?;
     let len = memory.len() as u64;
     draft.ssd().preallocate(len)?;
     if len > 0 {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use datapipes::{
-    Draft, Error, ErrorKind, FileMode, Machine, Pipe, PipeReport, Result, Route, Span, Ssd, Transfer, Uri,
+    AtomicFile, Error, ErrorKind, FileMode, Machine, Pipe, PipeReport, Result, Route, Span, Ssd, Transfer, Uri,
 };
 use serde::Serialize;
 
@@ -104,7 +104,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
 /// Where the bytes go, and what becomes of it at the end.
 struct Target {
     place: AnyLocator,
-    draft: Option<Draft>,
+    draft: Option<AtomicFile>,
 }
 
 impl Target {
@@ -129,7 +129,7 @@ impl Target {
             let ssd = with_access(open_device(path, len, force)?, *access)?;
             return Ok(Target { place: AnyLocator::Ssd(ssd), draft: None });
         }
-        let draft = Draft::replacing(path, mode_of(source)?)?;
+        let draft = AtomicFile::replacing(path, mode_of(source)?)?;
         draft.ssd().preallocate(len)?;
         let place = AnyLocator::Ssd(with_access(draft.ssd().clone(), *access)?);
         Ok(Target { place, draft: Some(draft) })

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use datapipes::locator::folder_of;
+use datapipes::locator::parent_dir;
 use datapipes::{Endpoint, Error, FileAccess, Locator, Machine, Result, Ssd, Uri};
 
 use super::constraints::Demands;
@@ -57,7 +57,7 @@ fn stand_in(machine: &Machine, uri: &Uri, len: u64) -> Result<Named> {
     if path.exists() && !path.is_dir() {
         return Ok(Named { place: AnyLocator::Ssd(with_access(Ssd::open_rw(path)?, *access)?), name: None });
     }
-    let dir = if path.is_dir() { path.clone() } else { folder_of(path) };
+    let dir = if path.is_dir() { path.clone() } else { parent_dir(path) };
     Ok(Named { place: AnyLocator::Ssd(nameless(&dir, *access)?), name: Some(format!("ssd:{}", path.display())) })
 }
 

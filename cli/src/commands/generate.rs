@@ -12,7 +12,8 @@ use std::time::Instant;
 
 use datapipes::locator::target_kind;
 use datapipes::{
-    Constraints, Draft, Dram, Error, FileMode, Machine, MapOptions, Pages, Pipe, Result, Span, TargetKind, Transfer,
+    AtomicFile, Constraints, Dram, Error, FileMode, Machine, MapOptions, Pages, Pipe, Result, Span, TargetKind,
+    Transfer,
 };
 use datapipes_testkit::generate::{Amount, Generator};
 use serde::Serialize;
@@ -86,7 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     }
     let machine = datapipes::discover();
     let threads = args.threads.unwrap_or(machine.topology().usable_cores().count()).max(1);
-    let draft = Draft::replacing(&args.file, FileMode::USUAL)?;
+    let draft = AtomicFile::replacing(&args.file, FileMode::USUAL)?;
     draft.ssd().preallocate(bytes)?;
     signals::catch(WaitsFor::Places);
     progress::during(progress::wanted(), state, || write(&machine, &source, &draft, Extent { bytes, threads }, &done))?;
@@ -113,7 +114,7 @@ struct Extent {
     threads: usize,
 }
 
-fn write(machine: &Machine, source: &Generator, draft: &Draft, extent: Extent, done: &AtomicU64) -> Result<()> {
+fn write(machine: &Machine, source: &Generator, draft: &AtomicFile, extent: Extent, done: &AtomicU64) -> Result<()> {
     let block = BLOCK;
     let options = MapOptions { pages: Pages::Huge, prefault: false, node: None };
     let memory = Dram::allocate_with((2 * extent.threads * block).next_multiple_of(4096), options)?;

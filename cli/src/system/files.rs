@@ -6,7 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use datapipes::locator::target_kind;
-use datapipes::{Draft, Error, FileMode, Published, Result, TargetKind};
+use datapipes::{AtomicFile, Error, FileMode, PublishOutcome, Result, TargetKind};
 
 use crate::outcome::print_error;
 use crate::system::signals;
@@ -21,7 +21,7 @@ pub(crate) fn draw(path: &Path, picture: &str) -> Result<()> {
         let fail = |e: std::io::Error| Error::io("write", &e, path.display().to_string());
         File::options().write(true).open(path).and_then(|mut file| file.write_all(bytes)).map_err(fail)?;
     } else {
-        let draft = Draft::replacing(path, FileMode::USUAL)?;
+        let draft = AtomicFile::replacing(path, FileMode::USUAL)?;
         draft.write(bytes)?;
         publish(draft, bytes.len() as u64)?;
     }
@@ -30,14 +30,14 @@ pub(crate) fn draw(path: &Path, picture: &str) -> Result<()> {
 
 /// Publishes a file, and says so where it was not done by giving it its name. True where its bytes were copied to another
 /// file than the one that was written.
-pub(crate) fn publish(draft: Draft, len: u64) -> Result<bool> {
+pub(crate) fn publish(draft: AtomicFile, len: u64) -> Result<bool> {
     let path = draft.path().display().to_string();
     match draft.publish(len)? {
-        Published::InPlace(reason) => {
+        PublishOutcome::InPlace(reason) => {
             print_error(&format!("dpipe: {path} was written in place, because {reason}\n"));
             Ok(true)
         }
-        Published::New | Published::Replaced => Ok(false),
+        PublishOutcome::New | PublishOutcome::Replaced => Ok(false),
     }
 }
 

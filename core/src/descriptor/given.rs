@@ -5,9 +5,9 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
-use super::ConnectFd;
+use super::ConnectFdOptions;
 use super::passing;
-use super::serving::Serving;
+use super::server::DescriptorServer;
 use crate::error::Result;
 use crate::locator::Locator;
 use crate::runtime::{Runtime, RuntimePipe};
@@ -15,14 +15,14 @@ use crate::runtime::{Runtime, RuntimePipe};
 /// The giver's hold on a pipe. It keeps the socket alone: the pipe ends when the last copy of its descriptor is closed and nothing
 /// is under way.
 #[derive(Clone)]
-pub struct GivenPipe {
-    serving: Weak<Serving>,
+pub struct PassedPipe {
+    serving: Weak<DescriptorServer>,
     socket: Arc<OwnedFd>,
 }
 
-impl GivenPipe {
-    pub(super) fn new(serving: &Arc<Serving>) -> GivenPipe {
-        GivenPipe { serving: Arc::downgrade(serving), socket: serving.socket() }
+impl PassedPipe {
+    pub(super) fn new(serving: &Arc<DescriptorServer>) -> PassedPipe {
+        PassedPipe { serving: Arc::downgrade(serving), socket: serving.socket() }
     }
 
     /// Takes no further request, whoever has the descriptor, and stops what is under way as far as it was not begun: parts
@@ -45,7 +45,7 @@ impl GivenPipe {
     }
 }
 
-impl fmt::Debug for GivenPipe {
+impl fmt::Debug for PassedPipe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "GivenPipe({:?})", self.pipe())
     }
@@ -57,14 +57,14 @@ impl Runtime {
     ///
     /// # Errors
     /// As [`connect_fd`](Runtime::connect_fd).
-    pub fn give_fd(
+    pub fn pass_fd(
         &self,
         source: &dyn Locator,
         target: &dyn Locator,
-        ask: &ConnectFd,
+        ask: &ConnectFdOptions,
         keeper: Box<dyn Any + Send + Sync>,
-    ) -> Result<(OwnedFd, GivenPipe)> {
+    ) -> Result<(OwnedFd, PassedPipe)> {
         let (socket, serving) = self.connect_kept(source, target, ask, Some(keeper))?;
-        Ok((socket, GivenPipe::new(&serving)))
+        Ok((socket, PassedPipe::new(&serving)))
     }
 }

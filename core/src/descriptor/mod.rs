@@ -18,7 +18,7 @@ pub mod passing;
 mod room;
 #[cfg(all(test, shuttle))]
 mod schedules;
-mod serving;
+mod server;
 pub mod wire;
 
 use std::any::Any;
@@ -33,12 +33,12 @@ use crate::error::{Error, Result};
 use crate::locator::Locator;
 use crate::machine::Machine;
 use crate::plan::Route;
-use crate::runtime::{Connect, Runtime, RuntimePipe};
+use crate::runtime::{ConnectOptions, Runtime, RuntimePipe};
 use crate::span::Span;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
-pub use given::GivenPipe;
-use serving::Serving;
+pub use given::PassedPipe;
+use server::DescriptorServer;
 pub use wire::{Completion, TransferRequest};
 
 /// Transfers that a descriptor takes before it stops being writable, if the caller does not say.
@@ -53,7 +53,7 @@ const REQUESTS_BUFFER: usize = 1;
 /// `read`) do not show it. An event loop looks again, as for a signal.
 pub struct PipeFd {
     socket: OwnedFd,
-    serving: Arc<Serving>,
+    serving: Arc<DescriptorServer>,
     next: AtomicU64,
     /// Its own runtime, where it was not connected by another.
     _runtime: Option<Runtime>,
@@ -61,9 +61,9 @@ pub struct PipeFd {
 
 /// How a descriptor is connected.
 #[derive(Clone, Debug, Default)]
-pub struct ConnectFd {
+pub struct ConnectFdOptions {
     /// Route, class and rates.
-    pub connect: Connect,
+    pub connect: ConnectOptions,
     /// What completions call this pipe's place: [`Completion::place`].
     pub place: u64,
     /// Transfers that it takes before it stops being writable; 64 if not given.
@@ -76,14 +76,19 @@ impl Runtime {
     /// # Errors
     /// As [`connect`](Runtime::connect); `System` where there are no descriptors left.
     pub fn connect_fd(&self, source: &dyn Locator, target: &dyn Locator) -> Result<PipeFd> {
-        self.connect_fd_with(source, target, &ConnectFd::default())
+        self.connect_fd_with(source, target, &ConnectFdOptions::default())
     }
 
     /// Connects two places by a pipe that is a descriptor, as told.
     ///
     /// # Errors
     /// As [`connect_fd`](Runtime::connect_fd).
-    pub fn connect_fd_with(&self, source: &dyn Locator, target: &dyn Locator, ask: &ConnectFd) -> Result<PipeFd> {
+    pub fn connect_fd_with(
+        &self,
+        source: &dyn Locator,
+        target: &dyn Locator,
+        ask: &ConnectFdOptions,
+    ) -> Result<PipeFd> {
         let (socket, serving) = self.connect_kept(source, target, ask, None)?;
         Ok(PipeFd { socket, serving, next: AtomicU64::new(0), _runtime: None })
     }
@@ -93,17 +98,18 @@ impl Runtime {
         &self,
         source: &dyn Locator,
         target: &dyn Locator,
-        ask: &ConnectFd,
+        ask: &ConnectFdOptions,
         keeper: Option<Box<dyn Any + Send + Sync>>,
-    ) -> Result<(OwnedFd, Arc<Serving>)> {
+    ) -> Result<(OwnedFd, Arc<DescriptorServer>)> {
         check_count("depth", ask.depth.map(|depth| depth as u64))?;
         let depth = ask.depth.unwrap_or(DEPTH);
-        let connect = Connect { queue: Some(ask.connect.queue.unwrap_or(depth).max(depth)), ..ask.connect.clone() };
+        let connect =
+            ConnectOptions { queue: Some(ask.connect.queue.unwrap_or(depth).max(depth)), ..ask.connect.clone() };
         let pipe = self.connect_with(source, target, &connect)?;
         let (socket, ours) = pair()?;
         // The runtime's threads read there, for all pipes.
         let may_carry = !passing::let_pass(&ours, false);
-        let serving = Serving::new(ours, may_carry, pipe, ask.place, depth, keeper)?;
+        let serving = DescriptorServer::new(ours, may_carry, pipe, ask.place, depth, keeper)?;
         serving.pipe().add_attended(serving.clone())?;
         Ok((socket, serving))
     }
@@ -117,7 +123,7 @@ impl Runtime {
         &self,
         source: &dyn Locator,
         target: &dyn Locator,
-        ask: &ConnectFd,
+        ask: &ConnectFdOptions,
     ) -> Result<(OwnedFd, RuntimePipe)> {
         let (socket, serving) = self.connect_kept(source, target, ask, None)?;
         Ok((socket, serving.pipe().clone()))

@@ -3,7 +3,7 @@
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, PoisonError};
 
-pub(super) struct Room {
+pub(super) struct TransferSlots {
     /// Transfers accepted whose completion was not sent yet.
     open: AtomicUsize,
     most: usize,
@@ -13,9 +13,14 @@ pub(super) struct Room {
     plugs: Mutex<()>,
 }
 
-impl Room {
-    pub(super) fn new(most: usize) -> Room {
-        Room { open: AtomicUsize::new(0), most: most.max(1), plugged: AtomicBool::new(false), plugs: Mutex::new(()) }
+impl TransferSlots {
+    pub(super) fn new(most: usize) -> TransferSlots {
+        TransferSlots {
+            open: AtomicUsize::new(0),
+            most: most.max(1),
+            plugged: AtomicBool::new(false),
+            plugs: Mutex::new(()),
+        }
     }
 
     pub(super) fn most(&self) -> usize {
@@ -83,7 +88,7 @@ mod tests {
     #[test]
     fn who_is_refused_while_a_transfer_ends_finds_the_descriptor_writable_again() {
         schedules(|| {
-            let (room, model) = (Arc::new(Room::new(1)), Arc::new(Model::default()));
+            let (room, model) = (Arc::new(TransferSlots::new(1)), Arc::new(Model::default()));
             let device = {
                 let (room, model) = (room.clone(), model.clone());
                 thread::spawn(move || {

@@ -4,7 +4,7 @@
 
 use rustix::net::SendFlags;
 
-use super::{ConnectFd, TransferRequest};
+use super::{ConnectFdOptions, TransferRequest};
 use crate::runtime::schedules::over;
 use crate::runtime::schedules::places::{Far, dram, runtime, span};
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ fn takers(far: &Far, each: [usize; 3], waits: u64) {
     let runtime = runtime(8);
     let near = dram(4096);
     let hardware = far.device.run();
-    let ask = ConnectFd { depth: Some(8), ..ConnectFd::default() };
+    let ask = ConnectFdOptions { depth: Some(8), ..ConnectFdOptions::default() };
     let pipe = Arc::new(runtime.connect_fd_with(far, &near, &ask).unwrap());
     let threads: Vec<_> = each
         .into_iter()
@@ -74,8 +74,8 @@ fn a_pipe_that_is_ended_while_it_takes_requests_leaves_nothing() {
         let (runtime, near) = (runtime(1), dram(4096));
         let hardware = far.device.run();
         let gone = Arc::new(AtomicBool::new(false));
-        let ask = ConnectFd { depth: Some(4), ..ConnectFd::default() };
-        let (socket, given) = runtime.give_fd(&far, &near, &ask, Box::new(Gone(gone.clone()))).unwrap();
+        let ask = ConnectFdOptions { depth: Some(4), ..ConnectFdOptions::default() };
+        let (socket, given) = runtime.pass_fd(&far, &near, &ask, Box::new(Gone(gone.clone()))).unwrap();
         let sender = thread::spawn(move || {
             for token in 0..3 {
                 let message = TransferRequest { token, span: span(token, 3) }.to_bytes();

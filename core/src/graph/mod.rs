@@ -30,20 +30,20 @@ const MAX_THREADS: usize = 1024;
 
 /// A stage of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stage(usize);
+pub struct StageId(usize);
 
 /// A set of buffers, numbered from 0. What they are is the caller's business: ranges of a locator, say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Buffers {
+pub struct BufferSet {
     id: u64,
     count: usize,
 }
 
-impl Buffers {
+impl BufferSet {
     /// A set of `count` buffers.
-    pub fn new(count: usize) -> Buffers {
+    pub fn new(count: usize) -> BufferSet {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Buffers { id: NEXT.fetch_add(1, Ordering::Relaxed), count }
+        BufferSet { id: NEXT.fetch_add(1, Ordering::Relaxed), count }
     }
 }
 
@@ -52,7 +52,7 @@ impl Buffers {
 pub struct Item {
     index: u64,
     /// By set of the graph: the set, and the number of a buffer.
-    held: Vec<(Buffers, Option<usize>)>,
+    held: Vec<(BufferSet, Option<usize>)>,
 }
 
 impl Item {
@@ -65,7 +65,7 @@ impl Item {
     ///
     /// # Errors
     /// `InvalidInput` where the stage that asks does not use the set.
-    pub fn buffer(&self, set: Buffers) -> Result<usize> {
+    pub fn buffer(&self, set: BufferSet) -> Result<usize> {
         self.held.iter().find(|held| held.0 == set).and_then(|held| held.1).ok_or_else(|| {
             Error::new(ErrorKind::InvalidInput, "run", format!("item {} holds no buffer of {set:?}", self.index))
                 .advice("say that the stage uses the set")
@@ -114,7 +114,7 @@ struct Declared<'a> {
 pub struct Graph<'a> {
     name: String,
     stages: Vec<Declared<'a>>,
-    sets: Vec<Buffers>,
+    sets: Vec<BufferSet>,
     threads: Option<usize>,
 }
 
@@ -130,12 +130,12 @@ impl<'a> Graph<'a> {
         name: impl Into<String>,
         pipe: &RuntimePipe,
         span: impl Fn(&Item) -> Result<Span> + Sync + 'a,
-    ) -> Stage {
+    ) -> StageId {
         self.stage(name.into(), Action::Transfer(pipe.clone(), Box::new(span)))
     }
 
     /// Declares a stage that computes, on one of the graph's threads.
-    pub fn compute(&mut self, name: impl Into<String>, work: impl Fn(&Item) -> Result<()> + Sync + 'a) -> Stage {
+    pub fn compute(&mut self, name: impl Into<String>, work: impl Fn(&Item) -> Result<()> + Sync + 'a) -> StageId {
         self.stage(name.into(), Action::Compute(Box::new(work)))
     }
 
@@ -144,16 +144,16 @@ impl<'a> Graph<'a> {
         (0..self.stages.len()).filter(|stage| holds(&self.stages[*stage])).collect()
     }
 
-    fn stage(&mut self, name: String, action: Action<'a>) -> Stage {
+    fn stage(&mut self, name: String, action: Action<'a>) -> StageId {
         self.stages.push(Declared { name, action, after: Vec::new(), uses: Vec::new(), in_order: false });
-        Stage(self.stages.len() - 1)
+        StageId(self.stages.len() - 1)
     }
 
     /// The stage begins with an item when another is done with it.
     ///
     /// # Errors
     /// `InvalidInput` for a stage that was declared later (so that there is no circle), or of another graph.
-    pub fn after(&mut self, stage: Stage, earlier: Stage) -> Result<()> {
+    pub fn after(&mut self, stage: StageId, earlier: StageId) -> Result<()> {
         if earlier.0 >= stage.0 || stage.0 >= self.stages.len() {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
@@ -170,7 +170,7 @@ impl<'a> Graph<'a> {
     ///
     /// # Errors
     /// `InvalidInput` for a stage of another graph.
-    pub fn uses(&mut self, stage: Stage, set: Buffers) -> Result<()> {
+    pub fn uses(&mut self, stage: StageId, set: BufferSet) -> Result<()> {
         let Some(declared) = self.stages.get_mut(stage.0) else {
             let context = format!("graph {}: stage {}", self.name, stage.0);
             return Err(Error::new(ErrorKind::InvalidInput, "declare", context));
@@ -187,7 +187,7 @@ impl<'a> Graph<'a> {
     ///
     /// # Errors
     /// `InvalidInput` for a stage of another graph.
-    pub fn in_order(&mut self, stage: Stage) -> Result<()> {
+    pub fn in_order(&mut self, stage: StageId) -> Result<()> {
         match self.stages.get_mut(stage.0) {
             Some(declared) => declared.in_order = true,
             None => {

@@ -16,7 +16,7 @@ use std::time::Instant;
 use super::report::{GraphReport, StageReport};
 use super::{Action, Graph, Item, Work};
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::{self, Foreign, middle};
+use crate::guard::{self, ForeignCode, reentry};
 use crate::runtime::{Inbox, Runtime, RuntimePipe};
 use crate::sync::{Arc, Condvar, Mutex, PoisonError};
 use crate::threads;
@@ -78,7 +78,7 @@ pub(super) fn run(runtime: &Runtime, graph: &Graph<'_>, items: u64) -> Result<Gr
     let tasks = usize::try_from(items).unwrap_or(usize::MAX).saturating_mul(computing);
     let cores = runtime.machine().topology().usable_cores().count().max(1);
     // Within foreign code it is this thread of which is known what it is in the middle of: a closure on another one could wait for that.
-    let is_nested = guard::is_within() || middle::is_in_the_middle();
+    let is_nested = guard::is_in_foreign_code() || reentry::is_in_operation();
     let threads = if is_nested { 0 } else { graph.threads.unwrap_or(cores).min(tasks) };
     let bench = Bench {
         runtime,
@@ -142,7 +142,7 @@ impl<'g> Bench<'g> {
     }
 
     fn carry_out(&self, (stage, item, work): Task<'g>) {
-        let result = guard::call(Foreign::Compute, || work(&item)).unwrap_or_else(|panicked| {
+        let result = guard::call(ForeignCode::Compute, || work(&item)).unwrap_or_else(|panicked| {
             self.runtime.note_panic(&panicked);
             Err(panicked.error("compute"))
         });
@@ -359,7 +359,7 @@ impl<'r, 'g> Run<'r, 'g> {
                 self.bench.called.notify_one();
             }
             Action::Transfer(pipe, span) => {
-                let span = guard::call(Foreign::Span, || span(&item)).unwrap_or_else(|panicked| {
+                let span = guard::call(ForeignCode::Span, || span(&item)).unwrap_or_else(|panicked| {
                     self.bench.runtime.note_panic(&panicked);
                     Err(panicked.error("run"))
                 });

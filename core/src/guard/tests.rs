@@ -13,8 +13,8 @@ fn note(list: &Arc<Mutex<Vec<u32>>>, n: u32) -> Call {
 
 #[test]
 fn a_panic_is_told_by_its_text_whatever_it_throws() {
-    assert_eq!(call(Foreign::Storage, || 3).unwrap(), 3);
-    let text = |f: fn()| call(Foreign::Compute, f).unwrap_err().to_string();
+    assert_eq!(call(ForeignCode::Storage, || 3).unwrap(), 3);
+    let text = |f: fn()| call(ForeignCode::Compute, f).unwrap_err().to_string();
     assert_eq!(text(|| panic!("plain")), "a closure that computes panicked: plain");
     assert_eq!(text(|| panic!("number {}", 7)), "a closure that computes panicked: number 7");
     assert!(text(|| std::panic::panic_any(7)).contains("no text"));
@@ -32,7 +32,7 @@ fn a_panic_is_told_by_its_text_whatever_it_throws() {
     assert!(panics() > before);
     let panics = Panics::default();
     for text in ["one", "two"] {
-        panics.note(&call(Foreign::Waker, || panic!("{text}")).unwrap_err());
+        panics.note(&call(ForeignCode::Waker, || panic!("{text}")).unwrap_err());
     }
     assert_eq!((panics.count(), panics.first()), (2, Some("a waker panicked: one")));
 }
@@ -40,12 +40,12 @@ fn a_panic_is_told_by_its_text_whatever_it_throws() {
 #[test]
 fn what_is_put_aside_is_called_in_order_when_the_outermost_work_is_done() {
     let called = Arc::new(Mutex::new(Vec::new()));
-    later(note(&called, 0), 0);
+    call_or_defer(note(&called, 0), 0);
     assert_eq!(*called.lock().unwrap(), [0], "nothing is under way");
-    let outer = hold();
-    later(note(&called, 1), 0);
-    let inner = hold();
-    later(note(&called, 2), 0);
+    let outer = defer_calls();
+    call_or_defer(note(&called, 1), 0);
+    let inner = defer_calls();
+    call_or_defer(note(&called, 2), 0);
     drop(inner);
     assert_eq!(*called.lock().unwrap(), [0]);
     drop(outer);
@@ -55,10 +55,10 @@ fn what_is_put_aside_is_called_in_order_when_the_outermost_work_is_done() {
 #[test]
 fn a_panic_among_them_keeps_no_other_from_being_called() {
     let (called, panics) = (Arc::new(Mutex::new(Vec::new())), Panics::with_number());
-    let held = hold();
+    let held = defer_calls();
     for n in 0..9 {
-        later(note(&called, n), panics.number());
-        later(Call::Run(Box::new(move || panic!("after {n}"))), panics.number());
+        call_or_defer(note(&called, n), panics.number());
+        call_or_defer(Call::Run(Box::new(move || panic!("after {n}"))), panics.number());
     }
     struct Bad;
     impl Drop for Bad {
@@ -66,18 +66,18 @@ fn a_panic_among_them_keeps_no_other_from_being_called() {
             panic!("a destructor");
         }
     }
-    later(Call::Drop(Box::new(Bad)), panics.number());
+    call_or_defer(Call::Drop(Box::new(Bad)), panics.number());
     struct Loud;
     impl Wake for Loud {
         fn wake(self: Arc<Self>) {
             panic!("a waker");
         }
     }
-    later(Call::Wake(Arc::new(Loud).into()), panics.number());
+    call_or_defer(Call::Wake(Arc::new(Loud).into()), panics.number());
     drop(held);
     assert_eq!(*called.lock().unwrap(), (0..9).collect::<Vec<_>>());
     assert_eq!((panics.count(), panics.first()), (11, Some("a callback panicked: after 0")));
-    assert!(!is_within());
+    assert!(!is_in_foreign_code());
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn a_chain_of_calls_is_a_loop_and_not_a_recursion() {
         if n == 0 {
             end.store(address, Ordering::SeqCst);
         } else {
-            later(Call::Run(Box::new(move || link(n - 1, &end))), 0);
+            call_or_defer(Call::Run(Box::new(move || link(n - 1, &end))), 0);
         }
     }
     let end = Arc::new(AtomicU64::new(0));
@@ -100,15 +100,15 @@ fn a_chain_of_calls_is_a_loop_and_not_a_recursion() {
 fn who_sleeps_within_a_call_lets_the_others_be_called_first() {
     let called = Arc::new(Mutex::new(Vec::new()));
     let (first, list) = (note(&called, 1), called.clone());
-    later(
+    call_or_defer(
         Call::Run(Box::new(move || {
-            let _held = hold();
-            later(first, 0);
-            assert!(list.lock().unwrap().is_empty() && is_within());
-            settle_before_sleep();
+            let _held = defer_calls();
+            call_or_defer(first, 0);
+            assert!(list.lock().unwrap().is_empty() && is_in_foreign_code());
+            run_deferred_before_sleep();
             assert_eq!(*list.lock().unwrap(), [1]);
         })),
         0,
     );
-    assert!(!is_within());
+    assert!(!is_in_foreign_code());
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Dram, Endpoint, EndpointHandle, Facts, Locator, Persistence, Reach};
+use super::{Dram, Endpoint, EndpointHandle, Locator, Persistence, PlaceFacts, Reach};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Lease, LeaseMut};
 use crate::topology::Core;
@@ -90,7 +90,7 @@ impl CoreCache {
 impl Locator for CoreCache {
     fn endpoint(&self) -> Endpoint {
         let range = self.backing.memory();
-        let facts = Facts {
+        let facts = PlaceFacts {
             kind: "core-cache",
             name: format!("cache:l{}/core{}@{}+{}", self.level, self.core, range.at(), range.len()),
             reach: Reach::Memory,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Endpoint, EndpointHandle, Facts, Locator, Persistence, Reach};
+use super::{Endpoint, EndpointHandle, Locator, Persistence, PlaceFacts, Reach};
 use crate::error::Result;
 use crate::memory::{Lease, LeaseMut, MapOptions, MemoryRange, Pool, Region};
 
@@ -95,7 +95,7 @@ impl Dram {
 
 impl Locator for Dram {
     fn endpoint(&self) -> Endpoint {
-        let facts = Facts {
+        let facts = PlaceFacts {
             kind: "dram",
             name: format!("dram:{}@{}+{}", self.range.region().id(), self.range.at(), self.range.len()),
             reach: Reach::Memory,

@@ -17,7 +17,7 @@ use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, retry_on_intr};
 
 use super::space::{self, Refused};
-use crate::span::LAST;
+use crate::span::MAX_OFFSET;
 use crate::watch::WriteObservers;
 
 /// Reserves the blocks of a range of a regular file, which is at least as long as the end of the range afterwards. False
@@ -26,7 +26,7 @@ pub(super) fn reserve(file: &impl AsFd, watchers: &WriteObservers, range: Range<
     if range.is_empty() {
         return Ok(true);
     }
-    if range.end > LAST {
+    if range.end > MAX_OFFSET {
         return Err(Errno::FBIG.into());
     }
     match space::reserve(file, FallocateFlags::empty(), range.clone()) {
@@ -52,5 +52,5 @@ fn extend(file: BorrowedFd<'_>, watchers: &WriteObservers, end: u64) -> Result<(
     };
     // A transfer that writes this byte extends the file itself, if it succeeds. It must not be waited for: the caller may
     // be who completes it.
-    watchers.alone(last..end, grow).unwrap_or(Ok(()))
+    watchers.write_exclusively(last..end, grow).unwrap_or(Ok(()))
 }

@@ -3,8 +3,8 @@
 //! A locator acquires and releases its resource and states facts; it moves nothing. What backends see of it is its
 //! [`Endpoint`]: the facts and a handle.
 
+mod atomic_file;
 mod cache;
-mod draft;
 mod dram;
 mod extend;
 mod numa;
@@ -14,16 +14,17 @@ mod ssd;
 mod staging;
 mod uri;
 
-pub use cache::CoreCache;
-pub use draft::{
-    Draft, FileMode, Held, InPlace, InPlaceReason, Lost, OutputFile, Published, TargetKind, folder_of, target_kind,
+pub use atomic_file::{
+    AtomicFile, FileMode, InPlaceFile, InPlaceReason, LostAttribute, NameProtection, OutputFile, PublishOutcome,
+    TargetKind, parent_dir, target_kind,
 };
+pub use cache::CoreCache;
 pub use dram::Dram;
 pub use numa::NumaMemory;
 pub use pmem::{Pmem, PmemOptions};
 pub use ssd::{FileAccess, FilePlace, Ssd};
 pub(crate) use staging::Part as StagePart;
-pub use staging::{Extent, PlaceUse, StageOrder, StagePlace, Staging};
+pub use staging::{PlaceUse, StageOrder, StagePlace, Staging, StagingExtent};
 pub use uri::{Uri, parse_size};
 
 use std::any::Any;
@@ -68,7 +69,7 @@ pub enum Persistence {
 
 /// What a place states about itself.
 #[derive(Clone, Debug, Serialize)]
-pub struct Facts {
+pub struct PlaceFacts {
     /// The kind of place, in the papers' words: "dram", "core-cache", "ssd", "pmem", "numa".
     pub kind: &'static str,
     /// Its address for people and for the command line, as a URI.
@@ -121,7 +122,7 @@ pub trait Reader: Send + Sync {
 #[derive(Clone)]
 pub struct Endpoint {
     /// What the place states.
-    pub facts: Arc<Facts>,
+    pub facts: Arc<PlaceFacts>,
     /// What a backend works with.
     pub handle: EndpointHandle,
 }
@@ -138,7 +139,7 @@ impl Endpoint {
     /// Who must know when bytes of it change, where it is a file or maps one; and where in the file it begins.
     pub(crate) fn watched(&self) -> Option<(&Arc<WriteObservers>, u64)> {
         match &self.handle {
-            EndpointHandle::File(file) => Some((file.watchers(), 0)),
+            EndpointHandle::File(file) => Some((file.write_observers(), 0)),
             EndpointHandle::Memory(range) => range.file().map(|file| (&file.watchers, range.at() as u64)),
             _ => None,
         }
@@ -152,7 +153,7 @@ impl Endpoint {
         if persistence == self.facts.persistence {
             return self.clone();
         }
-        Endpoint { facts: Arc::new(Facts { persistence, ..(*self.facts).clone() }), handle: self.handle.clone() }
+        Endpoint { facts: Arc::new(PlaceFacts { persistence, ..(*self.facts).clone() }), handle: self.handle.clone() }
     }
 
     /// The staging, if it is one.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Dram, Endpoint, EndpointHandle, Facts, Locator, Persistence, Reach};
+use super::{Dram, Endpoint, EndpointHandle, Locator, Persistence, PlaceFacts, Reach};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Lease, LeaseMut, MapOptions};
 use crate::topology::NumaNode;
@@ -129,7 +129,7 @@ impl Locator for NumaMemory {
     fn endpoint(&self) -> Endpoint {
         let range = self.memory.memory();
         let like = if self.cpu_less { " (a node without processors: memory as of CXL or PMem)" } else { "" };
-        let facts = Facts {
+        let facts = PlaceFacts {
             kind: if self.cpu_less { "numa-without-processors" } else { "numa" },
             name: format!("numa:{}@{}+{}{like}", self.node, range.at(), range.len()),
             reach: Reach::Memory,

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Endpoint, EndpointHandle, Facts, Locator, Persistence, Reach};
+use super::{Endpoint, EndpointHandle, Locator, Persistence, PlaceFacts, Reach};
 use crate::error::Result;
 use crate::memory::MemoryRange;
 use crate::watch::WriteObservers;
@@ -162,7 +162,7 @@ impl Pmem {
     pub fn persist(&self, part: Range<usize>) -> Result<()> {
         self.watchers.check_process("persist")?;
         let at = |byte: usize| (self.range.at() as u64).saturating_add(byte as u64);
-        self.watchers.around(at(part.start)..at(part.end), || {
+        self.watchers.write_observed(at(part.start)..at(part.end), || {
             self.range.write_back(part.clone())?;
             if self.emulated { self.range.write_to_file(part) } else { Ok(()) }
         })
@@ -186,7 +186,7 @@ impl Pmem {
 
 impl Locator for Pmem {
     fn endpoint(&self) -> Endpoint {
-        let facts = Facts {
+        let facts = PlaceFacts {
             kind: if self.emulated { "pmem-emulated" } else { "pmem" },
             name: self.name(),
             reach: Reach::Memory,

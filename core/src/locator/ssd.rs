@@ -11,9 +11,9 @@ use rustix::io::{Errno, retry_on_intr};
 use serde::{Deserialize, Serialize};
 
 use super::extend;
-use super::{Endpoint, EndpointHandle, Facts, Locator, Persistence, Reach};
+use super::{Endpoint, EndpointHandle, Locator, Persistence, PlaceFacts, Reach};
 use crate::error::{Error, ErrorKind, Result};
-use crate::span::LAST;
+use crate::span::MAX_OFFSET;
 use crate::watch::{self, WriteObservers};
 
 /// `STATX_DIOALIGN` (kernel 6.1), which rustix does not name yet.
@@ -54,7 +54,7 @@ pub struct FilePlace {
 
 impl FilePlace {
     /// Who must know when its bytes change.
-    pub fn watchers(&self) -> &Arc<WriteObservers> {
+    pub fn write_observers(&self) -> &Arc<WriteObservers> {
         &self.watchers
     }
 
@@ -343,7 +343,7 @@ impl Ssd {
         let watchers = watch::of(if block_device { (stat.st_rdev, u64::MAX) } else { (stat.st_dev, stat.st_ino) });
         if flags.contains(OFlags::TRUNC) {
             // It happened when the file was opened: whoever has bytes of it must let go of them.
-            watchers.around(0..u64::MAX, || {});
+            watchers.write_observed(0..u64::MAX, || {});
         }
         Ok(Ssd(Arc::new(FilePlace {
             path: path.to_path_buf(),
@@ -424,7 +424,7 @@ impl Ssd {
     pub fn set_len(&self, len: u64) -> Result<()> {
         self.0.watchers.check_process("set length")?;
         // To the end of all files: a write beyond what the length was a moment ago is cut off as well.
-        self.0.watchers.around(self.len()?.min(len)..u64::MAX, || {
+        self.0.watchers.write_observed(self.len()?.min(len)..u64::MAX, || {
             rustix::fs::ftruncate(&self.0.cached, len).map_err(|e| self.0.error("set length", e).offset(len))
         })
     }
@@ -451,7 +451,7 @@ impl Ssd {
         if self.0.block_device {
             return Ok(true);
         }
-        let Some(end) = offset.checked_add(len).filter(|end| *end <= LAST) else {
+        let Some(end) = offset.checked_add(len).filter(|end| *end <= MAX_OFFSET) else {
             let context = format!("{len} bytes at {offset} of {}", self.0.path.display());
             return Err(Error::new(ErrorKind::OutOfRange, "reserve", context));
         };
@@ -471,7 +471,7 @@ impl Ssd {
     pub fn punch(&self, offset: u64, len: u64) -> Result<()> {
         self.0.watchers.check_process("free space of")?;
         use rustix::fs::FallocateFlags as F;
-        let punched = self.0.watchers.around(offset..offset.saturating_add(len), || {
+        let punched = self.0.watchers.write_observed(offset..offset.saturating_add(len), || {
             rustix::fs::fallocate(&self.0.cached, F::PUNCH_HOLE | F::KEEP_SIZE, offset, len)
         });
         match punched {
@@ -511,15 +511,15 @@ fn reopen_direct(fd: &OwnedFd, flags: OFlags) -> Result<OwnedFd, String> {
 
 impl Ssd {
     /// The watches of this file, shared by all places of this process that opened it.
-    pub fn watchers(&self) -> &Arc<WriteObservers> {
-        self.file().watchers()
+    pub fn write_observers(&self) -> &Arc<WriteObservers> {
+        self.file().write_observers()
     }
 }
 
 impl Locator for Ssd {
     fn endpoint(&self) -> Endpoint {
         let file = &self.0;
-        let facts = Facts {
+        let facts = PlaceFacts {
             kind: "ssd",
             name: format!("ssd:{}", file.path.display()),
             reach: Reach::File,

@@ -32,7 +32,7 @@ pub const LINE: usize = 64;
 
 /// A page was gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gone {
+pub struct AccessFault {
     /// The address that was touched, or one on the same page.
     pub address: usize,
     /// Bytes of the piece that were moved before it.
@@ -41,7 +41,7 @@ pub struct Gone {
     pub bad_block: bool,
 }
 
-impl Gone {
+impl AccessFault {
     /// What is wrong, and what to do about it.
     pub fn reason(&self) -> (&'static str, &'static str) {
         match self.bad_block {
@@ -151,7 +151,7 @@ pub(super) fn answer_in_routine(context: &mut libc::ucontext_t, address: usize, 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod answered {
     use super::routines::{self, answer};
-    use super::{Flush, Gone, LINE, Width};
+    use super::{AccessFault, Flush, LINE, Width};
 
     /// Copies by ordinary loads and stores. Who changes the bytes meanwhile changes what is copied, and nothing else: the
     /// compiler knows neither what is read nor when.
@@ -163,7 +163,7 @@ mod answered {
     /// `len` bytes must be mapped at `from` for reading and at `to` for writing, and must not overlap. Their pages may be
     /// gone.
     #[inline]
-    pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) -> Result<(), Gone> {
+    pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) -> Result<(), AccessFault> {
         // SAFETY: what this function demands.
         answer(len, unsafe { routines::datapipes_guarded_copy(to, from, len) })
     }
@@ -175,7 +175,7 @@ mod answered {
     ///
     /// # Safety
     /// As for [`copy`]; `to` and `len` are multiples of [`LINE`], and the processor has stores of this width.
-    pub unsafe fn stream(width: Width, from: *const u8, to: *mut u8, len: usize) -> Result<(), Gone> {
+    pub unsafe fn stream(width: Width, from: *const u8, to: *mut u8, len: usize) -> Result<(), AccessFault> {
         debug_assert!(len == 0 || to.addr().is_multiple_of(LINE) && len.is_multiple_of(LINE));
         // SAFETY: what this function demands.
         answer(len, unsafe {
@@ -194,7 +194,7 @@ mod answered {
     ///
     /// # Safety
     /// `len` bytes must be mapped at `start`, and the processor must have the instruction. Their pages may be gone.
-    pub unsafe fn write_back(flush: Flush, start: *const u8, len: usize) -> Result<(), Gone> {
+    pub unsafe fn write_back(flush: Flush, start: *const u8, len: usize) -> Result<(), AccessFault> {
         each_line(start, len, |first, lines| {
             // SAFETY: a line that holds a mapped byte is mapped as a whole, since lines do not span pages; flushing changes no
             // byte; the caller promises the instruction.
@@ -215,7 +215,7 @@ mod answered {
     ///
     /// # Safety
     /// `len` bytes must be mapped at `start`. Their pages may be gone.
-    pub unsafe fn load(start: *const u8, len: usize) -> Result<(), Gone> {
+    pub unsafe fn load(start: *const u8, len: usize) -> Result<(), AccessFault> {
         // SAFETY: a line that holds a mapped byte is mapped as a whole; nothing is done with what is read.
         each_line(start, len, |first, lines| unsafe { routines::datapipes_guarded_load(first, lines) })
     }
@@ -225,11 +225,11 @@ mod answered {
         start: *const u8,
         len: usize,
         routine: impl FnOnce(*mut u8, usize) -> routines::Answer,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), AccessFault> {
         let skip = start.addr() % LINE;
         let lines = if len == 0 { 0 } else { (len + skip).next_multiple_of(LINE) };
         let result = answer(lines, routine(start.wrapping_sub(skip).cast_mut(), lines));
-        result.map_err(|gone| Gone { done: gone.done.saturating_sub(skip).min(len), ..gone })
+        result.map_err(|gone| AccessFault { done: gone.done.saturating_sub(skip).min(len), ..gone })
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::region::{MapOptions, MemoryRange, Region};
 use crate::error::{Error, ErrorKind, Result};
-use crate::process::Owner;
+use crate::process::OwningProcess;
 
 /// Cuts are multiples of this, so that direct I/O takes every one of them.
 const GRAIN: usize = 4096;
@@ -19,7 +19,7 @@ struct Free {
 struct Shared {
     region: Region,
     free: Mutex<Free>,
-    owner: Owner,
+    owner: OwningProcess,
 }
 
 /// A region from which ranges are taken and to which they return.
@@ -46,7 +46,11 @@ impl Pool {
         let too_long = || Error::new(ErrorKind::InvalidInput, "map", format!("{len} bytes of memory"));
         let len = whole.ok_or_else(too_long)?;
         let region = Region::map(len, options)?;
-        Ok(Pool(Arc::new(Shared { region, free: Mutex::new(Free { holes: vec![(0, len)] }), owner: Owner::here() })))
+        Ok(Pool(Arc::new(Shared {
+            region,
+            free: Mutex::new(Free { holes: vec![(0, len)] }),
+            owner: OwningProcess::here(),
+        })))
     }
 
     /// The region under the pool: all of its bytes, those that were taken too. Leases keep its users apart.

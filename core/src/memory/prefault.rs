@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::region::{MemoryRange, advise, last_os_error};
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::page_size;
-use crate::topology::MemoryRoom;
+use crate::topology::MemoryHeadroom;
 
 /// Bytes that are touched after one look, at most: to touch them takes 1.5 to 50 ms, a look 0.05.
 const STEP: usize = 16 << 20;
@@ -32,19 +32,19 @@ const TRIES: u32 = 1000;
 static LEFT: AtomicUsize = AtomicUsize::new(0);
 
 /// What must stay unused beside so many bytes: their page tables, and a 64th of what there is.
-fn margin(len: u64, room: &MemoryRoom) -> u64 {
+fn margin(len: u64, room: &MemoryHeadroom) -> u64 {
     (len / 256).saturating_add(SPARE).saturating_add(room.of_bytes / 64)
 }
 
 /// The most that can be asked for beside what must stay unused.
-fn most(room: &MemoryRoom) -> u64 {
+fn most(room: &MemoryHeadroom) -> u64 {
     let spare = room.bytes.saturating_sub(margin(0, room));
     // Page tables of `most` bytes are a 256th of them.
     spare / 257 * 256
 }
 
 /// What may be touched after a look, before the next one.
-fn grant(room: &MemoryRoom) -> usize {
+fn grant(room: &MemoryHeadroom) -> usize {
     let margin = margin(STEP as u64, room);
     let spare = room.bytes.saturating_sub(margin);
     usize::try_from(spare.min(margin) / 8).unwrap_or(usize::MAX).min(STEP)
@@ -65,14 +65,14 @@ pub(super) fn check(len: usize, node: Option<u32>) -> Result<()> {
         // It is looked after when it is touched.
         return Ok(());
     }
-    match if cfg!(miri) { None } else { MemoryRoom::now(node) } {
+    match if cfg!(miri) { None } else { MemoryHeadroom::now(node) } {
         Some(room) if room.bytes < (len as u64).saturating_add(margin(len as u64, &room)) => Err(short(len, &room)),
         _ => Ok(()),
     }
 }
 
 #[cold]
-fn short(len: usize, room: &MemoryRoom) -> Error {
+fn short(len: usize, room: &MemoryHeadroom) -> Error {
     let kept = margin(len as u64, room);
     let context = format!(
         "{len} bytes of memory, of which {} are left by {}, {kept} of them to stay unused (page tables, heaps, stacks)",
@@ -106,7 +106,7 @@ impl MemoryRange {
         if is_granted(step) {
             return Ok(step);
         }
-        let Some(room) = MemoryRoom::now(self.node()) else { return Ok(step) };
+        let Some(room) = MemoryHeadroom::now(self.node()) else { return Ok(step) };
         let spare = room.bytes.saturating_sub(margin(STEP as u64, &room));
         let granted = grant(&room);
         let step = step.min(granted.max(MIN_STEP));
@@ -195,7 +195,7 @@ mod tests {
         for (bytes, of_bytes) in
             [(0, 0), (5 << 20, 64 << 20), (90 << 20, 96 << 20), (1 << 30, 1 << 30), (20 << 30, 24 << 30)]
         {
-            let room = MemoryRoom { bytes, of_bytes, limited_by: "a test".to_owned() };
+            let room = MemoryHeadroom { bytes, of_bytes, limited_by: "a test".to_owned() };
             // The others took all but the margin since: a process that was held up touches what it was granted then.
             let late = 8 * grant(&room).max(MIN_STEP) as u64;
             assert!(late <= margin(STEP as u64, &room), "{late} of {room:?}");
@@ -207,7 +207,7 @@ mod tests {
         for (bytes, of_bytes) in
             [(0, 0), (5 << 20, 64 << 20), (96 << 20, 96 << 20), (20 << 30, 24 << 30), (u64::MAX, u64::MAX)]
         {
-            let room = MemoryRoom { bytes, of_bytes, limited_by: "a test".to_owned() };
+            let room = MemoryHeadroom { bytes, of_bytes, limited_by: "a test".to_owned() };
             let most = most(&room);
             assert!(most == 0 || most.saturating_add(margin(most, &room)) <= bytes, "{most} of {room:?}");
             let more = most + (64 << 10);

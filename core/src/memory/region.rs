@@ -16,7 +16,7 @@ use super::pool::Cut;
 use super::prefault;
 use super::table::{Access, Table};
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::Keeper;
+use crate::guard::DeferredDrop;
 
 /// The size of a huge page on the machines we know; mappings are aligned to it.
 const HUGE: usize = 2 << 20;
@@ -57,7 +57,7 @@ enum Owner {
     /// Unmapped on drop: the base and length of the whole mapping.
     Mapped { base: NonNull<u8>, len: usize },
     /// Kept alive by somebody else's value.
-    Foreign { _keeper: Keeper },
+    Foreign { _keeper: DeferredDrop },
 }
 
 pub(super) struct Inner {
@@ -188,7 +188,7 @@ impl Region {
         Region(Arc::new(Inner {
             start,
             len,
-            owner: Owner::Foreign { _keeper: Keeper::new(keeper) },
+            owner: Owner::Foreign { _keeper: DeferredDrop::new(keeper) },
             table: Table::new(),
             id: next_id(),
             options: MapOptions { pages: Pages::Small, prefault: false, node: None },

@@ -1,6 +1,6 @@
 //! The handler of `SIGBUS`: one for all who answer such faults, installed on first use, and kind to whoever was there before.
 //!
-//! Asked in this order: who answers for addresses ([`answer_by`]), the guarded copies, whoever had a handler before. It allocates nothing,
+//! Asked in this order: who answers for addresses ([`add_fault_handler`]), the guarded copies, whoever had a handler before. It allocates nothing,
 //! takes no lock and reads constants and atomic pointers, so that it may run at any instruction.
 //!
 //! This module's unsafe code promises: a fault that nobody answers takes the course it would have taken without us.
@@ -26,7 +26,7 @@ static ANSWERS: [OnceLock<FaultAnswer>; 4] = [const { OnceLock::new() }; 4];
 /// # Safety
 /// The function may run in any thread at any instruction: it calls only what is safe in a handler of signals (signal-safety(7)), takes no
 /// lock, allocates nothing, does not unwind, and leaves `errno` as it was.
-pub unsafe fn answer_by(answer: FaultAnswer) -> Result<()> {
+pub unsafe fn add_fault_handler(answer: FaultAnswer) -> Result<()> {
     let same = |there: &FaultAnswer| std::ptr::fn_addr_eq(*there, answer);
     let has = ANSWERS.iter().any(|place| place.set(answer).is_ok() || place.get().is_some_and(same));
     if !has {

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::intervals::Intervals;
-use crate::process::Owner;
+use crate::process::OwningProcess;
 
 /// What a lease permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ struct Held {
 }
 
 /// How long a child waits for a table that was its parent's before it takes its holder for one that is not there.
-const PATIENCE_OF_CHILD: Duration = Duration::from_secs(2);
+const CHILD_LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Leases that are looked through one by one: about as quick as the tree for so many.
 const FEW: usize = 16;
@@ -45,7 +45,7 @@ struct Leases {
 /// The leases held on one region.
 pub(super) struct Table {
     locked: AtomicBool,
-    owner: Owner,
+    owner: OwningProcess,
     leases: UnsafeCell<Leases>,
 }
 
@@ -58,7 +58,7 @@ unsafe impl Send for Table {}
 impl Table {
     pub(super) fn new() -> Self {
         let leases = Leases { count: 0, few: Vec::with_capacity(FEW), many: Intervals::default() };
-        Table { locked: AtomicBool::new(false), owner: Owner::here(), leases: UnsafeCell::new(leases) }
+        Table { locked: AtomicBool::new(false), owner: OwningProcess::here(), leases: UnsafeCell::new(leases) }
     }
 
     /// None in a child of the process that made the table, where nobody is left to let go of it.
@@ -75,7 +75,7 @@ impl Table {
     #[cold]
     fn lock_contended(&self) -> bool {
         // Threads of a child may hold it, too: as long as a short copy may take, though its thread waits for a core.
-        let patience = (!self.owner.is_here()).then(|| Instant::now() + PATIENCE_OF_CHILD);
+        let patience = (!self.owner.is_here()).then(|| Instant::now() + CHILD_LOCK_TIMEOUT);
         let mut turns = 0u32;
         while self.locked.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             turns += 1;

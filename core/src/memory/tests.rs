@@ -329,7 +329,7 @@ fn closures_that_lease_the_other_ones_regions_wait_for_nobody() {
 fn a_closure_that_panics_leaves_nothing_leased() {
     for len in LENS {
         let (a, b) = (region(len), region(len));
-        let panicked = crate::guard::call(crate::guard::Foreign::Mover, || {
+        let panicked = crate::guard::call(crate::guard::ForeignCode::Mover, || {
             lease_pair((&a, 0), (&b, 0), len, |_, _| panic!("in the middle of a copy"))
         });
         assert!(panicked.is_err() && a.lease_mut().is_ok() && b.lease_mut().is_ok());

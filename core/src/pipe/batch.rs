@@ -3,10 +3,10 @@
 
 use std::collections::VecDeque;
 
-use super::queue::{Part, Queue, Sink};
+use super::queue::{Part, PartSink, Queue};
 use super::{Body, Pipe};
 use crate::error::{Error, Result};
-use crate::process::Owner;
+use crate::process::OwningProcess;
 use crate::span::Span;
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -29,12 +29,12 @@ impl Arrivals {
     }
 }
 
-impl Sink for Arrivals {
+impl PartSink for Arrivals {
     fn part_done(&self, at: u64, _len: u64, result: Result<()>) {
         self.lock().push_back(Finished { tag: at, result });
     }
 
-    fn all_told(&self) {}
+    fn deliveries_done(&self) {}
 }
 
 /// Transfers of one pipe that are submitted in groups, each group with one call to the device, and completed in any order.
@@ -57,13 +57,13 @@ pub struct Batch<'a> {
     pipe: &'a Pipe,
     arrivals: Arc<Arrivals>,
     under_way: usize,
-    owner: Owner,
+    owner: OwningProcess,
 }
 
 impl Pipe {
     /// An empty batch.
     pub fn batch(&self) -> Batch<'_> {
-        Batch { pipe: self, arrivals: Arc::new(Arrivals::default()), under_way: 0, owner: Owner::here() }
+        Batch { pipe: self, arrivals: Arc::new(Arrivals::default()), under_way: 0, owner: OwningProcess::here() }
     }
 }
 
@@ -131,7 +131,7 @@ impl Batch<'_> {
             && self.under_way > 0
         {
             let least = least.clamp(1, self.under_way);
-            self.lead(queue, least).inspect_err(|_| self.under_way = 0)?;
+            self.drive(queue, least).inspect_err(|_| self.under_way = 0)?;
         }
         Ok(())
     }
@@ -146,8 +146,8 @@ impl Batch<'_> {
         Some(finished)
     }
 
-    fn lead(&self, queue: &Queue, least: usize) -> Result<(), Error> {
-        queue.lead_several(least, || !self.arrivals.lock().is_empty()).map(|_| ())
+    fn drive(&self, queue: &Queue, least: usize) -> Result<(), Error> {
+        queue.drive_batch(least, || !self.arrivals.lock().is_empty()).map(|_| ())
     }
 }
 

@@ -5,14 +5,14 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::queue::Queue;
-use crate::backend::{Counters, Inline};
+use crate::backend::{Counters, InlineMover};
 use crate::error::Result;
 use crate::locator::Dram;
-use crate::plan::{BOUNCE_BYTES, Shape};
-use crate::span::{Bounded, Span};
+use crate::plan::{BOUNCE_BYTES, RouteShape};
+use crate::span::{CheckedSpan, Span};
 
 pub(crate) enum Stage {
-    Inline(Box<dyn Inline>),
+    Inline(Box<dyn InlineMover>),
     Queued(Arc<Queue>),
 }
 
@@ -47,14 +47,14 @@ impl Stage {
 }
 
 pub(crate) struct Chain {
-    shape: Shape,
+    shape: RouteShape,
     stages: Vec<Stage>,
     /// Buffers of a bounce. One transfer at a time has them.
     bounce: Mutex<Vec<Dram>>,
 }
 
 impl Chain {
-    pub(crate) fn new(shape: Shape, stages: Vec<Stage>, bounce: Vec<Dram>) -> Self {
+    pub(crate) fn new(shape: RouteShape, stages: Vec<Stage>, bounce: Vec<Dram>) -> Self {
         Chain { shape, stages, bounce: Mutex::new(bounce) }
     }
 
@@ -62,15 +62,15 @@ impl Chain {
         self.stages.iter().map(Stage::counters).collect()
     }
 
-    pub(crate) fn transfer(&self, span: Bounded) -> Result<()> {
+    pub(crate) fn transfer(&self, span: CheckedSpan) -> Result<()> {
         match self.shape {
-            Shape::Bounce => self.bounce(span),
-            Shape::Direct | Shape::Placement => self.place(span),
+            RouteShape::Bounce => self.bounce(span),
+            RouteShape::Direct | RouteShape::Placement => self.place(span),
         }
     }
 
     /// The first hop brings the bytes, the later ones work on them where they are.
-    fn place(&self, span: Bounded) -> Result<()> {
+    fn place(&self, span: CheckedSpan) -> Result<()> {
         let mut span = span.span();
         for stage in &self.stages {
             stage.finish(stage.start(span)?)?;
@@ -80,7 +80,7 @@ impl Chain {
     }
 
     /// Fills one buffer while the other is emptied.
-    fn bounce(&self, span: Bounded) -> Result<()> {
+    fn bounce(&self, span: CheckedSpan) -> Result<()> {
         let [up, down] = self.stages.as_slice() else { unreachable!("a bounce has two hops") };
         let buffers = self.bounce.lock().unwrap_or_else(PoisonError::into_inner);
         let mut pieces = Pieces { span, at: 0, number: 0, buffers: buffers.len() };
@@ -129,7 +129,7 @@ impl Chain {
 /// What a buffer holds of a span.
 #[derive(Clone, Copy)]
 struct Piece {
-    span: Bounded,
+    span: CheckedSpan,
     /// Where the buffer begins in the memory of all buffers.
     slot: u64,
     /// Where the piece ends in the whole span.
@@ -138,7 +138,7 @@ struct Piece {
 
 /// A span in pieces of a buffer's length, which take the buffers in turns.
 struct Pieces {
-    span: Bounded,
+    span: CheckedSpan,
     at: u64,
     number: usize,
     buffers: usize,

@@ -16,12 +16,12 @@ pub use report::{HopReport, PipeReport, PlaceReport};
 use std::fmt;
 use std::sync::Arc;
 
-use crate::backend::{Constraints, Counters, Inline, Mover, OfferQuery};
+use crate::backend::{Constraints, Counters, InlineMover, Mover, OfferQuery};
 use crate::error::{Error, ErrorKind, Result};
 use crate::locator::{Endpoint, EndpointHandle};
-use crate::plan::{Leg, Plan, Planner, Route, Shape, Unopened};
-use crate::process::Owner;
-use crate::span::{Begins, Bounded, Bounds, LAST, Span};
+use crate::plan::{Leg, Plan, Planner, Route, RouteShape, Unopened};
+use crate::process::OwningProcess;
+use crate::span::{Begins, Bounds, CheckedSpan, MAX_OFFSET, Span};
 use crate::topology::Topology;
 use chain::Chain;
 use queue::Queue;
@@ -37,13 +37,13 @@ pub struct Pipe {
     source: Endpoint,
     target: Endpoint,
     bounds: Bounds,
-    owner: Owner,
+    owner: OwningProcess,
 }
 
 /// What the runtime works with.
-pub(crate) enum Carrier<'a> {
+pub(crate) enum Execution<'a> {
     /// A primitive that runs on the caller.
-    Inline(&'a dyn Inline),
+    Inline(&'a dyn InlineMover),
     /// A queue.
     Queue(&'a Arc<Queue>),
     /// Only the pipe as a whole: a route of several hops.
@@ -51,7 +51,7 @@ pub(crate) enum Carrier<'a> {
 }
 
 enum Body {
-    Inline(Box<dyn Inline>),
+    Inline(Box<dyn InlineMover>),
     Queued(Arc<Queue>),
     Chain(Chain),
     Staged(Arc<Staged>),
@@ -143,7 +143,7 @@ impl Pipe {
         }
         let (source, target) = plan.ends;
         let body = match (plan.shape, movers.len()) {
-            (Shape::Direct, 1) => match movers.pop() {
+            (RouteShape::Direct, 1) => match movers.pop() {
                 Some((Mover::Inline(inline), _)) => Body::Inline(inline),
                 Some((Mover::Queued(queued), leg)) => Body::Queued(queue_of(queued, leg)),
                 None => unreachable!("the match is on a length of 1"),
@@ -172,7 +172,7 @@ impl Pipe {
             _ => None,
         };
         let bounds = Bounds { source: end_of(&source), target: end_of(&target), one_file };
-        Pipe { route, body, source, target, bounds, owner: Owner::here() }
+        Pipe { route, body, source, target, bounds, owner: OwningProcess::here() }
     }
 
     /// The span, if it lies within both ends and this is the process that connected them: the door of every flavor. What is
@@ -181,7 +181,7 @@ impl Pipe {
     /// # Errors
     /// `OutOfRange`; `InvalidInput` for a span of one file that overlaps itself; `Forked`.
     #[inline]
-    pub(crate) fn check(&self, span: Span) -> Result<Bounded> {
+    pub(crate) fn check(&self, span: Span) -> Result<CheckedSpan> {
         self.owner.check("transfer")?;
         self.bounds.check(span).ok_or_else(|| self.outside(span))
     }
@@ -200,7 +200,7 @@ impl Pipe {
             true => (span.target, self.bounds.target, &self.target, "to"),
         };
         let why = match end {
-            LAST => "beyond the last offset that the kernel knows".to_owned(),
+            MAX_OFFSET => "beyond the last offset that the kernel knows".to_owned(),
             end => format!("which ends at {end}"),
         };
         let context = format!("{} bytes at {at} {side} {}, {why}", span.len, place.facts.name);
@@ -242,11 +242,11 @@ impl Pipe {
         (&self.source, &self.target)
     }
 
-    pub(crate) fn carrier(&self) -> Carrier<'_> {
+    pub(crate) fn execution(&self) -> Execution<'_> {
         match &self.body {
-            Body::Inline(inline) => Carrier::Inline(&**inline),
-            Body::Queued(queue) => Carrier::Queue(queue),
-            Body::Chain(_) | Body::Staged(_) => Carrier::Whole(self),
+            Body::Inline(inline) => Execution::Inline(&**inline),
+            Body::Queued(queue) => Execution::Queue(queue),
+            Body::Chain(_) | Body::Staged(_) => Execution::Whole(self),
         }
     }
 
@@ -282,12 +282,12 @@ impl Pipe {
 fn end_of(place: &Endpoint) -> u64 {
     match &place.handle {
         EndpointHandle::Memory(range) => range.len() as u64,
-        EndpointHandle::Other(_) => place.facts.len.map_or(LAST, |len| len.min(LAST)),
-        EndpointHandle::File(_) | EndpointHandle::Staging(_) | EndpointHandle::Reader(_) => LAST,
+        EndpointHandle::Other(_) => place.facts.len.map_or(MAX_OFFSET, |len| len.min(MAX_OFFSET)),
+        EndpointHandle::File(_) | EndpointHandle::Staging(_) | EndpointHandle::Reader(_) => MAX_OFFSET,
     }
 }
 
-fn queue_of(queued: Box<dyn crate::backend::Queued>, leg: &Leg) -> Arc<Queue> {
+fn queue_of(queued: Box<dyn crate::backend::QueuedMover>, leg: &Leg) -> Arc<Queue> {
     Arc::new(Queue::new(queued, leg.source.memory().cloned(), leg.target.memory().cloned()))
 }
 

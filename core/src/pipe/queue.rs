@@ -17,22 +17,22 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
-use crate::backend::{CompletionNotifier, Counters, Done, Job, Queued};
+use crate::backend::{CompletionNotifier, Counters, Job, JobCompletion, QueuedMover};
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::{self, Foreign, Panicked, middle};
+use crate::guard::{self, ForeignCode, Panicked, reentry};
 use crate::memory::{Access, MemoryRange, RawLease};
-use crate::process::{DroppedHere, Owner};
+use crate::process::{DroppedHere, OwningProcess};
 use crate::span::Span;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Who hears that a part is done.
-pub(crate) trait Sink: Send + Sync {
+pub(crate) trait PartSink: Send + Sync {
     /// The part of `len` bytes at `at` of its transfer is done; called once a part, by whoever completes.
     fn part_done(&self, at: u64, len: u64, result: Result<()>);
 
     /// All that was done at once has been told.
-    fn all_told(&self);
+    fn deliveries_done(&self);
 }
 
 /// A piece of a transfer: where it lies in it, and what moves.
@@ -41,12 +41,12 @@ pub(crate) struct Part {
     pub(crate) span: Span,
     pub(crate) source: Option<RawLease>,
     pub(crate) target: Option<RawLease>,
-    pub(crate) sink: Arc<dyn Sink>,
+    pub(crate) sink: Arc<dyn PartSink>,
     pub(crate) bell: Option<Arc<CompletionNotifier>>,
 }
 
 /// A part that is done and not yet delivered.
-type Delivery = (Arc<dyn Sink>, u64, u64, Result<()>);
+type Delivery = (Arc<dyn PartSink>, u64, u64, Result<()>);
 
 enum Slot {
     Pending,
@@ -55,19 +55,19 @@ enum Slot {
     Finished(Result<()>),
     /// To be delivered rather than filed.
     Part {
-        sink: Arc<dyn Sink>,
+        sink: Arc<dyn PartSink>,
         at: u64,
         len: u64,
     },
 }
 
 #[derive(Default)]
-struct Results {
+struct QueueState {
     slots: HashMap<u64, Slot>,
     /// How many of them are parts.
     parts: usize,
     /// Results that came from the mover.
-    came: u64,
+    results_received: u64,
     /// Threads that are handing parts to the mover, which may not have them yet.
     submitting: usize,
     completing: bool,
@@ -81,29 +81,29 @@ struct Results {
     broken: Option<(ErrorKind, String)>,
     /// Threads that sleep on `filed`: waking nobody costs a system call too.
     sleepers: usize,
-    scratch: Vec<Done>,
+    scratch: Vec<JobCompletion>,
     deliveries: Vec<Delivery>,
 }
 
 pub(crate) struct Queue {
-    mover: DroppedHere<Box<dyn Queued>>,
-    owner: Owner,
+    mover: DroppedHere<Box<dyn QueuedMover>>,
+    owner: OwningProcess,
     source: Option<MemoryRange>,
     target: Option<MemoryRange>,
     next: AtomicU64,
-    results: Mutex<Results>,
+    results: Mutex<QueueState>,
     filed: Condvar,
 }
 
 impl Queue {
-    pub(crate) fn new(mover: Box<dyn Queued>, source: Option<MemoryRange>, target: Option<MemoryRange>) -> Self {
+    pub(crate) fn new(mover: Box<dyn QueuedMover>, source: Option<MemoryRange>, target: Option<MemoryRange>) -> Self {
         Queue {
             mover: DroppedHere::new(mover),
-            owner: Owner::here(),
+            owner: OwningProcess::here(),
             source,
             target,
             next: AtomicU64::new(1),
-            results: Mutex::new(Results::default()),
+            results: Mutex::new(QueueState::default()),
             filed: Condvar::new(),
         }
     }
@@ -113,7 +113,7 @@ impl Queue {
         let (source, target) = match self.leases(span) {
             Err(e) if e.kind() == ErrorKind::Busy => {
                 // A transfer of this pipe whose handle was dropped may be done.
-                self.poke()?;
+                self.try_drive()?;
                 self.leases(span)?
             }
             leases => leases?,
@@ -124,10 +124,10 @@ impl Queue {
         results.slots.insert(token, Slot::Pending);
         drop(results);
         let job = Job { token, span, source, target, bell: None };
-        let within = middle::at_queue(self.address(), false);
-        let outcome = guard::call(Foreign::Mover, || self.mover.submit(job).map_err(|(_job, error)| error));
+        let within = reentry::enter_queue(self.address(), false);
+        let outcome = guard::call(ForeignCode::Mover, || self.mover.submit(job).map_err(|(_job, error)| error));
         drop(within);
-        let outcome = outcome.unwrap_or_else(|panicked| Err(self.is_lost(&panicked)));
+        let outcome = outcome.unwrap_or_else(|panicked| Err(self.mark_broken(&panicked)));
         outcome.inspect_err(|_| _ = self.lock().slots.remove(&token))?;
         Ok(token)
     }
@@ -136,7 +136,7 @@ impl Queue {
     pub(crate) fn submit_parts(&self, parts: impl IntoIterator<Item = Part>) {
         let mut jobs = VecDeque::new();
         // What is put off is called when all is told, and the lock let go.
-        let _within = middle::at_queue(self.address(), true);
+        let _within = reentry::enter_queue(self.address(), true);
         let mut results = self.lock();
         for part in parts {
             let token = self.next.fetch_add(1, Ordering::Relaxed);
@@ -147,26 +147,26 @@ impl Queue {
         if results.broken.is_some() {
             // Their leases go before anybody hears of it.
             drop(jobs);
-            tell_the_lost(&mut results);
+            fail_outstanding(&mut results);
             return drop(self.deliver(results));
         }
         results.submitting += 1;
         drop(results);
         loop {
-            let outcome = guard::call(Foreign::Mover, || self.mover.submit_all(&mut jobs));
+            let outcome = guard::call(ForeignCode::Mover, || self.mover.submit_all(&mut jobs));
             let error = match outcome {
                 Ok(Ok(())) => break,
                 Ok(Err(error)) => error,
                 Err(panicked) => {
                     // Which of them it has nobody knows. Their leases go before anybody hears of it.
                     jobs.clear();
-                    self.is_lost(&panicked);
+                    self.mark_broken(&panicked);
                     break;
                 }
             };
             let Some(refused) = jobs.pop_front() else { break };
             let mut results = self.lock();
-            file(&mut results, Done { token: refused.token, result: Err(error) });
+            record_result(&mut results, JobCompletion { token: refused.token, result: Err(error) });
             // Its leases go before anybody hears of it.
             drop(refused);
             drop(self.deliver(results));
@@ -212,12 +212,12 @@ impl Queue {
 
     /// Completes, or sleeps while another thread does, until the condition holds. It must be one that the delivery of parts
     /// makes true. True if parts are left behind that the coordinator wanted to look after.
-    pub(crate) fn lead(&self, until: impl Fn() -> bool) -> Result<bool> {
-        self.lead_several(1, until)
+    pub(crate) fn drive(&self, until: impl Fn() -> bool) -> Result<bool> {
+        self.drive_batch(1, until)
     }
 
     /// As [`lead`](Self::lead), asking the mover for about `least` results at a time.
-    pub(crate) fn lead_several(&self, least: usize, until: impl Fn() -> bool) -> Result<bool> {
+    pub(crate) fn drive_batch(&self, least: usize, until: impl Fn() -> bool) -> Result<bool> {
         self.owner.check("wait")?;
         let mut results = self.lock();
         if !until() {
@@ -229,10 +229,10 @@ impl Queue {
                 results = self.sleep(results);
                 continue;
             }
-            let came = results.came;
+            let came = results.results_received;
             results = self.complete(results, least)?;
             // The mover had nothing, because those that are counted are still on their way to it.
-            if results.came == came && results.submitting > 0 && !results.completing && !until() {
+            if results.results_received == came && results.submitting > 0 && !results.completing && !until() {
                 results = self.sleep(results);
             }
         }
@@ -240,7 +240,7 @@ impl Queue {
     }
 
     /// Takes what is done, without blocking, unless another thread is at it. True as for [`lead`](Self::lead).
-    pub(crate) fn poke(&self) -> Result<bool> {
+    pub(crate) fn try_drive(&self) -> Result<bool> {
         self.owner.check("complete")?;
         let results = self.lock();
         if results.completing {
@@ -253,7 +253,7 @@ impl Queue {
     /// As [`poke`](Self::poke), but where another thread is at it without sleeping, or delivers what it found, this waits for it:
     /// what it has looked at may be older than this call. One that sleeps at the mover wakes up for whatever is done, and has the coordinator look after what is
     /// left when it goes.
-    pub(crate) fn poke_for_sure(&self) -> Result<bool> {
+    pub(crate) fn try_drive_synced(&self) -> Result<bool> {
         self.owner.check("complete")?;
         let mut results = self.lock();
         let may_wait = self.check_reentry().is_ok();
@@ -271,7 +271,7 @@ impl Queue {
 
     /// As [`poke`](Self::poke), for the coordinator: true if parts are left for it to look after. Where another thread is at
     /// it, that thread will see to it that they are.
-    pub(crate) fn attend(&self) -> Result<bool> {
+    pub(crate) fn drive_for_coordinator(&self) -> Result<bool> {
         self.owner.check("complete")?;
         let mut results = self.lock();
         if results.completing {
@@ -332,7 +332,7 @@ impl Queue {
 
     /// Whether this thread is at the mover.
     pub(crate) fn is_within(&self) -> bool {
-        middle::is_within(self.address())
+        reentry::is_within(self.address())
     }
 
     /// Foreign code that the mover calls may not wait for the mover.
@@ -346,8 +346,8 @@ impl Queue {
     }
 
     /// Asks the mover for what is done, files and delivers it; waits for about `least`. The lock is not held meanwhile.
-    fn complete<'a>(&'a self, results: MutexGuard<'a, Results>, least: usize) -> Result<MutexGuard<'a, Results>> {
-        let within = middle::at_queue(self.address(), results.parts > 0);
+    fn complete<'a>(&'a self, results: MutexGuard<'a, QueueState>, least: usize) -> Result<MutexGuard<'a, QueueState>> {
+        let within = reentry::enter_queue(self.address(), results.parts > 0);
         let outcome = self.complete_within(results, least);
         if within.is_quiet() {
             return outcome;
@@ -361,16 +361,16 @@ impl Queue {
 
     fn complete_within<'a>(
         &'a self,
-        mut results: MutexGuard<'a, Results>,
+        mut results: MutexGuard<'a, QueueState>,
         least: usize,
-    ) -> Result<MutexGuard<'a, Results>> {
+    ) -> Result<MutexGuard<'a, QueueState>> {
         results.check_mover()?;
         results.completing = true;
         results.waiting = least > 0;
         let mut done = std::mem::take(&mut results.scratch);
         drop(results);
         let wait = least > 0;
-        let outcome = guard::call(Foreign::Mover, || match least {
+        let outcome = guard::call(ForeignCode::Mover, || match least {
             0 | 1 => self.mover.complete(wait, &mut done),
             several => self.mover.complete_several(several, &mut done),
         });
@@ -383,15 +383,15 @@ impl Queue {
         results.completing = false;
         // Who submits wakes everybody; before that there is nothing to lead.
         let is_early = wait && outcome.is_ok() && done.is_empty() && results.submitting > 0;
-        results.came += done.len() as u64;
+        results.results_received += done.len() as u64;
         for d in done.drain(..) {
-            file(&mut results, d);
+            record_result(&mut results, d);
         }
         results.scratch = done;
         if let Err(error) = &outcome {
             // The queue is broken: no part will come back. Their leases stay with the mover.
             results.broken = Some((error.kind(), error.to_string()));
-            tell_the_lost(&mut results);
+            fail_outstanding(&mut results);
         }
         if !is_early {
             self.wake(&results);
@@ -404,7 +404,7 @@ impl Queue {
     ///
     /// # Errors
     /// `Forked` where what was called meanwhile forked, and this is the child.
-    fn deliver<'a>(&'a self, mut results: MutexGuard<'a, Results>) -> Result<MutexGuard<'a, Results>> {
+    fn deliver<'a>(&'a self, mut results: MutexGuard<'a, QueueState>) -> Result<MutexGuard<'a, QueueState>> {
         if results.deliveries.is_empty() {
             return Ok(results);
         }
@@ -412,14 +412,14 @@ impl Queue {
         results.delivering += 1;
         drop(results);
         // What is not ours is called when all is told, and those who lead until a delivery were woken.
-        let hold = guard::hold();
-        let mut told: Vec<Arc<dyn Sink>> = Vec::with_capacity(deliveries.len());
+        let hold = guard::defer_calls();
+        let mut told: Vec<Arc<dyn PartSink>> = Vec::with_capacity(deliveries.len());
         for (sink, at, len, result) in deliveries.drain(..) {
             sink.part_done(at, len, result);
             told.push(sink);
         }
         for sink in told {
-            sink.all_told();
+            sink.deliveries_done();
         }
         let mut results = self.lock();
         results.delivering -= 1;
@@ -436,36 +436,36 @@ impl Queue {
 
     /// The mover panicked: it is not asked any more, and whoever has a part at it hears that.
     #[cold]
-    fn is_lost(&self, panicked: &Panicked) -> Error {
+    fn mark_broken(&self, panicked: &Panicked) -> Error {
         let error = panicked.error("submit");
         let mut results = self.lock();
         results.broken = Some((error.kind(), error.to_string()));
-        tell_the_lost(&mut results);
+        fail_outstanding(&mut results);
         self.wake(&results);
         drop(self.deliver(results));
         error
     }
 
-    fn sleep<'a>(&self, mut results: MutexGuard<'a, Results>) -> MutexGuard<'a, Results> {
+    fn sleep<'a>(&self, mut results: MutexGuard<'a, QueueState>) -> MutexGuard<'a, QueueState> {
         results.sleepers += 1;
         let mut results = self.filed.wait(results).unwrap_or_else(PoisonError::into_inner);
         results.sleepers -= 1;
         results
     }
 
-    fn wake(&self, results: &MutexGuard<'_, Results>) {
+    fn wake(&self, results: &MutexGuard<'_, QueueState>) {
         if results.sleepers > 0 {
             self.filed.notify_all();
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Results> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         // The lock is not held while foreign code runs, so a poisoned one guards a state that is whole.
         self.results.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Results {
+impl QueueState {
     /// A mover that panicked is not called again.
     fn check_mover(&self) -> Result<()> {
         match &self.broken {
@@ -476,7 +476,7 @@ impl Results {
 }
 
 /// Puts a result where it belongs.
-fn file(results: &mut Results, done: Done) {
+fn record_result(results: &mut QueueState, done: JobCompletion) {
     match results.slots.get_mut(&done.token) {
         Some(slot @ Slot::Pending) => *slot = Slot::Finished(done.result),
         _ => {
@@ -489,12 +489,12 @@ fn file(results: &mut Results, done: Done) {
 }
 
 /// Of a queue that is broken no part comes back.
-fn tell_the_lost(results: &mut Results) {
+fn fail_outstanding(results: &mut QueueState) {
     let Some((kind, text)) = results.broken.clone() else { return };
     let lost: Vec<u64> =
         results.slots.iter().filter(|(_, slot)| matches!(slot, Slot::Part { .. })).map(|(t, _)| *t).collect();
     for token in lost {
-        file(results, Done { token, result: Err(Error::new(kind, "complete", text.clone())) });
+        record_result(results, JobCompletion { token, result: Err(Error::new(kind, "complete", text.clone())) });
     }
 }
 
@@ -511,7 +511,7 @@ impl Drop for Queue {
             if self.lock().check_mover().is_err() {
                 break;
             }
-            let outcome = guard::call(Foreign::Mover, || self.mover.complete(true, &mut done));
+            let outcome = guard::call(ForeignCode::Mover, || self.mover.complete(true, &mut done));
             if !matches!(outcome, Ok(Ok(()))) || done.len() == before {
                 break;
             }

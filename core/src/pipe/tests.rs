@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use super::queue::Queue;
-use crate::backend::{Counters, Done, Job, Queued};
+use crate::backend::{Counters, Job, JobCompletion, QueuedMover};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{MapOptions, MemoryRange, Pages, Region};
 use crate::span::Span;
@@ -13,7 +13,7 @@ use crate::span::Span;
 struct State {
     /// Jobs at the device, in the order of their submission.
     jobs: Vec<Job>,
-    done: Vec<Done>,
+    done: Vec<JobCompletion>,
     /// Submissions are refused.
     full: bool,
     /// The device is lost.
@@ -39,7 +39,7 @@ impl Device {
         self.with(|state| {
             let Job { token, source, target, .. } = state.jobs.remove(nth);
             drop((source, target));
-            state.done.push(Done { token, result });
+            state.done.push(JobCompletion { token, result });
         });
     }
 
@@ -54,7 +54,7 @@ impl Device {
     }
 }
 
-impl Queued for Device {
+impl QueuedMover for Device {
     #[allow(clippy::result_large_err)] // The job comes back whole.
     fn submit(&self, job: Job) -> std::result::Result<(), (Job, Error)> {
         self.with(|state| {
@@ -66,7 +66,7 @@ impl Queued for Device {
         })
     }
 
-    fn complete(&self, wait: bool, done: &mut Vec<Done>) -> Result<()> {
+    fn complete(&self, wait: bool, done: &mut Vec<JobCompletion>) -> Result<()> {
         let (state, changed) = &*self.0;
         let mut state = state.lock().unwrap();
         state.waiting += 1;

@@ -5,7 +5,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::BorrowedFd;
 
-use crate::backend::{Chunked, Counters, Done, Inline, Job, Mover, Queued};
+use crate::backend::{Chunked, Counters, InlineMover, Job, JobCompletion, Mover, QueuedMover};
 use crate::error::{Error, Result};
 use crate::locator::{Endpoint, WriteObservers};
 use crate::span::Span;
@@ -38,13 +38,13 @@ impl Told {
 }
 
 struct WatchedInline {
-    inner: Box<dyn Inline>,
+    inner: Box<dyn InlineMover>,
     told: Told,
 }
 
-impl Inline for WatchedInline {
+impl InlineMover for WatchedInline {
     fn transfer(&self, span: Span) -> Result<()> {
-        self.told.watchers.around(self.told.range(span), || self.inner.transfer(span))
+        self.told.watchers.write_observed(self.told.range(span), || self.inner.transfer(span))
     }
 
     fn parts(&self) -> Option<&dyn Chunked> {
@@ -59,14 +59,16 @@ impl Inline for WatchedInline {
 impl Chunked for WatchedInline {
     fn transfer_part(&self, part: &mut Job, whole: u64) -> Result<()> {
         match self.inner.parts() {
-            Some(parts) => self.told.watchers.around(self.told.range(part.span), || parts.transfer_part(part, whole)),
+            Some(parts) => {
+                self.told.watchers.write_observed(self.told.range(part.span), || parts.transfer_part(part, whole))
+            }
             None => self.transfer(part.span),
         }
     }
 }
 
 struct WatchedQueue {
-    inner: Box<dyn Queued>,
+    inner: Box<dyn QueuedMover>,
     told: Told,
     /// The changes of the jobs under way, by token.
     changes: Mutex<HashMap<u64, u64>>,
@@ -90,7 +92,7 @@ impl WatchedQueue {
     }
 }
 
-impl Queued for WatchedQueue {
+impl QueuedMover for WatchedQueue {
     fn submit(&self, job: Job) -> std::result::Result<(), (Job, Error)> {
         self.begin(&job);
         self.inner.submit(job).inspect_err(|(job, _)| self.end(job.token))
@@ -108,14 +110,14 @@ impl Queued for WatchedQueue {
         self.inner.event()
     }
 
-    fn complete(&self, wait: bool, done: &mut Vec<Done>) -> Result<()> {
+    fn complete(&self, wait: bool, done: &mut Vec<JobCompletion>) -> Result<()> {
         let before = done.len();
         let outcome = self.inner.complete(wait, done);
         done.iter().skip(before).for_each(|d| self.end(d.token));
         outcome
     }
 
-    fn complete_several(&self, least: usize, done: &mut Vec<Done>) -> Result<()> {
+    fn complete_several(&self, least: usize, done: &mut Vec<JobCompletion>) -> Result<()> {
         let before = done.len();
         let outcome = self.inner.complete_several(least, done);
         done.iter().skip(before).for_each(|d| self.end(d.token));

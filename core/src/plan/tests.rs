@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Plan, Planner, Shape};
+use super::{Plan, Planner, RouteShape};
 use crate::backend::{Backend, Constraints, Mover, Offer, OfferQuery, Primitive, Quality};
 use crate::error::{Error, ErrorKind, Result};
-use crate::locator::{Endpoint, EndpointHandle, Facts, Persistence, Reach};
+use crate::locator::{Endpoint, EndpointHandle, Persistence, PlaceFacts, Reach};
 use crate::memory::{MapOptions, Pages, Region};
 use crate::topology::Topology;
 
@@ -91,7 +91,7 @@ fn place(at: At) -> Endpoint {
             EndpointHandle::Memory(Region::map(4096, options).unwrap().range(0, 4096).unwrap())
         }
     };
-    let facts = Facts {
+    let facts = PlaceFacts {
         kind: "test",
         name: match at {
             At::Memory => "memory",
@@ -166,7 +166,7 @@ fn a_route_gives_a_reason_for_every_primitive_it_does_not_take() {
     let plan =
         plan(copies(), At::Memory, At::Memory, &Constraints { deny: vec!["short".into()], ..Constraints::default() });
     let plan = plan.unwrap();
-    assert!(plan.shape == Shape::Direct && plan.bounce.is_empty());
+    assert!(plan.shape == RouteShape::Direct && plan.bounce.is_empty());
     let why = |name| plan.route.rejected.iter().find(|r| r.primitive == name).unwrap().why.clone();
     assert_eq!(plan.route.rejected.len(), 3);
     assert!(why("engine").contains("estimated") && why("engine").contains("long"));
@@ -205,7 +205,7 @@ fn into_a_cache_bytes_land_and_then_their_lines_are_placed() {
     primitives.push(serves("read", At::Device, At::Memory, quality(1000.0, 1e9)));
     primitives.push(serves("place", At::Memory, At::Cache, quality(10.0, 50e9)));
     let plan = plan(primitives, At::Device, At::Cache, &Constraints::default()).unwrap();
-    assert_eq!((plan.shape, plan.route.primitives()), (Shape::Placement, vec!["read", "place"]));
+    assert_eq!((plan.shape, plan.route.primitives()), (RouteShape::Placement, vec!["read", "place"]));
     let [landed, placed] = plan.route.hops.as_slice() else { panic!("two hops") };
     assert_eq!((landed.to.as_str(), placed.from.as_str()), ("cache", "memory behind cache"));
     assert!(plan.legs[1].source.memory().unwrap().same_bytes(plan.legs[1].target.memory().unwrap()));
@@ -228,7 +228,7 @@ fn into_persistent_memory_bytes_land_and_then_their_lines_are_flushed() {
         ]
     };
     let taken = plan(primitives(), At::Device, At::Persistent, &Constraints::default()).unwrap();
-    assert_eq!((taken.shape, taken.route.primitives()), (Shape::Placement, vec!["read", "flush"]));
+    assert_eq!((taken.shape, taken.route.primitives()), (RouteShape::Placement, vec!["read", "flush"]));
     let [landed, flushed] = taken.route.hops.as_slice() else { panic!("two hops") };
     assert_eq!((landed.to.as_str(), flushed.to.as_str()), ("persistent before the flush", "persistent"));
     assert!(taken.legs[1].source.memory().unwrap().same_bytes(taken.legs[1].target.memory().unwrap()));
@@ -236,7 +236,7 @@ fn into_persistent_memory_bytes_land_and_then_their_lines_are_flushed() {
     let mut more = primitives();
     more.push(serves("offload", At::Device, At::Persistent, quality(1000.0, 9e9)));
     let alone = plan(more, At::Device, At::Persistent, &Constraints::default()).unwrap();
-    assert_eq!((alone.shape, alone.route.primitives()), (Shape::Direct, vec!["offload"]));
+    assert_eq!((alone.shape, alone.route.primitives()), (RouteShape::Direct, vec!["offload"]));
     // Without a flush there is no way.
     let mut less = primitives();
     less.retain(|p| p.name == "read");
@@ -256,12 +256,12 @@ fn device(rate: f64) -> Vec<Known> {
 #[test]
 fn between_devices_the_faster_of_direct_and_bounce_is_taken() {
     let bounce = plan(device(1e9), At::Device, At::Device, &Constraints::default()).unwrap();
-    assert_eq!((bounce.shape, bounce.route.primitives()), (Shape::Bounce, vec!["read", "write"]));
+    assert_eq!((bounce.shape, bounce.route.primitives()), (RouteShape::Bounce, vec!["read", "write"]));
     assert_eq!(bounce.bounce.len(), super::BOUNCE_BUFFERS);
     let within = bounce.route.rejected.iter().find(|r| r.primitive == "within").unwrap();
     assert_eq!(within.why, "another way is estimated to be faster");
     let direct = plan(device(3e9), At::Device, At::Device, &Constraints::default()).unwrap();
-    assert_eq!((direct.shape, direct.route.primitives()), (Shape::Direct, vec!["within"]));
+    assert_eq!((direct.shape, direct.route.primitives()), (RouteShape::Direct, vec!["within"]));
     assert!(direct.bounce.is_empty());
 }
 

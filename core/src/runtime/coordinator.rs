@@ -11,7 +11,7 @@
 //!
 //! Code that is not ours never runs while its thread has the role. So a callback or a future may call whatever blocks: the
 //! role is free, and the thread that blocks takes it. One that blocks elsewhere is stood in for: a callback by the stand-in, a
-//! future by the own thread, which looks after each [`PATIENCE`].
+//! future by the own thread, which looks after each [`STAND_IN_DELAY`].
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -19,35 +19,35 @@ use std::task::Waker;
 use std::time::Duration;
 
 use super::events::{Events, WAKE};
-use super::here;
 use super::shared_resource::SharedResource;
+use super::thread_role;
 use super::troubles::Troubles;
 use crate::error::{Error, Result};
-use crate::guard::{self, Foreign};
+use crate::guard::{self, ForeignCode};
 use crate::pipe::queue::Queue;
-use crate::process::Owner;
+use crate::process::OwningProcess;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::thread::JoinHandle;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use crate::threads;
 
 /// How long a completion whose event was lost stays unheard at most.
-const LOOK_AGAIN_NS: u64 = 100_000_000;
+const SAFETY_POLL_NS: u64 = 100_000_000;
 /// How long callbacks are called before somebody sees to the events.
 const CALL_OUT_NS: u64 = 1_000_000;
 /// How long foreign code may keep from its work the thread that has it before another one does it.
-const PATIENCE: Duration = Duration::from_millis(100);
+const STAND_IN_DELAY: Duration = Duration::from_millis(100);
 
 pub(crate) struct Coordinator {
     itself: Weak<Coordinator>,
-    pub(crate) owner: Owner,
+    pub(crate) owner: OwningProcess,
     events: Events,
     /// Somebody asked who has the role to wake up, and it has not yet.
     woken: AtomicBool,
     /// When it will wake by itself, in nanoseconds since it began.
     sleeps_until: AtomicU64,
     /// When to look at everything that is under way; `u64::MAX` while nothing is.
-    second_look: AtomicU64,
+    safety_poll_at: AtomicU64,
     stopping: AtomicBool,
     /// Threads that sleep until transfers of others end, of which nobody may wait for any.
     leaning: AtomicU64,
@@ -116,22 +116,22 @@ impl Drop for BlockedWaiter<'_> {
 }
 
 /// The role: the right to do the coordinator's work, once.
-struct Turn<'a> {
+struct RoleGuard<'a> {
     coordinator: &'a Coordinator,
     /// The one that the thread had before.
     outer: Option<Weak<Coordinator>>,
     /// What is not ours is called when the role was given back.
-    _hold: guard::Hold,
+    _hold: guard::CallDeferral,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for RoleGuard<'_> {
     fn drop(&mut self) {
         let coordinator = self.coordinator;
-        let has_it = here::still_has_turn();
-        drop(here::has_turn(self.outer.take()));
+        let has_it = thread_role::still_has_turn();
+        drop(thread_role::has_turn(self.outer.take()));
         // Code that is not ours may have slept meanwhile, and given it back for good.
         if coordinator.owner.is_here() && has_it {
-            coordinator.gives_role_back();
+            coordinator.release_role();
         }
     }
 }
@@ -221,7 +221,7 @@ pub(crate) trait EventSource: Send + Sync {
     fn ready(self: Arc<Self>);
 
     /// The runtime is gone: nobody looks after it any more.
-    fn left_alone(&self);
+    fn runtime_gone(&self);
 }
 
 impl Coordinator {
@@ -229,11 +229,11 @@ impl Coordinator {
         let events = Events::new()?;
         Ok(Arc::new_cyclic(|itself| Coordinator {
             itself: itself.clone(),
-            owner: Owner::here(),
+            owner: OwningProcess::here(),
             events,
             woken: AtomicBool::new(false),
             sleeps_until: AtomicU64::new(0),
-            second_look: AtomicU64::new(u64::MAX),
+            safety_poll_at: AtomicU64::new(u64::MAX),
             stopping: AtomicBool::new(false),
             leaning: AtomicU64::new(0),
             leaner_turns: AtomicBool::new(false),
@@ -308,16 +308,16 @@ impl Coordinator {
         self.leaning.load(Ordering::SeqCst) > 0
     }
 
-    /// Has everything that is at a device looked at within [`LOOK_AGAIN_NS`]. Completions are told by events; this is for one
+    /// Has everything that is at a device looked at within [`SAFETY_POLL_NS`]. Completions are told by events; this is for one
     /// whose event was lost (the kernel gives up what a thread submitted that ended meanwhile, a bell among it), and for requests
     /// that the kernel had no memory for when they were submitted.
     pub(crate) fn request_safety_poll(&self) {
         // Under schedules chosen at random a completion that nobody hears of must be found, not healed.
-        if cfg!(shuttle) || self.second_look.load(Ordering::Relaxed) != u64::MAX {
+        if cfg!(shuttle) || self.safety_poll_at.load(Ordering::Relaxed) != u64::MAX {
             return;
         }
-        let at = self.now() + LOOK_AGAIN_NS;
-        if self.second_look.compare_exchange(u64::MAX, at, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+        let at = self.now() + SAFETY_POLL_NS;
+        if self.safety_poll_at.compare_exchange(u64::MAX, at, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
             self.be_awake_at(at);
         }
     }
@@ -373,7 +373,7 @@ impl Coordinator {
 
     /// What the own thread does.
     pub(crate) fn run(self: &Arc<Self>) {
-        here::is_own(self);
+        thread_role::is_own(self);
         loop {
             self.call_out();
             if !self.owner.is_here() {
@@ -381,7 +381,7 @@ impl Coordinator {
                 return;
             }
             match self.turn_of_own_thread() {
-                Some((turn, may_sleep)) => turn.take(may_sleep, None),
+                Some((turn, may_sleep)) => turn.drive_once(may_sleep, None),
                 None if self.is_over() => return,
                 None => {}
             }
@@ -395,7 +395,7 @@ impl Coordinator {
 
     /// The role, when nobody else has or is to have it, and whether there is nothing to do but to sleep; None where there
     /// are callbacks to call while another has it, or it is over.
-    fn turn_of_own_thread(&self) -> Option<(Turn<'_>, bool)> {
+    fn turn_of_own_thread(&self) -> Option<(RoleGuard<'_>, bool)> {
         let mut role = self.role();
         let mut overdue = false;
         loop {
@@ -404,7 +404,7 @@ impl Coordinator {
             }
             if role.is_for_own_thread() || overdue && role.taken.is_none() && role.wanted == 0 {
                 let may_sleep = !role.has_calls();
-                return Some((self.turn(role, Taken::Own), may_sleep));
+                return Some((self.acquire_role(role, Taken::Own), may_sleep));
             }
             if role.has_calls() {
                 return None;
@@ -420,7 +420,7 @@ impl Coordinator {
             if role.guest && self.has_work() {
                 self.sleeps_deep.store(false, Ordering::SeqCst);
                 let (back, timeout) =
-                    self.role_changed.wait_timeout(role, PATIENCE).unwrap_or_else(PoisonError::into_inner);
+                    self.role_changed.wait_timeout(role, STAND_IN_DELAY).unwrap_or_else(PoisonError::into_inner);
                 (role, overdue) = (back, timeout.timed_out());
             } else {
                 role = self.role_changed.wait(role).unwrap_or_else(PoisonError::into_inner);
@@ -432,7 +432,7 @@ impl Coordinator {
     }
 
     /// Gives the role back, which this thread has.
-    pub(super) fn gives_role_back(&self) {
+    pub(super) fn release_role(&self) {
         if !self.owner.is_here() {
             return;
         }
@@ -448,20 +448,22 @@ impl Coordinator {
     }
 
     /// Takes the role, which nobody has.
-    fn turn<'a>(&'a self, mut role: MutexGuard<'a, Role>, as_whom: Taken) -> Turn<'a> {
+    fn acquire_role<'a>(&'a self, mut role: MutexGuard<'a, Role>, as_whom: Taken) -> RoleGuard<'a> {
         role.taken = Some(as_whom);
         drop(role);
         if as_whom == Taken::Leaner {
             self.leaner_turns.store(true, Ordering::SeqCst);
         }
-        let outer = here::has_turn(Some(self.itself.clone()));
-        Turn { coordinator: self, outer, _hold: guard::hold() }
+        let outer = thread_role::has_turn(Some(self.itself.clone()));
+        RoleGuard { coordinator: self, outer, _hold: guard::defer_calls() }
     }
 
     /// Whether something may become due that somebody must see to. (Asked with `role` held, which nobody takes who holds
     /// `watched`.)
     fn has_work(&self) -> bool {
-        self.second_look.load(Ordering::SeqCst) != u64::MAX || self.watched().others > 0 || self.next_time().is_some()
+        self.safety_poll_at.load(Ordering::SeqCst) != u64::MAX
+            || self.watched().others > 0
+            || self.next_time().is_some()
     }
 
     /// Sleeps until somebody gave the role back, who is told to.
@@ -499,13 +501,13 @@ impl Coordinator {
         drop(role);
         if asleep {
             self.role_changed.notify_all();
-        } else if taken == Some(Taken::Own) && !here::is_own_of(self) || taken == Some(Taken::StandIn) {
+        } else if taken == Some(Taken::Own) && !thread_role::is_own_of(self) || taken == Some(Taken::StandIn) {
             self.wake();
         }
     }
 
     fn call_waker(&self, waker: Waker) {
-        guard::later(guard::Call::Wake(waker), self.troubles.panics().number());
+        guard::call_or_defer(guard::Call::Wake(waker), self.troubles.panics().number());
     }
 
     /// Somebody stands in for the own thread where a callback keeps it; where the kernel gives no thread, nobody does.
@@ -553,7 +555,7 @@ impl Coordinator {
 
     /// Calls a callback here, or, within another call, when that one is over.
     pub(crate) fn call_now(&self, callback: Box<dyn FnOnce() + Send>) {
-        guard::later(guard::Call::Run(callback), self.troubles.panics().number());
+        guard::call_or_defer(guard::Call::Run(callback), self.troubles.panics().number());
     }
 
     /// What the stand-in does.
@@ -567,13 +569,13 @@ impl Coordinator {
                 continue;
             };
             // Nobody notifies meanwhile, but who stops the runtime.
-            role = self.calling_out.wait_timeout(role, PATIENCE).unwrap_or_else(PoisonError::into_inner).0;
+            role = self.calling_out.wait_timeout(role, STAND_IN_DELAY).unwrap_or_else(PoisonError::into_inner).0;
             while role.calling == Some(within) && !self.is_stopping() {
                 if let Some(waker) = role.wakes.pop_front() {
                     drop(role);
                     self.call_waker(waker);
                 } else if role.taken.is_none() && role.wanted == 0 {
-                    self.turn(role, Taken::StandIn).take(true, None);
+                    self.acquire_role(role, Taken::StandIn).drive_once(true, None);
                 } else {
                     break;
                 }
@@ -592,13 +594,13 @@ impl Coordinator {
     }
 
     /// The role for a thread that is about to sleep; if another has it, a note that this one sleeps.
-    fn turn_or_sleep(&self) -> Result<Turn<'_>, Asleep<'_>> {
+    fn turn_or_sleep(&self) -> Result<RoleGuard<'_>, Asleep<'_>> {
         let mut role = self.role();
         if role.taken.is_some() || role.wanted > 0 {
             role.leaners_asleep += 1;
             return Err(Asleep(self));
         }
-        Ok(self.turn(role, Taken::Leaner))
+        Ok(self.acquire_role(role, Taken::Leaner))
     }
 
     /// Sleeps until `over`, of which `changed` tells, and does the work meanwhile if nobody else does. While it sleeps it is
@@ -618,11 +620,11 @@ impl Coordinator {
         }
         drop(state);
         // Others may wait for what this thread has put aside, and for the work that it does not do meanwhile.
-        guard::settle_before_sleep();
+        guard::run_deferred_before_sleep();
         if !self.owner.is_here() {
             return None;
         }
-        let _away = here::sleeps();
+        let _away = thread_role::sleeps();
         loop {
             let turn = self.turn_or_sleep();
             state = lock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -633,7 +635,7 @@ impl Coordinator {
             match turn {
                 Ok(turn) => {
                     drop(state);
-                    turn.take(true, None);
+                    turn.drive_once(true, None);
                     if !self.owner.is_here() {
                         return None;
                     }
@@ -643,7 +645,7 @@ impl Coordinator {
             }
             *sleepers(&mut state) -= 1;
             drop(state);
-            guard::settle_before_sleep();
+            guard::run_deferred_before_sleep();
             if !self.owner.is_here() {
                 return None;
             }
@@ -652,19 +654,19 @@ impl Coordinator {
 
     /// Sleeps until the descriptor is readable, or something was seen to, and does the work meanwhile if nobody else does.
     pub(crate) fn sleep_beside(&self, fd: BorrowedFd<'_>) {
-        guard::settle_before_sleep();
+        guard::run_deferred_before_sleep();
         if !self.owner.is_here() {
             return;
         }
-        let _away = here::sleeps();
+        let _away = thread_role::sleeps();
         match self.turn_or_sleep() {
-            Ok(turn) => turn.take(true, Some(fd)),
+            Ok(turn) => turn.drive_once(true, Some(fd)),
             Err(_asleep) => self.events.wait_for(fd),
         }
-        guard::settle_before_sleep();
+        guard::run_deferred_before_sleep();
     }
 
-    fn see_to(&self, fd: RawFd) {
+    fn handle_event(&self, fd: RawFd) {
         let mut watched = self.watched();
         let Some(entry) = watched.entries.get_mut(&fd) else { return };
         entry.armed = false;
@@ -679,7 +681,7 @@ impl Coordinator {
         drop(watched);
         let Some(queue) = queue else { return };
         // An error is a broken queue, whose parts were told.
-        if queue.attend().unwrap_or(false) {
+        if queue.drive_for_coordinator().unwrap_or(false) {
             self.arm(&queue);
         }
     }
@@ -688,7 +690,7 @@ impl Coordinator {
     ///
     /// # Errors
     /// What `epoll_ctl` says.
-    pub(crate) fn add_other(&self, other: Arc<dyn EventSource>) -> Result<()> {
+    pub(crate) fn add_source(&self, other: Arc<dyn EventSource>) -> Result<()> {
         let raw = other.fd().as_raw_fd();
         let mut watched = self.watched();
         self.events
@@ -702,14 +704,14 @@ impl Coordinator {
     }
 
     /// Waits for another event of it.
-    pub(crate) fn attend_other(&self, other: &dyn EventSource, interest: Interest) {
+    pub(crate) fn arm_source(&self, other: &dyn EventSource, interest: Interest) {
         let fd = other.fd();
         // It fails only where it was forgotten, and then nobody waits.
         let _ = self.events.arm(fd, fd.as_raw_fd() as u64, interest);
     }
 
     /// Forgets it, before its descriptor is closed.
-    pub(crate) fn remove_other(&self, other: &dyn EventSource) {
+    pub(crate) fn remove_source(&self, other: &dyn EventSource) {
         let mut watched = self.watched();
         let entry = watched.entries.remove(&other.fd().as_raw_fd());
         if entry.is_some() {
@@ -729,7 +731,7 @@ impl Coordinator {
         drop(watched);
         for entry in entries.into_values() {
             if let EventTarget::Other(other) = entry.whom {
-                other.left_alone();
+                other.runtime_gone();
             }
         }
     }
@@ -739,16 +741,16 @@ impl Coordinator {
         watched.stations.retain(|station| station.strong_count() > 0);
         let stations: Vec<_> = watched.stations.iter().filter_map(Weak::upgrade).collect();
         drop(watched);
-        let second_look = Some(self.second_look.load(Ordering::SeqCst)).filter(|at| *at != u64::MAX);
+        let second_look = Some(self.safety_poll_at.load(Ordering::SeqCst)).filter(|at| *at != u64::MAX);
         stations.iter().filter_map(|station| station.next_for_coordinator()).chain(second_look).min()
     }
 
     /// Looks after what is due now.
-    fn see_to_the_time(&self) {
+    fn handle_deadlines(&self) {
         let now = self.now();
         let stations: Vec<_> = self.watched().stations.iter().filter_map(Weak::upgrade).collect();
-        if self.second_look.load(Ordering::SeqCst) <= now {
-            self.second_look.store(u64::MAX, Ordering::SeqCst);
+        if self.safety_poll_at.load(Ordering::SeqCst) <= now {
+            self.safety_poll_at.store(u64::MAX, Ordering::SeqCst);
             let mut left = false;
             for station in &stations {
                 left |= station.poll_all();
@@ -765,9 +767,9 @@ impl Coordinator {
     }
 }
 
-impl Turn<'_> {
+impl RoleGuard<'_> {
     /// Sees to what is due; sleeps, if it may, until something is, or `beside` is readable.
-    fn take(self, may_sleep: bool, beside: Option<BorrowedFd<'_>>) {
+    fn drive_once(self, may_sleep: bool, beside: Option<BorrowedFd<'_>>) {
         let coordinator = self.coordinator;
         // Announced before the stations are asked, so that whoever names an earlier time after that wakes us.
         coordinator.sleeps_until.store(u64::MAX, Ordering::SeqCst);
@@ -778,16 +780,16 @@ impl Turn<'_> {
         let ready = coordinator.events.wait(until, beside);
         coordinator.sleeps_until.store(0, Ordering::SeqCst);
         // Nothing of this is foreign, so nothing panics; if it did, the runtime would still have its coordinator.
-        let outcome = guard::call(Foreign::Thread, || {
+        let outcome = guard::call(ForeignCode::Thread, || {
             for name in ready {
                 if name == WAKE {
                     coordinator.events.called();
                     coordinator.woken.store(false, Ordering::SeqCst);
                     continue;
                 }
-                coordinator.see_to(name as RawFd);
+                coordinator.handle_event(name as RawFd);
             }
-            coordinator.see_to_the_time();
+            coordinator.handle_deadlines();
         });
         if let Err(panicked) = outcome {
             coordinator.troubles.panics().note(&panicked);
@@ -797,18 +799,18 @@ impl Turn<'_> {
 
 impl BorrowedDriver<'_> {
     /// Does the work until `woken`, at least once unless it is so already.
-    pub(crate) fn turn(&self, woken: &AtomicBool) {
+    pub(crate) fn drive(&self, woken: &AtomicBool) {
         let coordinator = self.0;
-        guard::settle_before_sleep();
+        guard::run_deferred_before_sleep();
         if !coordinator.owner.is_here() {
             return;
         }
-        let _away = here::sleeps();
+        let _away = thread_role::sleeps();
         let mut role = coordinator.role();
         // Who wakes it after this look makes the turn end.
         while !woken.load(Ordering::SeqCst) {
             if role.taken.is_none() {
-                return coordinator.turn(role, Taken::Guest).take(true, None);
+                return coordinator.acquire_role(role, Taken::Guest).drive_once(true, None);
             }
             role = coordinator.want(role);
         }

@@ -79,7 +79,7 @@ impl Runtime {
                 return block_in_child(future);
             }
             match &guest {
-                Some(guest) => guest.turn(&driver.woken),
+                Some(guest) => guest.drive(&driver.woken),
                 None => {
                     let over = |_: &u32| driver.woken.load(Ordering::SeqCst);
                     drop(coordinator.sleep_until(&driver.sleepers, &driver.changed, |sleepers| sleepers, over));

@@ -6,12 +6,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::here;
 use super::in_flight::{Callback, InFlightTransfer};
 use super::pipe_state::PipeState;
+use super::thread_role;
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::{self, middle};
-use crate::pipe::Carrier;
+use crate::guard::{self, reentry};
+use crate::pipe::Execution;
 
 /// A transfer that the runtime carries out. It is a future, for any executor; it can be waited for, tested, cancelled, or
 /// told to call back.
@@ -84,7 +84,7 @@ impl Handle {
             // In a child `wait` would fail, at once.
             State::Moving(moving) if moving.check_process("wait").is_err() => true,
             State::Moving(moving) => {
-                look(&moving.line);
+                poll_device(&moving.line);
                 moving.is_finished()
             }
         }
@@ -100,9 +100,9 @@ impl Handle {
         if let State::Finished(..) = self.0
             && let State::Finished(result, counts_panics) = std::mem::replace(&mut self.0, State::Taken)
         {
-            return guard::call_back(move || callback(result), counts_panics);
+            return guard::call_or_defer_callback(move || callback(result), counts_panics);
         }
-        self.call_back(Callback::Callers(Box::new(callback)), true);
+        self.call_back(Callback::User(Box::new(callback)), true);
     }
 
     /// As [`on_done`](Self::on_done). The coordinator completes the transfer only if it is to attend to it.
@@ -157,9 +157,9 @@ impl Handle {
 /// Calls back for a transfer that is complete.
 fn call_now(callback: Callback, result: Result<()>, counts_panics: u32) {
     match callback {
-        Callback::Ours(callback) => callback(result),
-        Callback::Callers(callback) => {
-            guard::call_back(move || callback(result), counts_panics);
+        Callback::Internal(callback) => callback(result),
+        Callback::User(callback) => {
+            guard::call_or_defer_callback(move || callback(result), counts_panics);
         }
     }
 }
@@ -169,7 +169,7 @@ fn call_now(callback: Callback, result: Result<()>, counts_panics: u32) {
 /// # Errors
 /// `InvalidInput` within what carries it out.
 fn wait_for(moving: &Arc<InFlightTransfer>, operation: &'static str) -> Result<()> {
-    if middle::is_in_the_middle() && !moving.is_finished() {
+    if reentry::is_in_operation() && !moving.is_finished() {
         // This thread sleeps, as all do who are called by what carries out a transfer: others may have to know.
         moving.check_reentry(operation)?;
         let station = &moving.line.station;
@@ -179,13 +179,13 @@ fn wait_for(moving: &Arc<InFlightTransfer>, operation: &'static str) -> Result<(
         moving.check_process(operation)?;
     }
     while !moving.is_finished() {
-        match moving.line.pipe.carrier() {
-            Carrier::Queue(queue) if queue.event().is_some() => {
+        match moving.line.pipe.execution() {
+            Execution::Queue(queue) if queue.event().is_some() => {
                 if !moving.is_all_out() {
                     moving.line.station.arm_all();
                     moving.sleep(true);
                 } else {
-                    match queue.lead(|| moving.is_finished()) {
+                    match queue.drive(|| moving.is_finished()) {
                         Ok(false) => {}
                         Ok(true) => moving.line.station.coordinator.arm(queue),
                         Err(e) if e.kind() == ErrorKind::Forked => {}
@@ -203,20 +203,20 @@ fn wait_for(moving: &Arc<InFlightTransfer>, operation: &'static str) -> Result<(
 }
 
 /// Takes what is done, without blocking.
-pub(super) fn look(line: &PipeState) {
-    if let Carrier::Queue(queue) = line.pipe.carrier()
+pub(super) fn poll_device(line: &PipeState) {
+    if let Execution::Queue(queue) = line.pipe.execution()
         && queue.event().is_some()
-        && queue.poke().unwrap_or(false)
+        && queue.try_drive().unwrap_or(false)
     {
         line.station.coordinator.arm(queue);
     }
 }
 
 /// As `look`, also where another thread is at it.
-pub(super) fn look_for_sure(line: &PipeState) {
-    if let Carrier::Queue(queue) = line.pipe.carrier()
+pub(super) fn poll_device_synced(line: &PipeState) {
+    if let Execution::Queue(queue) = line.pipe.execution()
         && queue.event().is_some()
-        && queue.poke_for_sure().unwrap_or(false)
+        && queue.try_drive_synced().unwrap_or(false)
     {
         line.station.coordinator.arm(queue);
     }
@@ -224,7 +224,7 @@ pub(super) fn look_for_sure(line: &PipeState) {
 
 /// The coordinator completes it, to whom it was left.
 fn attend(moving: &InFlightTransfer) {
-    if let Carrier::Queue(queue) = moving.line.pipe.carrier() {
+    if let Execution::Queue(queue) = moving.line.pipe.execution() {
         moving.line.station.coordinator.arm(queue);
     }
 }
@@ -253,8 +253,8 @@ impl Future for Handle {
             self.0 = State::Taken;
             return Poll::Ready(Err(e));
         }
-        let polls = here::polls();
-        look(&moving.line);
+        let polls = thread_role::polls();
+        poll_device(&moving.line);
         drop(polls);
         match moving.poll(context.waker()) {
             Some(result) => {

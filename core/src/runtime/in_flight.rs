@@ -2,14 +2,14 @@
 
 use std::task::Waker;
 
-use super::here;
 use super::pipe_state::PipeState;
+use super::thread_role;
 use crate::backend::{CompletionNotifier, Job};
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::{self, Call, Foreign, middle};
+use crate::guard::{self, Call, ForeignCode, reentry};
 use crate::memory::RawLease;
-use crate::pipe::queue::{Part, Sink};
-use crate::span::Bounded;
+use crate::pipe::queue::{Part, PartSink};
+use crate::span::CheckedSpan;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -19,16 +19,16 @@ pub(crate) type Leases = (Option<RawLease>, Option<RawLease>);
 /// Who is told of the outcome.
 pub(crate) enum Callback {
     /// A part of the library, by whoever completes: it neither blocks nor panics.
-    Ours(Box<dyn FnOnce(Result<()>) + Send>),
+    Internal(Box<dyn FnOnce(Result<()>) + Send>),
     /// The caller's, which may do anything: by the coordinator's own thread.
-    Callers(Box<dyn FnOnce(Result<()>) + Send>),
+    User(Box<dyn FnOnce(Result<()>) + Send>),
 }
 
 pub(crate) struct InFlightTransfer {
     pub(crate) line: Arc<PipeState>,
     /// The scheduler's name for it.
     pub(crate) request: u64,
-    pub(crate) span: Bounded,
+    pub(crate) span: CheckedSpan,
     bell: Option<Arc<CompletionNotifier>>,
     state: Mutex<State>,
     changed: Condvar,
@@ -65,7 +65,7 @@ impl InFlightTransfer {
     pub(crate) fn new(
         line: Arc<PipeState>,
         request: u64,
-        span: Bounded,
+        span: CheckedSpan,
         leases: Leases,
         bell: Option<Arc<CompletionNotifier>>,
     ) -> Arc<Self> {
@@ -107,7 +107,7 @@ impl InFlightTransfer {
     #[inline]
     pub(crate) fn check_reentry(&self, operation: &'static str) -> Result<()> {
         let queue = || self.line.pipe.queue().is_some_and(|queue| queue.is_within());
-        if !middle::is_in_the_middle() || !(middle::is_within(self.address()) || queue()) {
+        if !reentry::is_in_operation() || !(reentry::is_within(self.address()) || queue()) {
             return Ok(());
         }
         self.refuse_reentry(operation)
@@ -186,7 +186,7 @@ impl InFlightTransfer {
     }
 
     /// A part is back. The station was told already; true where the rest is not worth carrying out.
-    pub(crate) fn part_back(&self, at: u64, len: u64, result: Result<()>) -> bool {
+    pub(crate) fn part_finished(&self, at: u64, len: u64, result: Result<()>) -> bool {
         let mut state = self.lock();
         state.out -= 1;
         let failed = result.is_err();
@@ -211,7 +211,7 @@ impl InFlightTransfer {
     }
 
     /// Ends the transfer if all parts are back: leases go, then whoever waits hears of it. True if it ended now.
-    pub(crate) fn finish_if_quiet(&self) -> bool {
+    pub(crate) fn finish_if_idle(&self) -> bool {
         let mut state = self.lock();
         if state.finished || !state.released || state.out > 0 {
             return false;
@@ -230,7 +230,7 @@ impl InFlightTransfer {
         let (source, target) = (state.source.take(), state.target.take());
         let (mut waker, callback) = (state.waker.take(), state.callback.take());
         // Memory that ends with its lease may have a keeper of the caller's, who is called below, with the waker.
-        let _hold = guard::hold();
+        let _hold = guard::defer_calls();
         drop((source, target));
         match callback {
             Some(callback) => {
@@ -238,8 +238,8 @@ impl InFlightTransfer {
                 self.call(callback, result);
             }
             None => {
-                self.line.leave();
-                if waker.is_some() && !here::may_wake(state.registered_by) {
+                self.line.release_slot();
+                if waker.is_some() && !thread_role::may_wake(state.registered_by) {
                     // Before it has ended: after that the thread that calls may be stopped.
                     let coordinator = &self.line.station.coordinator;
                     waker = waker.take().and_then(|waker| coordinator.wake_later(waker));
@@ -262,15 +262,15 @@ impl InFlightTransfer {
     /// Its place is free first, so that the callback can start another transfer; who drains waits for the callback.
     fn call(&self, callback: Callback, result: Result<()>) {
         let (line, good) = (&self.line, result.is_ok());
-        line.leave();
+        line.release_slot();
         match callback {
-            Callback::Ours(callback) => callback(result),
-            Callback::Callers(callback) => {
+            Callback::Internal(callback) => callback(result),
+            Callback::User(callback) => {
                 line.calls_back();
                 let called = Called(line.clone());
                 line.station.coordinator.call_out_later(Box::new(move || {
                     // Counted before it has called back: who drains finds it counted.
-                    if let Err(panicked) = guard::call(Foreign::Callback, move || callback(result)) {
+                    if let Err(panicked) = guard::call(ForeignCode::Callback, move || callback(result)) {
                         called.0.station.coordinator.troubles.panics().note(&panicked);
                     }
                     drop(called);
@@ -282,7 +282,7 @@ impl InFlightTransfer {
 
     /// Calls what is not ours when this thread is in the middle of nothing.
     fn call_later(&self, call: Call) {
-        guard::later(call, self.line.station.coordinator.troubles.panics().number());
+        guard::call_or_defer(call, self.line.station.coordinator.troubles.panics().number());
     }
 
     fn wake_sleepers(&self) {
@@ -326,7 +326,7 @@ impl InFlightTransfer {
                 return Some(result);
             }
             let before = state.waker.replace(mine);
-            state.registered_by = here::me();
+            state.registered_by = thread_role::me();
             self.leave(&mut state);
             drop(state);
             if let Some(before) = before {
@@ -334,7 +334,7 @@ impl InFlightTransfer {
             }
             return None;
         }
-        state.registered_by = here::me();
+        state.registered_by = thread_role::me();
         self.leave(&mut state);
         None
     }
@@ -370,12 +370,12 @@ impl Drop for Called {
     }
 }
 
-impl Sink for InFlightTransfer {
+impl PartSink for InFlightTransfer {
     fn part_done(&self, at: u64, len: u64, result: Result<()>) {
         self.line.station.finish_part(self, at, len, result);
     }
 
-    fn all_told(&self) {
+    fn deliveries_done(&self) {
         self.line.station.dispatch();
     }
 }

@@ -25,7 +25,6 @@ mod events;
 mod events;
 mod executor;
 mod handle;
-mod here;
 mod in_flight;
 mod inbox;
 mod pipe_state;
@@ -33,7 +32,8 @@ pub(crate) mod schedule;
 #[cfg(all(test, shuttle))]
 pub(crate) mod schedules;
 mod shared_resource;
-mod tally;
+mod thread_role;
+mod transfer_counts;
 mod troubles;
 mod worker_pool;
 
@@ -46,28 +46,28 @@ use serde::Serialize;
 pub(crate) use coordinator::{EventSource, Interest};
 pub use handle::{Cancelled, Handle, Handles};
 pub(crate) use inbox::Inbox;
-pub use schedule::{ClassStats, FlowStats, PriorityClass, SchedulePolicy, Served, Service, Stats};
+pub use schedule::{ClassStats, FlowStats, PriorityClass, SchedulePolicy, ScheduleStats, Served, ServiceLevel};
 pub use shared_resource::ResourceReport;
 
 use crate::backend::{CompletionNotifier, Constraints, check_count};
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::{self, Panicked, middle};
+use crate::guard::{self, Panicked, reentry};
 use crate::locator::{Endpoint, Locator};
 use crate::machine::Machine;
 use crate::memory::Access;
 use crate::pipe::queue::lease;
-use crate::pipe::{Carrier, Pipe, PipeReport};
+use crate::pipe::{Execution, Pipe, PipeReport};
 use crate::plan::Route;
-use crate::span::{Bounded, Span};
+use crate::span::{CheckedSpan, Span};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::thread::JoinHandle;
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::threads;
 use coordinator::Coordinator;
 use in_flight::{Callback, InFlightTransfer};
-use pipe_state::{Anchor, PipeState};
+use pipe_state::{AlignmentEnd, PipeState};
 use shared_resource::SharedResource;
-use tally::Tally;
+use transfer_counts::TransferCounts;
 use worker_pool::WorkerPool;
 
 /// How a runtime works.
@@ -82,7 +82,7 @@ pub struct RuntimeConfig {
     /// Transfers that one pipe has under way, at most, unless its [`Connect::queue`] says otherwise.
     pub queue: usize,
     /// Copies between memories up to this length are made on the caller where nothing is held back, in bytes.
-    pub at_once_bytes: u64,
+    pub max_inline_bytes: u64,
     /// How copies between memories are shared.
     pub memory: SchedulePolicy,
     /// How a device is shared.
@@ -100,7 +100,7 @@ impl RuntimeConfig {
             copiers,
             blocking: cores.clamp(2, 16),
             queue: 1024,
-            at_once_bytes: 64 << 10,
+            max_inline_bytes: 64 << 10,
             memory: SchedulePolicy {
                 // Asking before each 64 KiB costs a copy 11% of its rate, so that is for when somebody is in a hurry.
                 chunk_bytes: 256 << 10,
@@ -141,11 +141,11 @@ impl RuntimeConfig {
 
 /// What is asked of one pipe of a runtime.
 #[derive(Clone, Debug, Default)]
-pub struct Connect {
+pub struct ConnectOptions {
     /// Of the route.
     pub constraints: Constraints,
     /// Of the runtime: class and rates.
-    pub service: Service,
+    pub service: ServiceLevel,
     /// Transfers under way, at most; [`Config::queue`] if not given.
     pub queue: Option<usize>,
 }
@@ -169,15 +169,15 @@ struct Inner {
     machine: Machine,
     config: RuntimeConfig,
     coordinator: Arc<Coordinator>,
-    stations: Mutex<HashMap<Site, Arc<SharedResource>>>,
-    tally: Arc<Tally>,
+    stations: Mutex<HashMap<ResourceKey, Arc<SharedResource>>>,
+    tally: Arc<TransferCounts>,
     next: Arc<AtomicU64>,
     closed: AtomicBool,
 }
 
 /// What a station stands for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Site {
+enum ResourceKey {
     Memory,
     Core(usize),
     Blocking,
@@ -208,7 +208,7 @@ impl Runtime {
             config,
             coordinator,
             stations: Mutex::new(HashMap::new()),
-            tally: Arc::new(Tally::default()),
+            tally: Arc::new(TransferCounts::default()),
             next: Arc::new(AtomicU64::new(1)),
             closed: AtomicBool::new(false),
         };
@@ -225,7 +225,7 @@ impl Runtime {
     /// # Errors
     /// As [`Machine::connect`].
     pub fn connect(&self, source: &dyn Locator, target: &dyn Locator) -> Result<RuntimePipe> {
-        self.connect_with(source, target, &Connect::default())
+        self.connect_with(source, target, &ConnectOptions::default())
     }
 
     /// Connects two places by the best route that meets the constraints, for the service that is asked for.
@@ -233,7 +233,12 @@ impl Runtime {
     /// # Errors
     /// As [`Machine::connect_with`]; `Unsupported` where the rate asked for cannot be promised beside what was promised
     /// already.
-    pub fn connect_with(&self, source: &dyn Locator, target: &dyn Locator, ask: &Connect) -> Result<RuntimePipe> {
+    pub fn connect_with(
+        &self,
+        source: &dyn Locator,
+        target: &dyn Locator,
+        ask: &ConnectOptions,
+    ) -> Result<RuntimePipe> {
         self.check("connect")?;
         let inner = &self.inner;
         inner.open()?;
@@ -247,8 +252,8 @@ impl Runtime {
             inner.coordinator.add_queue(queue)?;
         }
         let flow = station.join(ask.service.clone(), queue)?;
-        let anchor = if pipe.ends().1.file().is_some() { Anchor::Target } else { Anchor::Source };
-        let at_once = station.crew.is_some() && ask.service.at_most.is_none() && is_short_cut(&pipe);
+        let anchor = if pipe.ends().1.file().is_some() { AlignmentEnd::Target } else { AlignmentEnd::Source };
+        let at_once = station.workers.is_some() && ask.service.at_most.is_none() && is_short_cut(&pipe);
         let most = ask.queue.unwrap_or(inner.config.queue);
         let line = PipeState::new(pipe, station, flow, anchor, most, inner.tally.clone(), inner.next.clone());
         let (counts_panics, service) = (inner.coordinator.troubles.panics().number(), ask.service.clone());
@@ -327,10 +332,10 @@ impl Drop for Runtime {
         }
         self.inner.closed.store(true, Ordering::SeqCst);
         let ending = Ending { inner: self.inner.clone(), thread: self.thread.take() };
-        if middle::is_in_the_middle() {
+        if reentry::is_in_operation() {
             // Called by what carries out a transfer, it would wait for that.
             let counts = self.inner.coordinator.troubles.panics().number();
-            return middle::put_off(guard::Call::Run(Box::new(move || ending.end())), counts);
+            return reentry::postpone(guard::Call::Run(Box::new(move || ending.end())), counts);
         }
         ending.end();
     }
@@ -346,9 +351,9 @@ impl Ending {
     fn end(mut self) {
         self.inner.drain();
         // A thread of a runtime that waited for threads would wait for itself, or they for each other.
-        let waits = !guard::is_within();
+        let waits = !guard::is_in_foreign_code();
         for station in self.inner.stations().values() {
-            if let Some(crew) = &station.crew {
+            if let Some(crew) = &station.workers {
                 crew.shut_down(waits);
             }
         }
@@ -365,7 +370,7 @@ impl Ending {
 }
 
 impl Inner {
-    fn stations(&self) -> MutexGuard<'_, HashMap<Site, Arc<SharedResource>>> {
+    fn stations(&self) -> MutexGuard<'_, HashMap<ResourceKey, Arc<SharedResource>>> {
         self.stations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -404,10 +409,10 @@ impl Inner {
         let config = &self.config;
         let threads = |name: &str, most, core| Some(WorkerPool::new(format!("{}-{name}", config.name), most, core));
         let (name, policy, crew) = match &site {
-            Site::Memory => ("memory".to_owned(), &config.memory, threads("copy", config.copiers, None)),
-            Site::Core(core) => (format!("core {core}"), &config.memory, threads("core", 1, Some(*core))),
-            Site::Blocking => ("blocking".to_owned(), &config.device, threads("block", config.blocking, None)),
-            Site::Device(name) => (name.clone(), &config.device, None),
+            ResourceKey::Memory => ("memory".to_owned(), &config.memory, threads("copy", config.copiers, None)),
+            ResourceKey::Core(core) => (format!("core {core}"), &config.memory, threads("core", 1, Some(*core))),
+            ResourceKey::Blocking => ("blocking".to_owned(), &config.device, threads("block", config.blocking, None)),
+            ResourceKey::Device(name) => (name.clone(), &config.device, None),
         };
         let mut policy = SchedulePolicy { rate: policy.rate.or(rate), ..policy.clone() };
         if let Some(crew) = &crew {
@@ -421,16 +426,16 @@ impl Inner {
 }
 
 /// Where a pipe's transfers queue.
-fn site_of(pipe: &Pipe) -> Site {
+fn site_of(pipe: &Pipe) -> ResourceKey {
     let (source, target) = pipe.ends();
     let in_memory = source.memory().is_some() && target.memory().is_some();
-    match pipe.carrier() {
-        Carrier::Inline(_) | Carrier::Whole(_) if target.facts.core.is_some() => {
-            Site::Core(target.facts.core.unwrap_or_default())
+    match pipe.execution() {
+        Execution::Inline(_) | Execution::Whole(_) if target.facts.core.is_some() => {
+            ResourceKey::Core(target.facts.core.unwrap_or_default())
         }
-        Carrier::Inline(_) if in_memory => Site::Memory,
-        Carrier::Queue(queue) if queue.event().is_some() => Site::Device(device_of(source, target)),
-        _ => Site::Blocking,
+        Execution::Inline(_) if in_memory => ResourceKey::Memory,
+        Execution::Queue(queue) if queue.event().is_some() => ResourceKey::Device(device_of(source, target)),
+        _ => ResourceKey::Blocking,
     }
 }
 
@@ -446,7 +451,7 @@ fn device_of(source: &Endpoint, target: &Endpoint) -> String {
 /// Whether short transfers may run on the caller.
 fn is_short_cut(pipe: &Pipe) -> bool {
     let (source, target) = pipe.ends();
-    matches!(pipe.carrier(), Carrier::Inline(_)) && source.memory().is_some() && target.memory().is_some()
+    matches!(pipe.execution(), Execution::Inline(_)) && source.memory().is_some() && target.memory().is_some()
 }
 
 /// A pipe of a runtime. Many threads may use it at once.
@@ -458,12 +463,12 @@ pub struct RuntimePipe {
     at_once: bool,
     /// Who counts the panics of callbacks of what ran on the caller.
     counts_panics: u32,
-    service: Service,
+    service: ServiceLevel,
 }
 
 /// A transfer that was not started because the queue was full.
 #[derive(Debug)]
-pub struct Refused {
+pub struct RefusedTransfer {
     /// What was to be moved.
     pub span: Span,
     /// Why it was not.
@@ -479,7 +484,7 @@ impl RuntimePipe {
     #[inline]
     pub fn transfer(&self, span: Span) -> Result<Handle> {
         let span = self.line.pipe.check(span)?;
-        if self.is_at_once(span) { self.now(span) } else { self.start(span, true) }
+        if self.runs_inline(span) { self.transfer_inline(span) } else { self.start(span, true) }
     }
 
     /// Starts a transfer, or gives its span back where the queue is full.
@@ -487,9 +492,9 @@ impl RuntimePipe {
     /// # Errors
     /// As [`transfer`](Self::transfer), and `Busy` where the queue is full.
     #[allow(clippy::result_large_err)]
-    pub fn try_transfer(&self, span: Span) -> std::result::Result<Handle, Refused> {
-        let started = |span| if self.is_at_once(span) { self.now(span) } else { self.start(span, false) };
-        self.line.pipe.check(span).and_then(started).map_err(|error| Refused { span, error })
+    pub fn try_transfer(&self, span: Span) -> std::result::Result<Handle, RefusedTransfer> {
+        let started = |span| if self.runs_inline(span) { self.transfer_inline(span) } else { self.start(span, false) };
+        self.line.pipe.check(span).and_then(started).map_err(|error| RefusedTransfer { span, error })
     }
 
     /// Starts transfers, and gives one handle for all.
@@ -502,16 +507,16 @@ impl RuntimePipe {
 
     /// Whether it runs on the caller. Beside others that are held back, only what is in a hurry does.
     #[inline]
-    fn is_at_once(&self, span: Bounded) -> bool {
+    fn runs_inline(&self, span: CheckedSpan) -> bool {
         self.at_once
-            && span.len <= self.inner.config.at_once_bytes
+            && span.len <= self.inner.config.max_inline_bytes
             && (self.service.class == PriorityClass::Latency || !self.line.station.has_backlog())
     }
 
     /// On the caller: a copy this short is over before another thread would have woken up.
     #[inline]
-    fn now(&self, span: Bounded) -> Result<Handle> {
-        let Carrier::Inline(inline) = self.line.pipe.carrier() else { return self.start(span, true) };
+    fn transfer_inline(&self, span: CheckedSpan) -> Result<Handle> {
+        let Execution::Inline(inline) = self.line.pipe.execution() else { return self.start(span, true) };
         if self.inner.closed.load(Ordering::Relaxed) {
             self.inner.open()?;
         }
@@ -525,38 +530,38 @@ impl RuntimePipe {
         }
     }
 
-    fn start(&self, span: Bounded, wait: bool) -> Result<Handle> {
+    fn start(&self, span: CheckedSpan, wait: bool) -> Result<Handle> {
         self.start_ringing(span, wait, None)
     }
 
     /// As `try_transfer`; `done` is called with the result. Where the device rings the bell when it is done, nobody else is
     /// woken up for it: whoever hears it looks.
     #[allow(clippy::result_large_err)]
-    pub(crate) fn try_transfer_ringing(
+    pub(crate) fn try_transfer_notifying(
         &self,
         span: Span,
         bell: &Arc<CompletionNotifier>,
         done: impl FnOnce(Result<()>) + Send + 'static,
-    ) -> std::result::Result<(), Refused> {
-        let started = |span| match self.is_at_once(span) {
-            true => self.now(span),
+    ) -> std::result::Result<(), RefusedTransfer> {
+        let started = |span| match self.runs_inline(span) {
+            true => self.transfer_inline(span),
             false => self.start_ringing(span, false, Some(bell.clone())),
         };
         match self.line.pipe.check(span).and_then(started) {
             Ok(handle) => {
-                handle.call_back(Callback::Ours(Box::new(done)), bell.rings() == 0);
+                handle.call_back(Callback::Internal(Box::new(done)), bell.rings() == 0);
                 Ok(())
             }
-            Err(error) => Err(Refused { span, error }),
+            Err(error) => Err(RefusedTransfer { span, error }),
         }
     }
 
-    fn start_ringing(&self, span: Bounded, wait: bool, bell: Option<Arc<CompletionNotifier>>) -> Result<Handle> {
+    fn start_ringing(&self, span: CheckedSpan, wait: bool, bell: Option<Arc<CompletionNotifier>>) -> Result<Handle> {
         self.inner.open()?;
         // What setting out may complete on this thread is told when all is out.
-        let _hold = guard::hold();
+        let _hold = guard::defer_calls();
         let line = &self.line;
-        line.enter(wait)?;
+        line.acquire_slot(wait)?;
         // Again, after it is counted: either this sees that the runtime was shut down, or who shuts it down waits for this.
         let leases = match self.inner.open().and_then(|()| self.leases(span)) {
             Ok(leases) => leases,
@@ -566,15 +571,15 @@ impl RuntimePipe {
             }
         };
         let moving = InFlightTransfer::new(line.clone(), line.name(), span, leases, bell);
-        line.station.enter(&moving);
+        line.station.enqueue(&moving);
         Ok(Handle::moving(moving))
     }
 
     /// Leases for the whole of a transfer, where its parts can work under them.
-    fn leases(&self, span: Bounded) -> Result<in_flight::Leases> {
+    fn leases(&self, span: CheckedSpan) -> Result<in_flight::Leases> {
         let pipe = &self.line.pipe;
-        match pipe.carrier() {
-            Carrier::Queue(queue) => match queue.leases(span.span()) {
+        match pipe.execution() {
+            Execution::Queue(queue) => match queue.leases(span.span()) {
                 Err(e) if e.kind() == ErrorKind::Busy => {
                     // A transfer whose handle was dropped may be done, with nobody to take note of it.
                     self.look();
@@ -582,14 +587,14 @@ impl RuntimePipe {
                 }
                 leases => leases,
             },
-            Carrier::Inline(inline) if inline.parts().is_some() => {
+            Execution::Inline(inline) if inline.parts().is_some() => {
                 let (source, target) = pipe.ends();
                 let source = lease(source.memory(), span.source, span.len, Access::Read)?;
                 let target = lease(target.memory(), span.target, span.len, Access::Write)?;
                 Ok((source, target))
             }
             // These lease for themselves, part by part.
-            Carrier::Inline(_) | Carrier::Whole(_) => Ok((None, None)),
+            Execution::Inline(_) | Execution::Whole(_) => Ok((None, None)),
         }
     }
 
@@ -617,7 +622,7 @@ impl RuntimePipe {
 
     /// As [`Handle::on_done`], for parts of the library: called by whoever completes.
     pub(crate) fn on_done_here(handle: Handle, done: impl FnOnce(Result<()>) + Send + 'static) {
-        handle.call_back(Callback::Ours(Box::new(done)), true);
+        handle.call_back(Callback::Internal(Box::new(done)), true);
     }
 
     /// The coordinator, for who sleeps until something of this pipe is done.
@@ -627,15 +632,15 @@ impl RuntimePipe {
 
     /// Has the coordinator look after a descriptor.
     pub(crate) fn add_attended(&self, other: Arc<dyn EventSource>) -> Result<()> {
-        self.inner.coordinator.add_other(other)
+        self.inner.coordinator.add_source(other)
     }
 
     pub(crate) fn attend(&self, other: &dyn EventSource, interest: Interest) {
-        self.inner.coordinator.attend_other(other, interest);
+        self.inner.coordinator.arm_source(other, interest);
     }
 
     pub(crate) fn forget(&self, other: &dyn EventSource) {
-        self.inner.coordinator.remove_other(other);
+        self.inner.coordinator.remove_source(other);
     }
 
     /// Stops everything that is under way as far as it was not begun: those transfers end as `Interrupted`. What a device or a
@@ -651,13 +656,13 @@ impl RuntimePipe {
 
     /// Takes what the device is done with, without blocking.
     fn look(&self) {
-        handle::look(&self.line);
+        handle::poll_device(&self.line);
     }
 
     /// As [`look`](Self::look), also where another thread is at it: what was done before this call is told when it returns, or
     /// will be by a thread that sleeps until something is done.
     pub(crate) fn look_for_sure(&self) {
-        handle::look_for_sure(&self.line);
+        handle::poll_device_synced(&self.line);
     }
 
     /// Returns when no transfer of this pipe is under way; within what carries out one, as [`Runtime::drain`].
@@ -673,7 +678,7 @@ impl RuntimePipe {
     }
 
     /// The service it was admitted for.
-    pub fn service(&self) -> &Service {
+    pub fn service(&self) -> &ServiceLevel {
         &self.service
     }
 

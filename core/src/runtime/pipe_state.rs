@@ -2,11 +2,11 @@
 
 use super::schedule::Flow;
 use super::shared_resource::SharedResource;
-use super::tally::Tally;
+use super::transfer_counts::TransferCounts;
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::middle;
+use crate::guard::reentry;
 use crate::pipe::Pipe;
-use crate::span::Bounded;
+use crate::span::CheckedSpan;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -16,26 +16,26 @@ pub(crate) struct PipeState {
     pub(crate) station: Arc<SharedResource>,
     pub(crate) flow: Flow,
     /// Parts begin at multiples of a part's length in the file, not in the transfer: offset of the target or the source.
-    pub(crate) anchor: Anchor,
+    pub(crate) anchor: AlignmentEnd,
     room: Mutex<Room>,
     freed: Condvar,
     /// Of those under way, transfers whose threads sleep in the library, called by what carries them out.
     stuck: AtomicUsize,
     /// Transfers under way for which no thread waits.
     attended: AtomicU64,
-    tally: Arc<Tally>,
+    tally: Arc<TransferCounts>,
     next: Arc<AtomicU64>,
 }
 
 /// Whether a thread that waits for transfers of a pipe would wait for itself.
-struct Hopeless {
+struct SelfWait {
     in_the_middle: bool,
     at_queue: bool,
 }
 
-impl Hopeless {
-    fn here() -> Hopeless {
-        Hopeless { in_the_middle: middle::is_in_the_middle(), at_queue: middle::is_at_queue() }
+impl SelfWait {
+    fn here() -> SelfWait {
+        SelfWait { in_the_middle: reentry::is_in_operation(), at_queue: reentry::is_in_queue() }
     }
 
     fn is_so(&self, room: &Room, line: &PipeState) -> bool {
@@ -45,7 +45,7 @@ impl Hopeless {
 
 /// Which offset parts are aligned to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Anchor {
+pub(crate) enum AlignmentEnd {
     Source,
     Target,
 }
@@ -64,9 +64,9 @@ impl PipeState {
         pipe: Pipe,
         station: Arc<SharedResource>,
         flow: Flow,
-        anchor: Anchor,
+        anchor: AlignmentEnd,
         most: usize,
-        tally: Arc<Tally>,
+        tally: Arc<TransferCounts>,
         next: Arc<AtomicU64>,
     ) -> PipeState {
         let room = Mutex::new(Room { taken: 0, most: most.max(1), sleepers: 0 });
@@ -90,10 +90,10 @@ impl PipeState {
     }
 
     /// Bytes by which a transfer begins after a border of parts.
-    pub(crate) fn misalignment(&self, span: Bounded) -> u64 {
+    pub(crate) fn misalignment(&self, span: CheckedSpan) -> u64 {
         match self.anchor {
-            Anchor::Source => span.source % ALIGN,
-            Anchor::Target => span.target % ALIGN,
+            AlignmentEnd::Source => span.source % ALIGN,
+            AlignmentEnd::Target => span.target % ALIGN,
         }
     }
 
@@ -101,7 +101,7 @@ impl PipeState {
     ///
     /// # Errors
     /// `Busy` where it is full and the caller does not want to wait.
-    pub(crate) fn enter(&self, wait: bool) -> Result<()> {
+    pub(crate) fn acquire_slot(&self, wait: bool) -> Result<()> {
         let mut room = self.lock();
         if room.taken >= room.most {
             if !wait {
@@ -117,7 +117,7 @@ impl PipeState {
             let coordinator = &self.station.coordinator;
             let _leaning = coordinator.begin_blocked_wait();
             self.station.arm_all();
-            let hopeless = Hopeless::here();
+            let hopeless = SelfWait::here();
             let over = |r: &Room| r.taken < r.most || hopeless.is_so(r, self);
             let slept = coordinator.sleep_until(&self.room, &self.freed, |r| &mut r.sleepers, over);
             // What it called meanwhile may have forked.
@@ -141,7 +141,7 @@ impl PipeState {
 
     /// A transfer that had entered was not started after all.
     pub(crate) fn count_refused(&self) {
-        self.leave();
+        self.release_slot();
         self.tally.ended(None, &self.station.coordinator);
     }
 
@@ -184,18 +184,18 @@ impl PipeState {
             self.freed.notify_all();
             self.station.coordinator.wake_blocked_waiters();
         }
-        self.tally.sticks(&self.station.coordinator);
+        self.tally.worker_blocked(&self.station.coordinator);
     }
 
     /// It goes on.
     pub(crate) fn worker_resumed(&self) {
         // Without the lock, which the thread may have: it has what it slept for.
         self.stuck.fetch_sub(1, Ordering::SeqCst);
-        self.tally.goes_on();
+        self.tally.worker_resumed();
     }
 
     /// Gives the place in the queue back.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn release_slot(&self) {
         let mut room = self.lock();
         room.taken -= 1;
         let sleepers = room.sleepers;
@@ -222,7 +222,7 @@ impl PipeState {
         let coordinator = &self.station.coordinator;
         let _leaning = coordinator.begin_blocked_wait();
         self.station.arm_all();
-        let hopeless = Hopeless::here();
+        let hopeless = SelfWait::here();
         let over = |r: &Room| r.taken == 0 || hopeless.is_so(r, self);
         drop(coordinator.sleep_until(&self.room, &self.freed, |r| &mut r.sleepers, over));
     }

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::coordinator::Coordinator;
 use super::in_flight::InFlightTransfer;
-use super::schedule::{Chunk, Flow, Next, SchedulePolicy, Scheduler, Service, Stats};
+use super::schedule::{Chunk, Flow, Next, SchedulePolicy, ScheduleStats, Scheduler, ServiceLevel};
 use super::worker_pool::WorkerPool;
 use crate::error::Result;
 use crate::pipe::queue::{Part, Queue};
@@ -35,7 +35,7 @@ pub(crate) struct SharedResource {
     backlog: AtomicBool,
     pub(crate) coordinator: Arc<Coordinator>,
     /// The threads, where it is a group of them.
-    pub(crate) crew: Option<WorkerPool>,
+    pub(crate) workers: Option<WorkerPool>,
 }
 
 struct State {
@@ -54,7 +54,7 @@ pub struct ResourceReport {
     /// How it is shared.
     pub policy: SchedulePolicy,
     /// By class and by pipe.
-    pub stats: Stats,
+    pub stats: ScheduleStats,
 }
 
 impl SharedResource {
@@ -71,7 +71,7 @@ impl SharedResource {
             next_at: AtomicU64::new(u64::MAX),
             backlog: AtomicBool::new(false),
             coordinator,
-            crew,
+            workers: crew,
         })
     }
 
@@ -84,7 +84,7 @@ impl SharedResource {
     ///
     /// # Errors
     /// `Unsupported` where its promises cannot be kept beside those given already.
-    pub(crate) fn join(&self, service: Service, queue: Option<&Arc<Queue>>) -> Result<Flow> {
+    pub(crate) fn join(&self, service: ServiceLevel, queue: Option<&Arc<Queue>>) -> Result<Flow> {
         let mut state = self.lock();
         let flow = state.scheduler.connect(service)?;
         if let Some(queue) = queue {
@@ -100,17 +100,17 @@ impl SharedResource {
     }
 
     /// Queues a transfer and sets out what may go.
-    pub(crate) fn enter(self: &Arc<Self>, moving: &Arc<InFlightTransfer>) {
+    pub(crate) fn enqueue(self: &Arc<Self>, moving: &Arc<InFlightTransfer>) {
         let line = &moving.line;
         let mut state = self.lock();
         let len = moving.span.len + line.misalignment(moving.span);
         state.waiting.insert(moving.request, moving.clone());
         state.scheduler.push(line.flow, moving.request, len, self.coordinator.now());
         self.backlog.store(true, Ordering::Relaxed);
-        match &self.crew {
+        match &self.workers {
             Some(crew) => {
                 drop(state);
-                crew.call(self);
+                crew.request_worker(self);
             }
             None => self.dispatch_locked(state),
         }
@@ -124,10 +124,10 @@ impl SharedResource {
     /// Sets out what may go, where something was held back.
     pub(crate) fn dispatch(self: &Arc<Self>) {
         if self.backlog.load(Ordering::Relaxed) {
-            match &self.crew {
+            match &self.workers {
                 None => self.dispatch_locked(self.lock()),
                 // Its threads come by themselves, where there are any.
-                Some(crew) if crew.has_no_threads() => crew.call(self),
+                Some(crew) if crew.has_no_threads() => crew.request_worker(self),
                 Some(_) => {}
             }
         }
@@ -196,7 +196,7 @@ impl SharedResource {
     }
 
     /// The next part for a thread of a crew.
-    pub(crate) fn next_for_crew(&self) -> Option<(Arc<InFlightTransfer>, u64, u64)> {
+    pub(crate) fn next_for_worker(&self) -> Option<(Arc<InFlightTransfer>, u64, u64)> {
         let mut state = self.lock();
         let part = self.next(&mut state);
         self.backlog.store(state.scheduler.backlog() > 0, Ordering::Relaxed);
@@ -205,7 +205,7 @@ impl SharedResource {
 
     /// Whether the coordinator has to come back when the scheduler named a time: no thread of a crew will.
     fn is_for_coordinator(&self) -> bool {
-        self.crew.as_ref().is_none_or(WorkerPool::has_no_threads)
+        self.workers.as_ref().is_none_or(WorkerPool::has_no_threads)
     }
 
     /// When the coordinator is to ask again.
@@ -219,14 +219,14 @@ impl SharedResource {
     }
 
     /// What carries out a part sleeps in the library, perhaps until others are carried out: its place is theirs.
-    pub(crate) fn makes_room(self: &Arc<Self>, moving: &InFlightTransfer, at: u64, len: u64) {
+    pub(crate) fn yield_slot(self: &Arc<Self>, moving: &InFlightTransfer, at: u64, len: u64) {
         let mut state = self.lock();
         self.count_out(&mut state, moving, at, len);
         drop(state);
-        if let Some(crew) = &self.crew
+        if let Some(crew) = &self.workers
             && self.has_backlog()
         {
-            crew.call(self);
+            crew.request_worker(self);
         }
     }
 
@@ -258,11 +258,11 @@ impl SharedResource {
         result: Result<()>,
     ) {
         // After that: once its last part is back, another thread may finish the transfer and find the station at rest.
-        if moving.part_back(at, len, result) {
+        if moving.part_finished(at, len, result) {
             self.drop_unreleased(&mut state, moving, false);
         }
         drop(state);
-        moving.finish_if_quiet();
+        moving.finish_if_idle();
     }
 
     /// Holds back what was not released of a transfer, for good.
@@ -270,7 +270,7 @@ impl SharedResource {
         let mut state = self.lock();
         self.drop_unreleased(&mut state, moving, true);
         drop(state);
-        if !moving.finish_if_quiet() {
+        if !moving.finish_if_idle() {
             moving.nudge();
         }
     }
@@ -285,7 +285,7 @@ impl SharedResource {
         }
         drop(state);
         for moving in mine {
-            if !moving.finish_if_quiet() {
+            if !moving.finish_if_idle() {
                 moving.nudge();
             }
         }
@@ -312,7 +312,7 @@ impl SharedResource {
     pub(crate) fn poll_all(&self) -> bool {
         // An error is a broken queue, whose parts were told.
         self.queues().into_iter().filter(|queue| queue.has_parts()).fold(false, |left, queue| {
-            let more = queue.attend().unwrap_or(false);
+            let more = queue.drive_for_coordinator().unwrap_or(false);
             if more {
                 self.coordinator.arm(&queue);
             }
@@ -322,7 +322,7 @@ impl SharedResource {
 
     /// The queues here that have events.
     fn queues(&self) -> Vec<Arc<Queue>> {
-        match self.crew {
+        match self.workers {
             Some(_) => Vec::new(),
             None => self.lock().queues.iter().filter_map(|(_, queue)| queue.upgrade()).collect(),
         }

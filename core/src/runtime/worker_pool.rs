@@ -9,22 +9,22 @@
 
 use std::time::Duration;
 
-use super::here;
 use super::in_flight::InFlightTransfer;
 use super::shared_resource::SharedResource;
+use super::thread_role;
 use crate::error::Result;
-use crate::guard::middle::{self, Carried};
-use crate::guard::{self, Foreign};
-use crate::pipe::Carrier;
-use crate::pipe::queue::{Part, Sink};
-use crate::process::Owner;
+use crate::guard::reentry::{self, BlockableWork};
+use crate::guard::{self, ForeignCode};
+use crate::pipe::Execution;
+use crate::pipe::queue::{Part, PartSink};
+use crate::process::OwningProcess;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use crate::threads;
 
 pub(crate) struct WorkerPool {
-    owner: Owner,
+    owner: OwningProcess,
     name: String,
     most: usize,
     /// The core that its threads are bound to.
@@ -58,7 +58,7 @@ impl State {
 impl WorkerPool {
     pub(crate) fn new(name: String, most: usize, core: Option<usize>) -> WorkerPool {
         WorkerPool {
-            owner: Owner::here(),
+            owner: OwningProcess::here(),
             name,
             most: most.max(1),
             core,
@@ -84,7 +84,7 @@ impl WorkerPool {
     }
 
     /// There is something to do.
-    pub(crate) fn call(&self, station: &Arc<SharedResource>) {
+    pub(crate) fn request_worker(&self, station: &Arc<SharedResource>) {
         let mut state = self.lock();
         state.calls += 1;
         if state.idle > 0 {
@@ -96,7 +96,7 @@ impl WorkerPool {
         }
         let name = format!("{}-{}", self.name, state.started);
         let weak = Arc::downgrade(station);
-        match threads::spawn(&name, move || Ends(weak).serve()) {
+        match threads::spawn(&name, move || Worker(weak).serve()) {
             Ok(thread) => {
                 // With the lock, so that it is not idle, and has not ended, before it is counted.
                 state.alive += 1;
@@ -125,7 +125,7 @@ impl WorkerPool {
         drop(state);
         // What is held back, or will be due, waits for another one.
         if alone && station.has_backlog() {
-            self.call(station);
+            self.request_worker(station);
         }
     }
 
@@ -204,12 +204,12 @@ impl Drop for WorkerPool {
 }
 
 /// A thread of a crew. It counts until this is dropped, however it ends.
-struct Ends(Weak<SharedResource>);
+struct Worker(Weak<SharedResource>);
 
-impl Drop for Ends {
+impl Drop for Worker {
     fn drop(&mut self) {
         let Some(station) = self.0.upgrade() else { return };
-        let Some(crew) = station.crew.as_ref().filter(|crew| crew.owner.is_here()) else { return };
+        let Some(crew) = station.workers.as_ref().filter(|crew| crew.owner.is_here()) else { return };
         let mut state = crew.lock();
         state.alive -= 1;
         // Nobody waits for its end, unless the crew was dismissed, and then it is not in there.
@@ -218,11 +218,11 @@ impl Drop for Ends {
     }
 }
 
-impl Ends {
+impl Worker {
     fn serve(self) {
-        here::is_crew(&self.0);
+        thread_role::is_crew(&self.0);
         if let Some(station) = self.0.upgrade()
-            && let Some(crew) = &station.crew
+            && let Some(crew) = &station.workers
             && let Some(core) = crew.core
         {
             // Refused: transfers into the core's cache count themselves as run on the wrong core.
@@ -230,7 +230,7 @@ impl Ends {
         }
         loop {
             let Some(station) = self.0.upgrade() else { return };
-            let Some(crew) = &station.crew else { return };
+            let Some(crew) = &station.workers else { return };
             carry_out_all(&station);
             if !crew.owner.is_here() || !crew.sleep(&station) {
                 return;
@@ -241,8 +241,8 @@ impl Ends {
 
 /// Carries out whatever may be carried out now.
 fn carry_out_all(station: &Arc<SharedResource>) {
-    while let Some((moving, at, len)) = station.next_for_crew() {
-        carry_out(&moving, at, len);
+    while let Some((moving, at, len)) = station.next_for_worker() {
+        run_part(&moving, at, len);
         if !station.coordinator.owner.is_here() {
             // A waker forked, and this is the child.
             return;
@@ -250,7 +250,7 @@ fn carry_out_all(station: &Arc<SharedResource>) {
     }
 }
 
-fn carry_out(moving: &Arc<InFlightTransfer>, at: u64, len: u64) {
+fn run_part(moving: &Arc<InFlightTransfer>, at: u64, len: u64) {
     let line = &moving.line;
     let carried = Arc::new(Carry {
         moving: moving.clone(),
@@ -261,11 +261,11 @@ fn carry_out(moving: &Arc<InFlightTransfer>, at: u64, len: u64) {
         sleeps: AtomicU32::new(0),
     });
     // Until the transfer has heard of it: what is put off may wait for the transfer.
-    let _middle = match line.pipe.carrier() {
-        Carrier::Inline(_) | Carrier::Whole(_) => middle::carry(moving.address(), carried.clone()),
-        Carrier::Queue(_) => middle::carry_among_others(moving.address(), carried.clone()),
+    let _middle = match line.pipe.execution() {
+        Execution::Inline(_) | Execution::Whole(_) => reentry::enter_transfer(moving.address(), carried.clone()),
+        Execution::Queue(_) => reentry::enter_shared_transfer(moving.address(), carried.clone()),
     };
-    let outcome = guard::call(Foreign::Mover, || transfer(&carried)).unwrap_or_else(|panicked| {
+    let outcome = guard::call(ForeignCode::Mover, || transfer(&carried)).unwrap_or_else(|panicked| {
         line.station.coordinator.troubles.panics().note(&panicked);
         Err(panicked.error("transfer"))
     });
@@ -307,19 +307,19 @@ impl Carry {
     }
 }
 
-impl Carried for Carry {
-    fn sleeps(&self) {
+impl BlockableWork for Carry {
+    fn on_sleep(&self) {
         if self.back.load(Ordering::SeqCst) {
             return;
         }
         if !self.made_room.swap(true, Ordering::SeqCst) {
-            self.moving.line.station.makes_room(&self.moving, self.at, self.len);
+            self.moving.line.station.yield_slot(&self.moving, self.at, self.len);
         }
         self.sleeps.fetch_add(1, Ordering::SeqCst);
         self.moving.worker_blocked();
     }
 
-    fn goes_on(&self) {
+    fn on_resume(&self) {
         // Those that began when it was back do not count. The last to begin is the first to end.
         if self.sleeps.load(Ordering::SeqCst) > 0 && !self.back.load(Ordering::SeqCst) {
             self.sleeps.fetch_sub(1, Ordering::SeqCst);
@@ -333,18 +333,18 @@ fn transfer(carried: &Arc<Carry>) -> Result<Option<Result<()>>> {
     let Carry { moving, at, len, .. } = &**carried;
     let (at, len) = (*at, *len);
     let mut job = moving.job(at, len)?;
-    match moving.line.pipe.carrier() {
-        Carrier::Inline(inline) => Ok(Some(match inline.parts() {
+    match moving.line.pipe.execution() {
+        Execution::Inline(inline) => Ok(Some(match inline.parts() {
             Some(parts) => parts.transfer_part(&mut job, moving.span.len),
             None => inline.transfer(job.span),
         })),
-        Carrier::Whole(pipe) => Ok(Some(pipe.transfer(job.span))),
-        Carrier::Queue(queue) => {
+        Execution::Whole(pipe) => Ok(Some(pipe.transfer(job.span))),
+        Execution::Queue(queue) => {
             drop(job);
             let told = Arc::new(Told { carried: carried.clone(), told: AtomicBool::new(false) });
             queue.submit_parts([Part { sink: told.clone(), ..moving.part(at, len)? }]);
             // The mover has no event: this thread waits for it. A queue that breaks tells its parts, too.
-            let _ = queue.lead(|| told.told.load(Ordering::Acquire));
+            let _ = queue.drive(|| told.told.load(Ordering::Acquire));
             Ok(None)
         }
     }
@@ -356,13 +356,13 @@ struct Told {
     told: AtomicBool,
 }
 
-impl Sink for Told {
+impl PartSink for Told {
     fn part_done(&self, _at: u64, _len: u64, result: Result<()>) {
         self.carried.came_back(result);
         self.told.store(true, Ordering::Release);
     }
 
-    fn all_told(&self) {
-        self.carried.moving.all_told();
+    fn deliveries_done(&self) {
+        self.carried.moving.deliveries_done();
     }
 }

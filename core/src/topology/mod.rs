@@ -35,7 +35,7 @@ pub use cores::{Cache, CacheKind, Core};
 pub use cpu::CpuFeatures;
 pub use memory::{HugePages, Memlock, MemoryFacts};
 pub use numa::{NodeDistance, NodePerformance, NumaNode};
-pub use room::MemoryRoom;
+pub use room::MemoryHeadroom;
 pub use storage::{DirectIo, StorageFacts};
 pub use text::Size;
 

@@ -7,7 +7,7 @@ use super::tree::{Tree, meminfo_bytes};
 
 /// Memory that this process can take now, without swapping and without being killed for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemoryRoom {
+pub struct MemoryHeadroom {
     /// Bytes.
     pub bytes: u64,
     /// Bytes that there would be, were nothing used.
@@ -16,18 +16,18 @@ pub struct MemoryRoom {
     pub limited_by: String,
 }
 
-impl MemoryRoom {
+impl MemoryHeadroom {
     /// Asks the kernel: what is available, and what the limits of control groups (versions 1 and 2, from the process's own
     /// upwards) leave. With a NUMA node, also what is free there or holds a file's pages. None where nothing is told.
-    pub fn now(node: Option<u32>) -> Option<MemoryRoom> {
-        MemoryRoom::under(Path::new("/"), node)
+    pub fn now(node: Option<u32>) -> Option<MemoryHeadroom> {
+        MemoryHeadroom::under(Path::new("/"), node)
     }
 
-    pub(super) fn under(root: &Path, node: Option<u32>) -> Option<MemoryRoom> {
+    pub(super) fn under(root: &Path, node: Option<u32>) -> Option<MemoryHeadroom> {
         let tree = Tree::at(root);
         let meminfo = tree.text("proc/meminfo").unwrap_or_default();
         let total = meminfo_bytes(&meminfo, "MemTotal");
-        let machine = meminfo_bytes(&meminfo, "MemAvailable").map(|bytes| MemoryRoom {
+        let machine = meminfo_bytes(&meminfo, "MemAvailable").map(|bytes| MemoryHeadroom {
             bytes,
             of_bytes: total.unwrap_or(bytes),
             limited_by: "what the machine has available".to_owned(),
@@ -39,16 +39,16 @@ impl MemoryRoom {
     }
 }
 
-fn of_group(limit: &CgroupLimit) -> MemoryRoom {
+fn of_group(limit: &CgroupLimit) -> MemoryHeadroom {
     let of = format!("a limit of {} bytes ({})", limit.limit_bytes, limit.source);
-    MemoryRoom { bytes: limit.headroom_bytes(), of_bytes: limit.limit_bytes, limited_by: of }
+    MemoryHeadroom { bytes: limit.headroom_bytes(), of_bytes: limit.limit_bytes, limited_by: of }
 }
 
-fn of_node(tree: &Tree, node: u32) -> Option<MemoryRoom> {
+fn of_node(tree: &Tree, node: u32) -> Option<MemoryHeadroom> {
     let text = tree.text(&format!("sys/devices/system/node/node{node}/meminfo"))?;
     let of = |key| meminfo_bytes(&text, key).unwrap_or(0);
     let bytes =
         meminfo_bytes(&text, "MemFree")?.saturating_add(of("Active(file)")).saturating_add(of("Inactive(file)"));
     let of_bytes = meminfo_bytes(&text, "MemTotal").unwrap_or(bytes);
-    Some(MemoryRoom { bytes, of_bytes, limited_by: format!("what NUMA node {node} has free") })
+    Some(MemoryHeadroom { bytes, of_bytes, limited_by: format!("what NUMA node {node} has free") })
 }

@@ -108,7 +108,7 @@ impl Tree {
 }
 
 /// More entries than any kernel lists: a list that claims them is damaged, and must not fill memory.
-const LIST_MAX: usize = 1 << 16;
+const MAX_LIST: usize = 1 << 16;
 
 /// Parses the kernel's list format (`0-3,8,10-11`), and its strided form (`0-31:2/4`), ascending without repeats.
 pub(super) fn parse_list(text: &str) -> Option<Vec<usize>> {
@@ -126,11 +126,11 @@ pub(super) fn parse_list(text: &str) -> Option<Vec<usize>> {
             Some((used, group)) => (used.parse().ok()?, group.parse().ok()?),
             None => (1, 1),
         };
-        if last < first || last - first >= LIST_MAX || group == 0 {
+        if last < first || last - first >= MAX_LIST || group == 0 {
             return None;
         }
         all.extend((first..=last).filter(|n| (n - first) % group < used));
-        if all.len() > LIST_MAX {
+        if all.len() > MAX_LIST {
             return None;
         }
     }

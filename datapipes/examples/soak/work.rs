@@ -6,8 +6,8 @@ use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use datapipes::runtime::{Connect, PriorityClass, Service};
-use datapipes::{ConnectFd, Constraints, Dram, Error, ErrorKind, Locator, Result, Runtime, Span};
+use datapipes::runtime::{ConnectOptions, PriorityClass, ServiceLevel};
+use datapipes::{ConnectFdOptions, Constraints, Dram, Error, ErrorKind, Locator, Result, Runtime, Span};
 use datapipes_core::Machine;
 
 use crate::flavors::{AnyPipe, Fate};
@@ -209,8 +209,8 @@ impl Worker {
         let queue = *random.pick(&[None, Some(1), Some(2), Some(7)]);
         let depth = *random.pick(&[None, Some(1), Some(3)]);
         let constraints = Constraints { queue_depth: random.one_in(4).then_some(2), ..Constraints::default() };
-        let connect = Connect { constraints, service: Service { class, at_least: None, at_most }, queue };
-        let ask = ConnectFd { connect: connect.clone(), depth, place: self.number };
+        let connect = ConnectOptions { constraints, service: ServiceLevel { class, at_least: None, at_most }, queue };
+        let ask = ConnectFdOptions { connect: connect.clone(), depth, place: self.number };
         let side = &self.sides[usize::from(rough)];
         let (from, to) = (self.locator(from), self.locator(to));
         Ok(match kind {

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-use datapipes::runtime::{Connect, RuntimeConfig};
+use datapipes::runtime::{ConnectOptions, RuntimeConfig};
 use datapipes::{Constraints, Dram, Locator, Machine, Runtime, RuntimePipe, Span, Ssd};
 
 /// What a piece of a test may take: a bound against hanging for ever.
@@ -83,10 +83,10 @@ impl Scene {
 
     /// A pipe to the target by one of the [`ROUTES`]. Copies between memories run on the caller where they are short.
     pub(crate) fn pipe(&self, route: &str) -> RuntimePipe {
-        self.pipe_with(route, Connect::default())
+        self.pipe_with(route, ConnectOptions::default())
     }
 
-    pub(crate) fn pipe_with(&self, route: &str, mut connect: Connect) -> RuntimePipe {
+    pub(crate) fn pipe_with(&self, route: &str, mut connect: ConnectOptions) -> RuntimePipe {
         let mut only = |primitive: &str| connect.constraints.only = vec![primitive.into()];
         let source: &dyn Locator = match route {
             "a ring" => {

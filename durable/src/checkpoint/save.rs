@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use datapipes_core::{Draft, Dram, Error, ErrorKind, FileMode, Lease, Machine, Result, Span};
+use datapipes_core::{AtomicFile, Dram, Error, ErrorKind, FileMode, Lease, Machine, Result, Span};
 use serde::Serialize;
 
 use super::manifest::{BLOCK, CHUNK, CheckpointRegion, Manifest};
@@ -49,7 +49,7 @@ pub(crate) fn save(
     let since = Instant::now();
     let mut manifest = plan(store.next_number()?, regions)?;
     let mode = store.mode_of_newest()?.map_or(options.mode, |newest| options.mode.and(newest));
-    let draft = Draft::beside_with(&store.path(manifest.number), mode.and_owner())?;
+    let draft = AtomicFile::create_with(&store.path(manifest.number), mode.and_owner())?;
     draft.ssd().preallocate(manifest.offset())?;
     let jobs: Vec<Job<'_>> = regions
         .iter()
@@ -106,7 +106,7 @@ fn plan(number: u64, regions: &[(&str, &Dram)]) -> Result<Manifest> {
 }
 
 /// Writes manifest and trailer; returns the length of the file.
-fn write_end(machine: &Machine, draft: &Draft, manifest: &Manifest) -> Result<u64> {
+fn write_end(machine: &Machine, draft: &AtomicFile, manifest: &Manifest) -> Result<u64> {
     let bytes = manifest.encode()?;
     let memory = Dram::allocate(bytes.len())?;
     memory.lease_mut()?.copy_from_slice(&bytes);

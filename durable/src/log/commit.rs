@@ -15,8 +15,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use std::{any::Any, fs::File, io::Read};
 
-use datapipes_core::guard::{self, Foreign};
-use datapipes_core::process::Owner;
+use datapipes_core::guard::{self, ForeignCode};
+use datapipes_core::process::OwningProcess;
 use datapipes_core::{Dram, Error, ErrorKind, LeaseMut, Machine, Result, Route};
 
 use super::chain::{self, Chain, Walk};
@@ -93,7 +93,7 @@ pub struct Log {
     codec: Codec,
     batch_bytes: usize,
     closed: AtomicBool,
-    owner: Owner,
+    owner: OwningProcess,
     _sole: Box<dyn Any + Send + Sync>,
 }
 
@@ -209,7 +209,7 @@ impl Log {
             codec: Codec::new(&log_id),
             batch_bytes,
             closed: AtomicBool::new(false),
-            owner: Owner::here(),
+            owner: OwningProcess::here(),
             _sole: sole,
         };
         if !is_new {
@@ -340,7 +340,7 @@ impl Log {
         let writer = self.writer();
         let segments = writer.first_surely_there().zip(writer.segments.last());
         let note = segments.map(|(first, last)| Closing::of(first, last, tail).encode());
-        let noted = guard::call(Foreign::Storage, || note.map_or(Ok(()), |note| writer.note(&note)));
+        let noted = guard::call(ForeignCode::Storage, || note.map_or(Ok(()), |note| writer.note(&note)));
         noted.unwrap_or_else(|panicked| Err(panicked.error("close")))
     }
 
@@ -429,7 +429,7 @@ impl Log {
                 let end = state.next;
                 drop(state);
                 // Storage is code of somebody else: were it to panic here, all others would wait for ever.
-                let took = guard::call(Foreign::Storage, || self.writer().write(source as u64, len as u64, at));
+                let took = guard::call(ForeignCode::Storage, || self.writer().write(source as u64, len as u64, at));
                 let took = took.unwrap_or_else(|panicked| Err(panicked.error("append")));
                 (self.lock(), took.map(|took| (took, end)))
             }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use datapipes_core::{
-    Constraints, Draft, Dram, Error, ErrorKind, FileAccess, FileMode, Locator, Machine, MapOptions, Pages, Result,
+    AtomicFile, Constraints, Dram, Error, ErrorKind, FileAccess, FileMode, Locator, Machine, MapOptions, Pages, Result,
     Span, Ssd, Transfer,
 };
 
@@ -130,7 +130,7 @@ impl SegmentStorage for LogFolder {
     fn prepare(&self, number: u64, len: u64) -> Result<Box<dyn Spare>> {
         self.check()?;
         let path = self.path(number);
-        let draft = Draft::beside_with(&path, self.mode()?)?;
+        let draft = AtomicFile::create_with(&path, self.mode()?)?;
         draft.ssd().preallocate(len)?;
         self.fill_with_zeros(draft.ssd(), len)?;
         // Not when the first record waits for it.
@@ -165,7 +165,7 @@ impl SegmentStorage for LogFolder {
         self.check()?;
         let path = self.dir.join(NOTE);
         if let Some(bytes) = note {
-            let draft = Draft::beside_with(&path, self.mode()?)?;
+            let draft = AtomicFile::create_with(&path, self.mode()?)?;
             draft.write(bytes)?;
             draft.publish(bytes.len() as u64)?;
             return self.check();
@@ -220,7 +220,7 @@ impl Medium for Files {
 /// A file on its way to its name.
 struct Unnamed {
     files: Files,
-    draft: Draft,
+    draft: AtomicFile,
     folder: LogFolder,
     path: PathBuf,
     len: u64,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use datapipes_core::process::Owner;
+use datapipes_core::process::OwningProcess;
 use datapipes_core::{
     Constraints, Dram, Error, ErrorKind, Machine, MapOptions, Pages, Pipe, Result, Route, Span, threads,
 };
@@ -62,7 +62,7 @@ pub(crate) struct Writer {
     refused: bool,
     segment_bytes: u64,
     frame_limit: u32,
-    owner: Owner,
+    owner: OwningProcess,
 }
 
 impl Writer {
@@ -85,7 +85,7 @@ impl Writer {
             refused: false,
             segment_bytes,
             frame_limit,
-            owner: Owner::here(),
+            owner: OwningProcess::here(),
         }
     }
 

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use datapipes_core::process::Owner;
+use datapipes_core::process::OwningProcess;
 use datapipes_core::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -64,7 +64,7 @@ pub struct Session {
     copies: Copies,
     /// Answers that nobody waits for any more.
     late: usize,
-    owner: Owner,
+    owner: OwningProcess,
 }
 
 impl Session {
@@ -90,7 +90,7 @@ impl Session {
         let ports = Ports::of_application(Arc::new(move || lives(watched.as_fd())));
         let (events, settled, buffer) = (Events::default(), BTreeSet::new(), vec![0; PACKET_BYTES + 1]);
         let (patience, late) = (Patience::up_to(ANSWER), 0);
-        let (copies, owner) = (Copies::default(), Owner::here());
+        let (copies, owner) = (Copies::default(), OwningProcess::here());
         let mut session = Session { socket, controller, ports, events, settled, buffer, patience, copies, late, owner };
         let missing = "begin its `main` with `datapipes_fabric::process::enter`";
         session.status().map_err(|e| e.within(format!("{} as controller", path.display())).advice(missing))?;

@@ -10,7 +10,7 @@ pub use attendant::Attendant;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
-use datapipes_core::process::Owner;
+use datapipes_core::process::OwningProcess;
 use datapipes_core::{Error, Result};
 
 use crate::device::Functions;
@@ -28,7 +28,7 @@ pub fn enter(functions: &Functions) -> Option<ExitCode> {
     if role == CONTROLLER || role == DEVICE {
         inherited::close();
         // Asks for a page of memory in a way that no device can: now, while it can.
-        let _ = Owner::here();
+        let _ = OwningProcess::here();
     }
     let outcome = match role.as_str() {
         CONTROLLER => control_socket().and_then(crate::control::serve),

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::OnceLock;
 
-use datapipes_core::process::Owner;
+use datapipes_core::process::OwningProcess;
 use datapipes_core::{Error, ErrorKind, Result};
 
 use super::{Back, Inlet, Outlet, Returned};
@@ -26,7 +26,7 @@ pub struct Sender {
     relaying: bool,
     blocks: u64,
     bytes: u64,
-    owner: Owner,
+    owner: OwningProcess,
 }
 
 impl Sender {
@@ -40,7 +40,7 @@ impl Sender {
             relaying: false,
             blocks: 0,
             bytes: 0,
-            owner: Owner::here(),
+            owner: OwningProcess::here(),
         }
     }
 
@@ -292,13 +292,13 @@ impl Drop for Grant<'_> {
 pub struct Receiver {
     pub(super) inlet: Box<dyn Inlet>,
     patience: Patience,
-    owner: Owner,
+    owner: OwningProcess,
 }
 
 impl Receiver {
     /// An end over a transport.
     pub fn new(inlet: Box<dyn Inlet>) -> Receiver {
-        Receiver { inlet, patience: Patience::default(), owner: Owner::here() }
+        Receiver { inlet, patience: Patience::default(), owner: OwningProcess::here() }
     }
 
     /// How long calls wait for blocks.
@@ -373,12 +373,12 @@ pub struct Block {
     /// CRC-32 of the bytes, to be looked at before the reply.
     check: Option<u32>,
     back: Option<Back>,
-    owner: Owner,
+    owner: OwningProcess,
 }
 
 impl Block {
     pub(crate) fn new(data: Data, len: usize, head: Head, slot: u32, check: Option<u32>, back: Back) -> Block {
-        Block { data, len, head, slot, check, back: Some(back), owner: Owner::here() }
+        Block { data, len, head, slot, check, back: Some(back), owner: OwningProcess::here() }
     }
 
     /// A block in private memory, for transports of other crates. `bytes` has at least `len` bytes.

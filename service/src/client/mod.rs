@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use datapipes_core::memory::MemoryRange;
-use datapipes_core::process::Owner;
-use datapipes_core::{ConnectFd, Error, ErrorKind, Result, Ssd};
+use datapipes_core::process::OwningProcess;
+use datapipes_core::{ConnectFdOptions, Error, ErrorKind, Result, Ssd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
@@ -56,7 +56,7 @@ struct Session {
     limits: ServiceLimits,
     /// One request at a time.
     turn: Mutex<()>,
-    owner: Owner,
+    owner: OwningProcess,
 }
 
 /// A place that is passed to the service.
@@ -142,7 +142,7 @@ impl Client {
             socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(fail)?;
         connect(&socket, &address).map_err(fail)?;
         let hello = ClientRequest::Hello { version: VERSION, name: own_name() };
-        let (path, turn, owner) = (path.to_path_buf(), Mutex::new(()), Owner::here());
+        let (path, turn, owner) = (path.to_path_buf(), Mutex::new(()), OwningProcess::here());
         let mut session = Session { socket, path, limits: ServiceLimits::default(), turn, owner };
         match session.ask(&hello, &[])? {
             (ServiceAnswer::Hello { limits, .. }, _) => session.limits = limits,
@@ -174,7 +174,7 @@ impl Client {
     /// have the rights that its role needs, `InvalidInput` for what is neither a file nor sealed memory, and for a target in
     /// memory that may grow ([`PlaceSpec::File`](crate::protocol::PlaceSpec::File)), `Busy` where a limit is
     /// reached, `Unavailable` where the service has gone or stops.
-    pub fn connect_pipe(&self, source: &Place<'_>, target: &Place<'_>, ask: &ConnectFd) -> Result<ClientPipe> {
+    pub fn connect_pipe(&self, source: &Place<'_>, target: &Place<'_>, ask: &ConnectFdOptions) -> Result<ClientPipe> {
         let mut fds = Vec::new();
         let (from, to) = (source.spec(&mut fds), target.spec(&mut fds));
         let request = ClientRequest::Connect(Box::new(PipeSpec {

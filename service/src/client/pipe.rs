@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use datapipes_core::descriptor::wire::{Completion, MESSAGE_BYTES, TransferRequest};
 use datapipes_core::memory::{Access, MemoryRange, RawLease};
-use datapipes_core::process::Owner;
+use datapipes_core::process::OwningProcess;
 use datapipes_core::{Error, ErrorKind, Result, Span};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -36,7 +36,7 @@ pub struct ClientPipe {
     held: Mutex<HashMap<u64, Leases>>,
     /// Taken while `transfer` waited for another.
     early: Mutex<VecDeque<Completion>>,
-    owner: Owner,
+    owner: OwningProcess,
 }
 
 impl ClientPipe {
@@ -47,7 +47,7 @@ impl ClientPipe {
         ranges: (Option<MemoryRange>, Option<MemoryRange>),
     ) -> ClientPipe {
         let (held, early) = (Mutex::default(), Mutex::default());
-        let (next, owner) = (AtomicU64::new(0), Owner::here());
+        let (next, owner) = (AtomicU64::new(0), OwningProcess::here());
         ClientPipe { socket, _client: client, route, ranges, next, held, early, owner }
     }
 

@@ -168,7 +168,7 @@ fn adds_no_pages(start: usize, len: usize) -> Result<()> {
 /// What the kernel says.
 pub(super) fn install() -> Result<()> {
     // SAFETY: it reads atomics and calls `mmap` and `write`, which a handler may.
-    unsafe { sigbus::answer_by(|address| SLOTS.iter().any(|slot| fill(slot, address))) }
+    unsafe { sigbus::add_fault_handler(|address| SLOTS.iter().any(|slot| fill(slot, address))) }
 }
 
 /// Puts zeros where the memory is that misses a page, if it is this slot's. All of it, in one piece: the number of mappings of a

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use datapipes::{ConnectFd, Dram, Span, Ssd};
+use datapipes::{ConnectFdOptions, Dram, Span, Ssd};
 use datapipes_service::protocol::{ANSWER_BYTES, ServiceAnswer};
 use datapipes_service::{Client, Place, ServiceStatus, SharedMemory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -301,7 +301,8 @@ pub fn whole(len: u64) -> Span {
 pub fn others_are_served(service: &Service) {
     let client = service.client();
     let (source, target) = (file_of(&pattern(MIB as usize, 3)), memory_of(&vec![0; MIB as usize]));
-    let mut pipe = client.connect_pipe(&Place::file(&source), &Place::memory(&target), &ConnectFd::default()).unwrap();
+    let mut pipe =
+        client.connect_pipe(&Place::file(&source), &Place::memory(&target), &ConnectFdOptions::default()).unwrap();
     pipe.transfer(whole(MIB)).unwrap();
     assert!(target.to_vec().unwrap() == pattern(MIB as usize, 3));
 }

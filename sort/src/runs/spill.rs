@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-use datapipes_core::{Error, ErrorKind, Extent, Machine, Result, StageOrder, StagePlace, Staging};
+use datapipes_core::{Error, ErrorKind, Machine, Result, StageOrder, StagePlace, Staging, StagingExtent};
 
 use crate::report::SpillUse;
 use crate::runs::compressed::RunCompressor;
@@ -83,7 +83,7 @@ impl<'a> Spill<'a> {
     pub(crate) fn reserve(&self, len: u64) -> Result<Run> {
         let extent = self.staging()?.extent(len.next_multiple_of(GRAIN).max(GRAIN));
         let advice = "name places with more room by -T, or give more memory by -S";
-        let Extent { offset, .. } = extent.map_err(|e| e.advice(advice))?;
+        let StagingExtent { offset, .. } = extent.map_err(|e| e.advice(advice))?;
         Ok(Run { offset, len, ..Run::default() })
     }
 

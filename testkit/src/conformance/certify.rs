@@ -3,7 +3,7 @@
 //! Each demand moves bytes by the pipe and in two arrays (the twin), and compares the whole target afterwards, so that
 //! a byte outside the span that changed is seen as well as one inside that is wrong.
 
-use datapipes_core::locator::{Facts, Persistence, Reach};
+use datapipes_core::locator::{Persistence, PlaceFacts, Reach};
 use datapipes_core::memory::Access;
 use datapipes_core::{Constraints, Error, ErrorKind, Machine, Pipe, Result, Span};
 
@@ -29,7 +29,7 @@ impl Random {
 
 struct Case<'a> {
     places: (&'a TestPlace, &'a TestPlace),
-    facts: (std::sync::Arc<Facts>, std::sync::Arc<Facts>),
+    facts: (std::sync::Arc<PlaceFacts>, std::sync::Arc<PlaceFacts>),
     /// What the source has and the target must have.
     twins: (Vec<u8>, Vec<u8>),
     pipe: Pipe,

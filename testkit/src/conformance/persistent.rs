@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use datapipes_core::locator::{Endpoint, Facts};
+use datapipes_core::locator::{Endpoint, PlaceFacts};
 use datapipes_core::{Locator, Persistence, Pmem, PmemOptions, Result};
 
 use super::place::{LEN, PlaceKind, TestPlace};
@@ -28,7 +28,7 @@ struct Modelled(Pmem);
 impl Locator for Modelled {
     fn endpoint(&self) -> Endpoint {
         let plain = self.0.endpoint();
-        let facts = Facts {
+        let facts = PlaceFacts {
             kind: "pmem-modelled",
             persistence: Persistence::OnCompletion,
             name: format!("{} (a model of persistent memory)", plain.facts.name),

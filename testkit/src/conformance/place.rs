@@ -76,9 +76,9 @@ impl TestPlace {
             EndpointHandle::Memory(range) => range.write(0, bytes)?,
             EndpointHandle::File(file) => {
                 // Who gives out bytes of the file hears of it, as of what a pipe writes.
-                let change = file.watchers().begin(0..bytes.len() as u64);
+                let change = file.write_observers().begin(0..bytes.len() as u64);
                 let written = descriptor(file.cached_fd())?.write_all_at(bytes, 0);
-                file.watchers().end(change);
+                file.write_observers().end(change);
                 written.map_err(|e| Error::io("write", &e, "a twin"))?;
             }
             _ => return Err(strange()),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use datapipes_core::backend::{Backend, Inline, Mover, Offer, OfferQuery, Primitive, Quality};
+use datapipes_core::backend::{Backend, InlineMover, Mover, Offer, OfferQuery, Primitive, Quality};
 use datapipes_core::memory::{MemoryRange, lease_pair};
 use datapipes_core::topology::Topology;
 use datapipes_core::{Counters, Machine, Result, Span};
@@ -83,7 +83,7 @@ impl Backend for Broken {
     }
 }
 
-impl Inline for Copy {
+impl InlineMover for Copy {
     fn transfer(&self, span: Span) -> Result<()> {
         let place = |n: u64| usize::try_from(n).unwrap();
         let (from, to, len) = (place(span.source), place(span.target), place(span.len));

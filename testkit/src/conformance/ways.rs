@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use datapipes_core::backend::{Offer, OfferQuery};
-use datapipes_core::locator::{Endpoint, Facts};
+use datapipes_core::locator::{Endpoint, PlaceFacts};
 use datapipes_core::{Constraints, Dram, Locator, Machine, Persistence, Result};
 
 /// A way to try.
@@ -19,7 +19,7 @@ pub(super) fn ways(machine: &Machine, source: &Endpoint, target: &Endpoint) -> R
     let direct = offers(machine, source, target);
     if source.memory().is_none() && target.memory().is_some() && target.facts.persistence == Persistence::OnCompletion {
         // What arrives in persistent memory may still lie in the caches: a second hop flushes it.
-        let facts = Facts { persistence: Persistence::AfterSync, ..(*target.facts).clone() };
+        let facts = PlaceFacts { persistence: Persistence::AfterSync, ..(*target.facts).clone() };
         let before = Endpoint { facts: Arc::new(facts), handle: target.handle.clone() };
         let mut ways: Vec<Way> =
             direct.into_iter().map(|o| Way { hops: vec![o.primitive], refused: o.verdict.err() }).collect();
@@ -33,7 +33,7 @@ pub(super) fn ways(machine: &Machine, source: &Endpoint, target: &Endpoint) -> R
     }
     if target.memory().is_some() {
         // Into a core's cache: the bytes land in the memory behind it, then their lines are loaded.
-        let facts = Facts { core: None, ..(*target.facts).clone() };
+        let facts = PlaceFacts { core: None, ..(*target.facts).clone() };
         let behind = Endpoint { facts: Arc::new(facts), handle: target.handle.clone() };
         return Ok(both(&direct, &offers(machine, &behind, target)));
     }

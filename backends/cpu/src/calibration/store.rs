@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use datapipes_core::topology::Topology;
-use datapipes_core::{Draft, Error, ErrorKind, Result};
+use datapipes_core::{AtomicFile, Error, ErrorKind, Result};
 
 use super::{Calibration, VERSION};
 
@@ -84,7 +84,7 @@ impl Calibration {
         }
         let text = serde_json::to_vec_pretty(self)
             .map_err(|e| Error::new(ErrorKind::System, "write", format!("{shown}: {e}")))?;
-        let draft = Draft::beside(path)?;
+        let draft = AtomicFile::create(path)?;
         draft.write(&text)?;
         draft.publish(text.len() as u64).map(|_| ())
     }

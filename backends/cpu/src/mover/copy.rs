@@ -1,6 +1,6 @@
 //! A copy between two ranges of memory.
 
-use datapipes_core::backend::{Chunked, Inline, Job};
+use datapipes_core::backend::{Chunked, InlineMover, Job};
 use datapipes_core::{Counters, Result, Span};
 
 use super::tally::Tally;
@@ -19,7 +19,7 @@ impl CopyMover {
     }
 }
 
-impl Inline for CopyMover {
+impl InlineMover for CopyMover {
     #[inline]
     fn transfer(&self, span: Span) -> Result<()> {
         let Bytes { source, target, len } = Bytes::of(span)?;

@@ -10,7 +10,7 @@
 //! Unsafe code: the addresses that leases give are handed to those routines.
 #![allow(unsafe_code)]
 
-use datapipes_core::backend::Inline;
+use datapipes_core::backend::InlineMover;
 use datapipes_core::memory::{Access, RawLease, copy_pair, guarded};
 use datapipes_core::{Counters, Error, ErrorKind, Result, Span};
 
@@ -113,7 +113,7 @@ impl PlaceMover {
     }
 }
 
-impl Inline for PlaceMover {
+impl InlineMover for PlaceMover {
     fn transfer(&self, span: Span) -> Result<()> {
         let bytes = Bytes::of(span)?;
         self.tally.check_core(self.ends.target_core);

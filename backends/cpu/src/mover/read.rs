@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use datapipes_core::backend::{Counters, Inline};
+use datapipes_core::backend::{Counters, InlineMover};
 use datapipes_core::locator::Reader;
 use datapipes_core::memory::MemoryRange;
 use datapipes_core::{Error, ErrorKind, Result, Span};
@@ -48,7 +48,7 @@ fn told(e: Error) -> Error {
     }
 }
 
-impl Inline for ReadMover {
+impl InlineMover for ReadMover {
     fn transfer(&self, span: Span) -> Result<()> {
         let bytes = Bytes::of(Span { source: 0, ..span })?;
         let target = self.target.range(bytes.target, bytes.len)?;

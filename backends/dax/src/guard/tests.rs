@@ -123,7 +123,7 @@ fn a_page_that_goes_away_ends_each_routine_with_what_was_done() {
             let there = left * PAGE;
             let lost = Mapped::new("lost");
             lost.file.set_len(there as u64).unwrap();
-            let gone = |result: Result<(), Gone>, at: usize, what: &str| {
+            let gone = |result: Result<(), AccessFault>, at: usize, what: &str| {
                 let gone = result.expect_err(what);
                 // The address is on the first page that is gone, and everything before it was done, but for the block that
                 // the fault was in.

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use datapipes_core::locator::Facts;
+use datapipes_core::locator::PlaceFacts;
 use datapipes_core::topology::Topology;
 use datapipes_core::{Endpoint, Locator, Machine, Persistence, Pmem, PmemOptions};
 
@@ -46,7 +46,7 @@ pub(crate) struct AsIfPersistent(pub(crate) Pmem);
 impl Locator for AsIfPersistent {
     fn endpoint(&self) -> Endpoint {
         let plain = self.0.endpoint();
-        let facts = Facts { persistence: Persistence::OnCompletion, ..(*plain.facts).clone() };
+        let facts = PlaceFacts { persistence: Persistence::OnCompletion, ..(*plain.facts).clone() };
         Endpoint { facts: Arc::new(facts), handle: plain.handle }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use datapipes_core::backend::{Counters, Done, Job, Queued};
+use datapipes_core::backend::{Counters, Job, JobCompletion, QueuedMover};
 use datapipes_core::{Error, Result};
 
 use super::cut::Direction;
@@ -19,7 +19,7 @@ use super::site::Site;
 
 #[derive(Default)]
 struct State {
-    done: Vec<Done>,
+    done: Vec<JobCompletion>,
     counters: Counters,
     /// Threads inside `submit`.
     active: u64,
@@ -65,7 +65,7 @@ pub(super) fn carry_out(site: &Site, piece: &Piece, calls: &AtomicU64) -> i32 {
     i32::try_from(n).unwrap_or(i32::MAX)
 }
 
-impl Queued for Blocking {
+impl QueuedMover for Blocking {
     fn submit(&self, job: Job) -> std::result::Result<(), (Job, Error)> {
         let mut jobs = Jobs::new(self.site.clone());
         jobs.admit(job)?;
@@ -98,7 +98,7 @@ impl Queued for Blocking {
         Ok(())
     }
 
-    fn complete(&self, wait: bool, done: &mut Vec<Done>) -> Result<()> {
+    fn complete(&self, wait: bool, done: &mut Vec<JobCompletion>) -> Result<()> {
         let mut state = self.lock();
         while wait && state.done.is_empty() && state.active > 0 {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);

@@ -7,7 +7,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use datapipes_core::Result;
-use datapipes_core::memory::guarded::{self, Gone};
+use datapipes_core::memory::guarded::{self, AccessFault};
 use datapipes_core::memory::{MapOptions, Pages, Region};
 
 /// Buffers of one mover: mapped when first needed, reused, never more than requests are in flight.
@@ -55,7 +55,7 @@ impl Bounce {
     ///
     /// # Safety
     /// `source..source + len` is readable memory, leased to the job of the request.
-    pub(crate) unsafe fn fill(&mut self, source: usize, len: usize, memory: &Region) -> Result<(), Gone> {
+    pub(crate) unsafe fn fill(&mut self, source: usize, len: usize, memory: &Region) -> Result<(), AccessFault> {
         assert!(len <= self.region.len(), "a bounce of {len} bytes in a buffer of {}", self.region.len());
         // SAFETY: the source is promised by the caller; the target is this buffer, which nobody else refers to, and its
         // length was just checked.
@@ -69,7 +69,13 @@ impl Bounce {
     ///
     /// # Safety
     /// `target..target + len` is writable memory, leased to the job of the request.
-    pub(crate) unsafe fn empty(&self, skip: usize, target: usize, len: usize, memory: &Region) -> Result<(), Gone> {
+    pub(crate) unsafe fn empty(
+        &self,
+        skip: usize,
+        target: usize,
+        len: usize,
+        memory: &Region,
+    ) -> Result<(), AccessFault> {
         assert!(
             skip.saturating_add(len) <= self.region.len(),
             "{len} bytes at {skip} of a buffer of {}",
@@ -88,7 +94,7 @@ impl Bounce {
 ///
 /// # Safety
 /// `len` bytes are readable at `from` and writable at `to`, and nobody else uses them.
-unsafe fn copy(memory: &Region, from: *const u8, to: *mut u8, len: usize) -> Result<(), Gone> {
+unsafe fn copy(memory: &Region, from: *const u8, to: *mut u8, len: usize) -> Result<(), AccessFault> {
     if memory.is_shared() {
         // SAFETY: what this function demands.
         return unsafe { guarded::copy(from, to, len) };

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use datapipes_core::backend::{Counters, ExtentOptions, ExtentReader, ExtentSource, OnExtent, ReadExtent};
 use datapipes_core::memory::{Access, MapOptions, Pages, RawLease, Region};
-use datapipes_core::process::Owner;
+use datapipes_core::process::OwningProcess;
 use datapipes_core::{Error, ErrorKind, Result};
 use io_uring::{IoUring, opcode, squeue, types};
 
@@ -89,7 +89,7 @@ pub(crate) struct Extents {
     flights: Vec<Flight>,
     faults: Option<Arc<dyn Faults>>,
     may_ring: std::result::Result<(), String>,
-    owner: Owner,
+    owner: OwningProcess,
     counters: Counters,
 }
 
@@ -115,7 +115,7 @@ impl Extents {
             flights: vec![Flight::default(); depth * SPARE],
             faults,
             may_ring,
-            owner: Owner::here(),
+            owner: OwningProcess::here(),
             counters: Counters::default(),
         })
     }

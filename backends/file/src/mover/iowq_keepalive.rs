@@ -16,7 +16,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use datapipes_core::process::{Owner, PerProcess};
+use datapipes_core::process::{OwningProcess, PerProcess};
 use io_uring::IoUring;
 
 /// Entries of the ring that nothing is submitted to.
@@ -27,13 +27,13 @@ static ANCHOR: PerProcess<Option<IoUring>> = PerProcess::new();
 
 thread_local! {
     /// The process in which this thread belongs to it.
-    static HELD: Cell<Option<Owner>> = const { Cell::new(None) };
+    static HELD: Cell<Option<OwningProcess>> = const { Cell::new(None) };
 }
 
 /// Called after a thread's request went to a ring that is open, so that the workers' properties (how many there may be) are that
 /// ring's. Costs a system call once a thread.
 pub(super) fn hold_workers(calls: &AtomicU64) {
-    if HELD.replace(Some(Owner::here())).is_some_and(Owner::is_here) {
+    if HELD.replace(Some(OwningProcess::here())).is_some_and(OwningProcess::is_here) {
         return;
     }
     let anchor = ANCHOR.get(|| {
@@ -47,5 +47,5 @@ pub(super) fn hold_workers(calls: &AtomicU64) {
     // there: the kernel only takes note of the thread.
     let outcome = unsafe { anchor.submitter().enter::<libc::sigset_t>(1, 0, 0, None) };
     // Refused for want of memory: again with the next request.
-    HELD.set(outcome.is_ok().then(Owner::here));
+    HELD.set(outcome.is_ok().then(OwningProcess::here));
 }

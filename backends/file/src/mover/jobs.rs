@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use datapipes_core::backend::{CompletionNotifier, Counters, Done, Job};
+use datapipes_core::backend::{CompletionNotifier, Counters, Job, JobCompletion};
 use datapipes_core::memory::{Access, RawLease};
 use datapipes_core::{Error, ErrorKind, Result, Span};
 
@@ -131,7 +131,7 @@ pub(crate) struct Jobs {
     free: Vec<usize>,
     rests: VecDeque<Rest>,
     /// Jobs that are done and not yet fetched.
-    pub(crate) done: Vec<Done>,
+    pub(crate) done: Vec<JobCompletion>,
     pub(crate) counters: Counters,
     outstanding: u64,
     active: usize,
@@ -438,7 +438,7 @@ impl Jobs {
                 Err(error)
             }
         };
-        self.done.push(Done { token, result });
+        self.done.push(JobCompletion { token, result });
     }
 
     fn rest(&mut self, rest: Rest, front: bool) {

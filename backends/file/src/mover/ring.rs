@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use datapipes_core::backend::{CompletionNotifier, Counters, Done, Job, Queued};
+use datapipes_core::backend::{CompletionNotifier, Counters, Job, JobCompletion, QueuedMover};
 use datapipes_core::{Error, ErrorKind, Result};
 use io_uring::{IoUring, opcode, squeue, types};
 
@@ -272,7 +272,7 @@ impl Ring {
     }
 
     /// Appends what is done. With `least`, sleeps until something is, and about until so many requests are answered.
-    fn take(&self, least: usize, done: &mut Vec<Done>) -> Result<()> {
+    fn take(&self, least: usize, done: &mut Vec<JobCompletion>) -> Result<()> {
         let wait = least > 0;
         let before = done.len();
         let _reaper = match self.reaper.try_lock() {
@@ -346,7 +346,7 @@ fn push_with_bell(
     Ok(())
 }
 
-impl Queued for Ring {
+impl QueuedMover for Ring {
     fn submit(&self, job: Job) -> std::result::Result<(), (Job, Error)> {
         let mut state = self.lock();
         state.jobs.admit(job)?;
@@ -379,11 +379,11 @@ impl Queued for Ring {
         Some(unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) })
     }
 
-    fn complete(&self, wait: bool, done: &mut Vec<Done>) -> Result<()> {
+    fn complete(&self, wait: bool, done: &mut Vec<JobCompletion>) -> Result<()> {
         self.take(usize::from(wait), done)
     }
 
-    fn complete_several(&self, least: usize, done: &mut Vec<Done>) -> Result<()> {
+    fn complete_several(&self, least: usize, done: &mut Vec<JobCompletion>) -> Result<()> {
         self.take(least.max(1), done)
     }
 

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-use datapipes::{Draft, Error, FileMode, Result};
+use datapipes::{AtomicFile, Error, FileMode, Result};
 
 use crate::progress::{self, State};
 use crate::system::signals;
@@ -35,7 +35,7 @@ pub(super) fn make(path: &Path, bytes: u64) -> Result<()> {
         let done = std::sync::atomic::AtomicU64::new(0);
         let relaxed = std::sync::atomic::Ordering::Relaxed;
         let write = || -> Result<()> {
-            let draft = Draft::replacing(path, FileMode::USUAL)?;
+            let draft = AtomicFile::replacing(path, FileMode::USUAL)?;
             let mut file = File::from(draft.ssd().file().cached_fd().try_clone_to_owned().map_err(told)?);
             let mut block = vec![0; BLOCK];
             for start in (0..bytes).step_by(BLOCK) {

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use datapipes::{Draft, Error, ErrorKind, FileMode, Result, Ssd};
+use datapipes::{AtomicFile, Error, ErrorKind, FileMode, Result, Ssd};
 use datapipes_fabric::control::{Program, Session};
 use datapipes_fabric::device::Place;
 use datapipes_fabric::placement::{Choice, Flow, Placement};
@@ -67,7 +67,7 @@ pub(super) struct Edge {
 
 /// The file, or the stream, that is written.
 enum Written {
-    File(Box<Draft>),
+    File(Box<AtomicFile>),
     Output,
 }
 
@@ -75,7 +75,7 @@ impl Written {
     fn open(target: &Target, mode: FileMode) -> Result<(Written, (OwnedFd, Place))> {
         Ok(match target {
             Target::File(path) => {
-                let draft = Draft::replacing(path, mode)?;
+                let draft = AtomicFile::replacing(path, mode)?;
                 let fd = draft.ssd().file().cached_fd().try_clone_to_owned();
                 let fd = fd.map_err(|e| Error::io("open", &e, "the target"))?;
                 let place = Place::File { descriptor: 0, direct: None, offset: 0, len: None };

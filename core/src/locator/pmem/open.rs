@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::PmemOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::locator::space::{self, Refused};
-use crate::locator::{extend, folder_of};
+use crate::locator::{extend, parent_dir};
 use crate::memory::guarded::Flush;
 use crate::memory::{MappedFile, MemoryRange, Region, Sharing};
 use crate::watch::{self, WriteObservers};
@@ -82,7 +82,7 @@ impl<'a> Opened<'a> {
                 created = true;
                 let fd = rustix::fs::open(path, flags | OFlags::CREATE, mode).map_err(fail)?;
                 // A name that a power failure takes would take the bytes.
-                let folder = rustix::fs::open(folder_of(path), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+                let folder = rustix::fs::open(parent_dir(path), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
                 folder.and_then(rustix::fs::fsync).map_err(fail)?;
                 fd
             }

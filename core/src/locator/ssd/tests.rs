@@ -25,12 +25,12 @@ fn two_places_of_one_file_share_their_watches() {
     let b = Ssd::open(&dir).unwrap();
     let heard = Arc::new(Heard::default());
     let watch: Arc<dyn WriteObserver> = heard.clone();
-    b.watchers().add(&watch);
+    b.write_observers().add(&watch);
     a.set_len(100).unwrap();
     a.set_len(40).unwrap();
     a.punch(0, 10).unwrap();
     let c = Ssd::create(&dir).unwrap();
     std::fs::remove_file(&dir).unwrap();
-    assert!(Arc::ptr_eq(a.watchers(), c.watchers()));
+    assert!(Arc::ptr_eq(a.write_observers(), c.write_observers()));
     assert_eq!(*heard.0.lock().unwrap(), [0..u64::MAX, 40..u64::MAX, 0..10, 0..u64::MAX]);
 }

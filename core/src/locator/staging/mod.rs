@@ -22,16 +22,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
-use super::{Endpoint, EndpointHandle, Facts, Locator, Persistence, Reach};
+use super::{Endpoint, EndpointHandle, Locator, Persistence, PlaceFacts, Reach};
 use crate::error::{Error, ErrorKind, Result};
-use crate::process::Owner;
+use crate::process::OwningProcess;
 pub(crate) use ledger::Part;
 use ledger::{Claim, Ledger, Out, Return};
 use place::Opened;
 
 /// A range of a staging: `len` bytes at `offset`, for spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
+pub struct StagingExtent {
     /// Where it begins in the staging.
     pub offset: u64,
     /// Bytes.
@@ -92,7 +92,7 @@ struct Inner {
     places: Vec<Opened>,
     /// Held for moments, never during I/O.
     ledger: Mutex<Ledger>,
-    owner: Owner,
+    owner: OwningProcess,
 }
 
 impl Staging {
@@ -109,14 +109,14 @@ impl Staging {
         for store in &mut stores {
             store.reason = format!("number {} in the order given", store.tier + 1);
         }
-        Ok(Staging(Arc::new(Inner { places, ledger: Mutex::new(Ledger::new(stores)), owner: Owner::here() })))
+        Ok(Staging(Arc::new(Inner { places, ledger: Mutex::new(Ledger::new(stores)), owner: OwningProcess::here() })))
     }
 
     /// Takes `len` bytes that are nobody's yet, in as many pieces as it must be.
     ///
     /// # Errors
     /// `NoSpace` with what every place said; `Device` where one of them failed.
-    pub fn extent(&self, len: u64) -> Result<Extent> {
+    pub fn extent(&self, len: u64) -> Result<StagingExtent> {
         self.check_process("stage")?;
         let offset = self.lock().fresh(len).ok_or_else(|| out_of_range(0, len))?;
         if let Err(e) = self.map(&(offset..offset + len)) {
@@ -124,7 +124,7 @@ impl Staging {
             self.lock().stale(offset, len);
             return Err(e);
         }
-        Ok(Extent { offset, len })
+        Ok(StagingExtent { offset, len })
     }
 
     /// Frees bytes: they read as nothing, and their space is used again. Under a transfer they are freed when it is over.
@@ -383,7 +383,7 @@ impl Locator for Staging {
     fn endpoint(&self) -> Endpoint {
         let facts = || self.0.places.iter().map(|p| &p.endpoint.facts);
         let names: Vec<&str> = self.0.places.iter().map(|p| p.name.as_str()).collect();
-        let facts = Facts {
+        let facts = PlaceFacts {
             kind: "staging",
             name: format!("staging:{}", names.join(",")),
             reach: Reach::Several,

@@ -1,6 +1,6 @@
 //! The same without a guard, where there is none: a page that is gone ends the process.
 
-use super::{Flush, Gone, LINE, Width};
+use super::{AccessFault, Flush, LINE, Width};
 
 /// Copies byte by byte. Who changes the bytes meanwhile changes what is copied, and nothing else: the compiler knows neither
 /// what is read nor when.
@@ -10,7 +10,7 @@ use super::{Flush, Gone, LINE, Width};
 ///
 /// # Safety
 /// `len` bytes must be mapped at `from` for reading and at `to` for writing, and must not overlap.
-pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) -> Result<(), Gone> {
+pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) -> Result<(), AccessFault> {
     for at in 0..len {
         // SAFETY: what this function demands.
         unsafe { to.add(at).write_volatile(from.add(at).read_volatile()) };
@@ -25,7 +25,7 @@ pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) -> Result<(), Gone>
 ///
 /// # Safety
 /// As for [`copy`].
-pub unsafe fn stream(_: Width, from: *const u8, to: *mut u8, len: usize) -> Result<(), Gone> {
+pub unsafe fn stream(_: Width, from: *const u8, to: *mut u8, len: usize) -> Result<(), AccessFault> {
     // SAFETY: what this function demands.
     unsafe { copy(from, to, len) }
 }
@@ -37,7 +37,7 @@ pub unsafe fn stream(_: Width, from: *const u8, to: *mut u8, len: usize) -> Resu
 ///
 /// # Safety
 /// `len` bytes must be mapped at `start`.
-pub unsafe fn write_back(_: Flush, _: *const u8, _: usize) -> Result<(), Gone> {
+pub unsafe fn write_back(_: Flush, _: *const u8, _: usize) -> Result<(), AccessFault> {
     Ok(())
 }
 
@@ -48,7 +48,7 @@ pub unsafe fn write_back(_: Flush, _: *const u8, _: usize) -> Result<(), Gone> {
 ///
 /// # Safety
 /// `len` bytes must be mapped at `start`.
-pub unsafe fn load(start: *const u8, len: usize) -> Result<(), Gone> {
+pub unsafe fn load(start: *const u8, len: usize) -> Result<(), AccessFault> {
     for at in (0..len).step_by(LINE) {
         // SAFETY: it is less than the length, so many bytes are mapped.
         unsafe { start.add(at).read_volatile() };

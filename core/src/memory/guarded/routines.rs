@@ -4,7 +4,7 @@
 //! the handler put there, and rdx. They touch no stack and none but caller-saved registers, so that the fixup can return
 //! from any instruction of the loop. rdx is lowered after the accesses it counts: what it says is done is done.
 
-use super::Gone;
+use super::AccessFault;
 
 /// What a routine returns, in rax and rdx.
 #[repr(C)]
@@ -32,11 +32,11 @@ pub(super) fn fault_word(address: usize, bad_block: bool) -> u64 {
 }
 
 /// The answer to a piece of `len` bytes.
-pub(super) fn answer(len: usize, answer: Answer) -> Result<(), Gone> {
+pub(super) fn answer(len: usize, answer: Answer) -> Result<(), AccessFault> {
     if answer.fault == 0 {
         return Ok(());
     }
-    Err(Gone {
+    Err(AccessFault {
         address: (answer.fault & ((1 << CAUSE_SHIFT) - 1)) as usize,
         done: len - answer.left.min(len),
         bad_block: answer.fault >> CAUSE_SHIFT == 2,

@@ -1,6 +1,6 @@
 //! Which faults are answered, and what the answer is. The routines are tested where they are used, by the backend `dax`.
 
-use super::{Gone, routines};
+use super::{AccessFault, routines};
 
 #[test]
 fn only_accesses_of_the_routines_are_answered() {
@@ -23,7 +23,7 @@ fn a_word_of_a_fault_comes_back_as_it_was() {
             let word = routines::fault_word(address, bad_block);
             assert_ne!(word, 0);
             let answer = routines::Answer::for_test(word, 3);
-            assert_eq!(routines::answer(10, answer), Err(Gone { address, done: 7, bad_block }));
+            assert_eq!(routines::answer(10, answer), Err(AccessFault { address, done: 7, bad_block }));
         }
     }
     assert_eq!(routines::answer(10, routines::Answer::for_test(0, 0)), Ok(()));

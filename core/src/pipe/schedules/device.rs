@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::SendFlags;
 
-use crate::backend::{CompletionNotifier, Counters, Done, Job, Queued};
+use crate::backend::{CompletionNotifier, Counters, Job, JobCompletion, QueuedMover};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{MapOptions, MemoryRange, Pages, Region};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, thread};
@@ -14,7 +14,7 @@ use crate::sync::{Arc, Condvar, Mutex, MutexGuard, thread};
 #[derive(Default)]
 struct State {
     jobs: Vec<Job>,
-    done: Vec<Done>,
+    done: Vec<JobCompletion>,
     /// No job will follow: the device's thread ends when there is none left.
     over: bool,
     /// From now on `complete` fails.
@@ -114,7 +114,7 @@ impl Device {
         } else {
             Ok(())
         };
-        state.done.push(Done { token, result });
+        state.done.push(JobCompletion { token, result });
         // With the lock, as the kernel: an answer is there and readable at once.
         self.tell(true);
         drop(state);
@@ -160,7 +160,7 @@ impl Device {
     }
 }
 
-impl Queued for Device {
+impl QueuedMover for Device {
     fn submit(&self, job: Job) -> std::result::Result<(), (Job, Error)> {
         let mut state = self.lock();
         if let Some(left) = &mut state.refuses_after {
@@ -192,7 +192,7 @@ impl Queued for Device {
         self.0.event.as_ref().map(|(fd, _)| fd.as_fd())
     }
 
-    fn complete(&self, wait: bool, done: &mut Vec<Done>) -> Result<()> {
+    fn complete(&self, wait: bool, done: &mut Vec<JobCompletion>) -> Result<()> {
         let mut state = self.lock();
         if wait {
             state.waiting += 1;

@@ -3,7 +3,7 @@
 
 pub(crate) mod device;
 
-use super::queue::{Part, Queue, Sink};
+use super::queue::{Part, PartSink, Queue};
 use crate::error::{ErrorKind, Result};
 use crate::memory::MemoryRange;
 use crate::span::Span;
@@ -28,12 +28,12 @@ impl Told {
     }
 }
 
-impl Sink for Told {
+impl PartSink for Told {
     fn part_done(&self, at: u64, _len: u64, result: Result<()>) {
         self.0.lock().unwrap().push((at, result.map_err(|e| e.kind())));
     }
 
-    fn all_told(&self) {}
+    fn deliveries_done(&self) {}
 }
 
 fn queue(device: &Device) -> (MemoryRange, Arc<Queue>) {
@@ -89,7 +89,7 @@ fn waiters_get_their_own_result_and_who_leads_hands_over() {
         device.over();
         hardware.join().unwrap();
         // Takes note of what was forgotten.
-        queue.poke().unwrap();
+        queue.try_drive().unwrap();
         nothing_is_left(&device, &target, &queue);
     });
 }
@@ -103,7 +103,7 @@ fn parts_are_told_once_whoever_leads_pokes_or_attends() {
         let told = Arc::new(Told::default());
         let leader = |n: usize| {
             let (queue, told) = (queue.clone(), told.clone());
-            thread::spawn(move || queue.lead(|| told.count() >= n).unwrap())
+            thread::spawn(move || queue.drive(|| told.count() >= n).unwrap())
         };
         // Before anything was submitted, for a part of all, and for all.
         let leaders = [leader(1), leader(2), leader(4)];
@@ -112,7 +112,7 @@ fn parts_are_told_once_whoever_leads_pokes_or_attends() {
                 let (queue, told) = (queue.clone(), told.clone());
                 thread::spawn(move || {
                     queue.submit_parts([part(&queue, i * 2, &told), part(&queue, i * 2 + 1, &told)]);
-                    if i == 0 { queue.poke().unwrap() } else { queue.attend().unwrap() }
+                    if i == 0 { queue.try_drive().unwrap() } else { queue.drive_for_coordinator().unwrap() }
                 })
             })
             .collect();
@@ -140,16 +140,16 @@ fn what_the_coordinator_found_taken_is_handed_back_to_it() {
         let waiter = {
             let (queue, told) = (queue.clone(), told.clone());
             let mine = move || told.0.lock().unwrap().iter().any(|(at, _)| *at == 0);
-            thread::spawn(move || queue.lead(mine).unwrap())
+            thread::spawn(move || queue.drive(mine).unwrap())
         };
         // An event came: the coordinator looks, once. True is the promise to look again at the next event.
-        let attended = queue.attend().unwrap();
+        let attended = queue.drive_for_coordinator().unwrap();
         let handed_back = waiter.join().unwrap();
         let again = attended || handed_back;
         device.over();
         hardware.join().unwrap();
         if again {
-            queue.attend().unwrap();
+            queue.drive_for_coordinator().unwrap();
         }
         told.is_each_of(2);
         nothing_is_left(&device, &target, &queue);
@@ -171,9 +171,9 @@ fn a_queue_that_breaks_tells_every_part_once_and_every_waiter() {
                     // Of one that is broken everybody hears, before or now.
                     let mine = || told.0.lock().unwrap().iter().any(|(at, _)| *at == i);
                     match i {
-                        0 => while !mine() && queue.lead(mine).is_ok() {},
-                        1 => drop(queue.attend()),
-                        _ => drop(queue.poke()),
+                        0 => while !mine() && queue.drive(mine).is_ok() {},
+                        1 => drop(queue.drive_for_coordinator()),
+                        _ => drop(queue.try_drive()),
                     }
                 })
             })
@@ -190,7 +190,7 @@ fn a_queue_that_breaks_tells_every_part_once_and_every_waiter() {
         device.over();
         hardware.join().unwrap();
         // Nobody may have looked since the last part came: this is the event of a broken device.
-        assert!(queue.attend().is_err());
+        assert!(queue.drive_for_coordinator().is_err());
         told.is_each_of(3);
         // And nobody will look for what comes now.
         queue.submit_parts([part(&queue, 3, &told)]);
@@ -208,7 +208,7 @@ fn parts_that_the_mover_refuses_are_told_while_another_leads() {
         let told = Arc::new(Told::default());
         let leader = {
             let (queue, told) = (queue.clone(), told.clone());
-            thread::spawn(move || queue.lead(|| told.count() == 4).unwrap())
+            thread::spawn(move || queue.drive(|| told.count() == 4).unwrap())
         };
         let other = {
             let (queue, told) = (queue.clone(), told.clone());

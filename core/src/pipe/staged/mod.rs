@@ -26,8 +26,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::locator::{Endpoint, EndpointHandle, FilePlace, StagePart as Part, Staging};
 use crate::memory::{Access, MemoryRange, RawLease};
 use crate::plan::{Planner, Route};
-use crate::process::Owner;
-use crate::span::{Bounded, Span};
+use crate::process::OwningProcess;
+use crate::span::{CheckedSpan, Span};
 
 /// Which end of the pipe the staging is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub(crate) struct Staged {
     source: Option<Arc<FilePlace>>,
     /// Transfers whose handle was dropped.
     orphans: Mutex<Vec<Moving>>,
-    owner: Owner,
+    owner: OwningProcess,
 }
 
 /// A transfer under way.
@@ -59,7 +59,7 @@ pub(crate) struct Flight {
 }
 
 struct Moving {
-    span: Bounded,
+    span: CheckedSpan,
     legs: VecDeque<Leg>,
     /// Keeps the source as it is until all of it has arrived.
     _source: Option<RawLease>,
@@ -96,7 +96,7 @@ fn ends<'a>(
 /// What is open belongs to the process that opened it. (Memory that maps no file is copied for a child, who may use it.)
 fn check_process(source: &Endpoint, target: &Endpoint) -> Result<()> {
     [source, target].into_iter().try_for_each(|end| match &end.handle {
-        EndpointHandle::File(file) => file.watchers().check_process("connect"),
+        EndpointHandle::File(file) => file.write_observers().check_process("connect"),
         EndpointHandle::Memory(range) => range.file().map_or(Ok(()), |file| file.watchers.check_process("connect")),
         EndpointHandle::Staging(staging) => staging.check_process("connect"),
         EndpointHandle::Reader(_) | EndpointHandle::Other(_) => Ok(()),
@@ -138,7 +138,7 @@ pub(crate) fn connect(planner: &Planner<'_>, source: &Endpoint, target: &Endpoin
         memory: other.memory().cloned(),
         source: source.file().cloned(),
         orphans: Mutex::new(Vec::new()),
-        owner: Owner::here(),
+        owner: OwningProcess::here(),
     };
     Ok(Pipe::new(route, Body::Staged(Arc::new(staged)), (source.clone(), target.clone())))
 }
@@ -170,7 +170,7 @@ fn together<'a>(
 
 impl Staged {
     /// Starts a transfer.
-    pub(crate) fn start(self: &Arc<Self>, span: Bounded) -> Result<Flight> {
+    pub(crate) fn start(self: &Arc<Self>, span: CheckedSpan) -> Result<Flight> {
         self.tend_orphans(false);
         self.check_source(span)?;
         let source = match self.side {
@@ -187,7 +187,7 @@ impl Staged {
     }
 
     /// No places are found for bytes that a file does not have.
-    fn check_source(&self, span: Bounded) -> Result<()> {
+    fn check_source(&self, span: CheckedSpan) -> Result<()> {
         let (Side::Target, Some(file)) = (self.side, &self.source) else { return Ok(()) };
         let (has, end) = (file.len()?, span.source.saturating_add(span.len));
         if end <= has || span.len == 0 || !file.len_is_exact()? {
@@ -217,7 +217,7 @@ impl Staged {
     }
 
     /// Where a span lies in the staging.
-    fn range(&self, span: Bounded) -> Range<u64> {
+    fn range(&self, span: CheckedSpan) -> Range<u64> {
         let at = if self.side == Side::Target { span.target } else { span.source };
         // The sum is that of a span that was checked.
         at..at.saturating_add(span.len)

@@ -6,7 +6,7 @@
 use super::Scheduler;
 use super::flow::{Limit, State};
 use super::meter::{Meter, smooth_chunk};
-use super::service::Service;
+use super::service::ServiceLevel;
 use crate::backend::check_rate;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -19,7 +19,7 @@ impl Scheduler {
     }
 
     /// A new flow's state, if what it asks for makes sense and can be kept.
-    pub(super) fn admit(&self, service: Service) -> Result<State> {
+    pub(super) fn admit(&self, service: ServiceLevel) -> Result<State> {
         for (knob, rate) in [("at_least", service.at_least), ("at_most", service.at_most)] {
             if let Some(rate) = rate {
                 check_rate(knob, rate)?;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::meter::Meter;
-use super::service::{PriorityClass, Service};
+use super::service::{PriorityClass, ServiceLevel};
 use super::stats::Served;
 
 /// Names a connected flow. Of one that was disconnected nothing is known any more; its name is not given again.
@@ -60,7 +60,7 @@ pub(super) struct Limit {
 
 #[derive(Clone, Debug)]
 pub(super) struct State {
-    pub(super) service: Service,
+    pub(super) service: ServiceLevel,
     pub(super) queue: VecDeque<Request>,
     pub(super) place: Place,
     /// Bytes it may still have in this turn of its class.
@@ -76,7 +76,7 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(service: Service, limit: Option<Limit>, promise: Option<Meter>) -> State {
+    pub(super) fn new(service: ServiceLevel, limit: Option<Limit>, promise: Option<Meter>) -> State {
         State {
             service,
             queue: VecDeque::new(),

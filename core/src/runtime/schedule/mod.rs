@@ -48,8 +48,8 @@ use flow::{Outstanding, Place, Request, Slab};
 use crate::error::{Error, ErrorKind, Result};
 
 pub(crate) use flow::Flow;
-pub use service::{PriorityClass, SchedulePolicy, Service};
-pub use stats::{ClassStats, FlowStats, Served, Stats};
+pub use service::{PriorityClass, SchedulePolicy, ServiceLevel};
+pub use stats::{ClassStats, FlowStats, ScheduleStats, Served};
 
 /// A clock that is back by less than this is one that was read a moment earlier.
 const CLOCK_SLACK_NS: u64 = 10_000_000;
@@ -138,7 +138,7 @@ impl Scheduler {
     /// # Errors
     /// `InvalidInput` for rates that make no sense; `Unsupported` for a promise that cannot be kept beside the minimum
     /// shares and what was promised before, with what is left.
-    pub(crate) fn connect(&mut self, service: Service) -> Result<Flow> {
+    pub(crate) fn connect(&mut self, service: ServiceLevel) -> Result<Flow> {
         let state = self.admit(service)?;
         let has_promise = state.promise.is_some();
         let class = state.class();

@@ -70,7 +70,7 @@ impl FromStr for PriorityClass {
 /// What a pipe asks of the runtime: a class, and optionally a rate to be promised and a rate to stay below.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Service {
+pub struct ServiceLevel {
     /// How urgent.
     pub class: PriorityClass,
     /// Promised while there is work, in bytes/s. Refused at connect if the station cannot promise it.
@@ -79,10 +79,10 @@ pub struct Service {
     pub at_most: Option<f64>,
 }
 
-impl Service {
+impl ServiceLevel {
     /// A class without rates.
-    pub const fn of(class: PriorityClass) -> Service {
-        Service { class, at_least: None, at_most: None }
+    pub const fn of(class: PriorityClass) -> ServiceLevel {
+        ServiceLevel { class, at_least: None, at_most: None }
     }
 }
 

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::Scheduler;
 use super::flow::Place;
-use super::service::{PriorityClass, Service};
+use super::service::{PriorityClass, ServiceLevel};
 
 /// What a flow or a class has had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -38,7 +38,7 @@ pub struct FlowStats {
     /// Its position; taken over by another flow after it is gone.
     pub index: u32,
     /// What it asked for.
-    pub service: Service,
+    pub service: ServiceLevel,
     /// Requests of which something is not released yet.
     pub requests: usize,
     /// Bytes at the station.
@@ -64,7 +64,7 @@ pub struct ClassStats {
 
 /// A station as its scheduler sees it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Stats {
+pub struct ScheduleStats {
     /// By class, the most urgent first.
     pub classes: Vec<ClassStats>,
     /// The connected flows.
@@ -85,7 +85,7 @@ pub struct Stats {
 
 impl Scheduler {
     /// What every flow and class has had, and what is at the station. Allocates; for reports.
-    pub(crate) fn stats(&self) -> Stats {
+    pub(crate) fn stats(&self) -> ScheduleStats {
         let mut throttled_now = [Served::default(); 3];
         let mut flows = Vec::with_capacity(self.flows.capacity());
         for (index, state) in self.flows.iter() {
@@ -110,7 +110,7 @@ impl Scheduler {
             let minimum_share = self.policy.shares[class as usize];
             ClassStats { class, minimum_share, outstanding_bytes: state.outstanding.bytes, served }
         });
-        Stats {
+        ScheduleStats {
             classes: classes.collect(),
             flows,
             requests: self.requests,

@@ -5,7 +5,7 @@
 mod foreign;
 pub(crate) mod places;
 
-use super::{Cancelled, Connect, Service};
+use super::{Cancelled, ConnectOptions, ServiceLevel};
 use crate::error::ErrorKind;
 use crate::span::Span;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -13,8 +13,8 @@ use crate::sync::{Arc, thread};
 use datapipes_testkit::schedules;
 use places::{CHUNK, Far, block_on, dram, runtime, span};
 
-fn queue(most: usize) -> Connect {
-    Connect { queue: Some(most), ..Connect::default() }
+fn queue(most: usize) -> ConnectOptions {
+    ConnectOptions { queue: Some(most), ..ConnectOptions::default() }
 }
 
 /// Ends the devices' threads.
@@ -376,8 +376,9 @@ fn who_is_held_back_by_a_rate_goes_on_when_the_time_comes() {
         let runtime = runtime(8);
         let (far, near) = (Far::evented("a", None), dram(4096));
         let hardware = far.device.run();
-        let service = Service { at_most: Some(1e6), ..Service::default() };
-        let limited = runtime.connect_with(&far, &near, &Connect { service, ..Connect::default() }).unwrap();
+        let service = ServiceLevel { at_most: Some(1e6), ..ServiceLevel::default() };
+        let limited =
+            runtime.connect_with(&far, &near, &ConnectOptions { service, ..ConnectOptions::default() }).unwrap();
         let threads: Vec<_> = (0..2)
             .map(|i| {
                 let pipe = limited.clone();

@@ -6,13 +6,13 @@ use std::pin::pin;
 use std::sync::OnceLock;
 use std::task::{Context, Poll, Wake, Waker};
 
-use crate::backend::{OfferQuery, Backend, Counters, Chunked, Inline, Job, Mover, Offer, Primitive, Quality};
+use crate::backend::{Backend, Chunked, Counters, InlineMover, Job, Mover, Offer, OfferQuery, Primitive, Quality};
 use crate::error::{Error, ErrorKind, Result};
-use crate::locator::{Dram, Endpoint, Facts, EndpointHandle, Locator, Persistence, Reach};
+use crate::locator::{Dram, Endpoint, EndpointHandle, Locator, Persistence, PlaceFacts, Reach};
 use crate::machine::Machine;
 use crate::memory::{MapOptions, Pages};
 use crate::pipe::schedules::device::Device;
-use crate::runtime::{RuntimeConfig, Runtime, events};
+use crate::runtime::{Runtime, RuntimeConfig, events};
 use crate::span::Span;
 use crate::sync::{Arc, thread};
 use crate::topology::Topology;
@@ -45,7 +45,7 @@ impl Far {
 
 impl Locator for Far {
     fn endpoint(&self) -> Endpoint {
-        let facts = Facts {
+        let facts = PlaceFacts {
             kind: "far",
             name: self.name.to_owned(),
             reach: Reach::Device,
@@ -99,7 +99,7 @@ impl Backend for Model {
 /// Copies nothing, in parts, and takes its time.
 struct Copier;
 
-impl Inline for Copier {
+impl InlineMover for Copier {
     fn transfer(&self, _span: Span) -> Result<()> {
         thread::yield_now();
         Ok(())
@@ -135,7 +135,7 @@ fn machine() -> Machine {
 /// Transfers have parts of [`CHUNK`] bytes; `at_once` of them may be out.
 pub(crate) fn config(at_once: u32) -> RuntimeConfig {
     let mut config = RuntimeConfig::of(&machine());
-    (config.copiers, config.blocking, config.at_once_bytes) = (2, 2, 0);
+    (config.copiers, config.blocking, config.max_inline_bytes) = (2, 2, 0);
     for policy in [&mut config.device, &mut config.memory] {
         (policy.chunk_bytes, policy.contended_chunk_bytes) = (CHUNK, CHUNK);
         policy.outstanding_chunks = at_once;

@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use datapipes_core::descriptor::{GivenPipe, passing};
-use datapipes_core::{Connect, ConnectFd, Error, ErrorKind, Result, STAGED_BYTES};
+use datapipes_core::descriptor::{PassedPipe, passing};
+use datapipes_core::{ConnectFdOptions, ConnectOptions, Error, ErrorKind, Result, STAGED_BYTES};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -57,7 +57,7 @@ pub(super) struct Session {
     bell: Arc<OwnedFd>,
     slots: Vec<Slot>,
     /// Pipes that have ended, with completions that the client has not taken.
-    unread: Vec<GivenPipe>,
+    unread: Vec<PassedPipe>,
     /// Processes that took in what this client passed, and may not have ended.
     takers: Vec<Taker>,
     /// Descriptors may come with its packets.
@@ -82,7 +82,7 @@ impl Needs {
 
 /// A pipe, and what it needs.
 struct Slot {
-    given: GivenPipe,
+    given: PassedPipe,
     over: Arc<AtomicBool>,
     places: [Place; 2],
     depth: usize,
@@ -209,8 +209,8 @@ impl Session {
 
     fn forget_ended(&mut self) {
         let over = self.slots.extract_if(.., |slot| slot.over.load(Ordering::SeqCst));
-        self.unread.extend(over.map(|slot| slot.given).filter(GivenPipe::has_unread));
-        self.unread.retain(GivenPipe::has_unread);
+        self.unread.extend(over.map(|slot| slot.given).filter(PassedPipe::has_unread));
+        self.unread.retain(PassedPipe::has_unread);
         self.facts.pipes.store(self.slots.len() as u64, Ordering::Relaxed);
     }
 
@@ -271,7 +271,7 @@ impl Session {
     /// descriptors in it. Its place is its own so long, and so there is a bound. A service that stops does not wait.
     fn wait_for_reader(&mut self) {
         let mut pause = MIN_PAUSE;
-        while passing::has_unread(&self.socket) || self.unread.iter().any(GivenPipe::has_unread) {
+        while passing::has_unread(&self.socket) || self.unread.iter().any(PassedPipe::has_unread) {
             // Nothing tells of it but a look.
             let stops = poll(&mut [PollFd::new(&self.shared.ending, PollFlags::IN)], Some(&timespec(pause)));
             if stops == Ok(1) {
@@ -458,10 +458,10 @@ impl Session {
         let over = Arc::new(AtomicBool::new(false));
         let keeper = Over { flag: over.clone(), bell: self.bell.clone() };
         let connect =
-            Connect { constraints: ask.constraints.clone(), service: ask.service.clone(), queue: Some(depth) };
-        let ask = ConnectFd { connect, place: ask.place, depth: Some(depth) };
+            ConnectOptions { constraints: ask.constraints.clone(), service: ask.service.clone(), queue: Some(depth) };
+        let ask = ConnectFdOptions { connect, place: ask.place, depth: Some(depth) };
         let (fd, given) = self.shared.with_runtime(|runtime| {
-            runtime.give_fd(places[0].locator(), places[1].locator(), &ask, Box::new(keeper))
+            runtime.pass_fd(places[0].locator(), places[1].locator(), &ask, Box::new(keeper))
         })?;
         let route = given.pipe().map(|pipe| pipe.route().to_string()).unwrap_or_default();
         self.slots.push(Slot { given, over, places, depth, promised, _own: own });

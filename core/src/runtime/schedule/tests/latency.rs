@@ -1,6 +1,6 @@
 //! How long what is urgent waits: the bound that the module states, and the platform-DMA paper's case.
 
-use super::super::{PriorityClass, SchedulePolicy, Service};
+use super::super::{PriorityClass, SchedulePolicy, ServiceLevel};
 use super::simulation::{Simulation, Want, endless};
 use super::{KIB, MIB, MS, SECOND, at_least, policy};
 
@@ -24,10 +24,10 @@ fn a_latency_request_waits_for_contended_bytes_and_one_chunk_at_most() {
                     SchedulePolicy { contended_bytes, contended_chunk_bytes, outstanding_bytes: 2 * MIB, ..policy() };
                 let mut s = Simulation::new(policy, RATE).latency(3000);
                 for &class in lower {
-                    s.load(Service::of(class), endless(64 * MIB));
+                    s.load(ServiceLevel::of(class), endless(64 * MIB));
                 }
                 let want = Want::Now { len: LEN, period_ns: 2 * MS };
-                let urgent = s.load_between(Service::of(PriorityClass::Latency), want, (100 * MS, u64::MAX));
+                let urgent = s.load_between(ServiceLevel::of(PriorityClass::Latency), want, (100 * MS, u64::MAX));
                 s.run(SECOND);
                 let before = &s.loads[urgent].latencies;
                 assert!(before.len() > 300);
@@ -47,8 +47,8 @@ fn a_full_station_lets_the_latency_request_in_after_one_chunk() {
     // The caps alone, without a cap for lower classes: the request is released when the next chunk comes back.
     let policy = SchedulePolicy { outstanding_bytes: 256 * KIB, contended_bytes: u64::MAX, ..policy() };
     let mut s = Simulation::new(policy, 1e9);
-    s.load(Service::of(PriorityClass::Bulk), endless(64 * MIB));
-    s.load(Service::of(PriorityClass::Latency), Want::Now { len: 4 * KIB, period_ns: MS });
+    s.load(ServiceLevel::of(PriorityClass::Bulk), endless(64 * MIB));
+    s.load(ServiceLevel::of(PriorityClass::Latency), Want::Now { len: 4 * KIB, period_ns: MS });
     s.run(SECOND);
     let longest = s.scheduler().stats().classes[0].served.longest_wait_ns;
     assert!(longest > 0 && longest <= takes(64 * KIB, 1e9), "{longest}");
@@ -58,14 +58,14 @@ fn a_full_station_lets_the_latency_request_in_after_one_chunk() {
 fn other_flows_of_the_class_cost_their_turns_and_promises_a_chunk() {
     let policy = SchedulePolicy { rate: Some(1e9), ..policy() };
     let mut s = Simulation::new(policy, 1e9);
-    s.load(Service::of(PriorityClass::Bulk), endless(64 * MIB));
+    s.load(ServiceLevel::of(PriorityClass::Bulk), endless(64 * MIB));
     for _ in 0..3 {
         s.load(at_least(PriorityClass::Bulk, 150e6), endless(MIB));
     }
     for _ in 0..2 {
-        s.load(Service::of(PriorityClass::Latency), Want::OneByOne { len: 256 * KIB, pause_ns: 3 * MS });
+        s.load(ServiceLevel::of(PriorityClass::Latency), Want::OneByOne { len: 256 * KIB, pause_ns: 3 * MS });
     }
-    let urgent = s.load(Service::of(PriorityClass::Latency), Want::Now { len: 4 * KIB, period_ns: MS });
+    let urgent = s.load(ServiceLevel::of(PriorityClass::Latency), Want::Now { len: 4 * KIB, period_ns: MS });
     s.run(SECOND);
     // Contended bytes, a chunk of a lower class, a chunk for each promise, and a turn (with what was left of the one
     // before: two chunks at most) for each other latency flow.
@@ -89,8 +89,8 @@ fn beside_bulk(urgent: PriorityClass, bulk: PriorityClass, first_come: bool) -> 
         s = s.first_come();
     }
     let copies = Want::Endless { sizes: vec![64 * MIB], depth: 1 };
-    let bulk = [(); 3].map(|()| s.load(Service::of(bulk), copies.clone()));
-    let urgent = s.load(Service::of(urgent), Want::Now { len: 4 * KIB, period_ns: 250_000 });
+    let bulk = [(); 3].map(|()| s.load(ServiceLevel::of(bulk), copies.clone()));
+    let urgent = s.load(ServiceLevel::of(urgent), Want::Now { len: 4 * KIB, period_ns: 250_000 });
     s.run(2 * SECOND);
     let bulk = bulk.iter().map(|&load| s.rate_of(load, (100 * MS, 2 * SECOND))).sum();
     Measured { p50: s.percentile(urgent, 50.0), p99: s.percentile(urgent, 99.0), bulk }
@@ -126,8 +126,9 @@ fn on_a_disk_the_cap_trades_rate_for_latency() {
             ..policy()
         };
         let mut s = Simulation::new(policy, 2e9).latency(40_000);
-        let bulk = s.load(Service::of(PriorityClass::Bulk), endless(64 * MIB));
-        let urgent = s.load(Service::of(PriorityClass::Latency), Want::OneByOne { len: 4 * KIB, pause_ns: 100_000 });
+        let bulk = s.load(ServiceLevel::of(PriorityClass::Bulk), endless(64 * MIB));
+        let urgent =
+            s.load(ServiceLevel::of(PriorityClass::Latency), Want::OneByOne { len: 4 * KIB, pause_ns: 100_000 });
         s.run(SECOND);
         (s.percentile(urgent, 50.0), s.rate_of(bulk, (100 * MS, SECOND)))
     };

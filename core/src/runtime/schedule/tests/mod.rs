@@ -7,7 +7,7 @@ mod shares;
 mod simulation;
 mod steps;
 
-use super::{Flow, PriorityClass, SchedulePolicy, Scheduler, Service};
+use super::{Flow, PriorityClass, SchedulePolicy, Scheduler, ServiceLevel};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -28,12 +28,12 @@ fn policy() -> SchedulePolicy {
     }
 }
 
-fn at_most(class: PriorityClass, rate: f64) -> Service {
-    Service { at_most: Some(rate), ..Service::of(class) }
+fn at_most(class: PriorityClass, rate: f64) -> ServiceLevel {
+    ServiceLevel { at_most: Some(rate), ..ServiceLevel::of(class) }
 }
 
-fn at_least(class: PriorityClass, rate: f64) -> Service {
-    Service { at_least: Some(rate), ..Service::of(class) }
+fn at_least(class: PriorityClass, rate: f64) -> ServiceLevel {
+    ServiceLevel { at_least: Some(rate), ..ServiceLevel::of(class) }
 }
 
 /// xorshift64*: the same numbers for a seed, everywhere.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::super::flow::Place;
-use super::super::{Chunk, Flow, Next, PriorityClass, SchedulePolicy, Scheduler, Service};
+use super::super::{Chunk, Flow, Next, PriorityClass, SchedulePolicy, Scheduler, ServiceLevel};
 use super::{KIB, MS, Random, SECOND, seeds};
 
 /// Request, length, released.
@@ -11,7 +11,7 @@ type Queue = VecDeque<(u64, u64, u64)>;
 
 #[derive(Default)]
 struct Line {
-    service: Service,
+    service: ServiceLevel,
     queue: Queue,
     pushed: u64,
     taken_back: u64,
@@ -76,7 +76,7 @@ impl Model {
         if self.lines.len() >= 12 {
             return;
         }
-        let mut service = Service::of(self.random.pick(&PriorityClass::ALL));
+        let mut service = ServiceLevel::of(self.random.pick(&PriorityClass::ALL));
         if self.random.one_in(3) {
             service.at_most = Some(self.random.pick(&[1e4, 1e7, 1e9, 1e12]));
         }
@@ -228,7 +228,7 @@ impl Model {
         // With limits and promises it is allowed to say no in doubt.
         let class = self.lines[&index].1.service.class;
         let simple = |(_, line): &(Flow, Line)| {
-            let Service { class: of, at_least, at_most } = line.service;
+            let ServiceLevel { class: of, at_least, at_most } = line.service;
             at_least.is_none() && at_most.is_none() && (of > class || line.queue.is_empty())
         };
         if self.lines.values().all(simple) && self.now >= self.scheduler.now {

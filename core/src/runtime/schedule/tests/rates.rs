@@ -1,6 +1,6 @@
 //! `at_most` and `at_least`, and what is refused.
 
-use super::super::{PriorityClass, SchedulePolicy, Scheduler, Service};
+use super::super::{PriorityClass, SchedulePolicy, Scheduler, ServiceLevel};
 use super::simulation::{Simulation, Want, endless};
 use super::{KIB, MIB, MS, SECOND, assert_near, at_least, at_most, policy};
 use crate::error::ErrorKind;
@@ -56,7 +56,7 @@ fn at_most_is_reached_beside_others_where_their_turns_leave_it() {
     let policy = SchedulePolicy { chunk_bytes: MIB, outstanding_bytes: 8 * MIB, ..policy() };
     let mut s = Simulation::new(policy, RATE).latency(100_000);
     let limited = s.load(at_most(PriorityClass::Normal, 100e6), endless(16 * MIB));
-    let others: Vec<_> = (0..4).map(|_| s.load(Service::default(), endless(16 * MIB))).collect();
+    let others: Vec<_> = (0..4).map(|_| s.load(ServiceLevel::default(), endless(16 * MIB))).collect();
     s.run(4 * SECOND);
     for second in 1..4 {
         let window = (second * SECOND, (second + 1) * SECOND);
@@ -69,7 +69,7 @@ fn at_most_is_reached_beside_others_where_their_turns_leave_it() {
 fn throttled_time_is_counted_and_only_that() {
     let mut s = Simulation::new(policy(), RATE);
     let limited = s.load(at_most(PriorityClass::Normal, 10e6), endless(64 * MIB));
-    let free = s.load_between(Service::of(PriorityClass::Normal), endless(MIB), (SECOND, u64::MAX));
+    let free = s.load_between(ServiceLevel::of(PriorityClass::Normal), endless(MIB), (SECOND, u64::MAX));
     s.run(SECOND / 2);
     // Also while it is waiting right now.
     let so_far = s.scheduler().stats().flows[limited].served.throttled_ns;
@@ -90,7 +90,7 @@ fn at_least_is_kept_under_load_of_all_classes() {
             let promised = s.load(at_least(class, rate), endless(size));
             for other in PriorityClass::ALL {
                 for _ in 0..4 {
-                    s.load(Service::of(other), endless(16 * KIB));
+                    s.load(ServiceLevel::of(other), endless(16 * KIB));
                 }
             }
             s.run(6 * SECOND);
@@ -122,7 +122,7 @@ fn all_that_may_be_promised_together_is_kept_and_nobody_starves() {
     let promised = [0, 1, 2, 3, 4].map(|i| s.load(at_least(classes[i], rates[i]), endless(MIB + i as u64 * 5000)));
     let error = s.scheduler().connect(at_least(PriorityClass::Bulk, 1e6)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
-    let others = PriorityClass::ALL.map(|class| s.load(Service::of(class), endless(8 * KIB)));
+    let others = PriorityClass::ALL.map(|class| s.load(ServiceLevel::of(class), endless(8 * KIB)));
     s.run(3 * SECOND);
     for window in [(SECOND, 2 * SECOND), (2 * SECOND, 3 * SECOND)] {
         for (load, rate) in promised.into_iter().zip(rates) {
@@ -141,9 +141,9 @@ fn a_promise_is_kept_to_one_who_asks_again_only_when_it_was_served() {
     let mut s = Simulation::new(policy, RATE).latency(MS / 2);
     let promised = s.load(at_least(PriorityClass::Bulk, 200e6), Want::OneByOne { len: MIB, pause_ns: 10_000 });
     for _ in 0..4 {
-        s.load(Service::default(), endless(MIB));
+        s.load(ServiceLevel::default(), endless(MIB));
     }
-    s.load(Service::of(PriorityClass::Latency), endless(16 * KIB));
+    s.load(ServiceLevel::of(PriorityClass::Latency), endless(16 * KIB));
     s.run(4 * SECOND);
     for second in 1..4 {
         let has = s.rate_of(promised, (second * SECOND, (second + 1) * SECOND));
@@ -155,7 +155,7 @@ fn a_promise_is_kept_to_one_who_asks_again_only_when_it_was_served() {
 fn what_a_promised_flow_does_not_want_others_have() {
     let mut s = Simulation::new(known(), RATE);
     s.load(at_least(PriorityClass::Normal, 500e6), Want::Now { len: 100_000, period_ns: MS });
-    let bulk = s.load(Service::of(PriorityClass::Bulk), endless(MIB));
+    let bulk = s.load(ServiceLevel::of(PriorityClass::Bulk), endless(MIB));
     s.run(SECOND);
     assert_near("bulk", s.rate_of(bulk, (0, SECOND)), 900e6, 5.0);
 }
@@ -164,8 +164,8 @@ fn what_a_promised_flow_does_not_want_others_have() {
 fn surplus_is_not_held_against_a_promise() {
     let mut s = Simulation::new(known(), RATE);
     let promised = s.load(at_least(PriorityClass::Bulk, 100e6), endless(MIB));
-    s.load_between(Service::of(PriorityClass::Latency), endless(MIB), (2 * SECOND, u64::MAX));
-    s.load_between(Service::of(PriorityClass::Bulk), endless(MIB), (2 * SECOND, u64::MAX));
+    s.load_between(ServiceLevel::of(PriorityClass::Latency), endless(MIB), (2 * SECOND, u64::MAX));
+    s.load_between(ServiceLevel::of(PriorityClass::Bulk), endless(MIB), (2 * SECOND, u64::MAX));
     s.run(3 * SECOND);
     // It had ten times what was promised for two seconds.
     let window = (2 * SECOND + 5 * MS, 2 * SECOND + 105 * MS);
@@ -175,9 +175,9 @@ fn surplus_is_not_held_against_a_promise() {
 #[test]
 fn exactly_a_rate_can_be_asked_for() {
     let mut s = Simulation::new(known(), RATE);
-    let exact = Service { class: PriorityClass::Bulk, at_least: Some(80e6), at_most: Some(80e6) };
+    let exact = ServiceLevel { class: PriorityClass::Bulk, at_least: Some(80e6), at_most: Some(80e6) };
     let exact = s.load(exact, endless(MIB));
-    s.load(Service::of(PriorityClass::Latency), endless(8 * KIB));
+    s.load(ServiceLevel::of(PriorityClass::Latency), endless(8 * KIB));
     s.run(3 * SECOND);
     assert_near("exact", s.rate_of(exact, (SECOND, 3 * SECOND)), 80e6, 5.0);
 }
@@ -219,7 +219,7 @@ fn rates_that_make_no_sense_are_refused() {
             assert_eq!(s.connect(service).unwrap_err().kind(), ErrorKind::InvalidInput, "{rate}");
         }
     }
-    let crossed = Service { class: PriorityClass::Bulk, at_least: Some(2e6), at_most: Some(1e6) };
+    let crossed = ServiceLevel { class: PriorityClass::Bulk, at_least: Some(2e6), at_most: Some(1e6) };
     assert_eq!(s.connect(crossed).unwrap_err().kind(), ErrorKind::InvalidInput);
     assert!(s.stats().flows.is_empty() && s.stats().promised == 0.0);
 }

@@ -1,6 +1,6 @@
 //! Minimum shares of classes, and fairness between the flows of one.
 
-use super::super::{PriorityClass, SchedulePolicy, Service};
+use super::super::{PriorityClass, SchedulePolicy, ServiceLevel};
 use super::simulation::{Simulation, Want, endless};
 use super::{KIB, MIB, MS, SECOND, assert_near, at_most, policy};
 
@@ -20,7 +20,7 @@ fn under_load_of_all_classes_each_has_its_share_and_latency_the_rest() {
             let mut s = Simulation::new(SchedulePolicy { shares, ..policy() }, RATE);
             let loads =
                 [(PriorityClass::Latency, latency), (PriorityClass::Normal, normal), (PriorityClass::Bulk, bulk)]
-                    .map(|(class, len)| s.load(Service::of(class), endless(len)));
+                    .map(|(class, len)| s.load(ServiceLevel::of(class), endless(len)));
             s.run(SECOND);
             for window in windows(100 * MS, SECOND) {
                 let what = format!("{shares:?} of requests of {latency}, {normal}, {bulk} in {window:?}");
@@ -35,11 +35,11 @@ fn under_load_of_all_classes_each_has_its_share_and_latency_the_rest() {
 #[test]
 fn what_a_class_does_not_want_goes_to_the_most_urgent_that_does() {
     let mut s = Simulation::new(policy(), RATE).servers(2);
-    let normal = s.load(Service::of(PriorityClass::Normal), endless(MIB));
-    let bulk = s.load(Service::of(PriorityClass::Bulk), endless(64 * MIB));
+    let normal = s.load(ServiceLevel::of(PriorityClass::Normal), endless(MIB));
+    let bulk = s.load(ServiceLevel::of(PriorityClass::Bulk), endless(64 * MIB));
     // A third of the rate of one server, in the second half.
     let want = Want::Now { len: 33_333, period_ns: 100_000 };
-    let latency = s.load_between(Service::of(PriorityClass::Latency), want, (500 * MS, u64::MAX));
+    let latency = s.load_between(ServiceLevel::of(PriorityClass::Latency), want, (500 * MS, u64::MAX));
     s.run(SECOND);
     for window in windows(0, 500 * MS) {
         assert_near("normal", s.rate_of(normal, window), 2.0 * 0.9 * RATE, 5.0);
@@ -58,8 +58,8 @@ fn the_cap_of_contended_bytes_yields_to_a_share_that_it_would_break() {
     // Latency fills the station 256 KiB deep with one chunk of 64 KiB allowed below it: a quarter at most by the cap.
     let shares = [0.1, 0.1, 0.4];
     let mut s = Simulation::new(SchedulePolicy { shares, ..policy() }, RATE);
-    s.load(Service::of(PriorityClass::Latency), Want::Endless { sizes: vec![4 * KIB], depth: 64 });
-    let bulk = s.load(Service::of(PriorityClass::Bulk), endless(MIB));
+    s.load(ServiceLevel::of(PriorityClass::Latency), Want::Endless { sizes: vec![4 * KIB], depth: 64 });
+    let bulk = s.load(ServiceLevel::of(PriorityClass::Bulk), endless(MIB));
     s.run(SECOND);
     windows(100 * MS, SECOND).for_each(|window| assert_near("bulk", s.rate_of(bulk, window), 0.4 * RATE, 5.0));
     assert!(s.scheduler().stats().past_contended_cap > 0);
@@ -71,11 +71,11 @@ fn no_class_starves_whatever_the_policy_says() {
         let mut s = Simulation::new(SchedulePolicy { shares, contended_bytes: 0, ..policy() }, RATE);
         // Four latency flows without end, and one that comes back the moment it is served.
         for _ in 0..4 {
-            s.load(Service::of(PriorityClass::Latency), endless(4 * KIB));
+            s.load(ServiceLevel::of(PriorityClass::Latency), endless(4 * KIB));
         }
-        s.load(Service::of(PriorityClass::Latency), Want::OneByOne { len: 4 * KIB, pause_ns: 0 });
-        let normal = s.load(Service::of(PriorityClass::Normal), endless(MIB));
-        let bulk = s.load(Service::of(PriorityClass::Bulk), endless(64 * MIB));
+        s.load(ServiceLevel::of(PriorityClass::Latency), Want::OneByOne { len: 4 * KIB, pause_ns: 0 });
+        let normal = s.load(ServiceLevel::of(PriorityClass::Normal), endless(MIB));
+        let bulk = s.load(ServiceLevel::of(PriorityClass::Bulk), endless(64 * MIB));
         s.run(2 * SECOND);
         let in_force = s.scheduler().policy().shares;
         assert!(in_force.iter().sum::<f64>() < 1.0 + 1e-9 && in_force.iter().all(|share| *share > 0.004), "{shares:?}");
@@ -92,7 +92,7 @@ fn flows_of_a_class_have_equal_parts_whatever_the_length_of_their_requests() {
             let mut s = Simulation::new(SchedulePolicy { outstanding_bytes: MIB, ..policy() }, RATE);
             s = s.latency(latency_ns).servers(servers);
             let wants = [vec![4 * KIB], vec![64 * KIB], vec![100_000], vec![64 * MIB], vec![512, 5000, 300_000]];
-            let loads = wants.map(|sizes| s.load(Service::of(class), Want::Endless { sizes, depth: 3 }));
+            let loads = wants.map(|sizes| s.load(ServiceLevel::of(class), Want::Endless { sizes, depth: 3 }));
             s.run(SECOND);
             for window in windows(100 * MS, SECOND) {
                 for load in loads {
@@ -107,7 +107,7 @@ fn flows_of_a_class_have_equal_parts_whatever_the_length_of_their_requests() {
 #[test]
 fn many_flows_are_as_fair_as_few() {
     let mut s = Simulation::new(policy(), 10e9);
-    let loads: Vec<_> = (0..100).map(|i| s.load(Service::default(), endless(3000 + 7777 * i))).collect();
+    let loads: Vec<_> = (0..100).map(|i| s.load(ServiceLevel::default(), endless(3000 + 7777 * i))).collect();
     s.run(SECOND);
     loads.iter().for_each(|&load| assert_near("a flow", s.rate_of(load, (100 * MS, SECOND)), 1e8, 5.0));
 }
@@ -115,8 +115,8 @@ fn many_flows_are_as_fair_as_few() {
 #[test]
 fn empty_requests_without_end_take_no_more_than_their_turn() {
     let mut s = Simulation::new(SchedulePolicy { outstanding_chunks: 4, ..policy() }, RATE).latency(100);
-    let empty = s.load(Service::default(), endless(0));
-    let full = s.load(Service::default(), endless(64 * KIB));
+    let empty = s.load(ServiceLevel::default(), endless(0));
+    let full = s.load(ServiceLevel::default(), endless(64 * KIB));
     s.run(100 * MS);
     // 128 empty ones stand for a chunk of 64 KiB.
     let (empties, chunks) = (s.loads[empty].latencies.len(), s.loads[full].latencies.len());
@@ -126,8 +126,8 @@ fn empty_requests_without_end_take_no_more_than_their_turn() {
 #[test]
 fn an_idle_flow_saves_nothing_up() {
     let mut s = Simulation::new(policy(), RATE);
-    let busy = s.load(Service::default(), endless(MIB));
-    let late = s.load_between(Service::default(), endless(MIB), (SECOND, u64::MAX));
+    let busy = s.load(ServiceLevel::default(), endless(MIB));
+    let late = s.load_between(ServiceLevel::default(), endless(MIB), (SECOND, u64::MAX));
     s.run(2 * SECOND);
     for ms in [5, 10, 100] {
         let window = (SECOND, SECOND + ms * MS);
@@ -140,15 +140,15 @@ fn an_idle_flow_saves_nothing_up() {
 fn an_idle_class_saves_nothing_up_and_surplus_is_not_held_against_one() {
     // Bulk comes after a second of others: it has its share from then on, not the share of the second.
     let mut s = Simulation::new(policy(), RATE);
-    s.load(Service::of(PriorityClass::Latency), endless(4 * KIB));
-    let bulk = s.load_between(Service::of(PriorityClass::Bulk), endless(MIB), (SECOND, u64::MAX));
+    s.load(ServiceLevel::of(PriorityClass::Latency), endless(4 * KIB));
+    let bulk = s.load_between(ServiceLevel::of(PriorityClass::Bulk), endless(MIB), (SECOND, u64::MAX));
     s.run(2 * SECOND);
     let first = (SECOND, SECOND + 10 * MS);
     assert!(s.bytes(bulk, first) < 0.1 * 1e7 + 3.0 * 65536.0, "{}", s.bytes(bulk, first));
     // Normal had everything for a second; when latency comes it still has its share, at once.
     let mut s = Simulation::new(policy(), RATE);
-    let normal = s.load(Service::default(), endless(MIB));
-    s.load_between(Service::of(PriorityClass::Latency), endless(4 * KIB), (SECOND, u64::MAX));
+    let normal = s.load(ServiceLevel::default(), endless(MIB));
+    s.load_between(ServiceLevel::of(PriorityClass::Latency), endless(4 * KIB), (SECOND, u64::MAX));
     s.run(2 * SECOND);
     let first = (SECOND + MS, SECOND + 21 * MS);
     assert!(s.bytes(normal, first) > 0.2 * 2e7 - 2.0 * 65536.0, "{}", s.bytes(normal, first));
@@ -161,11 +161,11 @@ fn the_station_is_always_busy_while_somebody_may_use_it() {
         let mut s =
             Simulation::new(SchedulePolicy { outstanding_bytes: MIB, contended_bytes: 512 * KIB, ..policy() }, RATE);
         s = s.latency(latency_ns);
-        s.load(Service::of(PriorityClass::Latency), Want::Now { len: 4 * KIB, period_ns: 200_000 });
+        s.load(ServiceLevel::of(PriorityClass::Latency), Want::Now { len: 4 * KIB, period_ns: 200_000 });
         s.load(at_most(PriorityClass::Latency, 50e6), endless(100_000));
         s.load(at_most(PriorityClass::Normal, 100e6), endless(MIB));
-        s.load(Service::of(PriorityClass::Normal), Want::OneByOne { len: 300_000, pause_ns: MS });
-        s.load(Service::of(PriorityClass::Bulk), endless(64 * MIB));
+        s.load(ServiceLevel::of(PriorityClass::Normal), Want::OneByOne { len: 300_000, pause_ns: MS });
+        s.load(ServiceLevel::of(PriorityClass::Bulk), endless(64 * MIB));
         s.run(SECOND);
         let all: f64 = (0..5).map(|load| s.rate_of(load, (10 * MS, SECOND))).sum();
         assert_near("all loads", all, RATE, 1.0);

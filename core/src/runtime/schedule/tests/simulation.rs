@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use super::super::{Flow, Next, SchedulePolicy, Scheduler, Service};
+use super::super::{Flow, Next, SchedulePolicy, Scheduler, ServiceLevel};
 use super::{Random, SECOND};
 
 /// What a load wants.
@@ -108,11 +108,11 @@ impl Simulation {
     }
 
     /// Adds a load that is there all the time.
-    pub(super) fn load(&mut self, service: Service, want: Want) -> usize {
+    pub(super) fn load(&mut self, service: ServiceLevel, want: Want) -> usize {
         self.load_between(service, want, (0, u64::MAX))
     }
 
-    pub(super) fn load_between(&mut self, service: Service, want: Want, (from, until): (u64, u64)) -> usize {
+    pub(super) fn load_between(&mut self, service: ServiceLevel, want: Want, (from, until): (u64, u64)) -> usize {
         let is_limited = service.at_most.is_some();
         let flow = match &mut self.dispatch {
             Dispatch::Classes(scheduler) => scheduler.connect(service).unwrap(),

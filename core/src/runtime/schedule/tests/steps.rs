@@ -1,6 +1,6 @@
 //! Single steps: order, cancellation, caps, handles, time, and what is shown.
 
-use super::super::{Chunk, Flow, Next, PriorityClass, SchedulePolicy, Scheduler, Service};
+use super::super::{Chunk, Flow, Next, PriorityClass, SchedulePolicy, Scheduler, ServiceLevel};
 use super::{KIB, MS, SECOND, at_most, policy};
 use crate::error::ErrorKind;
 
@@ -19,7 +19,7 @@ fn piece(next: Next) -> (u64, u64, u64, bool) {
 
 fn with_flow(policy: SchedulePolicy, class: PriorityClass) -> (Scheduler, Flow) {
     let mut s = Scheduler::new(policy);
-    let flow = s.connect(Service::of(class)).unwrap();
+    let flow = s.connect(ServiceLevel::of(class)).unwrap();
     (s, flow)
 }
 
@@ -53,7 +53,7 @@ fn a_request_can_be_cancelled_at_every_point() {
                 for place in 0..3 {
                     let open = SchedulePolicy { outstanding_bytes: u64::MAX, contended_bytes: u64::MAX, ..policy() };
                     let (mut s, flow) = with_flow(open, class);
-                    let other = s.connect(Service::of(class)).unwrap();
+                    let other = s.connect(ServiceLevel::of(class)).unwrap();
                     // The request is first, in the middle or last in its queue; only a first one is released.
                     let before: Vec<u64> = (0..place).collect();
                     for &id in &before {
@@ -136,7 +136,7 @@ fn caps_hold_and_one_chunk_always_goes() {
 fn lower_classes_are_held_back_while_a_latency_flow_is_active() {
     let narrow = SchedulePolicy { contended_bytes: 32 * KIB, contended_chunk_bytes: 16 * KIB, ..policy() };
     let (mut s, bulk) = with_flow(narrow, PriorityClass::Bulk);
-    let urgent = s.connect(Service::of(PriorityClass::Latency)).unwrap();
+    let urgent = s.connect(ServiceLevel::of(PriorityClass::Latency)).unwrap();
     s.push(bulk, 1, 64 * KIB * 1000, 0);
     assert_eq!(piece(s.next(0)).2, 64 * KIB);
     s.push(urgent, 2, 100, 0);
@@ -165,7 +165,7 @@ fn a_handle_of_a_flow_that_is_gone_does_nothing() {
     assert!(!s.push(old, 2, 10, 0) && !s.passes(old, 10, 0));
     s.done(old, 64 * KIB, 1);
     assert!(s.is_idle() && s.stats().flows.is_empty());
-    let new = s.connect(Service::of(PriorityClass::Bulk)).unwrap();
+    let new = s.connect(ServiceLevel::of(PriorityClass::Bulk)).unwrap();
     assert_eq!((new.index, new != old), (old.index, true));
     s.push(new, 3, 10, 1);
     s.done(old, 10, 1);
@@ -198,8 +198,8 @@ fn the_only_flow_is_told() {
 #[test]
 fn a_short_request_passes_where_nothing_is_in_its_way() {
     let (mut s, normal) = with_flow(policy(), PriorityClass::Normal);
-    let urgent = s.connect(Service::of(PriorityClass::Latency)).unwrap();
-    let bulk = s.connect(Service::of(PriorityClass::Bulk)).unwrap();
+    let urgent = s.connect(ServiceLevel::of(PriorityClass::Latency)).unwrap();
+    let bulk = s.connect(ServiceLevel::of(PriorityClass::Bulk)).unwrap();
     assert!(s.passes(normal, 64 * KIB, 0) && !s.passes(normal, 64 * KIB + 1, 0), "one chunk, and no more");
     s.push(bulk, 1, 1 << 30, 0);
     assert!(s.passes(normal, 100, 0) && s.passes(urgent, 100, 0) && !s.passes(bulk, 100, 0));
@@ -222,7 +222,7 @@ fn a_short_request_passes_where_nothing_is_in_its_way() {
 fn a_class_is_owed_nothing_for_the_time_it_was_idle() {
     let open = SchedulePolicy { outstanding_bytes: u64::MAX, outstanding_chunks: 9999, ..policy() };
     let (mut s, urgent) = with_flow(open, PriorityClass::Latency);
-    let bulk = s.connect(Service::of(PriorityClass::Bulk)).unwrap();
+    let bulk = s.connect(ServiceLevel::of(PriorityClass::Bulk)).unwrap();
     s.push(urgent, 1, u64::MAX, 0);
     (0..1000).for_each(|_| assert_eq!(chunk(s.next(0)).flow, urgent));
     s.push(bulk, 2, u64::MAX, 0);
@@ -238,7 +238,7 @@ fn a_class_that_could_not_use_its_share_keeps_four_chunks_of_it() {
         SchedulePolicy { outstanding_bytes: u64::MAX, outstanding_chunks: 9999, ..policy() },
         PriorityClass::Latency,
     );
-    let bulk = s.connect(Service::of(PriorityClass::Bulk)).unwrap();
+    let bulk = s.connect(ServiceLevel::of(PriorityClass::Bulk)).unwrap();
     s.push(bulk, 1, 1, 0);
     assert_eq!(chunk(s.next(0)).flow, bulk);
     // Its chunk is at the station all the while, so it has work.
@@ -255,7 +255,7 @@ fn a_class_that_could_not_use_its_share_keeps_four_chunks_of_it() {
 #[test]
 fn idle_time_is_not_arrears_and_waiting_time_is() {
     let mut s = Scheduler::new(SchedulePolicy { rate: Some(1e9), outstanding_chunks: 1, ..policy() });
-    let urgent = s.connect(Service::of(PriorityClass::Latency)).unwrap();
+    let urgent = s.connect(ServiceLevel::of(PriorityClass::Latency)).unwrap();
     let promised = s.connect(super::at_least(PriorityClass::Bulk, 1e8)).unwrap();
     s.push(urgent, 1, 100, SECOND);
     s.push(promised, 2, 100, SECOND);
@@ -275,7 +275,7 @@ fn a_clock_that_stands_jumps_or_goes_back_does_no_harm() {
     let mut s = Scheduler::new(SchedulePolicy { rate: Some(1e9), outstanding_bytes: u64::MAX, ..policy() });
     let limited = s.connect(at_most(PriorityClass::Normal, 1e8)).unwrap();
     let promised = s.connect(super::at_least(PriorityClass::Bulk, 1e8)).unwrap();
-    let urgent = s.connect(Service::of(PriorityClass::Latency)).unwrap();
+    let urgent = s.connect(ServiceLevel::of(PriorityClass::Latency)).unwrap();
     let sent = |s: &mut Scheduler, now: u64| {
         for _ in 0..3 {
             s.push(limited, 1, 8 << 20, now);
@@ -365,7 +365,7 @@ fn cost_of_a_chunk() {
         ("100 flows", &[PriorityClass::Bulk; 100]),
     ] {
         let mut s = Scheduler::new(policy());
-        let flows: Vec<_> = classes.iter().map(|&class| s.connect(Service::of(class)).unwrap()).collect();
+        let flows: Vec<_> = classes.iter().map(|&class| s.connect(ServiceLevel::of(class)).unwrap()).collect();
         let flow = |round: u64| flows[round as usize % flows.len()];
         let short = quickest(|now| {
             s.push(flow(now), now, 4096, now);

@@ -9,7 +9,7 @@ use super::*;
 fn nobody_else_reads_what_is_under_way() {
     let scene = Scene::new();
     let usual = usual(&scene);
-    let private = |draft: &Draft| rustix::fs::fstat(draft.fd()).unwrap().st_mode & 0o7777;
+    let private = |draft: &AtomicFile| rustix::fs::fstat(draft.fd()).unwrap().st_mode & 0o7777;
     let check = |named: bool| {
         for (name, old, made, expected) in [
             ("new", None, FileMode::USUAL, usual),
@@ -24,7 +24,7 @@ fn nobody_else_reads_what_is_under_way() {
             if let Some(mode) = old {
                 scene.put(&name, mode);
             }
-            let draft = Draft::replacing(&path, made).unwrap();
+            let draft = AtomicFile::replacing(&path, made).unwrap();
             assert_eq!(draft.hidden.is_some(), named, "{name}");
             assert_eq!(private(&draft), 0o600, "{name}: under way");
             publish(draft).unwrap();
@@ -41,7 +41,7 @@ fn what_is_chmodded_meanwhile_stays_so() {
     let path = scene.put("f", 0o644);
     let draft = replacing(&path);
     fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-    assert_eq!(publish(draft).unwrap(), Published::Replaced);
+    assert_eq!(publish(draft).unwrap(), PublishOutcome::Replaced);
     assert_eq!((mode(&path), text(&path)), (0o600, "new bytes".into()));
 }
 
@@ -61,7 +61,7 @@ fn what_comes_and_goes_meanwhile() {
             if rustix::process::geteuid().is_root() {
                 std::os::unix::fs::chown(&path, Some(65534), Some(65534)).unwrap();
             }
-            assert_eq!(publish(draft).unwrap(), Published::Replaced, "named {named}");
+            assert_eq!(publish(draft).unwrap(), PublishOutcome::Replaced, "named {named}");
             assert_eq!((mode(&path), text(&path)), (usual, "new bytes".into()));
             assert_eq!(fs::metadata(&path).unwrap().uid(), rustix::process::geteuid().as_raw());
             assert_eq!(text(&scene.path("spy")), "");
@@ -70,14 +70,14 @@ fn what_comes_and_goes_meanwhile() {
             let path = scene.put("goes", 0o640);
             let draft = replacing(&path);
             fs::remove_file(&path).unwrap();
-            assert_eq!(publish(draft).unwrap(), Published::New, "named {named}");
+            assert_eq!(publish(draft).unwrap(), PublishOutcome::New, "named {named}");
             assert_eq!((mode(&path), text(&path)), (0o640, "new bytes".into()), "that of the one that went");
 
             let path = scene.put("other", 0o640);
             let draft = replacing(&path);
             fs::remove_file(&path).unwrap();
             scene.put("other", 0o600);
-            assert_eq!(publish(draft).unwrap(), Published::Replaced, "named {named}");
+            assert_eq!(publish(draft).unwrap(), PublishOutcome::Replaced, "named {named}");
             assert_eq!((mode(&path), text(&path)), (0o640, "new bytes".into()), "that of the first");
 
             let path = scene.path("folder");
@@ -90,7 +90,7 @@ fn what_comes_and_goes_meanwhile() {
             let path = scene.put("linked", 0o644);
             let draft = replacing(&path);
             fs::hard_link(&path, scene.path("second")).unwrap();
-            assert_eq!(publish(draft).unwrap(), Published::InPlace(InPlaceReason::Links(2)));
+            assert_eq!(publish(draft).unwrap(), PublishOutcome::InPlace(InPlaceReason::Links(2)));
             assert_eq!(text(&scene.path("second")), "new bytes");
         });
         assert_eq!(scene.names(), ["comes", "goes", "linked", "other", "second"], "named {named}");
@@ -105,14 +105,14 @@ fn folders_that_go_and_move() {
         without(calls, || {
             let folder = scene.path("d");
             fs::create_dir(&folder).unwrap();
-            let draft = Draft::beside(&folder.join("f")).unwrap();
+            let draft = AtomicFile::create(&folder.join("f")).unwrap();
             fs::rename(&folder, scene.path("e")).unwrap();
             fs::create_dir(&folder).unwrap();
             publish(draft).unwrap();
             assert_eq!(text(&scene.path("e/f")), "new bytes");
             fs::remove_dir_all(scene.path("e")).unwrap();
 
-            let draft = Draft::beside(&folder.join("f")).unwrap();
+            let draft = AtomicFile::create(&folder.join("f")).unwrap();
             fs::remove_dir_all(&folder).unwrap();
             let error = publish(draft).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
@@ -132,7 +132,7 @@ fn whole_or_the_same_file() {
         path
     };
     let path = linked(0o640);
-    assert_eq!(publish(Draft::beside(&path).unwrap()).unwrap(), Published::Replaced);
+    assert_eq!(publish(AtomicFile::create(&path).unwrap()).unwrap(), PublishOutcome::Replaced);
     assert_eq!((text(&path), text(&scene.path("g")), mode(&path)), ("new bytes".into(), "old".into(), 0o640));
 
     let path = linked(0o640);
@@ -149,7 +149,7 @@ fn whole_or_the_same_file() {
     output.begin(Some(9)).unwrap();
     assert!(!text(&path).contains("old"));
     rustix::io::pwrite(output.ssd().file().cached_fd(), b"new bytes", 0).unwrap();
-    assert_eq!(output.publish(9).unwrap(), Published::InPlace(InPlaceReason::Links(2)));
+    assert_eq!(output.publish(9).unwrap(), PublishOutcome::InPlace(InPlaceReason::Links(2)));
     assert_eq!((text(&scene.path("g")), fs::metadata(&path).unwrap().ino()), ("new bytes".into(), before));
     assert_eq!(scene.names(), ["f", "g"]);
 }
@@ -168,7 +168,7 @@ fn paths_that_are_no_files() {
     let _socket = std::os::unix::net::UnixListener::bind(scene.path("s")).unwrap();
     assert_eq!(kind(&scene.path("s")), Ok(TargetKind::Socket));
     for no_file in ["/dev/null", "/proc/self/comm"] {
-        let error = Draft::beside(Path::new(no_file)).unwrap_err();
+        let error = AtomicFile::create(Path::new(no_file)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     }
 }
@@ -190,7 +190,7 @@ fn whoever_watches_a_draft_hears_of_what_is_written() {
     let draft = replacing(&scene.put("f", 0o644));
     let heard = std::sync::Arc::new(Heard::default());
     let watch: std::sync::Arc<dyn crate::watch::WriteObserver> = heard.clone();
-    draft.ssd().file().watchers().add(&watch);
+    draft.ssd().file().write_observers().add(&watch);
     draft.write(b"bytes").unwrap();
     assert_eq!(*heard.0.lock().unwrap(), [(true, 0..5), (false, 0..5)]);
 }

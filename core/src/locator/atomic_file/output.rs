@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::decide::{InPlaceReason, Way};
 use super::target::{FileMode, Target};
-use super::{Draft, InPlace, Published, Whole, folder_of};
+use super::{AtomicFile, InPlaceFile, PublishOutcome, Whole, parent_dir};
 use crate::error::{Error, ErrorKind, Result};
 use crate::locator::Ssd;
 
@@ -31,9 +31,9 @@ use crate::locator::Ssd;
 #[derive(Debug)]
 pub enum OutputFile {
     /// It takes its name when it is complete.
-    Draft(Draft),
+    Draft(AtomicFile),
     /// It is written in place.
-    InPlace(InPlace),
+    InPlace(InPlaceFile),
 }
 
 impl OutputFile {
@@ -49,9 +49,9 @@ impl OutputFile {
                 .there
                 .take()
                 .ok_or_else(|| Error::new(ErrorKind::NotFound, "open", format!("{}: it is gone", path.display())))?;
-            return InPlace::new(there, path, reason).map(OutputFile::InPlace);
+            return InPlaceFile::new(there, path, reason).map(OutputFile::InPlace);
         }
-        Draft::of(target, Whole::UnlessLost).map(OutputFile::Draft)
+        AtomicFile::of(target, Whole::UnlessLost).map(OutputFile::Draft)
     }
 
     /// The file, to be written to after [`begin`](Self::begin).
@@ -87,10 +87,10 @@ impl OutputFile {
     ///
     /// # Errors
     /// As [`Draft::publish`] and [`InPlace::publish`].
-    pub fn publish(self, len: u64) -> Result<Published> {
+    pub fn publish(self, len: u64) -> Result<PublishOutcome> {
         match self {
             OutputFile::Draft(draft) => draft.publish(len),
-            OutputFile::InPlace(file) => file.publish(len).map(Published::InPlace),
+            OutputFile::InPlace(file) => file.publish(len).map(PublishOutcome::InPlace),
         }
     }
 
@@ -100,8 +100,8 @@ impl OutputFile {
     /// What looking at it meets.
     pub fn room(&self) -> Result<(PathBuf, u64)> {
         match self {
-            OutputFile::Draft(Draft { place: Some((folder, _)), .. }) => Ok((folder.path().to_path_buf(), 0)),
-            OutputFile::Draft(draft) => Ok((folder_of(draft.ssd().path()), 0)),
+            OutputFile::Draft(AtomicFile { place: Some((folder, _)), .. }) => Ok((folder.path().to_path_buf(), 0)),
+            OutputFile::Draft(draft) => Ok((parent_dir(draft.ssd().path()), 0)),
             OutputFile::InPlace(file) => {
                 let stat = rustix::fs::fstat(file.fd());
                 let path = file.ssd().path();

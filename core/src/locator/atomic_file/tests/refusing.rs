@@ -12,14 +12,14 @@ fn kernels_and_file_systems_that_refuse() {
         RefusedCall { number: libc::SYS_linkat, errno: libc::ENOENT }.with_bits(4, libc::AT_EMPTY_PATH as u32);
     let careful = refused(libc::SYS_renameat2, libc::EINVAL);
     let rename = |errno| [refused(libc::SYS_renameat, errno), refused(libc::SYS_renameat2, errno)];
-    let in_place = |errno| Published::InPlace(InPlaceReason::Refused(errno));
+    let in_place = |errno| PublishOutcome::InPlace(InPlaceReason::Refused(errno));
     let [busy, busy2] = rename(libc::EBUSY);
-    let table: [(&str, Vec<RefusedUse>, Published); 8] = [
-        ("nothing", vec![], Published::Replaced),
-        ("linking by descriptor", vec![empty_path], Published::Replaced),
-        ("linking", vec![refused(libc::SYS_linkat, libc::EPERM)], Published::Replaced),
-        ("files without names", vec![no_nameless()], Published::Replaced),
-        ("and renaming with care", vec![no_nameless(), careful], Published::Replaced),
+    let table: [(&str, Vec<RefusedUse>, PublishOutcome); 8] = [
+        ("nothing", vec![], PublishOutcome::Replaced),
+        ("linking by descriptor", vec![empty_path], PublishOutcome::Replaced),
+        ("linking", vec![refused(libc::SYS_linkat, libc::EPERM)], PublishOutcome::Replaced),
+        ("files without names", vec![no_nameless()], PublishOutcome::Replaced),
+        ("and renaming with care", vec![no_nameless(), careful], PublishOutcome::Replaced),
         ("renaming", vec![busy, busy2], in_place(libc::EBUSY)),
         (
             "renaming and copying",
@@ -29,10 +29,10 @@ fn kernels_and_file_systems_that_refuse() {
             },
             in_place(libc::EXDEV),
         ),
-        ("locks", vec![no_nameless(), refused(libc::SYS_flock, libc::ENOLCK)], Published::Replaced),
+        ("locks", vec![no_nameless(), refused(libc::SYS_flock, libc::ENOLCK)], PublishOutcome::Replaced),
     ];
     for (what, calls, replaced) in table {
-        let renames = replaced == Published::Replaced;
+        let renames = replaced == PublishOutcome::Replaced;
         let path = scene.put("f", 0o640);
         let new = scene.path("n");
         let work = || (publish(replacing(&path)), renames.then(|| publish(replacing(&new))));
@@ -40,7 +40,7 @@ fn kernels_and_file_systems_that_refuse() {
         assert_eq!(over.expect(what), replaced, "{what}");
         assert_eq!((text(&path), mode(&path)), ("new bytes".into(), 0o640), "{what}");
         if let Some(fresh) = fresh {
-            assert_eq!(fresh.expect(what), Published::New, "{what}");
+            assert_eq!(fresh.expect(what), PublishOutcome::New, "{what}");
             assert_eq!(text(&new), "new bytes", "{what}");
             fs::remove_file(&new).unwrap();
         }
@@ -65,7 +65,7 @@ fn errors_at_the_end_leave_what_was() {
             let path = scene.put("f", 0o640);
             let new = scene.path("n");
             let calls: &[RefusedUse] = if named { &[no_nameless()] } else { &[] };
-            let both = || [Draft::beside(&path).unwrap(), Draft::beside(&new).unwrap()];
+            let both = || [AtomicFile::create(&path).unwrap(), AtomicFile::create(&new).unwrap()];
             let Some(drafts) = without(calls, both) else { return };
             for (nth, draft) in drafts.into_iter().enumerate() {
                 let work = || {
@@ -154,14 +154,14 @@ fn what_cannot_be_kept_is_never_more_readable() {
     let path = scene.put("f", 0o666);
     let protected = scene.put("p", 0o644);
     let outcome = as_nobody("what_cannot_be_kept_is_never_more_readable", || {
-        let refused = Draft::beside(&protected).unwrap_err();
+        let refused = AtomicFile::create(&protected).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{refused}");
-        assert_eq!(replacing(&path).copied_because(), Some(&InPlaceReason::Lost(Lost::Group)));
-        publish(Draft::beside(&path).unwrap()).unwrap()
+        assert_eq!(replacing(&path).copied_because(), Some(&InPlaceReason::Lost(LostAttribute::Group)));
+        publish(AtomicFile::create(&path).unwrap()).unwrap()
     });
     if let Some(published) = outcome {
         let meta = fs::metadata(&path).unwrap();
-        assert_eq!(published, Published::Replaced);
+        assert_eq!(published, PublishOutcome::Replaced);
         assert_eq!((meta.uid(), meta.gid(), mode(&path)), (65534, 65534, 0o600));
         assert_eq!((text(&path), text(&protected)), ("new bytes".into(), "old".into()));
     }
@@ -173,13 +173,13 @@ fn a_draft_is_completed_elsewhere_where_its_folder_takes_none() {
     let path = scene.put("f", 0o666);
     fs::set_permissions(scene.at(), Permissions::from_mode(0o555)).unwrap();
     as_nobody("a_draft_is_completed_elsewhere_where_its_folder_takes_none", || {
-        let error = Draft::beside(&path).unwrap_err();
+        let error = AtomicFile::create(&path).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EACCES), "{error}");
-        assert_eq!(Draft::beside(&scene.path("new")).unwrap_err().raw_os_error(), Some(libc::EACCES));
+        assert_eq!(AtomicFile::create(&scene.path("new")).unwrap_err().raw_os_error(), Some(libc::EACCES));
         let draft = replacing(&path);
         let reason = InPlaceReason::Folder(libc::EACCES);
         assert_eq!(draft.copied_because(), Some(&reason));
-        assert_eq!(publish(draft).unwrap(), Published::InPlace(reason));
+        assert_eq!(publish(draft).unwrap(), PublishOutcome::InPlace(reason));
         assert_eq!(text(&path), "new bytes");
     });
 }

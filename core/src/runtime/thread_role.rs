@@ -4,11 +4,11 @@ use std::cell::{Cell, RefCell};
 
 use super::coordinator::Coordinator;
 use super::shared_resource::SharedResource;
-use crate::guard::middle;
+use crate::guard::reentry;
 use crate::sync::{Arc, Weak, thread_local};
 
 #[derive(Clone, Default)]
-enum Here {
+enum ThreadRole {
     /// Of no runtime.
     #[default]
     Elsewhere,
@@ -19,7 +19,7 @@ enum Here {
 }
 
 thread_local! {
-    static HERE: RefCell<Here> = RefCell::new(Here::default());
+    static HERE: RefCell<ThreadRole> = RefCell::new(ThreadRole::default());
     /// The coordinator whose role the thread has.
     static TURN: RefCell<Option<Weak<Coordinator>>> = const { RefCell::new(None) };
     /// The thread is within the poll of a future.
@@ -32,7 +32,7 @@ thread_local! {
 /// only asks, perhaps in the middle of a lock that the waker wants; nor by the coordinator's own thread in the middle of its
 /// work, for which nobody stands in.
 pub(super) fn may_wake(registered_by: usize) -> bool {
-    let is_crew = || HERE.try_with(|here| matches!(*here.borrow(), Here::Crew(_))).unwrap_or(false);
+    let is_crew = || HERE.try_with(|here| matches!(*here.borrow(), ThreadRole::Crew(_))).unwrap_or(false);
     registered_by == me() || POLLS.try_with(Cell::get).unwrap_or(false) || is_crew()
 }
 
@@ -64,34 +64,34 @@ pub(super) fn still_has_turn() -> bool {
     TURN.try_with(|turn| turn.borrow().is_some()).unwrap_or(true)
 }
 
-fn set(here: Here) {
+fn set(here: ThreadRole) {
     // A thread that ends needs it no more.
     let _ = HERE.try_with(|h| *h.borrow_mut() = here);
 }
 
-fn get() -> Here {
+fn get() -> ThreadRole {
     HERE.try_with(|h| h.borrow().clone()).unwrap_or_default()
 }
 
 /// This thread is the coordinator's own.
 pub(super) fn is_own(coordinator: &Arc<Coordinator>) {
-    set(Here::Own(Arc::downgrade(coordinator)));
+    set(ThreadRole::Own(Arc::downgrade(coordinator)));
 }
 
 /// This thread carries out the station's work.
 pub(super) fn is_crew(station: &Weak<SharedResource>) {
-    set(Here::Crew(station.clone()));
+    set(ThreadRole::Crew(station.clone()));
 }
 
 /// Whether this thread is the own one of this coordinator.
 pub(super) fn is_own_of(coordinator: &Arc<Coordinator>) -> bool {
-    matches!(get(), Here::Own(own) if std::ptr::eq(own.as_ptr(), Arc::as_ptr(coordinator)))
+    matches!(get(), ThreadRole::Own(own) if std::ptr::eq(own.as_ptr(), Arc::as_ptr(coordinator)))
 }
 
 /// While it lives, the thread sleeps, and somebody else does its work.
 pub(super) struct Sleeps {
     station: Option<Arc<SharedResource>>,
-    _asleep: middle::Asleep,
+    _asleep: reentry::SleepScope,
 }
 
 /// This thread is about to sleep, in the middle of foreign code perhaps.
@@ -99,16 +99,16 @@ pub(super) struct Sleeps {
 /// Code that the coordinator's work called keeps nobody else from that work while it sleeps: the role is given back.
 pub(super) fn sleeps() -> Sleeps {
     if let Some(coordinator) = has_turn(None).and_then(|coordinator| coordinator.upgrade()) {
-        coordinator.gives_role_back();
+        coordinator.release_role();
     }
-    let _asleep = middle::sleeps();
+    let _asleep = reentry::mark_asleep();
     // Within code that it calls while it sleeps it is away already.
     let station = match get() {
-        Here::Crew(station) if !AWAY.try_with(|away| away.replace(true)).unwrap_or(true) => station.upgrade(),
+        ThreadRole::Crew(station) if !AWAY.try_with(|away| away.replace(true)).unwrap_or(true) => station.upgrade(),
         _ => None,
     };
     if let Some(station) = &station
-        && let Some(crew) = &station.crew
+        && let Some(crew) = &station.workers
     {
         crew.worker_blocks(station);
     }
@@ -117,7 +117,7 @@ pub(super) fn sleeps() -> Sleeps {
 
 impl Drop for Sleeps {
     fn drop(&mut self) {
-        if let Some(crew) = self.station.as_ref().and_then(|station| station.crew.as_ref()) {
+        if let Some(crew) = self.station.as_ref().and_then(|station| station.workers.as_ref()) {
             crew.is_back();
         }
         if self.station.is_some() {

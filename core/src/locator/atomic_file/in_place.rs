@@ -11,23 +11,28 @@ use super::decide::InPlaceReason;
 use crate::error::{Error, Result};
 use crate::locator::Ssd;
 use crate::locator::space::{self, Refused};
-use crate::process::Owner;
+use crate::process::OwningProcess;
 
 /// An open file whose bytes are to be replaced. Until [`begin`](Self::begin) it is untouched.
 ///
 /// From `begin` until [`publish`](Self::publish) has returned, an error, a signal or a power failure leaves it incomplete
 /// and the old bytes lost, as `cp` and GNU `sort -o` do.
 #[derive(Debug)]
-pub struct InPlace {
+pub struct InPlaceFile {
     ssd: Ssd,
     reason: InPlaceReason,
     begun: AtomicBool,
-    owner: Owner,
+    owner: OwningProcess,
 }
 
-impl InPlace {
-    pub(super) fn new(file: OwnedFd, path: &Path, reason: InPlaceReason) -> Result<InPlace> {
-        Ok(InPlace { ssd: Ssd::from_fd(file, path)?, reason, begun: AtomicBool::new(false), owner: Owner::here() })
+impl InPlaceFile {
+    pub(super) fn new(file: OwnedFd, path: &Path, reason: InPlaceReason) -> Result<InPlaceFile> {
+        Ok(InPlaceFile {
+            ssd: Ssd::from_fd(file, path)?,
+            reason,
+            begun: AtomicBool::new(false),
+            owner: OwningProcess::here(),
+        })
     }
 
     /// The file, to be written to after [`begin`](Self::begin).
@@ -61,7 +66,7 @@ impl InPlace {
         let whole = len.max(old_len);
         // Bytes of the old file among those of the new would go unnoticed after a crash; zeros do not. Blocks that are
         // there are kept, so that nobody takes the room meanwhile.
-        let zeroed = self.ssd.file().watchers().around(0..u64::MAX, || match whole {
+        let zeroed = self.ssd.file().write_observers().write_observed(0..u64::MAX, || match whole {
             0 => Ok(()),
             // Holes of the old file may be more than there is room for: then it is cut, below.
             _ => space::reserve(&fd, FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE, 0..whole),
@@ -82,8 +87,11 @@ impl InPlace {
             Ok(()) | Err(Refused { errno: Errno::OPNOTSUPP | Errno::NOSYS, .. }) => Ok(()),
             Err(refused) => {
                 // Gives back what was reserved beyond the end. The error counts, whatever becomes of this.
-                let _ =
-                    self.ssd.file().watchers().around(old_len..u64::MAX, || rustix::fs::ftruncate(self.fd(), old_len));
+                let _ = self
+                    .ssd
+                    .file()
+                    .write_observers()
+                    .write_observed(old_len..u64::MAX, || rustix::fs::ftruncate(self.fd(), old_len));
                 Err(refused
                     .error(self.ssd.path())
                     .advice(format!("nothing was changed; it would be written in place, because {}", self.reason)))
@@ -113,7 +121,7 @@ impl InPlace {
 /// Copies the first `len` bytes of a file to another.
 pub(super) fn copy_all(from: &Ssd, to: &Ssd, len: u64) -> Result<()> {
     let (source, target) = (from.file().cached_fd(), to.file().cached_fd());
-    to.file().watchers().around(0..u64::MAX, || {
+    to.file().write_observers().write_observed(0..u64::MAX, || {
         let (mut done, mut buffer) = (0, Vec::new());
         while done < len {
             let moved = match step(source, target, Span { at: done, left: len - done }, &mut buffer) {

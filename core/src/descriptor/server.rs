@@ -18,11 +18,11 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 
 use super::passing;
-use super::room::Room;
+use super::room::TransferSlots;
 use super::wire::{Completion, MESSAGE_BYTES, REQUEST_BYTES, TransferRequest};
 use crate::backend::{CompletionNotifier, NotifierSocket};
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::{self, Keeper};
+use crate::guard::{self, DeferredDrop};
 use crate::runtime::{EventSource, Interest, RuntimePipe};
 use crate::span::Span;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -38,13 +38,13 @@ const AT_ONCE: usize = 32;
 /// those that are one too many.
 const BELLS: usize = 96;
 
-pub(super) struct Serving {
+pub(super) struct DescriptorServer {
     socket: Arc<OwnedFd>,
     /// The kernel lets descriptors come with packets, to be closed by who reads them.
     may_carry: bool,
     pipe: RuntimePipe,
     place: u64,
-    room: Room,
+    room: TransferSlots,
     unsent: Mutex<VecDeque<Vec<u8>>>,
     /// The other end is closed.
     closed: AtomicBool,
@@ -58,7 +58,7 @@ pub(super) struct Serving {
     /// gives it up with the thread that submitted the transfer, and tells of that later, to nobody perhaps.)
     heard: Mutex<Heard>,
     /// Dropped after the pipe: it tells the giver that the pipe has ended.
-    _keeper: Option<Keeper>,
+    _keeper: Option<DeferredDrop>,
 }
 
 #[derive(Default)]
@@ -74,7 +74,7 @@ thread_local! {
     static TAKING: Cell<usize> = Cell::new(0);
 }
 
-impl Serving {
+impl DescriptorServer {
     pub(super) fn new(
         socket: OwnedFd,
         may_carry: bool,
@@ -82,23 +82,23 @@ impl Serving {
         place: u64,
         most: usize,
         keeper: Option<Box<dyn Any + Send + Sync>>,
-    ) -> Result<Arc<Serving>> {
+    ) -> Result<Arc<DescriptorServer>> {
         let bells = rustix::io::fcntl_dupfd_cloexec(&socket, 0)
             .map_err(|e| Error::os("connect", e.raw_os_error(), "a second descriptor for a pipe's bells"))?;
         let tower = NotifierSocket::new(bells);
-        Ok(Arc::new(Serving {
+        Ok(Arc::new(DescriptorServer {
             socket: Arc::new(socket),
             may_carry,
             pipe,
             place,
-            room: Room::new(most),
+            room: TransferSlots::new(most),
             unsent: Mutex::new(VecDeque::new()),
             closed: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             left: AtomicBool::new(false),
             tower,
             heard: Mutex::new(Heard::default()),
-            _keeper: keeper.map(Keeper::new),
+            _keeper: keeper.map(DeferredDrop::new),
         }))
     }
 
@@ -119,7 +119,7 @@ impl Serving {
         let bell = Arc::new(CompletionNotifier::new(self.tower.clone()));
         let (serving, rung) = (self.clone(), bell.clone());
         let done = move |result| serving.hear(token, span, &rung, result);
-        if let Err(refused) = self.pipe.try_transfer_ringing(span, &bell, done) {
+        if let Err(refused) = self.pipe.try_transfer_notifying(span, &bell, done) {
             self.hear(token, span, &bell, Err(refused.error));
         }
         Ok(())
@@ -142,7 +142,7 @@ impl Serving {
     /// `Unavailable` where the runtime is gone.
     pub(super) fn take(self: &Arc<Self>, socket: &OwnedFd) -> Result<Option<Completion>> {
         // What is not ours is called when this is over, and not in the middle of it.
-        let _hold = guard::hold();
+        let _hold = guard::defer_calls();
         let mut message = [0; MESSAGE_BYTES];
         // The next message, when it was seen to be a bell that nothing was heard of.
         let mut seen = None;
@@ -371,7 +371,7 @@ impl Serving {
     }
 }
 
-impl Drop for Serving {
+impl Drop for DescriptorServer {
     fn drop(&mut self) {
         // The socket is the parent's, too.
         if self.pipe.check_process("drop").is_err() {
@@ -385,7 +385,7 @@ impl Drop for Serving {
     }
 }
 
-impl EventSource for Serving {
+impl EventSource for DescriptorServer {
     fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -408,7 +408,7 @@ impl EventSource for Serving {
         }
     }
 
-    fn left_alone(&self) {
+    fn runtime_gone(&self) {
         self.closed.store(true, Ordering::SeqCst);
         // The other end hears what was sent to it, and then the end. It fails only where that end is gone already.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);

@@ -48,13 +48,13 @@ use rustix::io::Errno;
 
 use super::Ssd;
 use crate::error::{Error, ErrorKind, Result};
-use crate::process::Owner;
-pub use decide::{Held, InPlaceReason, TargetKind};
+use crate::process::OwningProcess;
+pub use decide::{InPlaceReason, NameProtection, TargetKind};
 use decide::{Way, decide};
 use folder::Folder;
-pub use folder::folder_of;
-pub use identity::Lost;
-pub use in_place::InPlace;
+pub use folder::parent_dir;
+pub use identity::LostAttribute;
+pub use in_place::InPlaceFile;
 use in_place::copy_all;
 use names::Naming;
 pub use output::OutputFile;
@@ -66,7 +66,7 @@ const MAX_LOOKS: usize = 16;
 
 /// How a file came to be under its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Published {
+pub enum PublishOutcome {
     /// There was none of this name.
     New,
     /// It took the place of another, and its identity.
@@ -88,7 +88,7 @@ pub enum Published {
 /// # Ok::<(), datapipes_core::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Draft {
+pub struct AtomicFile {
     ssd: Ssd,
     /// For messages.
     shown: PathBuf,
@@ -102,7 +102,7 @@ pub struct Draft {
     /// The file that it is to replace, open for writing.
     there: Option<OwnedFd>,
     whole: Whole,
-    owner: Owner,
+    owner: OwningProcess,
 }
 
 /// What counts more where a rename would cost the replaced file something.
@@ -116,7 +116,7 @@ enum Whole {
     Copied(InPlaceReason),
 }
 
-impl Draft {
+impl AtomicFile {
     /// A file beside `path`; whatever is at `path` stays until it is published. The file behind a link is replaced, not
     /// the link, also where the link leads to nothing yet. A reader sees the old file or the new one, never anything else.
     ///
@@ -124,15 +124,15 @@ impl Draft {
     /// `InvalidInput` where `path` is there and is no regular file; `PermissionDenied`, and whatever else `open(2)` says,
     /// where it may not be written to; `Busy` or `PermissionDenied` where its name cannot be taken; what creating a file
     /// in its directory meets.
-    pub fn beside(path: &Path) -> Result<Draft> {
-        Draft::beside_with(path, FileMode::USUAL)
+    pub fn create(path: &Path) -> Result<AtomicFile> {
+        AtomicFile::create_with(path, FileMode::USUAL)
     }
 
     /// As [`beside`](Self::beside), with the permissions that a new file has.
     ///
     /// # Errors
     /// As [`beside`](Self::beside).
-    pub fn beside_with(path: &Path, mode: FileMode) -> Result<Draft> {
+    pub fn create_with(path: &Path, mode: FileMode) -> Result<AtomicFile> {
         let target = Target::of(path, mode)?;
         if let Way::InPlace(reason) = &target.way
             && let Some(errno) = never_whole(reason)
@@ -140,7 +140,7 @@ impl Draft {
             let context = format!("{}: {reason}", path.display());
             return Err(Error::os("replace", errno, context).advice("name another file"));
         }
-        Draft::of(target, Whole::Always)
+        AtomicFile::of(target, Whole::Always)
     }
 
     /// A file that is to take the place of the one at `path`, if there is one, without its losing its identity: where a
@@ -148,11 +148,11 @@ impl Draft {
     ///
     /// # Errors
     /// As [`beside`](Self::beside), but for a name that cannot be taken.
-    pub fn replacing(path: &Path, mode: FileMode) -> Result<Draft> {
-        Draft::of(Target::of(path, mode)?, Whole::UnlessLost)
+    pub fn replacing(path: &Path, mode: FileMode) -> Result<AtomicFile> {
+        AtomicFile::of(Target::of(path, mode)?, Whole::UnlessLost)
     }
 
-    fn of(mut target: Target, whole: Whole) -> Result<Draft> {
+    fn of(mut target: Target, whole: Whole) -> Result<AtomicFile> {
         let whole = match &target.way {
             Way::Refuse(e) => return Err(target.refusal(*e)),
             Way::Stream => {
@@ -174,13 +174,23 @@ impl Draft {
                         let _ = folder.remove(hidden);
                     }
                 })?;
-                Ok(Draft { ssd, shown, place, hidden, naming, mode, there, whole, owner: Owner::here() })
+                Ok(AtomicFile { ssd, shown, place, hidden, naming, mode, there, whole, owner: OwningProcess::here() })
             }
             // Nothing can be made beside it, so it is completed elsewhere.
             None => {
                 let ssd = Ssd::scratch_in(&std::env::temp_dir())?;
                 let (hidden, naming, mode) = (None, Naming::ByDescriptor, names::PRIVATE);
-                Ok(Draft { ssd, shown, place: None, hidden, naming, mode, there, whole, owner: Owner::here() })
+                Ok(AtomicFile {
+                    ssd,
+                    shown,
+                    place: None,
+                    hidden,
+                    naming,
+                    mode,
+                    there,
+                    whole,
+                    owner: OwningProcess::here(),
+                })
             }
         }
     }
@@ -201,7 +211,7 @@ impl Draft {
     /// `NoSpace`, `Device`. `Forked` in a child of the process that made it.
     pub fn write(&self, bytes: &[u8]) -> Result<()> {
         self.owner.check("write")?;
-        self.ssd.file().watchers().around(0..bytes.len() as u64, || self.write_all(bytes))
+        self.ssd.file().write_observers().write_observed(0..bytes.len() as u64, || self.write_all(bytes))
     }
 
     fn write_all(&self, bytes: &[u8]) -> Result<()> {
@@ -231,7 +241,7 @@ impl Draft {
     /// `NoSpace`, `Device` from making it durable; what naming it meets. Nothing of it is left then, and what was there is
     /// as it was, unless the error says that it was being written in place. `Forked` in a child of the process that made
     /// it, where dropping it does nothing.
-    pub fn publish(mut self, len: u64) -> Result<Published> {
+    pub fn publish(mut self, len: u64) -> Result<PublishOutcome> {
         self.owner.check("publish")?;
         if self.ssd.len()? != len {
             self.ssd.set_len(len)?;
@@ -250,7 +260,7 @@ impl Draft {
                         // Somebody was quicker: what is there now is replaced.
                         Err(Errno::EXIST) => {}
                         Err(e) => self.get_name(e, len)?,
-                        Ok(()) => return self.named(Published::New),
+                        Ok(()) => return self.named(PublishOutcome::New),
                     }
                 }
                 Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
@@ -273,11 +283,11 @@ impl Draft {
     /// Takes the place of a file that came by its name since the beginning, and may be anybody's: nothing of its identity is
     /// taken over, and nothing is written into it. What is kept is the identity of the file that was there in the
     /// beginning, if there was one. `None` where the name must be looked at again.
-    fn displace(&mut self, len: u64) -> Result<Option<Published>> {
+    fn displace(&mut self, len: u64) -> Result<Option<PublishOutcome>> {
         self.take_identity()?;
         self.sync()?;
         match self.name_it(Over::File) {
-            Ok(()) => self.named(Published::Replaced).map(Some),
+            Ok(()) => self.named(PublishOutcome::Replaced).map(Some),
             // It is another user's, in a sticky directory, say.
             Err(e @ (Errno::PERM | Errno::ACCESS | Errno::BUSY)) => {
                 Err(self.failed("rename", e).advice("another file came under this name meanwhile"))
@@ -296,7 +306,7 @@ impl Draft {
     }
 
     /// Takes the place of the file that had the name in the beginning and has it now; `None` where it must be looked at again.
-    fn replace(&mut self, len: u64) -> Result<Option<Published>> {
+    fn replace(&mut self, len: u64) -> Result<Option<PublishOutcome>> {
         let Some(there) = self.there.take() else { return Ok(None) };
         let Some((folder, name)) = &self.place else { return Ok(None) };
         let mut facts = look_again(folder, name, there.as_fd()).map_err(|e| self.failed("look at", e))?;
@@ -308,7 +318,7 @@ impl Draft {
         }
         self.sync()?;
         match self.name_it(Over::File) {
-            Ok(()) => self.named(Published::Replaced).map(Some),
+            Ok(()) => self.named(PublishOutcome::Replaced).map(Some),
             // Not allowed, or not known to the file system. A device that fails is another matter: the old bytes are safe there.
             Err(e) if self.whole == Whole::UnlessLost && !is_hopeless(e) => {
                 self.copy(len, InPlaceReason::Refused(e.raw_os_error())).map(Some)
@@ -366,7 +376,7 @@ impl Draft {
     }
 
     /// It has its name: makes that durable.
-    fn named(&self, published: Published) -> Result<Published> {
+    fn named(&self, published: PublishOutcome) -> Result<PublishOutcome> {
         names::unlock(self.fd());
         if let Some((folder, _)) = &self.place {
             let shown = || folder.path().display().to_string();
@@ -376,14 +386,14 @@ impl Draft {
     }
 
     /// Copies its bytes into the file that is there.
-    fn copy(&mut self, len: u64, reason: InPlaceReason) -> Result<Published> {
+    fn copy(&mut self, len: u64, reason: InPlaceReason) -> Result<PublishOutcome> {
         let Some(there) = self.there.take() else { return Err(self.failed("open", Errno::NOENT)) };
-        let target = InPlace::new(there, &self.shown, reason)?;
+        let target = InPlaceFile::new(there, &self.shown, reason)?;
         target.begin(Some(len))?;
         let why = target.reason().clone();
         copy_all(&self.ssd, target.ssd(), len)
             .map_err(|e| e.advice(format!("it was being written in place, because {why}, and is incomplete")))?;
-        target.publish(len).map(Published::InPlace)
+        target.publish(len).map(PublishOutcome::InPlace)
     }
 
     fn sync(&self) -> Result<()> {
@@ -422,7 +432,7 @@ fn never_whole(reason: &InPlaceReason) -> Option<i32> {
     }
 }
 
-impl Drop for Draft {
+impl Drop for AtomicFile {
     fn drop(&mut self) {
         if let (Some((folder, _)), Some(hidden), true) = (&self.place, &self.hidden, self.owner.is_here()) {
             // It may be gone already, which is what is wanted.
@@ -450,7 +460,7 @@ impl Ssd {
     pub fn link_as(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let fail = |e: Errno| Error::os("name", e.raw_os_error(), path.display().to_string());
-        let folder = Folder::open(&folder_of(path)).map_err(fail)?;
+        let folder = Folder::open(&parent_dir(path)).map_err(fail)?;
         let name = path.file_name().ok_or(Errno::ISDIR).map_err(fail)?;
         let fd = self.file().cached_fd();
         let naming = Naming::of(fd, &folder).ok_or(Errno::NOENT).map_err(fail)?;

@@ -44,7 +44,7 @@ fn what_the_dead_left_is_removed_and_nothing_else() {
     scene.put(".dpipe-output-notes", 0o600);
 
     let dead_name = named.clone();
-    until_removed(|| drop(Draft::beside(&scene.path("f")).unwrap()), &scene.path(&dead_name));
+    until_removed(|| drop(AtomicFile::create(&scene.path("f")).unwrap()), &scene.path(&dead_name));
     let alive_name = alive.1.to_str().unwrap().to_owned();
     let scratch_name = scratch.1.to_str().unwrap().to_owned();
     let mut expected = vec![
@@ -118,9 +118,9 @@ fn through_file_systems_of_processes() {
             }
         };
         let path = mounted.path("f");
-        assert_eq!(publish(replacing(&path)).unwrap(), Published::New, "{program}");
+        assert_eq!(publish(replacing(&path)).unwrap(), PublishOutcome::New, "{program}");
         fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
-        assert_eq!(publish(replacing(&path)).unwrap(), Published::Replaced, "{program}");
+        assert_eq!(publish(replacing(&path)).unwrap(), PublishOutcome::Replaced, "{program}");
         assert_eq!((text(&path), mode(&path)), ("new bytes".into(), 0o640), "{program}");
         drop(replacing(&path));
         settles_on(&mounted, &["f"]);
@@ -134,11 +134,11 @@ fn through_file_systems_of_processes() {
         settles_on(&mounted, &["f"]);
 
         // Locks are not seen beneath it, so that a user of the folder itself leaves alone what is at work above.
-        let draft = Draft::beside(&path).unwrap();
+        let draft = AtomicFile::create(&path).unwrap();
         let hidden = draft.hidden.clone().unwrap();
-        drop(Draft::beside(&mounted.behind("g")).unwrap());
+        drop(AtomicFile::create(&mounted.behind("g")).unwrap());
         assert!(mounted.behind("").join(&hidden).exists(), "{program}: removed at work");
-        drop(Draft::beside(&mounted.path("g")).unwrap());
+        drop(AtomicFile::create(&mounted.path("g")).unwrap());
         assert!(mounted.at().join(&hidden).exists(), "{program}: removed at work");
         publish(draft).unwrap();
 
@@ -146,7 +146,7 @@ fn through_file_systems_of_processes() {
         let folder = Folder::open(mounted.at()).unwrap();
         drop(names::hidden(&folder, names::OUTPUT, names::PRIVATE).unwrap());
         assert_eq!(fs::read_dir(mounted.at()).unwrap().count(), 2, "{program}");
-        drop(Draft::beside(&path).unwrap());
+        drop(AtomicFile::create(&path).unwrap());
         settles_on(&mounted, &["f"]);
     }
 }

@@ -75,7 +75,7 @@ impl Folder {
 }
 
 /// The directory that a path lies in.
-pub fn folder_of(path: &Path) -> PathBuf {
+pub fn parent_dir(path: &Path) -> PathBuf {
     match path.parent() {
         Some(dir) if dir != Path::new("") => dir.to_path_buf(),
         _ => PathBuf::from("."),
@@ -96,7 +96,7 @@ pub(super) fn end_of(path: &Path) -> Result<End, Errno> {
     let mut path = path.to_path_buf();
     for _ in 0..=MAX_LINKS {
         let name = last_name(&path)?.to_os_string();
-        let folder = folder_of(&path);
+        let folder = parent_dir(&path);
         match rustix::fs::lstat(&path) {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink => {
                 if is_proc(&folder) {

@@ -72,11 +72,11 @@ fn without<R: Send>(calls: &[RefusedUse], work: impl FnOnce() -> R + Send) -> Op
     without_calls(calls, work).map_err(|why| println!("SKIPPED: {test}: {why}")).ok()
 }
 
-fn publish(draft: Draft) -> Result<Published> {
+fn publish(draft: AtomicFile) -> Result<PublishOutcome> {
     draft.write(b"new bytes")?;
     draft.publish(9)
 }
 
-fn replacing(path: &Path) -> Draft {
-    Draft::replacing(path, FileMode::USUAL).unwrap()
+fn replacing(path: &Path) -> AtomicFile {
+    AtomicFile::replacing(path, FileMode::USUAL).unwrap()
 }

@@ -1,17 +1,17 @@
 //! How many transfers a runtime has under way, and what came of them.
 
 use super::coordinator::Coordinator;
-use crate::guard::{self, middle};
+use crate::guard::{self, reentry};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex, PoisonError};
 
-/// A transfer that moves, in [`Tally::counts`].
+/// A transfer that moves, in [`TransferCounts::counts`].
 const MOVING: u64 = 1;
 /// A transfer that has ended and whose callback was not called yet.
 const CALLING: u64 = 1 << 32;
 
 #[derive(Default)]
-pub(crate) struct Tally {
+pub(crate) struct TransferCounts {
     /// Both counts in one number, so that they are read together: transfers that move, and above them those whose callback
     /// is to be called.
     counts: AtomicU64,
@@ -26,7 +26,7 @@ pub(crate) struct Tally {
     failed: AtomicU64,
 }
 
-impl Tally {
+impl TransferCounts {
     pub(crate) fn began(&self) {
         self.counts.fetch_add(MOVING, Ordering::SeqCst);
     }
@@ -70,13 +70,13 @@ impl Tally {
     }
 
     /// What carries out a transfer sleeps in the library.
-    pub(crate) fn sticks(&self, coordinator: &Coordinator) {
+    pub(crate) fn worker_blocked(&self, coordinator: &Coordinator) {
         self.stuck.fetch_add(1, Ordering::SeqCst);
         self.tell(coordinator);
     }
 
     /// It goes on.
-    pub(crate) fn goes_on(&self) {
+    pub(crate) fn worker_resumed(&self) {
         self.stuck.fetch_sub(1, Ordering::SeqCst);
     }
 
@@ -84,9 +84,9 @@ impl Tally {
     /// out a transfer, neither do transfers whose threads sleep likewise.
     pub(crate) fn drain(&self, coordinator: &Coordinator) {
         self.drains.fetch_add(1, Ordering::SeqCst);
-        let (within, in_the_middle) = (guard::is_within(), middle::is_in_the_middle());
+        let (within, in_the_middle) = (guard::is_in_foreign_code(), reentry::is_in_operation());
         // Nobody knows which transfers end when it returns.
-        if middle::is_at_queue() {
+        if reentry::is_in_queue() {
             self.drains.fetch_sub(1, Ordering::SeqCst);
             return;
         }

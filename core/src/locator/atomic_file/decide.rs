@@ -4,7 +4,7 @@ use std::fmt;
 
 use rustix::io::Errno;
 
-use super::identity::Lost;
+use super::identity::LostAttribute;
 
 /// What a path leads to, as far as it matters to who writes there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub enum TargetKind {
 
 /// What is known of a path before a file is written there.
 #[derive(Clone, Debug)]
-pub(super) struct Facts {
+pub(super) struct TargetFacts {
     pub(super) kind: TargetKind,
     /// Whether it is reached through `/proc`, by the number of a descriptor.
     pub(super) by_descriptor: bool,
@@ -42,14 +42,14 @@ pub(super) struct Facts {
     /// Whether whoever runs it gets rights by that.
     pub(super) gives_rights: bool,
     /// Why its folder lets nobody give its name to another file.
-    pub(super) held: Option<Held>,
+    pub(super) held: Option<NameProtection>,
     /// What another file in its place would lack.
-    pub(super) lost: Option<Lost>,
+    pub(super) lost: Option<LostAttribute>,
 }
 
 /// How a folder holds on to the names in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held {
+pub enum NameProtection {
     /// It is sticky, and the file is another user's.
     Sticky,
     /// Names can only be added to it.
@@ -69,13 +69,13 @@ pub enum InPlaceReason {
     /// No file can be made beside it; the error's number.
     Folder(i32),
     /// Its folder lets nobody give its name to another file.
-    Held(Held),
+    Held(NameProtection),
     /// Somebody had a lease on it.
     Leased,
     /// Running it gives rights, which the kernel takes away as it sees fit.
     GivesRights,
     /// A new file could not have this of it.
-    Lost(Lost),
+    Lost(LostAttribute),
     /// The new file could not be given its name, at the very end; the error's number.
     Refused(i32),
 }
@@ -88,8 +88,8 @@ impl fmt::Display for InPlaceReason {
             InPlaceReason::Links(links) => write!(f, "it has {links} names (hard links)"),
             InPlaceReason::Mounted => f.write_str("something is mounted on its name"),
             InPlaceReason::Folder(errno) => write!(f, "no file can be made in its directory ({})", error(errno)),
-            InPlaceReason::Held(Held::Sticky) => f.write_str("it is another user's, in a sticky directory"),
-            InPlaceReason::Held(Held::AppendOnly) => f.write_str("its directory is append-only"),
+            InPlaceReason::Held(NameProtection::Sticky) => f.write_str("it is another user's, in a sticky directory"),
+            InPlaceReason::Held(NameProtection::AppendOnly) => f.write_str("its directory is append-only"),
             InPlaceReason::Leased => f.write_str("another process had a lease on it"),
             InPlaceReason::GivesRights => f.write_str("it has set-user-ID or set-group-ID bits or capabilities"),
             InPlaceReason::Lost(lost) => write!(f, "a new file could not have {lost}"),
@@ -112,7 +112,7 @@ pub(super) enum Way {
 }
 
 /// Decides. What may be lost is asked last, because a way without a loss is taken where there is one.
-pub(super) fn decide(facts: &Facts) -> Way {
+pub(super) fn decide(facts: &TargetFacts) -> Way {
     match facts.kind {
         TargetKind::Folder => return Way::Refuse(Errno::ISDIR),
         TargetKind::Socket => return Way::Refuse(Errno::NXIO),
@@ -157,7 +157,7 @@ fn is_passing(e: Errno) -> bool {
 mod tests {
     use super::*;
 
-    const PLAIN: Facts = Facts {
+    const PLAIN: TargetFacts = TargetFacts {
         kind: TargetKind::File,
         by_descriptor: false,
         opened: Ok(()),
@@ -172,36 +172,45 @@ mod tests {
 
     #[test]
     fn the_decision_as_a_table() {
-        let new = Facts { kind: TargetKind::Nothing, links: 0, ..PLAIN };
-        let kind = |kind| Facts { kind, ..PLAIN };
+        let new = TargetFacts { kind: TargetKind::Nothing, links: 0, ..PLAIN };
+        let kind = |kind| TargetFacts { kind, ..PLAIN };
         let here = Way::InPlace;
         let table = [
             (new.clone(), Way::Rename),
-            (Facts { beside: Err(Errno::ACCESS), ..new.clone() }, Way::Refuse(Errno::ACCESS)),
-            (Facts { beside: Err(Errno::NOSPC), ..new }, Way::Refuse(Errno::NOSPC)),
+            (TargetFacts { beside: Err(Errno::ACCESS), ..new.clone() }, Way::Refuse(Errno::ACCESS)),
+            (TargetFacts { beside: Err(Errno::NOSPC), ..new }, Way::Refuse(Errno::NOSPC)),
             (kind(TargetKind::Folder), Way::Refuse(Errno::ISDIR)),
             (kind(TargetKind::Socket), Way::Refuse(Errno::NXIO)),
             (kind(TargetKind::Stream), Way::Stream),
             (kind(TargetKind::BlockDevice), Way::Stream),
             (PLAIN, Way::Rename),
             // Refused as open(2) refuses it, however well a rename would do.
-            (Facts { opened: Err(Errno::ACCESS), ..PLAIN }, Way::Refuse(Errno::ACCESS)),
-            (Facts { opened: Err(Errno::PERM), links: 2, ..PLAIN }, Way::Refuse(Errno::PERM)),
-            (Facts { opened: Err(Errno::TXTBSY), ..PLAIN }, Way::Refuse(Errno::TXTBSY)),
-            (Facts { opened: Err(Errno::ROFS), beside: Err(Errno::ROFS), ..PLAIN }, Way::Refuse(Errno::ROFS)),
-            (Facts { by_descriptor: true, links: 0, ..PLAIN }, here(InPlaceReason::Descriptor)),
-            (Facts { by_descriptor: true, ..PLAIN }, here(InPlaceReason::Descriptor)),
-            (Facts { beside: Err(Errno::ACCESS), ..PLAIN }, here(InPlaceReason::Folder(libc::EACCES))),
-            (Facts { beside: Err(Errno::NOSPC), ..PLAIN }, here(InPlaceReason::Folder(libc::ENOSPC))),
-            (Facts { beside: Err(Errno::MFILE), ..PLAIN }, Way::Refuse(Errno::MFILE)),
-            (Facts { links: 2, ..PLAIN }, here(InPlaceReason::Links(2))),
-            (Facts { links: 0, ..PLAIN }, here(InPlaceReason::Links(0))),
-            (Facts { mounted: true, ..PLAIN }, here(InPlaceReason::Mounted)),
-            (Facts { held: Some(Held::Sticky), ..PLAIN }, here(InPlaceReason::Held(Held::Sticky))),
-            (Facts { held: Some(Held::AppendOnly), ..PLAIN }, here(InPlaceReason::Held(Held::AppendOnly))),
-            (Facts { gives_rights: true, ..PLAIN }, here(InPlaceReason::GivesRights)),
-            (Facts { leased: true, ..PLAIN }, here(InPlaceReason::Leased)),
-            (Facts { lost: Some(Lost::Group), ..PLAIN }, here(InPlaceReason::Lost(Lost::Group))),
+            (TargetFacts { opened: Err(Errno::ACCESS), ..PLAIN }, Way::Refuse(Errno::ACCESS)),
+            (TargetFacts { opened: Err(Errno::PERM), links: 2, ..PLAIN }, Way::Refuse(Errno::PERM)),
+            (TargetFacts { opened: Err(Errno::TXTBSY), ..PLAIN }, Way::Refuse(Errno::TXTBSY)),
+            (TargetFacts { opened: Err(Errno::ROFS), beside: Err(Errno::ROFS), ..PLAIN }, Way::Refuse(Errno::ROFS)),
+            (TargetFacts { by_descriptor: true, links: 0, ..PLAIN }, here(InPlaceReason::Descriptor)),
+            (TargetFacts { by_descriptor: true, ..PLAIN }, here(InPlaceReason::Descriptor)),
+            (TargetFacts { beside: Err(Errno::ACCESS), ..PLAIN }, here(InPlaceReason::Folder(libc::EACCES))),
+            (TargetFacts { beside: Err(Errno::NOSPC), ..PLAIN }, here(InPlaceReason::Folder(libc::ENOSPC))),
+            (TargetFacts { beside: Err(Errno::MFILE), ..PLAIN }, Way::Refuse(Errno::MFILE)),
+            (TargetFacts { links: 2, ..PLAIN }, here(InPlaceReason::Links(2))),
+            (TargetFacts { links: 0, ..PLAIN }, here(InPlaceReason::Links(0))),
+            (TargetFacts { mounted: true, ..PLAIN }, here(InPlaceReason::Mounted)),
+            (
+                TargetFacts { held: Some(NameProtection::Sticky), ..PLAIN },
+                here(InPlaceReason::Held(NameProtection::Sticky)),
+            ),
+            (
+                TargetFacts { held: Some(NameProtection::AppendOnly), ..PLAIN },
+                here(InPlaceReason::Held(NameProtection::AppendOnly)),
+            ),
+            (TargetFacts { gives_rights: true, ..PLAIN }, here(InPlaceReason::GivesRights)),
+            (TargetFacts { leased: true, ..PLAIN }, here(InPlaceReason::Leased)),
+            (
+                TargetFacts { lost: Some(LostAttribute::Group), ..PLAIN },
+                here(InPlaceReason::Lost(LostAttribute::Group)),
+            ),
         ];
         for (facts, way) in table {
             assert_eq!(decide(&facts), way, "{facts:?}");

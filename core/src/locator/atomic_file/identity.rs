@@ -20,7 +20,7 @@ const ACL: &[u8] = b"system.posix_acl_access";
 
 /// The first thing that a new file cannot take over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Lost {
+pub enum LostAttribute {
     /// The owner: only root gives files away.
     Owner,
     /// The group: the process is not a member.
@@ -33,43 +33,44 @@ pub enum Lost {
     Flags,
 }
 
-impl fmt::Display for Lost {
+impl fmt::Display for LostAttribute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Lost::Owner => f.write_str("its owner"),
-            Lost::Group => f.write_str("its group"),
-            Lost::Mode => f.write_str("its mode"),
-            Lost::Attribute(name) if name.as_bytes() == ACL => f.write_str("its ACL"),
-            Lost::Attribute(name) => write!(f, "its attribute {name}"),
-            Lost::Flags => f.write_str("its inode flags"),
+            LostAttribute::Owner => f.write_str("its owner"),
+            LostAttribute::Group => f.write_str("its group"),
+            LostAttribute::Mode => f.write_str("its mode"),
+            LostAttribute::Attribute(name) if name.as_bytes() == ACL => f.write_str("its ACL"),
+            LostAttribute::Attribute(name) => write!(f, "its attribute {name}"),
+            LostAttribute::Flags => f.write_str("its inode flags"),
         }
     }
 }
 
 /// Gives `new` the identity of `old`, as far as possible; the first thing that is not. The mode comes last, so that until
 /// then nobody but the owner may read `new`.
-pub(super) fn take_over(old: BorrowedFd<'_>, new: BorrowedFd<'_>) -> Result<Option<Lost>, Errno> {
+pub(super) fn take_over(old: BorrowedFd<'_>, new: BorrowedFd<'_>) -> Result<Option<LostAttribute>, Errno> {
     let (from, to) = (rustix::fs::fstat(old)?, rustix::fs::fstat(new)?);
     let mut lost = take_owner(&from, &to, new);
     lost = lost.or(take_attributes(old, new));
     lost = lost.or(take_flags(old, new));
     // Who may read the old file by its group or its ACL is not known for a file without them.
-    let shared = matches!(&lost, Some(Lost::Group)) || matches!(&lost, Some(Lost::Attribute(a)) if a.as_bytes() == ACL);
+    let shared = matches!(&lost, Some(LostAttribute::Group))
+        || matches!(&lost, Some(LostAttribute::Attribute(a)) if a.as_bytes() == ACL);
     let kept = if shared { 0o700 } else { KEPT_BITS };
     if rustix::fs::fchmod(new, Mode::from_raw_mode(from.st_mode & kept)).is_err() {
-        lost = lost.or(Some(Lost::Mode));
+        lost = lost.or(Some(LostAttribute::Mode));
     }
     Ok(lost)
 }
 
-fn take_owner(from: &Stat, to: &Stat, new: BorrowedFd<'_>) -> Option<Lost> {
+fn take_owner(from: &Stat, to: &Stat, new: BorrowedFd<'_>) -> Option<LostAttribute> {
     let group = Gid::from_raw(from.st_gid);
     if from.st_gid != to.st_gid && rustix::fs::fchown(new, None, Some(group)).is_err() {
-        return Some(Lost::Group);
+        return Some(LostAttribute::Group);
     }
     let owner = Uid::from_raw(from.st_uid);
     if from.st_uid != to.st_uid && rustix::fs::fchown(new, Some(owner), None).is_err() {
-        return Some(Lost::Owner);
+        return Some(LostAttribute::Owner);
     }
     None
 }
@@ -95,10 +96,10 @@ fn attributes(file: BorrowedFd<'_>) -> Option<BTreeMap<CString, Vec<u8>>> {
     Some(found)
 }
 
-fn take_attributes(old: BorrowedFd<'_>, new: BorrowedFd<'_>) -> Option<Lost> {
-    let lost = |name: &CString| Some(Lost::Attribute(name.to_string_lossy().into_owned()));
+fn take_attributes(old: BorrowedFd<'_>, new: BorrowedFd<'_>) -> Option<LostAttribute> {
+    let lost = |name: &CString| Some(LostAttribute::Attribute(name.to_string_lossy().into_owned()));
     let (Some(from), Some(mut to)) = (attributes(old), attributes(new)) else {
-        return Some(Lost::Attribute("that cannot be read".into()));
+        return Some(LostAttribute::Attribute("that cannot be read".into()));
     };
     for (name, value) in &from {
         if to.remove(name).as_ref() != Some(value)
@@ -111,7 +112,7 @@ fn take_attributes(old: BorrowedFd<'_>, new: BorrowedFd<'_>) -> Option<Lost> {
     to.keys().find(|name| rustix::fs::fremovexattr(new, *name).is_err()).and_then(lost)
 }
 
-fn take_flags(old: BorrowedFd<'_>, new: BorrowedFd<'_>) -> Option<Lost> {
+fn take_flags(old: BorrowedFd<'_>, new: BorrowedFd<'_>) -> Option<LostAttribute> {
     let of_users = IFlags::SECURE_REMOVAL
         | IFlags::UNRM
         | IFlags::COMPRESSED
@@ -127,7 +128,7 @@ fn take_flags(old: BorrowedFd<'_>, new: BorrowedFd<'_>) -> Option<Lost> {
         let wanted = (to - of_users) | (from & of_users);
         let set = rustix::fs::ioctl_setflags(new, wanted).and_then(|()| rustix::fs::ioctl_getflags(new));
         if !set.is_ok_and(|now| !(from ^ now).intersects(of_users)) {
-            return Some(Lost::Flags);
+            return Some(LostAttribute::Flags);
         }
     }
     None

@@ -8,9 +8,9 @@ use rustix::fs::{FileType, FsWord, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
-use super::decide::{Facts, Held, TargetKind, Way, decide};
+use super::decide::{NameProtection, TargetFacts, TargetKind, Way, decide};
 use super::folder::{End, Folder, end_of};
-use super::identity::{Lost, gives_rights, take_over};
+use super::identity::{LostAttribute, gives_rights, take_over};
 use super::names::{self, Naming, OUTPUT, PRIVATE};
 use crate::error::{Error, Result};
 use crate::locator::Ssd;
@@ -175,7 +175,7 @@ impl Target {
             End::Name { folder, name } => (Some((Folder::open(&folder).map_err(fail)?, name)), false),
             End::Descriptor => (None, true),
         };
-        let mut facts = Facts {
+        let mut facts = TargetFacts {
             kind,
             by_descriptor,
             opened: Ok(()),
@@ -196,7 +196,7 @@ impl Target {
     }
 
     /// Finds out what matters of a file, and begins another one beside it.
-    fn look(&mut self, path: &Path, mode: FileMode, facts: &mut Facts) -> Result<(), Errno> {
+    fn look(&mut self, path: &Path, mode: FileMode, facts: &mut TargetFacts) -> Result<(), Errno> {
         let mut stat = None;
         if facts.kind == TargetKind::File {
             match open_there(path, self.place.as_ref().map(|(folder, _)| folder)) {
@@ -267,33 +267,33 @@ fn open_there(path: &Path, folder: Option<&Folder>) -> Result<(OwnedFd, bool), E
 }
 
 /// Facts that the file itself tells.
-fn look_at_file(there: BorrowedFd<'_>, stat: &Stat, facts: &mut Facts) {
+fn look_at_file(there: BorrowedFd<'_>, stat: &Stat, facts: &mut TargetFacts) {
     facts.links = stat.st_nlink;
     facts.gives_rights = gives_rights(there, stat);
 }
 
-fn held_by(folder: &Folder, file: &Stat) -> Option<Held> {
+fn held_by(folder: &Folder, file: &Stat) -> Option<NameProtection> {
     if folder.is_append_only() {
-        return Some(Held::AppendOnly);
+        return Some(NameProtection::AppendOnly);
     }
     let own = folder.stat().ok()?;
     let user = rustix::process::geteuid().as_raw();
     let sticky = own.st_mode & libc::S_ISVTX != 0 && own.st_uid != user && file.st_uid != user;
     let may = || rustix::thread::capabilities(None).is_ok_and(|c| c.effective.contains(CapabilitySet::FOWNER));
-    (sticky && !may()).then_some(Held::Sticky)
+    (sticky && !may()).then_some(NameProtection::Sticky)
 }
 
 /// Whether a file can have the identity of another. Afterwards it is private again.
-fn rehearse(there: BorrowedFd<'_>, beside: BorrowedFd<'_>) -> Result<Option<Lost>, Errno> {
+fn rehearse(there: BorrowedFd<'_>, beside: BorrowedFd<'_>) -> Result<Option<LostAttribute>, Errno> {
     let lost = take_over(there, beside)?;
     rustix::fs::fchmod(beside, PRIVATE)?;
     Ok(lost)
 }
 
 /// Whether the file that has a name now can be replaced; looked at once more when its replacement is complete.
-pub(super) fn look_again(folder: &Folder, name: &OsString, there: BorrowedFd<'_>) -> Result<Facts, Errno> {
+pub(super) fn look_again(folder: &Folder, name: &OsString, there: BorrowedFd<'_>) -> Result<TargetFacts, Errno> {
     let stat = rustix::fs::fstat(there)?;
-    let mut facts = Facts {
+    let mut facts = TargetFacts {
         kind: TargetKind::File,
         by_descriptor: false,
         opened: Ok(()),
