@@ -12,7 +12,7 @@ use std::time::Instant;
 use datapipes_cache::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
 use datapipes_cache::{Config, FineGrained, Policy};
 use datapipes_core::Result;
-use datapipes_testkit::access::{ItemLayout, Items, Popularity, Read};
+use datapipes_testkit::access::{ItemLayout, Items, Popularity, ReadRequest};
 
 /// A file whose bytes follow from their place.
 struct Made {
@@ -78,7 +78,7 @@ fn main() {
                 if i % 50_000 == 0 {
                     fine.maintain();
                 }
-                let Read { offset, .. } = reads.next().unwrap();
+                let ReadRequest { offset, .. } = reads.next().unwrap();
                 fine.read(offset, &mut out).unwrap();
                 assert_eq!(out[127], (((offset + 127) * 31) >> 7) as u8);
             }

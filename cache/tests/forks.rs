@@ -7,7 +7,7 @@ use std::cell::RefCell;
 
 use datapipes_cache::{FineGrained, Policy};
 use datapipes_core::{Dram, Runtime, Span, Ssd};
-use datapipes_testkit::child::{in_child, is_forked};
+use datapipes_testkit::child::{assert_forked_error, in_child};
 use fixture::{File, machine, noise, small};
 
 #[test]
@@ -32,21 +32,21 @@ fn a_cache_stays_the_parents_and_its_maintenance_thread_goes_on() {
     in_child(&|| {
         let (fine, asynchronous) = all.take().unwrap();
         let mut out = [0; 64];
-        is_forked(fine.read(4096, &mut out));
-        is_forked(fine.get(4096, 64));
-        is_forked(fine.gather(&[0], 64, &mut out));
-        is_forked(fine.gather_ranges(&[(0, 64)], &mut out));
-        is_forked(fine.writer());
-        is_forked(fine.on(&runtime, 1));
-        is_forked(fine.save(file.path().with_extension("saved")));
-        is_forked(fine.load(file.path()));
-        is_forked(fine.look_outside());
-        is_forked(writer.write(0, b"x"));
-        is_forked(runtime.block_on(reading.take().unwrap()));
-        is_forked(runtime.block_on(asynchronous.read(0, 64)));
+        assert_forked_error(fine.read(4096, &mut out));
+        assert_forked_error(fine.get(4096, 64));
+        assert_forked_error(fine.gather(&[0], 64, &mut out));
+        assert_forked_error(fine.gather_ranges(&[(0, 64)], &mut out));
+        assert_forked_error(fine.writer());
+        assert_forked_error(fine.on(&runtime, 1));
+        assert_forked_error(fine.save(file.path().with_extension("saved")));
+        assert_forked_error(fine.load(file.path()));
+        assert_forked_error(fine.look_outside());
+        assert_forked_error(writer.write(0, b"x"));
+        assert_forked_error(runtime.block_on(reading.take().unwrap()));
+        assert_forked_error(runtime.block_on(asynchronous.read(0, 64)));
         let memory = Dram::allocate(4096).unwrap();
         let span = Span { source: 4096, target: 0, len: 64 };
-        is_forked(machine().connect(&fine, &memory).and_then(|pipe| pipe.transfer(span)));
+        assert_forked_error(machine().connect(&fine, &memory).and_then(|pipe| pipe.transfer(span)));
         fine.clear();
         fine.maintain();
         assert_eq!(fine.metrics().hits, 0);

@@ -12,7 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use datapipes_testkit::{PendingRequests, Unanswered};
+use datapipes_testkit::{PendingRequests, UnresponsiveFs};
 use rustix::fs::{Mode, OFlags};
 use scene::folder;
 use scene::streams::{bytes, ended_within, from_file, stream};
@@ -46,7 +46,7 @@ fn a_program_ends_though_a_stranger_cannot_start_another() {
     let folder = folder();
     let (input, out) = (folder.path("in"), folder.path("out"));
     fs::write(&input, bytes(1, 300_000)).unwrap();
-    let served = match Unanswered::mount(std::env::temp_dir(), PendingRequests::Flush) {
+    let served = match UnresponsiveFs::mount(std::env::temp_dir(), PendingRequests::Flush) {
         Ok(served) => served,
         Err(e) => return println!("SKIPPED: {test}: {e}"),
     };

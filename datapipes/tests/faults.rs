@@ -19,7 +19,7 @@ use datapipes::{
 };
 use datapipes_core::Machine;
 use datapipes_core::topology::Topology;
-use datapipes_file::{FaultVerdict, Faults, FileBackend, FileConfig, Operation};
+use datapipes_file::{FaultInjector, FaultVerdict, FileBackend, FileConfig, Operation};
 use rustix::event::{PollFd, PollFlags, poll};
 
 /// By what lengths and offsets are counted.
@@ -56,7 +56,7 @@ enum Fault {
 #[derive(Default)]
 struct Plan(Mutex<Option<Fault>>);
 
-impl Faults for Plan {
+impl FaultInjector for Plan {
     fn verdict(&self, op: &Operation) -> FaultVerdict {
         match *self.0.lock().unwrap() {
             Some(Fault::Short(most)) if op.len > most => FaultVerdict::Short(most),

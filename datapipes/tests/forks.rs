@@ -18,7 +18,7 @@ use datapipes::{
     Ssd, StagePlace, Staging,
 };
 use datapipes_testkit::TempFolder;
-use datapipes_testkit::child::{copy, end_copy, in_child, is_forked};
+use datapipes_testkit::child::{assert_forked_error, end_copy, fork_here, in_child};
 use scene::{KIB, MIB, ROUTES, Scene, bounded};
 
 const PIECES: u64 = 16;
@@ -55,11 +55,11 @@ fn a_blocking_pipe_and_what_it_started_stay_the_parents() {
         let started: Vec<_> = (0..PIECES).map(start).collect();
         in_child(&|| {
             let pipe = pipe.take().unwrap();
-            is_forked(pipe.transfer(span(20)));
-            is_forked(pipe.start(span(20)));
+            assert_forked_error(pipe.transfer(span(20)));
+            assert_forked_error(pipe.start(span(20)));
             let mut batch = pipe.batch();
             batch.submit([(1, span(20))]);
-            is_forked(batch.next().and_then(|finished| finished.unwrap().result));
+            assert_forked_error(batch.next().and_then(|finished| finished.unwrap().result));
             drop(batch);
             assert_eq!(pipe.report().bytes(), 0);
             for (i, transfer) in started.iter().enumerate() {
@@ -68,7 +68,7 @@ fn a_blocking_pipe_and_what_it_started_stay_the_parents() {
                 assert!(transfer.is_done());
                 // Every other one is dropped.
                 if i % 2 == 0 {
-                    is_forked(transfer.wait());
+                    assert_forked_error(transfer.wait());
                 }
             }
             drop(pipe);
@@ -92,7 +92,7 @@ fn a_batch_stays_the_parents() {
     batch.borrow_mut().as_mut().unwrap().submit(spans);
     in_child(&|| {
         let mut batch = batch.take().unwrap();
-        is_forked(batch.next());
+        assert_forked_error(batch.next());
         assert!(batch.try_next().is_none());
         drop(batch);
     });
@@ -128,18 +128,18 @@ fn a_runtime_and_its_transfers_stay_the_parents() {
                 assert!(finished.is_done());
                 let runtime = &scene.runtime;
                 let pipe = pipe.take().unwrap();
-                is_forked(pipe.transfer(scene.span(route, 20)));
-                is_forked(pipe.try_transfer(scene.span(route, 20)).map_err(|refused| refused.error));
-                is_forked(pipe.transfer_all([scene.span(route, 20)]));
-                is_forked(runtime.connect(&scene.memory, &scene.target));
-                is_forked(runtime.connect_fd(&scene.memory, &scene.target));
+                assert_forked_error(pipe.transfer(scene.span(route, 20)));
+                assert_forked_error(pipe.try_transfer(scene.span(route, 20)).map_err(|refused| refused.error));
+                assert_forked_error(pipe.transfer_all([scene.span(route, 20)]));
+                assert_forked_error(runtime.connect(&scene.memory, &scene.target));
+                assert_forked_error(runtime.connect_fd(&scene.memory, &scene.target));
                 assert!(!pipe.has_room() && pipe.under_way() == 0 && pipe.report().bytes() == 0);
                 pipe.drain();
                 runtime.drain();
                 assert_eq!((runtime.report().under_way, runtime.report().completed), (0, 0));
                 let mut graph = Graph::new("child");
                 graph.pipe("move", &pipe, |item| Ok(scene.span(route, item.index())));
-                is_forked(runtime.run(&graph, 4));
+                assert_forked_error(runtime.run(&graph, 4));
                 drop(graph);
                 let called = AtomicU64::new(0);
                 let called: &'static AtomicU64 = Box::leak(Box::new(called));
@@ -153,18 +153,18 @@ fn a_runtime_and_its_transfers_stay_the_parents() {
                     }
                     assert!(handle.is_done());
                     match i % 6 {
-                        0 => is_forked(handle.wait()),
-                        1 => is_forked(handle.cancel()),
+                        0 => assert_forked_error(handle.wait()),
+                        1 => assert_forked_error(handle.cancel()),
                         2 => {
                             let polled = std::pin::Pin::new(&mut handle);
                             match std::future::Future::poll(polled, &mut Context::from_waker(Waker::noop())) {
-                                Poll::Ready(result) => is_forked(result),
+                                Poll::Ready(result) => assert_forked_error(result),
                                 Poll::Pending => panic!("nobody will wake it"),
                             }
                         }
-                        3 => is_forked(runtime.block_on(handle)),
+                        3 => assert_forked_error(runtime.block_on(handle)),
                         4 => handle.on_done(|result| {
-                            is_forked(result);
+                            assert_forked_error(result);
                             called.fetch_add(1, Ordering::SeqCst);
                         }),
                         _ => drop(handle),
@@ -227,9 +227,9 @@ fn a_descriptor_and_its_completions_stay_the_parents() {
             started += 1;
             in_child(&|| {
                 let pipe = pipe.take().unwrap();
-                is_forked(pipe.submit(span(20)));
-                is_forked(pipe.complete());
-                is_forked(pipe.complete_wait());
+                assert_forked_error(pipe.submit(span(20)));
+                assert_forked_error(pipe.complete());
+                assert_forked_error(pipe.complete_wait());
                 drop(pipe);
                 drop(raw.take());
             });
@@ -264,7 +264,7 @@ fn a_child_has_a_copy_of_memory_with_what_is_leased_of_it() {
         let pipe = datapipes::discover().connect(&dram, &other).unwrap();
         pipe.transfer(Span { source: 0, target: 0, len: 64 << 10 }).unwrap();
         assert_eq!(other.lease().unwrap()[..4096], [2; 4096]);
-        is_forked(Dram::from_pool(&pool, 4096));
+        assert_forked_error(Dram::from_pool(&pool, 4096));
         assert_eq!(pool.available(), 0);
         drop(cut.take());
     });
@@ -285,22 +285,22 @@ fn what_is_open_is_to_be_opened_anew() {
     let machine = datapipes::discover();
     let draft = AtomicFile::create(&folder.path("draft")).unwrap();
     in_child(&|| {
-        is_forked(draft.write(b"x"));
-        is_forked(ssd.set_len(0));
-        is_forked(ssd.reserve(0, 4096));
-        is_forked(ssd.punch(0, 4096));
-        is_forked(pmem.write(0, b"x"));
-        is_forked(pmem.sync());
-        is_forked(pmem.prefault());
-        is_forked(staging.extent(4096));
+        assert_forked_error(draft.write(b"x"));
+        assert_forked_error(ssd.set_len(0));
+        assert_forked_error(ssd.reserve(0, 4096));
+        assert_forked_error(ssd.punch(0, 4096));
+        assert_forked_error(pmem.write(0, b"x"));
+        assert_forked_error(pmem.sync());
+        assert_forked_error(pmem.prefault());
+        assert_forked_error(staging.extent(4096));
         staging.free(extent.offset, extent.len);
         assert!(staging.uses().is_empty());
         let memory = Dram::allocate(4096).unwrap();
         let places: [&dyn Locator; 3] = [&ssd, &pmem, &staging];
         for place in places {
-            is_forked(machine.connect(place, &memory));
-            is_forked(machine.connect(&memory, place));
-            is_forked(machine.explain(place, &memory, &Constraints::default()));
+            assert_forked_error(machine.connect(place, &memory));
+            assert_forked_error(machine.connect(&memory, place));
+            assert_forked_error(machine.explain(place, &memory, &Constraints::default()));
         }
         let again = Ssd::open_rw(&path).unwrap();
         memory.lease_mut().unwrap().fill(9);
@@ -343,7 +343,7 @@ fn children_of_a_busy_parent_end_whatever_its_threads_were_at() {
                     let all = RefCell::new(Some((scene.runtime.clone(), pipe)));
                     in_child(&|| {
                         let (runtime, pipe) = all.take().unwrap();
-                        is_forked(pipe.transfer(Span { source: 0, target: 0, len: 4 * KIB }));
+                        assert_forked_error(pipe.transfer(Span { source: 0, target: 0, len: 4 * KIB }));
                         runtime.drain();
                         drop((pipe, runtime));
                         // A table of leases that was locked at that moment says so; it is waited for by nobody.
@@ -378,7 +378,7 @@ fn a_closure_that_forks_in_the_middle_of_a_graph_leaves_a_child_that_is_told() {
                 let pid = std::sync::atomic::AtomicI32::new(-1);
                 let fork_at = |index: u64| {
                     if index == 5 + round as u64 {
-                        pid.store(copy(), Ordering::SeqCst);
+                        pid.store(fork_here(), Ordering::SeqCst);
                     }
                 };
                 let mut graph = Graph::new("that forks");
@@ -397,7 +397,7 @@ fn a_closure_that_forks_in_the_middle_of_a_graph_leaves_a_child_that_is_told() {
                 graph.after(work, part).unwrap();
                 graph.threads(threads);
                 let result = RefCell::new(Some(scene.runtime.run(&graph, 64)));
-                end_copy(pid.load(Ordering::SeqCst), &|| is_forked(result.take().unwrap()));
+                end_copy(pid.load(Ordering::SeqCst), &|| assert_forked_error(result.take().unwrap()));
                 result.take().unwrap().unwrap();
                 assert!(scene.target.lease().unwrap()[..256 * KIB as usize] == scene.bytes[..256 * KIB as usize]);
             }
@@ -412,7 +412,7 @@ fn a_waker_that_forks_in_a_wait_leaves_a_child_that_is_told() {
     impl std::task::Wake for Forks {
         fn wake(self: std::sync::Arc<Self>) {
             if std::thread::current().id() == self.1 && self.0.load(Ordering::SeqCst) < 0 {
-                self.0.store(copy(), Ordering::SeqCst);
+                self.0.store(fork_here(), Ordering::SeqCst);
             }
         }
     }

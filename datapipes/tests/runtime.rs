@@ -11,7 +11,7 @@ use std::thread::Thread;
 use datapipes::runtime::{Cancelled, ConnectOptions, PriorityClass, RuntimeConfig, ServiceLevel};
 use datapipes::{Constraints, CoreCache, Dram, ErrorKind, Runtime, RuntimePipe, Span, Ssd};
 use datapipes_core::topology::Topology;
-use datapipes_file::{FaultVerdict, Faults, FileBackend, Operation};
+use datapipes_file::{FaultInjector, FaultVerdict, FileBackend, Operation};
 
 const MIB: u64 = 1 << 20;
 
@@ -327,7 +327,7 @@ struct Rough {
     bad: std::ops::Range<u64>,
 }
 
-impl Faults for Rough {
+impl FaultInjector for Rough {
     fn verdict(&self, op: &Operation) -> FaultVerdict {
         let mut seed = self.seed.lock().unwrap();
         *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

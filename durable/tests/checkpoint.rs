@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use datapipes_core::{Dram, ErrorKind, FileMode, Machine, MapOptions, Pages};
-use datapipes_durable::checkpoint::{Checkpoints, Fallback, SaveOptions, go_on};
-use datapipes_file::{FaultVerdict, Faults, FileConfig, Operation};
+use datapipes_durable::checkpoint::{Checkpoints, Fallback, SaveOptions, ignore_progress};
+use datapipes_file::{FaultInjector, FaultVerdict, FileConfig, Operation};
 use scene::{Killed, Random, Scratch, machine, machine_with, seed};
 
 const ALL: SaveOptions = SaveOptions { keep: None, mode: FileMode::USUAL };
@@ -32,7 +32,7 @@ fn saved_scene(machine: &Machine, scratch: &Scratch) -> (Checkpoints, Vec<(&'sta
     let store = Checkpoints::at(machine, scratch.path("store"));
     let regions = vec![("table", region(1, (5 << 20) + 123)), ("index", region(2, 1 << 20)), ("tiny", region(3, 7))];
     let names: Vec<(&str, &Dram)> = regions.iter().map(|(n, m)| (*n, m)).collect();
-    store.save(&names, &ALL, &mut go_on).unwrap();
+    store.save(&names, &ALL, &mut ignore_progress).unwrap();
     (store, regions)
 }
 
@@ -60,28 +60,28 @@ fn what_was_saved_is_restored() {
     let checkpoint = store.latest().unwrap();
     let names: Vec<&str> = checkpoint.manifest().regions.iter().map(|r| r.name.as_str()).collect();
     assert_eq!(names, ["large", "small", "part"]);
-    checkpoint.verify(&mut go_on).unwrap();
+    checkpoint.verify(&mut ignore_progress).unwrap();
     // Into new regions, and into one that is there.
-    let restored = checkpoint.restore(&mut go_on).unwrap();
+    let restored = checkpoint.restore(&mut ignore_progress).unwrap();
     for ((name, found), (expected_name, expected)) in
         restored.iter().zip([("large", &large), ("small", &small), ("part", &part)])
     {
         assert!(name == expected_name && same(found, expected), "{name}");
     }
     let target = region(9, large.len());
-    checkpoint.restore_into(&[("large", &target)], &mut go_on).unwrap();
+    checkpoint.restore_into(&[("large", &target)], &mut ignore_progress).unwrap();
     assert!(same(&target, &large));
     // What does not fit is refused before anything is touched.
-    let error = checkpoint.restore_into(&[("small", &target)], &mut go_on).unwrap_err();
+    let error = checkpoint.restore_into(&[("small", &target)], &mut ignore_progress).unwrap_err();
     assert!(error.kind() == ErrorKind::InvalidInput && error.to_string().contains("100 bytes"), "{error}");
-    let error = checkpoint.restore_into(&[("larg", &target)], &mut go_on).unwrap_err();
+    let error = checkpoint.restore_into(&[("larg", &target)], &mut ignore_progress).unwrap_err();
     assert!(error.kind() == ErrorKind::NotFound && error.to_string().contains("large, small, part"), "{error}");
     assert!(same(&target, &large));
-    assert_eq!(store.save(&[], &ALL, &mut go_on).unwrap_err().kind(), ErrorKind::InvalidInput);
-    let twice = store.save(&[("a", &small), ("a", &part)], &ALL, &mut go_on).unwrap_err();
+    assert_eq!(store.save(&[], &ALL, &mut ignore_progress).unwrap_err().kind(), ErrorKind::InvalidInput);
+    let twice = store.save(&[("a", &small), ("a", &part)], &ALL, &mut ignore_progress).unwrap_err();
     assert!(twice.kind() == ErrorKind::InvalidInput && twice.to_string().contains("`a`"), "{twice}");
     let writer = small.lease_mut().unwrap();
-    assert_eq!(store.save(&[("small", &small)], &ALL, &mut go_on).unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(store.save(&[("small", &small)], &ALL, &mut ignore_progress).unwrap_err().kind(), ErrorKind::Busy);
     drop(writer);
     assert_eq!(scratch.names("made/below"), ["checkpoint-00000000000000000001"]);
 }
@@ -99,10 +99,10 @@ fn regions_of_no_bytes_are_saved_and_restored_like_others() {
         &[("empty", &empty), ("none", &empty), ("full", &full)],
     ];
     for regions in orders {
-        let saved = store.save(regions, &ALL, &mut go_on).unwrap();
+        let saved = store.save(regions, &ALL, &mut ignore_progress).unwrap();
         let checkpoint = store.open(saved.number).unwrap();
-        checkpoint.verify(&mut go_on).unwrap();
-        let restored = checkpoint.restore(&mut go_on).unwrap();
+        checkpoint.verify(&mut ignore_progress).unwrap();
+        let restored = checkpoint.restore(&mut ignore_progress).unwrap();
         assert_eq!(restored.len(), regions.len());
         for ((name, memory), (wanted, bytes)) in restored.iter().zip(regions) {
             assert!(name == wanted && memory.len() == bytes.len() && same(memory, bytes), "{name}");
@@ -111,13 +111,19 @@ fn regions_of_no_bytes_are_saved_and_restored_like_others() {
         let targets: Vec<(&str, Dram)> =
             regions.iter().map(|(name, bytes)| (*name, into.range(0, bytes.len()).unwrap())).collect();
         let targets: Vec<(&str, &Dram)> = targets.iter().map(|(name, memory)| (*name, memory)).collect();
-        checkpoint.restore_into(&targets, &mut go_on).unwrap();
-        assert_eq!(store.restore_latest(Fallback::Refuse, &mut go_on).unwrap().number, saved.number);
+        checkpoint.restore_into(&targets, &mut ignore_progress).unwrap();
+        assert_eq!(store.restore_latest(Fallback::Refuse, &mut ignore_progress).unwrap().number, saved.number);
     }
     // Another length is another region.
     let last = store.latest().unwrap();
-    assert_eq!(last.restore_into(&[("empty", &full)], &mut go_on).unwrap_err().kind(), ErrorKind::InvalidInput);
-    assert_eq!(last.restore_into(&[("full", &empty)], &mut go_on).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(
+        last.restore_into(&[("empty", &full)], &mut ignore_progress).unwrap_err().kind(),
+        ErrorKind::InvalidInput
+    );
+    assert_eq!(
+        last.restore_into(&[("full", &empty)], &mut ignore_progress).unwrap_err().kind(),
+        ErrorKind::InvalidInput
+    );
 }
 
 #[test]
@@ -129,7 +135,7 @@ fn writers_are_held_off_while_a_save_runs_and_not_longer() {
     let mut watch = |_| {
         // Also the region whose turn is long over, or has not come.
         busy += [&one, &two].iter().filter(|r| r.lease_mut().is_err_and(|e| e.kind() == ErrorKind::Busy)).count();
-        let second = Checkpoints::at(&machine, scratch.path("store")).save(&[("x", &two)], &ALL, &mut go_on);
+        let second = Checkpoints::at(&machine, scratch.path("store")).save(&[("x", &two)], &ALL, &mut ignore_progress);
         assert_eq!(second.unwrap_err().kind(), ErrorKind::Busy, "two saves to one folder");
         ControlFlow::Continue(())
     };
@@ -144,7 +150,7 @@ fn the_last_ones_are_kept() {
     let store = Checkpoints::at(&machine, scratch.path("store"));
     let memory = region(1, 10_000);
     for n in 1..=5 {
-        let saved = store.save(&[("r", &memory)], &SaveOptions { keep: Some(2), ..ALL }, &mut go_on).unwrap();
+        let saved = store.save(&[("r", &memory)], &SaveOptions { keep: Some(2), ..ALL }, &mut ignore_progress).unwrap();
         assert_eq!(saved.number, n);
         assert_eq!(saved.removed, if n > 2 { vec![n - 2] } else { vec![] });
     }
@@ -152,12 +158,12 @@ fn the_last_ones_are_kept() {
     let path = file(&scratch, 5);
     fs::File::options().write(true).open(&path).unwrap().set_len(5000).unwrap();
     let numbers = |store: &Checkpoints| {
-        let state = |l: datapipes_durable::checkpoint::Listed| (l.number, l.state.is_ok());
+        let state = |l: datapipes_durable::checkpoint::CheckpointEntry| (l.number, l.state.is_ok());
         store.list().unwrap().into_iter().map(state).collect::<Vec<_>>()
     };
     assert_eq!(numbers(&store), [(4, true), (5, false)]);
     assert_eq!(store.latest().unwrap_err().kind(), ErrorKind::Corrupt, "the newest is not passed over in silence");
-    let saved = store.save(&[("r", &memory)], &SaveOptions { keep: Some(2), ..ALL }, &mut go_on).unwrap();
+    let saved = store.save(&[("r", &memory)], &SaveOptions { keep: Some(2), ..ALL }, &mut ignore_progress).unwrap();
     assert_eq!((saved.number, saved.removed), (6, vec![]), "two intact ones are kept");
     assert_eq!(numbers(&store), [(4, true), (5, false), (6, true)]);
     assert_eq!(store.keep_last(1).unwrap(), [5, 4]);
@@ -172,7 +178,7 @@ fn a_damaged_chunk_is_named_and_an_older_one_is_taken_only_if_asked() {
     let (scratch, machine) = (Scratch::new(), machine());
     let (store, regions) = saved_scene(&machine, &scratch);
     let names: Vec<(&str, &Dram)> = regions.iter().map(|(n, m)| (*n, m)).collect();
-    store.save(&names, &ALL, &mut go_on).unwrap();
+    store.save(&names, &ALL, &mut ignore_progress).unwrap();
     let path = file(&scratch, 2);
     let bytes = fs::read(&path).unwrap();
     let manifest = store.open(2).unwrap().manifest().clone();
@@ -187,7 +193,10 @@ fn a_damaged_chunk_is_named_and_an_older_one_is_taken_only_if_asked() {
         fs::write(&path, &bad).unwrap();
         let name = format!("byte {at} of region {}", r.name);
         let checkpoint = store.latest().unwrap();
-        for error in [checkpoint.verify(&mut go_on).unwrap_err(), checkpoint.restore(&mut go_on).unwrap_err()] {
+        for error in [
+            checkpoint.verify(&mut ignore_progress).unwrap_err(),
+            checkpoint.restore(&mut ignore_progress).unwrap_err(),
+        ] {
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{name}: {error}");
             assert_eq!(error.at_offset(), Some((at >> 20 << 20) as u64), "{name}: {error}");
             assert!(error.to_string().contains(&format!("region `{}`", r.name)), "{name}: {error}");
@@ -196,11 +205,14 @@ fn a_damaged_chunk_is_named_and_an_older_one_is_taken_only_if_asked() {
         let whole: Vec<_> = regions.iter().enumerate().filter(|(i, _)| *i != which).collect();
         for (_, (n, memory)) in whole {
             let target = region(8, memory.len());
-            checkpoint.restore_into(&[(n, &target)], &mut go_on).unwrap();
+            checkpoint.restore_into(&[(n, &target)], &mut ignore_progress).unwrap();
             assert!(same(&target, memory), "{name}");
         }
-        assert_eq!(store.restore_latest(Fallback::Refuse, &mut go_on).unwrap_err().kind(), ErrorKind::Corrupt);
-        let restored = store.restore_latest(Fallback::Older, &mut go_on).unwrap();
+        assert_eq!(
+            store.restore_latest(Fallback::Refuse, &mut ignore_progress).unwrap_err().kind(),
+            ErrorKind::Corrupt
+        );
+        let restored = store.restore_latest(Fallback::Older, &mut ignore_progress).unwrap();
         assert!(restored.number == 1 && restored.skipped.len() == 1 && restored.skipped[0].0 == 2, "{restored:?}");
         assert!(same(&restored.regions[0].1, &regions[0].1));
     }
@@ -232,7 +244,7 @@ fn cut_anywhere_it_is_no_checkpoint() {
         assert_eq!(store.latest().unwrap_err().kind(), ErrorKind::Corrupt);
     }
     fs::write(&path, &bytes).unwrap();
-    store.latest().unwrap().verify(&mut go_on).unwrap();
+    store.latest().unwrap().verify(&mut ignore_progress).unwrap();
 }
 
 #[test]
@@ -252,7 +264,7 @@ fn a_cancelled_save_leaves_nothing_and_memory_is_free() {
         assert_eq!(scratch.names("store"), [""; 0], "something is left");
         assert!(memory.lease_mut().is_ok(), "the device still has it");
     }
-    store.save(&[("r", &memory)], &ALL, &mut go_on).unwrap();
+    store.save(&[("r", &memory)], &ALL, &mut ignore_progress).unwrap();
     let checkpoint = store.latest().unwrap();
     let mut stop = |_| ControlFlow::Break(());
     assert_eq!(checkpoint.verify(&mut stop).unwrap_err().kind(), ErrorKind::Interrupted);
@@ -266,7 +278,7 @@ struct NthWrite {
     verdict: FaultVerdict,
 }
 
-impl Faults for NthWrite {
+impl FaultInjector for NthWrite {
     fn verdict(&self, op: &Operation) -> FaultVerdict {
         let hit = op.write && self.seen.fetch_add(1, SeqCst) >= self.at && op.len > 4096;
         if hit { self.verdict } else { FaultVerdict::Pass }
@@ -282,14 +294,14 @@ fn short_writes_change_nothing_and_errors_leave_nothing() {
         machine_with(FileConfig { faults: Some(faults), request_bytes: Some(1 << 20), ..FileConfig::default() })
     };
     let store = Checkpoints::at(&with(0, FaultVerdict::Short(70_000)), scratch.path("store"));
-    store.save(&[("r", &memory)], &ALL, &mut go_on).unwrap();
+    store.save(&[("r", &memory)], &ALL, &mut ignore_progress).unwrap();
     let healthy = Checkpoints::at(&machine(), scratch.path("store"));
-    assert!(same(&healthy.latest().unwrap().restore(&mut go_on).unwrap()[0].1, &memory));
+    assert!(same(&healthy.latest().unwrap().restore(&mut ignore_progress).unwrap()[0].1, &memory));
     for (at, errno, kind) in
         [(0, libc::EIO, ErrorKind::Device), (7, libc::ENOSPC, ErrorKind::NoSpace), (17, libc::EIO, ErrorKind::Device)]
     {
         let store = Checkpoints::at(&with(at, FaultVerdict::Errno(errno)), scratch.path("store"));
-        let error = store.save(&[("r", &memory)], &ALL, &mut go_on).unwrap_err();
+        let error = store.save(&[("r", &memory)], &ALL, &mut ignore_progress).unwrap_err();
         assert_eq!((error.kind(), error.raw_os_error()), (kind, Some(errno)), "{error}");
         assert_eq!(scratch.names("store"), ["checkpoint-00000000000000000001"]);
         assert!(memory.lease_mut().is_ok());
@@ -306,7 +318,8 @@ fn child_saves_until_killed() {
     for turn in store.list().unwrap_or_default().last().map_or(1, |l| l.number + 1).. {
         // All regions of a checkpoint follow from its number.
         let (a, b) = (region(turn, 6 << 20), region(turn + 1000, 300_000));
-        let saved = store.save(&[("a", &a), ("b", &b)], &SaveOptions { keep: Some(3), ..ALL }, &mut go_on).unwrap();
+        let saved =
+            store.save(&[("a", &a), ("b", &b)], &SaveOptions { keep: Some(3), ..ALL }, &mut ignore_progress).unwrap();
         assert_eq!(saved.number, turn);
         println!("saved {turn}");
     }
@@ -331,7 +344,7 @@ fn killed_at_any_moment() {
         let listed = store.list().unwrap();
         for l in &listed {
             assert!(l.state.is_ok(), "{name}: a half-written one has a name: {l:?}");
-            let restored = store.open(l.number).unwrap().restore(&mut go_on).unwrap();
+            let restored = store.open(l.number).unwrap().restore(&mut ignore_progress).unwrap();
             assert!(same(&restored[0].1, &region(l.number, 6 << 20)), "{name}: {}", l.number);
             assert!(same(&restored[1].1, &region(l.number + 1000, 300_000)), "{name}: {}", l.number);
         }

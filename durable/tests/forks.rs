@@ -6,15 +6,15 @@ mod scene;
 use std::cell::RefCell;
 
 use datapipes_core::ErrorKind;
-use datapipes_durable::log::{Log, LogFolder, Options, Records};
-use datapipes_testkit::child::{copy, end_copy, in_child, is_forked};
+use datapipes_durable::log::{Log, LogFolder, LogOptions, LogReader};
+use datapipes_testkit::child::{assert_forked_error, end_copy, fork_here, in_child};
 use scene::{Scratch, machine};
 
 #[test]
 fn a_child_writes_nothing_into_its_parents_log() {
     let (scratch, machine) = (Scratch::new(), machine());
     let dir = scratch.path("log");
-    let open = || Log::open(&machine, LogFolder::at(&machine, &dir), Options::default());
+    let open = || Log::open(&machine, LogFolder::at(&machine, &dir), LogOptions::default());
     let log = open().unwrap();
     log.append_durable(b"one").unwrap();
     // Not durable yet: it is in the memory that the child has a copy of.
@@ -22,12 +22,12 @@ fn a_child_writes_nothing_into_its_parents_log() {
     let log = RefCell::new(Some(log));
     in_child(&|| {
         let log = log.take().unwrap();
-        is_forked(log.append(b"theirs").map(|ticket| ticket.number()));
-        is_forked(log.try_append(b"theirs").map(|ticket| ticket.number()));
-        is_forked(log.append_durable(b"theirs"));
-        is_forked(log.sync());
-        is_forked(log.read_from(0).map(|_| ()));
-        is_forked(log.release_before(2));
+        assert_forked_error(log.append(b"theirs").map(|ticket| ticket.number()));
+        assert_forked_error(log.try_append(b"theirs").map(|ticket| ticket.number()));
+        assert_forked_error(log.append_durable(b"theirs"));
+        assert_forked_error(log.sync());
+        assert_forked_error(log.read_from(0).map(|_| ()));
+        assert_forked_error(log.release_before(2));
         assert_eq!((log.stats().records, log.route().is_none()), (0, true));
         drop(log);
         // The right to write is the parent's still.
@@ -37,7 +37,7 @@ fn a_child_writes_nothing_into_its_parents_log() {
     assert_eq!(log.append_durable(b"three").unwrap(), pending + 1);
     log.close().unwrap();
     let records: Vec<_> =
-        Records::open(&machine, &(std::sync::Arc::new(LogFolder::at(&machine, &dir)) as _), 0).unwrap().collect();
+        LogReader::open(&machine, &(std::sync::Arc::new(LogFolder::at(&machine, &dir)) as _), 0).unwrap().collect();
     let records: Vec<_> = records.into_iter().map(|record| record.unwrap().payload).collect();
     assert_eq!(records, [&b"one"[..], b"two", b"three"]);
 }
@@ -46,7 +46,7 @@ fn a_child_writes_nothing_into_its_parents_log() {
 fn the_right_to_write_ends_with_the_log_though_a_child_lives_on() {
     let (scratch, machine) = (Scratch::new(), machine());
     let dir = scratch.path("log");
-    let open = || Log::open(&machine, LogFolder::at(&machine, &dir), Options::default());
+    let open = || Log::open(&machine, LogFolder::at(&machine, &dir), LogOptions::default());
     let log = open().unwrap();
     let (born, go) = (rustix::pipe::pipe().unwrap(), rustix::pipe::pipe().unwrap());
     std::thread::scope(|scope| {
@@ -68,11 +68,11 @@ fn the_right_to_write_ends_with_the_log_though_a_child_lives_on() {
 fn an_orphan_that_has_the_lock_is_named() {
     let (scratch, machine) = (Scratch::new(), machine());
     let dir = scratch.path("log");
-    let open = || Log::open(&machine, LogFolder::at(&machine, &dir), Options::default());
+    let open = || Log::open(&machine, LogFolder::at(&machine, &dir), LogOptions::default());
     let (told, go) = (rustix::pipe::pipe().unwrap(), rustix::pipe::pipe().unwrap());
     in_child(&|| {
         let log = open().unwrap();
-        let orphan = copy();
+        let orphan = fork_here();
         if orphan == 0 {
             end_copy(orphan, &|| _ = rustix::io::read(&go.0, &mut [0u8; 1]).unwrap());
         }

@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use datapipes_core::{ErrorKind, Machine, Result};
-use datapipes_durable::log::{Log, LogFolder, Options, Record, Records, SegmentStorage, examine};
+use datapipes_durable::log::{Log, LogFolder, LogOptions, LogReader, LogRecord, SegmentStorage, examine};
 use scene::{Scratch, machine, record};
 
-const SMALL: Options = Options { segment_bytes: 32 << 10, batch_bytes: 8 << 10 };
+const SMALL: LogOptions = LogOptions { segment_bytes: 32 << 10, batch_bytes: 8 << 10 };
 
-fn open(machine: &Machine, dir: &Path, options: Options) -> Result<Log> {
+fn open(machine: &Machine, dir: &Path, options: LogOptions) -> Result<Log> {
     Log::open(machine, LogFolder::at(machine, dir), options)
 }
 
@@ -21,8 +21,8 @@ fn storage(machine: &Machine, dir: &Path) -> Arc<dyn SegmentStorage> {
     Arc::new(LogFolder::at(machine, dir))
 }
 
-fn read(machine: &Machine, dir: &Path) -> Result<Vec<Record>> {
-    Records::open(machine, &storage(machine, dir), 0)?.collect()
+fn read(machine: &Machine, dir: &Path) -> Result<Vec<LogRecord>> {
+    LogReader::open(machine, &storage(machine, dir), 0)?.collect()
 }
 
 fn segment(dir: &Path, number: u64) -> PathBuf {
@@ -30,8 +30,8 @@ fn segment(dir: &Path, number: u64) -> PathBuf {
 }
 
 /// The first `n` records of a test, from number 1.
-fn expected(n: u64, most: usize) -> Vec<Record> {
-    (1..=n).map(|number| Record { number, payload: record(number, most) }).collect()
+fn expected(n: u64, most: usize) -> Vec<LogRecord> {
+    (1..=n).map(|number| LogRecord { number, payload: record(number, most) }).collect()
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn what_was_appended_is_read() {
     assert!(tickets.iter().all(|t| t.is_done()), "what came before is durable too");
     drop(tickets);
     assert_eq!(log.append_durable(&[]).unwrap(), 101, "an empty record is one");
-    let now: Vec<Record> = log.read_from(0).unwrap().collect::<Result<_>>().unwrap();
+    let now: Vec<LogRecord> = log.read_from(0).unwrap().collect::<Result<_>>().unwrap();
     assert_eq!(now[..100], expected(100, 300));
     assert!(now[100].payload.is_empty());
     let stats = log.stats();
@@ -59,8 +59,8 @@ fn what_was_appended_is_read() {
     println!("{}", log.route().unwrap());
     log.close().unwrap();
     assert_eq!(read(&machine, &dir).unwrap(), now);
-    let from: Vec<Record> =
-        Records::open(&machine, &storage(&machine, &dir), 42).unwrap().collect::<Result<_>>().unwrap();
+    let from: Vec<LogRecord> =
+        LogReader::open(&machine, &storage(&machine, &dir), 42).unwrap().collect::<Result<_>>().unwrap();
     assert_eq!(from, now[41..]);
 }
 
@@ -103,7 +103,7 @@ fn it_goes_on_after_it_was_closed_dropped_or_forgotten() {
 fn many_threads_share_batches() {
     let (scratch, machine) = (Scratch::new(), machine());
     let dir = scratch.path("log");
-    let log = open(&machine, &dir, Options { segment_bytes: 256 << 10, batch_bytes: 16 << 10 }).unwrap();
+    let log = open(&machine, &dir, LogOptions { segment_bytes: 256 << 10, batch_bytes: 16 << 10 }).unwrap();
     let (threads, each) = (8, 100);
     let numbers: Vec<Vec<u64>> = std::thread::scope(|scope| {
         let run = |thread: u64| {
@@ -132,7 +132,7 @@ fn many_threads_share_batches() {
         assert!(numbers.is_sorted(), "a thread's records are in its order");
         for (i, number) in numbers.iter().enumerate() {
             let payload = [(thread as u64).to_le_bytes(), (i as u64).to_le_bytes()].concat();
-            assert_eq!(records[*number as usize - 1], Record { number: *number, payload });
+            assert_eq!(records[*number as usize - 1], LogRecord { number: *number, payload });
         }
     }
 }
@@ -142,7 +142,7 @@ fn a_log_that_is_opened_for_longer_batches_keeps_longer_records() {
     let (scratch, machine) = (Scratch::new(), machine());
     for (closed, first) in [(true, 4096), (false, 4096), (false, 8192)] {
         let dir = scratch.path(&format!("log-{closed}-{first}"));
-        let options = |batch_bytes| Options { segment_bytes: 1 << 20, batch_bytes };
+        let options = |batch_bytes| LogOptions { segment_bytes: 1 << 20, batch_bytes };
         let log = open(&machine, &dir, options(first)).unwrap();
         (1..=5).for_each(|number| assert_eq!(log.append_durable(&[7; 100]).unwrap(), number));
         log.close().unwrap();
@@ -176,7 +176,7 @@ fn segments_come_and_go() {
     assert_eq!(log.release_before(0).unwrap(), 0);
     let gone = log.release_before(250).unwrap();
     assert!(gone >= 1 && scratch.names("log").len() <= before.len() + 1 - gone);
-    let rest: Vec<Record> = log.read_from(0).unwrap().collect::<Result<_>>().unwrap();
+    let rest: Vec<LogRecord> = log.read_from(0).unwrap().collect::<Result<_>>().unwrap();
     assert!(rest[0].number <= 250 && rest[0].number > 1, "{}", rest[0].number);
     assert_eq!(rest[..], expected(400, 500)[rest[0].number as usize - 1..]);
     let early = log.read_from(2).err().unwrap();
@@ -216,7 +216,7 @@ fn what_makes_no_sense_is_refused() {
     assert_eq!(read(&machine, &dir).unwrap_err().kind(), ErrorKind::NotFound);
     for (segment_bytes, batch_bytes) in [(1 << 20, 0), (1 << 20, 5000), (4096, 4096), (8193, 4096), (1 << 20, 1 << 20)]
     {
-        let error = open(&machine, &dir, Options { segment_bytes, batch_bytes }).err().unwrap();
+        let error = open(&machine, &dir, LogOptions { segment_bytes, batch_bytes }).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     }
     let log = open(&machine, &dir, SMALL).unwrap();
@@ -231,8 +231,8 @@ fn what_makes_no_sense_is_refused() {
     assert_eq!(log.append_durable(b"x").unwrap(), 3);
     drop(log);
     // Smaller batches later: what is there is read by its own limits.
-    let log = open(&machine, &dir, Options { batch_bytes: 4096, ..SMALL }).unwrap();
-    let records: Vec<Record> = log.read_from(0).unwrap().collect::<Result<_>>().unwrap();
+    let log = open(&machine, &dir, LogOptions { batch_bytes: 4096, ..SMALL }).unwrap();
+    let records: Vec<LogRecord> = log.read_from(0).unwrap().collect::<Result<_>>().unwrap();
     assert_eq!(records.iter().map(|r| r.payload.len()).collect::<Vec<_>>(), [limit, limit, 1]);
     // A folder with something else in it is no log.
     fs::write(segment(&scratch.0, 1), b"something else").unwrap();
@@ -242,7 +242,7 @@ fn what_makes_no_sense_is_refused() {
 /// A log of some batches of some records, with or without a mark at its end; the bytes of its file, and how many of
 /// them are used.
 fn small_log(machine: &Machine, dir: &Path, close: bool) -> (Vec<u8>, usize, u64) {
-    let options = Options { segment_bytes: 12 << 10, batch_bytes: 4096 };
+    let options = LogOptions { segment_bytes: 12 << 10, batch_bytes: 4096 };
     let log = open(machine, dir, options).unwrap();
     let mut number = 0;
     for batch in 0..4 {
@@ -275,7 +275,7 @@ impl Case {
     }
 
     /// What is read is a beginning of what was written, or the log is said to be damaged. Returns how many records.
-    fn read(&self, all: &[Record], name: &str) -> Result<usize> {
+    fn read(&self, all: &[LogRecord], name: &str) -> Result<usize> {
         let records = read(&self.machine, &self.dir)?;
         assert!(records.len() <= all.len() && records[..] == all[..records.len()], "{name}: {records:?}");
         Ok(records.len())
@@ -285,7 +285,7 @@ impl Case {
 #[test]
 fn a_file_that_was_cut_is_damaged_wherever_it_was_cut() {
     let (scratch, machine) = (Scratch::new(), machine());
-    let options = Options { segment_bytes: 12 << 10, batch_bytes: 4096 };
+    let options = LogOptions { segment_bytes: 12 << 10, batch_bytes: 4096 };
     for close in [false, true] {
         let (bytes, used, n) = small_log(&machine, &scratch.path(&format!("log-{close}")), close);
         let all = expected(n, 30);
@@ -315,8 +315,8 @@ fn a_file_that_was_cut_is_damaged_wherever_it_was_cut() {
             assert!(!segment(&case.dir, 2).exists(), "{name}: it went on");
             // What is left can still be read, up to the cut.
             if cut >= 4096 && cut % 8 == 0 {
-                let left: Vec<Record> =
-                    Records::open(&case.machine, &place, 0).unwrap().map_while(Result::ok).collect();
+                let left: Vec<LogRecord> =
+                    LogReader::open(&case.machine, &place, 0).unwrap().map_while(Result::ok).collect();
                 assert!(left[..] == all[..left.len()] && (cut < used || left == all), "{name}");
             }
         }
@@ -326,7 +326,7 @@ fn a_file_that_was_cut_is_damaged_wherever_it_was_cut() {
 #[test]
 fn an_older_segment_that_was_cut_is_noticed_when_the_log_is_opened() {
     let (scratch, machine) = (Scratch::new(), machine());
-    let options = Options { segment_bytes: 12 << 10, batch_bytes: 4096 };
+    let options = LogOptions { segment_bytes: 12 << 10, batch_bytes: 4096 };
     let log = open(&machine, &scratch.0, options).unwrap();
     for number in 1..=12 {
         log.append_durable(&record(number, 2000)).unwrap();
@@ -344,29 +344,29 @@ fn an_older_segment_that_was_cut_is_noticed_when_the_log_is_opened() {
 fn one_writer_at_a_time_whoever_tidies_up() {
     let (scratch, machine) = (Scratch::new(), machine());
     let dir = scratch.path("log");
-    let log = open(&machine, &dir, Options::default()).unwrap();
+    let log = open(&machine, &dir, LogOptions::default()).unwrap();
     log.append_durable(b"one").unwrap();
     // What is hidden in the folder is removed, as some do who look for files that are left over.
     for name in scratch.names("log").into_iter().filter(|name| name.starts_with('.')) {
         fs::remove_file(dir.join(name)).unwrap();
     }
-    let error = open(&machine, &dir, Options::default()).map(drop).unwrap_err();
+    let error = open(&machine, &dir, LogOptions::default()).map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
     // By another name it is the same folder.
     std::os::unix::fs::symlink(&dir, scratch.path("other")).unwrap();
     assert_eq!(
-        open(&machine, &scratch.path("other"), Options::default()).map(drop).unwrap_err().kind(),
+        open(&machine, &scratch.path("other"), LogOptions::default()).map(drop).unwrap_err().kind(),
         ErrorKind::Busy
     );
     drop(log);
-    assert_eq!(open(&machine, &dir, Options::default()).unwrap().append_durable(b"two").unwrap(), 2);
+    assert_eq!(open(&machine, &dir, LogOptions::default()).unwrap().append_durable(b"two").unwrap(), 2);
 }
 
 #[test]
 fn a_folder_that_is_replaced_is_not_written_to_nor_tidied() {
     let (scratch, machine) = (Scratch::new(), machine());
     let (dir, away) = (scratch.path("log"), scratch.path("away"));
-    let options = Options { segment_bytes: 12 << 10, batch_bytes: 4096 };
+    let options = LogOptions { segment_bytes: 12 << 10, batch_bytes: 4096 };
     let fill = |log: &Log| (1..=12).map(|n| log.append_durable(&record(n, 2000))).collect::<Result<Vec<u64>>>();
     let first = open(&machine, &dir, options).unwrap();
     fill(&first).unwrap();
@@ -411,7 +411,7 @@ fn damage_to_a_file_is_an_error_and_changes_nothing() {
         case.put(&bad);
         for error in [
             case.read(&all, &format!("byte {byte}")).unwrap_err(),
-            open(&case.machine, &case.dir, Options { segment_bytes: 12 << 10, batch_bytes: 4096 }).err().unwrap(),
+            open(&case.machine, &case.dir, LogOptions { segment_bytes: 12 << 10, batch_bytes: 4096 }).err().unwrap(),
         ] {
             assert!(error.kind() == ErrorKind::Corrupt && error.at_offset().unwrap() <= byte as u64, "{byte}: {error}");
         }

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use datapipes_core::{ErrorKind, Machine, Result};
-use datapipes_durable::log::{Log, LogFolder, Options, Record, Records, SegmentStorage, examine};
+use datapipes_durable::log::{Log, LogFolder, LogOptions, LogReader, LogRecord, SegmentStorage, examine};
 use scene::{Scratch, machine, record};
 
-const OPTIONS: Options = Options { segment_bytes: 12 << 10, batch_bytes: 4096 };
+const OPTIONS: LogOptions = LogOptions { segment_bytes: 12 << 10, batch_bytes: 4096 };
 /// The file that says where a closed log ends.
 const NOTE: &str = "closed";
 
@@ -19,10 +19,10 @@ fn open(machine: &Machine, dir: &Path) -> Result<Log> {
     Log::open(machine, LogFolder::at(machine, dir), OPTIONS)
 }
 
-fn read(machine: &Machine, dir: &Path) -> Result<Vec<Record>> {
+fn read(machine: &Machine, dir: &Path) -> Result<Vec<LogRecord>> {
     let storage: Arc<dyn SegmentStorage> = Arc::new(LogFolder::at(machine, dir));
     examine(machine, &storage)?;
-    Records::open(machine, &storage, 0)?.collect()
+    LogReader::open(machine, &storage, 0)?.collect()
 }
 
 /// Records until the log has so many segments.
@@ -61,7 +61,7 @@ struct Closed {
     _scratch: Scratch,
     machine: Machine,
     image: Image,
-    all: Vec<Record>,
+    all: Vec<LogRecord>,
     dir: PathBuf,
 }
 
@@ -241,7 +241,7 @@ fn who_reads_beside_a_writer_that_releases_reads_on() {
             let mut opened = 0;
             while !over.load(std::sync::atomic::Ordering::SeqCst) || opened < 20 {
                 let storage: Arc<dyn SegmentStorage> = Arc::new(LogFolder::at(&machine, &dir));
-                let records = Records::open(&machine, &storage, 0).unwrap();
+                let records = LogReader::open(&machine, &storage, 0).unwrap();
                 let numbers: Vec<u64> = records.map(|record| record.unwrap().number).collect();
                 assert!(numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{numbers:?}");
                 opened += 1;
@@ -277,11 +277,11 @@ impl SegmentStorage for Releases {
         self.folder.list()
     }
 
-    fn prepare(&self, number: u64, len: u64) -> Result<Box<dyn datapipes_durable::log::Spare>> {
+    fn prepare(&self, number: u64, len: u64) -> Result<Box<dyn datapipes_durable::log::UnpublishedSegment>> {
         self.folder.prepare(number, len)
     }
 
-    fn open(&self, number: u64, writable: bool) -> Result<Arc<dyn datapipes_durable::log::Medium>> {
+    fn open(&self, number: u64, writable: bool) -> Result<Arc<dyn datapipes_durable::log::SegmentSpace>> {
         if number == self.at {
             self.log.release_before(self.keep)?;
         }
@@ -306,7 +306,7 @@ fn segments_released_while_a_reader_opens_them_are_not_missing() {
         let n = fill(&log, &dir, 5);
         let releases = Releases { folder: LogFolder::at(&machine, &dir), log: log.clone(), at, keep: n };
         let storage: Arc<dyn SegmentStorage> = Arc::new(releases);
-        let records: Vec<Record> = Records::open(&machine, &storage, 0).unwrap().map(Result::unwrap).collect();
+        let records: Vec<LogRecord> = LogReader::open(&machine, &storage, 0).unwrap().map(Result::unwrap).collect();
         assert_eq!(records.last().unwrap().number, n, "released at {at}");
         // One that is missing in the middle is missing.
         let log = Arc::into_inner(log);
@@ -330,11 +330,11 @@ impl SegmentStorage for Stuck {
         self.0.list()
     }
 
-    fn prepare(&self, number: u64, len: u64) -> Result<Box<dyn datapipes_durable::log::Spare>> {
+    fn prepare(&self, number: u64, len: u64) -> Result<Box<dyn datapipes_durable::log::UnpublishedSegment>> {
         self.0.prepare(number, len)
     }
 
-    fn open(&self, number: u64, writable: bool) -> Result<Arc<dyn datapipes_durable::log::Medium>> {
+    fn open(&self, number: u64, writable: bool) -> Result<Arc<dyn datapipes_durable::log::SegmentSpace>> {
         self.0.open(number, writable)
     }
 
@@ -362,7 +362,7 @@ fn a_release_that_fails_in_the_middle_leaves_a_log_that_opens() {
         let log = Log::open(&machine, Stuck(LogFolder::at(&machine, &dir), 3), OPTIONS).unwrap();
         let n = fill(&log, &dir, 6);
         assert_eq!(log.release_before(n).unwrap_err().kind(), ErrorKind::Device);
-        let records: Vec<Record> = log.read_from(0).unwrap().collect::<Result<_>>().unwrap();
+        let records: Vec<LogRecord> = log.read_from(0).unwrap().collect::<Result<_>>().unwrap();
         assert_eq!(records.last().unwrap().number, n);
         if retried {
             assert_eq!(log.release_before(n).unwrap_err().kind(), ErrorKind::Device, "still stuck");

@@ -7,15 +7,15 @@ mod scene;
 use std::sync::Arc;
 
 use datapipes_core::{ErrorKind, Machine, Result};
-use datapipes_durable::log::{Log, Options, Record, Records, SegmentStorage};
+use datapipes_durable::log::{Log, LogOptions, LogReader, LogRecord, SegmentStorage};
 use scene::model::Model;
 use scene::{Random, machine, record, seed};
 
-const OPTIONS: Options = Options { segment_bytes: 16 << 10, batch_bytes: 4096 };
+const OPTIONS: LogOptions = LogOptions { segment_bytes: 16 << 10, batch_bytes: 4096 };
 
-fn read(machine: &Machine, model: &Model) -> Result<Vec<Record>> {
+fn read(machine: &Machine, model: &Model) -> Result<Vec<LogRecord>> {
     let storage: Arc<dyn SegmentStorage> = Arc::new(model.clone());
-    Records::open(machine, &storage, 0)?.collect()
+    LogReader::open(machine, &storage, 0)?.collect()
 }
 
 /// A payload that no other record of the test has. Lengths often differ by a mark's 40 bytes, so that what a torn batch
@@ -171,7 +171,7 @@ fn damaged_at_every_bit() {
             }
             log.sync().unwrap();
         }
-        let all: Vec<Record> = (1..=n).map(|number| Record { number, payload: record(number, 30) }).collect();
+        let all: Vec<LogRecord> = (1..=n).map(|number| LogRecord { number, payload: record(number, 30) }).collect();
         if close {
             log.close().unwrap();
         } else {

@@ -9,15 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use datapipes_core::{ErrorKind, Machine, Result};
-use datapipes_durable::log::{Log, LogFolder, Options, Record, Records, SegmentStorage};
-use datapipes_file::{FaultVerdict, Faults, FileConfig, Operation};
+use datapipes_durable::log::{Log, LogFolder, LogOptions, LogReader, LogRecord, SegmentStorage};
+use datapipes_file::{FaultInjector, FaultVerdict, FileConfig, Operation};
 use scene::{Killed, Random, Scratch, machine, machine_with, record, seed};
 
-const OPTIONS: Options = Options { segment_bytes: 128 << 10, batch_bytes: 16 << 10 };
+const OPTIONS: LogOptions = LogOptions { segment_bytes: 128 << 10, batch_bytes: 16 << 10 };
 
-fn read(machine: &Machine, dir: &Path) -> Result<Vec<Record>> {
+fn read(machine: &Machine, dir: &Path) -> Result<Vec<LogRecord>> {
     let storage: Arc<dyn SegmentStorage> = Arc::new(LogFolder::at(machine, dir));
-    Records::open(machine, &storage, 0)?.collect()
+    LogReader::open(machine, &storage, 0)?.collect()
 }
 
 /// What becomes of the n-th write from now; reads and others pass.
@@ -34,7 +34,7 @@ impl Script {
     }
 }
 
-impl Faults for Script {
+impl FaultInjector for Script {
     fn verdict(&self, op: &Operation) -> FaultVerdict {
         let every = matches!(self.verdict, FaultVerdict::Short(_));
         let at = self.at.load(SeqCst);
@@ -62,7 +62,7 @@ fn short_writes_and_reads_change_nothing() {
     }
     log.close().unwrap();
     assert!(faults.hits.load(SeqCst) > 20);
-    let all: Vec<Record> = (1..=200).map(|number| Record { number, payload: record(number, 2000) }).collect();
+    let all: Vec<LogRecord> = (1..=200).map(|number| LogRecord { number, payload: record(number, 2000) }).collect();
     assert_eq!(read(&machine, &scratch.path("log")).unwrap(), all);
 }
 
@@ -93,7 +93,7 @@ fn an_error_of_any_write_loses_nothing_that_was_acknowledged() {
             faults.at.store(u64::MAX, SeqCst);
             let log =
                 Log::open(&machine, LogFolder::at(&machine, &dir), OPTIONS).unwrap_or_else(|e| panic!("{name}: {e}"));
-            let found: Vec<Record> = log.read_from(0).unwrap().collect::<Result<_>>().unwrap();
+            let found: Vec<LogRecord> = log.read_from(0).unwrap().collect::<Result<_>>().unwrap();
             assert!(found.len() as u64 >= acknowledged && found.len() as u64 <= acknowledged + 1, "{name}");
             for r in &found {
                 assert_eq!(r.payload, record(r.number, 4000), "{name}");

@@ -9,11 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use datapipes_core::{ErrorKind, Locator, Machine, Result};
-use datapipes_durable::log::{Log, LogFolder, Medium, Options, Record, Records, SegmentStorage, Spare};
+use datapipes_durable::log::{
+    Log, LogFolder, LogOptions, LogReader, LogRecord, SegmentSpace, SegmentStorage, UnpublishedSegment,
+};
 use datapipes_testkit::child::{NoThreads, as_another_user};
 use scene::{Scratch, machine, record};
 
-const OPTIONS: Options = Options { segment_bytes: 32 << 10, batch_bytes: 8 << 10 };
+const OPTIONS: LogOptions = LogOptions { segment_bytes: 32 << 10, batch_bytes: 8 << 10 };
 
 /// What panics, and at which call of it.
 #[derive(Default)]
@@ -37,9 +39,9 @@ struct Panicky {
     plan: Arc<Plan>,
 }
 
-struct PanickyMedium(Arc<dyn Medium>, Arc<Plan>);
+struct PanickyMedium(Arc<dyn SegmentSpace>, Arc<Plan>);
 
-impl Medium for PanickyMedium {
+impl SegmentSpace for PanickyMedium {
     fn target(&self) -> &dyn Locator {
         self.0.target()
     }
@@ -58,9 +60,9 @@ impl Medium for PanickyMedium {
     }
 }
 
-struct PanickySpare(Box<dyn Spare>, Arc<Plan>);
+struct PanickySpare(Box<dyn UnpublishedSegment>, Arc<Plan>);
 
-impl Medium for PanickySpare {
+impl SegmentSpace for PanickySpare {
     fn target(&self) -> &dyn Locator {
         self.0.target()
     }
@@ -74,8 +76,8 @@ impl Medium for PanickySpare {
     }
 }
 
-impl Spare for PanickySpare {
-    fn publish(self: Box<Self>) -> Result<Arc<dyn Medium>> {
+impl UnpublishedSegment for PanickySpare {
+    fn publish(self: Box<Self>) -> Result<Arc<dyn SegmentSpace>> {
         Ok(Arc::new(PanickyMedium(self.0.publish()?, self.1)))
     }
 }
@@ -93,12 +95,12 @@ impl SegmentStorage for Panicky {
         self.folder.list()
     }
 
-    fn prepare(&self, number: u64, len: u64) -> Result<Box<dyn Spare>> {
+    fn prepare(&self, number: u64, len: u64) -> Result<Box<dyn UnpublishedSegment>> {
         Plan::count(&self.plan.prepares, &self.plan.at_prepare, "prepare");
         Ok(Box::new(PanickySpare(self.folder.prepare(number, len)?, self.plan.clone())))
     }
 
-    fn open(&self, number: u64, writable: bool) -> Result<Arc<dyn Medium>> {
+    fn open(&self, number: u64, writable: bool) -> Result<Arc<dyn SegmentSpace>> {
         Ok(Arc::new(PanickyMedium(self.folder.open(number, writable)?, self.plan.clone())))
     }
 
@@ -107,9 +109,9 @@ impl SegmentStorage for Panicky {
     }
 }
 
-fn read(machine: &Machine, dir: &PathBuf) -> Vec<Record> {
+fn read(machine: &Machine, dir: &PathBuf) -> Vec<LogRecord> {
     let storage: Arc<dyn SegmentStorage> = Arc::new(LogFolder::at(machine, dir));
-    Records::open(machine, &storage, 0).unwrap().collect::<Result<_>>().unwrap()
+    LogReader::open(machine, &storage, 0).unwrap().collect::<Result<_>>().unwrap()
 }
 
 #[test]

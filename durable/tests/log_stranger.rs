@@ -13,8 +13,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use datapipes_core::ErrorKind;
-use datapipes_durable::log::{Log, LogFolder, Options};
-use datapipes_testkit::{PendingRequests, Unanswered};
+use datapipes_durable::log::{Log, LogFolder, LogOptions};
+use datapipes_testkit::{PendingRequests, UnresponsiveFs};
 use scene::{Scratch, machine};
 
 /// Nothing here takes so long: a bound against waiting for ever.
@@ -64,7 +64,7 @@ fn a_stranger_keeps_nobody_from_being_told_who_writes() {
     let test = "a_stranger_keeps_nobody_from_being_told_who_writes";
     let scratch = Scratch::new();
     let dir = scratch.path("log");
-    let served = match Unanswered::mount(std::env::temp_dir(), PendingRequests::Read) {
+    let served = match UnresponsiveFs::mount(std::env::temp_dir(), PendingRequests::Read) {
         Ok(served) => served,
         Err(e) => return println!("SKIPPED: {test}: {e}"),
     };
@@ -85,7 +85,7 @@ fn a_stranger_keeps_nobody_from_being_told_who_writes() {
     let (tells, answer) = std::sync::mpsc::channel();
     let asks = std::thread::spawn(move || {
         let machine = machine();
-        let open = || Log::open(&machine, LogFolder::at(&machine, &dir), Options::default());
+        let open = || Log::open(&machine, LogFolder::at(&machine, &dir), LogOptions::default());
         let log = open().unwrap();
         let _ = tells.send(open().err());
         drop(log);

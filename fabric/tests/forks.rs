@@ -7,7 +7,7 @@ use std::cell::RefCell;
 
 use datapipes_fabric::capability::Rights;
 use datapipes_fabric::channel::{Head, Reply, Shape, Trust};
-use datapipes_testkit::child::{in_child, is_forked};
+use datapipes_testkit::child::{assert_forked_error, in_child};
 use scene::*;
 
 #[test]
@@ -31,8 +31,8 @@ fn a_child_ends_nothing_and_replies_to_nothing() {
     grant.borrow_mut().bytes()[..6].copy_from_slice(b"parent");
     in_child(&|| {
         assert!(grant.borrow_mut().bytes().is_empty());
-        is_forked(shared.write(0, b"child!"));
-        is_forked(shared.read(0, &mut [0; 6]));
+        assert_forked_error(shared.write(0, b"child!"));
+        assert_forked_error(shared.read(0, &mut [0; 6]));
     });
     let mut grant = grant.into_inner();
     assert_eq!(&grant.bytes()[..6], b"parent");
@@ -45,19 +45,19 @@ fn a_child_ends_nothing_and_replies_to_nothing() {
     let all = RefCell::new(Some((session, sender, receiver, block)));
     in_child(&|| {
         let (mut session, mut sender, mut receiver, block) = all.take().unwrap();
-        is_forked(session.status());
-        is_forked(session.attend());
-        is_forked(session.channel(Shape::new(4, 4096)));
-        is_forked(session.revoke(cap));
-        is_forked(sender.send(b"theirs", head(9)));
-        is_forked(sender.grant().map(|_| ()));
-        is_forked(sender.reply());
-        is_forked(sender.poll());
-        is_forked(sender.drain());
-        is_forked(receiver.receive().map(|_| ()));
-        is_forked(receiver.try_receive().map(|_| ()));
+        assert_forked_error(session.status());
+        assert_forked_error(session.attend());
+        assert_forked_error(session.channel(Shape::new(4, 4096)));
+        assert_forked_error(session.revoke(cap));
+        assert_forked_error(sender.send(b"theirs", head(9)));
+        assert_forked_error(sender.grant().map(|_| ()));
+        assert_forked_error(sender.reply());
+        assert_forked_error(sender.poll());
+        assert_forked_error(sender.drain());
+        assert_forked_error(receiver.receive().map(|_| ()));
+        assert_forked_error(receiver.try_receive().map(|_| ()));
         assert_eq!(&block[..], b"one", "memory is a copy, or shared");
-        is_forked(block.reply(Reply::DONE));
+        assert_forked_error(block.reply(Reply::DONE));
         drop((sender, receiver, session));
     });
     let (mut session, mut sender, mut receiver, block) = all.into_inner().unwrap();

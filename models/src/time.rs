@@ -115,7 +115,7 @@ impl Serialize for Time {
 /// assert_eq!((agenda.next(), agenda.next(), agenda.now()), (Some("late"), None, Time::ns(20)));
 /// ```
 #[derive(Debug)]
-pub struct Agenda<E> {
+pub struct EventQueue<E> {
     now: Time,
     /// Events put down so far: the order of those that share an instant.
     count: u64,
@@ -149,25 +149,25 @@ impl<E> Ord for Entry<E> {
     }
 }
 
-impl<E> Default for Agenda<E> {
+impl<E> Default for EventQueue<E> {
     fn default() -> Self {
-        Agenda { now: Time::ZERO, count: 0, heap: BinaryHeap::new() }
+        EventQueue { now: Time::ZERO, count: 0, heap: BinaryHeap::new() }
     }
 }
 
-impl<E> Agenda<E> {
+impl<E> EventQueue<E> {
     /// The time of the last event that came out.
     pub fn now(&self) -> Time {
         self.now
     }
 
     /// Puts down what happens after a delay from now.
-    pub fn after(&mut self, delay: Time, event: E) {
-        self.at(self.now + delay, event);
+    pub fn schedule_in(&mut self, delay: Time, event: E) {
+        self.schedule_at(self.now + delay, event);
     }
 
     /// Puts down what happens at an instant; one that has passed is now.
-    pub fn at(&mut self, at: Time, event: E) {
+    pub fn schedule_at(&mut self, at: Time, event: E) {
         self.heap.push(Reverse(Entry { at: at.max(self.now), turn: self.count, event }));
         self.count += 1;
     }
@@ -208,14 +208,14 @@ mod tests {
 
     #[test]
     fn events_of_one_instant_keep_their_order_and_the_clock_never_goes_back() {
-        let mut agenda = Agenda::default();
+        let mut agenda = EventQueue::default();
         for n in 0..100u64 {
-            agenda.after(Time::ns(n * 7919 % 10), n);
+            agenda.schedule_in(Time::ns(n * 7919 % 10), n);
         }
         let (mut last, mut seen) = ((Time::ZERO, 0), 0);
         while let Some(n) = agenda.next() {
             if seen == 50 {
-                agenda.at(Time::ZERO, 1000);
+                agenda.schedule_at(Time::ZERO, 1000);
             }
             assert!((agenda.now(), n) >= last || n == 1000, "{n} came out of order");
             last = (agenda.now(), if n == 1000 { 0 } else { n });

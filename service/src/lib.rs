@@ -51,6 +51,6 @@ pub mod server;
 mod shared;
 mod status;
 
-pub use client::{Client, ClientPipe, Place, default_paths};
+pub use client::{Client, ClientPipe, ClientPlace, default_paths};
 pub use shared::SharedMemory;
 pub use status::{ClientStatus, ServiceStatus};

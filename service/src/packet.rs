@@ -46,7 +46,7 @@ pub(crate) fn send(
 
 /// What is known of a packet that was not received yet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Glance {
+pub(crate) struct PacketPeek {
     /// 0: it is the end of the connection, or a packet without bytes.
     pub(crate) bytes: usize,
     /// Descriptors come with it.
@@ -54,12 +54,12 @@ pub(crate) struct Glance {
 }
 
 /// Looks at the next packet, which stays where it is, without getting a descriptor.
-pub(crate) fn glance(socket: BorrowedFd<'_>) -> Result<Glance, Errno> {
+pub(crate) fn peek(socket: BorrowedFd<'_>) -> Result<PacketPeek, Errno> {
     let flags = RecvFlags::PEEK | RecvFlags::TRUNC | RecvFlags::DONTWAIT;
     let mut byte = [0];
     loop {
         match recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut RecvAncillaryBuffer::default(), flags) {
-            Ok(got) => return Ok(Glance { bytes: got.bytes, has_fds: got.flags.contains(ReturnFlags::CTRUNC) }),
+            Ok(got) => return Ok(PacketPeek { bytes: got.bytes, has_fds: got.flags.contains(ReturnFlags::CTRUNC) }),
             Err(Errno::INTR) => {}
             Err(e) => return Err(e),
         }

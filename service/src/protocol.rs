@@ -30,9 +30,9 @@ use crate::server::ServiceLimits;
 /// The version of the protocol. Another one is refused.
 pub const VERSION: u32 = 1;
 /// Bytes of the longest request.
-pub const REQUEST_BYTES: usize = 16 << 10;
+pub const MAX_REQUEST_BYTES: usize = 16 << 10;
 /// Bytes of the longest answer.
-pub const ANSWER_BYTES: usize = 64 << 10;
+pub const MAX_ANSWER_BYTES: usize = 64 << 10;
 /// Bytes of each packet of a status, but for the last one.
 pub const STATUS_PIECE: usize = 32 << 10;
 /// Descriptors of one request, at most.
@@ -241,6 +241,6 @@ mod tests {
             (ErrorKind::NoSpace, Some(28), error.to_string())
         );
         let long = Error::new(ErrorKind::System, "read", "\u{1}".repeat(1 << 20));
-        assert!(serde_json::to_string(&ServiceAnswer::error(&long)).unwrap().len() < ANSWER_BYTES);
+        assert!(serde_json::to_string(&ServiceAnswer::error(&long)).unwrap().len() < MAX_ANSWER_BYTES);
     }
 }

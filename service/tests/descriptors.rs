@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use datapipes::descriptor::wire;
 use datapipes::{ConnectFdOptions, ErrorKind, Span};
-use datapipes_service::{Client, Place, SharedMemory};
+use datapipes_service::{Client, ClientPlace, SharedMemory};
 use datapipes_testkit::{ControlGroup, RefusedCall, without_calls};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FallocateFlags, fallocate, fstat};
@@ -127,7 +127,7 @@ fn pages_that_a_client_takes_away_do_not_become_the_service_s() {
         let (source, target) = (memory_of(&bytes), memory_of(&vec![0; MIB as usize]));
         assert_eq!((there(&source), there(&target)), (MIB, MIB));
         let mut pipe = client
-            .connect_pipe(&Place::memory(&source), &Place::memory(&target), &ConnectFdOptions::default())
+            .connect_pipe(&ClientPlace::memory(&source), &ClientPlace::memory(&target), &ConnectFdOptions::default())
             .unwrap();
         pipe.transfer(whole(MIB)).unwrap();
         assert!(target.to_vec().unwrap() == bytes);
@@ -175,7 +175,8 @@ fn what_a_pipe_between_files_has_of_its_own_is_charged() {
     let service = Service::start(&["--mapped-bytes", "20M"]);
     let client = service.client();
     let (from, to) = (file_of(&pattern(MIB as usize, 3)), file_of(&[0]));
-    let connect = || client.connect_pipe(&Place::file(&from), &Place::file(&to), &ConnectFdOptions::default());
+    let connect =
+        || client.connect_pipe(&ClientPlace::file(&from), &ClientPlace::file(&to), &ConnectFdOptions::default());
     let pipes = [connect().unwrap(), connect().unwrap()];
     let e = connect().unwrap_err();
     assert!(e.kind() == ErrorKind::Busy && e.to_string().contains("--mapped-bytes"), "{e}");
@@ -225,8 +226,9 @@ fn pages_that_are_missed_by_the_kernel_are_an_error() {
     let client = service.client();
     let file = file_of(&pattern(MIB as usize, 9));
     let memory = memory_of(&vec![0; MIB as usize]);
-    let mut pipe =
-        client.connect_pipe(&Place::file(&file), &Place::memory(&memory), &ConnectFdOptions::default()).unwrap();
+    let mut pipe = client
+        .connect_pipe(&ClientPlace::file(&file), &ClientPlace::memory(&memory), &ConnectFdOptions::default())
+        .unwrap();
     fallocate(&memory, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, MIB).unwrap();
     assert!(pipe.transfer(whole(MIB)).is_err());
     assert_eq!(fstat(&memory).unwrap().st_blocks, 0, "pages were added by the service");

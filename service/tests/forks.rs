@@ -6,8 +6,8 @@ mod scene;
 use std::cell::RefCell;
 
 use datapipes::{ConnectFdOptions, ConnectOptions, ServiceLevel as Asked, Span};
-use datapipes_service::Place;
-use datapipes_testkit::child::{in_child, is_forked};
+use datapipes_service::ClientPlace;
+use datapipes_testkit::child::{assert_forked_error, in_child};
 use scene::{MIB, Service, file_of, memory_of, pattern};
 
 #[test]
@@ -20,26 +20,29 @@ fn a_child_takes_nothing_of_its_parents_pipes() {
     let connect =
         ConnectOptions { service: Asked { at_most: Some(20e6), ..Asked::default() }, ..ConnectOptions::default() };
     let ask = ConnectFdOptions { connect, ..ConnectFdOptions::default() };
-    let pipe = client.connect_pipe(&Place::file(&source), &Place::memory(&target), &ask).unwrap();
+    let pipe = client.connect_pipe(&ClientPlace::file(&source), &ClientPlace::memory(&target), &ask).unwrap();
     let mut tokens: Vec<u64> =
         (0..4).map(|i| pipe.submit(Span { source: i * MIB, target: i * MIB, len: MIB }).unwrap()).collect();
     let (client, pipe) = (RefCell::new(Some(client)), RefCell::new(Some(pipe)));
     in_child(&|| {
         let (client, mut pipe) = (client.take().unwrap(), pipe.take().unwrap());
         let span = Span { source: 0, target: 0, len: 4096 };
-        is_forked(client.status().map(|_| ()));
-        is_forked(client.connect_pipe(&Place::file(&source), &Place::memory(&target), &ask).map(|_| ()));
-        is_forked(pipe.submit(span));
-        is_forked(pipe.complete());
-        is_forked(pipe.complete_wait());
-        is_forked(pipe.transfer(span));
+        assert_forked_error(client.status().map(|_| ()));
+        assert_forked_error(
+            client.connect_pipe(&ClientPlace::file(&source), &ClientPlace::memory(&target), &ask).map(|_| ()),
+        );
+        assert_forked_error(pipe.submit(span));
+        assert_forked_error(pipe.complete());
+        assert_forked_error(pipe.complete_wait());
+        assert_forked_error(pipe.transfer(span));
         assert_eq!(pipe.under_way(), 0);
         drop((pipe, client));
         // Its own is its own.
         let own = service.client();
         let target = memory_of(&vec![0; MIB as usize]);
-        let mut pipe =
-            own.connect_pipe(&Place::file(&source), &Place::memory(&target), &ConnectFdOptions::default()).unwrap();
+        let mut pipe = own
+            .connect_pipe(&ClientPlace::file(&source), &ClientPlace::memory(&target), &ConnectFdOptions::default())
+            .unwrap();
         pipe.transfer(Span { source: MIB, target: 0, len: MIB }).unwrap();
         drop(pipe);
         assert!(target.to_vec().unwrap() == bytes[MIB as usize..2 * MIB as usize]);

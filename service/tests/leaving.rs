@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use datapipes::descriptor::wire::TransferRequest;
 use datapipes::{ConnectFdOptions, ErrorKind, Span, Ssd};
-use datapipes_service::protocol::{ANSWER_BYTES, ServiceAnswer};
-use datapipes_service::{Client, Place};
+use datapipes_service::protocol::{MAX_ANSWER_BYTES, ServiceAnswer};
+use datapipes_service::{Client, ClientPlace};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{RecvFlags, SendFlags};
@@ -121,14 +121,17 @@ fn files_in_memory_are_no_targets_and_are_sources_like_others() {
     let memory = memory_of(&bytes);
     for seals in [SealFlags::empty(), SealFlags::SHRINK, SealFlags::GROW, SealFlags::SEAL] {
         let file = as_file(&file_in_memory(MIB, seals));
-        for from in [Place::memory(&memory), Place::file(&file)] {
-            let e =
-                client.connect_pipe(&from, &Place::file(&file), &ConnectFdOptions::default()).map(|_| ()).unwrap_err();
+        for from in [ClientPlace::memory(&memory), ClientPlace::file(&file)] {
+            let e = client
+                .connect_pipe(&from, &ClientPlace::file(&file), &ConnectFdOptions::default())
+                .map(|_| ())
+                .unwrap_err();
             assert!(e.kind() == ErrorKind::InvalidInput && e.to_string().contains("as memory"), "{seals:?}: {e}");
         }
         let target = memory_of(&bytes);
-        let mut pipe =
-            client.connect_pipe(&Place::file(&file), &Place::memory(&target), &ConnectFdOptions::default()).unwrap();
+        let mut pipe = client
+            .connect_pipe(&ClientPlace::file(&file), &ClientPlace::memory(&target), &ConnectFdOptions::default())
+            .unwrap();
         pipe.transfer(Span { source: 0, target: 0, len: MIB }).unwrap();
         assert!(target.to_vec().unwrap().iter().all(|b| *b == 0));
     }
@@ -141,7 +144,9 @@ fn a_file_is_not_copied_over_itself() {
     let client = service.client();
     let file = file_of(&pattern(MIB as usize, 1));
     let same = Ssd::from_fds(file.file().cached_fd().try_clone_to_owned().unwrap(), None, "again").unwrap();
-    let mut pipe = client.connect_pipe(&Place::file(&file), &Place::file(&same), &ConnectFdOptions::default()).unwrap();
+    let mut pipe = client
+        .connect_pipe(&ClientPlace::file(&file), &ClientPlace::file(&same), &ConnectFdOptions::default())
+        .unwrap();
     for span in [
         Span { source: 0, target: 0, len: MIB },
         Span { source: 0, target: 1, len: MIB },
@@ -164,7 +169,8 @@ fn asked_to_stop_it_ends_in_its_time_whatever_clients_asked_for() {
         let client = service.client();
         let memory = memory_of(&pattern(MIB as usize, 1));
         let target = memory_of(&pattern(MIB as usize, 2));
-        let pipe = client.connect_pipe(&Place::memory(&memory), &Place::memory(&target), &rated(1.0)).unwrap();
+        let pipe =
+            client.connect_pipe(&ClientPlace::memory(&memory), &ClientPlace::memory(&target), &rated(1.0)).unwrap();
         if code == 1 {
             ask(&pipe, Span { source: 0, target: 0, len: MIB });
             service.until("it is at it", |now| now.runtime["under_way"].as_u64() == Some(1));
@@ -180,7 +186,7 @@ fn asked_to_stop_it_ends_in_its_time_whatever_clients_asked_for() {
 fn first_word(raw: &Raw) -> Result<ServiceAnswer, String> {
     let patience = Timespec { tv_sec: 60, tv_nsec: 0 };
     assert_eq!(poll(&mut [PollFd::new(&raw.0, PollFlags::IN)], Some(&patience)), Ok(1), "no word within a minute");
-    let mut buffer = vec![0; ANSWER_BYTES];
+    let mut buffer = vec![0; MAX_ANSWER_BYTES];
     let (len, _) = rustix::net::recv(&raw.0, &mut buffer, RecvFlags::empty()).map_err(|e| e.to_string())?;
     serde_json::from_slice(&buffer[..len]).map_err(|e| format!("{len} bytes: {e}"))
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use datapipes::descriptor::passing::has_unread;
 use datapipes::{ConnectFdOptions, ErrorKind, Span, Ssd};
-use datapipes_service::{Client, Place, SharedMemory};
+use datapipes_service::{Client, ClientPlace, SharedMemory};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use scene::{Dir, MIB, Service, content, memory_of, pattern};
 
@@ -44,8 +44,8 @@ fn asked_to_stop_it_carries_out_what_is_under_way() {
         ask.connect.service.at_most = Some(100e6);
         ask
     };
-    let to_file = client.connect_pipe(&Place::memory(&source), &Place::file(&file), &ask).unwrap();
-    let to_memory = client.connect_pipe(&Place::memory(&source), &Place::memory(&target), &slow).unwrap();
+    let to_file = client.connect_pipe(&ClientPlace::memory(&source), &ClientPlace::file(&file), &ask).unwrap();
+    let to_memory = client.connect_pipe(&ClientPlace::memory(&source), &ClientPlace::memory(&target), &slow).unwrap();
     let span = |i: u64| Span { source: i * MIB, target: i * MIB, len: MIB };
     for pipe in [&to_file, &to_memory] {
         for i in 0..32 {
@@ -185,8 +185,8 @@ fn idle_it_does_nothing_at_all() {
     let client = service.client();
     let (source, target) = (memory_of(&pattern(MIB as usize, 1)), SharedMemory::create(MIB as usize).unwrap());
     let file = scene::file_of(&pattern(MIB as usize, 1));
-    let to = Place::memory(&target);
-    let mut pipes = [Place::memory(&source), Place::file(&file)]
+    let to = ClientPlace::memory(&target);
+    let mut pipes = [ClientPlace::memory(&source), ClientPlace::file(&file)]
         .map(|from| client.connect_pipe(&from, &to, &ConnectFdOptions::default()).unwrap());
     for pipe in &mut pipes {
         pipe.transfer(Span { source: 0, target: 0, len: MIB }).unwrap();

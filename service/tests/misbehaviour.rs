@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 
 use datapipes::descriptor::wire::{Completion, MESSAGE_BYTES, TransferRequest};
 use datapipes::{ConnectFdOptions, ErrorKind, Pages, Span, Ssd};
-use datapipes_service::{Client, Place, SharedMemory};
+use datapipes_service::{Client, ClientPlace, SharedMemory};
 use datapipes_testkit::child::in_child;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{
@@ -36,8 +36,8 @@ impl Good {
             let bytes = pattern(MIB as usize, 11);
             let (memory, file) = (memory_of(&bytes), file_of(&bytes));
             let target = SharedMemory::create(bytes.len()).unwrap();
-            let to = Place::memory(&target);
-            let mut pipes = [Place::memory(&memory), Place::file(&file)]
+            let to = ClientPlace::memory(&target);
+            let mut pipes = [ClientPlace::memory(&memory), ClientPlace::file(&file)]
                 .map(|from| client.connect_pipe(&from, &to, &ConnectFdOptions::default()).unwrap());
             let mut rounds = 0;
             while !told.load(Ordering::SeqCst) || rounds < 4 {
@@ -270,7 +270,7 @@ fn who_asks_without_end_and_reads_no_answer_is_cut_off() {
 /// A pipe's descriptor of a client that keeps to nothing.
 fn pipe_of(client: &Client, memory: &SharedMemory, depth: usize) -> datapipes_service::ClientPipe {
     let ask = ConnectFdOptions { depth: Some(depth), ..ConnectFdOptions::default() };
-    client.connect_pipe(&Place::memory(memory), &Place::memory(memory), &ask).unwrap()
+    client.connect_pipe(&ClientPlace::memory(memory), &ClientPlace::memory(memory), &ask).unwrap()
 }
 
 #[test]
@@ -347,9 +347,9 @@ fn child_that_is_killed() {
     let to_file = Ssd::unlinked_in(scene::disk()).unwrap();
     let ask = ConnectFdOptions { depth: Some(16), ..ConnectFdOptions::default() };
     let pairs = [
-        (Place::memory(&memory), Place::memory(&targets[0])),
-        (Place::file(&file), Place::memory(&targets[1])),
-        (Place::memory(&memory), Place::file(&to_file)),
+        (ClientPlace::memory(&memory), ClientPlace::memory(&targets[0])),
+        (ClientPlace::file(&file), ClientPlace::memory(&targets[1])),
+        (ClientPlace::memory(&memory), ClientPlace::file(&to_file)),
     ];
     let pipes = pairs.map(|(from, to)| client.connect_pipe(&from, &to, &ask).unwrap());
     println!("begins");
@@ -409,7 +409,7 @@ fn limits_are_kept_and_named() {
     assert_eq!((client.limits().pipes, client.limits().mapped_bytes), (2, 3 * MIB));
     let memories: Vec<_> = (0..4).map(|i| memory_of(&pattern(MIB as usize, i))).collect();
     let connect = |client: &Client, from: usize, to: usize, ask: ConnectFdOptions| {
-        client.connect_pipe(&Place::memory(&memories[from]), &Place::memory(&memories[to]), &ask)
+        client.connect_pipe(&ClientPlace::memory(&memories[from]), &ClientPlace::memory(&memories[to]), &ask)
     };
     let deep = |depth| ConnectFdOptions { depth: Some(depth), ..ConnectFdOptions::default() };
     let busy = |outcome: datapipes::Result<datapipes_service::ClientPipe>, said: &str| {
@@ -448,8 +448,9 @@ fn descriptors_that_are_kept_are_limited() {
     if files[0].file().direct_fd().is_err() {
         return println!("SKIPPED: descriptors_that_are_kept_are_limited: the file system does no direct I/O");
     }
-    let connect =
-        || client.connect_pipe(&Place::file(&files[0]), &Place::file(&files[1]), &ConnectFdOptions::default());
+    let connect = || {
+        client.connect_pipe(&ClientPlace::file(&files[0]), &ClientPlace::file(&files[1]), &ConnectFdOptions::default())
+    };
     let one = connect().unwrap();
     let e = connect().unwrap_err();
     assert!(e.kind() == ErrorKind::Busy && e.to_string().contains("--descriptors"), "{e}");
@@ -467,8 +468,9 @@ fn descriptors_come_only_where_one_thread_is_its_own_client_s() {
     }
     let service = Service::start(&[]);
     let (client, memory) = (service.client(), memory_of(&pattern(MIB as usize, 1)));
-    let pipe =
-        client.connect_pipe(&Place::memory(&memory), &Place::memory(&memory), &ConnectFdOptions::default()).unwrap();
+    let pipe = client
+        .connect_pipe(&ClientPlace::memory(&memory), &ClientPlace::memory(&memory), &ConnectFdOptions::default())
+        .unwrap();
     let null = opened("/dev/null".as_ref(), OFlags::RDWR);
     let pipe = Raw(pipe.as_fd().try_clone_to_owned().unwrap());
     let request = TransferRequest { token: 1, span: Span { source: 0, target: 4096, len: 4096 } }.to_bytes();
@@ -495,7 +497,7 @@ fn a_status_names_no_pipes_of_other_users_and_keeps_no_memory_of_the_service() {
     let (client, source) = (service.client(), memory_of(&pattern(MIB as usize, 1)));
     let mut ask = ConnectFdOptions::default();
     ask.connect.service.at_most = Some(12_345_678.0);
-    let _pipe = client.connect_pipe(&Place::memory(&source), &Place::memory(&source), &ask).unwrap();
+    let _pipe = client.connect_pipe(&ClientPlace::memory(&source), &ClientPlace::memory(&source), &ask).unwrap();
     assert!(client.status().unwrap().runtime.to_string().contains("12345678"));
     let folder = service.socket.parent().unwrap();
     std::fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
@@ -542,8 +544,9 @@ fn huge_pages_that_are_not_there_end_their_client_and_nobody_else() {
     let service = Service::start(&[]);
     let good = Good::start(&service);
     let client = service.client();
-    let mut pipe =
-        client.connect_pipe(&Place::memory(&source), &Place::memory(&target), &ConnectFdOptions::default()).unwrap();
+    let mut pipe = client
+        .connect_pipe(&ClientPlace::memory(&source), &ClientPlace::memory(&target), &ConnectFdOptions::default())
+        .unwrap();
     pipe.transfer(Span { source: 0, target: 0, len: page as u64 }).unwrap();
     assert!(target.to_vec().unwrap()[..] == source.to_vec().unwrap()[..]);
     // The page is punched out, and every free one taken: there is none for the service when it writes.

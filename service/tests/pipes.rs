@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 
 use datapipes::descriptor::wire::{Completion, TransferRequest};
 use datapipes::{ConnectFdOptions, ConnectOptions, ErrorKind, PriorityClass, ServiceLevel as Asked, Span, Ssd};
-use datapipes_service::{Client, Place, SharedMemory};
+use datapipes_service::{Client, ClientPlace, SharedMemory};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::retry_on_intr;
 use scene::{MIB, Service, content, file_of, memory_of, pattern};
@@ -26,10 +26,10 @@ fn every_pair(client: &Client, seed: u64, rounds: u64) {
             (SharedMemory::create(len as usize).unwrap(), SharedMemory::create(len as usize).unwrap());
         let (to_file, copy) = (Ssd::unlinked_in(scene::disk()).unwrap(), Ssd::unlinked_in(scene::disk()).unwrap());
         let pairs = [
-            (Place::memory(&memory), Place::memory(&to_memory)),
-            (Place::file(&file), Place::memory(&from_file)),
-            (Place::memory(&memory), Place::file(&to_file)),
-            (Place::file(&file), Place::file(&copy)),
+            (ClientPlace::memory(&memory), ClientPlace::memory(&to_memory)),
+            (ClientPlace::file(&file), ClientPlace::memory(&from_file)),
+            (ClientPlace::memory(&memory), ClientPlace::file(&to_file)),
+            (ClientPlace::file(&file), ClientPlace::file(&copy)),
         ];
         for (source, target) in &pairs {
             let mut pipe = client.connect_pipe(source, target, &ConnectFdOptions::default()).unwrap();
@@ -79,11 +79,11 @@ fn the_descriptor_works_in_an_event_loop() {
     let (file, source) = (file_of(&bytes), memory_of(&bytes));
     let targets = [SharedMemory::create(bytes.len()).unwrap(), SharedMemory::create(bytes.len()).unwrap()];
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-    let places = [Place::file(&file), Place::memory(&source)];
+    let places = [ClientPlace::file(&file), ClientPlace::memory(&source)];
     let pipes: Vec<_> = (0..2)
         .map(|i| {
             let ask = ConnectFdOptions { depth: Some(3), place: 70 + i as u64, ..ConnectFdOptions::default() };
-            let pipe = client.connect_pipe(&places[i], &Place::memory(&targets[i]), &ask).unwrap();
+            let pipe = client.connect_pipe(&places[i], &ClientPlace::memory(&targets[i]), &ask).unwrap();
             epoll::add(&epoll, &pipe, EventData::new_u64(i as u64), EventFlags::IN | EventFlags::OUT).unwrap();
             pipe
         })
@@ -123,8 +123,8 @@ fn plain_packets_do_and_errors_come_with_their_kind() {
     let bytes = pattern(MIB as usize, 9);
     let (source, target) = (memory_of(&bytes), SharedMemory::create(2 * MIB as usize).unwrap());
     // The target is the second half of the memory.
-    let half = Place::memory_range(&target, MIB as usize, MIB as usize).unwrap();
-    let pipe = client.connect_pipe(&Place::memory(&source), &half, &ConnectFdOptions::default()).unwrap();
+    let half = ClientPlace::memory_range(&target, MIB as usize, MIB as usize).unwrap();
+    let pipe = client.connect_pipe(&ClientPlace::memory(&source), &half, &ConnectFdOptions::default()).unwrap();
     let ask = |token, span: Span| {
         rustix::io::write(&pipe, &TransferRequest { token, span }.to_bytes()).unwrap();
         let mut message = [0; 1024];
@@ -144,8 +144,9 @@ fn plain_packets_do_and_errors_come_with_their_kind() {
     assert!(held[MIB as usize..] == bytes[..] && held[..MIB as usize].iter().all(|b| *b == 0));
     // A file that is shorter than was thought, and one that is cut while it is used: errors, and the service lives.
     let file = file_of(&bytes[..5000]);
-    let mut pipe =
-        client.connect_pipe(&Place::file(&file), &Place::memory(&target), &ConnectFdOptions::default()).unwrap();
+    let mut pipe = client
+        .connect_pipe(&ClientPlace::file(&file), &ClientPlace::memory(&target), &ConnectFdOptions::default())
+        .unwrap();
     assert_eq!(pipe.transfer(whole(MIB)).unwrap_err().kind(), ErrorKind::EndOfFile);
     pipe.transfer(whole(5000)).unwrap();
     file.set_len(100).unwrap();
@@ -166,7 +167,7 @@ fn bytes_are_leased_here_while_they_move_there() {
         connect: ConnectOptions { service: asked, ..ConnectOptions::default() },
         ..ConnectFdOptions::default()
     };
-    let pipe = client.connect_pipe(&Place::memory(&source), &Place::memory(&target), &ask).unwrap();
+    let pipe = client.connect_pipe(&ClientPlace::memory(&source), &ClientPlace::memory(&target), &ask).unwrap();
     pipe.submit(whole(bytes.len() as u64)).unwrap();
     assert_eq!(target.to_vec().unwrap_err().kind(), ErrorKind::Busy);
     assert_eq!(source.write(0, &[0]).unwrap_err().kind(), ErrorKind::Busy);
@@ -183,7 +184,7 @@ fn the_same_memory_is_mapped_once_and_overlaps_are_refused() {
     let service = Service::start(&[]);
     let client = service.client();
     let memory = memory_of(&pattern(2 * MIB as usize, 4));
-    let (all, whole_of) = (Place::memory(&memory), ConnectFdOptions::default());
+    let (all, whole_of) = (ClientPlace::memory(&memory), ConnectFdOptions::default());
     let mut one = client.connect_pipe(&all, &all, &whole_of).unwrap();
     let _two = client.connect_pipe(&all, &all, &whole_of).unwrap();
     assert_eq!(client.status().unwrap().mapped_bytes, 2 * MIB);
@@ -202,12 +203,13 @@ fn past_the_page_cache_by_the_descriptor_that_was_passed_for_it() {
     ask.connect.constraints.bypass_page_cache = true;
     // The service opens nothing: without such a descriptor it has no way.
     let cached = Ssd::from_fds(file.file().cached_fd().try_clone_to_owned().unwrap(), None, "cached").unwrap();
-    let e = client.connect_pipe(&Place::file(&cached), &Place::memory(&target), &ask).map(|_| ()).unwrap_err();
+    let e =
+        client.connect_pipe(&ClientPlace::file(&cached), &ClientPlace::memory(&target), &ask).map(|_| ()).unwrap_err();
     assert!(e.kind() == ErrorKind::Unsupported && e.to_string().contains("no descriptor that goes past"), "{e}");
     if let Err(why) = file.file().direct_fd() {
         return println!("SKIPPED: past_the_page_cache_by_the_descriptor_that_was_passed_for_it: {why}");
     }
-    let mut pipe = client.connect_pipe(&Place::file(&file), &Place::memory(&target), &ask).unwrap();
+    let mut pipe = client.connect_pipe(&ClientPlace::file(&file), &ClientPlace::memory(&target), &ask).unwrap();
     assert!(pipe.route().contains("direct"), "{}", pipe.route());
     pipe.transfer(whole(MIB)).unwrap();
     assert!(target.to_vec().unwrap()[..] == bytes[..]);

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use datapipes::{ConnectFdOptions, Span, Ssd};
-use datapipes_service::{Client, Place, SharedMemory};
+use datapipes_service::{Client, ClientPlace, SharedMemory};
 use grammar::{Depth, World, converse};
 use scene::{Dir, MIB, Service, content, file_of, memory_of, pattern};
 
@@ -46,9 +46,9 @@ fn honest(client: &Client, stop: &AtomicBool, rounds: &AtomicU64) {
     let (memory, file) = (memory_of(&bytes), file_of(&bytes));
     let (into, copy) = (SharedMemory::create(bytes.len()).unwrap(), Ssd::unlinked_in(scene::disk()).unwrap());
     let places = [
-        (Place::memory(&memory), Place::memory(&into)),
-        (Place::file(&file), Place::memory(&into)),
-        (Place::file(&file), Place::file(&copy)),
+        (ClientPlace::memory(&memory), ClientPlace::memory(&into)),
+        (ClientPlace::file(&file), ClientPlace::memory(&into)),
+        (ClientPlace::file(&file), ClientPlace::file(&copy)),
     ];
     let mut pipes = places.map(|(from, to)| client.connect_pipe(&from, &to, &ConnectFdOptions::default()).unwrap());
     while !stop.load(Ordering::SeqCst) {

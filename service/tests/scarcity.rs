@@ -10,7 +10,7 @@ use std::time::Duration;
 use datapipes::descriptor::wire::TransferRequest;
 use datapipes::{ConnectFdOptions, ErrorKind, Span, Ssd};
 use datapipes_service::server::{Listener, Server, ServerConfig, ServiceLimits, ServiceLog};
-use datapipes_service::{Client, Place, SharedMemory};
+use datapipes_service::{Client, ClientPlace, SharedMemory};
 use datapipes_testkit::child::{NoThreads, as_another_user};
 use rustix::net::SendFlags;
 use scene::{Dir, MIB, Raw, Service, memory_of, pattern};
@@ -107,8 +107,9 @@ fn without_descriptors_clients_hear_so_and_it_recovers() {
     let bytes = pattern(MIB as usize, 1);
     let (source, target) = (memory_of(&bytes), SharedMemory::create(bytes.len()).unwrap());
     let first = service.client();
-    let mut pipe =
-        first.connect_pipe(&Place::memory(&source), &Place::memory(&target), &ConnectFdOptions::default()).unwrap();
+    let mut pipe = first
+        .connect_pipe(&ClientPlace::memory(&source), &ClientPlace::memory(&target), &ConnectFdOptions::default())
+        .unwrap();
     let (mut clients, mut refused) = (Vec::new(), 0);
     while refused < 20 {
         match Client::connect(&service.socket) {
@@ -124,7 +125,9 @@ fn without_descriptors_clients_hear_so_and_it_recovers() {
     pipe.transfer(Span { source: 0, target: 0, len: MIB }).unwrap();
     assert!(target.to_vec().unwrap() == bytes);
     let file = Ssd::unlinked_in(scene::disk()).unwrap();
-    let e = first.connect_pipe(&Place::memory(&source), &Place::file(&file), &ConnectFdOptions::default()).map(|_| ());
+    let e = first
+        .connect_pipe(&ClientPlace::memory(&source), &ClientPlace::file(&file), &ConnectFdOptions::default())
+        .map(|_| ());
     let e = e.unwrap_err();
     assert!(e.raw_os_error().is_some() || e.to_string().contains("descriptors"), "{e}");
     drop((clients, pipe, first));
@@ -148,8 +151,8 @@ fn one_user_does_not_get_all_the_memory() {
     let clients = [service.client(), service.client()];
     let pipe = |client: &Client, from: usize| {
         client.connect_pipe(
-            &Place::memory(&memories[from]),
-            &Place::memory(&memories[from]),
+            &ClientPlace::memory(&memories[from]),
+            &ClientPlace::memory(&memories[from]),
             &ConnectFdOptions::default(),
         )
     };
@@ -216,7 +219,7 @@ fn clients_that_stop_or_fork_hold_nobody_up() {
         let (source, target) = (memory_of(&bytes), SharedMemory::create(bytes.len()).unwrap());
         let client = service.client();
         let mut pipe = client
-            .connect_pipe(&Place::memory(&source), &Place::memory(&target), &ConnectFdOptions::default())
+            .connect_pipe(&ClientPlace::memory(&source), &ClientPlace::memory(&target), &ConnectFdOptions::default())
             .unwrap();
         pipe.transfer(Span { source: 0, target: 0, len: MIB }).unwrap();
         assert!(target.to_vec().unwrap() == bytes);

@@ -5,7 +5,7 @@ mod scene;
 
 use datapipes::descriptor::wire::{Completion, MESSAGE_BYTES, TransferRequest};
 use datapipes::{ConnectFdOptions, ErrorKind, Span, Ssd};
-use datapipes_service::{ClientPipe, Place, SharedMemory};
+use datapipes_service::{ClientPipe, ClientPlace, SharedMemory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use scene::{MIB, Service, content, file_of, memory_of, pattern};
 
@@ -30,10 +30,10 @@ fn spans_that_wrap_are_refused_by_the_service() {
     let into = SharedMemory::create(MIB as usize).unwrap();
     let to = Ssd::unlinked_in(scene::disk()).unwrap();
     let pairs = [
-        (Place::memory(&memory), Place::file(&to)),
-        (Place::file(&file), Place::file(&to)),
-        (Place::file(&file), Place::memory(&into)),
-        (Place::memory(&memory), Place::memory(&into)),
+        (ClientPlace::memory(&memory), ClientPlace::file(&to)),
+        (ClientPlace::file(&file), ClientPlace::file(&to)),
+        (ClientPlace::file(&file), ClientPlace::memory(&into)),
+        (ClientPlace::memory(&memory), ClientPlace::memory(&into)),
     ];
     for (source, target) in &pairs {
         let pipe = client.connect_pipe(source, target, &ConnectFdOptions::default()).unwrap();

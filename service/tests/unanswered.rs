@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use datapipes::ErrorKind;
 use datapipes_service::Client;
-use datapipes_testkit::{PendingRequests, Unanswered};
+use datapipes_testkit::{PendingRequests, UnresponsiveFs};
 use rustix::io::Errno;
 use scene::{
     Dir, FILE_TO_MEMORY, MEMORY_TO_MEMORY, PATIENCE, Raw, Service, disk, is_hung_up_on, memory_of, others_are_served,
@@ -26,7 +26,7 @@ fn a_file_whose_server_never_answers_costs_its_client_alone() {
     let test = "a_file_whose_server_never_answers_costs_its_client_alone";
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     for never in [PendingRequests::StatFs, PendingRequests::Flush] {
-        let served = match Unanswered::mount(disk(), never) {
+        let served = match UnresponsiveFs::mount(disk(), never) {
             Ok(served) => served,
             Err(e) => return println!("SKIPPED: {test}: {e}"),
         };
@@ -88,7 +88,7 @@ fn leave_unread(raw: &Raw, file: &impl AsFd) -> usize {
 fn what_waits_in_a_connection_that_ends_is_not_closed_by_the_service() {
     let test = "what_waits_in_a_connection_that_ends_is_not_closed_by_the_service";
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let served = match Unanswered::mount(disk(), PendingRequests::Flush) {
+    let served = match UnresponsiveFs::mount(disk(), PendingRequests::Flush) {
         Ok(served) => served,
         Err(e) => return println!("SKIPPED: {test}: {e}"),
     };
@@ -110,7 +110,7 @@ fn nor_where_the_service_has_no_descriptors_left() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     // A session has four: whatever number is left when no other fits, it is among these.
     for limit in 45..49 {
-        let served = match Unanswered::mount(disk(), PendingRequests::Flush) {
+        let served = match UnresponsiveFs::mount(disk(), PendingRequests::Flush) {
             Ok(served) => served,
             Err(e) => return println!("SKIPPED: {test}: {e}"),
         };

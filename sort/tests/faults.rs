@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use datapipes_core::{Error, ErrorKind, Result, StageOrder, StagePlace};
-use datapipes_file::{FaultVerdict, Faults, FileConfig, Operation};
+use datapipes_file::{FaultInjector, FaultVerdict, FileConfig, Operation};
 use datapipes_sort::{Control, Input, Output, RecordFormat, SortJob, SortReport};
 use scene::{Folder, Random, assert_same, machine, seed, sort, sort_records};
 
@@ -74,7 +74,7 @@ struct Breaks {
     hits: AtomicU64,
 }
 
-impl Faults for Breaks {
+impl FaultInjector for Breaks {
     fn verdict(&self, op: &Operation) -> FaultVerdict {
         if self.watch.note(op) == (self.phase, self.nth) {
             self.hits.fetch_add(1, SeqCst);
@@ -92,7 +92,7 @@ struct Shortens {
     shortened: AtomicU64,
 }
 
-impl Faults for Shortens {
+impl FaultInjector for Shortens {
     fn verdict(&self, op: &Operation) -> FaultVerdict {
         let n = self.requests.fetch_add(1, SeqCst);
         if n % self.every == self.every - 1 && op.len > 4096 {
@@ -103,7 +103,7 @@ impl Faults for Shortens {
     }
 }
 
-fn config(faults: Arc<dyn Faults>, no_uring: bool) -> FileConfig {
+fn config(faults: Arc<dyn FaultInjector>, no_uring: bool) -> FileConfig {
     FileConfig { faults: Some(faults), force_no_uring: no_uring, ..FileConfig::default() }
 }
 

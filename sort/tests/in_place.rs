@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use datapipes_core::ErrorKind;
-use datapipes_file::{FaultVerdict, Faults, FileConfig, Operation};
+use datapipes_file::{FaultInjector, FaultVerdict, FileConfig, Operation};
 use datapipes_sort::{Input, NumberKind, Output, RecordFormat, SortJob, merge};
 use datapipes_testkit::{LoopDevice, Mounted};
 use scene::{Folder, Random, assert_same, machine, seed, sort, sort_records};
@@ -182,7 +182,7 @@ struct Breaks {
     seen: AtomicU64,
 }
 
-impl Faults for Breaks {
+impl FaultInjector for Breaks {
     fn verdict(&self, op: &Operation) -> FaultVerdict {
         if op.write == self.write && self.seen.fetch_add(1, SeqCst) == self.nth {
             return FaultVerdict::Errno(libc::EIO);

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use datapipes_core::ErrorKind;
-use datapipes_file::{FaultVerdict, Faults, FileConfig, Operation};
+use datapipes_file::{FaultInjector, FaultVerdict, FileConfig, Operation};
 use datapipes_sort::{Control, NumberKind, Output, RecordFormat, SortJob};
 use datapipes_testkit::{Mounted, RefusedCall, without_calls};
 use scene::{Folder, Random, machine, seed, sort_records};
@@ -42,7 +42,7 @@ struct Spoils {
     spoiled: AtomicU64,
 }
 
-impl Faults for Spoils {
+impl FaultInjector for Spoils {
     fn verdict(&self, op: &Operation) -> FaultVerdict {
         let progress = &self.control.progress;
         let merging = !op.write && progress.read.load(SeqCst) == progress.total.load(SeqCst);

@@ -25,7 +25,7 @@ const NOBODYS: u32 = 1_610_000_000;
 /// # Panics
 /// Where it was done, or refused for another reason.
 #[track_caller]
-pub fn is_forked<T>(result: Result<T>) {
+pub fn assert_forked_error<T>(result: Result<T>) {
     match result {
         Ok(_) => panic!("it is done, with what belongs to the parent"),
         Err(e) => assert_eq!(e.kind(), ErrorKind::Forked, "{e}"),
@@ -54,7 +54,7 @@ pub fn in_child_by_system_call(work: &dyn Fn()) {
 
 /// Makes a copy here, in the middle of something: 0 in the copy, which goes on from here as this process does, and must end by
 /// [`end_copy`].
-pub fn copy() -> i32 {
+pub fn fork_here() -> i32 {
     // SAFETY: the copy has this thread alone, and goes on with what the test is about.
     unsafe { libc::fork() }
 }

@@ -5,7 +5,7 @@
 //! - [`validate`]: order and multiset checksum of data fed in pieces.
 //! - [`conformance`]: one suite for every backend and every locator.
 //! - [`TempFolder`]: where a test works; with `--cfg shuttle`, `schedules` runs one under schedules chosen at random.
-//! - [`Unanswered`]: a file system whose server never answers.
+//! - [`UnresponsiveFs`]: a file system whose server never answers.
 //! - [`Mounted`], [`without_calls`], [`ControlGroup`]: file systems and kernels that lack something, or have little.
 //!
 //! - [`child`]: pieces of a test in another process: a fork, another user, limits.
@@ -22,7 +22,7 @@ pub mod generate;
 mod mounted;
 #[cfg(shuttle)]
 mod schedules;
-mod unanswered;
+mod unresponsive_fs;
 pub mod validate;
 mod without;
 
@@ -31,5 +31,5 @@ pub use folder::TempFolder;
 pub use mounted::{LoopDevice, MountServer, Mounted};
 #[cfg(shuttle)]
 pub use schedules::schedules;
-pub use unanswered::{PendingRequests, Unanswered};
+pub use unresponsive_fs::{PendingRequests, UnresponsiveFs};
 pub use without::{RefusedCall, RefusedUse, without_calls};

@@ -14,12 +14,12 @@ use datapipes_core::{
     Dram, ErrorKind, Machine, MapOptions, Pages, Pipe, Runtime, Span, Ssd, StageOrder, StagePlace, Staging,
 };
 use datapipes_cpu::{Calibration, CpuBackend};
-use datapipes_file::{FaultVerdict, Faults, FileBackend, FileConfig, Operation};
+use datapipes_file::{FaultInjector, FaultVerdict, FileBackend, FileConfig, Operation};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-fn machine(faults: Option<Arc<dyn Faults>>) -> Machine {
+fn machine(faults: Option<Arc<dyn FaultInjector>>) -> Machine {
     let topology = Topology::discover();
     let cpu = CpuBackend::new(&topology, Calibration::assumed(&topology));
     Machine::new(
@@ -101,7 +101,7 @@ struct Broken {
     errno: AtomicU64,
 }
 
-impl Faults for Broken {
+impl FaultInjector for Broken {
     fn verdict(&self, op: &Operation) -> FaultVerdict {
         let on = if op.write { &self.writes } else { &self.reads };
         if on.load(SeqCst) && op.offset >= self.from.load(SeqCst) {
@@ -354,7 +354,7 @@ struct Sometimes {
     hits: AtomicU64,
 }
 
-impl Faults for Sometimes {
+impl FaultInjector for Sometimes {
     fn verdict(&self, op: &Operation) -> FaultVerdict {
         if op.write && self.requests.fetch_add(1, SeqCst) % self.every == self.every - 1 {
             self.hits.fetch_add(1, SeqCst);

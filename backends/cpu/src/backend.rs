@@ -10,8 +10,8 @@ use datapipes_core::{Error, ErrorKind, Persistence, Result};
 
 use crate::calibration::Calibration;
 use crate::instructions::CopyInstructions;
-use crate::kernel::{Copier, Kernel, LineOp, Lines};
-use crate::mover::{CopyMover, Ends, PlaceMover, Placement, ReadMover};
+use crate::kernel::{Copier, Kernel, LineInstruction, LineOp};
+use crate::mover::{CopyMover, Ends, InPlaceAction, InPlaceMover, ReadMover};
 use crate::offers::{self, COPY_BY_SIZE, LEAVE, LOAD, READ, Relation};
 
 /// The prefetch distance where caches are to be bypassed and the calibration found prefetching no faster.
@@ -55,11 +55,11 @@ impl CpuBackend {
         Some(self.calibration.by_size(&self.instructions, ask.target.facts.core.is_some()))
     }
 
-    fn placement(&self, primitive: &str) -> Option<Placement> {
-        let lines = |op| Lines::new(op, &self.instructions).map(Placement::HandBack);
+    fn placement(&self, primitive: &str) -> Option<InPlaceAction> {
+        let lines = |op| LineInstruction::new(op, &self.instructions).map(InPlaceAction::HandBack);
         match primitive {
-            LOAD => Some(Placement::Load),
-            LEAVE => Some(Placement::Leave),
+            LOAD => Some(InPlaceAction::Load),
+            LEAVE => Some(InPlaceAction::Leave),
             _ => [LineOp::Demote, LineOp::WriteBack, LineOp::Flush]
                 .into_iter()
                 .find(|op| op.name() == primitive)
@@ -112,7 +112,7 @@ impl Backend for CpuBackend {
         let target_core = ask.target.facts.core;
         let ends = Ends { source: source.clone(), target: target.clone(), target_core, target_keeps };
         match Relation::of(ask, source, target) {
-            Relation::Apart => {
+            Relation::Separate => {
                 let copier = self.copier(ask, primitive).ok_or_else(|| refuse("this processor lacks it"))?;
                 Ok(Mover::Inline(Box::new(CopyMover::new(ends, copier))))
             }
@@ -121,7 +121,7 @@ impl Backend for CpuBackend {
                 let placement = self.placement(primitive).ok_or_else(|| refuse("this processor lacks it"))?;
                 // Only spans that are not in place are copied; then the target is in the caches, or nobody asked.
                 let copier = self.calibration.by_size(&self.instructions, ask.target.facts.core.is_some());
-                Ok(Mover::Inline(Box::new(PlaceMover::new(ends, placement, copier))))
+                Ok(Mover::Inline(Box::new(InPlaceMover::new(ends, placement, copier))))
             }
         }
     }

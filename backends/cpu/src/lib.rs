@@ -40,4 +40,4 @@ mod offers;
 pub use backend::CpuBackend;
 pub use calibration::{Calibration, CopyCost, Layer, LineCosts, SizeClass};
 pub use instructions::CopyInstructions;
-pub use kernel::{Copier, Kernel, LineOp, Lines};
+pub use kernel::{Copier, Kernel, LineInstruction, LineOp};

@@ -30,7 +30,7 @@ const LINE: f64 = 64.0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Relation {
     /// Bytes are copied.
-    Apart,
+    Separate,
     /// They share bytes, and the target is a core's cache.
     Load,
     /// They share bytes, and only the source is a core's cache.
@@ -49,7 +49,7 @@ impl Relation {
             (true, _, Some(_)) if !unflushed => Relation::Load,
             (true, Some(_), None) if !unflushed => Relation::HandBack,
             _ if keeps.iter().any(|keeps| *keeps != Persistence::Volatile) => Relation::Persistent,
-            _ => Relation::Apart,
+            _ => Relation::Separate,
         }
     }
 }
@@ -89,7 +89,7 @@ pub(crate) fn offers(
     instructions: &CopyInstructions,
 ) -> Vec<Offer> {
     match relation {
-        Relation::Apart => copies(ask, calibration, instructions),
+        Relation::Separate => copies(ask, calibration, instructions),
         Relation::Load => vec![load(calibration), nothing_to_copy()],
         Relation::Persistent => persistent(ask),
         Relation::HandBack => {

@@ -14,7 +14,7 @@ use crate::guard::{AccessFault, Guarded};
 use crate::store::{self, Load, Store};
 
 /// Transfers from this length on are timed.
-const TIMED_MIN: u64 = 64 << 10;
+const MIN_TIMED_BYTES: u64 = 64 << 10;
 
 /// What a mover does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,7 +149,7 @@ impl DaxMover {
     }
 
     fn count(&self, len: u64, transfer: impl FnOnce() -> Result<()>) -> Result<()> {
-        let since = (len >= TIMED_MIN).then(Instant::now);
+        let since = (len >= MIN_TIMED_BYTES).then(Instant::now);
         let result = transfer();
         if let Some(since) = since {
             self.tally.busy_ns.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);

@@ -14,7 +14,7 @@ use datapipes_core::{Endpoint, Persistence};
 
 use crate::instructions::FlushInstructions;
 use crate::mover::Work;
-use crate::store::{Load, STREAM_MIN, Store};
+use crate::store::{Load, MIN_STREAM_BYTES, Store};
 
 pub(crate) const STORE: &str = "pmem-store";
 pub(crate) const STORE_NT: &str = "pmem-store-nt";
@@ -123,7 +123,7 @@ pub(crate) fn offers(ask: &OfferQuery<'_>, relation: Relation, instructions: &Fl
                         format!("caches are to be bypassed: every whole block by {width_name} stores past them, fenced")
                     }
                     false => format!(
-                        "below {STREAM_MIN} bytes ordinary stores and {flush_name}, else whole blocks of 256 bytes by \
+                        "below {MIN_STREAM_BYTES} bytes ordinary stores and {flush_name}, else whole blocks of 256 bytes by \
                          {width_name} stores past the caches; fenced"
                     ),
                 },

@@ -17,14 +17,14 @@ use crate::guard::{AccessFault, Guarded, LINE};
 pub(crate) const BLOCK: usize = 256;
 /// From this length on stores past the caches are faster than storing and writing back: they need not read the line first
 /// (Yang et al., "An Empirical Guide to the Behavior and Use of Scalable Persistent Memory", FAST'20, section 5.2).
-pub(crate) const STREAM_MIN: usize = 512;
+pub(crate) const MIN_STREAM_BYTES: usize = 512;
 /// Bytes that are stored before they are written back: they are in the nearest cache then. A multiple of `BLOCK`.
 const CHUNK: usize = 4096;
 
 /// How bytes are stored to persistent memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Store {
-    /// By length: `WriteBack` below [`STREAM_MIN`], else `Stream`.
+    /// By length: `WriteBack` below [`MIN_STREAM_BYTES`], else `Stream`.
     BySize,
     /// Whole blocks past the caches.
     Stream,
@@ -79,7 +79,7 @@ pub(crate) unsafe fn store(
     how: Store,
     whole: usize,
 ) -> Result<(), AccessFault> {
-    if how == Store::WriteBack || how == Store::BySize && whole < STREAM_MIN {
+    if how == Store::WriteBack || how == Store::BySize && whole < MIN_STREAM_BYTES {
         // SAFETY: what this function demands.
         return unsafe { write_back(guarded, from, to, len) };
     }

@@ -11,21 +11,21 @@ use datapipes_core::topology::BlockDevice;
 use datapipes_core::{Error, ErrorKind, FileAccess, Persistence, Result};
 
 use crate::choice::{self, Engine};
-use crate::faults::Faults;
+use crate::faults::FaultInjector;
 use crate::kernel_copy::{self, KernelCopy};
-use crate::mover::{Blocking, Direction, Extents, Lane, Queue, Ring, Rules, Site};
+use crate::mover::{Blocking, CacheMode, Direction, FileExtentReader, MoverContext, QueueSettings, Ring, Rules};
 use crate::short_requests::ring_serves;
 use crate::uring_facts::UringFacts;
 
 const KERNEL_COPY: &str = "kernel-copy";
 /// By name: engine, lane, and the directions served (`None`: both).
-const PRIMITIVES: [(&str, Engine, Lane, Option<Direction>); 6] = [
-    ("uring-direct", Engine::Ring, Lane::Direct, None),
-    ("uring-cached", Engine::Ring, Lane::Cached, None),
-    ("pread-direct", Engine::Blocking, Lane::Direct, Some(Direction::Read)),
-    ("pread-cached", Engine::Blocking, Lane::Cached, Some(Direction::Read)),
-    ("pwrite-direct", Engine::Blocking, Lane::Direct, Some(Direction::Write)),
-    ("pwrite-cached", Engine::Blocking, Lane::Cached, Some(Direction::Write)),
+const PRIMITIVES: [(&str, Engine, CacheMode, Option<Direction>); 6] = [
+    ("uring-direct", Engine::Ring, CacheMode::Direct, None),
+    ("uring-cached", Engine::Ring, CacheMode::Cached, None),
+    ("pread-direct", Engine::Blocking, CacheMode::Direct, Some(Direction::Read)),
+    ("pread-cached", Engine::Blocking, CacheMode::Cached, Some(Direction::Read)),
+    ("pwrite-direct", Engine::Blocking, CacheMode::Direct, Some(Direction::Write)),
+    ("pwrite-cached", Engine::Blocking, CacheMode::Cached, Some(Direction::Write)),
 ];
 
 /// Requests outstanding on a device that does not say how many it takes.
@@ -54,7 +54,7 @@ pub struct FileConfig {
     /// Bytes of memory registered at a time: rounded up to a power of two, between 1 MiB and 1 GiB; 16 MiB by default.
     pub slice_bytes: Option<usize>,
     /// Short transfers and errors on request, for tests.
-    pub faults: Option<Arc<dyn Faults>>,
+    pub faults: Option<Arc<dyn FaultInjector>>,
 }
 
 impl FileConfig {
@@ -130,7 +130,7 @@ impl FileBackend {
         }
     }
 
-    fn site(&self, ask: &OfferQuery<'_>, ends: &Ends<'_>, lane: Lane) -> Result<Site> {
+    fn site(&self, ask: &OfferQuery<'_>, ends: &FileAndMemory<'_>, lane: CacheMode) -> Result<MoverContext> {
         let file = ends.file;
         let limits = Limits::of(file);
         let asked = ask.constraints.request_bytes.or(self.config.request_bytes).map(u64::from);
@@ -153,20 +153,20 @@ impl FileBackend {
         let slice = self.config.slice_bytes.unwrap_or(SLICE).max(ends.memory.len() / SLICES);
         let slice = slice.clamp(1 << 20, 1 << 30).next_power_of_two();
         let registers = !self.config.no_registered_memory && self.facts.registered_memory.is_ok();
-        let queue = Queue {
+        let queue = QueueSettings {
             depth: depth.clamp(1, 4096),
             short_request: asked.unwrap_or(REQUEST),
             slice_bytes: if registers { slice } else { 0 },
             io_priority: if ask.constraints.urgent { crate::priority::urgent() } else { 0 },
         };
-        let falls_back = lane == Lane::Direct && may_fall_back(ask, ends);
+        let falls_back = lane == CacheMode::Direct && may_fall_back(ask, ends);
         let ends = (file.clone(), ends.memory.clone());
-        Site::new(ends, rules, falls_back, queue, self.config.faults.clone())
+        MoverContext::new(ends, rules, falls_back, queue, self.config.faults.clone())
     }
 
     fn why(
         &self,
-        (engine, lane): (Engine, Lane),
+        (engine, lane): (Engine, CacheMode),
         direction: Direction,
         file: &FilePlace,
         choice: &choice::Choice,
@@ -181,16 +181,16 @@ impl FileBackend {
             (Engine::Ring, Err(why)) => format!("deep queue, memory not registered ({why})"),
         };
         let where_ = match (lane, direction) {
-            (Lane::Direct, Direction::Read) => "past the page cache",
-            (Lane::Direct, Direction::Write) => "past the page cache (but for edges that share a page)",
-            (Lane::Cached, _) => "through the page cache",
+            (CacheMode::Direct, Direction::Read) => "past the page cache",
+            (CacheMode::Direct, Direction::Write) => "past the page cache (but for edges that share a page)",
+            (CacheMode::Cached, _) => "through the page cache",
         };
         let align = file.offset_align();
         let how = match lane {
-            Lane::Direct if align > 1 => {
+            CacheMode::Direct if align > 1 => {
                 format!("{how}; bytes whose offset and address differ modulo {align} are copied once more")
             }
-            Lane::Direct | Lane::Cached => how,
+            CacheMode::Direct | CacheMode::Cached => how,
         };
         let chosen = if choice.lane == lane { "" } else { "though not preferred: " };
         format!("{where_}, {chosen}{}; {how}", choice.why)
@@ -198,24 +198,25 @@ impl FileBackend {
 }
 
 /// The two ends of a pipe between a file and memory.
-struct Ends<'a> {
+struct FileAndMemory<'a> {
     file: &'a Arc<FilePlace>,
     memory: &'a MemoryRange,
     direction: Direction,
 }
 
-fn ends<'a>(ask: &OfferQuery<'a>) -> Option<Ends<'a>> {
+fn ends<'a>(ask: &OfferQuery<'a>) -> Option<FileAndMemory<'a>> {
     if let (Some(file), Some(memory)) = (ask.source.file(), ask.target.memory()) {
-        return Some(Ends { file, memory, direction: Direction::Read });
+        return Some(FileAndMemory { file, memory, direction: Direction::Read });
     }
     let (memory, file) = (ask.source.memory()?, ask.target.file()?);
-    Some(Ends { file, memory, direction: Direction::Write })
+    Some(FileAndMemory { file, memory, direction: Direction::Write })
 }
 
 /// Whether requests may go through the page cache although the primitive goes past it: not where the caller demands it.
-fn may_fall_back(ask: &OfferQuery<'_>, ends: &Ends<'_>) -> bool {
+fn may_fall_back(ask: &OfferQuery<'_>, ends: &FileAndMemory<'_>) -> bool {
     let (access, demands) = (ends.file.access(), ask.constraints);
-    let through = |p: &&(&str, Engine, Lane, Option<Direction>)| p.2 == Lane::Cached && serves(ends.direction, p.3);
+    let through =
+        |p: &&(&str, Engine, CacheMode, Option<Direction>)| p.2 == CacheMode::Cached && serves(ends.direction, p.3);
     let is_left = |name: &str| {
         (demands.only.is_empty() || demands.only.iter().any(|only| only == name))
             && !demands.deny.iter().any(|deny| deny == name)
@@ -256,10 +257,14 @@ impl Backend for FileBackend {
 
     fn primitives(&self) -> Vec<Primitive> {
         let what = |engine, lane| match (engine, lane) {
-            (Engine::Ring, Lane::Direct) => "io_uring past the page cache, deep queue, registered files and memory",
-            (Engine::Ring, Lane::Cached) => "io_uring through the page cache, deep queue, registered files and memory",
-            (Engine::Blocking, Lane::Direct) => "a system call for each request, past the page cache",
-            (Engine::Blocking, Lane::Cached) => "a system call for each request, through the page cache",
+            (Engine::Ring, CacheMode::Direct) => {
+                "io_uring past the page cache, deep queue, registered files and memory"
+            }
+            (Engine::Ring, CacheMode::Cached) => {
+                "io_uring through the page cache, deep queue, registered files and memory"
+            }
+            (Engine::Blocking, CacheMode::Direct) => "a system call for each request, past the page cache",
+            (Engine::Blocking, CacheMode::Cached) => "a system call for each request, through the page cache",
         };
         let kernel_copy = Primitive {
             name: KERNEL_COPY,
@@ -279,7 +284,7 @@ impl Backend for FileBackend {
             let (verdict, why) = kernel_copy::offer(source, target);
             return vec![Offer { primitive: KERNEL_COPY, verdict, why }];
         }
-        let Some(Ends { file, direction, .. }) = ends(ask) else { return Vec::new() };
+        let Some(FileAndMemory { file, direction, .. }) = ends(ask) else { return Vec::new() };
         let choice = choice::choose(file, direction, ask.constraints);
         let served = PRIMITIVES.iter().filter(|p| serves(direction, p.3));
         let flushed = ask.target.facts.persistence == Persistence::OnCompletion;
@@ -315,7 +320,7 @@ impl Backend for FileBackend {
     }
 
     fn extent_reader(&self, options: ExtentOptions) -> Option<Result<Box<dyn ExtentReader>>> {
-        let reader = Extents::new(options, self.facts.available.clone(), self.config.faults.clone());
+        let reader = FileExtentReader::new(options, self.facts.available.clone(), self.config.faults.clone());
         Some(reader.map(|reader| Box::new(reader) as Box<dyn ExtentReader>))
     }
 

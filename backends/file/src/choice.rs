@@ -8,7 +8,7 @@ use datapipes_core::FileAccess;
 use datapipes_core::backend::{Constraints, Quality};
 use datapipes_core::locator::FilePlace;
 
-use crate::mover::{Direction, Lane};
+use crate::mover::{CacheMode, Direction};
 use crate::residency;
 
 /// Files below this go through the page cache: they are likely to be used again, and cost it little.
@@ -19,7 +19,7 @@ const RESIDENT: f64 = 0.5;
 /// The choice for one file.
 pub(crate) struct Choice {
     /// The lane that serves better.
-    pub(crate) lane: Lane,
+    pub(crate) lane: CacheMode,
     /// Whether a read finds its bytes in the page cache.
     pub(crate) resident: bool,
     /// Why, as the end of a sentence.
@@ -45,18 +45,18 @@ pub(crate) fn choose(file: &FilePlace, direction: Direction, constraints: &Const
         None => format!("{}, and the kernel does not tell what the page cache holds of it", size(len)),
     };
     let (lane, why) = match (file.access(), file.direct_fd()) {
-        (FileAccess::Direct, _) => (Lane::Direct, "direct access was asked for".into()),
-        (FileAccess::Cached, _) => (Lane::Cached, "cached access was asked for".into()),
-        (FileAccess::Auto, Err(why)) => (Lane::Cached, why.to_owned()),
-        (FileAccess::Auto, Ok(_)) if resident => (Lane::Cached, held),
+        (FileAccess::Direct, _) => (CacheMode::Direct, "direct access was asked for".into()),
+        (FileAccess::Cached, _) => (CacheMode::Cached, "cached access was asked for".into()),
+        (FileAccess::Auto, Err(why)) => (CacheMode::Cached, why.to_owned()),
+        (FileAccess::Auto, Ok(_)) if resident => (CacheMode::Cached, held),
         (FileAccess::Auto, Ok(_)) => {
             // A file that is about to be written may not have its length yet.
             let hint = if direction == Direction::Write { constraints.typical_len.unwrap_or(0) } else { 0 };
             match (len.max(hint) < SMALL, direction) {
-                (false, _) => (Lane::Direct, held),
-                (true, Direction::Read) => (Lane::Cached, format!("a small file: {held}")),
+                (false, _) => (CacheMode::Direct, held),
+                (true, Direction::Read) => (CacheMode::Cached, format!("a small file: {held}")),
                 (true, Direction::Write) => {
-                    (Lane::Cached, format!("a small file: {held} (preallocate it, or name a typical length)"))
+                    (CacheMode::Cached, format!("a small file: {held} (preallocate it, or name a typical length)"))
                 }
             }
         }
@@ -69,7 +69,7 @@ pub(crate) fn quality(
     file: &FilePlace,
     choice: &Choice,
     direction: Direction,
-    (engine, lane): (Engine, Lane),
+    (engine, lane): (Engine, CacheMode),
 ) -> Result<Quality, String> {
     match (direction, file.readable(), file.not_writable()) {
         (Direction::Read, false, _) => return Err("the file is open for writing only".into()),
@@ -77,11 +77,11 @@ pub(crate) fn quality(
         _ => {}
     }
     match (file.access(), lane) {
-        (FileAccess::Direct, Lane::Cached) => return Err("direct access was asked for".into()),
-        (FileAccess::Cached, Lane::Direct) => return Err("cached access was asked for".into()),
+        (FileAccess::Direct, CacheMode::Cached) => return Err("direct access was asked for".into()),
+        (FileAccess::Cached, CacheMode::Direct) => return Err("cached access was asked for".into()),
         _ => {}
     }
-    if lane == Lane::Direct
+    if lane == CacheMode::Direct
         && let Err(why) = file.direct_fd()
     {
         return Err(why.to_owned());
@@ -89,16 +89,16 @@ pub(crate) fn quality(
     let chosen = lane == choice.lane;
     // (latency of nothing in us, GB/s of a long transfer, core seconds a second)
     let (latency_us, rate, cpu) = match (lane, direction, engine) {
-        (Lane::Cached, Direction::Read, Engine::Ring) if choice.resident => (3.0, 9.0, 1.0),
-        (Lane::Cached, Direction::Read, Engine::Blocking) if choice.resident => (1.0, 8.0, 1.0),
-        (Lane::Direct, Direction::Read, Engine::Ring) => (80.0, 2.5, 0.01),
-        (Lane::Direct, Direction::Read, Engine::Blocking) => (80.0, 1.4, 0.02),
-        (Lane::Cached, Direction::Read, Engine::Ring) => (80.0, 1.3, 0.4),
-        (Lane::Cached, Direction::Read, Engine::Blocking) => (80.0, 1.2, 0.4),
-        (Lane::Direct, Direction::Write, Engine::Ring) => (60.0, 2.2, 0.01),
-        (Lane::Direct, Direction::Write, Engine::Blocking) => (60.0, 1.2, 0.02),
-        (Lane::Cached, Direction::Write, Engine::Ring) => (60.0, 0.9, 0.6),
-        (Lane::Cached, Direction::Write, Engine::Blocking) => (59.0, 0.8, 0.6),
+        (CacheMode::Cached, Direction::Read, Engine::Ring) if choice.resident => (3.0, 9.0, 1.0),
+        (CacheMode::Cached, Direction::Read, Engine::Blocking) if choice.resident => (1.0, 8.0, 1.0),
+        (CacheMode::Direct, Direction::Read, Engine::Ring) => (80.0, 2.5, 0.01),
+        (CacheMode::Direct, Direction::Read, Engine::Blocking) => (80.0, 1.4, 0.02),
+        (CacheMode::Cached, Direction::Read, Engine::Ring) => (80.0, 1.3, 0.4),
+        (CacheMode::Cached, Direction::Read, Engine::Blocking) => (80.0, 1.2, 0.4),
+        (CacheMode::Direct, Direction::Write, Engine::Ring) => (60.0, 2.2, 0.01),
+        (CacheMode::Direct, Direction::Write, Engine::Blocking) => (60.0, 1.2, 0.02),
+        (CacheMode::Cached, Direction::Write, Engine::Ring) => (60.0, 0.9, 0.6),
+        (CacheMode::Cached, Direction::Write, Engine::Blocking) => (59.0, 0.8, 0.6),
     };
     // What the choice is against must not win by the planner's arithmetic on some length, unless it is all there is.
     let penalty = if chosen { 1.0 } else { 4.0 };
@@ -107,9 +107,9 @@ pub(crate) fn quality(
         bytes_per_s: rate * 1e9 / penalty,
         cpu_share: cpu,
         // The device moves the bytes of a direct transfer; a cached one is a copy by a core.
-        offload: lane == Lane::Direct,
-        fills_processor_cache: lane == Lane::Cached,
-        fills_page_cache: lane == Lane::Cached,
+        offload: lane == CacheMode::Direct,
+        fills_processor_cache: lane == CacheMode::Cached,
+        fills_page_cache: lane == CacheMode::Cached,
         measured: false,
     })
 }

@@ -40,7 +40,7 @@ pub enum FaultVerdict {
 /// }
 /// # let _: &dyn Faults = &BadSpot;
 /// ```
-pub trait Faults: Send + Sync {
+pub trait FaultInjector: Send + Sync {
     /// The fate of one request. It is called with a lock held and must not use the pipe.
     fn verdict(&self, operation: &Operation) -> FaultVerdict;
 }

@@ -25,5 +25,5 @@ mod short_requests;
 mod uring_facts;
 
 pub use backend::{FileBackend, FileConfig};
-pub use faults::{FaultVerdict, Faults, Operation};
+pub use faults::{FaultInjector, FaultVerdict, Operation};
 pub use uring_facts::UringFacts;

@@ -13,7 +13,7 @@ use datapipes_core::backend::{Backend, CompletionNotifier, Job, Mover, NotifierS
 use datapipes_core::memory::Access;
 use datapipes_core::topology::Topology;
 use datapipes_core::{Constraints, Dram, FileAccess, Locator, Span, Ssd};
-use datapipes_file::{FaultVerdict, Faults, FileBackend, FileConfig, Operation};
+use datapipes_file::{FaultInjector, FaultVerdict, FileBackend, FileConfig, Operation};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// So long that only a hang takes longer.
@@ -22,14 +22,14 @@ const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 /// The first request is cut short.
 struct FirstShort(u32);
 
-impl Faults for FirstShort {
+impl FaultInjector for FirstShort {
     fn verdict(&self, op: &Operation) -> FaultVerdict {
         if op.nth == 0 { FaultVerdict::Short(self.0) } else { FaultVerdict::Pass }
     }
 }
 
 /// A reading ring past the page cache; None, said aloud, where there is none.
-fn ring(ssd: &Ssd, dram: &Dram, faults: Option<Arc<dyn Faults>>) -> Option<Box<dyn QueuedMover>> {
+fn ring(ssd: &Ssd, dram: &Dram, faults: Option<Arc<dyn FaultInjector>>) -> Option<Box<dyn QueuedMover>> {
     let backend = FileBackend::with(FileConfig { faults, ..FileConfig::default() });
     let (topology, constraints) = (Topology::discover(), Constraints::default());
     let (source, target) = (ssd.endpoint(), dram.endpoint());
@@ -114,7 +114,7 @@ fn a_bell_that_could_not_be_rung_is_not_counted() {
 /// The first request is lost.
 struct FirstLost;
 
-impl Faults for FirstLost {
+impl FaultInjector for FirstLost {
     fn verdict(&self, op: &Operation) -> FaultVerdict {
         if op.nth == 0 { FaultVerdict::Lost } else { FaultVerdict::Pass }
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::{Random, bytes, contents, dirs, disk, file, machine, memory, memory_of, only, seed};
 use datapipes_core::{ErrorKind, FileAccess, Span, Ssd};
-use datapipes_file::{FaultVerdict, Faults, FileConfig, Operation};
+use datapipes_file::{FaultInjector, FaultVerdict, FileConfig, Operation};
 
 const LEN: usize = 4 << 20;
 
@@ -19,7 +19,7 @@ struct Rough {
     shorts: AtomicU64,
 }
 
-impl Faults for Rough {
+impl FaultInjector for Rough {
     fn verdict(&self, op: &Operation) -> FaultVerdict {
         let mut random = self.random.lock().unwrap();
         match random.below(6) {
@@ -39,14 +39,14 @@ struct BadSpot {
     errno: i32,
 }
 
-impl Faults for BadSpot {
+impl FaultInjector for BadSpot {
     fn verdict(&self, op: &Operation) -> FaultVerdict {
         let covers = op.offset <= self.at && self.at < op.offset + u64::from(op.len);
         if covers { FaultVerdict::Errno(self.errno) } else { FaultVerdict::Pass }
     }
 }
 
-fn with(faults: Arc<dyn Faults>) -> FileConfig {
+fn with(faults: Arc<dyn FaultInjector>) -> FileConfig {
     FileConfig { faults: Some(faults), request_bytes: Some(64 << 10), ..FileConfig::default() }
 }
 
@@ -132,7 +132,7 @@ fn an_error_says_where_and_how_far_and_hits_only_its_job() {
 /// The kernel gives every request back undone, as it does where it may make no thread for those that would block.
 struct NoWorkers;
 
-impl Faults for NoWorkers {
+impl FaultInjector for NoWorkers {
     fn verdict(&self, _: &Operation) -> FaultVerdict {
         FaultVerdict::Errno(libc::ECANCELED)
     }
@@ -164,7 +164,7 @@ fn what_the_kernel_has_no_thread_for_is_done_by_the_caller() {
 /// The kernel loses the second request, and whatever touches one byte.
 struct Loses;
 
-impl Faults for Loses {
+impl FaultInjector for Loses {
     fn verdict(&self, op: &Operation) -> FaultVerdict {
         let touches = (op.offset..op.offset + u64::from(op.len)).contains(&(LEN as u64 / 2));
         if op.nth == 1 || touches { FaultVerdict::Lost } else { FaultVerdict::Pass }
@@ -234,7 +234,7 @@ struct Gate {
     open: AtomicBool,
 }
 
-impl Faults for Gate {
+impl FaultInjector for Gate {
     fn verdict(&self, _: &Operation) -> FaultVerdict {
         self.reached.store(true, Ordering::Release);
         let since = Instant::now();

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use datapipes::{AtomicFile, Constraints, Dram, Error, ErrorKind, FileMode, Machine, Result, Span};
 use datapipes_durable::checkpoint::{
-    Checkpoint, CheckpointProgress, Checkpoints, Fallback, Listed, Manifest, SaveOptions, Saved,
+    Checkpoint, CheckpointEntry, CheckpointProgress, Checkpoints, Fallback, Manifest, SaveOptions, SavedCheckpoint,
 };
 use serde::Serialize;
 
@@ -141,7 +141,7 @@ fn save(args: &Save) -> Result<CommandStatus> {
     Ok(CommandStatus::Good)
 }
 
-fn shown(saved: &Saved) -> String {
+fn shown(saved: &SavedCheckpoint) -> String {
     let seconds = saved.write_seconds + saved.publish_seconds;
     let removed = match saved.removed.len() {
         0 => String::new(),
@@ -268,7 +268,7 @@ fn list(args: &List) -> Result<CommandStatus> {
     } else if listed.is_empty() {
         print(&format!("{} holds no checkpoint\n", args.dir.display()))?;
     } else {
-        let show = |l: &Listed| line(l.number, l.state.as_ref().map_err(String::as_str));
+        let show = |l: &CheckpointEntry| line(l.number, l.state.as_ref().map_err(String::as_str));
         print(&listed.iter().map(show).collect::<String>())?;
     }
     Ok(if listed.iter().all(|l| l.state.is_ok()) { CommandStatus::Good } else { CommandStatus::Bad })

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use datapipes::{Error, ErrorKind, Machine, Result};
-use datapipes_durable::log::{Log, LogFolder, Options, Records, SegmentStorage, examine};
+use datapipes_durable::log::{Log, LogFolder, LogOptions, LogReader, SegmentStorage, examine};
 use serde::Serialize;
 
 use crate::arguments::command_line::size;
@@ -51,7 +51,7 @@ struct Settings {
 impl Settings {
     fn open(&self, machine: &Machine, dir: &Path) -> Result<Log> {
         let batch_bytes = u32::try_from(self.batch).unwrap_or(u32::MAX);
-        Log::open(machine, LogFolder::at(machine, dir), Options { segment_bytes: self.segment, batch_bytes })
+        Log::open(machine, LogFolder::at(machine, dir), LogOptions { segment_bytes: self.segment, batch_bytes })
     }
 }
 
@@ -165,7 +165,7 @@ fn read(args: &Read) -> Result<CommandStatus> {
     let machine = datapipes::discover();
     let mut out = std::io::BufWriter::with_capacity(1 << 20, standard_streams::output()?);
     let failed = |e: std::io::Error| Error::io("write", &e, standard_streams::OUTPUT);
-    for record in Records::open(&machine, &storage(&machine, &args.dir), args.from)? {
+    for record in LogReader::open(&machine, &storage(&machine, &args.dir), args.from)? {
         let record = match record {
             Ok(record) => record,
             Err(e) => {
@@ -231,7 +231,7 @@ fn release(args: &Release) -> Result<CommandStatus> {
     if storage(&machine, &args.dir).list()?.is_empty() {
         return Err(Error::new(ErrorKind::NotFound, "release", format!("{} holds no log", args.dir.display())));
     }
-    let log = Log::open(&machine, LogFolder::at(&machine, &args.dir), Options::default())?;
+    let log = Log::open(&machine, LogFolder::at(&machine, &args.dir), LogOptions::default())?;
     let gone = log.release_before(args.before)?;
     log.close()?;
     print(&format!("{gone} segments were given back\n"))?;

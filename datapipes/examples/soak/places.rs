@@ -10,7 +10,7 @@ use datapipes::{
 };
 use datapipes_core::Machine;
 use datapipes_core::topology::Topology;
-use datapipes_file::{FaultVerdict, Faults, FileBackend, FileConfig, Operation};
+use datapipes_file::{FaultInjector, FaultVerdict, FileBackend, FileConfig, Operation};
 
 use crate::random::mix;
 
@@ -31,7 +31,7 @@ pub(crate) struct Rough {
     pub(crate) errors: AtomicU64,
 }
 
-impl Faults for Rough {
+impl FaultInjector for Rough {
     fn verdict(&self, op: &Operation) -> FaultVerdict {
         let n = self.requests.fetch_add(1, Ordering::Relaxed);
         let dice = mix(self.seed ^ n);

@@ -40,7 +40,7 @@ mod save;
 mod store;
 
 pub use manifest::{CheckpointRegion, Manifest};
-pub use pieces::{CheckpointProgress, ProgressCallback, go_on};
+pub use pieces::{CheckpointProgress, ProgressCallback, ignore_progress};
 pub use restore::Checkpoint;
-pub use save::{SaveOptions, Saved};
-pub use store::{Checkpoints, Fallback, Listed, Restored};
+pub use save::{SaveOptions, SavedCheckpoint};
+pub use store::{CheckpointEntry, Checkpoints, Fallback, RestoredCheckpoint};

@@ -27,7 +27,7 @@ pub struct CheckpointProgress {
 pub type ProgressCallback<'a> = &'a mut dyn FnMut(CheckpointProgress) -> ControlFlow<()>;
 
 /// Watches nothing.
-pub fn go_on(_: CheckpointProgress) -> ControlFlow<()> {
+pub fn ignore_progress(_: CheckpointProgress) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
@@ -39,13 +39,13 @@ pub(crate) struct Job<'a> {
 
 /// Which way.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum CopyDirection {
     Save,
     Restore,
 }
 
 /// A piece on its way.
-struct Flying {
+struct PieceInFlight {
     job: usize,
     at: usize,
     len: usize,
@@ -57,9 +57,9 @@ type Look<'a> = &'a mut dyn FnMut(usize, usize, &[u8]) -> Result<()>;
 
 /// The pieces under way.
 struct Flight<'a> {
-    way: Way,
+    way: CopyDirection,
     jobs: &'a [Job<'a>],
-    flying: VecDeque<Flying>,
+    flying: VecDeque<PieceInFlight>,
     bytes: usize,
     pace: Pace<'a>,
     look: Look<'a>,
@@ -73,24 +73,24 @@ impl Flight<'_> {
     fn start(&mut self, pipe: &Pipe, job: usize, at: usize, len: usize) -> Result<()> {
         let (memory, file) = (at as u64, self.jobs[job].offset + at as u64);
         let span = match self.way {
-            Way::Save => Span { source: memory, target: file, len: len as u64 },
-            Way::Restore => Span { source: file, target: memory, len: len as u64 },
+            CopyDirection::Save => Span { source: memory, target: file, len: len as u64 },
+            CopyDirection::Restore => Span { source: file, target: memory, len: len as u64 },
         };
-        self.flying.push_back(Flying { job, at, len, transfer: pipe.start(span)? });
+        self.flying.push_back(PieceInFlight { job, at, len, transfer: pipe.start(span)? });
         self.bytes += len;
         match self.way {
             // Both only read: the device from memory, we for the checksum.
-            Way::Save => self.look_at(job, at, len),
-            Way::Restore => Ok(()),
+            CopyDirection::Save => self.look_at(job, at, len),
+            CopyDirection::Restore => Ok(()),
         }
     }
 
     /// Waits for the oldest piece.
-    fn land(&mut self) -> Result<()> {
-        let Some(Flying { job, at, len, transfer }) = self.flying.pop_front() else { return Ok(()) };
+    fn finish_oldest(&mut self) -> Result<()> {
+        let Some(PieceInFlight { job, at, len, transfer }) = self.flying.pop_front() else { return Ok(()) };
         self.bytes -= len;
         transfer.wait()?;
-        if self.way == Way::Restore {
+        if self.way == CopyDirection::Restore {
             self.look_at(job, at, len)?;
         }
         self.pace.advance(len)
@@ -105,7 +105,7 @@ impl Flight<'_> {
 /// arrived (a restore).
 pub(crate) fn run(
     machine: &Machine,
-    (way, file): (Way, &dyn Locator),
+    (way, file): (CopyDirection, &dyn Locator),
     jobs: &[Job<'_>],
     watch: ProgressCallback<'_>,
     look: Look<'_>,
@@ -120,22 +120,22 @@ pub(crate) fn run(
         for at in (0..whole).step_by(PIECE) {
             let len = PIECE.min(whole - at);
             while flight.is_full_for(len) {
-                flight.land()?;
+                flight.finish_oldest()?;
             }
             flight.start(&pipe, index, at, len)?;
         }
     }
     while !flight.flying.is_empty() {
-        flight.land()?;
+        flight.finish_oldest()?;
     }
     Ok(())
 }
 
-fn connect(machine: &Machine, way: Way, file: &dyn Locator, job: &Job<'_>) -> Result<Pipe> {
+fn connect(machine: &Machine, way: CopyDirection, file: &dyn Locator, job: &Job<'_>) -> Result<Pipe> {
     let constraints = Constraints { typical_len: Some(PIECE as u64), ..Constraints::default() };
     match way {
-        Way::Save => machine.connect_with(job.memory, file, &constraints),
-        Way::Restore => machine.connect_with(file, job.memory, &constraints),
+        CopyDirection::Save => machine.connect_with(job.memory, file, &constraints),
+        CopyDirection::Restore => machine.connect_with(file, job.memory, &constraints),
     }
 }
 

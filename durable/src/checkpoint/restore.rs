@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use datapipes_core::{Dram, Error, ErrorKind, Machine, MapOptions, Result, Span, Ssd};
 
 use super::manifest::{BLOCK, CHUNK, Manifest, Trailer};
-use super::pieces::{self, Job, PIECE, Pace, ProgressCallback, Way};
+use super::pieces::{self, CopyDirection, Job, PIECE, Pace, ProgressCallback};
 
 /// No manifest is longer: a checksum for each MiB of a hundred TiB.
 const MAX_MANIFEST_BYTES: u64 = 1 << 30;
@@ -82,7 +82,7 @@ impl Checkpoint {
             indices.push(index);
             jobs.push(Job { memory, offset: region.offset });
         }
-        pieces::run(&self.machine.0, (Way::Restore, &self.ssd), &jobs, watch, &mut |job, at, bytes| {
+        pieces::run(&self.machine.0, (CopyDirection::Restore, &self.ssd), &jobs, watch, &mut |job, at, bytes| {
             self.check(indices[job], at, bytes)
         })
     }

@@ -7,7 +7,7 @@ use datapipes_core::{AtomicFile, Dram, Error, ErrorKind, FileMode, Lease, Machin
 use serde::Serialize;
 
 use super::manifest::{BLOCK, CHUNK, CheckpointRegion, Manifest};
-use super::pieces::{self, Job, ProgressCallback, Way};
+use super::pieces::{self, CopyDirection, Job, ProgressCallback};
 use super::store::Checkpoints;
 
 /// How a checkpoint is saved.
@@ -22,7 +22,7 @@ pub struct SaveOptions {
 
 /// A checkpoint that was saved.
 #[derive(Clone, Debug, Serialize)]
-pub struct Saved {
+pub struct SavedCheckpoint {
     /// Its number.
     pub number: u64,
     /// Bytes of its regions.
@@ -42,7 +42,7 @@ pub(crate) fn save(
     regions: &[(&str, &Dram)],
     options: &SaveOptions,
     watch: ProgressCallback<'_>,
-) -> Result<Saved> {
+) -> Result<SavedCheckpoint> {
     let sole = store.sole()?;
     // For the whole time, so that all regions are of one moment: their writers are told that they are busy.
     let leases: Vec<Lease> = regions.iter().map(|(_, memory)| memory.lease()).collect::<Result<_>>()?;
@@ -58,7 +58,7 @@ pub(crate) fn save(
         .collect();
     let mut checksums: Vec<Vec<u32>> = vec![Vec::new(); jobs.len()];
     let mut checksum_seconds = 0.0;
-    pieces::run(store.machine(), (Way::Save, draft.ssd()), &jobs, watch, &mut |region, _, bytes| {
+    pieces::run(store.machine(), (CopyDirection::Save, draft.ssd()), &jobs, watch, &mut |region, _, bytes| {
         let since = Instant::now();
         checksums[region].extend(pieces::checksums(bytes));
         checksum_seconds += since.elapsed().as_secs_f64();
@@ -80,7 +80,7 @@ pub(crate) fn save(
         None => Vec::new(),
     };
     let (number, bytes) = (manifest.number, manifest.bytes());
-    Ok(Saved { number, bytes, write_seconds, publish_seconds, checksum_seconds, removed })
+    Ok(SavedCheckpoint { number, bytes, write_seconds, publish_seconds, checksum_seconds, removed })
 }
 
 /// Where everything goes.

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::manifest::Manifest;
 use super::pieces::ProgressCallback;
 use super::restore::Checkpoint;
-use super::save::{self, SaveOptions, Saved};
+use super::save::{self, SaveOptions, SavedCheckpoint};
 use crate::dir_lock::{DirLock, make_folder, sync_folder};
 
 const PREFIX: &str = "checkpoint-";
@@ -22,7 +22,7 @@ pub struct Checkpoints {
 
 /// A checkpoint of a folder.
 #[derive(Clone, Debug, Serialize)]
-pub struct Listed {
+pub struct CheckpointEntry {
     /// Its number.
     pub number: u64,
     /// Its file.
@@ -43,7 +43,7 @@ pub enum Fallback {
 
 /// What was restored.
 #[derive(Debug)]
-pub struct Restored {
+pub struct RestoredCheckpoint {
     /// The number of the checkpoint.
     pub number: u64,
     /// Its regions.
@@ -63,7 +63,12 @@ impl Checkpoints {
     /// # Errors
     /// `Busy` while somebody writes to a region, or saves to this folder; `InvalidInput` for no regions or two of one
     /// name; `NoSpace`; `Interrupted` where `watch` breaks; what writing meets. Nothing is left then.
-    pub fn save(&self, regions: &[(&str, &Dram)], options: &SaveOptions, watch: ProgressCallback<'_>) -> Result<Saved> {
+    pub fn save(
+        &self,
+        regions: &[(&str, &Dram)],
+        options: &SaveOptions,
+        watch: ProgressCallback<'_>,
+    ) -> Result<SavedCheckpoint> {
         save::save(self, regions, options, watch)
     }
 
@@ -105,12 +110,12 @@ impl Checkpoints {
     ///
     /// # Errors
     /// As [`Checkpoint::restore`] and [`latest`](Self::latest); `Corrupt` where none is intact.
-    pub fn restore_latest(&self, fallback: Fallback, watch: ProgressCallback<'_>) -> Result<Restored> {
+    pub fn restore_latest(&self, fallback: Fallback, watch: ProgressCallback<'_>) -> Result<RestoredCheckpoint> {
         let mut skipped: Vec<(u64, String)> = Vec::new();
         let mut numbers = self.numbers()?;
         while let Some(number) = numbers.pop() {
             match self.open(number).and_then(|checkpoint| checkpoint.restore(watch)) {
-                Ok(regions) => return Ok(Restored { number, regions, skipped }),
+                Ok(regions) => return Ok(RestoredCheckpoint { number, regions, skipped }),
                 Err(e) if self.is_gone(number, &e)? => {
                     // There is a newer one by now.
                     numbers = self.numbers()?;
@@ -133,14 +138,14 @@ impl Checkpoints {
     ///
     /// # Errors
     /// What reading the folder meets.
-    pub fn list(&self) -> Result<Vec<Listed>> {
+    pub fn list(&self) -> Result<Vec<CheckpointEntry>> {
         let mut all = Vec::new();
         for number in self.numbers()? {
             let state = match self.open(number) {
                 Err(e) if self.is_gone(number, &e)? => continue,
                 other => other.map(|c| c.manifest().clone()).map_err(|e| e.to_string()),
             };
-            all.push(Listed { number, path: self.path(number), state });
+            all.push(CheckpointEntry { number, path: self.path(number), state });
         }
         Ok(all)
     }

@@ -4,15 +4,15 @@ use std::collections::VecDeque;
 
 use datapipes_core::{Error, ErrorKind, Machine, Result};
 
-use super::closing::Closing;
-use super::scan::{Scan, Step, Tail, read_header};
+use super::close_note::CloseNote;
+use super::scan::{LogPosition, SegmentScan, Step, read_header};
 use super::segment::Segment;
 use super::storage::SegmentStorage;
 
 /// A log that was opened: its segments, and what it said of its end when it was closed, if it was.
 pub(crate) struct Chain {
     pub(crate) segments: Vec<Segment>,
-    pub(crate) closing: Option<Closing>,
+    pub(crate) closing: Option<CloseNote>,
 }
 
 /// Opens the segments that are there. None is an empty list.
@@ -22,13 +22,13 @@ pub(crate) struct Chain {
 pub(crate) fn open(machine: &Machine, storage: &dyn SegmentStorage, writable: bool) -> Result<Chain> {
     loop {
         // Before the segments: a writer that comes meanwhile removes the note before it changes anything.
-        let closing = Closing::read(storage)?;
+        let closing = CloseNote::read(storage)?;
         let segments = open_segments(machine, storage, writable)?;
         let Some(closing) = closing else { return Ok(Chain { segments, closing }) };
         match closing.check_segments(storage, &segments) {
             Ok(()) => return Ok(Chain { segments, closing: Some(closing) }),
             // A writer came, and released some: what it closed with by now may be another note.
-            Err(_) if Closing::read(storage)? != Some(closing) => {}
+            Err(_) if CloseNote::read(storage)? != Some(closing) => {}
             Err(e) => return Err(e),
         }
     }
@@ -81,28 +81,28 @@ fn follows(before: &Segment, segment: &Segment) -> Result<()> {
 }
 
 /// Goes over all frames of a list of segments.
-pub(crate) struct Walk {
+pub(crate) struct ChainScan {
     machine: Machine,
     /// Those to come, the next one last.
     rest: Vec<Segment>,
-    scan: Option<Scan>,
+    scan: Option<SegmentScan>,
     /// Nothing from this position on is looked at.
     until: u64,
     /// What is to be found at the end.
-    closing: Option<Closing>,
+    closing: Option<CloseNote>,
 }
 
-impl Walk {
+impl ChainScan {
     /// Up to a position before which all is durable.
-    pub(crate) fn until(machine: &Machine, mut segments: Vec<Segment>, until: u64) -> Walk {
+    pub(crate) fn until(machine: &Machine, mut segments: Vec<Segment>, until: u64) -> ChainScan {
         segments.reverse();
-        Walk { machine: machine.clone(), rest: segments, scan: None, until, closing: None }
+        ChainScan { machine: machine.clone(), rest: segments, scan: None, until, closing: None }
     }
 
     /// To the end, of which the last closing may say where it is.
-    pub(crate) fn to_end(machine: &Machine, chain: Chain) -> Walk {
+    pub(crate) fn to_end(machine: &Machine, chain: Chain) -> ChainScan {
         let Chain { segments, closing } = chain;
-        Walk { closing, ..Walk::until(machine, segments, u64::MAX) }
+        ChainScan { closing, ..ChainScan::until(machine, segments, u64::MAX) }
     }
 
     /// The next record; `None` at the end of the log. A lease on the payload must end before the next call.
@@ -113,7 +113,7 @@ impl Walk {
         loop {
             let Some(scan) = &mut self.scan else {
                 let Some(segment) = self.rest.pop() else { return Ok(None) };
-                self.scan = Some(Scan::over(&self.machine, segment)?);
+                self.scan = Some(SegmentScan::over(&self.machine, segment)?);
                 continue;
             };
             let at = scan.tail();
@@ -151,7 +151,7 @@ impl Walk {
     }
 
     /// Where the walk is; `None` before its first step, and where there is no segment.
-    pub(crate) fn tail(&self) -> Option<Tail> {
-        self.scan.as_ref().map(Scan::tail)
+    pub(crate) fn tail(&self) -> Option<LogPosition> {
+        self.scan.as_ref().map(SegmentScan::tail)
     }
 }

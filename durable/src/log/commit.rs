@@ -19,13 +19,13 @@ use datapipes_core::guard::{self, ForeignCode};
 use datapipes_core::process::OwningProcess;
 use datapipes_core::{Dram, Error, ErrorKind, LeaseMut, Machine, Result, Route};
 
-use super::chain::{self, Chain, Walk};
-use super::closing::Closing;
+use super::chain::{self, Chain, ChainScan};
+use super::close_note::CloseNote;
 use super::failure::Failure;
-use super::frame::{Codec, Frame, HEADER, Kind, extent, payload_crc};
-use super::options::Options;
-use super::reader::Records;
-use super::scan::Tail;
+use super::frame::{Codec, Frame, FrameKind, HEADER, extent, payload_crc};
+use super::options::LogOptions;
+use super::reader::LogReader;
+use super::scan::LogPosition;
 use super::segment::Header;
 use super::stats::{Histogram, LogStats};
 use super::storage::SegmentStorage;
@@ -55,13 +55,13 @@ struct State {
     /// The number of the batch that fills.
     batch: u64,
     /// Where it starts.
-    start: Tail,
+    start: LogPosition,
     /// Where the next frame goes.
-    next: Tail,
+    next: LogPosition,
     /// Somebody writes the batch before this one.
-    leading: bool,
+    writing: bool,
     /// All before this is durable.
-    durable: Tail,
+    durable: LogPosition,
     failure: Option<Failure>,
     counts: Counts,
 }
@@ -120,7 +120,7 @@ impl Ticket<'_> {
     pub fn wait(self) -> Result<u64> {
         self.log.owner.check("wait")?;
         let mut state = self.log.lock();
-        state = self.log.until_durable(state, self.batch)?;
+        state = self.log.wait_durable(state, self.batch)?;
         state.counts.acknowledged.add(self.since.elapsed());
         Ok(self.number)
     }
@@ -145,7 +145,7 @@ impl Log {
     /// segment in use; older ones are checked when they are read), where any segment is shorter than it was made, and where
     /// anything is missing of a log that was closed;
     /// `NoSpace`; what the place meets.
-    pub fn open(machine: &Machine, storage: impl SegmentStorage + 'static, options: Options) -> Result<Log> {
+    pub fn open(machine: &Machine, storage: impl SegmentStorage + 'static, options: LogOptions) -> Result<Log> {
         Log::open_shared(machine, Arc::new(storage), options)
     }
 
@@ -153,7 +153,7 @@ impl Log {
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub fn open_shared(machine: &Machine, storage: Arc<dyn SegmentStorage>, options: Options) -> Result<Log> {
+    pub fn open_shared(machine: &Machine, storage: Arc<dyn SegmentStorage>, options: LogOptions) -> Result<Log> {
         let options = options.check()?;
         let sole = storage.lock()?;
         let Chain { segments, closing } = chain::open(machine, &*storage, true)?;
@@ -167,16 +167,16 @@ impl Log {
         let (log_id, tail, is_new) = match last {
             None => {
                 let log_id = random_id()?;
-                let tail = Tail { position: 0, number: 1, epoch: 1 };
+                let tail = LogPosition { position: 0, number: 1, epoch: 1 };
                 writer.begin(log_id, tail)?;
                 (log_id, tail, true)
             }
             Some(segment) => {
                 let Header { log_id, base, first, epoch, .. } = segment.header;
-                let mut walk = Walk::to_end(machine, Chain { segments: vec![segment], closing });
+                let mut walk = ChainScan::to_end(machine, Chain { segments: vec![segment], closing });
                 while walk.next()?.is_some() {}
-                let found = walk.tail().unwrap_or(Tail { position: base, number: first, epoch });
-                let tail = Tail { epoch: found.epoch + 1, ..found };
+                let found = walk.tail().unwrap_or(LogPosition { position: base, number: first, epoch });
+                let tail = LogPosition { epoch: found.epoch + 1, ..found };
                 writer.resume(tail)?;
                 // Before anything is written behind the end of which it speaks.
                 if closing.is_some() {
@@ -194,7 +194,7 @@ impl Log {
             batch: 0,
             start: tail,
             next: tail,
-            leading: false,
+            writing: false,
             durable: tail,
             failure: None,
             counts: Counts::default(),
@@ -225,7 +225,7 @@ impl Log {
     /// # Errors
     /// `InvalidInput` for a record beyond [`record_limit`](Self::record_limit); what an earlier write or sync met.
     pub fn append(&self, record: &[u8]) -> Result<Ticket<'_>> {
-        self.put(Kind::Record, record, true)
+        self.append_frame(FrameKind::Record, record, true)
     }
 
     /// Appends a record, or says `Busy` where that would wait for the device.
@@ -233,7 +233,7 @@ impl Log {
     /// # Errors
     /// As [`append`](Self::append); `Busy`.
     pub fn try_append(&self, record: &[u8]) -> Result<Ticket<'_>> {
-        self.put(Kind::Record, record, false)
+        self.append_frame(FrameKind::Record, record, false)
     }
 
     /// Appends a record and returns its number when it is durable.
@@ -252,10 +252,10 @@ impl Log {
         self.owner.check("sync")?;
         let state = self.lock();
         let batch = if state.used > 0 { state.batch } else { state.batch.wrapping_sub(1) };
-        if state.used == 0 && !state.leading {
+        if state.used == 0 && !state.writing {
             return state.failure.as_ref().map_or(Ok(()), |f| Err(f.error()));
         }
-        self.until_durable(state, batch).map(drop)
+        self.wait_durable(state, batch).map(drop)
     }
 
     /// The longest record, in bytes.
@@ -266,12 +266,12 @@ impl Log {
     /// The records from number `from` on that are durable now (0: from the first that is there).
     ///
     /// # Errors
-    /// As [`Records::open`].
-    pub fn read_from(&self, from: u64) -> Result<Records> {
+    /// As [`LogReader::open`].
+    pub fn read_from(&self, from: u64) -> Result<LogReader> {
         self.owner.check("read")?;
         let until = self.lock().durable.position;
         let segments = self.writer().segments.clone();
-        Records::until(&self.machine, segments, from, until)
+        LogReader::until(&self.machine, segments, from, until)
     }
 
     /// Gives back the space of records before `number`, which the caller needs no more. Space is given back by whole
@@ -339,17 +339,17 @@ impl Log {
         let tail = self.lock().durable;
         let writer = self.writer();
         let segments = writer.first_surely_there().zip(writer.segments.last());
-        let note = segments.map(|(first, last)| Closing::of(first, last, tail).encode());
+        let note = segments.map(|(first, last)| CloseNote::of(first, last, tail).encode());
         let noted = guard::call(ForeignCode::Storage, || note.map_or(Ok(()), |note| writer.note(&note)));
         noted.unwrap_or_else(|panicked| Err(panicked.error("close")))
     }
 
     fn mark(&self) -> Result<()> {
-        let ticket = self.put(Kind::Mark, &[], true)?;
-        self.until_durable(self.lock(), ticket.batch).map(drop)
+        let ticket = self.append_frame(FrameKind::Mark, &[], true)?;
+        self.wait_durable(self.lock(), ticket.batch).map(drop)
     }
 
-    fn put(&self, kind: Kind, payload: &[u8], wait: bool) -> Result<Ticket<'_>> {
+    fn append_frame(&self, kind: FrameKind, payload: &[u8], wait: bool) -> Result<Ticket<'_>> {
         self.owner.check("append")?;
         if payload.len() > self.record_limit() {
             let why = format!("a record of {} bytes; this log takes {}", payload.len(), self.record_limit());
@@ -357,7 +357,7 @@ impl Log {
         }
         let since = Instant::now();
         let payload_crc = payload_crc(payload);
-        // At most 1 GiB, as `Options::check` saw to.
+        // At most 1 GiB, as `LogOptions::check` saw to.
         let (len, bytes) = (payload.len() as u32, extent(payload.len() as u64) as usize);
         let mut state = self.lock();
         loop {
@@ -372,7 +372,7 @@ impl Log {
                 return Err(Error::new(ErrorKind::Busy, "append", why).advice("wait for an earlier record"));
             }
             state.counts.waits_for_room += 1;
-            state = if state.leading { self.asleep(&self.room, state) } else { self.lead(state) };
+            state = if state.writing { self.asleep(&self.room, state) } else { self.write_batch(state) };
         }
         let State { fill, used, records, batch, start, next, counts, .. } = &mut *state;
         let Some(fill) = fill else { return Err(no_buffer()) };
@@ -384,7 +384,7 @@ impl Log {
         target[HEADER + payload.len()..].fill(0);
         *used += bytes;
         next.position += bytes as u64;
-        if kind == Kind::Record {
+        if kind == FrameKind::Record {
             next.number += 1;
             *records += 1;
             counts.records += 1;
@@ -394,23 +394,26 @@ impl Log {
     }
 
     /// Waits for the end of a batch, or brings it about.
-    fn until_durable<'a>(&'a self, mut state: MutexGuard<'a, State>, batch: u64) -> Result<MutexGuard<'a, State>> {
+    fn wait_durable<'a>(&'a self, mut state: MutexGuard<'a, State>, batch: u64) -> Result<MutexGuard<'a, State>> {
         loop {
             // Of the batches before the one that fills, only the last can be under way.
-            let durable = batch < state.batch && !(state.leading && batch + 1 == state.batch);
+            let durable = batch < state.batch && !(state.writing && batch + 1 == state.batch);
             if durable && (state.failure.is_none() || state.batch > batch + 1) {
                 return Ok(state);
             }
             if let Some(failure) = &state.failure {
                 return Err(failure.error());
             }
-            state =
-                if state.leading { self.asleep(&self.ended[(batch % 2) as usize], state) } else { self.lead(state) };
+            state = if state.writing {
+                self.asleep(&self.ended[(batch % 2) as usize], state)
+            } else {
+                self.write_batch(state)
+            };
         }
     }
 
     /// Writes the batch that gathered, with the lock released meanwhile.
-    fn lead<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn write_batch<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let stride = self.batch_bytes + SLACK;
         let (source, len, at, records) = (state.half * stride, state.used, state.start, state.records);
         let batch = state.batch;
@@ -425,7 +428,7 @@ impl Log {
             Ok(lease) => {
                 state.fill = Some(lease);
                 (state.used, state.records, state.batch, state.start) = (0, 0, batch + 1, state.next);
-                state.leading = true;
+                state.writing = true;
                 let end = state.next;
                 drop(state);
                 // Storage is code of somebody else: were it to panic here, all others would wait for ever.
@@ -434,7 +437,7 @@ impl Log {
                 (self.lock(), took.map(|took| (took, end)))
             }
         };
-        state.leading = false;
+        state.writing = false;
         match outcome {
             Ok((took, end)) => {
                 state.durable = end;

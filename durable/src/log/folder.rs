@@ -17,7 +17,7 @@ use datapipes_core::{
     Span, Ssd, Transfer,
 };
 
-use super::storage::{Medium, SegmentStorage, Spare};
+use super::storage::{SegmentSpace, SegmentStorage, UnpublishedSegment};
 use crate::dir_lock::{DirLock, make_folder, sync_folder};
 
 const ENDING: &str = ".log";
@@ -127,7 +127,7 @@ impl SegmentStorage for LogFolder {
         Ok(numbers)
     }
 
-    fn prepare(&self, number: u64, len: u64) -> Result<Box<dyn Spare>> {
+    fn prepare(&self, number: u64, len: u64) -> Result<Box<dyn UnpublishedSegment>> {
         self.check()?;
         let path = self.path(number);
         let draft = AtomicFile::create_with(&path, self.mode()?)?;
@@ -138,7 +138,7 @@ impl SegmentStorage for LogFolder {
         Ok(Box::new(Unnamed { files: Files::of(draft.ssd().clone())?, draft, folder: self.clone(), path, len }))
     }
 
-    fn open(&self, number: u64, writable: bool) -> Result<Arc<dyn Medium>> {
+    fn open(&self, number: u64, writable: bool) -> Result<Arc<dyn SegmentSpace>> {
         let path = self.path(number);
         let ssd = if writable { Ssd::open_rw(&path)? } else { Ssd::open(&path)? };
         self.check()?;
@@ -199,7 +199,7 @@ impl Files {
     }
 }
 
-impl Medium for Files {
+impl SegmentSpace for Files {
     fn target(&self) -> &dyn Locator {
         &self.target
     }
@@ -226,7 +226,7 @@ struct Unnamed {
     len: u64,
 }
 
-impl Medium for Unnamed {
+impl SegmentSpace for Unnamed {
     fn target(&self) -> &dyn Locator {
         &self.files.target
     }
@@ -240,8 +240,8 @@ impl Medium for Unnamed {
     }
 }
 
-impl Spare for Unnamed {
-    fn publish(self: Box<Self>) -> Result<Arc<dyn Medium>> {
+impl UnpublishedSegment for Unnamed {
+    fn publish(self: Box<Self>) -> Result<Arc<dyn SegmentSpace>> {
         self.folder.check()?;
         self.draft.publish(self.len)?;
         // By its name, so that messages show it.

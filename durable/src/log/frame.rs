@@ -22,7 +22,7 @@ pub(crate) const MAGIC: [u8; 4] = *b"DPr1";
 
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FrameKind {
     /// A record of the user.
     Record,
     /// No record: the log was opened (with a new epoch) or closed here.
@@ -32,7 +32,7 @@ pub(crate) enum Kind {
 /// A frame's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
-    pub(crate) kind: Kind,
+    pub(crate) kind: FrameKind,
     /// The record's number; of a mark: that of the next record.
     pub(crate) number: u64,
     /// How often the log was opened for appending before this was written. What a torn batch left behind has a smaller
@@ -85,8 +85,8 @@ impl Codec {
     pub(crate) fn encode(self, frame: &Frame, position: u64) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         let kind: u32 = match frame.kind {
-            Kind::Record => 1,
-            Kind::Mark => 2,
+            FrameKind::Record => 1,
+            FrameKind::Mark => 2,
         };
         bytes[..4].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&frame.len.to_le_bytes());
@@ -108,8 +108,8 @@ impl Codec {
             return None;
         }
         let kind = match word(32) {
-            1 => Kind::Record,
-            2 => Kind::Mark,
+            1 => FrameKind::Record,
+            2 => FrameKind::Mark,
             _ => return None,
         };
         let number = u64::from(word(16)) | u64::from(word(20)) << 32;
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     const FRAME: Frame =
-        Frame { kind: Kind::Record, number: 1 << 40 | 7, epoch: 3, since: 80, len: 1234, payload_crc: 99 };
+        Frame { kind: FrameKind::Record, number: 1 << 40 | 7, epoch: 3, since: 80, len: 1234, payload_crc: 99 };
 
     #[test]
     fn a_header_is_read_as_it_was_written_and_only_at_its_place() {
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(ours.decode(&bytes, 4008), None, "at another position");
         assert_eq!(other.decode(&bytes, 4000), None, "in another log");
         assert_eq!(ours.decode(&bytes[..39], 4000), None, "cut");
-        let mark = Frame { kind: Kind::Mark, len: 0, ..FRAME };
+        let mark = Frame { kind: FrameKind::Mark, len: 0, ..FRAME };
         assert_eq!(ours.decode(&ours.encode(&mark, 0), 0), Some(mark));
     }
 

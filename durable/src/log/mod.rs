@@ -45,7 +45,7 @@
 //! It does not replicate, compress, encrypt or retry.
 
 mod chain;
-mod closing;
+mod close_note;
 mod commit;
 mod failure;
 mod folder;
@@ -61,7 +61,7 @@ mod writer;
 
 pub use commit::{Log, Ticket};
 pub use folder::LogFolder;
-pub use options::Options;
-pub use reader::{LogSummary, Record, Records, examine};
-pub use stats::{LogStats, Times};
-pub use storage::{Medium, SegmentStorage, Spare};
+pub use options::LogOptions;
+pub use reader::{LogReader, LogRecord, LogSummary, examine};
+pub use stats::{LatencySummary, LogStats};
+pub use storage::{SegmentSpace, SegmentStorage, UnpublishedSegment};

@@ -6,22 +6,22 @@ use super::segment::DATA_AT;
 
 /// How a log is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct LogOptions {
     /// Bytes of a new segment; 32 MiB by default.
     pub segment_bytes: u64,
     /// Bytes of a batch, and the limit of a record (less 40 bytes); the log holds two of them in memory. 1 MiB by default.
     pub batch_bytes: u32,
 }
 
-impl Default for Options {
+impl Default for LogOptions {
     fn default() -> Self {
-        Options { segment_bytes: 32 << 20, batch_bytes: 1 << 20 }
+        LogOptions { segment_bytes: 32 << 20, batch_bytes: 1 << 20 }
     }
 }
 
-impl Options {
-    pub(super) fn check(self) -> Result<Options> {
-        let Options { segment_bytes, batch_bytes } = self;
+impl LogOptions {
+    pub(super) fn check(self) -> Result<LogOptions> {
+        let LogOptions { segment_bytes, batch_bytes } = self;
         let bad = |why: String| Err(Error::new(ErrorKind::InvalidInput, "open a log", why));
         if !(4096..=1 << 30).contains(&batch_bytes) || batch_bytes % 4096 != 0 {
             return bad(format!("batches of {batch_bytes} bytes: give a multiple of 4096, at most 1 GiB"));

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use datapipes_core::{Error, ErrorKind, Machine, Result};
 use serde::Serialize;
 
-use super::chain::{self, Chain, Walk};
+use super::chain::{self, Chain, ChainScan};
 use super::segment::Segment;
 use super::storage::SegmentStorage;
 
 /// A record that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct LogRecord {
     /// Its number; numbers start at 1 and have no gaps.
     pub number: u64,
     /// What was appended.
@@ -22,34 +22,34 @@ pub struct Record {
 ///
 /// It opens no log for appending and takes no lock, so it also reads what another process appends: all that was durable
 /// when it came there, and perhaps some that was not yet.
-pub struct Records {
-    walk: Walk,
+pub struct LogReader {
+    walk: ChainScan,
     from: u64,
     ended: bool,
 }
 
-impl Records {
+impl LogReader {
     /// Reads a log from record `from` on; 0 and 1 are the first that is there.
     ///
     /// # Errors
     /// `NotFound` where there is no log; `OutOfRange` where `from` was released already; `Corrupt` for headers that do
     /// not check.
-    pub fn open(machine: &Machine, storage: &Arc<dyn SegmentStorage>, from: u64) -> Result<Records> {
+    pub fn open(machine: &Machine, storage: &Arc<dyn SegmentStorage>, from: u64) -> Result<LogReader> {
         let chain = chain::open(machine, &**storage, false)?;
         if chain.segments.is_empty() {
             let why = format!("{} holds no log", storage.name());
             return Err(Error::new(ErrorKind::NotFound, "read", why));
         }
-        Records::of(chain, from, |chain| Walk::to_end(machine, chain))
+        LogReader::of(chain, from, |chain| ChainScan::to_end(machine, chain))
     }
 
     /// Reads these segments up to a position before which all is durable.
-    pub(crate) fn until(machine: &Machine, segments: Vec<Segment>, from: u64, until: u64) -> Result<Records> {
+    pub(crate) fn until(machine: &Machine, segments: Vec<Segment>, from: u64, until: u64) -> Result<LogReader> {
         let chain = Chain { segments, closing: None };
-        Records::of(chain, from, |chain| Walk::until(machine, chain.segments, until))
+        LogReader::of(chain, from, |chain| ChainScan::until(machine, chain.segments, until))
     }
 
-    fn of(mut chain: Chain, from: u64, walk: impl FnOnce(Chain) -> Walk) -> Result<Records> {
+    fn of(mut chain: Chain, from: u64, walk: impl FnOnce(Chain) -> ChainScan) -> Result<LogReader> {
         let segments = &mut chain.segments;
         let first = segments.first().map_or(1, |s| s.header.first);
         if from > 1 && from < first {
@@ -59,23 +59,23 @@ impl Records {
         // The last segment that starts at or before it.
         let skip = segments.partition_point(|s| s.header.first <= from).saturating_sub(1);
         segments.drain(..skip);
-        Ok(Records { walk: walk(chain), from, ended: false })
+        Ok(LogReader { walk: walk(chain), from, ended: false })
     }
 
-    fn advance(&mut self) -> Result<Option<Record>> {
+    fn advance(&mut self) -> Result<Option<LogRecord>> {
         while let Some((number, payload)) = self.walk.next()? {
             if number >= self.from {
-                return Ok(Some(Record { number, payload: payload.to_vec() }));
+                return Ok(Some(LogRecord { number, payload: payload.to_vec() }));
             }
         }
         Ok(None)
     }
 }
 
-impl Iterator for Records {
-    type Item = Result<Record>;
+impl Iterator for LogReader {
+    type Item = Result<LogRecord>;
 
-    fn next(&mut self) -> Option<Result<Record>> {
+    fn next(&mut self) -> Option<Result<LogRecord>> {
         if self.ended {
             return None;
         }
@@ -113,7 +113,7 @@ pub fn examine(machine: &Machine, storage: &Arc<dyn SegmentStorage>) -> Result<L
         return Err(Error::new(ErrorKind::NotFound, "read", format!("{} holds no log", storage.name())));
     };
     let (count, segment_bytes) = (segments.len(), segments.iter().map(|s| s.header.len).sum());
-    let mut walk = Walk::to_end(machine, chain);
+    let mut walk = ChainScan::to_end(machine, chain);
     let mut payload_bytes = 0;
     while let Some((_, payload)) = walk.next()? {
         payload_bytes += payload.len() as u64;

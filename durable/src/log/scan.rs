@@ -3,9 +3,9 @@
 use datapipes_core::Lease;
 use datapipes_core::{Constraints, Dram, Machine, MapOptions, Pages, Pipe, Result, Span};
 
-use super::frame::{ALIGN, Frame, HEADER, Kind, MAGIC, payload_crc};
+use super::frame::{ALIGN, Frame, FrameKind, HEADER, MAGIC, payload_crc};
 use super::segment::{DATA_AT, Header, Segment, checked_limit, no_header};
-use super::storage::Medium;
+use super::storage::SegmentSpace;
 
 /// Bytes read at a time.
 const WINDOW: usize = 1 << 20;
@@ -24,7 +24,7 @@ struct Window {
 
 impl Window {
     /// Over a medium, with room for a piece of `most` bytes anywhere.
-    fn over(machine: &Machine, medium: &dyn Medium, most: usize) -> Result<Window> {
+    fn over(machine: &Machine, medium: &dyn SegmentSpace, most: usize) -> Result<Window> {
         let len = WINDOW.max((most + 2 * BLOCK as usize).next_multiple_of(BLOCK as usize));
         let options = MapOptions { pages: Pages::Small, prefault: false, node: None };
         let memory = Dram::allocate_with(len, options)?;
@@ -54,7 +54,7 @@ impl Window {
 }
 
 /// Reads a segment's header.
-pub(crate) fn read_header(machine: &Machine, medium: &dyn Medium, name: &str) -> Result<Header> {
+pub(crate) fn read_header(machine: &Machine, medium: &dyn SegmentSpace, name: &str) -> Result<Header> {
     let mut window = Window::over(machine, medium, 0)?;
     let header = window.view(0, DATA_AT as usize)?.and_then(|bytes| Header::decode(&bytes));
     let header = header.ok_or_else(|| no_header(name))?;
@@ -64,7 +64,7 @@ pub(crate) fn read_header(machine: &Machine, medium: &dyn Medium, name: &str) ->
 
 /// Where the frames of a log end: what comes next, and with which epoch it must come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tail {
+pub(crate) struct LogPosition {
     pub(crate) position: u64,
     /// The number of the next record.
     pub(crate) number: u64,
@@ -82,19 +82,19 @@ pub(crate) enum Step {
 }
 
 /// Walks over the frames of a segment.
-pub(crate) struct Scan {
+pub(crate) struct SegmentScan {
     segment: Segment,
     window: Window,
-    tail: Tail,
+    tail: LogPosition,
 }
 
-impl Scan {
-    pub(crate) fn over(machine: &Machine, segment: Segment) -> Result<Scan> {
+impl SegmentScan {
+    pub(crate) fn over(machine: &Machine, segment: Segment) -> Result<SegmentScan> {
         let limit = checked_limit(&segment.header, &segment.name)?;
         let mut window = Window::over(machine, &*segment.medium, limit)?;
         window.end = window.end.min(segment.header.len);
         let Header { base, first, epoch, .. } = segment.header;
-        Ok(Scan { segment, window, tail: Tail { position: base, number: first, epoch } })
+        Ok(SegmentScan { segment, window, tail: LogPosition { position: base, number: first, epoch } })
     }
 
     pub(crate) fn segment(&self) -> &Segment {
@@ -102,20 +102,20 @@ impl Scan {
     }
 
     /// What comes next is here.
-    pub(crate) fn tail(&self) -> Tail {
+    pub(crate) fn tail(&self) -> LogPosition {
         self.tail
     }
 
     /// Goes over one frame. It stays where it is at what does not check.
     pub(crate) fn step(&mut self) -> Result<Step> {
-        let Tail { position, number, epoch } = self.tail;
+        let LogPosition { position, number, epoch } = self.tail;
         let Some(frame) = self.frame_at(position)? else { return Ok(Step::End) };
         // An older epoch: what a torn batch left behind, with something newer written before it.
         let follows = frame.number == number
             && u64::from(frame.since) <= position
             && match frame.kind {
-                Kind::Record => frame.epoch == epoch,
-                Kind::Mark => frame.epoch >= epoch && frame.len == 0,
+                FrameKind::Record => frame.epoch == epoch,
+                FrameKind::Mark => frame.epoch >= epoch && frame.len == 0,
             };
         if !follows || frame.extent() > u64::from(self.segment.header.frame_limit) {
             return Ok(Step::End);
@@ -128,12 +128,12 @@ impl Scan {
         }
         let next = position + frame.extent();
         Ok(match frame.kind {
-            Kind::Record => {
-                self.tail = Tail { position: next, number: number + 1, epoch };
+            FrameKind::Record => {
+                self.tail = LogPosition { position: next, number: number + 1, epoch };
                 Step::Record { number, payload }
             }
-            Kind::Mark => {
-                self.tail = Tail { position: next, number, epoch: frame.epoch };
+            FrameKind::Mark => {
+                self.tail = LogPosition { position: next, number, epoch: frame.epoch };
                 Step::Mark
             }
         })
@@ -145,7 +145,7 @@ impl Scan {
     /// `None` means go on: another process wrote on while this one looked, and what is here checks by now.
     pub(crate) fn ends_here(&mut self) -> Result<Option<()>> {
         let at = self.tail.position;
-        let Some(witness) = self.witness_after(at)? else { return Ok(Some(())) };
+        let Some(witness) = self.later_frame_after(at)? else { return Ok(Some(())) };
         // What the witness vouches for was written before it: a fresh look must show it.
         self.window.forget();
         let before = self.tail;
@@ -163,7 +163,7 @@ impl Scan {
     }
 
     /// The first frame behind a position whose batch was written when the position was durable.
-    fn witness_after(&mut self, position: u64) -> Result<Option<u64>> {
+    fn later_frame_after(&mut self, position: u64) -> Result<Option<u64>> {
         let end = self.segment.header.base + self.window.end.saturating_sub(DATA_AT);
         let mut at = position + ALIGN;
         while at + HEADER as u64 <= end {

@@ -9,7 +9,7 @@ use datapipes_core::{Error, ErrorKind, Result};
 
 use super::frame::Codec;
 use super::sealed::Kind;
-use super::storage::Medium;
+use super::storage::SegmentSpace;
 
 /// Frames start here.
 pub(crate) const DATA_AT: u64 = 4096;
@@ -73,7 +73,7 @@ impl Header {
 #[derive(Clone)]
 pub(crate) struct Segment {
     pub(crate) header: Header,
-    pub(crate) medium: Arc<dyn Medium>,
+    pub(crate) medium: Arc<dyn SegmentSpace>,
     /// Where it lies, for messages.
     pub(crate) name: String,
 }
@@ -111,8 +111,9 @@ pub(crate) fn no_header(name: &str) -> Error {
 
 /// What a frame may be at most, with room for it in memory.
 pub(crate) fn checked_limit(header: &Header, name: &str) -> Result<usize> {
-    const MOST: u32 = 1 << 30;
-    if header.frame_limit == 0 || header.frame_limit > MOST || u64::from(header.frame_limit) > header.room() {
+    const MAX_FRAME_BYTES: u32 = 1 << 30;
+    if header.frame_limit == 0 || header.frame_limit > MAX_FRAME_BYTES || u64::from(header.frame_limit) > header.room()
+    {
         return Err(no_header(name));
     }
     Ok(header.frame_limit as usize)

@@ -62,11 +62,11 @@ impl Histogram {
         self.most
     }
 
-    pub(crate) fn times(&self) -> Times {
+    pub(crate) fn times(&self) -> LatencySummary {
         if self.total == 0 {
-            return Times::default();
+            return LatencySummary::default();
         }
-        Times {
+        LatencySummary {
             count: self.total,
             p50_ns: self.quantile(0.5),
             p99_ns: self.quantile(0.99),
@@ -78,7 +78,7 @@ impl Histogram {
 
 /// Times of one kind; quantiles are at most an eighth too high.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Times {
+pub struct LatencySummary {
     /// How many were taken.
     pub count: u64,
     /// Half of them took no longer, in nanoseconds.
@@ -109,13 +109,13 @@ pub struct LogStats {
     /// Segments begun.
     pub segments_begun: u64,
     /// From append to the acknowledgement, for tickets that were waited for.
-    pub acknowledged: Times,
+    pub acknowledged: LatencySummary,
     /// Of the writes.
-    pub write: Times,
+    pub write: LatencySummary,
     /// Of the syncs.
-    pub sync: Times,
+    pub sync: LatencySummary,
     /// Of changing over to a new segment.
-    pub rotation: Times,
+    pub rotation: LatencySummary,
     /// The number of the next record.
     pub next: u64,
     /// All records before this number are durable.
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn quantiles() {
         let mut h = Histogram::default();
-        assert_eq!(h.times(), Times::default());
+        assert_eq!(h.times(), LatencySummary::default());
         (1..=1000).for_each(|us| h.add(Duration::from_micros(us)));
         let t = h.times();
         assert!((500_000..=562_500).contains(&t.p50_ns) && (990_000..=1_000_000).contains(&t.p99_ns), "{t:?}");

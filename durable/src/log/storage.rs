@@ -9,7 +9,7 @@ use std::sync::Arc;
 use datapipes_core::{Locator, Result};
 
 /// A segment's space: a place that a pipe can connect.
-pub trait Medium: Send + Sync {
+pub trait SegmentSpace: Send + Sync {
     /// Where appended bytes go.
     fn target(&self) -> &dyn Locator;
 
@@ -34,13 +34,13 @@ pub trait Medium: Send + Sync {
 }
 
 /// Space for a segment that is not part of the log yet. Dropped, it leaves nothing.
-pub trait Spare: Medium {
+pub trait UnpublishedSegment: SegmentSpace {
     /// Makes it part of the log. When this returns, the segment is there also after a power failure, with all that was
     /// moved into it.
     ///
     /// # Errors
     /// What the place says.
-    fn publish(self: Box<Self>) -> Result<Arc<dyn Medium>>;
+    fn publish(self: Box<Self>) -> Result<Arc<dyn SegmentSpace>>;
 }
 
 /// A place for segments. A panic of it while a batch is written ends the log for everybody, as an error does.
@@ -65,13 +65,13 @@ pub trait SegmentStorage: Send + Sync {
     ///
     /// # Errors
     /// `NoSpace`; what the place says.
-    fn prepare(&self, number: u64, len: u64) -> Result<Box<dyn Spare>>;
+    fn prepare(&self, number: u64, len: u64) -> Result<Box<dyn UnpublishedSegment>>;
 
     /// Opens a segment; for reading only where not `writable`.
     ///
     /// # Errors
     /// `NotFound`; what the place says.
-    fn open(&self, number: u64, writable: bool) -> Result<Arc<dyn Medium>>;
+    fn open(&self, number: u64, writable: bool) -> Result<Arc<dyn SegmentSpace>>;
 
     /// What [`set_note`](Self::set_note) was given last; None where that was None, or nothing yet. A place that keeps no
     /// notes says None: its logs are opened as after a crash.

@@ -9,10 +9,10 @@ use datapipes_core::{
     Constraints, Dram, Error, ErrorKind, Machine, MapOptions, Pages, Pipe, Result, Route, Span, threads,
 };
 
-use super::options::Options;
-use super::scan::Tail;
+use super::options::LogOptions;
+use super::scan::LogPosition;
 use super::segment::{DATA_AT, Header, Segment};
-use super::storage::{SegmentStorage, Spare};
+use super::storage::{SegmentStorage, UnpublishedSegment};
 
 /// Writes end at a multiple of what the place likes, but not of more than this: bytes behind each half of the memory.
 pub(crate) const SLACK: usize = 4096;
@@ -20,7 +20,7 @@ pub(crate) const SLACK: usize = 4096;
 const TYPICAL: u64 = 4096;
 
 /// Space for the next segment, made ahead of need.
-type Prepared = JoinHandle<Result<Box<dyn Spare>>>;
+type Prepared = JoinHandle<Result<Box<dyn UnpublishedSegment>>>;
 
 /// What one batch took.
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,9 +71,9 @@ impl Writer {
         storage: Arc<dyn SegmentStorage>,
         memory: Dram,
         segments: Vec<Segment>,
-        options: Options,
+        options: LogOptions,
     ) -> Writer {
-        let Options { segment_bytes, batch_bytes: frame_limit } = options;
+        let LogOptions { segment_bytes, batch_bytes: frame_limit } = options;
         Writer {
             machine: machine.clone(),
             storage,
@@ -90,7 +90,7 @@ impl Writer {
     }
 
     /// Goes on in the last segment, whose frames end at `tail`.
-    pub(crate) fn resume(&mut self, tail: Tail) -> Result<()> {
+    pub(crate) fn resume(&mut self, tail: LogPosition) -> Result<()> {
         let Some(segment) = self.segments.last().cloned() else {
             return Err(Error::new(ErrorKind::InvalidInput, "open", "a log without segments cannot go on"));
         };
@@ -106,7 +106,7 @@ impl Writer {
     }
 
     /// Begins a segment at a place of the log where all before is durable.
-    pub(crate) fn begin(&mut self, log_id: [u8; 16], at: Tail) -> Result<()> {
+    pub(crate) fn begin(&mut self, log_id: [u8; 16], at: LogPosition) -> Result<()> {
         let number = self.segments.last().map_or(1, |s| s.header.number + 1);
         self.refused = false;
         let spare = match self.prepared.take().map(threads::join) {
@@ -137,7 +137,7 @@ impl Writer {
     }
 
     /// Writes a batch and returns when it is durable. The bytes are at `source` of the memory, with zeros behind them.
-    pub(crate) fn write(&mut self, source: u64, len: u64, at: Tail) -> Result<BatchTiming> {
+    pub(crate) fn write(&mut self, source: u64, len: u64, at: LogPosition) -> Result<BatchTiming> {
         let mut took = BatchTiming::default();
         let Some(current) = &self.current else {
             return Err(Error::new(ErrorKind::InvalidInput, "append", "no segment is open"));

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use datapipes_core::{Dram, Error, ErrorKind, Locator, MapOptions, Pages, Result};
-use datapipes_durable::log::{Medium, SegmentStorage, Spare};
+use datapipes_durable::log::{SegmentSpace, SegmentStorage, UnpublishedSegment};
 
 use super::Random;
 
@@ -102,7 +102,7 @@ impl Mem {
     }
 }
 
-impl Medium for Mem {
+impl SegmentSpace for Mem {
     fn target(&self) -> &dyn Locator {
         &self.dram
     }
@@ -132,7 +132,7 @@ struct Fresh {
     number: u64,
 }
 
-impl Medium for Fresh {
+impl SegmentSpace for Fresh {
     fn target(&self) -> &dyn Locator {
         self.mem.target()
     }
@@ -146,8 +146,8 @@ impl Medium for Fresh {
     }
 }
 
-impl Spare for Fresh {
-    fn publish(self: Box<Self>) -> Result<Arc<dyn Medium>> {
+impl UnpublishedSegment for Fresh {
+    fn publish(self: Box<Self>) -> Result<Arc<dyn SegmentSpace>> {
         let mem = Arc::new(self.mem);
         mem.device.clone().state.lock().unwrap().segments.insert(self.number, mem.clone());
         Ok(mem)
@@ -176,7 +176,7 @@ impl SegmentStorage for Model {
         Ok(self.0.state.lock().unwrap().segments.keys().copied().collect())
     }
 
-    fn prepare(&self, number: u64, len: u64) -> Result<Box<dyn Spare>> {
+    fn prepare(&self, number: u64, len: u64) -> Result<Box<dyn UnpublishedSegment>> {
         let mem = Mem::new(&self.0, len as usize);
         let mut state = self.0.state.lock().unwrap();
         // Stale bytes of an earlier use: those of the oldest segment, frames and header and all.
@@ -190,7 +190,7 @@ impl SegmentStorage for Model {
         Ok(Box::new(Fresh { mem, number }))
     }
 
-    fn open(&self, number: u64, _writable: bool) -> Result<Arc<dyn Medium>> {
+    fn open(&self, number: u64, _writable: bool) -> Result<Arc<dyn SegmentSpace>> {
         match self.0.state.lock().unwrap().segments.get(&number) {
             Some(mem) => Ok(mem.clone()),
             None => Err(Error::new(ErrorKind::NotFound, "open", format!("segment {number}"))),

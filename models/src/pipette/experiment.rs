@@ -2,18 +2,20 @@
 
 use datapipes_cache::Policy;
 use datapipes_core::Result;
-use datapipes_testkit::access::{ItemLayout, Items, Mixed, Popularity, Read, Recommender, Skew, SocialGraph, Workload};
+use datapipes_testkit::access::{
+    ItemLayout, Items, Mixed, Popularity, ReadRequest, Recommender, Skew, SocialGraph, Workload,
+};
 use serde::Serialize;
 
 use super::library::Library;
 use super::page_cache::{PAGE, PageCache};
-use super::system::{Account, LARGE, System, SystemKind};
+use super::system::{LARGE, System, SystemCounters, SystemKind};
 use super::timing::Timing;
 
 /// The parameters of the synthetic workloads that the paper does not print, fitted to its tables 2 and 3. Consistent,
 /// not proven: other sets fit as well.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Fit {
+pub struct FittedParameters {
     /// Places that are read; each is the beginning of a page: 625 MiB.
     pub places: u64,
     /// Bytes of a small read (the paper's).
@@ -32,10 +34,10 @@ pub struct Fit {
     pub policy: Policy,
 }
 
-impl Fit {
+impl FittedParameters {
     /// The set of table 2, and of all figures but those of table 3's reads.
-    pub fn fitted() -> Fit {
-        Fit {
+    pub fn fitted() -> FittedParameters {
+        FittedParameters {
             places: 160_000,
             small_bytes: 128,
             large_bytes: 4096,
@@ -50,8 +52,8 @@ impl Fit {
     /// The set for reads of a popularity. Table 3 is met where small reads do not ask the page cache; table 2 where they do. One
     /// set for both is out of reach: D is 371 instead of 313 in table 2 without asking, 81 instead of 107 in table 3 with it.
     #[must_use]
-    pub fn for_reads(self, popularity: Popularity) -> Fit {
-        Fit { small_reads_ask_pages: popularity == Popularity::Uniform, ..self }
+    pub fn for_reads(self, popularity: Popularity) -> FittedParameters {
+        FittedParameters { small_reads_ask_pages: popularity == Popularity::Uniform, ..self }
     }
 
     /// Where the places lie.
@@ -94,12 +96,12 @@ pub const ZIPF: Popularity = Popularity::Zipf { exponent: 0.8 };
 /// # Errors
 /// As [`Library::read`].
 pub fn synthetic(
-    fit: &Fit,
+    fit: &FittedParameters,
     workload: Workload,
     popularity: Popularity,
     scale: &Scale,
     budget: usize,
-) -> Result<[Account; 6]> {
+) -> Result<[SystemCounters; 6]> {
     let reads = Mixed::new(fit.layout(fit.small_bytes), fit.large_bytes, workload, popularity, scale.seed);
     let asks = fit.small_reads_ask_pages;
     let mut systems = SystemKind::ALL.map(|kind| {
@@ -115,7 +117,7 @@ pub fn synthetic(
     Ok(with(systems.map(|s| s.account()), library.account()))
 }
 
-fn with(systems: [Account; 5], library: Account) -> [Account; 6] {
+fn with(systems: [SystemCounters; 5], library: SystemCounters) -> [SystemCounters; 6] {
     let [block, mmio, dma, uncached, pipette] = systems;
     [block, mmio, dma, uncached, pipette, library]
 }
@@ -125,7 +127,7 @@ pub const SIZES: [u32; 10] = [8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
 
 /// Workload E, uniform, with reads of one size, after as many that are not counted, and enough for full caches; all of them are
 /// fine-grained, and the cache holds as many items whatever their size.
-pub fn latencies(fit: &Fit, size: u32, scale: &Scale) -> [Account; 5] {
+pub fn latencies(fit: &FittedParameters, size: u32, scale: &Scale) -> [SystemCounters; 5] {
     let counted = (scale.reads / 8).max(1) as usize;
     let reads = Mixed::new(fit.layout(size), size, Workload::E, Popularity::Uniform, scale.seed);
     let mut systems = SystemKind::ALL.map(|kind| {
@@ -158,9 +160,9 @@ pub struct MemoryBudget {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ApplicationRun {
     /// In the order of [`SystemKind::ALL`].
-    pub systems: [Account; 5],
+    pub systems: [SystemCounters; 5],
     /// The library.
-    pub library: Account,
+    pub library: SystemCounters,
     /// MiB that block I/O's page cache holds at the end.
     pub page_mib: f64,
     /// MiB of items that Pipette's fine-grained read cache holds at the end.
@@ -171,7 +173,7 @@ pub struct ApplicationRun {
 
 impl ApplicationRun {
     /// The five systems and the library.
-    pub fn columns(&self) -> [Account; 6] {
+    pub fn columns(&self) -> [SystemCounters; 6] {
         with(self.systems, self.library)
     }
 }
@@ -182,9 +184,9 @@ impl ApplicationRun {
 /// # Errors
 /// As [`Library::read`].
 pub fn application(
-    reads: impl Iterator<Item = Read> + Clone,
+    reads: impl Iterator<Item = ReadRequest> + Clone,
     memory: MemoryBudget,
-    fit: &Fit,
+    fit: &FittedParameters,
     scale: &Scale,
 ) -> Result<ApplicationRun> {
     let sample = reads.clone().take(100_000).map(|r| u64::from(r.len)).filter(|&len| len <= LARGE);
@@ -212,23 +214,23 @@ pub fn application(
 }
 
 /// The recommender: 128-byte embeddings out of 4121 MiB of tables, with the skew of public traces.
-pub fn recommender(scale: &Scale) -> impl Iterator<Item = Read> + Clone {
+pub fn recommender(scale: &Scale) -> impl Iterator<Item = ReadRequest> + Clone {
     Recommender::new(Skew::Traces { reads: scale.reads }, scale.seed)
 }
 
 /// The same tables, one row of each a sample, zipf 1.05 within each.
-pub fn recommender_by_table(scale: &Scale) -> impl Iterator<Item = Read> + Clone {
+pub fn recommender_by_table(scale: &Scale) -> impl Iterator<Item = ReadRequest> + Clone {
     Recommender::new(Skew::PerTable { exponent: 1.05 }, scale.seed)
 }
 
 /// The social graph.
-pub fn social_graph(scale: &Scale) -> impl Iterator<Item = Read> + Clone {
+pub fn social_graph(scale: &Scale) -> impl Iterator<Item = ReadRequest> + Clone {
     SocialGraph::new(scale.nodes, scale.seed)
 }
 
 /// Block I/O's traffic in MiB with a page cache that learns (least recently used, of as many pages as the ideal one): why
 /// table 3's 748 is out of reach for a real one.
-pub fn realistic_block_io(fit: &Fit, popularity: Popularity, scale: &Scale) -> f64 {
+pub fn realistic_block_io(fit: &FittedParameters, popularity: Popularity, scale: &Scale) -> f64 {
     let reads = Items::new(fit.layout(fit.small_bytes), popularity, scale.seed);
     let cache = PageCache::recent(fit.page_cache_pages as usize);
     let mut system = System::new(SystemKind::BlockIo, fit.timing, cache, 0);

@@ -4,25 +4,25 @@ use datapipes_core::{Error, ErrorKind, Result, threads};
 use datapipes_testkit::access::{Popularity, Workload};
 
 use super::experiment::{
-    ApplicationRun, Fit, MemoryBudget, SIZES, Scale, ZIPF, application, latencies, recommender, recommender_by_table,
-    social_graph, synthetic,
+    ApplicationRun, FittedParameters, MemoryBudget, SIZES, Scale, ZIPF, application, latencies, recommender,
+    recommender_by_table, social_graph, synthetic,
 };
 use super::library::budget_for;
 use super::published::{Application, RECOMMENDER, SOCIAL_GRAPH, TABLE_2, TABLE_3, Traffic};
 use super::report::{Agreement, Cell, Grid, ModelReport, Relation, ReportRow};
-use super::system::{Account, SystemKind};
+use super::system::{SystemCounters, SystemKind};
 
 /// The row of the library.
 const LIBRARY: &str = "Our library";
 
 /// One workload: the five systems of the paper, and the library.
-pub type Column = [Account; 6];
+pub type Column = [SystemCounters; 6];
 
 /// Runs everything and puts it beside the paper. Takes seconds with the paper's 2.5 million reads.
 ///
 /// # Errors
 /// What the library meets on the modelled device; `Corrupt` if it gives out wrong bytes.
-pub fn report(fit: &Fit, scale: &Scale) -> Result<ModelReport> {
+pub fn report(fit: &FittedParameters, scale: &Scale) -> Result<ModelReport> {
     let budget = budget_for(fit.fine_items, fit.small_bytes, fit.policy)?;
     let columns = |popularity: Popularity| {
         let fit = fit.for_reads(popularity);
@@ -156,7 +156,7 @@ fn throughput(columns: &[Column], is_zipf: bool) -> Grid {
     Grid { title, unit: "times", columns: workloads(), rows: names().enumerate().map(row).collect(), note }
 }
 
-fn figure_8(by_size: &[[Account; 5]]) -> Grid {
+fn figure_8(by_size: &[[SystemCounters; 5]]) -> Grid {
     let row = |(nth, kind): (usize, &SystemKind)| {
         let published = match kind {
             SystemKind::Pipette => Some(2.0),
@@ -178,7 +178,7 @@ fn figure_8(by_size: &[[Account; 5]]) -> Grid {
 }
 
 /// What the text says of figure 8 in numbers.
-pub(super) fn relations(by_size: &[[Account; 5]]) -> Vec<Relation> {
+pub(super) fn relations(by_size: &[[SystemCounters; 5]]) -> Vec<Relation> {
     let latency = |size: usize, kind: usize| by_size[size][kind].latency_us();
     let over = |a: usize, b: usize| {
         let differences = (0..SIZES.len()).map(move |s| latency(s, a) - latency(s, b));

@@ -9,11 +9,11 @@ use datapipes_cache::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
 use datapipes_cache::{Config, FineGrained, Metrics, Policy, Reassignment};
 use datapipes_core::topology::Topology;
 use datapipes_core::{Error, ErrorKind, Machine, Result};
-use datapipes_testkit::access::Read;
+use datapipes_testkit::access::ReadRequest;
 
 use super::device::{CHANNELS, SimulatedDevice, fill, is_content};
 use super::page_cache::{PAGE, PageCache};
-use super::system::Account;
+use super::system::SystemCounters;
 use super::timing::Timing;
 use crate::time::Time;
 
@@ -124,7 +124,7 @@ pub struct Library {
     page_cache: PageCache,
     asks_pages: bool,
     timing: Timing,
-    account: Account,
+    account: SystemCounters,
     buffer: Vec<u8>,
 }
 
@@ -158,7 +158,7 @@ impl Library {
             page_cache,
             asks_pages: true,
             timing,
-            account: Account::default(),
+            account: SystemCounters::default(),
             buffer: Vec::new(),
         })
     }
@@ -173,8 +173,8 @@ impl Library {
     ///
     /// # Errors
     /// What the library meets; `Corrupt` where the bytes are not those of the file.
-    pub fn read(&mut self, read: Read) -> Result<()> {
-        let Read { offset, len } = read;
+    pub fn read(&mut self, read: ReadRequest) -> Result<()> {
+        let ReadRequest { offset, len } = read;
         let mut pages = offset / PAGE..=(offset + u64::from(len.max(1)) - 1) / PAGE;
         self.account.reads += 1;
         let is_fine = len as usize <= self.fine.config().large;
@@ -206,8 +206,8 @@ impl Library {
     }
 
     /// What came of the reads so far.
-    pub fn account(&self) -> Account {
-        Account { elapsed: self.engine.now(), host_bytes: self.engine.host_bytes(), ..self.account }
+    pub fn account(&self) -> SystemCounters {
+        SystemCounters { elapsed: self.engine.now(), host_bytes: self.engine.host_bytes(), ..self.account }
     }
 
     /// What the library counted.
@@ -243,7 +243,7 @@ fn held(items: usize, item_bytes: u32, policy: Policy, budget: usize) -> Result<
     let timing = Timing::calibrated();
     let mut library = Library::new(timing, more * PAGE, PageCache::empty(), policy, budget)?;
     for item in 0..more {
-        library.read(Read { offset: item * PAGE, len: item_bytes })?;
+        library.read(ReadRequest { offset: item * PAGE, len: item_bytes })?;
     }
     Ok(library.metrics().items)
 }

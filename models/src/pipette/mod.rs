@@ -32,9 +32,9 @@ pub mod device;
 pub mod experiment;
 pub mod figures;
 pub mod library;
+pub mod lru;
 pub mod page_cache;
 mod published;
-pub mod recency;
 pub mod report;
 pub mod system;
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The page cache, as an ideal or as least recently used.
 
-use super::recency::Recency;
+use super::lru::LruSet;
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
@@ -12,7 +12,7 @@ pub enum PageCache {
     /// block I/O are met by it and by none that learns (README of the fit: 861 MiB or more instead of 748).
     Ideal(Vec<u64>),
     /// The last pages that were read, so many.
-    Recent(Recency),
+    Recent(LruSet),
 }
 
 impl PageCache {
@@ -36,7 +36,7 @@ impl PageCache {
 
     /// The last so many pages.
     pub fn recent(pages: usize) -> PageCache {
-        PageCache::Recent(Recency::new(pages))
+        PageCache::Recent(LruSet::new(pages))
     }
 
     /// Whether a page is there; a cache that learns moves it to the front.

@@ -1,11 +1,11 @@
 //! The ways to read that are compared (section 4.1).
 
-use datapipes_testkit::access::Read;
+use datapipes_testkit::access::ReadRequest;
 use serde::Serialize;
 
 use super::device::SimulatedDevice;
+use super::lru::LruSet;
 use super::page_cache::{PAGE, PageCache};
-use super::recency::Recency;
 use super::timing::Timing;
 use crate::time::Time;
 
@@ -44,7 +44,7 @@ impl SystemKind {
 
 /// What came of many reads, one after the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Account {
+pub struct SystemCounters {
     /// How many.
     pub reads: u64,
     /// Time of all of them.
@@ -59,7 +59,7 @@ pub struct Account {
     pub fine_hits: u64,
 }
 
-impl Account {
+impl SystemCounters {
     /// I/O traffic in MiB: the unit of the paper's tables, where it is called MB.
     pub fn traffic_mib(&self) -> f64 {
         self.host_bytes as f64 / f64::from(1 << 20)
@@ -90,8 +90,8 @@ impl Account {
 
     /// The difference to what it was before.
     #[must_use]
-    pub fn since(&self, before: &Account) -> Account {
-        Account {
+    pub fn since(&self, before: &SystemCounters) -> SystemCounters {
+        SystemCounters {
             reads: self.reads - before.reads,
             elapsed: self.elapsed - before.elapsed,
             host_bytes: self.host_bytes - before.host_bytes,
@@ -109,12 +109,12 @@ pub struct System {
     device: SimulatedDevice,
     page_cache: PageCache,
     /// Fine-grained items that are cached, by their offset: as in the paper, an item is found by its exact start.
-    fine: Recency,
+    fine: LruSet,
     /// Reads of more bytes go by the block path.
     large: u64,
     /// Whether fine-grained reads ask the page cache first.
     asks_pages: bool,
-    account: Account,
+    account: SystemCounters,
 }
 
 /// Reads of up to so many bytes are fine-grained (of the workloads: 128 B are, 4096 B are not).
@@ -123,7 +123,7 @@ pub const LARGE: u64 = 2048;
 impl System {
     /// A system; what has no cache ignores the two.
     pub fn new(kind: SystemKind, timing: Timing, page_cache: PageCache, fine_items: usize) -> System {
-        let fine = Recency::new(fine_items);
+        let fine = LruSet::new(fine_items);
         System {
             kind,
             device: SimulatedDevice::new(timing),
@@ -131,7 +131,7 @@ impl System {
             fine,
             large: LARGE,
             asks_pages: true,
-            account: Account::default(),
+            account: SystemCounters::default(),
         }
     }
 
@@ -153,8 +153,8 @@ impl System {
     }
 
     /// What came of the reads so far.
-    pub fn account(&self) -> Account {
-        Account { host_bytes: self.device.host_bytes(), ..self.account }
+    pub fn account(&self) -> SystemCounters {
+        SystemCounters { host_bytes: self.device.host_bytes(), ..self.account }
     }
 
     /// Its page cache.
@@ -168,7 +168,7 @@ impl System {
     }
 
     /// Reads, after all before it.
-    pub fn read(&mut self, read: Read) {
+    pub fn read(&mut self, read: ReadRequest) {
         let now = self.account.elapsed;
         let (offset, len) = (read.offset, u64::from(read.len));
         let timing = *self.device.timing();

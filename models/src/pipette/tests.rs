@@ -2,24 +2,24 @@
 //! its twin of a few lines.
 
 use datapipes_cache::Policy;
-use datapipes_testkit::access::{ItemLayout, Items, Mixed, Popularity, Read, Recommender, Workload};
+use datapipes_testkit::access::{ItemLayout, Items, Mixed, Popularity, ReadRequest, Recommender, Workload};
 
 use super::experiment::*;
 use super::library::{Library, budget_for};
 use super::page_cache::{PAGE, PageCache};
 use super::published::{RECOMMENDER, TABLE_2, TABLE_3};
 use super::report::Agreement;
-use super::system::{Account, System, SystemKind};
+use super::system::{System, SystemCounters, SystemKind};
 use super::timing::Timing;
 
 const FULL: u64 = 2_500_000;
 
-fn reads(fit: &Fit, workload: Workload, popularity: Popularity) -> Mixed {
+fn reads(fit: &FittedParameters, workload: Workload, popularity: Popularity) -> Mixed {
     Mixed::new(fit.layout(fit.small_bytes), fit.large_bytes, workload, popularity, 1)
 }
 
-fn run(kind: SystemKind, workload: Workload, popularity: Popularity, count: u64) -> Account {
-    let fit = Fit::fitted().for_reads(popularity);
+fn run(kind: SystemKind, workload: Workload, popularity: Popularity, count: u64) -> SystemCounters {
+    let fit = FittedParameters::fitted().for_reads(popularity);
     let reads = reads(&fit, workload, popularity);
     let system = System::new(kind, fit.timing, fit.page_cache(kind, workload, &reads), fit.fine_items);
     let mut system = system.asking_pages(fit.small_reads_ask_pages);
@@ -68,7 +68,7 @@ fn the_fit_gives_tables_2_and_3_within_its_tolerances() {
 #[test]
 fn one_way_of_small_reads_for_both_tables_is_out_of_reach() {
     let pipette_d = |popularity: Popularity, asks: bool| {
-        let fit = Fit::fitted();
+        let fit = FittedParameters::fitted();
         let reads = reads(&fit, Workload::D, popularity);
         let pages = fit.page_cache(SystemKind::Pipette, Workload::D, &reads);
         let mut system = System::new(SystemKind::Pipette, fit.timing, pages, fit.fine_items).asking_pages(asks);
@@ -85,14 +85,14 @@ fn one_way_of_small_reads_for_both_tables_is_out_of_reach() {
 #[test]
 fn a_real_page_cache_does_not_give_table_3() {
     let scale = Scale { reads: 500_000, ..Scale::default() };
-    let ours = realistic_block_io(&Fit::fitted(), ZIPF, &scale) * 5.0;
+    let ours = realistic_block_io(&FittedParameters::fitted(), ZIPF, &scale) * 5.0;
     assert!(ours > 861.0, "{ours}");
 }
 
 /// The library on the modelled device against the twin: the same hits, and the right bytes (each read checks them).
 #[test]
 fn the_library_moves_what_its_twin_moves() {
-    let fit = Fit::fitted();
+    let fit = FittedParameters::fitted();
     let budget = budget_for(fit.fine_items, fit.small_bytes, Policy::Pipette).unwrap();
     let library = |workload, popularity, count: u64| {
         let fit = fit.for_reads(popularity);
@@ -129,13 +129,13 @@ fn the_library_gives_the_right_bytes_of_a_modelled_device() {
         let drifting = Popularity::Drifting { exponent: 0.9, period: 20, step: 7 };
         for (nth, at) in Items::new(layout, drifting, 5).take(30_000).enumerate() {
             let len = [8, 128, 100, 1, 512, 3000, 4096, 9000][nth % 8];
-            library.read(Read { offset: at.offset + nth as u64 % 3, len }).unwrap();
+            library.read(ReadRequest { offset: at.offset + nth as u64 % 3, len }).unwrap();
         }
         let account = library.account();
         assert!(account.fine_hits > 1000 && account.host_bytes > 0, "{policy:?}: {account:?}");
     }
     let mut library = Library::new(Timing::calibrated(), 100, PageCache::empty(), Policy::Pipette, 2 << 20).unwrap();
-    assert!(library.read(Read { offset: 90, len: 20 }).is_err(), "beyond the end of the file");
+    assert!(library.read(ReadRequest { offset: 90, len: 20 }).is_err(), "beyond the end of the file");
 }
 
 /// Figure 8: distances, slope and crossings within what the text says; Pipette's 2 us within 10 % at each size, and block I/O's 33.8
@@ -143,7 +143,8 @@ fn the_library_gives_the_right_bytes_of_a_modelled_device() {
 #[test]
 fn latencies_have_the_distances_of_figure_8() {
     let scale = Scale { reads: 200_000, ..Scale::default() };
-    let by_size: Vec<[Account; 5]> = SIZES.iter().map(|&s| latencies(&Fit::fitted(), s, &scale)).collect();
+    let by_size: Vec<[SystemCounters; 5]> =
+        SIZES.iter().map(|&s| latencies(&FittedParameters::fitted(), s, &scale)).collect();
     let relations = super::figures::relations(&by_size);
     for relation in &relations {
         let (low, high) = relation.published;
@@ -170,7 +171,7 @@ fn latencies_have_the_distances_of_figure_8() {
 /// Figures 6 and 7: who is first and last, and where the lines rise.
 #[test]
 fn throughput_has_the_order_of_figures_6_and_7() {
-    let (fit, scale) = (Fit::fitted(), Scale { reads: 100_000, ..Scale::default() });
+    let (fit, scale) = (FittedParameters::fitted(), Scale { reads: 100_000, ..Scale::default() });
     let budget = budget_for(fit.fine_items, fit.small_bytes, Policy::Pipette).unwrap();
     for popularity in [Popularity::Uniform, ZIPF] {
         let fit = fit.for_reads(popularity);
@@ -219,9 +220,9 @@ fn an_application_is_run_with_the_memory_that_it_is_given() {
     let scale = Scale { reads: 100_000, nodes: 50_000, seed: 3 };
     let memory = MemoryBudget { page_mib: 16.0, fine_mib: 4.0 };
     for run in [
-        application(recommender(&scale), memory, &Fit::fitted(), &scale).unwrap(),
-        application(recommender_by_table(&scale), memory, &Fit::fitted(), &scale).unwrap(),
-        application(social_graph(&scale), memory, &Fit::fitted(), &scale).unwrap(),
+        application(recommender(&scale), memory, &FittedParameters::fitted(), &scale).unwrap(),
+        application(recommender_by_table(&scale), memory, &FittedParameters::fitted(), &scale).unwrap(),
+        application(social_graph(&scale), memory, &FittedParameters::fitted(), &scale).unwrap(),
     ] {
         assert!(run.page_mib <= 16.0 && run.fine_mib <= 4.0 && run.library_mib <= 4.1, "{run:?}");
         let columns = run.columns();
@@ -232,7 +233,7 @@ fn an_application_is_run_with_the_memory_that_it_is_given() {
 
 #[test]
 fn equal_runs_give_equal_figures() {
-    let fit = Fit::fitted();
+    let fit = FittedParameters::fitted();
     let scale = Scale { reads: 20_000, nodes: 1000, seed: 9 };
     let one = || synthetic(&fit, Workload::C, ZIPF, &scale, 4 << 20).unwrap();
     assert_eq!(one(), one());

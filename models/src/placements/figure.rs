@@ -13,16 +13,16 @@ const BEYOND: [u64; 5] = [64 << 10, 128 << 10, 256 << 10, 1 << 20, 4 << 20];
 
 /// From the lowest to the highest, as fractions: 0.45 is 45 % faster.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Range {
+pub struct ValueRange {
     /// The lowest.
     pub low: f64,
     /// The highest.
     pub high: f64,
 }
 
-impl Range {
-    fn of(values: impl Iterator<Item = f64>) -> Range {
-        values.fold(Range { low: f64::INFINITY, high: f64::NEG_INFINITY }, |r, v| Range {
+impl ValueRange {
+    fn of(values: impl Iterator<Item = f64>) -> ValueRange {
+        values.fold(ValueRange { low: f64::INFINITY, high: f64::NEG_INFINITY }, |r, v| ValueRange {
             low: r.low.min(v),
             high: r.high.max(v),
         })
@@ -33,14 +33,17 @@ impl Range {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PublishedRanges {
     /// How much faster the distributed placement is than the application-side one.
-    pub than_application: Range,
+    pub than_application: ValueRange,
     /// And than the central one.
-    pub than_central: Range,
+    pub than_central: ValueRange,
 }
 
 /// What the paper says.
 pub fn published() -> PublishedRanges {
-    PublishedRanges { than_application: Range { low: 0.45, high: 0.67 }, than_central: Range { low: 0.21, high: 0.28 } }
+    PublishedRanges {
+        than_application: ValueRange { low: 0.45, high: 0.67 },
+        than_central: ValueRange { low: 0.21, high: 0.28 },
+    }
 }
 
 /// One block size under the three placements.
@@ -78,7 +81,7 @@ pub fn figure_3(parameters: &Parameters, shape: &Scenario) -> Figure3 {
             PlacementRow { block_bytes, is_published, outcomes, than_application, than_central }
         })
         .collect();
-    let of = |value: fn(&PlacementRow) -> f64| Range::of(rows.iter().filter(|r| r.is_published).map(value));
+    let of = |value: fn(&PlacementRow) -> f64| ValueRange::of(rows.iter().filter(|r| r.is_published).map(value));
     let ranges = PublishedRanges { than_application: of(|r| r.than_application), than_central: of(|r| r.than_central) };
     Figure3 { rows, ranges }
 }

@@ -29,6 +29,6 @@ mod tests;
 mod wiring;
 
 pub use closed_form::latency as closed_form_latency;
-pub use figure::{Figure3, PlacementRow, Point, PublishedRanges, Range, WhatIf, figure_3, published, what_ifs};
-pub use parameters::{Parameters, PathCost, Scenario, Set, SimulatedPlacement, Steps, calibrated, sets};
+pub use figure::{Figure3, PlacementRow, Point, PublishedRanges, ValueRange, WhatIf, figure_3, published, what_ifs};
+pub use parameters::{ParameterSet, Parameters, PathCost, Scenario, SimulatedPlacement, Steps, calibrated, sets};
 pub use simulation::{Repetitions, SimulationResult, simulate};

@@ -90,7 +90,7 @@ pub struct Parameters {
 
 /// A named set of costs, and where each comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Set {
+pub struct ParameterSet {
     /// What it is called on the command line.
     pub name: &'static str,
     /// The costs.
@@ -105,7 +105,7 @@ pub struct Set {
 /// platform: a command takes 2008 ns across (1 us each way is the bridge alone) and 504 ns within. `paper-distance` takes the
 /// paper's words as they stand, with which no costs of steps meet its ranges. Everything else is free, and more than one
 /// choice gives the same figures: `calibrated` and `calibrated-2` differ in every cost.
-pub fn sets() -> [Set; 5] {
+pub fn sets() -> [ParameterSet; 5] {
     let latency = |ns| PathCost { round_trip: Time::ns(ns), bytes_per_s: f64::INFINITY };
     let carrying = |ns, bytes_per_s| PathCost { round_trip: Time::ns(ns), bytes_per_s };
     let steps = |[receive, fetch_reply, write, send, reply]: [u64; 5]| Steps {
@@ -117,9 +117,9 @@ pub fn sets() -> [Set; 5] {
     };
     let set = |name, device: Steps, across, within, origin| {
         let cpu = device.faster(20);
-        Set { name, parameters: Parameters { across, within, device, cpu, packet_bytes: 4096 }, origin }
+        ParameterSet { name, parameters: Parameters { across, within, device, cpu, packet_bytes: 4096 }, origin }
     };
-    let closed = Set {
+    let closed = ParameterSet {
         name: "closed-form",
         parameters: Parameters::closed_form(),
         origin: "round numbers chosen for the closed form; software in devices only, links of latency alone",

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::parameters::{Parameters, PathCost, Scenario, SimulatedPlacement, Steps};
 use super::wiring::{Kind, Wiring};
-use crate::time::{Agenda, QueueServer, Time};
+use crate::time::{EventQueue, QueueServer, Time};
 
 /// How many blocks are sent, of which the first do not count (paper: 50 after 4).
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +101,7 @@ struct Simulation<'a> {
     parameters: &'a Parameters,
     shape: &'a Scenario,
     wiring: Wiring,
-    agenda: Agenda<Event>,
+    agenda: EventQueue<Event>,
     units: Vec<UnitState>,
     channels: Vec<ChannelState>,
     /// When each block was begun, and done.
@@ -126,7 +126,7 @@ pub fn simulate(
         parameters,
         shape,
         wiring,
-        agenda: Agenda::default(),
+        agenda: EventQueue::default(),
         begun: Vec::with_capacity(blocks),
         done: Vec::with_capacity(blocks),
         blocks,
@@ -203,7 +203,7 @@ impl Simulation<'_> {
             Stage::Send => steps.send,
             Stage::Reply => steps.reply,
         };
-        self.agenda.after(takes, Event::Issue { unit });
+        self.agenda.schedule_in(takes, Event::Issue { unit });
     }
 
     fn distance(&self, channel: usize) -> (PathCost, bool) {
@@ -226,18 +226,19 @@ impl Simulation<'_> {
                 let distance = self.count(output);
                 let bytes = left.min(self.parameters.packet_bytes.max(1));
                 let sent = self.channels[output].path.serve(now, Time::of_bytes(bytes, distance.bytes_per_s));
-                self.agenda.at(sent + distance.round_trip, Event::Acknowledged { unit });
+                self.agenda.schedule_at(sent + distance.round_trip, Event::Acknowledged { unit });
             }
             (Stage::Send, _, Some(output)) => {
                 let distance = self.count(output);
                 self.channels[output].outstanding += 1;
-                self.agenda.after(distance.round_trip / 2, Event::Notified { channel: output, block: work.block });
-                self.agenda.after(distance.round_trip, Event::Acknowledged { unit });
+                self.agenda
+                    .schedule_in(distance.round_trip / 2, Event::Notified { channel: output, block: work.block });
+                self.agenda.schedule_in(distance.round_trip, Event::Acknowledged { unit });
             }
             (Stage::Reply, Some(input), _) => {
                 let distance = self.count(input);
-                self.agenda.after(distance.round_trip / 2, Event::Replied { channel: input });
-                self.agenda.after(distance.round_trip, Event::Acknowledged { unit });
+                self.agenda.schedule_in(distance.round_trip / 2, Event::Replied { channel: input });
+                self.agenda.schedule_in(distance.round_trip, Event::Acknowledged { unit });
             }
             _ => self.advance(unit),
         }

@@ -24,7 +24,7 @@ proptest! {
     }
 }
 
-fn close(ours: Range, low: f64, high: f64, by: f64) {
+fn close(ours: ValueRange, low: f64, high: f64, by: f64) {
     assert!((ours.low - low).abs() <= by && (ours.high - high).abs() <= by, "{ours:?} is not {low}..{high}");
 }
 

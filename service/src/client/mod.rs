@@ -14,7 +14,9 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::packet::{self, Packet};
-use crate::protocol::{ANSWER_BYTES, ClientRequest, PipeSpec, PlaceSpec, REQUEST_BYTES, ServiceAnswer, VERSION};
+use crate::protocol::{
+    ClientRequest, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, PipeSpec, PlaceSpec, ServiceAnswer, VERSION,
+};
 use crate::server::ServiceLimits;
 use crate::shared::SharedMemory;
 use crate::status::ServiceStatus;
@@ -61,7 +63,7 @@ struct Session {
 
 /// A place that is passed to the service.
 #[derive(Debug)]
-pub struct Place<'a> {
+pub struct ClientPlace<'a> {
     kind: Kind<'a>,
 }
 
@@ -71,24 +73,24 @@ enum Kind<'a> {
     File(&'a Ssd),
 }
 
-impl<'a> Place<'a> {
+impl<'a> ClientPlace<'a> {
     /// All of a shared memory.
-    pub fn memory(memory: &'a SharedMemory) -> Place<'a> {
-        Place { kind: Kind::Memory { memory, at: 0, len: memory.len() as u64 } }
+    pub fn memory(memory: &'a SharedMemory) -> ClientPlace<'a> {
+        ClientPlace { kind: Kind::Memory { memory, at: 0, len: memory.len() as u64 } }
     }
 
     /// `len` bytes at `at` of a shared memory. The service maps all of it nevertheless.
     ///
     /// # Errors
     /// `OutOfRange` where they do not lie within.
-    pub fn memory_range(memory: &'a SharedMemory, at: usize, len: usize) -> Result<Place<'a>> {
+    pub fn memory_range(memory: &'a SharedMemory, at: usize, len: usize) -> Result<ClientPlace<'a>> {
         memory.as_dram().range(at, len)?;
-        Ok(Place { kind: Kind::Memory { memory, at: at as u64, len: len as u64 } })
+        Ok(ClientPlace { kind: Kind::Memory { memory, at: at as u64, len: len as u64 } })
     }
 
     /// An open file or block device, with the rights that its descriptor has.
-    pub fn file(file: &'a Ssd) -> Place<'a> {
-        Place { kind: Kind::File(file) }
+    pub fn file(file: &'a Ssd) -> ClientPlace<'a> {
+        ClientPlace { kind: Kind::File(file) }
     }
 
     /// How the request names it; its descriptors are appended.
@@ -174,7 +176,12 @@ impl Client {
     /// have the rights that its role needs, `InvalidInput` for what is neither a file nor sealed memory, and for a target in
     /// memory that may grow ([`PlaceSpec::File`](crate::protocol::PlaceSpec::File)), `Busy` where a limit is
     /// reached, `Unavailable` where the service has gone or stops.
-    pub fn connect_pipe(&self, source: &Place<'_>, target: &Place<'_>, ask: &ConnectFdOptions) -> Result<ClientPipe> {
+    pub fn connect_pipe(
+        &self,
+        source: &ClientPlace<'_>,
+        target: &ClientPlace<'_>,
+        ask: &ConnectFdOptions,
+    ) -> Result<ClientPipe> {
         let mut fds = Vec::new();
         let (from, to) = (source.spec(&mut fds), target.spec(&mut fds));
         let request = ClientRequest::Connect(Box::new(PipeSpec {
@@ -240,8 +247,8 @@ impl Session {
     fn exchange(&self, request: &ClientRequest, fds: &[BorrowedFd<'_>]) -> Result<(ServiceAnswer, Option<OwnedFd>)> {
         let bytes = serde_json::to_vec(request)
             .map_err(|e| Error::new(ErrorKind::InvalidInput, "ask", format!("{}: {e}", self.path.display())))?;
-        if bytes.len() > REQUEST_BYTES {
-            let context = format!("{} bytes of a request, of {REQUEST_BYTES} at most", bytes.len());
+        if bytes.len() > MAX_REQUEST_BYTES {
+            let context = format!("{} bytes of a request, of {MAX_REQUEST_BYTES} at most", bytes.len());
             return Err(Error::new(ErrorKind::InvalidInput, "ask", context));
         }
         // A service that refused has said why before it hung up: that is still to be read.
@@ -251,7 +258,7 @@ impl Session {
         {
             return Err(self.failed(e));
         }
-        let mut buffer = vec![0; ANSWER_BYTES];
+        let mut buffer = vec![0; MAX_ANSWER_BYTES];
         let Packet { bytes, mut fds, .. } = self.receive(&mut buffer)?;
         let answer: ServiceAnswer = serde_json::from_slice(&buffer[..bytes]).map_err(|e| {
             Error::new(ErrorKind::Corrupt, "ask", format!("the service at {}: {e}", self.path.display()))

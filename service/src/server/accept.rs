@@ -1,6 +1,6 @@
 //! The door.
 //!
-//! Who is not let in reads why, as the answer to its hello, and then the end of the connection (`farewell`).
+//! Who is not let in reads why, as the answer to its hello, and then the end of the connection (`lingering_close`).
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,10 +13,10 @@ use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketFlags, accept_with};
 
 use super::account::SessionFacts;
-use super::farewell::Farewells;
+use super::lingering_close::LingeringCloses;
 use super::listen::Listener;
 use super::peer::Peer;
-use super::session::{Needs, Session};
+use super::session::{Session, SessionDescriptors};
 use super::{Shared, event};
 use crate::packet;
 use crate::protocol::ServiceAnswer;
@@ -27,25 +27,25 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Accepts clients until the service closes.
 pub(super) fn run(shared: &Arc<Shared>, listener: Listener) {
     let patience = Duration::from_millis(shared.config.limits.hello_ms);
-    let farewells = Farewells::new(patience, listener.may_carry.then_some(&shared.intake));
-    let mut door = Door { shared, listener, number: 0, farewells, spare: event().ok() };
+    let farewells = LingeringCloses::new(patience, listener.may_carry.then_some(&shared.intake));
+    let mut door = Acceptor { shared, listener, number: 0, farewells, spare: event().ok() };
     while door.wait() {
         door.accept_one();
     }
     door.close();
 }
 
-struct Door<'a> {
+struct Acceptor<'a> {
     shared: &'a Arc<Shared>,
     listener: Listener,
     /// Clients that came.
     number: u64,
-    farewells: Farewells<'a>,
+    farewells: LingeringCloses<'a>,
     /// Given up for a moment where there are no descriptors left, so that a client can be told.
     spare: Option<OwnedFd>,
 }
 
-impl Door<'_> {
+impl Acceptor<'_> {
     /// Sleeps until somebody comes; false when the service closes.
     fn wait(&mut self) -> bool {
         loop {
@@ -72,7 +72,7 @@ impl Door<'_> {
     }
 
     fn accept_one(&mut self) {
-        self.shared.intake.see_to_what_was_left();
+        self.shared.intake.close_unclosed();
         let full = match self.accept() {
             Ok(socket) => return self.admit(socket),
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
@@ -110,7 +110,7 @@ impl Door<'_> {
         let stops = super::stops();
         while let Ok(socket) = self.accept() {
             let whose = format!("client {}", self.number);
-            self.turn_away(socket, &whose, &stops);
+            self.refuse_client(socket, &whose, &stops);
         }
         // A moment for those who come only now to say hello.
         let until = Instant::now() + PAUSE;
@@ -132,7 +132,7 @@ impl Door<'_> {
         let (shared, number) = (self.shared, self.number);
         let peer = match Peer::of(socket.as_fd()) {
             Ok(peer) => peer,
-            Err(e) => return self.turn_away(socket, &format!("client {number}"), &e),
+            Err(e) => return self.refuse_client(socket, &format!("client {number}"), &e),
         };
         let whose = format!("client {number} (user {}, process {})", peer.uid, peer.pid);
         let facts = Arc::new(SessionFacts {
@@ -142,15 +142,15 @@ impl Door<'_> {
             pipes: AtomicU64::new(0),
             mapped: AtomicU64::new(0),
         });
-        let needs = match enter(shared, &facts).and_then(|()| Needs::new()) {
+        let needs = match enter(shared, &facts).and_then(|()| SessionDescriptors::new()) {
             Ok(needs) => needs,
             Err(e) => {
                 leave(shared, &facts);
-                return self.turn_away(socket, &whose, &e);
+                return self.refuse_client(socket, &whose, &e);
             }
         };
         // Whatever happens in there, the others go on, and the client's place is free again.
-        let gone = Gone { shared: shared.clone(), facts: facts.clone() };
+        let gone = LeaveOnDrop { shared: shared.clone(), facts: facts.clone() };
         // The socket goes to a thread that is there.
         let (give, take) = std::sync::mpsc::channel::<OwnedFd>();
         let ours = shared.clone();
@@ -168,11 +168,11 @@ impl Door<'_> {
             },
             Err(e) => (socket, e),
         };
-        self.turn_away(refused.0, &whose, &refused.1.advice("try again when others have left"));
+        self.refuse_client(refused.0, &whose, &refused.1.advice("try again when others have left"));
     }
 
     /// Says why, and hangs up when the client has spoken.
-    fn turn_away(&mut self, socket: OwnedFd, whose: &str, why: &Error) {
+    fn refuse_client(&mut self, socket: OwnedFd, whose: &str, why: &Error) {
         self.say_why(&socket, whose, why);
         self.farewells.add(socket);
     }
@@ -187,12 +187,12 @@ impl Door<'_> {
     }
 }
 
-struct Gone {
+struct LeaveOnDrop {
     shared: Arc<Shared>,
     facts: Arc<SessionFacts>,
 }
 
-impl Drop for Gone {
+impl Drop for LeaveOnDrop {
     fn drop(&mut self) {
         leave(&self.shared, &self.facts);
     }

@@ -124,15 +124,15 @@ pub(super) fn reached(context: String, advice: &str) -> Error {
 }
 
 /// Says that a pipe has ended, when it is dropped with it.
-pub(super) struct Over {
+pub(super) struct NotifyOnDrop {
     pub(super) flag: Arc<AtomicBool>,
-    pub(super) bell: Arc<OwnedFd>,
+    pub(super) wake_event: Arc<OwnedFd>,
 }
 
-impl Drop for Over {
+impl Drop for NotifyOnDrop {
     fn drop(&mut self) {
         self.flag.store(true, Ordering::SeqCst);
-        ring(&self.bell);
+        ring(&self.wake_event);
     }
 }
 

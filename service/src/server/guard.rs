@@ -10,7 +10,7 @@
 //! kernel that meets one fails with `EFAULT`). Where it does not do so, pages that clients take away add to what the service uses.
 //!
 //! This module's unsafe code promises: the handler reads atomics, and replaces pages only in ranges that are watched, which
-//! are mappings of clients' memory until [`Watch`] is cleared; every other `SIGBUS` takes the course it would have taken. The two
+//! are mappings of clients' memory until [`PageWatch`] is cleared; every other `SIGBUS` takes the course it would have taken. The two
 //! structures of `userfaultfd` are laid out as in `linux/userfaultfd.h`.
 #![allow(unsafe_code)]
 
@@ -42,17 +42,17 @@ static SLOTS: [Slot; MAX_WATCHES] = [const {
 static TAKEN: Mutex<[bool; MAX_WATCHES]> = Mutex::new([false; MAX_WATCHES]);
 
 /// A place in the table: what is set in it is watched until it is cleared, which must be before the memory is unmapped.
-pub(super) struct Watch {
+pub(super) struct PageWatch {
     at: usize,
     _bell: Arc<OwnedFd>,
 }
 
-impl Watch {
+impl PageWatch {
     /// Takes a place; `bell` is rung when a page is missed.
     ///
     /// # Errors
     /// `Busy` where there is none left.
-    pub(super) fn new(bell: Arc<OwnedFd>) -> Result<Watch> {
+    pub(super) fn new(bell: Arc<OwnedFd>) -> Result<PageWatch> {
         let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(at) = taken.iter().position(|taken| !taken) else {
             return Err(Error::new(ErrorKind::Busy, "connect", format!("{MAX_WATCHES} pieces of memory are mapped")));
@@ -60,7 +60,7 @@ impl Watch {
         taken[at] = true;
         SLOTS[at].hit.store(false, Ordering::SeqCst);
         SLOTS[at].bell.store(bell.as_raw_fd(), Ordering::SeqCst);
-        Ok(Watch { at, _bell: bell })
+        Ok(PageWatch { at, _bell: bell })
     }
 
     /// Watches a region of pages of so many bytes, of which none was touched.
@@ -88,7 +88,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for PageWatch {
     fn drop(&mut self) {
         self.clear();
         TAKEN.lock().unwrap_or_else(PoisonError::into_inner)[self.at] = false;
@@ -213,7 +213,7 @@ mod tests {
         let region = Region::map_sealed(fd.as_fd(), 4 * 4096, Access::Write, Box::new(())).unwrap();
         region.range(0, 4 * 4096).unwrap().write(0, &[7; 4 * 4096]).unwrap();
         let bell = Arc::new(super::super::event().unwrap());
-        let watch = Watch::new(bell.clone()).unwrap();
+        let watch = PageWatch::new(bell.clone()).unwrap();
         watch.set(&region, 4096).unwrap();
         // The seal forbids to truncate it, so its second page is made one of a file that has no such page.
         let short = memfd_create("short", MemfdFlags::CLOEXEC).unwrap();

@@ -41,7 +41,7 @@ use rustix::net::{
 };
 
 use crate::packet::{self, Packet};
-use crate::protocol::{MAX_DESCRIPTORS, REQUEST_BYTES};
+use crate::protocol::{MAX_DESCRIPTORS, MAX_REQUEST_BYTES};
 
 /// What a process is asked for, and what it says: the first byte of each message.
 const TAKE: u8 = 1;
@@ -69,7 +69,7 @@ const BEFORE_BYTES: usize = HEAD + MAX_DESCRIPTORS * FACT;
 
 /// What is known of a descriptor without having it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Facts {
+pub(super) struct DescriptorFacts {
     /// The magic number of its file system (statfs(2)).
     pub(super) file_system: u64,
     /// Its type and permissions (`st_mode`).
@@ -82,16 +82,18 @@ pub(super) struct Facts {
     pub(super) mount: u64,
 }
 
-impl Facts {
+impl DescriptorFacts {
     /// Asks. This may wait for whoever serves the file system.
-    fn of(fd: BorrowedFd<'_>) -> Facts {
+    fn of(fd: BorrowedFd<'_>) -> DescriptorFacts {
         let (system, stat) = match (fstatfs(fd), fstat(fd)) {
             (Ok(system), Ok(stat)) => (system, stat),
-            (Err(e), _) | (_, Err(e)) => return Facts { errno: e.raw_os_error(), ..Facts::default() },
+            (Err(e), _) | (_, Err(e)) => {
+                return DescriptorFacts { errno: e.raw_os_error(), ..DescriptorFacts::default() };
+            }
         };
         let found = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
         let mount = found.ok().filter(|x| x.stx_mask & StatxFlags::MNT_ID.bits() != 0).map(|x| x.stx_mnt_id);
-        Facts {
+        DescriptorFacts {
             file_system: system.f_type as u64 & 0xFFFF_FFFF,
             mode: stat.st_mode,
             errno: 0,
@@ -110,10 +112,10 @@ impl Facts {
         bytes
     }
 
-    fn from_bytes(bytes: &[u8]) -> Option<Facts> {
+    fn from_bytes(bytes: &[u8]) -> Option<DescriptorFacts> {
         let eight = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes);
         let four = |at: usize| bytes.get(at..at + 4)?.try_into().ok();
-        Some(Facts {
+        Some(DescriptorFacts {
             file_system: eight(0)?,
             mode: u32::from_ne_bytes(four(8)?),
             errno: i32::from_ne_bytes(four(12)?),
@@ -140,22 +142,22 @@ struct Left {
 /// Who is to close a connection that was left.
 enum Closer {
     /// A process, once one is to be had.
-    Wanted(Option<Words>),
-    Asked(Taker),
+    Wanted(Option<ControlSockets>),
+    Asked(ReceiverProcess),
 }
 
 /// The two ends of a socket for what a process is told and says.
-pub(super) struct Words {
+pub(super) struct ControlSockets {
     ours: OwnedFd,
     theirs: OwnedFd,
 }
 
-impl Words {
+impl ControlSockets {
     /// # Errors
     /// What the kernel says where it gives no socket.
-    pub(super) fn new() -> Result<Words> {
+    pub(super) fn new() -> Result<ControlSockets> {
         let (ours, theirs) = pair()?;
-        Ok(Words { ours, theirs })
+        Ok(ControlSockets { ours, theirs })
     }
 }
 
@@ -176,18 +178,18 @@ impl Intake {
     }
 
     /// Keeps a connection that this process must not close, until another one has it.
-    pub(super) fn leave(&self, socket: OwnedFd, words: Option<Words>) {
+    pub(super) fn leave(&self, socket: OwnedFd, words: Option<ControlSockets>) {
         let left = Left { socket, closer: Closer::Wanted(words) };
         self.left.lock().unwrap_or_else(PoisonError::into_inner).push(left);
-        self.see_to_what_was_left();
+        self.close_unclosed();
     }
 
     /// Has the connections closed that were left, as far as there are processes. It does not wait for them.
-    pub(super) fn see_to_what_was_left(&self) {
+    pub(super) fn close_unclosed(&self) {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         left.retain_mut(|Left { socket, closer }| {
             if let Closer::Wanted(words) = closer
-                && let Some(words) = words.take().or_else(|| Words::new().ok())
+                && let Some(words) = words.take().or_else(|| ControlSockets::new().ok())
             {
                 *closer = match self.ask(DISCARD, socket.as_fd(), words, 1) {
                     Ok(taker) => Closer::Asked(taker),
@@ -195,7 +197,7 @@ impl Intake {
                 };
             }
             if let Closer::Asked(taker) = closer {
-                match taker.hear(&mut []) {
+                match taker.receive(&mut []) {
                     // From here on it is the last one to have it: told so when the copy here is closed, or left alone then.
                     Ok(_) => return false,
                     Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => {}
@@ -211,15 +213,15 @@ impl Intake {
     /// # Errors
     /// What the kernel says where it gives no socket, or no new parent for one that was killed; `Busy` where the parent does not get
     /// to it.
-    pub(super) fn take(&self, client: BorrowedFd<'_>) -> Result<Taker> {
-        let taker = self.ask(TAKE, client, Words::new()?, TRIES).map_err(|(e, _)| e)?;
-        self.see_to_what_was_left();
+    pub(super) fn take(&self, client: BorrowedFd<'_>) -> Result<ReceiverProcess> {
+        let taker = self.ask(TAKE, client, ControlSockets::new()?, TRIES).map_err(|(e, _)| e)?;
+        self.close_unclosed();
         Ok(taker)
     }
 
     /// A process that has a client's connection, too, once it says so, and closes it when told: as the last one, if the service has closed its
     /// own end before. Left alone, it reads and closes what is in it. None where no process was to be had: the connection is closed later.
-    pub(super) fn discard(&self, client: OwnedFd, words: Words) -> Option<(OwnedFd, Taker)> {
+    pub(super) fn discard(&self, client: OwnedFd, words: ControlSockets) -> Option<(OwnedFd, ReceiverProcess)> {
         match self.ask(DISCARD, client.as_fd(), words, TRIES) {
             Ok(taker) => Some((client, taker)),
             Err((_, words)) => {
@@ -233,9 +235,9 @@ impl Intake {
         &self,
         what: u8,
         client: BorrowedFd<'_>,
-        words: Words,
+        words: ControlSockets,
         tries: u32,
-    ) -> std::result::Result<Taker, (Error, Words)> {
+    ) -> std::result::Result<ReceiverProcess, (Error, ControlSockets)> {
         let fds = [client, words.theirs.as_fd()];
         let mut full = Errno::AGAIN;
         for _ in 0..tries {
@@ -250,7 +252,7 @@ impl Intake {
                 sent = packet::send(parent.as_fd(), &[what], &fds, SendFlags::DONTWAIT);
             }
             match sent {
-                Ok(()) => return Ok(Taker(words.ours)),
+                Ok(()) => return Ok(ReceiverProcess(words.ours)),
                 // Many ask at once. Not waited for by poll: the socket may be replaced meanwhile.
                 Err(e @ (Errno::AGAIN | Errno::TOOMANYREFS)) => full = e,
                 Err(e) => {
@@ -275,48 +277,49 @@ impl Intake {
 }
 
 /// A process that takes descriptors in, as the service sees it. Its end is the end of this socket.
-pub(super) struct Taker(OwnedFd);
+pub(super) struct ReceiverProcess(OwnedFd);
 
-impl AsFd for Taker {
+impl AsFd for ReceiverProcess {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
 /// What a process says.
-pub(super) enum Said {
+pub(super) enum ReceiverMessage {
     /// A packet, its bytes in the buffer and its descriptors not passed on yet.
-    Facts(Packet, Vec<Facts>),
+    Facts(Packet, Vec<DescriptorFacts>),
     /// The descriptors themselves.
     Descriptors(Vec<OwnedFd>),
     /// It has the connection, and nobody else but the service has it.
     Here,
 }
 
-impl Taker {
+impl ReceiverProcess {
     /// What it says, which must be there.
     ///
     /// # Errors
     /// What the kernel said to it; `System` where it ended, or there was no such process to be had.
-    pub(super) fn hear(&self, buffer: &mut [u8]) -> Result<Said> {
+    pub(super) fn receive(&self, buffer: &mut [u8]) -> Result<ReceiverMessage> {
         let fail = |e: Errno| Error::os("connect", e.raw_os_error(), "what takes descriptors in");
         let broken = || Error::new(ErrorKind::System, "connect", "the process that takes descriptors in ended");
-        let mut said = [0; BEFORE_BYTES + REQUEST_BYTES];
+        let mut said = [0; BEFORE_BYTES + MAX_REQUEST_BYTES];
         let got = packet::receive(self.as_fd(), &mut said, RecvFlags::DONTWAIT).map_err(fail)?;
         let said = said.get(..got.bytes).filter(|_| !got.cut).ok_or_else(broken)?;
         match said {
             [FACTS, cut, fds_cut, count, ..] if said.len() >= BEFORE_BYTES => {
-                let facts = (0..usize::from(*count)).map(|at| Facts::from_bytes(said.get(HEAD + at * FACT..)?));
-                let facts: Option<Vec<Facts>> = facts.collect();
+                let facts =
+                    (0..usize::from(*count)).map(|at| DescriptorFacts::from_bytes(said.get(HEAD + at * FACT..)?));
+                let facts: Option<Vec<DescriptorFacts>> = facts.collect();
                 let bytes = &said[BEFORE_BYTES..];
                 buffer.get_mut(..bytes.len()).ok_or_else(broken)?.copy_from_slice(bytes);
                 let (cut, fds_cut) = (*cut != 0, *fds_cut != 0);
                 let packet = Packet { bytes: bytes.len(), fds: Vec::new(), cut, fds_cut };
-                Ok(Said::Facts(packet, facts.ok_or_else(broken)?))
+                Ok(ReceiverMessage::Facts(packet, facts.ok_or_else(broken)?))
             }
-            [DESCRIPTORS] if !got.fds_cut => Ok(Said::Descriptors(got.fds)),
+            [DESCRIPTORS] if !got.fds_cut => Ok(ReceiverMessage::Descriptors(got.fds)),
             [DESCRIPTORS] => Err(fail(Errno::MFILE)),
-            [HERE] => Ok(Said::Here),
+            [HERE] => Ok(ReceiverMessage::Here),
             [FAILED, errno @ ..] => {
                 let errno = errno.try_into().map_or(0, i32::from_ne_bytes);
                 Err(Error::os("connect", errno, "a process that takes descriptors in")
@@ -547,7 +550,7 @@ fn receive(
 
 /// Receives a client's packet, says what came, and passes it on if that is wanted.
 fn take(client: OwnedFd, reply: &OwnedFd) {
-    let mut bytes = [0; REQUEST_BYTES];
+    let mut bytes = [0; MAX_REQUEST_BYTES];
     let mut fds = [const { None }; MAX_DESCRIPTORS];
     let got = loop {
         match receive(client.as_fd(), &mut bytes, &mut fds, RecvFlags::DONTWAIT) {
@@ -560,7 +563,7 @@ fn take(client: OwnedFd, reply: &OwnedFd) {
     let mut head = [0; BEFORE_BYTES];
     head[..HEAD].copy_from_slice(&[FACTS, got.cut.into(), got.fds_cut.into(), got.fds as u8]);
     for (fd, fact) in fds.iter().flatten().zip(head[HEAD..].chunks_exact_mut(FACT)) {
-        fact.copy_from_slice(&Facts::of(fd.as_fd()).to_bytes());
+        fact.copy_from_slice(&DescriptorFacts::of(fd.as_fd()).to_bytes());
     }
     let parts = [IoSlice::new(&head), IoSlice::new(bytes.get(..got.bytes).unwrap_or(&[]))];
     if sendmsg(reply, &parts, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL).is_err() || !is_told(reply) {
@@ -588,7 +591,7 @@ fn discard(client: OwnedFd, reply: &OwnedFd) {
     let mut left = if is_told(reply) { FEW_EMPTY_PACKETS } else { EMPTY_PACKETS };
     // Without room for them, descriptors are closed by the kernel. The end reads as a packet without bytes does.
     while left > 0 && recv(&client, &mut [0], RecvFlags::DONTWAIT | RecvFlags::TRUNC).is_ok() {
-        if !super::farewell::is_readable(&client) {
+        if !super::lingering_close::is_readable(&client) {
             left -= 1;
         }
     }

@@ -15,17 +15,17 @@
 
 mod accept;
 mod account;
-mod farewell;
 mod guard;
 mod intake;
 mod limits;
+mod lingering_close;
 mod listen;
 mod log;
 mod numbers;
-mod pace;
 mod peer;
 mod places;
 mod session;
+mod token_bucket;
 
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};

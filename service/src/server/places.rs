@@ -11,8 +11,8 @@ use rustix::fs::{FileType, OFlags, fstat, fstatfs};
 use rustix::io::Errno;
 
 use super::account::{ClientQuota, Ledger, SessionFacts};
-use super::guard::Watch;
-use super::intake::Facts;
+use super::guard::PageWatch;
+use super::intake::DescriptorFacts;
 use crate::protocol::PlaceSpec;
 
 /// File systems whose files are served by the kernel alone, or by machines that the administrator chose when mounting. Not
@@ -62,60 +62,60 @@ pub(super) enum Role {
 }
 
 /// A place of a client, as long as a pipe uses it.
-pub(super) enum Place {
-    Memory { memory: Memory, dram: Dram },
+pub(super) enum OpenedPlace {
+    Memory { memory: MappedMemory, dram: Dram },
     File { ssd: Ssd },
 }
 
 /// A client's memory, mapped.
 #[derive(Clone)]
-pub(super) struct Memory {
+pub(super) struct MappedMemory {
     /// Which memfd.
     identity: (u64, u64),
     access: Access,
     region: Region,
-    watch: Arc<Watch>,
+    watch: Arc<PageWatch>,
 }
 
-impl Memory {
+impl MappedMemory {
     /// Whether a page of it could not be had.
     pub(super) fn failed(&self) -> bool {
         self.watch.was_hit()
     }
 }
 
-impl Place {
+impl OpenedPlace {
     pub(super) fn locator(&self) -> &dyn Locator {
         match self {
-            Place::Memory { dram, .. } => dram,
-            Place::File { ssd } => ssd,
+            OpenedPlace::Memory { dram, .. } => dram,
+            OpenedPlace::File { ssd } => ssd,
         }
     }
 
     /// Descriptors that are kept open for it.
     pub(super) fn descriptors(&self) -> usize {
         match self {
-            Place::Memory { .. } => 0,
-            Place::File { ssd } => 1 + usize::from(ssd.file().direct_fd().is_ok()),
+            OpenedPlace::Memory { .. } => 0,
+            OpenedPlace::File { ssd } => 1 + usize::from(ssd.file().direct_fd().is_ok()),
         }
     }
 
-    pub(super) fn memory(&self) -> Option<&Memory> {
+    pub(super) fn memory(&self) -> Option<&MappedMemory> {
         match self {
-            Place::Memory { memory, .. } => Some(memory),
-            Place::File { .. } => None,
+            OpenedPlace::Memory { memory, .. } => Some(memory),
+            OpenedPlace::File { .. } => None,
         }
     }
 }
 
 /// The descriptors of a request, and which of them were used.
-pub(super) struct Passed {
+pub(super) struct PassedDescriptors {
     fds: Vec<(OwnedFd, Cell<bool>)>,
 }
 
-impl Passed {
-    pub(super) fn new(fds: Vec<OwnedFd>) -> Passed {
-        Passed { fds: fds.into_iter().map(|fd| (fd, Cell::new(false))).collect() }
+impl PassedDescriptors {
+    pub(super) fn new(fds: Vec<OwnedFd>) -> PassedDescriptors {
+        PassedDescriptors { fds: fds.into_iter().map(|fd| (fd, Cell::new(false))).collect() }
     }
 
     fn get(&self, at: usize) -> Result<&OwnedFd> {
@@ -142,12 +142,12 @@ impl Passed {
 
 /// What opening a place needs to know.
 pub(super) struct Opener<'a> {
-    pub(super) passed: &'a Passed,
+    pub(super) passed: &'a PassedDescriptors,
     /// What this client has mapped already.
-    pub(super) mapped: Vec<Memory>,
+    pub(super) mapped: Vec<MappedMemory>,
     pub(super) ledger: &'a Arc<Ledger>,
     pub(super) facts: &'a Arc<SessionFacts>,
-    pub(super) bell: &'a Arc<OwnedFd>,
+    pub(super) wake_event: &'a Arc<OwnedFd>,
 }
 
 impl Opener<'_> {
@@ -155,11 +155,11 @@ impl Opener<'_> {
     ///
     /// # Errors
     /// `InvalidInput`, `PermissionDenied`, `OutOfRange`, and `Busy` for a limit: each says what was expected.
-    pub(super) fn open(&mut self, spec: &PlaceSpec, role: Role) -> Result<Place> {
+    pub(super) fn open(&mut self, spec: &PlaceSpec, role: Role) -> Result<OpenedPlace> {
         self.open_as(spec, role).map_err(|e| e.within(if role == Role::Source { "the source" } else { "the target" }))
     }
 
-    fn open_as(&mut self, spec: &PlaceSpec, role: Role) -> Result<Place> {
+    fn open_as(&mut self, spec: &PlaceSpec, role: Role) -> Result<OpenedPlace> {
         match *spec {
             PlaceSpec::Memory { fd, offset, len } => self.memory(fd, offset, len, role),
             PlaceSpec::File { fd, direct, access } => {
@@ -168,17 +168,17 @@ impl Opener<'_> {
                 check_file(&cached, role)?;
                 let name = format!("file {fd} of client {}", self.facts.number);
                 let ssd = Ssd::from_fds(cached, direct, name)?.with_access(access)?;
-                Ok(Place::File { ssd })
+                Ok(OpenedPlace::File { ssd })
             }
         }
     }
 
-    fn memory(&mut self, fd: usize, offset: u64, len: Option<u64>, role: Role) -> Result<Place> {
+    fn memory(&mut self, fd: usize, offset: u64, len: Option<u64>, role: Role) -> Result<OpenedPlace> {
         let fd = self.passed.get(fd)?;
         let stat = fstat(fd).map_err(|e| Error::os("map", e.raw_os_error(), "the length of a descriptor"))?;
         let has = u64::try_from(stat.st_size).unwrap_or(0);
         let identity = (stat.st_dev, stat.st_ino);
-        let serves = |memory: &&Memory| {
+        let serves = |memory: &&MappedMemory| {
             memory.identity == identity
                 && memory.region.len() as u64 >= has
                 && (role == Role::Source || memory.access == Access::Write)
@@ -205,13 +205,13 @@ impl Opener<'_> {
             return Err(Error::new(ErrorKind::OutOfRange, "map", context));
         }
         let range = memory.region.range(offset as usize, len as usize)?;
-        Ok(Place::Memory { memory, dram: Dram::over(range) })
+        Ok(OpenedPlace::Memory { memory, dram: Dram::over(range) })
     }
 
-    fn map(&self, fd: &OwnedFd, len: u64, role: Role, identity: (u64, u64)) -> Result<Memory> {
+    fn map(&self, fd: &OwnedFd, len: u64, role: Role, identity: (u64, u64)) -> Result<MappedMemory> {
         let page = page_of(fd)?;
         let charge = ClientQuota::take(self.ledger, self.facts, len)?;
-        let watch = Arc::new(Watch::new(self.bell.clone())?);
+        let watch = Arc::new(PageWatch::new(self.wake_event.clone())?);
         let keeper = Arc::new((Unwatch(watch.clone()), charge));
         let map = |access| Region::map_sealed(fd.as_fd(), len, access, Box::new(keeper.clone()));
         // A source, too, is mapped for writing where the client may write it: only such pages can be registered with the
@@ -223,7 +223,7 @@ impl Opener<'_> {
             other => (other?, Access::Write),
         };
         watch.set(&region, page)?;
-        Ok(Memory { identity, access, region, watch })
+        Ok(MappedMemory { identity, access, region, watch })
     }
 }
 
@@ -257,11 +257,11 @@ fn check_file(fd: &OwnedFd, role: Role) -> Result<()> {
 ///
 /// # Errors
 /// `Unsupported` for what a client may serve itself, `InvalidInput` for what no place is made of.
-pub(super) fn judge(facts: &[Facts], any_filesystem: bool) -> Result<()> {
+pub(super) fn judge(facts: &[DescriptorFacts], any_filesystem: bool) -> Result<()> {
     facts.iter().enumerate().try_for_each(|(at, facts)| judge_one(at, facts, any_filesystem))
 }
 
-fn judge_one(at: usize, facts: &Facts, any_filesystem: bool) -> Result<()> {
+fn judge_one(at: usize, facts: &DescriptorFacts, any_filesystem: bool) -> Result<()> {
     if facts.errno != 0 {
         return Err(Error::os("open", facts.errno, format!("what descriptor {at} is of")));
     }
@@ -328,7 +328,7 @@ fn page_of(fd: &OwnedFd) -> Result<usize> {
 }
 
 /// Stops watching, just before the memory is unmapped; the session may still have the watch, to see what happened.
-struct Unwatch(Arc<Watch>);
+struct Unwatch(Arc<PageWatch>);
 
 impl Drop for Unwatch {
     fn drop(&mut self) {

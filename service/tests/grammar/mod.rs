@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use datapipes::descriptor::wire::{Completion, MESSAGE_BYTES};
-use datapipes_service::protocol::{ANSWER_BYTES, ServiceAnswer};
+use datapipes_service::protocol::{MAX_ANSWER_BYTES, ServiceAnswer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -212,7 +212,7 @@ impl Talk<'_> {
         while wait && connection.owed > 0 || is_readable(&connection.socket) {
             let ready = poll(&mut [PollFd::new(&connection.socket, PollFlags::IN)], Some(&PATIENCE));
             assert_eq!(ready, Ok(1), "{} requests are not answered", connection.owed);
-            let mut buffer = vec![0; ANSWER_BYTES];
+            let mut buffer = vec![0; MAX_ANSWER_BYTES];
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;

@@ -13,8 +13,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use datapipes::{ConnectFdOptions, Dram, Span, Ssd};
-use datapipes_service::protocol::{ANSWER_BYTES, ServiceAnswer};
-use datapipes_service::{Client, Place, ServiceStatus, SharedMemory};
+use datapipes_service::protocol::{MAX_ANSWER_BYTES, ServiceAnswer};
+use datapipes_service::{Client, ClientPlace, ServiceStatus, SharedMemory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -231,7 +231,7 @@ impl Raw {
     /// A pipe that is asked for: its descriptor, or the refusal.
     pub fn pipe(&self, request: &str, fds: &[BorrowedFd<'_>]) -> datapipes::Result<OwnedFd> {
         self.send(request.as_bytes(), fds).unwrap();
-        let mut buffer = vec![0; ANSWER_BYTES];
+        let mut buffer = vec![0; MAX_ANSWER_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC;
@@ -250,7 +250,7 @@ impl Raw {
 
     /// The next answer; None where the service hung up. Descriptors that come with it are closed.
     pub fn answer(&self) -> Option<ServiceAnswer> {
-        let mut buffer = vec![0; ANSWER_BYTES];
+        let mut buffer = vec![0; MAX_ANSWER_BYTES];
         loop {
             match rustix::net::recv(&self.0, &mut buffer, RecvFlags::empty()) {
                 Ok((0, _)) => return None,
@@ -301,8 +301,9 @@ pub fn whole(len: u64) -> Span {
 pub fn others_are_served(service: &Service) {
     let client = service.client();
     let (source, target) = (file_of(&pattern(MIB as usize, 3)), memory_of(&vec![0; MIB as usize]));
-    let mut pipe =
-        client.connect_pipe(&Place::file(&source), &Place::memory(&target), &ConnectFdOptions::default()).unwrap();
+    let mut pipe = client
+        .connect_pipe(&ClientPlace::file(&source), &ClientPlace::memory(&target), &ConnectFdOptions::default())
+        .unwrap();
     pipe.transfer(whole(MIB)).unwrap();
     assert!(target.to_vec().unwrap() == pattern(MIB as usize, 3));
 }

@@ -1,6 +1,6 @@
 //! Equal items, by popularity; and large and small reads of the same places.
 
-use super::{Random, Read, Scatter, Zipf};
+use super::{Random, ReadRequest, Scatter, Zipf};
 
 /// Where items lie: item `i` begins at `i * stride_bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,12 +66,12 @@ impl Items {
 }
 
 impl Iterator for Items {
-    type Item = Read;
+    type Item = ReadRequest;
 
     #[inline]
-    fn next(&mut self) -> Option<Read> {
+    fn next(&mut self) -> Option<ReadRequest> {
         let offset = self.picker.next() * self.layout.stride_bytes;
-        Some(Read { offset, len: self.layout.item_bytes })
+        Some(ReadRequest { offset, len: self.layout.item_bytes })
     }
 }
 
@@ -173,10 +173,10 @@ impl Mixed {
 }
 
 impl Iterator for Mixed {
-    type Item = Read;
+    type Item = ReadRequest;
 
     #[inline]
-    fn next(&mut self) -> Option<Read> {
+    fn next(&mut self) -> Option<ReadRequest> {
         let mut read = self.items.next()?;
         if self.left.0 == 0 {
             self.left = (100, self.large_percent);

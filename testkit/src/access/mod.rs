@@ -35,7 +35,7 @@ pub use zipf::Zipf;
 
 /// One read of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Read {
+pub struct ReadRequest {
     /// First byte.
     pub offset: u64,
     /// Bytes.

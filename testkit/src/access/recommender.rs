@@ -1,7 +1,7 @@
 //! Rows of embedding tables.
 
 use super::items::{Picker, Popularity};
-use super::{Random, Read, Scatter, Zipf};
+use super::{Random, ReadRequest, Scatter, Zipf};
 
 /// Rows of the 26 categorical features of the Criteo Kaggle data set, as the public DLRM code counts them.
 /// Together 33,762,577; at 128 bytes a row 4121 MiB, the 4.1 GB of Pipette (DAC'22, section 4.3).
@@ -112,10 +112,10 @@ impl Recommender {
 }
 
 impl Iterator for Recommender {
-    type Item = Read;
+    type Item = ReadRequest;
 
     #[inline]
-    fn next(&mut self) -> Option<Read> {
-        Some(Read { offset: self.next_row() * u64::from(ROW_BYTES), len: ROW_BYTES })
+    fn next(&mut self) -> Option<ReadRequest> {
+        Some(ReadRequest { offset: self.next_row() * u64::from(ROW_BYTES), len: ROW_BYTES })
     }
 }

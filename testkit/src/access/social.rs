@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::{Random, Read, Scatter, Zipf};
+use super::{Random, ReadRequest, Scatter, Zipf};
 use crate::generate::random::{at_index, mix};
 
 /// What LinkBench reads (Armstrong et al., SIGMOD'13): 69 % of its operations, in these proportions.
@@ -33,10 +33,10 @@ const GROUP: u64 = 16;
 const COUNT_BYTES: u64 = 16;
 /// Of a link besides its payload: the other node, the type, the time. Our choice; LinkBench leaves it to the database.
 const LINK_KEY_BYTES: u64 = 24;
-const NODE_BYTES_MAX: f64 = 4096.0;
+const MAX_NODE_BYTES: f64 = 4096.0;
 /// A list longer than a page is read a page at a time.
-const LIST_READ_MAX: u64 = 4096;
-const LINKS_MAX: f64 = 4096.0;
+const MAX_LIST_READ_BYTES: u64 = 4096;
+const MAX_LINKS: f64 = 4096.0;
 /// Links of a node are at least d with probability d^-1.2: 4.6 on average, about as in LinkBench's default graph.
 const DEGREE_EXPONENT: f64 = 1.2;
 
@@ -103,7 +103,7 @@ impl SocialGraph {
     }
 
     /// The next request, and the bytes that it reads.
-    pub fn next_request(&mut self) -> (SocialRequest, Read) {
+    pub fn next_request(&mut self) -> (SocialRequest, ReadRequest) {
         let total: f64 = SHARES.iter().map(|s| s.1).sum();
         let mut left = self.random.unit() * total;
         let request = SHARES.iter().find(|(_, share)| {
@@ -116,7 +116,7 @@ impl SocialGraph {
         let read = match request {
             SocialRequest::Node => self.read(self.node_at(id), self.node_bytes(id)),
             SocialRequest::LinkCount => self.read(self.counts_at + id * COUNT_BYTES, COUNT_BYTES),
-            SocialRequest::LinkList => self.read(self.list_at(id), self.list_bytes(id).min(LIST_READ_MAX)),
+            SocialRequest::LinkList => self.read(self.list_at(id), self.list_bytes(id).min(MAX_LIST_READ_BYTES)),
             SocialRequest::Link => {
                 let nth = self.random.below(self.links(id));
                 self.read(self.list_at(id) + nth * self.link_bytes(id), self.link_bytes(id))
@@ -125,8 +125,8 @@ impl SocialGraph {
         (request, read)
     }
 
-    fn read(&self, offset: u64, len: u64) -> Read {
-        Read { offset, len: len as u32 }
+    fn read(&self, offset: u64, len: u64) -> ReadRequest {
+        ReadRequest { offset, len: len as u32 }
     }
 
     fn node_bytes(&self, id: u64) -> u64 {
@@ -194,9 +194,9 @@ impl Sizes {
             normal.iter().map(|z| (median * z.exp()).clamp(least, most) as u16).collect()
         };
         Sizes {
-            node: log_normal(128.0, 1.0, NODE_BYTES_MAX),
+            node: log_normal(128.0, 1.0, MAX_NODE_BYTES),
             payload: log_normal(8.0, 0.0, 256.0),
-            links: quantiles().map(|u| u.powf(-1.0 / DEGREE_EXPONENT).min(LINKS_MAX) as u16).collect(),
+            links: quantiles().map(|u| u.powf(-1.0 / DEGREE_EXPONENT).min(MAX_LINKS) as u16).collect(),
         }
     }
 }
@@ -218,9 +218,9 @@ fn normal_quantiles(ascending: impl Iterator<Item = f64>) -> Vec<f64> {
 }
 
 impl Iterator for SocialGraph {
-    type Item = Read;
+    type Item = ReadRequest;
 
-    fn next(&mut self) -> Option<Read> {
+    fn next(&mut self) -> Option<ReadRequest> {
         Some(self.next_request().1)
     }
 }

@@ -78,7 +78,7 @@ fn a_seed_is_a_pattern() {
 fn workloads_have_their_proportions_and_the_same_places() {
     for workload in Workload::ALL {
         let mixed = Mixed::new(PAGES, 4096, workload, Popularity::Uniform, 7);
-        let reads: Vec<Read> = mixed.take(10_000).collect();
+        let reads: Vec<ReadRequest> = mixed.take(10_000).collect();
         let large = reads.iter().filter(|r| r.len == 4096).count() as u64;
         assert_eq!(large, workload.large_percent() * 100);
         assert!(reads.iter().all(|r| r.len == 4096 || r.len == 128));
@@ -114,7 +114,8 @@ fn the_tables_are_those_of_the_paper() {
     assert_eq!(Recommender::rows(), 33_762_577);
     assert_eq!(Recommender::file_bytes() >> 20, 4121);
     for skew in [Skew::PerTable { exponent: 1.05 }, Skew::Traces { reads: 10_000 }] {
-        let in_file = |r: Read| r.len == 128 && r.offset.is_multiple_of(128) && r.offset < Recommender::file_bytes();
+        let in_file =
+            |r: ReadRequest| r.len == 128 && r.offset.is_multiple_of(128) && r.offset < Recommender::file_bytes();
         assert!(Recommender::new(skew, 1).take(10_000).all(in_file));
     }
     // One row of each table a sample.

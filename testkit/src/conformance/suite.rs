@@ -6,7 +6,7 @@ use datapipes_core::{Constraints, ErrorKind, Machine};
 
 use super::certify::{certify, certify_in_place};
 use super::place::{LEN, PlaceKind, TestPlace};
-use super::ways::{Way, ways};
+use super::ways::{TestedRoute, ways};
 
 /// How a case ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,7 +109,7 @@ fn only(hops: &[&str]) -> Constraints {
     Constraints { only: hops.iter().map(|p| (*p).to_owned()).collect(), ..Constraints::default() }
 }
 
-fn served(machine: &Machine, fresh: Fresh<'_>, way: &Way, seed: u64) -> CaseVerdict {
+fn served(machine: &Machine, fresh: Fresh<'_>, way: &TestedRoute, seed: u64) -> CaseVerdict {
     let run = || -> Result<Option<String>, String> {
         let (source, target) = fresh()?;
         let constraints = only(&way.hops);
@@ -135,8 +135,8 @@ fn served(machine: &Machine, fresh: Fresh<'_>, way: &Way, seed: u64) -> CaseVerd
 fn refusal(
     machine: &Machine,
     (source, target): (&TestPlace, &TestPlace),
-    ways: &[Way],
-    way: &Way,
+    ways: &[TestedRoute],
+    way: &TestedRoute,
     why: &str,
 ) -> CaseVerdict {
     match machine.connect_with(source.locator(), target.locator(), &only(&way.hops)) {

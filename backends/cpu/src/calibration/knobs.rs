@@ -6,7 +6,7 @@ use datapipes_core::{Error, ErrorKind, Result, parse_size};
 use super::{Calibration, SizeClass};
 use crate::kernel::Kernel;
 
-const PREFETCH_MAX: u64 = 16 << 10;
+const MAX_PREFETCH_BYTES: u64 = 16 << 10;
 
 impl Calibration {
     /// Every knob with its value and where that came from.
@@ -67,7 +67,7 @@ impl Calibration {
             }
             "prefetch_distance_bytes" => {
                 let bytes = parse_size(value)?;
-                if bytes > PREFETCH_MAX {
+                if bytes > MAX_PREFETCH_BYTES {
                     return Err(refuse(knob, value, "give a size up to 16K"));
                 }
                 self.prefetch_bytes = bytes as usize;

@@ -13,7 +13,7 @@ use datapipes_core::topology::Topology;
 
 use super::{CLASS_BITS, Calibration, CopyCost, LineCosts, SizeClass, VERSION, handoff, pyramid};
 use crate::instructions::CopyInstructions;
-use crate::kernel::{self, Copier, Kernel, LineOp, Lines};
+use crate::kernel::{self, Copier, Kernel, LineInstruction, LineOp};
 
 /// The longest copy that is measured, and the shortest that will do where memory is scarce.
 const MAX_BYTES: u64 = 64 << 20;
@@ -23,12 +23,12 @@ const TURNS: usize = 9;
 const BATCH_NS: f64 = 25_000.0;
 const COLD_LENGTHS: [usize; 4] = [4 << 10, 64 << 10, 1 << 20, 16 << 20];
 /// Longer copies find nothing of their own in a cache, so they need no copy before the one that is timed.
-const HOT_MAX: usize = 32 << 20;
+const MAX_HOT_BYTES: usize = 32 << 20;
 /// Bytes over which cold copies walk.
 const COLD_WALK: usize = 32 << 20;
 /// Shorter copies stay in the caches whatever a kernel costs: whoever reads them next finds them there. (Measured alone,
 /// short non-temporal copies are also erratic, by a factor of 30.)
-const NON_TEMPORAL_MIN: u64 = 256 << 10;
+const MIN_NON_TEMPORAL_BYTES: u64 = 256 << 10;
 /// A kernel is taken over that of the class before if it takes less than this part of its time.
 const GAIN: f64 = 0.98;
 const PREFETCH_DISTANCES: [usize; 6] = [0, 256, 512, 1024, 2048, 4096];
@@ -89,7 +89,7 @@ fn classes(copies: &[CopyCost]) -> Vec<SizeClass> {
         .map(|bits| {
             let from_bytes = 1u64 << bits;
             let eligible = |cost: &&CopyCost| {
-                cost.len_bytes == from_bytes && (from_bytes >= NON_TEMPORAL_MIN || !cost.kernel.non_temporal())
+                cost.len_bytes == from_bytes && (from_bytes >= MIN_NON_TEMPORAL_BYTES || !cost.kernel.non_temporal())
             };
             let best = copies.iter().filter(eligible).min_by(|a, b| a.hot_ns.total_cmp(&b.hot_ns));
             let present = copies.iter().filter(eligible).find(|cost| cost.kernel == last);
@@ -134,7 +134,7 @@ fn hot_times(buffers: &Buffers, copiers: &[&Copier], len: usize, turns: usize) -
     for _ in 0..turns {
         for ((copier, batch), times) in copiers.iter().zip(&batches).zip(&mut times) {
             // The first copy finds the caches as another kernel left them, which is not what is asked.
-            if len <= HOT_MAX {
+            if len <= MAX_HOT_BYTES {
                 copier.repeat(source, target, len, 1)?;
             }
             times.push(elapsed_ns(|| copier.repeat(source, target, len, *batch))? / f64::from(*batch));
@@ -184,7 +184,7 @@ fn line_costs(buffers: &Buffers, instructions: &CopyInstructions) -> Result<Line
     const DIRTY: usize = 256 << 10;
     let piece = buffers.source.range(0, DIRTY)?;
     let cost = |op: LineOp| -> Result<Option<f64>> {
-        let Some(lines) = Lines::new(op, instructions) else { return Ok(None) };
+        let Some(lines) = LineInstruction::new(op, instructions) else { return Ok(None) };
         let mut times = Vec::new();
         for turn in 0..5 {
             piece.lease_mut()?.fill(turn);

@@ -14,7 +14,7 @@ const STEPS: usize = 8_000;
 const CHASES: usize = 15;
 const READS: usize = 5;
 /// A layer up to this size is read through before each turn.
-const REFRESH_MAX: usize = 16 << 20;
+const MAX_REFRESH_BYTES: usize = 16 << 20;
 
 pub(super) fn layers(
     topology: &Topology,
@@ -99,7 +99,7 @@ fn chase(buffers: &Buffers, bytes: usize, instructions: &CopyInstructions) -> Re
     }
     let (mut at, mut shortest) = (0, f64::INFINITY);
     for _ in 0..CHASES {
-        if range.len() <= REFRESH_MAX {
+        if range.len() <= MAX_REFRESH_BYTES {
             kernel::read(&range.raw_lease(Access::Read)?, instructions);
         }
         let lease = range.lease()?;

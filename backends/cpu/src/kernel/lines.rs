@@ -42,20 +42,20 @@ impl LineOp {
 
 /// A line operation that this processor has.
 #[derive(Clone, Copy, Debug)]
-pub struct Lines(LineOp);
+pub struct LineInstruction(LineOp);
 
-impl Lines {
+impl LineInstruction {
     /// None where the processor lacks the instruction.
-    pub fn new(op: LineOp, instructions: &CopyInstructions) -> Option<Lines> {
+    pub fn new(op: LineOp, instructions: &CopyInstructions) -> Option<LineInstruction> {
         op.available(instructions).ok()?;
         // SAFETY: `available` found the instruction, by the CPUID of this processor.
-        Some(unsafe { Lines::unchecked(op) })
+        Some(unsafe { LineInstruction::unchecked(op) })
     }
 
     /// # Safety
     /// The processor must have the instruction.
-    unsafe fn unchecked(op: LineOp) -> Lines {
-        Lines(op)
+    unsafe fn unchecked(op: LineOp) -> LineInstruction {
+        LineInstruction(op)
     }
 
     /// The same as an instruction that a page which is gone ends with an answer; None for a hint, which touches no page.

@@ -1,7 +1,7 @@
 //! The kernels: the crate's only unsafe code. It promises:
-//! * a kernel runs only on a processor that has its instructions: a [`Copier`] and [`Lines`] are made from
+//! * a kernel runs only on a processor that has its instructions: a [`Copier`] and [`LineInstruction`] are made from
 //!   [`CopyInstructions`], which are proof of detection;
-//! * bytes are reached only under leases, which `datapipes_core::memory` grants ([`Copier::copy`], [`Lines::apply`]);
+//! * bytes are reached only under leases, which `datapipes_core::memory` grants ([`Copier::copy`], [`LineInstruction::apply`]);
 //! * when a kernel returns, its stores are ordered before every later store (non-temporal ones by `sfence`).
 #![allow(unsafe_code)]
 // Elsewhere only the C library's copy is left, and what chooses among the others is idle.
@@ -12,7 +12,7 @@ mod short;
 #[cfg(target_arch = "x86_64")]
 mod stream;
 
-pub use lines::{LineOp, Lines};
+pub use lines::{LineInstruction, LineOp};
 pub(crate) use lines::{load, read};
 
 use datapipes_core::backend::Job;
@@ -25,7 +25,7 @@ use crate::instructions::CopyInstructions;
 /// Lengths are sorted into classes by their highest bit.
 pub(crate) const CLASSES: usize = 64;
 /// Up to this length a copy by size is made inline, without a call; from there on the C library is as fast or faster.
-pub(crate) const SHORT_MAX: usize = 64;
+pub(crate) const MAX_INLINE_BYTES: usize = 64;
 
 /// A way to copy bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -108,7 +108,7 @@ impl Copier {
             }
         }
         // SAFETY: the loop above left only kernels whose instructions this processor has.
-        unsafe { Copier::unchecked(kernels, SHORT_MAX, prefetch_bytes) }
+        unsafe { Copier::unchecked(kernels, MAX_INLINE_BYTES, prefetch_bytes) }
     }
 
     /// # Safety

@@ -1,12 +1,12 @@
 //! The open primitives: a copy between two ranges, a placement of lines that stay where they are, a read by the source.
 
 mod copy;
-mod place;
+mod in_place;
 mod read;
 mod tally;
 
 pub(crate) use copy::CopyMover;
-pub(crate) use place::{PlaceMover, Placement};
+pub(crate) use in_place::{InPlaceAction, InPlaceMover};
 pub(crate) use read::ReadMover;
 
 use datapipes_core::memory::MemoryRange;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use datapipes_core::{Counters, Result};
 
 /// Transfers from this length on are timed.
-const TIMED_MIN: usize = 64 << 10;
+const MIN_TIMED_BYTES: usize = 64 << 10;
 
 /// What a mover did. Short transfers are counted in one word, so that each costs one atomic addition.
 #[derive(Default)]
@@ -20,7 +20,7 @@ pub(super) struct Tally {
     wrong_core: AtomicU64,
 }
 
-/// Lengths below [`TIMED_MIN`] fit 16 bits, so up to 2^24 transfers fit 40 bits.
+/// Lengths below [`MIN_TIMED_BYTES`] fit 16 bits, so up to 2^24 transfers fit 40 bits.
 const SHORT_BITS: u32 = 40;
 /// From this many short transfers on, the word is emptied.
 const SHORT_FULL: u64 = 1 << 22;
@@ -29,7 +29,7 @@ impl Tally {
     /// Runs a transfer of `len` bytes and counts it.
     #[inline]
     pub(super) fn count(&self, len: usize, transfer: impl FnOnce() -> Result<()>) -> Result<()> {
-        if len >= TIMED_MIN {
+        if len >= MIN_TIMED_BYTES {
             return self.timed(len, transfer);
         }
         let result = transfer();
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn the_word_of_short_transfers_never_overflows() {
         let tally = Tally::default();
-        let longest = TIMED_MIN - 1;
+        let longest = MIN_TIMED_BYTES - 1;
         let times = SHORT_FULL + 10;
         for _ in 0..times {
             tally.count(longest, || Ok(())).unwrap();
@@ -115,7 +115,7 @@ mod tests {
             std::thread::sleep(std::time::Duration::from_millis(2));
             Ok(())
         };
-        tally.count(TIMED_MIN, pause).unwrap();
+        tally.count(MIN_TIMED_BYTES, pause).unwrap();
         assert!(tally.counters().busy_ns >= 2_000_000);
     }
 }

@@ -13,9 +13,9 @@ use std::time::Instant;
 use datapipes_core::backend::{Counters, Job, JobCompletion, QueuedMover};
 use datapipes_core::{Error, Result};
 
-use super::cut::Direction;
-use super::jobs::{Jobs, Piece};
-use super::site::Site;
+use super::jobs::{IoRequest, JobTable};
+use super::request_plan::Direction;
+use super::site::MoverContext;
 
 #[derive(Default)]
 struct State {
@@ -28,14 +28,14 @@ struct State {
 
 /// The engine that blocks.
 pub(crate) struct Blocking {
-    site: Arc<Site>,
+    site: Arc<MoverContext>,
     state: Mutex<State>,
     changed: Condvar,
     calls: AtomicU64,
 }
 
 impl Blocking {
-    pub(crate) fn new(site: Site) -> Self {
+    pub(crate) fn new(site: MoverContext) -> Self {
         let calls = AtomicU64::new(0);
         Blocking { site: Arc::new(site), state: Mutex::new(State::default()), changed: Condvar::new(), calls }
     }
@@ -46,7 +46,7 @@ impl Blocking {
 }
 
 /// A request on the caller's thread; its result is as the kernel's queues give it: bytes, or a negative errno.
-pub(super) fn carry_out(site: &Site, piece: &Piece, calls: &AtomicU64) -> i32 {
+pub(super) fn run_blocking(site: &MoverContext, piece: &IoRequest, calls: &AtomicU64) -> i32 {
     calls.fetch_add(1, Ordering::Relaxed);
     let (fd, len) = (site.fd(piece.lane), piece.len as usize);
     let at = piece.file_at.cast_signed();
@@ -67,7 +67,7 @@ pub(super) fn carry_out(site: &Site, piece: &Piece, calls: &AtomicU64) -> i32 {
 
 impl QueuedMover for Blocking {
     fn submit(&self, job: Job) -> std::result::Result<(), (Job, Error)> {
-        let mut jobs = Jobs::new(self.site.clone());
+        let mut jobs = JobTable::new(self.site.clone());
         jobs.admit(job)?;
         let mut state = self.lock();
         if state.active == 0 {
@@ -76,9 +76,9 @@ impl QueuedMover for Blocking {
         state.active += 1;
         let active = state.active;
         drop(state);
-        while let Some(piece) = jobs.next() {
-            let result = carry_out(&self.site, &piece, &self.calls);
-            jobs.settle(piece, result);
+        while let Some(piece) = jobs.next_request() {
+            let result = run_blocking(&self.site, &piece, &self.calls);
+            jobs.finish_request(piece, result);
         }
         let mut state = self.lock();
         // Each thread keeps one request outstanding; the time is taken once for all of them, below.

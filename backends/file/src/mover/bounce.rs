@@ -11,38 +11,38 @@ use datapipes_core::memory::guarded::{self, AccessFault};
 use datapipes_core::memory::{MapOptions, Pages, Region};
 
 /// Buffers of one mover: mapped when first needed, reused, never more than requests are in flight.
-pub(crate) struct Bounces {
+pub(crate) struct BouncePool {
     buffer_bytes: usize,
     free: Mutex<Vec<Region>>,
 }
 
-impl Bounces {
+impl BouncePool {
     pub(crate) fn new(buffer_bytes: usize) -> Self {
-        Bounces { buffer_bytes, free: Mutex::new(Vec::new()) }
+        BouncePool { buffer_bytes, free: Mutex::new(Vec::new()) }
     }
 
     /// A buffer, aligned to pages.
-    pub(crate) fn take(&self) -> Result<Bounce> {
+    pub(crate) fn take(&self) -> Result<BounceBuffer> {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let region = match free {
             Some(region) => region,
             None => Region::map(self.buffer_bytes, MapOptions { pages: Pages::Small, prefault: false, node: None })?,
         };
-        Ok(Bounce { region })
+        Ok(BounceBuffer { region })
     }
 
     /// Takes a buffer back. No request may use it any more.
-    pub(crate) fn give_back(&self, bounce: Bounce) {
+    pub(crate) fn give_back(&self, bounce: BounceBuffer) {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).push(bounce.region);
     }
 }
 
 /// A buffer that belongs to one request.
-pub(crate) struct Bounce {
+pub(crate) struct BounceBuffer {
     region: Region,
 }
 
-impl Bounce {
+impl BounceBuffer {
     /// The address of its first byte.
     pub(crate) fn address(&self) -> usize {
         self.region.address().expose_provenance()

@@ -29,7 +29,7 @@ use io_uring::{IoUring, opcode, squeue, types};
 
 use super::iowq_keepalive;
 use super::watchdog::{NOTICE, TIMER, Watchdog, lost};
-use crate::faults::{FaultVerdict, Faults, Operation};
+use crate::faults::{FaultInjector, FaultVerdict, Operation};
 use crate::short_requests::ring_serves;
 
 /// Buffers for each request outstanding: those of one group are emptied while the next is on its way.
@@ -47,7 +47,7 @@ const PAGE: usize = 4096;
 
 /// A request that is under way, or repeated.
 #[derive(Clone, Copy, Default)]
-struct Flight {
+struct ReadAttempt {
     extent: u32,
     /// Bytes that are there.
     got: u32,
@@ -74,7 +74,7 @@ struct Ring {
 }
 
 /// The reader.
-pub(crate) struct Extents {
+pub(crate) struct FileExtentReader {
     ring: Option<Ring>,
     /// Who read last, and how often in a row.
     last: Option<(ThreadId, u32)>,
@@ -86,24 +86,24 @@ pub(crate) struct Extents {
     slot_bytes: usize,
     depth: usize,
     longest: u32,
-    flights: Vec<Flight>,
-    faults: Option<Arc<dyn Faults>>,
+    flights: Vec<ReadAttempt>,
+    faults: Option<Arc<dyn FaultInjector>>,
     may_ring: std::result::Result<(), String>,
     owner: OwningProcess,
     counters: Counters,
 }
 
-impl Extents {
+impl FileExtentReader {
     pub(crate) fn new(
         options: ExtentOptions,
         may_ring: std::result::Result<(), String>,
-        faults: Option<Arc<dyn Faults>>,
-    ) -> Result<Extents> {
+        faults: Option<Arc<dyn FaultInjector>>,
+    ) -> Result<FileExtentReader> {
         let depth = options.depth.clamp(1, 4096) as usize;
         let slot_bytes = (options.longest.clamp(1, 1 << 20) as usize).next_multiple_of(PAGE);
         let len = depth * SPARE * slot_bytes;
         let region = Region::map(len, MapOptions { pages: Pages::Small, prefault: false, node: None })?;
-        Ok(Extents {
+        Ok(FileExtentReader {
             ring: None,
             last: None,
             refused: None,
@@ -112,7 +112,7 @@ impl Extents {
             slot_bytes,
             depth,
             longest: options.longest,
-            flights: vec![Flight::default(); depth * SPARE],
+            flights: vec![ReadAttempt::default(); depth * SPARE],
             faults,
             may_ring,
             owner: OwningProcess::here(),
@@ -155,7 +155,7 @@ impl Extents {
     }
 
     /// What is asked of the kernel next: its offset and length, by what is there already.
-    fn request(&mut self, from: ExtentSource<'_>, extent: ReadExtent, flight: &mut Flight) -> (u64, u32) {
+    fn request(&mut self, from: ExtentSource<'_>, extent: ReadExtent, flight: &mut ReadAttempt) -> (u64, u32) {
         let align = if from.direct { from.file.offset_align().max(1) } else { 1 };
         let offset = extent.offset + u64::from(flight.got);
         let mut len = (extent.len - flight.got).next_multiple_of(align);
@@ -174,7 +174,7 @@ impl Extents {
     }
 
     /// The only reader of a kernel's result: bytes, or a negative errno.
-    fn judge(&mut self, from: ExtentSource<'_>, extent: ReadExtent, flight: &mut Flight, result: i32) -> Next {
+    fn judge(&mut self, from: ExtentSource<'_>, extent: ReadExtent, flight: &mut ReadAttempt, result: i32) -> Next {
         let result = flight.injected.map_or(result, |errno| -errno);
         let at = extent.offset + u64::from(flight.got);
         let path = || from.file.path().display().to_string();
@@ -221,7 +221,7 @@ impl Extents {
             return Err(error);
         }
         let fd = descriptor(from);
-        let mut flight = Flight::default();
+        let mut flight = ReadAttempt::default();
         loop {
             let (offset, len) = self.request(from, extent, &mut flight);
             let start = self.slot(0).wrapping_add(flight.got as usize);
@@ -322,8 +322,8 @@ fn descriptor(from: ExtentSource<'_>) -> i32 {
 }
 
 /// A call with several extents. When it is dropped, nothing is under way any more.
-struct Many<'a> {
-    reader: &'a mut Extents,
+struct ExtentBatch<'a> {
+    reader: &'a mut FileExtentReader,
     from: ExtentSource<'a>,
     extents: &'a [ReadExtent],
     told: Vec<bool>,
@@ -339,10 +339,10 @@ struct Many<'a> {
     unseen: usize,
 }
 
-impl<'a> Many<'a> {
-    fn new(reader: &'a mut Extents, from: ExtentSource<'a>, extents: &'a [ReadExtent]) -> Many<'a> {
+impl<'a> ExtentBatch<'a> {
+    fn new(reader: &'a mut FileExtentReader, from: ExtentSource<'a>, extents: &'a [ReadExtent]) -> ExtentBatch<'a> {
         let slots = reader.flights.len().min(extents.len()) as u16;
-        Many {
+        ExtentBatch {
             reader,
             from,
             extents,
@@ -398,7 +398,7 @@ impl<'a> Many<'a> {
             }
             let Some(&extent) = self.extents.get(self.next) else { return };
             let Some(slot) = self.free.pop() else { return };
-            self.reader.flights[usize::from(slot)] = Flight { extent: self.next as u32, ..Flight::default() };
+            self.reader.flights[usize::from(slot)] = ReadAttempt { extent: self.next as u32, ..ReadAttempt::default() };
             self.next += 1;
             match self.reader.refusal(self.from, extent) {
                 Some(error) => self.ready.push((slot, Err(error))),
@@ -492,7 +492,7 @@ impl<'a> Many<'a> {
 
     /// The result of a request; one that the kernel gave back undone, and not for the first time, is made here: it has no thread
     /// for it.
-    fn given_back(&mut self, slot: usize, extent: ReadExtent, flight: &mut Flight, result: i32) -> i32 {
+    fn given_back(&mut self, slot: usize, extent: ReadExtent, flight: &mut ReadAttempt, result: i32) -> i32 {
         let result = flight.injected.take().map_or(result, |errno| -errno);
         if result != -libc::ECANCELED || flight.tries == 0 {
             return result;
@@ -528,7 +528,7 @@ impl<'a> Many<'a> {
     }
 }
 
-impl Drop for Many<'_> {
+impl Drop for ExtentBatch<'_> {
     fn drop(&mut self) {
         // Who is told of bytes may panic: what is under way into the buffers comes to an end before they are used again.
         while self.under_way > 0 {
@@ -540,7 +540,7 @@ impl Drop for Many<'_> {
     }
 }
 
-impl ExtentReader for Extents {
+impl ExtentReader for FileExtentReader {
     fn read(&mut self, from: ExtentSource<'_>, extents: &[ReadExtent], done: &mut OnExtent<'_>) {
         let failed = match (self.owner.check("read"), &self.broken) {
             (Err(forked), _) => Some((forked.kind(), forked.to_string())),
@@ -550,7 +550,7 @@ impl ExtentReader for Extents {
             return (0..extents.len()).for_each(|number| done(number, Err(Error::relayed(kind, text.clone()))));
         }
         if extents.len() > 1 && ring_serves(from.file).is_ok() && self.has_ring() {
-            let mut many = Many::new(self, from, extents);
+            let mut many = ExtentBatch::new(self, from, extents);
             if let Err(error) = many.run(done) {
                 many.give_up(&error, done);
             }
@@ -611,13 +611,18 @@ mod tests {
         ssd
     }
 
-    fn reader(depth: u32, may_ring: bool, faults: Option<Arc<dyn Faults>>) -> Extents {
+    fn reader(depth: u32, may_ring: bool, faults: Option<Arc<dyn FaultInjector>>) -> FileExtentReader {
         let may_ring = if may_ring { Ok(()) } else { Err("the test forbids it".into()) };
-        Extents::new(ExtentOptions { depth, longest: 4096 }, may_ring, faults).unwrap()
+        FileExtentReader::new(ExtentOptions { depth, longest: 4096 }, may_ring, faults).unwrap()
     }
 
     /// Reads, and says which extents were told what.
-    fn read(reader: &mut Extents, ssd: &Ssd, direct: bool, extents: &[ReadExtent]) -> Vec<Result<(), ErrorKind>> {
+    fn read(
+        reader: &mut FileExtentReader,
+        ssd: &Ssd,
+        direct: bool,
+        extents: &[ReadExtent],
+    ) -> Vec<Result<(), ErrorKind>> {
         let mut told: Vec<Option<Result<(), ErrorKind>>> = vec![None; extents.len()];
         reader.read(ExtentSource { file: ssd.file(), direct }, extents, &mut |number, bytes| {
             assert!(told[number].is_none(), "{number} is told twice");
@@ -685,7 +690,7 @@ mod tests {
     /// Interrupts, shortens and refuses.
     struct Odd;
 
-    impl Faults for Odd {
+    impl FaultInjector for Odd {
         fn verdict(&self, op: &Operation) -> FaultVerdict {
             match op.nth % 7 {
                 1 => FaultVerdict::Errno(libc::EINTR),
@@ -720,7 +725,7 @@ mod tests {
     /// The kernel loses some.
     struct Loses;
 
-    impl Faults for Loses {
+    impl FaultInjector for Loses {
         fn verdict(&self, op: &Operation) -> FaultVerdict {
             if op.nth.is_multiple_of(50) { FaultVerdict::Lost } else { FaultVerdict::Pass }
         }

@@ -19,29 +19,29 @@ use datapipes_core::backend::{CompletionNotifier, Counters, Job, JobCompletion};
 use datapipes_core::memory::{Access, RawLease};
 use datapipes_core::{Error, ErrorKind, Result, Span};
 
-use super::bounce::Bounce;
-use super::cut::{Direction, Lane, Need};
-use super::site::Site;
+use super::bounce::BounceBuffer;
+use super::request_plan::{CacheMode, Direction, RemainingPart};
+use super::site::MoverContext;
 use crate::faults::{FaultVerdict, Operation};
 
 /// Requests repeated without progress before their errno is believed.
 const TRIES: u16 = 1000;
 
 /// A request on its way.
-pub(crate) struct Piece {
+pub(crate) struct IoRequest {
     slot: usize,
     /// Offset of the useful bytes in the job.
     at: u64,
     useful: u64,
     skip: u64,
     tries: u16,
-    bounce: Option<Bounce>,
+    bounce: Option<BounceBuffer>,
     /// The errno that replaces its result.
     injected: Option<i32>,
     /// The kernel is to lose it.
     pub(crate) lost: bool,
     /// Which descriptor.
-    pub(crate) lane: Lane,
+    pub(crate) lane: CacheMode,
     /// Offset in the file.
     pub(crate) file_at: u64,
     /// Bytes asked of the kernel.
@@ -54,7 +54,7 @@ pub(crate) struct Piece {
     pub(crate) bell: Option<Arc<CompletionNotifier>>,
 }
 
-impl Piece {
+impl IoRequest {
     /// The kernel's result, or the one that replaces it; that is done once.
     pub(crate) fn result(&mut self, result: i32) -> i32 {
         self.injected.take().map_or(result, |errno| -errno)
@@ -68,7 +68,7 @@ impl Piece {
 }
 
 /// What of a job was not yet asked for.
-struct Rest {
+struct PendingRange {
     slot: usize,
     at: u64,
     len: u64,
@@ -76,11 +76,11 @@ struct Rest {
 }
 
 #[deny(clippy::arithmetic_side_effects)]
-impl Rest {
+impl PendingRange {
     /// What is left of it after `done` bytes. It lies within its job's span, which ends within what the kernel counts.
-    fn after(&self, done: u64, tries: u16) -> Rest {
+    fn after(&self, done: u64, tries: u16) -> PendingRange {
         let done = done.min(self.len);
-        Rest { slot: self.slot, at: self.at.saturating_add(done), len: self.len.saturating_sub(done), tries }
+        PendingRange { slot: self.slot, at: self.at.saturating_add(done), len: self.len.saturating_sub(done), tries }
     }
 }
 
@@ -91,7 +91,7 @@ struct Spot {
     region_at: usize,
 }
 
-struct Active {
+struct ActiveJob {
     token: u64,
     span: Span,
     lease: RawLease,
@@ -111,7 +111,7 @@ struct Active {
 }
 
 #[deny(clippy::arithmetic_side_effects)]
-impl Active {
+impl ActiveJob {
     /// Where the byte is that is `at` bytes into the span. `admit` saw that the span does not end beyond what the kernel counts,
     /// and that as many bytes of memory are leased, so that nothing of this wraps.
     fn spot(&self, at: u64) -> Spot {
@@ -125,11 +125,11 @@ impl Active {
 }
 
 /// The jobs of a mover (or of one call, where the engine blocks).
-pub(crate) struct Jobs {
-    site: Arc<Site>,
-    slots: Vec<Option<Active>>,
+pub(crate) struct JobTable {
+    site: Arc<MoverContext>,
+    slots: Vec<Option<ActiveJob>>,
     free: Vec<usize>,
-    rests: VecDeque<Rest>,
+    rests: VecDeque<PendingRange>,
     /// Jobs that are done and not yet fetched.
     pub(crate) done: Vec<JobCompletion>,
     pub(crate) counters: Counters,
@@ -138,9 +138,9 @@ pub(crate) struct Jobs {
     busy_since: Option<Instant>,
 }
 
-impl Jobs {
-    pub(crate) fn new(site: Arc<Site>) -> Self {
-        Jobs {
+impl JobTable {
+    pub(crate) fn new(site: Arc<MoverContext>) -> Self {
+        JobTable {
             site,
             slots: Vec::new(),
             free: Vec::new(),
@@ -202,7 +202,7 @@ impl Jobs {
             return Err((give_back(Some(lease), other), e));
         }
         let (address, region_at) = (lease.address().expose_provenance(), lease.place().1);
-        let active = Active {
+        let active = ActiveJob {
             token,
             span,
             lease,
@@ -227,7 +227,7 @@ impl Jobs {
         }
         self.active += 1;
         if span.len > 0 {
-            self.rest(Rest { slot, at: 0, len: span.len, tries: 0 }, false);
+            self.rest(PendingRange { slot, at: 0, len: span.len, tries: 0 }, false);
         }
         self.finish_if_quiet(slot);
         Ok(())
@@ -245,7 +245,7 @@ impl Jobs {
     }
 
     /// The next request to make.
-    pub(crate) fn next(&mut self) -> Option<Piece> {
+    pub(crate) fn next_request(&mut self) -> Option<IoRequest> {
         while let Some(rest) = self.rests.pop_front() {
             let slot = rest.slot;
             let at = rest.at;
@@ -253,7 +253,7 @@ impl Jobs {
             let outcome = if self.job(slot).failure.as_ref().is_some_and(|f| f.0 <= at) {
                 Ok(None)
             } else {
-                self.cut(rest).map(Some)
+                self.make_request(rest).map(Some)
             };
             match outcome {
                 Ok(Some(piece)) => return Some(piece),
@@ -265,15 +265,20 @@ impl Jobs {
         None
     }
 
-    fn cut(&mut self, rest: Rest) -> Result<Piece> {
+    fn make_request(&mut self, rest: PendingRange) -> Result<IoRequest> {
         let site = self.site.clone();
         let job = self.job(rest.slot);
         let Spot { file_at, address, region_at } = job.spot(rest.at);
-        let need = Need { file_at, len: rest.len, address: address as u64, room: site.room(region_at, job.span.len) };
-        let cut = site.rules_now().cut(&need);
+        let need = RemainingPart {
+            file_at,
+            len: rest.len,
+            address: address as u64,
+            room: site.max_request_len(region_at, job.span.len),
+        };
+        let cut = site.rules_now().plan(&need);
         let nth = site.requests.fetch_add(1, Ordering::Relaxed);
         let Fate { len, injected, lost } = verdict(&site, cut.lane, cut.file_at, cut.io_len, nth);
-        let mut piece = Piece {
+        let mut piece = IoRequest {
             slot: rest.slot,
             at: rest.at,
             useful: cut.useful,
@@ -321,9 +326,9 @@ impl Jobs {
     }
 
     /// The only reader of a kernel's result (bytes, or a negative errno): progress, another try, or the job's error.
-    pub(crate) fn settle(&mut self, mut piece: Piece, result: i32) {
+    pub(crate) fn finish_request(&mut self, mut piece: IoRequest, result: i32) {
         let result = piece.result(result);
-        let Piece { slot, at, useful, skip, tries, bounce, lane, .. } = piece;
+        let IoRequest { slot, at, useful, skip, tries, bounce, lane, .. } = piece;
         self.outstanding -= 1;
         self.job(slot).in_flight -= 1;
         let mut moved = u64::try_from(result).unwrap_or(0).saturating_sub(skip).min(useful);
@@ -340,8 +345,8 @@ impl Jobs {
             }
             self.counters.bytes += moved;
             match lane {
-                Lane::Direct => self.counters.direct_bytes += moved,
-                Lane::Cached => self.counters.cached_bytes += moved,
+                CacheMode::Direct => self.counters.direct_bytes += moved,
+                CacheMode::Cached => self.counters.cached_bytes += moved,
             }
         }
         if let Some(bounce) = bounce {
@@ -349,10 +354,10 @@ impl Jobs {
         }
         if moved < useful {
             let tries = if moved > 0 { 0 } else { tries.saturating_add(1) };
-            let rest = Rest { slot, at, len: useful, tries }.after(moved, tries);
+            let rest = PendingRange { slot, at, len: useful, tries }.after(moved, tries);
             let outcome = match gone {
                 Some(error) => Err(self.gone(&rest, error)),
-                None => self.stopped(&rest, lane, result, moved),
+                None => self.check_retry(&rest, lane, result, moved),
             };
             match outcome {
                 Ok(()) => self.rest(rest, true),
@@ -363,13 +368,13 @@ impl Jobs {
     }
 
     /// The error of a job whose memory lost a page, as the other errors tell it: where in the file, and what was done before.
-    fn gone(&mut self, rest: &Rest, error: Error) -> Error {
+    fn gone(&mut self, rest: &PendingRange, error: Error) -> Error {
         let file_at = self.job(rest.slot).spot(rest.at).file_at;
         error.within(self.path()).offset(file_at).bytes_done(rest.at)
     }
 
     /// Whether a request that stopped early is worth another try, or what the job's error is.
-    fn stopped(&mut self, rest: &Rest, lane: Lane, result: i32, moved: u64) -> Result<()> {
+    fn check_retry(&mut self, rest: &PendingRange, lane: CacheMode, result: i32, moved: u64) -> Result<()> {
         let file_at = self.job(rest.slot).spot(rest.at).file_at;
         let os = |errno: i32| Error::os(self.site.operation(), errno, self.path()).offset(file_at).bytes_done(rest.at);
         // ECANCELED: the thread that submitted it ended, and its workers with it; the request itself is fine.
@@ -382,7 +387,7 @@ impl Jobs {
             self.counters.retries += 1;
             return Ok(());
         }
-        if lane == Lane::Direct && matches!(-result, libc::EINVAL | libc::EOPNOTSUPP) {
+        if lane == CacheMode::Direct && matches!(-result, libc::EINVAL | libc::EOPNOTSUPP) {
             if self.site.fall_back(-result) {
                 self.counters.direct_refused += 1;
                 return Ok(());
@@ -416,8 +421,8 @@ impl Jobs {
     }
 
     fn finish_if_quiet(&mut self, slot: usize) {
-        let quiet = |job: &mut Active| job.in_flight == 0 && job.rests == 0;
-        let Some(Active { token, span, lease, failure, .. }) = self.slots[slot].take_if(quiet) else { return };
+        let quiet = |job: &mut ActiveJob| job.in_flight == 0 && job.rests == 0;
+        let Some(ActiveJob { token, span, lease, failure, .. }) = self.slots[slot].take_if(quiet) else { return };
         // The leases end before anybody hears of it, so that the caller finds the bytes free.
         drop(lease);
         self.free.push(slot);
@@ -441,12 +446,12 @@ impl Jobs {
         self.done.push(JobCompletion { token, result });
     }
 
-    fn rest(&mut self, rest: Rest, front: bool) {
+    fn rest(&mut self, rest: PendingRange, front: bool) {
         self.job(rest.slot).rests += 1;
         if front { self.rests.push_front(rest) } else { self.rests.push_back(rest) }
     }
 
-    fn job(&mut self, slot: usize) -> &mut Active {
+    fn job(&mut self, slot: usize) -> &mut ActiveJob {
         let Some(job) = self.slots.get_mut(slot).and_then(Option::as_mut) else {
             unreachable!("a rest or a piece keeps its job, and there is one for slot {slot}")
         };
@@ -466,7 +471,7 @@ struct Fate {
     lost: bool,
 }
 
-fn verdict(site: &Site, lane: Lane, offset: u64, len: u64, nth: u64) -> Fate {
+fn verdict(site: &MoverContext, lane: CacheMode, offset: u64, len: u64, nth: u64) -> Fate {
     // Requests are cut far below 4 GiB.
     let len = u32::try_from(len).unwrap_or(u32::MAX);
     let fate = Fate { len, injected: None, lost: false };
@@ -478,9 +483,9 @@ fn verdict(site: &Site, lane: Lane, offset: u64, len: u64, nth: u64) -> Fate {
         FaultVerdict::Lost => Fate { lost: true, ..fate },
         FaultVerdict::Short(short) => {
             let unit = match (lane, site.rules.direction) {
-                (Lane::Cached, _) => 1,
-                (Lane::Direct, Direction::Read) => site.rules.offset_align,
-                (Lane::Direct, Direction::Write) => site.rules.edge_align,
+                (CacheMode::Cached, _) => 1,
+                (CacheMode::Direct, Direction::Read) => site.rules.offset_align,
+                (CacheMode::Direct, Direction::Write) => site.rules.edge_align,
             };
             let short = u64::from(short.max(1)).next_multiple_of(unit);
             Fate { len: u32::try_from(short).unwrap_or(len).min(len), ..fate }

@@ -6,22 +6,22 @@
 //!           +------------- what a short request left over ------------+
 //! ```
 //!
-//! [`Site`] is what the requests of one mover have in common, [`cut`] the rules of alignment, [`Jobs`] who waits for
-//! what, [`Ring`] and [`Blocking`] the engines. [`Extents`] goes its own way: short reads for one caller, without jobs.
+//! [`MoverContext`] is what the requests of one mover have in common, [`cut`] the rules of alignment, [`JobTable`] who waits for
+//! what, [`Ring`] and [`Blocking`] the engines. [`FileExtentReader`] goes its own way: short reads for one caller, without jobs.
 
 mod blocking;
 mod bounce;
-mod cut;
 mod extents;
 mod iowq_keepalive;
 mod jobs;
+mod request_plan;
 mod ring;
 mod site;
 mod slices;
 mod watchdog;
 
 pub(crate) use blocking::Blocking;
-pub(crate) use cut::{Direction, Lane, Rules};
-pub(crate) use extents::Extents;
+pub(crate) use extents::FileExtentReader;
+pub(crate) use request_plan::{CacheMode, Direction, Rules};
 pub(crate) use ring::Ring;
-pub(crate) use site::{Queue, Site};
+pub(crate) use site::{MoverContext, QueueSettings};

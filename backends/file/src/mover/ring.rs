@@ -22,11 +22,11 @@ use datapipes_core::backend::{CompletionNotifier, Counters, Job, JobCompletion, 
 use datapipes_core::{Error, ErrorKind, Result};
 use io_uring::{IoUring, opcode, squeue, types};
 
-use super::blocking::carry_out;
-use super::cut::{Direction, Lane};
+use super::blocking::run_blocking;
 use super::iowq_keepalive;
-use super::jobs::{Jobs, Piece};
-use super::site::Site;
+use super::jobs::{IoRequest, JobTable};
+use super::request_plan::{CacheMode, Direction};
+use super::site::MoverContext;
 use super::slices::Slices;
 use super::watchdog::{NOTICE, TIMER, Watchdog, lost};
 use crate::priority::PriorityBudget;
@@ -44,9 +44,9 @@ const GETEVENTS: u32 = 1;
 const BELL: u64 = 1 << 63;
 
 struct State {
-    jobs: Jobs,
+    jobs: JobTable,
     /// Requests at the kernel, by their `user_data`.
-    flights: Vec<Option<Piece>>,
+    flights: Vec<Option<IoRequest>>,
     free: Vec<usize>,
     slices: Slices,
     /// Bells whose byte is on its way, by the number in its `user_data`.
@@ -60,7 +60,7 @@ struct State {
 /// The engine with a ring. The fields drop in order: the ring before the memory that is registered with it.
 pub(crate) struct Ring {
     ring: IoUring,
-    site: Arc<Site>,
+    site: Arc<MoverContext>,
     /// Whether the descriptors are registered: cached at 0, direct at 1.
     fixed_files: bool,
     state: Mutex<State>,
@@ -73,7 +73,7 @@ impl Ring {
     ///
     /// # Errors
     /// What `io_uring_setup` says.
-    pub(crate) fn new(site: Site) -> Result<Ring> {
+    pub(crate) fn new(site: MoverContext) -> Result<Ring> {
         let calls = AtomicU64::new(1);
         let depth = site.queue.depth.max(1);
         // Behind each request there may be a bell, and a few are of no request.
@@ -85,14 +85,14 @@ impl Ring {
         calls.fetch_add(1, Ordering::Relaxed);
         ring.submit().map_err(|e| Error::io("enter a ring for", &e, site.file.path().display().to_string()))?;
         let depth = depth.min((ring.params().sq_entries().saturating_sub(OTHERS)) / 2) as usize;
-        let files = [site.fd(Lane::Cached), site.fd(Lane::Direct)];
+        let files = [site.fd(CacheMode::Cached), site.fd(CacheMode::Direct)];
         calls.fetch_add(1, Ordering::Relaxed);
         // Refused (a limit on open files, an old kernel): requests name the descriptors instead.
         let fixed_files = ring.submitter().register_files(&files).is_ok();
         let slices = Slices::new(&ring, site.memory.clone(), site.queue.slice_bytes, &calls);
         let site = Arc::new(site);
         let state = State {
-            jobs: Jobs::new(site.clone()),
+            jobs: JobTable::new(site.clone()),
             flights: (0..depth).map(|_| None).collect(),
             free: (0..depth).rev().collect(),
             slices,
@@ -141,18 +141,18 @@ impl Ring {
             let mut result = piece.result(answer.result());
             if piece.is_given_back(result) {
                 state.jobs.counters.queue_refused += 1;
-                result = carry_out(&self.site, &piece, &self.calls);
+                result = run_blocking(&self.site, &piece, &self.calls);
             }
-            state.jobs.settle(piece, result);
+            state.jobs.finish_request(piece, result);
         }
     }
 
     /// Puts as many requests into the ring as the depth allows; returns how many the kernel has not seen yet.
-    fn fill(&self, state: &mut State) -> u32 {
+    fn push_requests(&self, state: &mut State) -> u32 {
         // SAFETY: the submission queue is touched only under the lock of `state`, which the caller holds.
         let mut entries = unsafe { self.ring.submission_shared() };
         while let Some(index) = state.free.pop() {
-            let Some(piece) = state.jobs.next() else {
+            let Some(piece) = state.jobs.next_request() else {
                 state.free.push(index);
                 break;
             };
@@ -186,7 +186,7 @@ impl Ring {
             if pushed.is_err() {
                 // There are as many entries as flights, so there is room; were there none, it is tried again.
                 debug_assert!(false, "no room for a request");
-                state.jobs.settle(piece, -libc::EAGAIN);
+                state.jobs.finish_request(piece, -libc::EAGAIN);
                 state.free.push(index);
                 break;
             }
@@ -221,7 +221,7 @@ impl Ring {
 
     /// A job that ended without a request (of no bytes, or refused before one was made) makes no answer by which those who
     /// wait for the ring would hear of it: an entry that does nothing makes one. Returns how many are unseen now.
-    fn announce(&self, state: &State, unseen: u32) -> u32 {
+    fn push_wakeup(&self, state: &State, unseen: u32) -> u32 {
         if state.jobs.done.is_empty() {
             return unseen;
         }
@@ -234,9 +234,9 @@ impl Ring {
         entries.len() as u32
     }
 
-    fn entry(&self, piece: &Piece, buffer: Option<u16>, urgent: bool) -> squeue::Entry {
+    fn entry(&self, piece: &IoRequest, buffer: Option<u16>, urgent: bool) -> squeue::Entry {
         let fd = if self.fixed_files {
-            types::Fd(RawFd::from(piece.lane == Lane::Direct))
+            types::Fd(RawFd::from(piece.lane == CacheMode::Direct))
         } else {
             types::Fd(self.site.fd(piece.lane))
         };
@@ -262,7 +262,7 @@ impl Ring {
     /// Shows the kernel its requests. Under the lock of `state`: with a count from before another thread's requests, a
     /// request might go without the bell that is linked to it, which would ring too early. False where the kernel did not
     /// take them all, for want of memory.
-    fn show(&self, _state: &mut State, unseen: u32) -> Result<bool> {
+    fn submit_entries(&self, _state: &mut State, unseen: u32) -> Result<bool> {
         if unseen == 0 {
             return Ok(true);
         }
@@ -284,9 +284,9 @@ impl Ring {
         loop {
             let mut state = self.lock();
             self.reap(&mut state);
-            let unseen = self.fill(&mut state);
+            let unseen = self.push_requests(&mut state);
             done.append(&mut state.jobs.done);
-            let all_seen = self.show(&mut state, unseen)?;
+            let all_seen = self.submit_entries(&mut state, unseen)?;
             if !wait || done.len() > before || state.jobs.is_idle() {
                 return Ok(());
             }
@@ -350,10 +350,10 @@ impl QueuedMover for Ring {
     fn submit(&self, job: Job) -> std::result::Result<(), (Job, Error)> {
         let mut state = self.lock();
         state.jobs.admit(job)?;
-        let unseen = self.fill(&mut state);
-        let unseen = self.announce(&state, unseen);
+        let unseen = self.push_requests(&mut state);
+        let unseen = self.push_wakeup(&state, unseen);
         // An error of the ring itself is met again, and told, by `complete`; the job is accepted.
-        let _ = self.show(&mut state, unseen);
+        let _ = self.submit_entries(&mut state, unseen);
         Ok(())
     }
 
@@ -367,10 +367,10 @@ impl QueuedMover for Ring {
                 break;
             }
         }
-        let unseen = self.fill(&mut state);
-        let unseen = self.announce(&state, unseen);
+        let unseen = self.push_requests(&mut state);
+        let unseen = self.push_wakeup(&state, unseen);
         // As in `submit`.
-        let _ = self.show(&mut state, unseen);
+        let _ = self.submit_entries(&mut state, unseen);
         outcome
     }
 
@@ -404,7 +404,7 @@ impl Drop for Ring {
         while !self.lock().jobs.is_idle() {
             if self.complete(true, &mut done).is_err() {
                 let mut state = self.lock();
-                let jobs = std::mem::replace(&mut state.jobs, Jobs::new(self.site.clone()));
+                let jobs = std::mem::replace(&mut state.jobs, JobTable::new(self.site.clone()));
                 std::mem::forget(jobs);
                 std::mem::forget(std::mem::take(&mut state.flights));
                 return;

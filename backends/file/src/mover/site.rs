@@ -9,13 +9,13 @@ use datapipes_core::locator::FilePlace;
 use datapipes_core::memory::MemoryRange;
 use datapipes_core::{Error, ErrorKind, Result};
 
-use super::bounce::Bounces;
-use super::cut::{BOUNCE, Direction, Lane, Rules};
-use crate::faults::Faults;
+use super::bounce::BouncePool;
+use super::request_plan::{BOUNCE, CacheMode, Direction, Rules};
+use crate::faults::FaultInjector;
 
 /// How a mover queues.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Queue {
+pub(crate) struct QueueSettings {
     /// Requests outstanding at once.
     pub(crate) depth: u32,
     /// Bytes of a request of a job that is cut into few of them: smaller ones overlap better. A long job takes the
@@ -28,15 +28,15 @@ pub(crate) struct Queue {
 }
 
 /// The two ends of a mover, and the rules between them.
-pub(crate) struct Site {
+pub(crate) struct MoverContext {
     pub(crate) file: Arc<FilePlace>,
     pub(crate) memory: MemoryRange,
     pub(crate) rules: Rules,
-    pub(crate) queue: Queue,
-    pub(crate) faults: Option<Arc<dyn Faults>>,
+    pub(crate) queue: QueueSettings,
+    pub(crate) faults: Option<Arc<dyn FaultInjector>>,
     /// Requests made so far.
     pub(crate) requests: AtomicU64,
-    pub(crate) bounces: Bounces,
+    pub(crate) bounces: BouncePool,
     direct: RawFd,
     /// Whether requests that the file system refuses past the page cache may be made through it.
     falls_back: bool,
@@ -44,34 +44,34 @@ pub(crate) struct Site {
     fell_back: AtomicBool,
 }
 
-impl Site {
+impl MoverContext {
     /// The file and the memory, with the alignments taken from the file.
     pub(crate) fn new(
         (file, memory): (Arc<FilePlace>, MemoryRange),
         rules: Rules,
         falls_back: bool,
-        queue: Queue,
-        faults: Option<Arc<dyn Faults>>,
-    ) -> Result<Site> {
+        queue: QueueSettings,
+        faults: Option<Arc<dyn FaultInjector>>,
+    ) -> Result<MoverContext> {
         let direct = match (rules.lane, file.direct_fd()) {
             (_, Ok(fd)) => fd.as_raw_fd(),
-            (Lane::Cached, Err(_)) => file.cached_fd().as_raw_fd(),
-            (Lane::Direct, Err(why)) => {
+            (CacheMode::Cached, Err(_)) => file.cached_fd().as_raw_fd(),
+            (CacheMode::Direct, Err(why)) => {
                 let context = format!("{}: {why}", file.path().display());
                 return Err(Error::new(ErrorKind::Unavailable, "open direct", context).advice("use cached access"));
             }
         };
         let buffer = BOUNCE.max(rules.edge_align).max(rules.offset_align);
-        let bounces = Bounces::new(usize::try_from(buffer).unwrap_or(1 << 20));
+        let bounces = BouncePool::new(usize::try_from(buffer).unwrap_or(1 << 20));
         let fell_back = AtomicBool::new(false);
         let requests = AtomicU64::new(0);
-        Ok(Site { file, memory, rules, queue, faults, requests, bounces, direct, falls_back, fell_back })
+        Ok(MoverContext { file, memory, rules, queue, faults, requests, bounces, direct, falls_back, fell_back })
     }
 
     /// The rules as they are now: those of the page cache, once the file system refused what goes past it.
     pub(crate) fn rules_now(&self) -> Rules {
         match self.fell_back.load(Ordering::Relaxed) {
-            true => Rules { lane: Lane::Cached, ..self.rules },
+            true => Rules { lane: CacheMode::Cached, ..self.rules },
             false => self.rules,
         }
     }
@@ -87,16 +87,16 @@ impl Site {
     }
 
     /// The descriptor of a lane. It lives as long as the site, which holds the file.
-    pub(crate) fn fd(&self, lane: Lane) -> RawFd {
+    pub(crate) fn fd(&self, lane: CacheMode) -> RawFd {
         match lane {
-            Lane::Direct => self.direct,
-            Lane::Cached => self.file.cached_fd().as_raw_fd(),
+            CacheMode::Direct => self.direct,
+            CacheMode::Cached => self.file.cached_fd().as_raw_fd(),
         }
     }
 
     /// The most bytes of a request from an offset in the region, of a job of `len` bytes: up to the border of the slice,
     /// and an eighth of the job, but no less than a short request.
-    pub(crate) fn room(&self, region_at: usize, len: u64) -> u64 {
+    pub(crate) fn max_request_len(&self, region_at: usize, len: u64) -> u64 {
         // A request has a byte at least, whatever the knobs say: one of nothing would never end.
         let share = self.queue.short_request.max(len / 8).max(1);
         match self.queue.slice_bytes {

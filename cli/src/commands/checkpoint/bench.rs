@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use datapipes::{Dram, Error, ErrorKind, Result};
-use datapipes_durable::checkpoint::{Checkpoints, SaveOptions, Saved};
+use datapipes_durable::checkpoint::{Checkpoints, SaveOptions, SavedCheckpoint};
 use serde::Serialize;
 
 use super::{shown, watched};
@@ -33,7 +33,7 @@ pub(crate) struct Args {
 
 #[derive(Serialize)]
 struct Outcome {
-    saved: Saved,
+    saved: SavedCheckpoint,
     /// Bytes by the time until they were durable under a name, in GiB a second.
     save_gib_s: f64,
     save_cpu_seconds: f64,

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use datapipes::{Error, ErrorKind, Result, Ssd};
 use datapipes_cache::{Config, FineGrained, Policy};
-use datapipes_testkit::access::{Read, Recommender, Skew, SocialGraph};
+use datapipes_testkit::access::{ReadRequest, Recommender, Skew, SocialGraph};
 use serde::{Deserialize, Serialize};
 
 use super::content;
@@ -131,7 +131,7 @@ impl Application {
     }
 
     /// The reads, endless; the bytes of their file; what has to be said of them.
-    fn reads(self, args: &Args) -> Result<(Box<dyn Iterator<Item = Read>>, u64, String)> {
+    fn reads(self, args: &Args) -> Result<(Box<dyn Iterator<Item = ReadRequest>>, u64, String)> {
         match self {
             Application::Recommender => {
                 let skew = match args.skew.as_str() {
@@ -148,9 +148,9 @@ impl Application {
                         args.skew
                     ),
                 };
-                let fold = move |read: Read| {
+                let fold = move |read: ReadRequest| {
                     let row = u128::from(read.offset / ROW_BYTES) * u128::from(kept) / u128::from(rows);
-                    Read { offset: row as u64 * ROW_BYTES, len: read.len }
+                    ReadRequest { offset: row as u64 * ROW_BYTES, len: read.len }
                 };
                 Ok((Box::new(Recommender::new(skew, SEED).map(fold)), kept * ROW_BYTES, note))
             }
@@ -293,7 +293,7 @@ fn through_cache(
     application: Application,
     args: &Args,
     budget: u64,
-    mut reads: Box<dyn Iterator<Item = Read>>,
+    mut reads: Box<dyn Iterator<Item = ReadRequest>>,
 ) -> Result<Row> {
     let machine = datapipes::discover();
     let policy: Policy = args.policy.parse()?;
@@ -334,14 +334,14 @@ fn through_cache(
     Ok(row)
 }
 
-fn through_pages(path: &Path, args: &Args, mut reads: Box<dyn Iterator<Item = Read>>) -> Result<Row> {
+fn through_pages(path: &Path, args: &Args, mut reads: Box<dyn Iterator<Item = ReadRequest>>) -> Result<Row> {
     let told = |e: std::io::Error| Error::io("read", &e, path.display().to_string());
     let file = std::fs::File::open(path).map_err(told)?;
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).map_err(|e| told(e.into()))?;
     let mut out = vec![0; 1 << 20];
     let mut play = |requests: u64| -> Result<(u64, u64)> {
         let (mut asked, mut pages) = (0, 0);
-        for Read { offset, len } in reads.by_ref().take(requests as usize) {
+        for ReadRequest { offset, len } in reads.by_ref().take(requests as usize) {
             let out = &mut out[..len as usize];
             file.read_exact_at(out, offset).map_err(told)?;
             check(offset, out)?;

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use datapipes::{Error, ErrorKind, Result};
-use datapipes_testkit::access::{ItemLayout, Items, Popularity, Read};
+use datapipes_testkit::access::{ItemLayout, Items, Popularity, ReadRequest};
 
 use crate::system::standard_streams;
 
@@ -82,7 +82,7 @@ impl Phase {
         file_bytes: u64,
         reads: u64,
         seed: u64,
-    ) -> Result<Box<dyn Iterator<Item = Result<Read>>>> {
+    ) -> Result<Box<dyn Iterator<Item = Result<ReadRequest>>>> {
         let items = file_bytes / u64::from(self.len);
         if items == 0 && self.law != AccessPattern::Stdin {
             let why = format!("a file of {file_bytes} bytes has no item of {}", self.len);
@@ -98,7 +98,7 @@ impl Phase {
             }
             AccessPattern::Scan => {
                 let len = self.len;
-                Box::new((0..items).cycle().map(move |i| Ok(Read { offset: i * u64::from(len), len })))
+                Box::new((0..items).cycle().map(move |i| Ok(ReadRequest { offset: i * u64::from(len), len })))
             }
             AccessPattern::Stdin => Box::new(standard_streams::lines()?.map(line_reader(self.len))),
         })
@@ -106,7 +106,7 @@ impl Phase {
 }
 
 /// A line as a read: an offset, and a length unless it is the usual one.
-fn line_reader(usual: u32) -> impl FnMut(std::io::Result<String>) -> Result<Read> {
+fn line_reader(usual: u32) -> impl FnMut(std::io::Result<String>) -> Result<ReadRequest> {
     let mut number = 0;
     move |line| {
         number += 1;
@@ -115,7 +115,7 @@ fn line_reader(usual: u32) -> impl FnMut(std::io::Result<String>) -> Result<Read
         let offset = words.next().and_then(|w| w.parse().ok());
         let len = words.next().map_or(Some(usual), |w| w.parse().ok().filter(|l| (1..=1 << 20).contains(l)));
         match (offset, len, words.next()) {
-            (Some(offset), Some(len), None) => Ok(Read { offset, len }),
+            (Some(offset), Some(len), None) => Ok(ReadRequest { offset, len }),
             _ => {
                 let why = format!("line {number} of the standard input is no `OFFSET [LEN]`: {line:?}");
                 Err(Error::new(ErrorKind::InvalidInput, "read", why))
@@ -156,8 +156,8 @@ mod tests {
     fn a_line_is_an_offset_and_a_length() {
         let mut read = line_reader(128);
         let mut of = |line: &str| read(Ok(line.to_owned()));
-        assert_eq!(of("4096").unwrap(), Read { offset: 4096, len: 128 });
-        assert_eq!(of(" 7 9 ").unwrap(), Read { offset: 7, len: 9 });
+        assert_eq!(of("4096").unwrap(), ReadRequest { offset: 4096, len: 128 });
+        assert_eq!(of(" 7 9 ").unwrap(), ReadRequest { offset: 7, len: 9 });
         for wrong in ["", "x", "1 2 3", "-1", "1 0"] {
             assert!(of(wrong).is_err(), "{wrong:?}");
         }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use datapipes::{Result, Route};
-use datapipes_durable::log::{Log, LogFolder, LogStats, Options};
+use datapipes_durable::log::{Log, LogFolder, LogOptions, LogStats};
 use serde::Serialize;
 
 use crate::arguments::command_line::size;
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let folder = WorkFolder::under(&parent, "dpipe-log-bench", false)?;
     let batch_bytes =
         u32::try_from(args.record.saturating_mul(2).max(1 << 20).next_multiple_of(4096)).unwrap_or(u32::MAX);
-    let options = Options { batch_bytes, segment_bytes: (u64::from(batch_bytes) * 4).max(64 << 20) };
+    let options = LogOptions { batch_bytes, segment_bytes: (u64::from(batch_bytes) * 4).max(64 << 20) };
     let log = Log::open(&machine, LogFolder::at(&machine, folder.path()), options)?;
     let outcome = measure(&log, args)?;
     log.close()?;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use datapipes::Result;
 use datapipes_models::pipette::Policy;
-use datapipes_models::pipette::experiment::{Fit, Scale};
+use datapipes_models::pipette::experiment::{FittedParameters, Scale};
 use datapipes_models::pipette::figures::report;
 use datapipes_models::pipette::report::{Agreement, Cell, Grid, ModelReport};
 use serde::Serialize;
@@ -40,14 +40,14 @@ pub(crate) struct Args {
 #[derive(Debug, Serialize)]
 struct Shown {
     scale: Scale,
-    fit: Fit,
+    fit: FittedParameters,
     #[serde(flatten)]
     report: ModelReport,
 }
 
 pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let scale = Scale { reads: args.reads, nodes: args.nodes, seed: args.seed };
-    let fit = Fit { policy: args.policy, ..Fit::fitted() };
+    let fit = FittedParameters { policy: args.policy, ..FittedParameters::fitted() };
     let shown = Shown { scale, fit, report: report(&fit, &scale)? };
     if let Some(path) = &args.svg {
         save(path, &picture(&shown))?;

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use datapipes::{Error, ErrorKind, Result};
 use datapipes_models::placements::{
-    Figure3, Parameters, PublishedRanges, Scenario, Set, SimulatedPlacement, Steps, WhatIf, figure_3, published, sets,
-    what_ifs,
+    Figure3, ParameterSet, Parameters, PublishedRanges, Scenario, SimulatedPlacement, Steps, WhatIf, figure_3,
+    published, sets, what_ifs,
 };
 use datapipes_models::time::Time;
 use serde::Serialize;
@@ -52,12 +52,12 @@ pub(crate) struct Args {
 /// Everything that is shown.
 #[derive(Debug, Serialize)]
 struct Report {
-    set: Set,
+    set: ParameterSet,
     shape: Scenario,
     published: PublishedRanges,
     figure_3: Figure3,
     /// The ranges that every set gives for the paper's shape.
-    sets: Vec<(Set, PublishedRanges)>,
+    sets: Vec<(ParameterSet, PublishedRanges)>,
     what_ifs: Vec<WhatIf>,
 }
 
@@ -94,7 +94,7 @@ fn report(args: &Args) -> Result<Report> {
         in_flight: args.credits,
         ..Scenario::paper(0)
     };
-    let ranges = |set: Set| (set, figure_3(&set.parameters, &Scenario::paper(0)).ranges);
+    let ranges = |set: ParameterSet| (set, figure_3(&set.parameters, &Scenario::paper(0)).ranges);
     Ok(Report {
         set,
         shape,
@@ -106,7 +106,7 @@ fn report(args: &Args) -> Result<Report> {
 }
 
 fn show(report: &Report) -> Result<()> {
-    let Set { name, parameters, origin } = &report.set;
+    let ParameterSet { name, parameters, origin } = &report.set;
     let Scenario { devices, pools, credits, .. } = report.shape;
     print(&format!(
         "A MODEL, in virtual time: {devices} devices in {pools} pool(s), {credits} credit(s), costs `{name}`\n  {origin}\n"

@@ -9,26 +9,26 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown, shutdown};
 
-use super::{End, Session, cut, timespec};
-use crate::packet::{self, Glance, Packet};
-use crate::protocol::{ClientRequest, MAX_DESCRIPTORS, REQUEST_BYTES};
-use crate::server::farewell::part;
-use crate::server::intake::{Said, Taker};
+use super::{Session, SessionEnd, cut, timespec};
+use crate::packet::{self, Packet, PacketPeek};
+use crate::protocol::{ClientRequest, MAX_DESCRIPTORS, MAX_REQUEST_BYTES};
+use crate::server::intake::{ReceiverMessage, ReceiverProcess};
+use crate::server::lingering_close::part;
 use crate::server::numbers::bad;
 use crate::server::places;
 
 impl Session {
     /// Whether a packet is there, and what comes with it.
-    pub(super) fn look(&self) -> Result<Option<Glance>, End> {
-        match packet::glance(self.socket.as_fd()) {
-            Ok(glance) if glance.bytes == 0 => Err(End::Quiet),
+    pub(super) fn look(&self) -> Result<Option<PacketPeek>, SessionEnd> {
+        match packet::peek(self.socket.as_fd()) {
+            Ok(glance) if glance.bytes == 0 => Err(SessionEnd::Quiet),
             Ok(glance) => Ok(Some(glance)),
             Err(e) => deaf(e).map(|()| None),
         }
     }
 
     /// The bytes of the next packet.
-    pub(super) fn receive(&self, buffer: &mut [u8]) -> Result<Option<Packet>, End> {
+    pub(super) fn receive(&self, buffer: &mut [u8]) -> Result<Option<Packet>, SessionEnd> {
         match packet::receive_bytes(self.socket.as_fd(), buffer, RecvFlags::DONTWAIT) {
             Ok(packet) => Ok(Some(packet)),
             Err(e) => deaf(e).map(|()| None),
@@ -37,38 +37,38 @@ impl Session {
 
     /// The next packet, which is there, with its descriptors: by a process that receives them, and judges nothing. Refused before
     /// they come here, where this service does not take such descriptors.
-    pub(super) fn take_in(&mut self, buffer: &mut [u8]) -> Result<Result<(ClientRequest, Vec<OwnedFd>)>, End> {
+    pub(super) fn take_in(&mut self, buffer: &mut [u8]) -> Result<Result<(ClientRequest, Vec<OwnedFd>)>, SessionEnd> {
         let until = Instant::now() + Duration::from_millis(self.shared.config.limits.hello_ms);
         let silent = || cut(ErrorKind::Unavailable, "what serves a file that it passed does not answer");
         // One at a time: what it passed before must have been let go of.
-        self.takers.iter().for_each(Taker::dismiss);
-        while let Some(taker) = self.takers.last() {
+        self.receivers.iter().for_each(ReceiverProcess::dismiss);
+        while let Some(taker) = self.receivers.last() {
             if !self.wait_for(taker, Some(until))? {
                 return Err(silent());
             }
             if taker.is_over() {
-                self.takers.pop();
+                self.receivers.pop();
             }
         }
         let taker = match self.shared.intake.take(self.socket.as_fd()) {
             Ok(taker) => taker,
             // It stays where it is: reading it would close what comes with it.
-            Err(e) => return Err(End::Cut(e)),
+            Err(e) => return Err(SessionEnd::Cut(e)),
         };
         let heard = self.wait_for(&taker, Some(until));
         // Whatever comes of it, it is waited for.
-        self.takers.push(taker);
+        self.receivers.push(taker);
         if !heard? {
             return Err(silent());
         }
         let taken = self.hear_of_descriptors(buffer, until)?;
         // Of what was passed on it closes its own copies at once: nothing of it is left when the client hears of its pipe.
-        while let (Ok(_), Some(taker)) = (&taken, self.takers.last()) {
+        while let (Ok(_), Some(taker)) = (&taken, self.receivers.last()) {
             if !self.wait_for(taker, Some(until))? {
                 return Err(silent());
             }
             if taker.is_over() {
-                self.takers.pop();
+                self.receivers.pop();
             }
         }
         Ok(taken)
@@ -78,17 +78,17 @@ impl Session {
         &self,
         buffer: &mut [u8],
         until: Instant,
-    ) -> Result<Result<(ClientRequest, Vec<OwnedFd>)>, End> {
-        let Some(taker) = self.takers.last() else { return Ok(Err(broken_taker())) };
-        let request = match taker.hear(buffer) {
-            Ok(Said::Facts(packet, facts)) => parse(buffer, &packet).and_then(|request| {
+    ) -> Result<Result<(ClientRequest, Vec<OwnedFd>)>, SessionEnd> {
+        let Some(taker) = self.receivers.last() else { return Ok(Err(broken_taker())) };
+        let request = match taker.receive(buffer) {
+            Ok(ReceiverMessage::Facts(packet, facts)) => parse(buffer, &packet).and_then(|request| {
                 let ClientRequest::Connect(_) = request else { return Err(bad("this request needs no descriptors")) };
                 places::judge(&facts, self.shared.config.any_filesystem)?;
                 Ok(request)
             }),
             Ok(_) => Err(broken_taker()),
             // There was none to be had, and the packet is still there.
-            Err(e) => return Err(End::Cut(e)),
+            Err(e) => return Err(SessionEnd::Cut(e)),
         };
         let request = match request {
             Ok(request) => request,
@@ -101,20 +101,20 @@ impl Session {
         if !self.wait_for(taker, Some(until))? {
             return Ok(Err(broken_taker()));
         }
-        match taker.hear(buffer) {
-            Ok(Said::Descriptors(fds)) => Ok(Ok((request, fds))),
+        match taker.receive(buffer) {
+            Ok(ReceiverMessage::Descriptors(fds)) => Ok(Ok((request, fds))),
             Ok(_) => Ok(Err(broken_taker())),
             Err(e) => Ok(Err(e)),
         }
     }
 
     /// Waits until a process says something, or ends; false where it does not until then. An error where the service stops.
-    pub(super) fn wait_for(&self, taker: &Taker, until: Option<Instant>) -> Result<bool, End> {
+    pub(super) fn wait_for(&self, taker: &ReceiverProcess, until: Option<Instant>) -> Result<bool, SessionEnd> {
         loop {
             let mut fds = [
                 PollFd::new(taker, PollFlags::IN),
                 PollFd::new(&self.shared.ending, PollFlags::IN),
-                PollFd::new(&*self.bell, PollFlags::IN),
+                PollFd::new(&*self.wake_event, PollFlags::IN),
             ];
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             let timeout = left.map(timespec);
@@ -122,12 +122,12 @@ impl Session {
             let due = [0, 1, 2].map(|at: usize| !fds[at].revents().is_empty());
             match (ready, due) {
                 (_, [true, ..]) => return Ok(true),
-                (_, [_, true, _]) => return Err(End::Stops),
-                (_, [.., true]) => self.hear_bell()?,
+                (_, [_, true, _]) => return Err(SessionEnd::Stops),
+                (_, [.., true]) => self.handle_wake_event()?,
                 (Err(Errno::INTR), ..) => {}
                 (Ok(0), ..) if left.is_some_and(|left| left.is_zero()) => return Ok(false),
                 (Ok(_), ..) => {}
-                (Err(e), ..) => return Err(End::Cut(Error::os("serve", e.raw_os_error(), "poll"))),
+                (Err(e), ..) => return Err(SessionEnd::Cut(Error::os("serve", e.raw_os_error(), "poll"))),
             }
         }
     }
@@ -135,7 +135,7 @@ impl Session {
     /// Waits until the processes that took in what this client passed have let go of it. Its place is its own so long, and so there is a
     /// bound to their number. A service that stops does not wait for them.
     pub(super) fn wait_for_takers(&mut self) {
-        for taker in std::mem::take(&mut self.takers) {
+        for taker in std::mem::take(&mut self.receivers) {
             taker.dismiss();
             while let Ok(true) = self.wait_for(&taker, None)
                 && !taker.is_over()
@@ -162,9 +162,9 @@ impl Session {
             && !left.is_zero()
             && poll(&mut [PollFd::new(&taker, PollFlags::IN)], Some(&timespec(left))) == Err(Errno::INTR)
         {}
-        match taker.hear(&mut []) {
+        match taker.receive(&mut []) {
             // The last one to have it is the other process from here on.
-            Ok(Said::Here) => drop(socket),
+            Ok(ReceiverMessage::Here) => drop(socket),
             _ => return self.shared.intake.leave(socket, None),
         }
         taker.go_on();
@@ -179,11 +179,11 @@ impl Session {
 }
 
 /// What it means that nothing was received: nothing, or the end.
-fn deaf(e: Errno) -> Result<(), End> {
+fn deaf(e: Errno) -> Result<(), SessionEnd> {
     match e {
         Errno::AGAIN => Ok(()),
-        Errno::CONNRESET => Err(End::Quiet),
-        e => Err(End::Cut(Error::os("serve", e.raw_os_error(), "receiving a request"))),
+        Errno::CONNRESET => Err(SessionEnd::Quiet),
+        e => Err(SessionEnd::Cut(Error::os("serve", e.raw_os_error(), "receiving a request"))),
     }
 }
 
@@ -197,7 +197,7 @@ pub(super) fn parse(buffer: &[u8], packet: &Packet) -> Result<ClientRequest> {
         return Err(bad(&format!("more than {MAX_DESCRIPTORS} descriptors, or more than the service can have now")));
     }
     if packet.cut {
-        return Err(bad(&format!("more than {REQUEST_BYTES} bytes")));
+        return Err(bad(&format!("more than {MAX_REQUEST_BYTES} bytes")));
     }
     serde_json::from_slice(&buffer[..packet.bytes]).map_err(|e| bad(&format!("no request: {e}")))
 }

@@ -25,15 +25,15 @@ use rustix::net::SendFlags;
 
 use incoming::parse;
 
-use super::account::{ClientQuota, Over, SessionFacts, reached};
-use super::intake::{Taker, Words};
+use super::account::{ClientQuota, NotifyOnDrop, SessionFacts, reached};
+use super::intake::{ControlSockets, ReceiverProcess};
 use super::log::sanitize;
 use super::numbers::{self, bad};
-use super::pace::Pace;
-use super::places::{Opener, Passed, Place, Role};
+use super::places::{OpenedPlace, Opener, PassedDescriptors, Role};
+use super::token_bucket::TokenBucket;
 use super::{Shared, event, stops};
-use crate::packet::{self, Glance};
-use crate::protocol::{ClientRequest, PipeSpec, REQUEST_BYTES, ServiceAnswer, VERSION};
+use crate::packet::{self, PacketPeek};
+use crate::protocol::{ClientRequest, MAX_REQUEST_BYTES, PipeSpec, ServiceAnswer, VERSION};
 
 /// Descriptors of a pipe beside those passed: its socket and at most two rings.
 const PIPE_DESCRIPTORS: usize = 3;
@@ -51,32 +51,32 @@ pub(super) struct Session {
     shared: Arc<Shared>,
     socket: OwnedFd,
     /// By which a process is told to close the connection. There from the start, so that its end needs no descriptor.
-    words: Words,
+    words: ControlSockets,
     facts: Arc<SessionFacts>,
     /// Rung when a pipe has ended, or memory failed.
-    bell: Arc<OwnedFd>,
+    wake_event: Arc<OwnedFd>,
     slots: Vec<Slot>,
     /// Pipes that have ended, with completions that the client has not taken.
     unread: Vec<PassedPipe>,
     /// Processes that took in what this client passed, and may not have ended.
-    takers: Vec<Taker>,
+    receivers: Vec<ReceiverProcess>,
     /// Descriptors may come with its packets.
     may_pass: bool,
     refused: u32,
-    pace: Pace,
+    pace: TokenBucket,
 }
 
 /// The descriptors that a session needs, beside its client's.
-pub(super) struct Needs {
-    bell: OwnedFd,
-    words: Words,
+pub(super) struct SessionDescriptors {
+    wake_event: OwnedFd,
+    words: ControlSockets,
 }
 
-impl Needs {
+impl SessionDescriptors {
     /// # Errors
     /// What the kernel says where there are none.
-    pub(super) fn new() -> Result<Needs> {
-        Ok(Needs { bell: event()?, words: Words::new()? })
+    pub(super) fn new() -> Result<SessionDescriptors> {
+        Ok(SessionDescriptors { wake_event: event()?, words: ControlSockets::new()? })
     }
 }
 
@@ -84,14 +84,14 @@ impl Needs {
 struct Slot {
     given: PassedPipe,
     over: Arc<AtomicBool>,
-    places: [Place; 2],
+    places: [OpenedPlace; 2],
     depth: usize,
     promised: f64,
     _own: Option<ClientQuota>,
 }
 
 /// Why a session ends.
-enum End {
+enum SessionEnd {
     /// The client hung up.
     Quiet,
     /// The service stops.
@@ -101,15 +101,15 @@ enum End {
 }
 
 /// The end of a client that does not keep to what was agreed.
-fn cut(kind: ErrorKind, why: impl Into<String>) -> End {
-    End::Cut(Error::new(kind, "serve", why))
+fn cut(kind: ErrorKind, why: impl Into<String>) -> SessionEnd {
+    SessionEnd::Cut(Error::new(kind, "serve", why))
 }
 
 fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX), tv_nsec: time.subsec_nanos().into() }
 }
 
-enum Due {
+enum SessionEvent {
     Packet,
     Bell,
     /// A process that took descriptors in has ended.
@@ -118,18 +118,23 @@ enum Due {
 }
 
 impl Session {
-    pub(super) fn new(shared: Arc<Shared>, socket: OwnedFd, facts: Arc<SessionFacts>, needs: Needs) -> Session {
-        let Needs { bell, words } = needs;
-        let pace = Pace::new(shared.config.limits.requests_per_s, Instant::now());
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        socket: OwnedFd,
+        facts: Arc<SessionFacts>,
+        needs: SessionDescriptors,
+    ) -> Session {
+        let SessionDescriptors { wake_event: bell, words } = needs;
+        let pace = TokenBucket::new(shared.config.limits.requests_per_s, Instant::now());
         Session {
             shared,
             socket,
             words,
             facts,
-            bell: Arc::new(bell),
+            wake_event: Arc::new(bell),
             slots: Vec::new(),
             unread: Vec::new(),
-            takers: Vec::new(),
+            receivers: Vec::new(),
             may_pass: false,
             refused: 0,
             pace,
@@ -143,18 +148,18 @@ impl Session {
             Err(end) => end,
         };
         match &end {
-            End::Cut(why) => {
+            SessionEnd::Cut(why) => {
                 self.shared.turned_away.fetch_add(1, Ordering::Relaxed);
                 self.log(format_args!("cut off: {}", sanitize(&why.to_string())));
                 self.say(why);
             }
-            End::Stops => self.say(&stops()),
-            End::Quiet if self.slots.is_empty() => {}
-            End::Quiet => self.log(format_args!("left, with {} pipes", self.slots.len())),
+            SessionEnd::Stops => self.say(&stops()),
+            SessionEnd::Quiet if self.slots.is_empty() => {}
+            SessionEnd::Quiet => self.log(format_args!("left, with {} pipes", self.slots.len())),
         }
         // Before the pipes are waited for: the client sees at once that it is over.
         let harmless = self.hang_up();
-        self.let_go();
+        self.end_pipes();
         self.wait_for_takers();
         self.wait_for_reader();
         self.part(harmless);
@@ -175,7 +180,7 @@ impl Session {
     }
 
     /// Ends the pipes with all that they have under way, and returns when they are gone.
-    fn let_go(&mut self) {
+    fn end_pipes(&mut self) {
         for slot in &self.slots {
             slot.given.end();
         }
@@ -184,21 +189,21 @@ impl Session {
             if self.slots.is_empty() {
                 return;
             }
-            let _ = poll(&mut [PollFd::new(&*self.bell, PollFlags::IN)], None);
-            self.quiet_bell();
+            let _ = poll(&mut [PollFd::new(&*self.wake_event, PollFlags::IN)], None);
+            self.drain_wake_event();
         }
     }
 
-    fn quiet_bell(&self) {
+    fn drain_wake_event(&self) {
         let mut counter = [0; 8];
         // Not rung after all: fine.
-        let _ = rustix::io::read(&*self.bell, &mut counter);
+        let _ = rustix::io::read(&*self.wake_event, &mut counter);
     }
 
     /// What a session does about its bell, whatever else it waits for: memory that failed is the service's own until its pipes end.
-    fn hear_bell(&self) -> Result<(), End> {
-        self.quiet_bell();
-        let mut memories = self.slots.iter().flat_map(|slot| &slot.places).filter_map(Place::memory);
+    fn handle_wake_event(&self) -> Result<(), SessionEnd> {
+        self.drain_wake_event();
+        let mut memories = self.slots.iter().flat_map(|slot| &slot.places).filter_map(OpenedPlace::memory);
         if memories.any(|memory| memory.failed()) {
             // Before anything else; the client is told after that.
             self.slots.iter().for_each(|slot| slot.given.end());
@@ -215,34 +220,34 @@ impl Session {
     }
 
     /// Sleeps until something is due, or a time comes.
-    fn wait(&self, until: Option<Instant>) -> Result<Due, End> {
+    fn wait(&self, until: Option<Instant>) -> Result<SessionEvent, SessionEnd> {
         loop {
             let mut fds = vec![
                 PollFd::new(&self.socket, PollFlags::IN),
-                PollFd::new(&*self.bell, PollFlags::IN),
+                PollFd::new(&*self.wake_event, PollFlags::IN),
                 PollFd::new(&self.shared.ending, PollFlags::IN),
             ];
-            fds.extend(self.takers.iter().map(|taker| PollFd::new(taker, PollFlags::IN)));
+            fds.extend(self.receivers.iter().map(|taker| PollFd::new(taker, PollFlags::IN)));
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             let timeout = left.map(timespec);
             match poll(&mut fds, timeout.as_ref()) {
-                Ok(0) => return Ok(Due::Nothing),
+                Ok(0) => return Ok(SessionEvent::Nothing),
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,
-                Err(e) => return Err(End::Cut(Error::os("serve", e.raw_os_error(), "poll"))),
+                Err(e) => return Err(SessionEnd::Cut(Error::os("serve", e.raw_os_error(), "poll"))),
             }
             let due = |at: usize| !fds[at].revents().is_empty();
             return match (due(2), due(1), due(0)) {
-                (true, ..) => Err(End::Stops),
-                (_, true, _) => Ok(Due::Bell),
-                (.., true) => Ok(Due::Packet),
-                _ => Ok(Due::Taker),
+                (true, ..) => Err(SessionEnd::Stops),
+                (_, true, _) => Ok(SessionEvent::Bell),
+                (.., true) => Ok(SessionEvent::Packet),
+                _ => Ok(SessionEvent::Taker),
             };
         }
     }
 
     /// Waits until the client may have its next request carried out. What it asks meanwhile stays in its socket.
-    fn rest(&mut self) -> Result<(), End> {
+    fn wait_for_pace(&mut self) -> Result<(), SessionEnd> {
         let now = Instant::now();
         let until = now + self.pace.take(now);
         loop {
@@ -255,13 +260,13 @@ impl Session {
             let mut fds = [
                 PollFd::new(&self.shared.ending, PollFlags::IN),
                 PollFd::new(&self.socket, PollFlags::empty()),
-                PollFd::new(&*self.bell, PollFlags::IN),
+                PollFd::new(&*self.wake_event, PollFlags::IN),
             ];
             let _ = poll(&mut fds, Some(&timeout));
             match [0, 1, 2].map(|at: usize| !fds[at].revents().is_empty()) {
-                [true, ..] => return Err(End::Stops),
-                [_, true, _] => return Err(End::Quiet),
-                [.., true] => self.hear_bell()?,
+                [true, ..] => return Err(SessionEnd::Stops),
+                [_, true, _] => return Err(SessionEnd::Quiet),
+                [.., true] => self.handle_wake_event()?,
                 _ => {}
             }
         }
@@ -282,18 +287,19 @@ impl Session {
     }
 
     /// Waits until the client has taken the answers that were sent to it: no more than one descriptor is on its way to a client.
-    fn wait_until_heard(&self) -> Result<(), End> {
+    fn wait_until_heard(&self) -> Result<(), SessionEnd> {
         let until = Instant::now() + Duration::from_millis(self.shared.config.limits.hello_ms);
         let mut pause = MIN_PAUSE;
         while passing::has_unread(&self.socket) {
             if Instant::now() > until {
                 return Err(cut(ErrorKind::InvalidInput, UNHEARD));
             }
-            let mut fds = [PollFd::new(&self.shared.ending, PollFlags::IN), PollFd::new(&*self.bell, PollFlags::IN)];
+            let mut fds =
+                [PollFd::new(&self.shared.ending, PollFlags::IN), PollFd::new(&*self.wake_event, PollFlags::IN)];
             let _ = poll(&mut fds, Some(&timespec(pause)));
             match [0, 1].map(|at: usize| !fds[at].revents().is_empty()) {
-                [true, _] => return Err(End::Stops),
-                [_, true] => self.hear_bell()?,
+                [true, _] => return Err(SessionEnd::Stops),
+                [_, true] => self.handle_wake_event()?,
                 _ => {}
             }
             pause = (pause * 2).min(MAX_PAUSE);
@@ -303,7 +309,7 @@ impl Session {
 
     /// Answers; a client that leaves so many answers unread that no other fits is cut off, or one that leaves one unread and is to have a
     /// descriptor.
-    fn answer(&self, answer: &ServiceAnswer, fd: Option<&OwnedFd>) -> Result<(), End> {
+    fn answer(&self, answer: &ServiceAnswer, fd: Option<&OwnedFd>) -> Result<(), SessionEnd> {
         if fd.is_some() {
             self.wait_until_heard()?;
         }
@@ -312,13 +318,13 @@ impl Session {
         match packet::send(self.socket.as_fd(), &bytes, &fds, SendFlags::DONTWAIT) {
             Ok(()) => Ok(()),
             Err(Errno::AGAIN | Errno::NOBUFS) => Err(cut(ErrorKind::InvalidInput, UNHEARD)),
-            Err(Errno::PIPE | Errno::CONNRESET) => Err(End::Quiet),
+            Err(Errno::PIPE | Errno::CONNRESET) => Err(SessionEnd::Quiet),
             // The kernel counts descriptors that are on their way and were not taken (ETOOMANYREFS).
-            Err(e) => Err(End::Cut(Error::os("serve", e.raw_os_error(), "sending an answer"))),
+            Err(e) => Err(SessionEnd::Cut(Error::os("serve", e.raw_os_error(), "sending an answer"))),
         }
     }
 
-    fn refuse(&mut self, error: &Error) -> Result<(), End> {
+    fn refuse(&mut self, error: &Error) -> Result<(), SessionEnd> {
         self.refused += 1;
         match self.refused {
             ..COMPLAINTS => self.log(format_args!("refused: {}", sanitize(&error.to_string()))),
@@ -329,18 +335,18 @@ impl Session {
     }
 
     /// The first request, which must be a hello and come soon.
-    fn greet(&mut self) -> Result<(), End> {
+    fn greet(&mut self) -> Result<(), SessionEnd> {
         let ms = self.shared.config.limits.hello_ms;
         let until = Instant::now() + Duration::from_millis(ms);
-        let mut buffer = vec![0; REQUEST_BYTES];
+        let mut buffer = vec![0; MAX_REQUEST_BYTES];
         loop {
-            if let Due::Nothing = self.wait(Some(until))? {
+            if let SessionEvent::Nothing = self.wait(Some(until))? {
                 return Err(cut(ErrorKind::Unavailable, format!("it said nothing for {ms} ms")));
             }
-            let Some(Glance { has_fds, .. }) = self.look()? else { continue };
+            let Some(PacketPeek { has_fds, .. }) = self.look()? else { continue };
             if has_fds {
                 // It stays where it is: reading it would close what comes with it.
-                return Err(End::Cut(bad(HELLO_FIRST)));
+                return Err(SessionEnd::Cut(bad(HELLO_FIRST)));
             }
             let Some(packet) = self.receive(&mut buffer)? else { continue };
             let error = match parse(&buffer, &packet) {
@@ -361,12 +367,12 @@ impl Session {
                 Err(e) => e,
             };
             // What it says is not what is expected here: there is no sense in going on.
-            return Err(End::Cut(error));
+            return Err(SessionEnd::Cut(error));
         }
     }
 
-    fn serve(&mut self) -> End {
-        let mut buffer = vec![0; REQUEST_BYTES];
+    fn serve(&mut self) -> SessionEnd {
+        let mut buffer = vec![0; MAX_REQUEST_BYTES];
         loop {
             if let Err(end) = self.serve_one(&mut buffer) {
                 return end;
@@ -374,19 +380,19 @@ impl Session {
         }
     }
 
-    fn serve_one(&mut self, buffer: &mut [u8]) -> Result<(), End> {
+    fn serve_one(&mut self, buffer: &mut [u8]) -> Result<(), SessionEnd> {
         let due = self.wait(None)?;
         // The bell may have been heard while something else was waited for.
         self.forget_ended();
-        if let Due::Taker = due {
-            self.takers.retain(|taker| !taker.is_over());
+        if let SessionEvent::Taker = due {
+            self.receivers.retain(|taker| !taker.is_over());
             return Ok(());
         }
-        if let Due::Bell = due {
-            return self.hear_bell();
+        if let SessionEvent::Bell = due {
+            return self.handle_wake_event();
         }
         let Some(glance) = self.look()? else { return Ok(()) };
-        self.rest()?;
+        self.wait_for_pace()?;
         let request = match glance.has_fds {
             true => self.take_in(buffer)?,
             false => match self.receive(buffer)? {
@@ -434,17 +440,18 @@ impl Session {
             let context = format!("{promised} bytes/s promised beside {already}, of {most} for a client");
             return Err(reached(context, "ask for less, or have --promised raised"));
         }
-        let passed = Passed::new(fds);
+        let passed = PassedDescriptors::new(fds);
         let mut opener = Opener {
             passed: &passed,
-            mapped: self.slots.iter().flat_map(|slot| &slot.places).filter_map(Place::memory).cloned().collect(),
+            mapped: self.slots.iter().flat_map(|slot| &slot.places).filter_map(OpenedPlace::memory).cloned().collect(),
             ledger: &self.shared.ledger,
             facts: &self.facts,
-            bell: &self.bell,
+            wake_event: &self.wake_event,
         };
         let places = [opener.open(&ask.source, Role::Source)?, opener.open(&ask.target, Role::Target)?];
         passed.all_used()?;
-        let descriptors = |places: &[Place; 2]| PIPE_DESCRIPTORS + places.iter().map(Place::descriptors).sum::<usize>();
+        let descriptors =
+            |places: &[OpenedPlace; 2]| PIPE_DESCRIPTORS + places.iter().map(OpenedPlace::descriptors).sum::<usize>();
         let open: usize = self.slots.iter().map(|slot| descriptors(&slot.places)).sum();
         if open + descriptors(&places) > limits.descriptors {
             let context = format!("{open} descriptors, of {} that are kept for a client", limits.descriptors);
@@ -456,7 +463,7 @@ impl Session {
             false => Some(ClientQuota::take(&self.shared.ledger, &self.facts, STAGED_BYTES as u64)?),
         };
         let over = Arc::new(AtomicBool::new(false));
-        let keeper = Over { flag: over.clone(), bell: self.bell.clone() };
+        let keeper = NotifyOnDrop { flag: over.clone(), wake_event: self.wake_event.clone() };
         let connect =
             ConnectOptions { constraints: ask.constraints.clone(), service: ask.service.clone(), queue: Some(depth) };
         let ask = ConnectFdOptions { connect, place: ask.place, depth: Some(depth) };

@@ -10,14 +10,14 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
-use super::{End, Session, cut, timespec};
+use super::{Session, SessionEnd, cut, timespec};
 use crate::packet;
 use crate::protocol::{STATUS_PIECE, ServiceAnswer};
 use crate::server::account::SessionFacts;
 use crate::status::{ClientStatus, ServiceStatus};
 impl Session {
     /// Answers by a status, piece by piece as the client reads.
-    pub(super) fn tell(&self, text: &[u8]) -> Result<(), End> {
+    pub(super) fn tell(&self, text: &[u8]) -> Result<(), SessionEnd> {
         self.answer(&ServiceAnswer::Status { len: text.len() as u64 }, None)?;
         let until = Instant::now() + Duration::from_millis(self.shared.config.limits.hello_ms);
         for piece in text.chunks(STATUS_PIECE) {
@@ -25,15 +25,15 @@ impl Session {
                 match packet::send(self.socket.as_fd(), piece, &[], SendFlags::DONTWAIT) {
                     Ok(()) => break,
                     Err(Errno::AGAIN | Errno::NOBUFS) => self.await_room(until)?,
-                    Err(Errno::PIPE | Errno::CONNRESET) => return Err(End::Quiet),
-                    Err(e) => return Err(End::Cut(Error::os("serve", e.raw_os_error(), "sending a status"))),
+                    Err(Errno::PIPE | Errno::CONNRESET) => return Err(SessionEnd::Quiet),
+                    Err(e) => return Err(SessionEnd::Cut(Error::os("serve", e.raw_os_error(), "sending a status"))),
                 }
             }
         }
         Ok(())
     }
 
-    fn await_room(&self, until: Instant) -> Result<(), End> {
+    fn await_room(&self, until: Instant) -> Result<(), SessionEnd> {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(cut(ErrorKind::InvalidInput, "it does not read its answers"));
@@ -41,14 +41,14 @@ impl Session {
         let timeout = timespec(left);
         let mut fds = [
             PollFd::new(&self.shared.ending, PollFlags::IN),
-            PollFd::new(&*self.bell, PollFlags::IN),
+            PollFd::new(&*self.wake_event, PollFlags::IN),
             PollFd::new(&self.socket, PollFlags::OUT),
         ];
         // An interrupted wait is a short one.
         let _ = poll(&mut fds, Some(&timeout));
         match [0, 1].map(|at: usize| !fds[at].revents().is_empty()) {
-            [true, _] => Err(End::Stops),
-            [_, true] => self.hear_bell(),
+            [true, _] => Err(SessionEnd::Stops),
+            [_, true] => self.handle_wake_event(),
             _ => Ok(()),
         }
     }

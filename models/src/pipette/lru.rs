@@ -33,7 +33,7 @@ struct Node {
 
 /// The last so many keys.
 #[derive(Debug)]
-pub struct Recency {
+pub struct LruSet {
     capacity: usize,
     places: HashMap<u64, u32, BuildHasherDefault<Mixer>>,
     nodes: Vec<Node>,
@@ -41,11 +41,11 @@ pub struct Recency {
     oldest: u32,
 }
 
-impl Recency {
+impl LruSet {
     /// Of up to so many keys; none are kept with 0.
-    pub fn new(capacity: usize) -> Recency {
+    pub fn new(capacity: usize) -> LruSet {
         let capacity = capacity.min(NONE as usize - 1);
-        Recency { capacity, places: HashMap::default(), nodes: Vec::new(), newest: NONE, oldest: NONE }
+        LruSet { capacity, places: HashMap::default(), nodes: Vec::new(), newest: NONE, oldest: NONE }
     }
 
     /// Keys that are there.
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn it_keeps_what_a_list_would_keep() {
         for capacity in [0usize, 1, 2, 7, 50] {
-            let (mut recency, mut list) = (Recency::new(capacity), Vec::new());
+            let (mut recency, mut list) = (LruSet::new(capacity), Vec::new());
             let mut random = 1u64;
             for step in 0..5000 {
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

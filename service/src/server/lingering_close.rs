@@ -16,7 +16,7 @@ use super::intake::Intake;
 
 /// Clients that may take their time to hear that they are not let in. Beyond that the first of them are hung up on: they
 /// still read why, unless they want to say hello before.
-const MAX_FAREWELLS: usize = 64;
+const MAX_LINGERING: usize = 64;
 
 /// Ends a connection: the client can send nothing more, reads what was sent, and then the end.
 pub(super) fn part(socket: &OwnedFd) {
@@ -40,16 +40,16 @@ pub(super) fn is_readable(socket: &OwnedFd) -> bool {
 }
 
 /// Those who were told why they are not let in and have not said hello yet, by the time at which they are hung up on.
-pub(super) struct Farewells<'a> {
+pub(super) struct LingeringCloses<'a> {
     told: VecDeque<(OwnedFd, Instant)>,
     patience: Duration,
     /// Where the kernel lets descriptors come with what is unread: what closes them.
     intake: Option<&'a Intake>,
 }
 
-impl<'a> Farewells<'a> {
-    pub(super) const fn new(patience: Duration, intake: Option<&'a Intake>) -> Farewells<'a> {
-        Farewells { told: VecDeque::new(), patience, intake }
+impl<'a> LingeringCloses<'a> {
+    pub(super) const fn new(patience: Duration, intake: Option<&'a Intake>) -> LingeringCloses<'a> {
+        LingeringCloses { told: VecDeque::new(), patience, intake }
     }
 
     /// Ends a connection, and closes nothing that came with it.
@@ -65,7 +65,7 @@ impl<'a> Farewells<'a> {
     pub(super) fn add(&mut self, socket: OwnedFd) {
         // So that it reads the end after what was said.
         let _ = shutdown(&socket, Shutdown::Write);
-        if self.told.len() >= MAX_FAREWELLS
+        if self.told.len() >= MAX_LINGERING
             && let Some((socket, _)) = self.told.pop_front()
         {
             self.part(socket);
@@ -97,7 +97,7 @@ impl<'a> Farewells<'a> {
     }
 }
 
-impl Drop for Farewells<'_> {
+impl Drop for LingeringCloses<'_> {
     fn drop(&mut self) {
         for (socket, _) in std::mem::take(&mut self.told) {
             self.part(socket);

@@ -26,7 +26,7 @@ pub(crate) enum Direction {
 
 /// Which descriptor a request uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lane {
+pub(crate) enum CacheMode {
     /// Past the page cache.
     Direct,
     /// Through the page cache.
@@ -44,7 +44,7 @@ pub(crate) const BOUNCE: u64 = 256 << 10;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     pub(crate) direction: Direction,
-    pub(crate) lane: Lane,
+    pub(crate) lane: CacheMode,
     /// Of offset and length, for direct I/O. This and the other two are powers of two.
     pub(crate) offset_align: u64,
     /// Of addresses, for direct I/O.
@@ -57,7 +57,7 @@ pub(crate) struct Rules {
 
 /// What remains to be moved.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Need {
+pub(crate) struct RemainingPart {
     /// Offset in the file.
     pub(crate) file_at: u64,
     /// Bytes; not 0.
@@ -70,8 +70,8 @@ pub(crate) struct Need {
 
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cut {
-    pub(crate) lane: Lane,
+pub(crate) struct RequestPlan {
+    pub(crate) lane: CacheMode,
     /// Where the request starts in the file.
     pub(crate) file_at: u64,
     /// Bytes of the request.
@@ -86,19 +86,21 @@ pub(crate) struct Cut {
 
 impl Rules {
     /// The first request of what remains. It always covers at least one byte.
-    pub(crate) fn cut(&self, need: &Need) -> Cut {
+    pub(crate) fn plan(&self, need: &RemainingPart) -> RequestPlan {
         match (self.lane, self.direction) {
-            (Lane::Cached, _) => straight(Lane::Cached, need, need.len.min(self.request_bytes).min(need.room)),
-            (Lane::Direct, Direction::Read) => self.read(need),
-            (Lane::Direct, Direction::Write) => self.write(need),
+            (CacheMode::Cached, _) => {
+                straight(CacheMode::Cached, need, need.len.min(self.request_bytes).min(need.room))
+            }
+            (CacheMode::Direct, Direction::Read) => self.read(need),
+            (CacheMode::Direct, Direction::Write) => self.write(need),
         }
     }
 
-    fn read(&self, need: &Need) -> Cut {
+    fn read(&self, need: &RemainingPart) -> RequestPlan {
         let align = self.offset_align;
-        let before = misfit(need.file_at, align);
-        if before == 0 && misfit(need.address, self.memory_align) == 0 && need.len >= align {
-            return straight(Lane::Direct, need, self.whole(need, align));
+        let before = misalignment(need.file_at, align);
+        if before == 0 && misalignment(need.address, self.memory_align) == 0 && need.len >= align {
+            return straight(CacheMode::Direct, need, self.whole(need, align));
         }
         let to_block = align.saturating_sub(before);
         let useful = if need.len <= ONE_BOUNCE || !self.agree(need) {
@@ -112,39 +114,46 @@ impl Rules {
         let io_len = up(before.saturating_add(useful), align);
         if need.file_at.saturating_sub(before).saturating_add(io_len) > LAST {
             // The rest of the block is beyond what the kernel takes as an offset.
-            return straight(Lane::Cached, need, need.len.min(self.request_bytes));
+            return straight(CacheMode::Cached, need, need.len.min(self.request_bytes));
         }
-        Cut { lane: Lane::Direct, file_at: down(need.file_at, align), io_len, skip: before, useful, bounce: true }
+        RequestPlan {
+            lane: CacheMode::Direct,
+            file_at: down(need.file_at, align),
+            io_len,
+            skip: before,
+            useful,
+            bounce: true,
+        }
     }
 
     /// Whether the address is one that direct I/O takes where the file is at the border of a block: then all but the ends
     /// of a job goes straight.
-    pub(crate) fn agree(&self, need: &Need) -> bool {
-        let to_block = self.offset_align.saturating_sub(misfit(need.file_at, self.offset_align));
-        misfit(need.address.wrapping_add(to_block), self.memory_align) == 0
+    pub(crate) fn agree(&self, need: &RemainingPart) -> bool {
+        let to_block = self.offset_align.saturating_sub(misalignment(need.file_at, self.offset_align));
+        misalignment(need.address.wrapping_add(to_block), self.memory_align) == 0
     }
 
-    fn write(&self, need: &Need) -> Cut {
+    fn write(&self, need: &RemainingPart) -> RequestPlan {
         let unit = self.edge_align;
-        let before = misfit(need.file_at, unit);
+        let before = misalignment(need.file_at, unit);
         if before != 0 || need.len < unit {
-            return straight(Lane::Cached, need, need.len.min(unit.saturating_sub(before)));
+            return straight(CacheMode::Cached, need, need.len.min(unit.saturating_sub(before)));
         }
-        if misfit(need.address, self.memory_align) == 0 {
-            return straight(Lane::Direct, need, self.whole(need, unit));
+        if misalignment(need.address, self.memory_align) == 0 {
+            return straight(CacheMode::Direct, need, self.whole(need, unit));
         }
         let useful = down(need.len.min(BOUNCE.max(unit)), unit);
-        Cut { lane: Lane::Direct, file_at: need.file_at, io_len: useful, skip: 0, useful, bounce: true }
+        RequestPlan { lane: CacheMode::Direct, file_at: need.file_at, io_len: useful, skip: 0, useful, bounce: true }
     }
 
     /// The most whole units that fit a request and the slice; one unit may stick out of the slice.
-    fn whole(&self, need: &Need, unit: u64) -> u64 {
+    fn whole(&self, need: &RemainingPart, unit: u64) -> u64 {
         down(need.len.min(self.request_bytes).min(need.room), unit).max(unit)
     }
 }
 
 /// Bytes by which something lies behind a border of `unit`, a power of two.
-fn misfit(at: u64, unit: u64) -> u64 {
+fn misalignment(at: u64, unit: u64) -> u64 {
     at & unit.wrapping_sub(1)
 }
 
@@ -158,8 +167,8 @@ fn up(at: u64, unit: u64) -> u64 {
     down(at.saturating_add(unit.wrapping_sub(1)), unit)
 }
 
-fn straight(lane: Lane, need: &Need, len: u64) -> Cut {
-    Cut { lane, file_at: need.file_at, io_len: len, skip: 0, useful: len, bounce: false }
+fn straight(lane: CacheMode, need: &RemainingPart, len: u64) -> RequestPlan {
+    RequestPlan { lane, file_at: need.file_at, io_len: len, skip: 0, useful: len, bounce: false }
 }
 
 #[cfg(test)]
@@ -168,15 +177,15 @@ mod tests {
     use super::*;
 
     /// Follows a job to its end and checks every request against the rules.
-    fn walk(rules: &Rules, mut need: Need) -> Vec<Cut> {
+    fn walk(rules: &Rules, mut need: RemainingPart) -> Vec<RequestPlan> {
         let (slice, end) = (1 << 20, need.file_at + need.len);
         let mut cuts = Vec::new();
         while need.len > 0 {
             need.room = slice - need.address % slice;
-            let cut = rules.cut(&need);
+            let cut = rules.plan(&need);
             assert!(cut.useful > 0 && cut.useful <= need.len, "{cut:?} of {need:?}");
             assert_eq!(cut.file_at + cut.skip, need.file_at, "{cut:?} of {need:?}");
-            if cut.lane == Lane::Direct {
+            if cut.lane == CacheMode::Direct {
                 let unit = if rules.direction == Direction::Read { rules.offset_align } else { rules.edge_align };
                 assert_eq!((cut.file_at % unit, cut.io_len % unit), (0, 0), "{cut:?} of {need:?}");
                 assert!(cut.bounce || need.address.is_multiple_of(rules.memory_align), "{cut:?} of {need:?}");
@@ -197,7 +206,7 @@ mod tests {
     #[test]
     fn every_cut_meets_the_rules() {
         for direction in [Direction::Read, Direction::Write] {
-            for lane in [Lane::Direct, Lane::Cached] {
+            for lane in [CacheMode::Direct, CacheMode::Cached] {
                 for (offset_align, memory_align) in [(512, 512), (512, 4), (4096, 4096), (4096, 512), (1, 1)] {
                     let rules = Rules {
                         direction,
@@ -210,7 +219,7 @@ mod tests {
                     for file_at in [0, 1, 511, 512, 4095, 4096, 1_000_003] {
                         for address in [0, 1, 4, 512, 513, 4096, (1 << 20) - 512, (1 << 20) - 3] {
                             for len in [1, 2, 511, 512, 513, 4096, 8191, 70_000, 3_000_001] {
-                                walk(&rules, Need { file_at, len, address, room: 0 });
+                                walk(&rules, RemainingPart { file_at, len, address, room: 0 });
                             }
                         }
                     }
@@ -223,13 +232,13 @@ mod tests {
     fn only_the_edges_of_an_unaligned_read_bounce() {
         let rules = Rules {
             direction: Direction::Read,
-            lane: Lane::Direct,
+            lane: CacheMode::Direct,
             offset_align: 512,
             memory_align: 512,
             edge_align: 4096,
             request_bytes: 1 << 20,
         };
-        let cuts = walk(&rules, Need { file_at: 100, len: 200_000, address: 612, room: 0 });
+        let cuts = walk(&rules, RemainingPart { file_at: 100, len: 200_000, address: 612, room: 0 });
         let bounced: Vec<_> = cuts.iter().map(|c| c.bounce).collect();
         assert_eq!(bounced, [true, false, true]);
     }

@@ -10,7 +10,7 @@
 
 use datapipes_core::{Error, ErrorKind, Result};
 
-use super::scan::Tail;
+use super::scan::LogPosition;
 use super::sealed::Kind;
 use super::segment::{Header, Segment};
 use super::storage::SegmentStorage;
@@ -21,20 +21,20 @@ const KIND: Kind<LEN> = Kind { name: *b"DPLOGEND", version: 1 };
 
 /// Where a closed log begins and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Closing {
+pub(crate) struct CloseNote {
     pub(crate) log_id: [u8; 16],
     /// The numbers of its first and last segments. Older ones may be there that could not be removed.
     pub(crate) first: u64,
     pub(crate) last: u64,
     /// Behind its closing mark.
-    pub(crate) tail: Tail,
+    pub(crate) tail: LogPosition,
 }
 
-impl Closing {
+impl CloseNote {
     /// Of a log that has the segments from the one to the other.
-    pub(crate) const fn of(first: &Segment, last: &Segment, tail: Tail) -> Closing {
+    pub(crate) const fn of(first: &Segment, last: &Segment, tail: LogPosition) -> CloseNote {
         let (first, last) = (&first.header, &last.header);
-        Closing { log_id: first.log_id, first: first.number, last: last.number, tail }
+        CloseNote { log_id: first.log_id, first: first.number, last: last.number, tail }
     }
 
     pub(crate) fn encode(&self) -> [u8; LEN] {
@@ -48,19 +48,19 @@ impl Closing {
         ])
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Closing> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<CloseNote> {
         let block = KIND.open(bytes).filter(|_| bytes.len() == LEN)?;
-        let tail = Tail { position: block.long(48), number: block.long(56), epoch: block.word(64) };
-        Some(Closing { log_id: block.id(), first: block.long(32), last: block.long(40), tail })
+        let tail = LogPosition { position: block.long(48), number: block.long(56), epoch: block.word(64) };
+        Some(CloseNote { log_id: block.id(), first: block.long(32), last: block.long(40), tail })
     }
 
     /// What the storage keeps of the last closing; None where the log was not closed.
     ///
     /// # Errors
     /// `Corrupt` for a note that does not check.
-    pub(crate) fn read(storage: &dyn SegmentStorage) -> Result<Option<Closing>> {
+    pub(crate) fn read(storage: &dyn SegmentStorage) -> Result<Option<CloseNote>> {
         let Some(bytes) = storage.note()? else { return Ok(None) };
-        Closing::decode(&bytes).map(Some).ok_or_else(|| {
+        CloseNote::decode(&bytes).map(Some).ok_or_else(|| {
             corrupt(storage, "what it says of its end is damaged").advice(
                 "remove that file, and the log opens as after a crash: its last records are not vouched for then",
             )
@@ -99,7 +99,7 @@ impl Closing {
     ///
     /// # Errors
     /// `Corrupt` where it had more.
-    pub(crate) fn check_end(&self, segment: &Segment, found: Tail) -> Result<()> {
+    pub(crate) fn check_end(&self, segment: &Segment, found: LogPosition) -> Result<()> {
         if found.epoch > self.tail.epoch || found == self.tail {
             return Ok(());
         }
@@ -122,16 +122,16 @@ mod tests {
 
     #[test]
     fn a_note_is_read_as_it_was_written_and_no_flip_passes() {
-        let tail = Tail { position: 1 << 40, number: 77, epoch: 5 };
-        let closing = Closing { log_id: [9; 16], first: 3, last: 1 << 33, tail };
+        let tail = LogPosition { position: 1 << 40, number: 77, epoch: 5 };
+        let closing = CloseNote { log_id: [9; 16], first: 3, last: 1 << 33, tail };
         let bytes = closing.encode();
-        assert_eq!(Closing::decode(&bytes), Some(closing));
+        assert_eq!(CloseNote::decode(&bytes), Some(closing));
         for bit in 0..bytes.len() * 8 {
             let mut bad = bytes;
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Closing::decode(&bad), None, "bit {bit}");
+            assert_eq!(CloseNote::decode(&bad), None, "bit {bit}");
         }
-        assert_eq!(Closing::decode(&bytes[..LEN - 1]), None);
-        assert_eq!(Closing::decode(&[&bytes[..], &[0]].concat()), None);
+        assert_eq!(CloseNote::decode(&bytes[..LEN - 1]), None);
+        assert_eq!(CloseNote::decode(&[&bytes[..], &[0]].concat()), None);
     }
 }

@@ -16,30 +16,30 @@ use datapipes_core::{Counters, Error, ErrorKind, Result, Span};
 
 use super::tally::Tally;
 use super::{Bytes, Ends};
-use crate::kernel::{self, Copier, Lines};
+use crate::kernel::{self, Copier, LineInstruction};
 
 /// What happens to lines that stay.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Placement {
+pub(crate) enum InPlaceAction {
     /// They are brought into the caches of the core that runs the transfer.
     Load,
     /// An instruction hands them back.
-    HandBack(Lines),
+    HandBack(LineInstruction),
     /// Nothing: they leave the cache when others need the room.
     Leave,
 }
 
-pub(crate) struct PlaceMover {
+pub(crate) struct InPlaceMover {
     ends: Ends,
-    placement: Placement,
+    placement: InPlaceAction,
     /// For spans that are not in place.
     copier: Copier,
     tally: Tally,
 }
 
-impl PlaceMover {
-    pub(crate) fn new(ends: Ends, placement: Placement, copier: Copier) -> Self {
-        PlaceMover { ends, placement, copier, tally: Tally::default() }
+impl InPlaceMover {
+    pub(crate) fn new(ends: Ends, placement: InPlaceAction, copier: Copier) -> Self {
+        InPlaceMover { ends, placement, copier, tally: Tally::default() }
     }
 
     fn place(&self, bytes: Bytes) -> Result<()> {
@@ -55,9 +55,9 @@ impl PlaceMover {
                 return self.place_guarded(&lease);
             }
             match self.placement {
-                Placement::Load => kernel::load(&lease),
-                Placement::HandBack(lines) => lines.apply(&lease),
-                Placement::Leave => {}
+                InPlaceAction::Load => kernel::load(&lease),
+                InPlaceAction::HandBack(lines) => lines.apply(&lease),
+                InPlaceAction::Leave => {}
             }
             return Ok(());
         }
@@ -80,9 +80,9 @@ impl PlaceMover {
         let (start, len) = (lease.address().cast_const(), lease.len());
         let outcome = match self.placement {
             // SAFETY: the lease gives the right to read its bytes.
-            Placement::Load => unsafe { guarded::load(start, len) },
-            Placement::HandBack(lines) => match lines.flush() {
-                // SAFETY: the lease keeps the bytes mapped, of which none changes; a value of `Lines` is proof that the processor
+            InPlaceAction::Load => unsafe { guarded::load(start, len) },
+            InPlaceAction::HandBack(lines) => match lines.flush() {
+                // SAFETY: the lease keeps the bytes mapped, of which none changes; a value of `LineInstruction` is proof that the processor
                 // has the instruction.
                 Some(flush) => unsafe { guarded::write_back(flush, start, len) },
                 None => {
@@ -91,7 +91,7 @@ impl PlaceMover {
                     Ok(())
                 }
             },
-            Placement::Leave => Ok(()),
+            InPlaceAction::Leave => Ok(()),
         };
         outcome.map_err(|gone| gone.error("transfer", lease.place().0))
     }
@@ -113,7 +113,7 @@ impl PlaceMover {
     }
 }
 
-impl InlineMover for PlaceMover {
+impl InlineMover for InPlaceMover {
     fn transfer(&self, span: Span) -> Result<()> {
         let bytes = Bytes::of(span)?;
         self.tally.check_core(self.ends.target_core);

@@ -31,7 +31,7 @@ pub enum PendingRequests {
 /// another process: [`open`](Self::open) sees to that. A process that this one starts waits, too, when it closes its copy: start
 /// it before, and none beside.
 #[derive(Debug)]
-pub struct Unanswered {
+pub struct UnresponsiveFs {
     at: PathBuf,
     /// Taken when it ends. The connection ends with its last descriptor, and all who wait get an error.
     serves: Option<(PipeWriter, JoinHandle<()>)>,
@@ -42,12 +42,12 @@ pub struct Unanswered {
 const ROOT: u64 = 1;
 const PAGE: u64 = 4096;
 
-impl Unanswered {
+impl UnresponsiveFs {
     /// Mounts it in a new folder under `parent`.
     ///
     /// # Errors
     /// Why it cannot be had here, for a line that says that a test was skipped.
-    pub fn mount(parent: impl AsRef<Path>, never: PendingRequests) -> Result<Unanswered, String> {
+    pub fn mount(parent: impl AsRef<Path>, never: PendingRequests) -> Result<UnresponsiveFs, String> {
         let folder = TempFolder::under(parent).map_err(|e| e.to_string())?;
         let at = folder.path("mounted");
         std::fs::create_dir(&at).map_err(|e| format!("{}: {e}", at.display()))?;
@@ -78,7 +78,7 @@ impl Unanswered {
             // SAFETY: the thread has its own copies, and these are nobody's.
             drop(unsafe { (OwnedFd::from_raw_fd(device_fd), OwnedFd::from_raw_fd(end_fd)) });
         }
-        Ok(Unanswered { at, serves: Some((ended, thread)), opened: Mutex::default(), _folder: folder })
+        Ok(UnresponsiveFs { at, serves: Some((ended, thread)), opened: Mutex::default(), _folder: folder })
     }
 
     /// Its file.
@@ -97,7 +97,7 @@ impl Unanswered {
     }
 }
 
-impl Drop for Unanswered {
+impl Drop for UnresponsiveFs {
     fn drop(&mut self) {
         if let Some((ended, thread)) = self.serves.take() {
             drop(ended);

@@ -3,16 +3,16 @@
 use std::time::{Duration, Instant};
 
 /// Turns that come back with time: so many in a second, and no more than those of a second at once.
-pub(super) struct Pace {
+pub(super) struct TokenBucket {
     per_s: f64,
     turns: f64,
     since: Instant,
 }
 
-impl Pace {
-    pub(super) fn new(per_s: u32, now: Instant) -> Pace {
+impl TokenBucket {
+    pub(super) fn new(per_s: u32, now: Instant) -> TokenBucket {
         let per_s = f64::from(per_s.max(1));
-        Pace { per_s, turns: per_s, since: now }
+        TokenBucket { per_s, turns: per_s, since: now }
     }
 
     /// Takes a turn; returns how long to wait before it is used.
@@ -31,7 +31,7 @@ mod tests {
     #[test]
     fn so_many_at_once_and_then_so_many_a_second() {
         let begin = Instant::now();
-        let mut pace = Pace::new(10, begin);
+        let mut pace = TokenBucket::new(10, begin);
         for _ in 0..10 {
             assert_eq!(pace.take(begin), Duration::ZERO);
         }
