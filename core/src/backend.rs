@@ -338,7 +338,7 @@ pub struct Job {
     /// The lease on the target, if it is in memory.
     pub target: Option<RawLease>,
     /// To be rung when it is done, by a mover whose device can do so by itself; others leave it alone.
-    pub bell: Option<Arc<CompletionNotifier>>,
+    pub notifier: Option<Arc<CompletionNotifier>>,
 }
 
 /// A byte into a socket, sent when a job is done, not by a thread that must wake up for it but by the device (an
@@ -346,12 +346,12 @@ pub struct Job {
 /// rings as well.
 #[derive(Debug)]
 pub struct CompletionNotifier {
-    tower: Arc<NotifierSocket>,
+    notifier_socket: Arc<NotifierSocket>,
     /// Bytes that were or will be sent.
     rings: AtomicU64,
 }
 
-/// The socket of bells, and what is known for certain of the bytes in it. Bytes look alike: whoever hears of a job may read
+/// The socket of notifiers, and what is known for certain of the bytes in it. Bytes look alike: whoever hears of a job may read
 /// another one's.
 #[derive(Debug)]
 pub struct NotifierSocket {
@@ -390,19 +390,19 @@ impl CompletionNotifier {
     /// What is sent.
     pub const BYTE: &'static [u8; 1] = &[1];
 
-    /// A bell of one job.
-    pub fn new(tower: Arc<NotifierSocket>) -> CompletionNotifier {
-        CompletionNotifier { tower, rings: AtomicU64::new(0) }
+    /// A notifier of one job.
+    pub fn new(notifier_socket: Arc<NotifierSocket>) -> CompletionNotifier {
+        CompletionNotifier { notifier_socket, rings: AtomicU64::new(0) }
     }
 
-    /// A bell of the same tower, for what is nobody's job.
+    /// A notifier of the same notifier socket, for what is nobody's job.
     pub fn another(&self) -> CompletionNotifier {
-        CompletionNotifier::new(self.tower.clone())
+        CompletionNotifier::new(self.notifier_socket.clone())
     }
 
     /// The socket.
     pub fn socket(&self) -> BorrowedFd<'_> {
-        self.tower.socket.as_fd()
+        self.notifier_socket.socket.as_fd()
     }
 
     /// Counts a byte that is about to be sent.
@@ -412,7 +412,7 @@ impl CompletionNotifier {
 
     /// A byte that was counted was sent.
     pub fn sent(&self) {
-        self.tower.sure.fetch_add(1, Ordering::SeqCst);
+        self.notifier_socket.sure.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Takes a byte back that was counted and could not be sent.

@@ -199,7 +199,7 @@ fn call_back(call: &str, scene: &Scene, route: &str, pipe: &RuntimePipe, i: u64)
         _ => {
             let another = scene.pipe(route);
             another.transfer(span).unwrap().wait().unwrap();
-            assert!(scene.runtime.report().stations.iter().any(|station| !station.name.is_empty()));
+            assert!(scene.runtime.report().resources.iter().any(|resource| !resource.name.is_empty()));
         }
     }
 }

@@ -137,7 +137,7 @@ fn every_way_to_hear_of_a_transfer_over_every_kind_of_route() {
     assert_eq!(pipe.report().hops.iter().map(|hop| hop.counters.wrong_core).sum::<u64>(), 0);
     let report = runtime.report();
     assert_eq!((report.under_way, report.failed), (0, 0));
-    assert!(report.completed > 0 && report.stations.len() >= 3, "{report:?}");
+    assert!(report.completed > 0 && report.resources.len() >= 3, "{report:?}");
 }
 
 #[test]

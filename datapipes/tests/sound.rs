@@ -70,7 +70,7 @@ fn job(source: Option<&MemoryRange>, target: Option<&MemoryRange>, access: Acces
         span: whole(),
         source: source.map(|range| lease(range, Access::Read)),
         target: target.map(|range| lease(range, access)),
-        bell: None,
+        notifier: None,
     }
 }
 

@@ -216,7 +216,7 @@ fn parts_under_leases_of_somebody_else_are_moved_and_checked() {
             span: span(source_at as u64, target_at as u64, said),
             source: Some(from),
             target: Some(to),
-            bell: None,
+            notifier: None,
         }
     };
     parts.transfer_part(&mut job(10, 500, 100, 100, Access::Write), 1 << 20).unwrap();
@@ -224,7 +224,7 @@ fn parts_under_leases_of_somebody_else_are_moved_and_checked() {
     let kind = |mut job: Job| parts.transfer_part(&mut job, 1 << 20).unwrap_err().kind();
     assert_eq!(kind(job(10, 500, 100, 101, Access::Write)), ErrorKind::InvalidInput);
     assert_eq!(kind(job(10, 500, 100, 100, Access::Read)), ErrorKind::InvalidInput);
-    let bare = Job { token: 1, span: span(0, 0, 1), source: None, target: None, bell: None };
+    let bare = Job { token: 1, span: span(0, 0, 1), source: None, target: None, notifier: None };
     assert_eq!(kind(bare), ErrorKind::InvalidInput);
     scene.set_len(0);
     let e = parts.transfer_part(&mut job(0, 4096, 4096, 4096, Access::Write), 4096).unwrap_err();

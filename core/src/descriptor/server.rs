@@ -4,7 +4,7 @@
 //! readable:  request -> try_transfer, on_done -> completion        while the pipe has room
 //! full:      requests stay in the socket, whose other end stops being writable
 //! done:      completion into the socket; no room there? kept, and no request is taken until it went out
-//! in this process: a transfer is started beside the socket and its completion kept in `heard`, with a bell (one byte) in
+//! in this process: a transfer is started beside the socket and its completion kept in `heard`, with a notifier (one byte) in
 //!            the socket for each, which the device rings where it can; the other end is readable, and no thread woke up
 //! closed:    what is under way ends, its completions are of interest to nobody
 //! ```
@@ -52,7 +52,7 @@ pub(super) struct DescriptorServer {
     ended: AtomicBool,
     /// The coordinator left what there is to read in the socket: for lack of room, and so until there is some.
     left: AtomicBool,
-    tower: Arc<NotifierSocket>,
+    notifier_socket: Arc<NotifierSocket>,
     /// Completions for this process. Where there are any and nobody is about to take one, there is a byte in the socket: whoever
     /// leaves some behind rings for them, unless it is sure of that. (A byte that the device is to send may not come: the kernel
     /// gives it up with the thread that submitted the transfer, and tells of that later, to nobody perhaps.)
@@ -83,9 +83,9 @@ impl DescriptorServer {
         most: usize,
         keeper: Option<Box<dyn Any + Send + Sync>>,
     ) -> Result<Arc<DescriptorServer>> {
-        let bells = rustix::io::fcntl_dupfd_cloexec(&socket, 0)
-            .map_err(|e| Error::os("connect", e.raw_os_error(), "a second descriptor for a pipe's bells"))?;
-        let tower = NotifierSocket::new(bells);
+        let notifiers = rustix::io::fcntl_dupfd_cloexec(&socket, 0)
+            .map_err(|e| Error::os("connect", e.raw_os_error(), "a second descriptor for a pipe's notifiers"))?;
+        let notifier_socket = NotifierSocket::new(notifiers);
         Ok(Arc::new(DescriptorServer {
             socket: Arc::new(socket),
             may_carry,
@@ -96,7 +96,7 @@ impl DescriptorServer {
             closed: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             left: AtomicBool::new(false),
-            tower,
+            notifier_socket,
             heard: Mutex::new(Heard::default()),
             _keeper: keeper.map(DeferredDrop::new),
         }))
@@ -116,22 +116,22 @@ impl DescriptorServer {
         }
         self.open_one()?;
         let TransferRequest { token, span } = request;
-        let bell = Arc::new(CompletionNotifier::new(self.tower.clone()));
-        let (serving, rung) = (self.clone(), bell.clone());
+        let notifier = Arc::new(CompletionNotifier::new(self.notifier_socket.clone()));
+        let (serving, rung) = (self.clone(), notifier.clone());
         let done = move |result| serving.hear(token, span, &rung, result);
-        if let Err(refused) = self.pipe.try_transfer_notifying(span, &bell, done) {
-            self.hear(token, span, &bell, Err(refused.error));
+        if let Err(refused) = self.pipe.try_transfer_notifying(span, &notifier, done) {
+            self.hear(token, span, &notifier, Err(refused.error));
         }
         Ok(())
     }
 
     /// A transfer of this process is done.
-    fn hear(self: &Arc<Self>, token: u64, span: Span, bell: &CompletionNotifier, result: Result<()>) {
+    fn hear(self: &Arc<Self>, token: u64, span: Span, notifier: &CompletionNotifier, result: Result<()>) {
         let bytes = result.as_ref().map_or_else(Error::done, |()| span.len);
         self.heard().completions.push_back(Completion { token, place: self.place, result, bytes });
-        // Nobody rang, or who heard the bell may have looked before this was here. Who takes completions here looks next.
-        if bell.rings() == 0 || TAKING.with(Cell::get) != Arc::as_ptr(self).addr() {
-            self.tower.ring();
+        // Nobody rang, or who heard the notifier may have looked before this was here. Who takes completions here looks next.
+        if notifier.rings() == 0 || TAKING.with(Cell::get) != Arc::as_ptr(self).addr() {
+            self.notifier_socket.ring();
         }
         self.close_one();
     }
@@ -144,7 +144,7 @@ impl DescriptorServer {
         // What is not ours is called when this is over, and not in the middle of it.
         let _hold = guard::defer_calls();
         let mut message = [0; MESSAGE_BYTES];
-        // The next message, when it was seen to be a bell that nothing was heard of.
+        // The next message, when it was seen to be a notifier that nothing was heard of.
         let mut seen = None;
         loop {
             self.look();
@@ -154,8 +154,8 @@ impl DescriptorServer {
             if !heard.completions.is_empty() {
                 self.read(socket, &mut message, &mut heard);
                 let completion = heard.completions.pop_front();
-                if !heard.completions.is_empty() && !self.tower.is_readable() {
-                    self.tower.ring();
+                if !heard.completions.is_empty() && !self.notifier_socket.is_readable() {
+                    self.notifier_socket.ring();
                 }
                 return Ok(completion);
             }
@@ -188,12 +188,12 @@ impl DescriptorServer {
         TAKING.with(|taking| taking.set(before));
     }
 
-    /// Reads a message: a bell, or a completion that came as a packet.
+    /// Reads a message: a notifier, or a completion that came as a packet.
     fn read(&self, socket: &OwnedFd, message: &mut [u8; MESSAGE_BYTES], heard: &mut Heard) {
         let Ok((len, _)) = rustix::net::recv(socket, &mut *message, RecvFlags::DONTWAIT) else { return };
         heard.read += 1;
         match len {
-            1 => self.tower.read(),
+            1 => self.notifier_socket.read(),
             _ => heard.completions.extend(Completion::from_bytes(&message[..len])),
         }
     }

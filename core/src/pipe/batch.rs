@@ -91,7 +91,7 @@ impl Batch<'_> {
             match self.pipe.check(span).and_then(|span| queue.leases(span.span())) {
                 Ok((source, target)) => {
                     let sink = self.arrivals.clone();
-                    parts.push(Part { at: tag, span, source, target, sink, bell: None });
+                    parts.push(Part { at: tag, span, source, target, sink, notifier: None });
                 }
                 Err(error) => {
                     self.arrivals.lock().push_back(Finished { tag, result: Err(error) });

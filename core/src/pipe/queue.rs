@@ -42,7 +42,7 @@ pub(crate) struct Part {
     pub(crate) source: Option<RawLease>,
     pub(crate) target: Option<RawLease>,
     pub(crate) sink: Arc<dyn PartSink>,
-    pub(crate) bell: Option<Arc<CompletionNotifier>>,
+    pub(crate) notifier: Option<Arc<CompletionNotifier>>,
 }
 
 /// A part that is done and not yet delivered.
@@ -123,7 +123,7 @@ impl Queue {
         results.check_mover()?;
         results.slots.insert(token, Slot::Pending);
         drop(results);
-        let job = Job { token, span, source, target, bell: None };
+        let job = Job { token, span, source, target, notifier: None };
         let within = reentry::enter_queue(self.address(), false);
         let outcome = guard::call(ForeignCode::Mover, || self.mover.submit(job).map_err(|(_job, error)| error));
         drop(within);
@@ -142,7 +142,13 @@ impl Queue {
             let token = self.next.fetch_add(1, Ordering::Relaxed);
             results.slots.insert(token, Slot::Part { sink: part.sink, at: part.at, len: part.span.len });
             results.parts += 1;
-            jobs.push_back(Job { token, span: part.span, source: part.source, target: part.target, bell: part.bell });
+            jobs.push_back(Job {
+                token,
+                span: part.span,
+                source: part.source,
+                target: part.target,
+                notifier: part.notifier,
+            });
         }
         if results.broken.is_some() {
             // Their leases go before anybody hears of it.

@@ -188,7 +188,7 @@ impl Drop for BorrowedDriver<'_> {
 struct Watched {
     /// By descriptor.
     entries: HashMap<RawFd, Entry>,
-    stations: Vec<Weak<SharedResource>>,
+    resources: Vec<Weak<SharedResource>>,
     /// Entries that are not queues.
     others: usize,
 }
@@ -259,8 +259,8 @@ impl Coordinator {
         self.role.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn add_resource(&self, station: &Arc<SharedResource>) {
-        self.watched().stations.push(Arc::downgrade(station));
+    pub(crate) fn add_resource(&self, resource: &Arc<SharedResource>) {
+        self.watched().resources.push(Arc::downgrade(resource));
     }
 
     /// Gets to know a queue. It is not looked after until [`attend`](Self::attend) is called.
@@ -309,7 +309,7 @@ impl Coordinator {
     }
 
     /// Has everything that is at a device looked at within [`SAFETY_POLL_NS`]. Completions are told by events; this is for one
-    /// whose event was lost (the kernel gives up what a thread submitted that ended meanwhile, a bell among it), and for requests
+    /// whose event was lost (the kernel gives up what a thread submitted that ended meanwhile, a notifier among it), and for requests
     /// that the kernel had no memory for when they were submitted.
     pub(crate) fn request_safety_poll(&self) {
         // Under schedules chosen at random a completion that nobody hears of must be found, not healed.
@@ -738,30 +738,30 @@ impl Coordinator {
 
     fn next_time(&self) -> Option<u64> {
         let mut watched = self.watched();
-        watched.stations.retain(|station| station.strong_count() > 0);
-        let stations: Vec<_> = watched.stations.iter().filter_map(Weak::upgrade).collect();
+        watched.resources.retain(|resource| resource.strong_count() > 0);
+        let resources: Vec<_> = watched.resources.iter().filter_map(Weak::upgrade).collect();
         drop(watched);
         let second_look = Some(self.safety_poll_at.load(Ordering::SeqCst)).filter(|at| *at != u64::MAX);
-        stations.iter().filter_map(|station| station.next_for_coordinator()).chain(second_look).min()
+        resources.iter().filter_map(|resource| resource.next_for_coordinator()).chain(second_look).min()
     }
 
     /// Looks after what is due now.
     fn handle_deadlines(&self) {
         let now = self.now();
-        let stations: Vec<_> = self.watched().stations.iter().filter_map(Weak::upgrade).collect();
+        let resources: Vec<_> = self.watched().resources.iter().filter_map(Weak::upgrade).collect();
         if self.safety_poll_at.load(Ordering::SeqCst) <= now {
             self.safety_poll_at.store(u64::MAX, Ordering::SeqCst);
             let mut left = false;
-            for station in &stations {
-                left |= station.poll_all();
+            for resource in &resources {
+                left |= resource.poll_all();
             }
             if left {
                 self.request_safety_poll();
             }
         }
-        for station in stations {
-            if station.next_for_coordinator().is_some_and(|at| at <= now) {
-                station.dispatch();
+        for resource in resources {
+            if resource.next_for_coordinator().is_some_and(|at| at <= now) {
+                resource.dispatch();
             }
         }
     }
@@ -771,7 +771,7 @@ impl RoleGuard<'_> {
     /// Sees to what is due; sleeps, if it may, until something is, or `beside` is readable.
     fn drive_once(self, may_sleep: bool, beside: Option<BorrowedFd<'_>>) {
         let coordinator = self.coordinator;
-        // Announced before the stations are asked, so that whoever names an earlier time after that wakes us.
+        // Announced before the resources are asked, so that whoever names an earlier time after that wakes us.
         coordinator.sleeps_until.store(u64::MAX, Ordering::SeqCst);
         let until = if may_sleep { coordinator.next_time() } else { Some(0) };
         if let Some(until) = until {

@@ -56,8 +56,8 @@ impl Handle {
         Handle(State::Finished(result, counts_panics))
     }
 
-    pub(super) fn moving(moving: Arc<InFlightTransfer>) -> Handle {
-        Handle(State::Moving(moving))
+    pub(super) fn transfer(transfer: Arc<InFlightTransfer>) -> Handle {
+        Handle(State::Moving(transfer))
     }
 
     /// Waits until the bytes are there. The thread completes the pipe's queue itself, as in the blocking flavor.
@@ -69,10 +69,10 @@ impl Handle {
         match std::mem::replace(&mut self.0, State::Taken) {
             State::Finished(result, _) => result,
             State::Taken => Err(given()),
-            State::Moving(moving) => {
-                moving.check_process("wait")?;
-                self.wait_for(&moving, "wait")?;
-                moving.take().unwrap_or_else(|| Err(given()))
+            State::Moving(transfer) => {
+                transfer.check_process("wait")?;
+                self.wait_for(&transfer, "wait")?;
+                transfer.take().unwrap_or_else(|| Err(given()))
             }
         }
     }
@@ -82,10 +82,10 @@ impl Handle {
         match &self.0 {
             State::Finished(..) | State::Taken => true,
             // In a child `wait` would fail, at once.
-            State::Moving(moving) if moving.check_process("wait").is_err() => true,
-            State::Moving(moving) => {
-                poll_device(&moving.line);
-                moving.is_finished()
+            State::Moving(transfer) if transfer.check_process("wait").is_err() => true,
+            State::Moving(transfer) => {
+                poll_device(&transfer.line);
+                transfer.is_finished()
             }
         }
     }
@@ -110,24 +110,24 @@ impl Handle {
         match std::mem::replace(&mut self.0, State::Taken) {
             State::Finished(result, counts_panics) => call_now(callback, result, counts_panics),
             State::Taken => call_now(callback, Err(given()), 0),
-            State::Moving(moving) if moving.check_process("wait").is_err() => {
-                call_now(callback, moving.check_process("wait"), 0);
+            State::Moving(transfer) if transfer.check_process("wait").is_err() => {
+                call_now(callback, transfer.check_process("wait"), 0);
             }
-            State::Moving(moving) => match moving.call_back(callback, attended) {
+            State::Moving(transfer) => match transfer.call_back(callback, attended) {
                 Some((callback, result)) => {
-                    call_now(callback, result, moving.line.station.coordinator.troubles.panics().number());
+                    call_now(callback, result, transfer.line.resource.coordinator.troubles.panics().number());
                 }
-                None if attended => attend(&moving),
+                None if attended => attend(&transfer),
                 None => {}
             },
         }
     }
 
     /// Returns when it is finished; where that cannot be waited for, the runtime has it as if its handle had been dropped.
-    fn wait_for(&mut self, moving: &Arc<InFlightTransfer>, operation: &'static str) -> Result<()> {
-        let waited = wait_for(moving, operation);
+    fn wait_for(&mut self, transfer: &Arc<InFlightTransfer>, operation: &'static str) -> Result<()> {
+        let waited = wait_for(transfer, operation);
         if waited.is_err() {
-            self.0 = State::Moving(moving.clone());
+            self.0 = State::Moving(transfer.clone());
         }
         waited
     }
@@ -140,11 +140,11 @@ impl Handle {
         match std::mem::replace(&mut self.0, State::Taken) {
             State::Finished(result, _) => result.map(|()| Cancelled::Completed),
             State::Taken => Err(given()),
-            State::Moving(moving) => {
-                moving.check_process("cancel")?;
-                moving.line.station.cancel(&moving);
-                self.wait_for(&moving, "cancel")?;
-                match moving.take().unwrap_or_else(|| Err(given())) {
+            State::Moving(transfer) => {
+                transfer.check_process("cancel")?;
+                transfer.line.resource.cancel(&transfer);
+                self.wait_for(&transfer, "cancel")?;
+                match transfer.take().unwrap_or_else(|| Err(given())) {
                     Ok(()) => Ok(Cancelled::Completed),
                     Err(e) if e.kind() == ErrorKind::Interrupted => Ok(Cancelled::Stopped { bytes_moved: e.done() }),
                     Err(e) => Err(e),
@@ -168,36 +168,36 @@ fn call_now(callback: Callback, result: Result<()>, counts_panics: u32) {
 ///
 /// # Errors
 /// `InvalidInput` within what carries it out.
-fn wait_for(moving: &Arc<InFlightTransfer>, operation: &'static str) -> Result<()> {
-    if reentry::is_in_operation() && !moving.is_finished() {
+fn wait_for(transfer: &Arc<InFlightTransfer>, operation: &'static str) -> Result<()> {
+    if reentry::is_in_operation() && !transfer.is_finished() {
         // This thread sleeps, as all do who are called by what carries out a transfer: others may have to know.
-        moving.check_reentry(operation)?;
-        let station = &moving.line.station;
-        let _leaning = station.coordinator.begin_blocked_wait();
-        station.arm_all();
-        moving.sleep(false);
-        moving.check_process(operation)?;
+        transfer.check_reentry(operation)?;
+        let resource = &transfer.line.resource;
+        let _leaning = resource.coordinator.begin_blocked_wait();
+        resource.arm_all();
+        transfer.sleep(false);
+        transfer.check_process(operation)?;
     }
-    while !moving.is_finished() {
-        match moving.line.pipe.execution() {
+    while !transfer.is_finished() {
+        match transfer.line.pipe.execution() {
             Execution::Queue(queue) if queue.event().is_some() => {
-                if !moving.is_all_out() {
-                    moving.line.station.arm_all();
-                    moving.sleep(true);
+                if !transfer.is_all_out() {
+                    transfer.line.resource.arm_all();
+                    transfer.sleep(true);
                 } else {
-                    match queue.drive(|| moving.is_finished()) {
+                    match queue.drive(|| transfer.is_finished()) {
                         Ok(false) => {}
-                        Ok(true) => moving.line.station.coordinator.arm(queue),
+                        Ok(true) => transfer.line.resource.coordinator.arm(queue),
                         Err(e) if e.kind() == ErrorKind::Forked => {}
                         // A broken queue has told its parts; what was not released fails when it is.
-                        Err(_) => moving.sleep(false),
+                        Err(_) => transfer.sleep(false),
                     }
                 }
             }
-            _ => moving.sleep(false),
+            _ => transfer.sleep(false),
         }
         // What was called meanwhile may have forked, and a child may look at nothing that has a lock.
-        moving.check_process(operation)?;
+        transfer.check_process(operation)?;
     }
     Ok(())
 }
@@ -208,7 +208,7 @@ pub(super) fn poll_device(line: &PipeState) {
         && queue.event().is_some()
         && queue.try_drive().unwrap_or(false)
     {
-        line.station.coordinator.arm(queue);
+        line.resource.coordinator.arm(queue);
     }
 }
 
@@ -218,14 +218,14 @@ pub(super) fn poll_device_synced(line: &PipeState) {
         && queue.event().is_some()
         && queue.try_drive_synced().unwrap_or(false)
     {
-        line.station.coordinator.arm(queue);
+        line.resource.coordinator.arm(queue);
     }
 }
 
 /// The coordinator completes it, to whom it was left.
-fn attend(moving: &InFlightTransfer) {
-    if let Execution::Queue(queue) = moving.line.pipe.execution() {
-        moving.line.station.coordinator.arm(queue);
+fn attend(transfer: &InFlightTransfer) {
+    if let Execution::Queue(queue) = transfer.line.pipe.execution() {
+        transfer.line.resource.coordinator.arm(queue);
     }
 }
 
@@ -237,33 +237,33 @@ impl Future for Handle {
     type Output = Result<()>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        let State::Moving(moving) = &self.0 else {
+        let State::Moving(transfer) = &self.0 else {
             return match std::mem::replace(&mut self.0, State::Taken) {
                 State::Finished(result, _) => Poll::Ready(result),
                 _ => Poll::Ready(Err(given())),
             };
         };
-        if let Err(forked) = moving.check_process("wait") {
+        if let Err(forked) = transfer.check_process("wait") {
             self.0 = State::Taken;
             return Poll::Ready(Err(forked));
         }
-        if let Err(e) = moving.check_reentry("wait")
-            && !moving.is_finished()
+        if let Err(e) = transfer.check_reentry("wait")
+            && !transfer.is_finished()
         {
             self.0 = State::Taken;
             return Poll::Ready(Err(e));
         }
         let polls = thread_role::polls();
-        poll_device(&moving.line);
+        poll_device(&transfer.line);
         drop(polls);
-        match moving.poll(context.waker()) {
+        match transfer.poll(context.waker()) {
             Some(result) => {
                 self.0 = State::Taken;
                 Poll::Ready(result)
             }
             None => {
                 // After the waker is known: an event that is due already fires at once.
-                attend(moving);
+                attend(transfer);
                 Poll::Pending
             }
         }
@@ -272,13 +272,13 @@ impl Future for Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if let State::Moving(moving) = &self.0
-            && moving.check_process("wait").is_ok()
+        if let State::Moving(transfer) = &self.0
+            && transfer.check_process("wait").is_ok()
         {
-            if moving.leave_to_coordinator() {
-                attend(moving);
+            if transfer.leave_to_coordinator() {
+                attend(transfer);
             }
-            moving.forget_waker();
+            transfer.forget_waker();
         }
     }
 }
@@ -288,7 +288,7 @@ impl fmt::Debug for Handle {
         match &self.0 {
             State::Finished(result, _) => write!(f, "Handle({result:?})"),
             State::Taken => f.write_str("Handle(result given)"),
-            State::Moving(moving) => write!(f, "Handle({:?} of {:?})", moving.span, moving.line.pipe),
+            State::Moving(transfer) => write!(f, "Handle({:?} of {:?})", transfer.span, transfer.line.pipe),
         }
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct InFlightTransfer {
     /// The scheduler's name for it.
     pub(crate) request: u64,
     pub(crate) span: CheckedSpan,
-    bell: Option<Arc<CompletionNotifier>>,
+    notifier: Option<Arc<CompletionNotifier>>,
     state: Mutex<State>,
     changed: Condvar,
     /// Threads that carry out parts of it and sleep in the library.
@@ -67,14 +67,14 @@ impl InFlightTransfer {
         request: u64,
         span: CheckedSpan,
         leases: Leases,
-        bell: Option<Arc<CompletionNotifier>>,
+        notifier: Option<Arc<CompletionNotifier>>,
     ) -> Arc<Self> {
         let state = State { source: leases.0.map(Arc::new), target: leases.1.map(Arc::new), ..State::default() };
         Arc::new(InFlightTransfer {
             line,
             request,
             span,
-            bell,
+            notifier,
             state: Mutex::new(state),
             changed: Condvar::new(),
             asleep: AtomicU32::new(0),
@@ -92,7 +92,7 @@ impl InFlightTransfer {
     /// `Forked` in a child.
     #[inline]
     pub(crate) fn check_process(&self, operation: &'static str) -> Result<()> {
-        self.line.station.coordinator.owner.check(operation)
+        self.line.resource.coordinator.owner.check(operation)
     }
 
     /// It, among what a thread is in the middle of.
@@ -166,14 +166,20 @@ impl InFlightTransfer {
             Some(lease) => lease.part(at, len).map(Some),
             None => Ok(None),
         };
-        Ok(Job { token: self.request, span, source: part(&state.source)?, target: part(&state.target)?, bell: None })
+        Ok(Job {
+            token: self.request,
+            span,
+            source: part(&state.source)?,
+            target: part(&state.target)?,
+            notifier: None,
+        })
     }
 
     pub(crate) fn part(self: &Arc<Self>, at: u64, len: u64) -> Result<Part> {
         let Job { span, source, target, .. } = self.job(at, len)?;
         // The last request of a part is that of the transfer only where there is one part.
-        let bell = self.bell.clone().filter(|_| len == self.span.len);
-        Ok(Part { at, span, source, target, sink: self.clone(), bell })
+        let notifier = self.notifier.clone().filter(|_| len == self.span.len);
+        Ok(Part { at, span, source, target, sink: self.clone(), notifier })
     }
 
     /// Whether every part is on its way or back, so that waiting for the mover is waiting for this.
@@ -185,7 +191,7 @@ impl InFlightTransfer {
         self.lock().finished
     }
 
-    /// A part is back. The station was told already; true where the rest is not worth carrying out.
+    /// A part is back. The resource was told already; true where the rest is not worth carrying out.
     pub(crate) fn part_finished(&self, at: u64, len: u64, result: Result<()>) -> bool {
         let mut state = self.lock();
         state.out -= 1;
@@ -241,7 +247,7 @@ impl InFlightTransfer {
                 self.line.release_slot();
                 if waker.is_some() && !thread_role::may_wake(state.registered_by) {
                     // Before it has ended: after that the thread that calls may be stopped.
-                    let coordinator = &self.line.station.coordinator;
+                    let coordinator = &self.line.resource.coordinator;
                     waker = waker.take().and_then(|waker| coordinator.wake_later(waker));
                 }
                 self.line.ended(result.is_ok());
@@ -268,10 +274,10 @@ impl InFlightTransfer {
             Callback::User(callback) => {
                 line.calls_back();
                 let called = Called(line.clone());
-                line.station.coordinator.call_out_later(Box::new(move || {
+                line.resource.coordinator.call_out_later(Box::new(move || {
                     // Counted before it has called back: who drains finds it counted.
                     if let Err(panicked) = guard::call(ForeignCode::Callback, move || callback(result)) {
-                        called.0.station.coordinator.troubles.panics().note(&panicked);
+                        called.0.resource.coordinator.troubles.panics().note(&panicked);
                     }
                     drop(called);
                 }));
@@ -282,18 +288,18 @@ impl InFlightTransfer {
 
     /// Calls what is not ours when this thread is in the middle of nothing.
     fn call_later(&self, call: Call) {
-        guard::call_or_defer(call, self.line.station.coordinator.troubles.panics().number());
+        guard::call_or_defer(call, self.line.resource.coordinator.troubles.panics().number());
     }
 
     fn wake_sleepers(&self) {
         self.changed.notify_all();
-        self.line.station.coordinator.wake_blocked_waiters();
+        self.line.resource.coordinator.wake_blocked_waiters();
     }
 
     /// Sleeps until it is finished or has all its parts out.
     pub(crate) fn sleep(&self, until_out: bool) {
         let over = |state: &State| state.finished || until_out && state.released;
-        let coordinator = &self.line.station.coordinator;
+        let coordinator = &self.line.resource.coordinator;
         drop(coordinator.sleep_until(&self.state, &self.changed, |state| &mut state.sleepers, over));
     }
 
@@ -372,10 +378,10 @@ impl Drop for Called {
 
 impl PartSink for InFlightTransfer {
     fn part_done(&self, at: u64, len: u64, result: Result<()>) {
-        self.line.station.finish_part(self, at, len, result);
+        self.line.resource.finish_part(self, at, len, result);
     }
 
     fn deliveries_done(&self) {
-        self.line.station.dispatch();
+        self.line.resource.dispatch();
     }
 }

@@ -2,18 +2,18 @@
 //! which is the one integrated data mover that *Platform IO DMA Transaction Acceleration* asks for.
 //!
 //! ```text
-//! transfer -> line (room in the pipe's queue) -> station (scheduler: class, share, rate, caps) -> device's queue
-//!                                                                                             \-> crew of threads
-//! completion -> whoever waits, else the coordinator (epoll over the queues' events) -> station -> handle
+//! transfer -> line (room in the pipe's queue) -> resource (scheduler: class, share, rate, caps) -> device's queue
+//!                                                                                             \-> workers of threads
+//! completion -> whoever waits, else the coordinator (epoll over the queues' events) -> resource -> handle
 //! ```
 //!
 //! | what | where it runs |
 //! |---|---|
 //! | memory to memory, short, nothing held back | on the caller, at once |
-//! | memory to memory | a crew of as few threads as serve, by parts of 256 KiB, of 64 KiB beside the class `latency` |
+//! | memory to memory | a worker pool of as few threads as serve, by parts of 256 KiB, of 64 KiB beside the class `latency` |
 //! | into a core's cache | a thread bound to that core |
 //! | a route with a queue (files by io_uring) | submitted by the caller or whoever completes; nobody polls |
-//! | routes of two hops, primitives that block | a crew |
+//! | routes of two hops, primitives that block | a worker pool |
 //!
 //! A runtime without work uses no processor time. It does not decide which primitive is used: the planner did, at connect.
 
@@ -169,13 +169,13 @@ struct Inner {
     machine: Machine,
     config: RuntimeConfig,
     coordinator: Arc<Coordinator>,
-    stations: Mutex<HashMap<ResourceKey, Arc<SharedResource>>>,
+    resources: Mutex<HashMap<ResourceKey, Arc<SharedResource>>>,
     tally: Arc<TransferCounts>,
     next: Arc<AtomicU64>,
     closed: AtomicBool,
 }
 
-/// What a station stands for.
+/// What a resource stands for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum ResourceKey {
     Memory,
@@ -207,7 +207,7 @@ impl Runtime {
             machine: machine.clone(),
             config,
             coordinator,
-            stations: Mutex::new(HashMap::new()),
+            resources: Mutex::new(HashMap::new()),
             tally: Arc::new(TransferCounts::default()),
             next: Arc::new(AtomicU64::new(1)),
             closed: AtomicBool::new(false),
@@ -246,16 +246,16 @@ impl Runtime {
         let urgent = ask.constraints.urgent || ask.service.class == PriorityClass::Latency;
         let constraints = Constraints { urgent, ..ask.constraints.clone() };
         let pipe = inner.machine.connect_with(source, target, &constraints)?;
-        let station = inner.station(&pipe)?;
+        let resource = inner.resource(&pipe)?;
         let queue = pipe.queue().filter(|queue| queue.event().is_some());
         if let Some(queue) = queue {
             inner.coordinator.add_queue(queue)?;
         }
-        let flow = station.join(ask.service.clone(), queue)?;
+        let flow = resource.join(ask.service.clone(), queue)?;
         let anchor = if pipe.ends().1.file().is_some() { AlignmentEnd::Target } else { AlignmentEnd::Source };
-        let at_once = station.workers.is_some() && ask.service.at_most.is_none() && is_short_cut(&pipe);
+        let at_once = resource.workers.is_some() && ask.service.at_most.is_none() && is_short_cut(&pipe);
         let most = ask.queue.unwrap_or(inner.config.queue);
-        let line = PipeState::new(pipe, station, flow, anchor, most, inner.tally.clone(), inner.next.clone());
+        let line = PipeState::new(pipe, resource, flow, anchor, most, inner.tally.clone(), inner.next.clone());
         let (counts_panics, service) = (inner.coordinator.troubles.panics().number(), ask.service.clone());
         Ok(RuntimePipe { line: Arc::new(line), inner: inner.clone(), at_once, counts_panics, service })
     }
@@ -306,8 +306,8 @@ impl Runtime {
             return RuntimeReport::default();
         }
         let (under_way, completed, failed) = self.inner.tally.read();
-        let mut stations: Vec<_> = self.inner.stations().values().map(|station| station.report()).collect();
-        stations.sort_by(|a, b| a.name.cmp(&b.name));
+        let mut resources: Vec<_> = self.inner.resources().values().map(|resource| resource.report()).collect();
+        resources.sort_by(|a, b| a.name.cmp(&b.name));
         let troubles = &self.inner.coordinator.troubles;
         let (threads_refused, first_refusal) = troubles.refusals();
         RuntimeReport {
@@ -318,7 +318,7 @@ impl Runtime {
             first_panic: troubles.panics().first().map(str::to_owned),
             threads_refused,
             first_refusal,
-            stations,
+            resources,
         }
     }
 }
@@ -352,9 +352,9 @@ impl Ending {
         self.inner.drain();
         // A thread of a runtime that waited for threads would wait for itself, or they for each other.
         let waits = !guard::is_in_foreign_code();
-        for station in self.inner.stations().values() {
-            if let Some(crew) = &station.workers {
-                crew.shut_down(waits);
+        for resource in self.inner.resources().values() {
+            if let Some(workers) = &resource.workers {
+                workers.shut_down(waits);
             }
         }
         let stand_in = self.inner.coordinator.stop();
@@ -370,8 +370,8 @@ impl Ending {
 }
 
 impl Inner {
-    fn stations(&self) -> MutexGuard<'_, HashMap<ResourceKey, Arc<SharedResource>>> {
-        self.stations.lock().unwrap_or_else(PoisonError::into_inner)
+    fn resources(&self) -> MutexGuard<'_, HashMap<ResourceKey, Arc<SharedResource>>> {
+        self.resources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn open(&self) -> Result<()> {
@@ -391,37 +391,37 @@ impl Inner {
     }
 
     fn attend_all(&self) {
-        let stations: Vec<_> = self.stations().values().cloned().collect();
-        for station in stations {
-            station.arm_all();
+        let resources: Vec<_> = self.resources().values().cloned().collect();
+        for resource in resources {
+            resource.arm_all();
         }
     }
 
-    fn station(&self, pipe: &Pipe) -> Result<Arc<SharedResource>> {
+    fn resource(&self, pipe: &Pipe) -> Result<Arc<SharedResource>> {
         let site = site_of(pipe);
-        let mut stations = self.stations();
-        if let Some(station) = stations.get(&site) {
-            return Ok(station.clone());
+        let mut resources = self.resources();
+        if let Some(resource) = resources.get(&site) {
+            return Ok(resource.clone());
         }
         // The rate of the first route stands for the place.
         let rate = pipe.route().hops.iter().map(|hop| hop.quality.bytes_per_s).fold(f64::INFINITY, f64::min);
         let rate = Some(rate).filter(|rate| rate.is_finite());
         let config = &self.config;
         let threads = |name: &str, most, core| Some(WorkerPool::new(format!("{}-{name}", config.name), most, core));
-        let (name, policy, crew) = match &site {
+        let (name, policy, workers) = match &site {
             ResourceKey::Memory => ("memory".to_owned(), &config.memory, threads("copy", config.copiers, None)),
             ResourceKey::Core(core) => (format!("core {core}"), &config.memory, threads("core", 1, Some(*core))),
             ResourceKey::Blocking => ("blocking".to_owned(), &config.device, threads("block", config.blocking, None)),
             ResourceKey::Device(name) => (name.clone(), &config.device, None),
         };
         let mut policy = SchedulePolicy { rate: policy.rate.or(rate), ..policy.clone() };
-        if let Some(crew) = &crew {
-            policy.outstanding_chunks = policy.outstanding_chunks.min(crew.most() as u32);
+        if let Some(workers) = &workers {
+            policy.outstanding_chunks = policy.outstanding_chunks.min(workers.most() as u32);
         }
-        let station = SharedResource::new(name, policy, self.coordinator.clone(), crew);
-        self.coordinator.add_resource(&station);
-        stations.insert(site, station.clone());
-        Ok(station)
+        let resource = SharedResource::new(name, policy, self.coordinator.clone(), workers);
+        self.coordinator.add_resource(&resource);
+        resources.insert(site, resource.clone());
+        Ok(resource)
     }
 }
 
@@ -510,7 +510,7 @@ impl RuntimePipe {
     fn runs_inline(&self, span: CheckedSpan) -> bool {
         self.at_once
             && span.len <= self.inner.config.max_inline_bytes
-            && (self.service.class == PriorityClass::Latency || !self.line.station.has_backlog())
+            && (self.service.class == PriorityClass::Latency || !self.line.resource.has_backlog())
     }
 
     /// On the caller: a copy this short is over before another thread would have woken up.
@@ -534,29 +534,34 @@ impl RuntimePipe {
         self.start_ringing(span, wait, None)
     }
 
-    /// As `try_transfer`; `done` is called with the result. Where the device rings the bell when it is done, nobody else is
+    /// As `try_transfer`; `done` is called with the result. Where the device rings the notifier when it is done, nobody else is
     /// woken up for it: whoever hears it looks.
     #[allow(clippy::result_large_err)]
     pub(crate) fn try_transfer_notifying(
         &self,
         span: Span,
-        bell: &Arc<CompletionNotifier>,
+        notifier: &Arc<CompletionNotifier>,
         done: impl FnOnce(Result<()>) + Send + 'static,
     ) -> std::result::Result<(), RefusedTransfer> {
         let started = |span| match self.runs_inline(span) {
             true => self.transfer_inline(span),
-            false => self.start_ringing(span, false, Some(bell.clone())),
+            false => self.start_ringing(span, false, Some(notifier.clone())),
         };
         match self.line.pipe.check(span).and_then(started) {
             Ok(handle) => {
-                handle.call_back(Callback::Internal(Box::new(done)), bell.rings() == 0);
+                handle.call_back(Callback::Internal(Box::new(done)), notifier.rings() == 0);
                 Ok(())
             }
             Err(error) => Err(RefusedTransfer { span, error }),
         }
     }
 
-    fn start_ringing(&self, span: CheckedSpan, wait: bool, bell: Option<Arc<CompletionNotifier>>) -> Result<Handle> {
+    fn start_ringing(
+        &self,
+        span: CheckedSpan,
+        wait: bool,
+        notifier: Option<Arc<CompletionNotifier>>,
+    ) -> Result<Handle> {
         self.inner.open()?;
         // What setting out may complete on this thread is told when all is out.
         let _hold = guard::defer_calls();
@@ -570,9 +575,9 @@ impl RuntimePipe {
                 return Err(e);
             }
         };
-        let moving = InFlightTransfer::new(line.clone(), line.name(), span, leases, bell);
-        line.station.enqueue(&moving);
-        Ok(Handle::moving(moving))
+        let transfer = InFlightTransfer::new(line.clone(), line.name(), span, leases, notifier);
+        line.resource.enqueue(&transfer);
+        Ok(Handle::transfer(transfer))
     }
 
     /// Leases for the whole of a transfer, where its parts can work under them.
@@ -646,12 +651,12 @@ impl RuntimePipe {
     /// Stops everything that is under way as far as it was not begun: those transfers end as `Interrupted`. What a device or a
     /// thread has of them already is carried out; this does not wait for it.
     pub(crate) fn cancel_all(&self) {
-        self.line.station.cancel_all(self.line.flow);
+        self.line.resource.cancel_all(self.line.flow);
     }
 
-    /// The coordinator completes what is under way at this pipe's station.
+    /// The coordinator completes what is under way at this pipe's resource.
     pub(crate) fn attend_all(&self) {
-        self.line.station.arm_all();
+        self.line.resource.arm_all();
     }
 
     /// Takes what the device is done with, without blocking.
@@ -712,5 +717,5 @@ pub struct RuntimeReport {
     /// The first refusal, and what was done instead.
     pub first_refusal: Option<String>,
     /// By place.
-    pub stations: Vec<ResourceReport>,
+    pub resources: Vec<ResourceReport>,
 }

@@ -10,10 +10,10 @@ use crate::span::CheckedSpan;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// A pipe, its station and its place in the queue there.
+/// A pipe, its resource and its place in the queue there.
 pub(crate) struct PipeState {
     pub(crate) pipe: Pipe,
-    pub(crate) station: Arc<SharedResource>,
+    pub(crate) resource: Arc<SharedResource>,
     pub(crate) flow: Flow,
     /// Parts begin at multiples of a part's length in the file, not in the transfer: offset of the target or the source.
     pub(crate) anchor: AlignmentEnd,
@@ -62,7 +62,7 @@ const ALIGN: u64 = 4096;
 impl PipeState {
     pub(crate) fn new(
         pipe: Pipe,
-        station: Arc<SharedResource>,
+        resource: Arc<SharedResource>,
         flow: Flow,
         anchor: AlignmentEnd,
         most: usize,
@@ -72,7 +72,7 @@ impl PipeState {
         let room = Mutex::new(Room { taken: 0, most: most.max(1), sleepers: 0 });
         PipeState {
             pipe,
-            station,
+            resource,
             flow,
             anchor,
             room,
@@ -114,9 +114,9 @@ impl PipeState {
             }
             // Whoever waits here drives nothing: the coordinator must.
             drop(room);
-            let coordinator = &self.station.coordinator;
+            let coordinator = &self.resource.coordinator;
             let _leaning = coordinator.begin_blocked_wait();
-            self.station.arm_all();
+            self.resource.arm_all();
             let hopeless = SelfWait::here();
             let over = |r: &Room| r.taken < r.most || hopeless.is_so(r, self);
             let slept = coordinator.sleep_until(&self.room, &self.freed, |r| &mut r.sleepers, over);
@@ -142,12 +142,12 @@ impl PipeState {
     /// A transfer that had entered was not started after all.
     pub(crate) fn count_refused(&self) {
         self.release_slot();
-        self.tally.ended(None, &self.station.coordinator);
+        self.tally.ended(None, &self.resource.coordinator);
     }
 
     /// A transfer that left is finished.
     pub(crate) fn ended(&self, good: bool) {
-        self.tally.ended(Some(good), &self.station.coordinator);
+        self.tally.ended(Some(good), &self.resource.coordinator);
     }
 
     /// A transfer is to call back: before it is handed over to be called, and has [`ended`](Self::ended).
@@ -157,7 +157,7 @@ impl PipeState {
 
     /// It has called back.
     pub(crate) fn called_back(&self) {
-        self.tally.called_back(&self.station.coordinator);
+        self.tally.called_back(&self.resource.coordinator);
     }
 
     /// One more transfer is left to the coordinator. To be called before what is out already is attended.
@@ -182,9 +182,9 @@ impl PipeState {
         let sleepers = self.lock().sleepers;
         if sleepers > 0 {
             self.freed.notify_all();
-            self.station.coordinator.wake_blocked_waiters();
+            self.resource.coordinator.wake_blocked_waiters();
         }
-        self.tally.worker_blocked(&self.station.coordinator);
+        self.tally.worker_blocked(&self.resource.coordinator);
     }
 
     /// It goes on.
@@ -202,7 +202,7 @@ impl PipeState {
         drop(room);
         if sleepers > 0 {
             self.freed.notify_all();
-            self.station.coordinator.wake_blocked_waiters();
+            self.resource.coordinator.wake_blocked_waiters();
         }
     }
 
@@ -219,9 +219,9 @@ impl PipeState {
 
     /// Sleeps until no transfer of this pipe is under way.
     pub(crate) fn drain(&self) {
-        let coordinator = &self.station.coordinator;
+        let coordinator = &self.resource.coordinator;
         let _leaning = coordinator.begin_blocked_wait();
-        self.station.arm_all();
+        self.resource.arm_all();
         let hopeless = SelfWait::here();
         let over = |r: &Room| r.taken == 0 || hopeless.is_so(r, self);
         drop(coordinator.sleep_until(&self.room, &self.freed, |r| &mut r.sleepers, over));
@@ -234,13 +234,13 @@ impl PipeState {
 
 impl Drop for PipeState {
     fn drop(&mut self) {
-        // The epoll instance is the parent's, too, and the station has a lock.
-        if !self.station.coordinator.owner.is_here() {
+        // The epoll instance is the parent's, too, and the resource has a lock.
+        if !self.resource.coordinator.owner.is_here() {
             return;
         }
         if let Some(queue) = self.pipe.queue() {
-            self.station.coordinator.remove_queue(queue);
+            self.resource.coordinator.remove_queue(queue);
         }
-        self.station.leave(self.flow);
+        self.resource.leave(self.flow);
     }
 }

@@ -46,7 +46,7 @@ struct State {
     queues: Vec<(Flow, Weak<Queue>)>,
 }
 
-/// What a station did, and what it is doing (CIDR'23, section 6, principle 4: visible state).
+/// What a resource did, and what it is doing (CIDR'23, section 6, principle 4: visible state).
 #[derive(Clone, Debug, Serialize)]
 pub struct ResourceReport {
     /// Its name.
@@ -62,7 +62,7 @@ impl SharedResource {
         name: String,
         policy: SchedulePolicy,
         coordinator: Arc<Coordinator>,
-        crew: Option<WorkerPool>,
+        workers: Option<WorkerPool>,
     ) -> Arc<SharedResource> {
         let state = State { scheduler: Scheduler::new(policy), waiting: HashMap::new(), queues: Vec::new() };
         Arc::new(SharedResource {
@@ -71,7 +71,7 @@ impl SharedResource {
             next_at: AtomicU64::new(u64::MAX),
             backlog: AtomicBool::new(false),
             coordinator,
-            workers: crew,
+            workers: workers,
         })
     }
 
@@ -100,17 +100,17 @@ impl SharedResource {
     }
 
     /// Queues a transfer and sets out what may go.
-    pub(crate) fn enqueue(self: &Arc<Self>, moving: &Arc<InFlightTransfer>) {
-        let line = &moving.line;
+    pub(crate) fn enqueue(self: &Arc<Self>, transfer: &Arc<InFlightTransfer>) {
+        let line = &transfer.line;
         let mut state = self.lock();
-        let len = moving.span.len + line.misalignment(moving.span);
-        state.waiting.insert(moving.request, moving.clone());
-        state.scheduler.push(line.flow, moving.request, len, self.coordinator.now());
+        let len = transfer.span.len + line.misalignment(transfer.span);
+        state.waiting.insert(transfer.request, transfer.clone());
+        state.scheduler.push(line.flow, transfer.request, len, self.coordinator.now());
         self.backlog.store(true, Ordering::Relaxed);
         match &self.workers {
-            Some(crew) => {
+            Some(workers) => {
                 drop(state);
-                crew.request_worker(self);
+                workers.request_worker(self);
             }
             None => self.dispatch_locked(state),
         }
@@ -127,7 +127,7 @@ impl SharedResource {
             match &self.workers {
                 None => self.dispatch_locked(self.lock()),
                 // Its threads come by themselves, where there are any.
-                Some(crew) if crew.has_no_threads() => crew.request_worker(self),
+                Some(workers) if workers.has_no_threads() => workers.request_worker(self),
                 Some(_) => {}
             }
         }
@@ -152,7 +152,7 @@ impl SharedResource {
                 // Those of the same pipe go together.
                 let line = parts[0].0.line.clone();
                 let (mine, others): (Vec<_>, Vec<_>) =
-                    parts.into_iter().partition(|(moving, ..)| Arc::ptr_eq(&moving.line, &line));
+                    parts.into_iter().partition(|(transfer, ..)| Arc::ptr_eq(&transfer.line, &line));
                 parts = others;
                 submit(&line.pipe, mine);
                 // Asked after the parts are out: whoever leans on them later attends them itself.
@@ -175,7 +175,7 @@ impl SharedResource {
         }
     }
 
-    /// The next part of this station, as a transfer and a range of it.
+    /// The next part of this resource, as a transfer and a range of it.
     fn next(&self, state: &mut State) -> Option<(Arc<InFlightTransfer>, u64, u64)> {
         let now = self.coordinator.now();
         match state.scheduler.next(now) {
@@ -195,7 +195,7 @@ impl SharedResource {
         }
     }
 
-    /// The next part for a thread of a crew.
+    /// The next part for a thread of a worker pool.
     pub(crate) fn next_for_worker(&self) -> Option<(Arc<InFlightTransfer>, u64, u64)> {
         let mut state = self.lock();
         let part = self.next(&mut state);
@@ -203,7 +203,7 @@ impl SharedResource {
         part
     }
 
-    /// Whether the coordinator has to come back when the scheduler named a time: no thread of a crew will.
+    /// Whether the coordinator has to come back when the scheduler named a time: no thread of a worker pool will.
     fn is_for_coordinator(&self) -> bool {
         self.workers.as_ref().is_none_or(WorkerPool::has_no_threads)
     }
@@ -219,59 +219,59 @@ impl SharedResource {
     }
 
     /// What carries out a part sleeps in the library, perhaps until others are carried out: its place is theirs.
-    pub(crate) fn yield_slot(self: &Arc<Self>, moving: &InFlightTransfer, at: u64, len: u64) {
+    pub(crate) fn yield_slot(self: &Arc<Self>, transfer: &InFlightTransfer, at: u64, len: u64) {
         let mut state = self.lock();
-        self.count_out(&mut state, moving, at, len);
+        self.count_out(&mut state, transfer, at, len);
         drop(state);
-        if let Some(crew) = &self.workers
+        if let Some(workers) = &self.workers
             && self.has_backlog()
         {
-            crew.request_worker(self);
+            workers.request_worker(self);
         }
     }
 
     /// The scheduler hears that a part is back.
-    fn count_out(&self, state: &mut State, moving: &InFlightTransfer, at: u64, len: u64) {
+    fn count_out(&self, state: &mut State, transfer: &InFlightTransfer, at: u64, len: u64) {
         // Bytes by which the first part was shorter than what the scheduler cut.
-        let misfit = if at == 0 { moving.line.misalignment(moving.span) } else { 0 };
-        state.scheduler.done(moving.line.flow, len + misfit, self.coordinator.now());
+        let misfit = if at == 0 { transfer.line.misalignment(transfer.span) } else { 0 };
+        state.scheduler.done(transfer.line.flow, len + misfit, self.coordinator.now());
     }
 
     /// A part is back, with its result.
-    pub(crate) fn finish_part(&self, moving: &InFlightTransfer, at: u64, len: u64, result: Result<()>) {
+    pub(crate) fn finish_part(&self, transfer: &InFlightTransfer, at: u64, len: u64, result: Result<()>) {
         let mut state = self.lock();
-        self.count_out(&mut state, moving, at, len);
-        self.is_back(state, moving, at, len, result);
+        self.count_out(&mut state, transfer, at, len);
+        self.is_back(state, transfer, at, len, result);
     }
 
     /// As [`came_back`](Self::came_back), for a part that [made room](Self::makes_room) already.
-    pub(crate) fn finish_part_late(&self, moving: &InFlightTransfer, at: u64, len: u64, result: Result<()>) {
-        self.is_back(self.lock(), moving, at, len, result);
+    pub(crate) fn finish_part_late(&self, transfer: &InFlightTransfer, at: u64, len: u64, result: Result<()>) {
+        self.is_back(self.lock(), transfer, at, len, result);
     }
 
     fn is_back(
         &self,
         mut state: MutexGuard<'_, State>,
-        moving: &InFlightTransfer,
+        transfer: &InFlightTransfer,
         at: u64,
         len: u64,
         result: Result<()>,
     ) {
-        // After that: once its last part is back, another thread may finish the transfer and find the station at rest.
-        if moving.part_finished(at, len, result) {
-            self.drop_unreleased(&mut state, moving, false);
+        // After that: once its last part is back, another thread may finish the transfer and find the resource at rest.
+        if transfer.part_finished(at, len, result) {
+            self.drop_unreleased(&mut state, transfer, false);
         }
         drop(state);
-        moving.finish_if_idle();
+        transfer.finish_if_idle();
     }
 
     /// Holds back what was not released of a transfer, for good.
-    pub(crate) fn cancel(&self, moving: &InFlightTransfer) {
+    pub(crate) fn cancel(&self, transfer: &InFlightTransfer) {
         let mut state = self.lock();
-        self.drop_unreleased(&mut state, moving, true);
+        self.drop_unreleased(&mut state, transfer, true);
         drop(state);
-        if !moving.finish_if_idle() {
-            moving.nudge();
+        if !transfer.finish_if_idle() {
+            transfer.nudge();
         }
     }
 
@@ -280,21 +280,21 @@ impl SharedResource {
         let mut state = self.lock();
         let requests: Vec<u64> = state.scheduler.waiting(flow).collect();
         let mine: Vec<_> = requests.iter().filter_map(|request| state.waiting.get(request).cloned()).collect();
-        for moving in &mine {
-            self.drop_unreleased(&mut state, moving, true);
+        for transfer in &mine {
+            self.drop_unreleased(&mut state, transfer, true);
         }
         drop(state);
-        for moving in mine {
-            if !moving.finish_if_idle() {
-                moving.nudge();
+        for transfer in mine {
+            if !transfer.finish_if_idle() {
+                transfer.nudge();
             }
         }
     }
 
-    fn drop_unreleased(&self, state: &mut State, moving: &InFlightTransfer, stopped: bool) {
-        if state.waiting.remove(&moving.request).is_some() {
-            state.scheduler.cancel(moving.line.flow, moving.request);
-            moving.drop_unreleased(stopped);
+    fn drop_unreleased(&self, state: &mut State, transfer: &InFlightTransfer, stopped: bool) {
+        if state.waiting.remove(&transfer.request).is_some() {
+            state.scheduler.cancel(transfer.line.flow, transfer.request);
+            transfer.drop_unreleased(stopped);
             self.backlog.store(state.scheduler.backlog() > 0, Ordering::Relaxed);
         }
     }
@@ -341,28 +341,28 @@ impl SharedResource {
 /// The transfer of a chunk, and the chunk's range in it.
 fn take(state: &mut State, chunk: Chunk) -> (Arc<InFlightTransfer>, u64, u64) {
     let Chunk { request, at, len, last, .. } = chunk;
-    let moving = if last { state.waiting.remove(&request) } else { state.waiting.get(&request).cloned() };
-    let Some(moving) = moving else { unreachable!("a transfer stays until its last part is released") };
-    moving.release(last);
-    let misfit = moving.line.misalignment(moving.span);
+    let transfer = if last { state.waiting.remove(&request) } else { state.waiting.get(&request).cloned() };
+    let Some(transfer) = transfer else { unreachable!("a transfer stays until its last part is released") };
+    transfer.release(last);
+    let misfit = transfer.line.misalignment(transfer.span);
     let (from, to) = (at.max(misfit) - misfit, (at + len).max(misfit) - misfit);
-    (moving, from, to - from)
+    (transfer, from, to - from)
 }
 
 /// Hands the parts of one pipe to its queue.
 fn submit(pipe: &crate::pipe::Pipe, parts: Vec<(Arc<InFlightTransfer>, u64, u64)>) {
     let Some(queue) = pipe.queue() else { unreachable!("only pipes with a queue are connected at a device") };
     let mut ready: Vec<Part> = Vec::with_capacity(parts.len());
-    for (moving, at, len) in parts {
-        match moving.part(at, len) {
+    for (transfer, at, len) in parts {
+        match transfer.part(at, len) {
             Ok(part) => ready.push(part),
             Err(e) => {
-                moving.line.station.finish_part(&moving, at, len, Err(e));
+                transfer.line.resource.finish_part(&transfer, at, len, Err(e));
             }
         }
-        if moving.is_all_out() {
+        if transfer.is_all_out() {
             // Who waits for it may complete the queue now.
-            moving.nudge();
+            transfer.nudge();
         }
     }
     queue.submit_parts(ready);

@@ -14,7 +14,7 @@ enum ThreadRole {
     Elsewhere,
     /// The coordinator's own.
     Own(Weak<Coordinator>),
-    /// One of those that carry out a station's work.
+    /// One of those that carry out a resource's work.
     Crew(Weak<SharedResource>),
 }
 
@@ -24,7 +24,7 @@ thread_local! {
     static TURN: RefCell<Option<Weak<Coordinator>>> = const { RefCell::new(None) };
     /// The thread is within the poll of a future.
     static POLLS: Cell<bool> = const { Cell::new(false) };
-    /// The crew knows that the thread sleeps.
+    /// The worker pool knows that the thread sleeps.
     static AWAY: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -78,9 +78,9 @@ pub(super) fn is_own(coordinator: &Arc<Coordinator>) {
     set(ThreadRole::Own(Arc::downgrade(coordinator)));
 }
 
-/// This thread carries out the station's work.
-pub(super) fn is_crew(station: &Weak<SharedResource>) {
-    set(ThreadRole::Crew(station.clone()));
+/// This thread carries out the resource's work.
+pub(super) fn is_crew(resource: &Weak<SharedResource>) {
+    set(ThreadRole::Crew(resource.clone()));
 }
 
 /// Whether this thread is the own one of this coordinator.
@@ -90,7 +90,7 @@ pub(super) fn is_own_of(coordinator: &Arc<Coordinator>) -> bool {
 
 /// While it lives, the thread sleeps, and somebody else does its work.
 pub(super) struct Sleeps {
-    station: Option<Arc<SharedResource>>,
+    resource: Option<Arc<SharedResource>>,
     _asleep: reentry::SleepScope,
 }
 
@@ -103,24 +103,24 @@ pub(super) fn sleeps() -> Sleeps {
     }
     let _asleep = reentry::mark_asleep();
     // Within code that it calls while it sleeps it is away already.
-    let station = match get() {
-        ThreadRole::Crew(station) if !AWAY.try_with(|away| away.replace(true)).unwrap_or(true) => station.upgrade(),
+    let resource = match get() {
+        ThreadRole::Crew(resource) if !AWAY.try_with(|away| away.replace(true)).unwrap_or(true) => resource.upgrade(),
         _ => None,
     };
-    if let Some(station) = &station
-        && let Some(crew) = &station.workers
+    if let Some(resource) = &resource
+        && let Some(workers) = &resource.workers
     {
-        crew.worker_blocks(station);
+        workers.worker_blocks(resource);
     }
-    Sleeps { station, _asleep }
+    Sleeps { resource, _asleep }
 }
 
 impl Drop for Sleeps {
     fn drop(&mut self) {
-        if let Some(crew) = self.station.as_ref().and_then(|station| station.workers.as_ref()) {
-            crew.is_back();
+        if let Some(workers) = self.resource.as_ref().and_then(|resource| resource.workers.as_ref()) {
+            workers.is_back();
         }
-        if self.station.is_some() {
+        if self.resource.is_some() {
             let _ = AWAY.try_with(|away| away.set(false));
         }
     }

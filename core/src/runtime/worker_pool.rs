@@ -1,9 +1,9 @@
 //! Threads that carry out what has no queue of its own: copies between memories, routes of two hops, movers that block.
 //!
 //! They are started when there is work that no idle one can take, up to a number, and sleep when there is none. A thread
-//! asks the station before each part, so that a long copy stands in nobody's way for longer than a part takes.
+//! asks the resource before each part, so that a long copy stands in nobody's way for longer than a part takes.
 //!
-//! A thread of a crew may be made to sleep by foreign code that it calls (a waker that waits for a transfer). It counts as
+//! A thread of a worker pool may be made to sleep by foreign code that it calls (a waker that waits for a transfer). It counts as
 //! away then, and another one takes its place. Where the kernel gives no thread, whoever brings the work carries it out, and
 //! the coordinator what is due later.
 
@@ -84,7 +84,7 @@ impl WorkerPool {
     }
 
     /// There is something to do.
-    pub(crate) fn request_worker(&self, station: &Arc<SharedResource>) {
+    pub(crate) fn request_worker(&self, resource: &Arc<SharedResource>) {
         let mut state = self.lock();
         state.calls += 1;
         if state.idle > 0 {
@@ -95,7 +95,7 @@ impl WorkerPool {
             return;
         }
         let name = format!("{}-{}", self.name, state.started);
-        let weak = Arc::downgrade(station);
+        let weak = Arc::downgrade(resource);
         match threads::spawn(&name, move || Worker(weak).serve()) {
             Ok(thread) => {
                 // With the lock, so that it is not idle, and has not ended, before it is counted.
@@ -107,25 +107,25 @@ impl WorkerPool {
             Err(e) => {
                 let nobody = state.at_work() == 0;
                 drop(state);
-                station.coordinator.troubles.refused(&e, "its work was carried out by who brought it");
+                resource.coordinator.troubles.refused(&e, "its work was carried out by who brought it");
                 // Those that exist will come to it.
                 if nobody {
-                    carry_out_all(station);
+                    carry_out_all(resource);
                 }
             }
         }
     }
 
     /// A thread of it is about to sleep in foreign code.
-    pub(super) fn worker_blocks(&self, station: &Arc<SharedResource>) {
+    pub(super) fn worker_blocks(&self, resource: &Arc<SharedResource>) {
         let mut state = self.lock();
         state.away += 1;
         self.deserted.store(state.at_work() == 0, Ordering::SeqCst);
         let alone = state.idle == 0;
         drop(state);
         // What is held back, or will be due, waits for another one.
-        if alone && station.has_backlog() {
-            self.request_worker(station);
+        if alone && resource.has_backlog() {
+            self.request_worker(resource);
         }
     }
 
@@ -139,9 +139,9 @@ impl WorkerPool {
         self.deserted.store(false, Ordering::SeqCst);
     }
 
-    /// Sleeps until there is a call, or a time comes; false when the thread is to end, because the crew is dismissed or has
+    /// Sleeps until there is a call, or a time comes; false when the thread is to end, because the worker pool is dismissed or has
     /// one too many.
-    fn sleep(&self, station: &SharedResource) -> bool {
+    fn sleep(&self, resource: &SharedResource) -> bool {
         let mut state = self.lock();
         loop {
             if state.at_work() > self.most {
@@ -155,8 +155,8 @@ impl WorkerPool {
                 return false;
             }
             state.idle += 1;
-            let now = station.coordinator.now();
-            state = match station.next_deadline() {
+            let now = resource.coordinator.now();
+            state = match resource.next_deadline() {
                 Some(at) if at <= now => {
                     state.idle -= 1;
                     return true;
@@ -203,36 +203,36 @@ impl Drop for WorkerPool {
     }
 }
 
-/// A thread of a crew. It counts until this is dropped, however it ends.
+/// A thread of a worker pool. It counts until this is dropped, however it ends.
 struct Worker(Weak<SharedResource>);
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        let Some(station) = self.0.upgrade() else { return };
-        let Some(crew) = station.workers.as_ref().filter(|crew| crew.owner.is_here()) else { return };
-        let mut state = crew.lock();
+        let Some(resource) = self.0.upgrade() else { return };
+        let Some(workers) = resource.workers.as_ref().filter(|workers| workers.owner.is_here()) else { return };
+        let mut state = workers.lock();
         state.alive -= 1;
-        // Nobody waits for its end, unless the crew was dismissed, and then it is not in there.
+        // Nobody waits for its end, unless the worker pool was dismissed, and then it is not in there.
         state.threads.retain(|thread| thread.thread().id() != thread::current().id());
-        crew.deserted.store(state.at_work() == 0, Ordering::SeqCst);
+        workers.deserted.store(state.at_work() == 0, Ordering::SeqCst);
     }
 }
 
 impl Worker {
     fn serve(self) {
         thread_role::is_crew(&self.0);
-        if let Some(station) = self.0.upgrade()
-            && let Some(crew) = &station.workers
-            && let Some(core) = crew.core
+        if let Some(resource) = self.0.upgrade()
+            && let Some(workers) = &resource.workers
+            && let Some(core) = workers.core
         {
             // Refused: transfers into the core's cache count themselves as run on the wrong core.
             let _ = crate::machine::bind_to(core);
         }
         loop {
-            let Some(station) = self.0.upgrade() else { return };
-            let Some(crew) = &station.workers else { return };
-            carry_out_all(&station);
-            if !crew.owner.is_here() || !crew.sleep(&station) {
+            let Some(resource) = self.0.upgrade() else { return };
+            let Some(workers) = &resource.workers else { return };
+            carry_out_all(&resource);
+            if !workers.owner.is_here() || !workers.sleep(&resource) {
                 return;
             }
         }
@@ -240,20 +240,20 @@ impl Worker {
 }
 
 /// Carries out whatever may be carried out now.
-fn carry_out_all(station: &Arc<SharedResource>) {
-    while let Some((moving, at, len)) = station.next_for_worker() {
-        run_part(&moving, at, len);
-        if !station.coordinator.owner.is_here() {
+fn carry_out_all(resource: &Arc<SharedResource>) {
+    while let Some((transfer, at, len)) = resource.next_for_worker() {
+        run_part(&transfer, at, len);
+        if !resource.coordinator.owner.is_here() {
             // A waker forked, and this is the child.
             return;
         }
     }
 }
 
-fn run_part(moving: &Arc<InFlightTransfer>, at: u64, len: u64) {
-    let line = &moving.line;
+fn run_part(transfer: &Arc<InFlightTransfer>, at: u64, len: u64) {
+    let line = &transfer.line;
     let carried = Arc::new(Carry {
-        moving: moving.clone(),
+        transfer: transfer.clone(),
         at,
         len,
         made_room: AtomicBool::new(false),
@@ -262,14 +262,14 @@ fn run_part(moving: &Arc<InFlightTransfer>, at: u64, len: u64) {
     });
     // Until the transfer has heard of it: what is put off may wait for the transfer.
     let _middle = match line.pipe.execution() {
-        Execution::Inline(_) | Execution::Whole(_) => reentry::enter_transfer(moving.address(), carried.clone()),
-        Execution::Queue(_) => reentry::enter_shared_transfer(moving.address(), carried.clone()),
+        Execution::Inline(_) | Execution::Whole(_) => reentry::enter_transfer(transfer.address(), carried.clone()),
+        Execution::Queue(_) => reentry::enter_shared_transfer(transfer.address(), carried.clone()),
     };
-    let outcome = guard::call(ForeignCode::Mover, || transfer(&carried)).unwrap_or_else(|panicked| {
-        line.station.coordinator.troubles.panics().note(&panicked);
+    let outcome = guard::call(ForeignCode::Mover, || run_transfer(&carried)).unwrap_or_else(|panicked| {
+        line.resource.coordinator.troubles.panics().note(&panicked);
         Err(panicked.error("transfer"))
     });
-    if !line.station.coordinator.owner.is_here() {
+    if !line.resource.coordinator.owner.is_here() {
         // It forked, and this is the child, with this thread alone: what is left is the parent's.
         return guard::abandon();
     }
@@ -284,10 +284,10 @@ fn run_part(moving: &Arc<InFlightTransfer>, at: u64, len: u64) {
 
 /// A part that this thread carries out.
 struct Carry {
-    moving: Arc<InFlightTransfer>,
+    transfer: Arc<InFlightTransfer>,
     at: u64,
     len: u64,
-    /// The station counts it as back.
+    /// The resource counts it as back.
     made_room: AtomicBool,
     /// It is back, though this thread has not returned from all that this made it call.
     back: AtomicBool,
@@ -297,12 +297,12 @@ struct Carry {
 
 impl Carry {
     fn came_back(&self, result: Result<()>) {
-        let station = &self.moving.line.station;
+        let resource = &self.transfer.line.resource;
         self.back.store(true, Ordering::SeqCst);
         if self.made_room.load(Ordering::SeqCst) {
-            station.finish_part_late(&self.moving, self.at, self.len, result);
+            resource.finish_part_late(&self.transfer, self.at, self.len, result);
         } else {
-            station.finish_part(&self.moving, self.at, self.len, result);
+            resource.finish_part(&self.transfer, self.at, self.len, result);
         }
     }
 }
@@ -313,36 +313,36 @@ impl BlockableWork for Carry {
             return;
         }
         if !self.made_room.swap(true, Ordering::SeqCst) {
-            self.moving.line.station.yield_slot(&self.moving, self.at, self.len);
+            self.transfer.line.resource.yield_slot(&self.transfer, self.at, self.len);
         }
         self.sleeps.fetch_add(1, Ordering::SeqCst);
-        self.moving.worker_blocked();
+        self.transfer.worker_blocked();
     }
 
     fn on_resume(&self) {
         // Those that began when it was back do not count. The last to begin is the first to end.
         if self.sleeps.load(Ordering::SeqCst) > 0 && !self.back.load(Ordering::SeqCst) {
             self.sleeps.fetch_sub(1, Ordering::SeqCst);
-            self.moving.worker_resumed();
+            self.transfer.worker_resumed();
         }
     }
 }
 
 /// Carries out a part; None where its queue has told of it already.
-fn transfer(carried: &Arc<Carry>) -> Result<Option<Result<()>>> {
-    let Carry { moving, at, len, .. } = &**carried;
+fn run_transfer(carried: &Arc<Carry>) -> Result<Option<Result<()>>> {
+    let Carry { transfer, at, len, .. } = &**carried;
     let (at, len) = (*at, *len);
-    let mut job = moving.job(at, len)?;
-    match moving.line.pipe.execution() {
+    let mut job = transfer.job(at, len)?;
+    match transfer.line.pipe.execution() {
         Execution::Inline(inline) => Ok(Some(match inline.parts() {
-            Some(parts) => parts.transfer_part(&mut job, moving.span.len),
+            Some(parts) => parts.transfer_part(&mut job, transfer.span.len),
             None => inline.transfer(job.span),
         })),
         Execution::Whole(pipe) => Ok(Some(pipe.transfer(job.span))),
         Execution::Queue(queue) => {
             drop(job);
             let told = Arc::new(Told { carried: carried.clone(), told: AtomicBool::new(false) });
-            queue.submit_parts([Part { sink: told.clone(), ..moving.part(at, len)? }]);
+            queue.submit_parts([Part { sink: told.clone(), ..transfer.part(at, len)? }]);
             // The mover has no event: this thread waits for it. A queue that breaks tells its parts, too.
             let _ = queue.drive(|| told.told.load(Ordering::Acquire));
             Ok(None)
@@ -350,7 +350,7 @@ fn transfer(carried: &Arc<Carry>) -> Result<Option<Result<()>>> {
     }
 }
 
-/// A part that a thread of the crew waits for.
+/// A part that a thread of the worker pool waits for.
 struct Told {
     carried: Arc<Carry>,
     told: AtomicBool,
@@ -363,6 +363,6 @@ impl PartSink for Told {
     }
 
     fn deliveries_done(&self) {
-        self.carried.moving.deliveries_done();
+        self.carried.transfer.deliveries_done();
     }
 }

@@ -319,12 +319,12 @@ fn quiet(stage: &Stage) -> Result<(), String> {
         if report.under_way != 0 {
             return Err(format!("{} under way after draining", report.under_way));
         }
-        let busy = report.stations.iter().find(|station| {
-            let stats = &station.stats;
+        let busy = report.resources.iter().find(|resource| {
+            let stats = &resource.stats;
             stats.outstanding_bytes != 0 || stats.outstanding_chunks != 0 || stats.requests != 0
         });
-        if let Some(station) = busy {
-            return Err(format!("the station {} is not empty: {:?}", station.name, station.stats));
+        if let Some(resource) = busy {
+            return Err(format!("the resource {} is not empty: {:?}", resource.name, resource.stats));
         }
     }
     Ok(())

@@ -3,7 +3,7 @@
 //! ```text
 //! accept     one thread                    whose user is it, is there room?  -> a session
 //! session    a thread for each client      hello, connect, status; sleeps otherwise
-//! transfers  the runtime                   its coordinator and crews, for all clients
+//! transfers  the runtime                   its coordinator and worker pools, for all clients
 //! intake     processes of their own        descriptors that clients pass, until they are known to be harmless
 //! ```
 //!

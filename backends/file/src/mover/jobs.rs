@@ -50,8 +50,8 @@ pub(crate) struct IoRequest {
     pub(crate) address: usize,
     /// Offset in the region, where the address is the job's own memory.
     pub(crate) region_at: Option<usize>,
-    /// The job's bell, where nothing of it is left beside this request, or it rang before.
-    pub(crate) bell: Option<Arc<CompletionNotifier>>,
+    /// The job's notifier, where nothing of it is left beside this request, or it rang before.
+    pub(crate) notifier: Option<Arc<CompletionNotifier>>,
 }
 
 impl IoRequest {
@@ -105,7 +105,7 @@ struct ActiveJob {
     /// The error nearest to the start of the span, and how far it is from it.
     failure: Option<(u64, Error)>,
     /// To be rung by its last request.
-    bell: Option<Arc<CompletionNotifier>>,
+    notifier: Option<Arc<CompletionNotifier>>,
     /// It was rung, so that nobody but who hears it looks after the job: whatever is left of it rings as well.
     rung: bool,
 }
@@ -171,7 +171,7 @@ impl JobTable {
     /// Accepts a job.
     #[allow(clippy::result_large_err)]
     pub(crate) fn admit(&mut self, job: Job) -> Result<(), (Job, Error)> {
-        let Job { token, span, source, target, bell } = job;
+        let Job { token, span, source, target, notifier } = job;
         let (file_at, lease, other) = match self.site.rules.direction {
             Direction::Read => (span.source, target, source),
             Direction::Write => (span.target, source, target),
@@ -181,7 +181,7 @@ impl JobTable {
                 Direction::Read => (other, lease),
                 Direction::Write => (lease, other),
             };
-            Job { token, span, source, target, bell: bell.clone() }
+            Job { token, span, source, target, notifier: notifier.clone() }
         };
         let Some(lease) = lease else {
             let e = Error::new(ErrorKind::InvalidInput, self.site.operation(), "a job without a lease on its memory");
@@ -213,7 +213,7 @@ impl JobTable {
             in_flight: 0,
             rests: 0,
             failure: None,
-            bell,
+            notifier,
             rung: false,
         };
         let slot = self.free.pop().unwrap_or(self.slots.len());
@@ -292,7 +292,7 @@ impl JobTable {
             len,
             address,
             region_at: Some(region_at),
-            bell: None,
+            notifier: None,
         };
         if cut.bounce {
             let mut bounce = site.bounces.take()?;
@@ -312,8 +312,8 @@ impl JobTable {
         }
         let job = self.job(rest.slot);
         if job.rung || job.in_flight == 0 && job.rests == 0 && rest.len == cut.useful {
-            piece.bell = job.bell.clone();
-            job.rung = piece.bell.is_some();
+            piece.notifier = job.notifier.clone();
+            job.rung = piece.notifier.is_some();
         }
         job.in_flight += 1;
         self.outstanding += 1;

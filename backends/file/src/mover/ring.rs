@@ -34,13 +34,13 @@ use crate::priority::PriorityBudget;
 /// Before requests are shown again to a kernel that is short of memory for them.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Entries beside requests and their bells: a notice, a timer with its bell.
+/// Entries beside requests and their notifiers: a notice, a timer with its notifier.
 const OTHERS: u32 = 3;
 
 /// `IORING_ENTER_GETEVENTS`.
 const GETEVENTS: u32 = 1;
 
-/// Marks the answers to bells. [`NOTICE`] and [`TIMER`] have it, too; no bell has their numbers.
+/// Marks the answers to notifiers. [`NOTICE`] and [`TIMER`] have it, too; no notifier has their numbers.
 const BELL: u64 = 1 << 63;
 
 struct State {
@@ -50,7 +50,7 @@ struct State {
     free: Vec<usize>,
     slices: Slices,
     /// Bells whose byte is on its way, by the number in its `user_data`.
-    bells: HashMap<u64, Arc<CompletionNotifier>>,
+    notifiers: HashMap<u64, Arc<CompletionNotifier>>,
     next_bell: u64,
     watchdog: Watchdog,
     /// Where the mover is urgent: for how long it was, and which flights are.
@@ -76,7 +76,7 @@ impl Ring {
     pub(crate) fn new(site: MoverContext) -> Result<Ring> {
         let calls = AtomicU64::new(1);
         let depth = site.queue.depth.max(1);
-        // Behind each request there may be a bell, and a few are of no request.
+        // Behind each request there may be a notifier, and a few are of no request.
         let ring = IoUring::builder()
             .setup_clamp()
             .build((2 * depth).saturating_add(OTHERS).next_power_of_two())
@@ -96,7 +96,7 @@ impl Ring {
             flights: (0..depth).map(|_| None).collect(),
             free: (0..depth).rev().collect(),
             slices,
-            bells: HashMap::new(),
+            notifiers: HashMap::new(),
             next_bell: 0,
             watchdog: Watchdog::new(depth),
             duty: (site.queue.io_priority != 0).then(|| (PriorityBudget::new(Instant::now()), vec![false; depth])),
@@ -118,10 +118,10 @@ impl Ring {
                 continue;
             }
             if answer.user_data() & BELL != 0 {
-                match state.bells.remove(&(answer.user_data() & !BELL)) {
-                    Some(bell) if answer.result() == 1 => bell.sent(),
+                match state.notifiers.remove(&(answer.user_data() & !BELL)) {
+                    Some(notifier) if answer.result() == 1 => notifier.sent(),
                     // Full, closed, or the thread that submitted it ended: its byte will not come, and is not waited for.
-                    Some(bell) => bell.uncount(),
+                    Some(notifier) => notifier.uncount(),
                     None => {}
                 }
                 continue;
@@ -174,10 +174,10 @@ impl Ring {
                 true => (lost(), squeue::Flags::empty()),
             };
             let entry = entry.user_data(index as u64);
-            let pushed = match piece.bell.clone() {
-                Some(bell) => {
+            let pushed = match piece.notifier.clone() {
+                Some(notifier) => {
                     let first = entry.flags(flags | squeue::Flags::IO_HARDLINK);
-                    push_with_bell(&mut entries, first, bell, &mut state.next_bell, &mut state.bells)
+                    push_with_bell(&mut entries, first, notifier, &mut state.next_bell, &mut state.notifiers)
                 }
                 // SAFETY: the entry's memory is leased to the piece's job or is the piece's bounce buffer, and the piece stays
                 // in `flights` until the kernel answers; the descriptors live as long as the site.
@@ -201,11 +201,11 @@ impl Ring {
             room(&entries) && unsafe { entries.push(&entry) }.is_ok()
         });
         if let Some(timer) = timer.filter(|_| room(&entries)) {
-            // Who waits for a bell hears of the timer by a bell.
-            let pushed = match state.flights.iter().flatten().find_map(|piece| piece.bell.as_ref()) {
-                Some(bell) => {
-                    let (first, bell) = (timer.flags(squeue::Flags::IO_HARDLINK), Arc::new(bell.another()));
-                    push_with_bell(&mut entries, first, bell, &mut state.next_bell, &mut state.bells)
+            // Who waits for a notifier hears of the timer by a notifier.
+            let pushed = match state.flights.iter().flatten().find_map(|piece| piece.notifier.as_ref()) {
+                Some(notifier) => {
+                    let (first, notifier) = (timer.flags(squeue::Flags::IO_HARDLINK), Arc::new(notifier.another()));
+                    push_with_bell(&mut entries, first, notifier, &mut state.next_bell, &mut state.notifiers)
                 }
                 // SAFETY: the time that it refers to is static.
                 None => unsafe { entries.push(&timer) },
@@ -260,7 +260,7 @@ impl Ring {
     }
 
     /// Shows the kernel its requests. Under the lock of `state`: with a count from before another thread's requests, a
-    /// request might go without the bell that is linked to it, which would ring too early. False where the kernel did not
+    /// request might go without the notifier that is linked to it, which would ring too early. False where the kernel did not
     /// take them all, for want of memory.
     fn submit_entries(&self, _state: &mut State, unseen: u32) -> Result<bool> {
         if unseen == 0 {
@@ -323,26 +323,26 @@ impl Ring {
     }
 }
 
-/// Puts an entry into the queue, which must be linked to the next, and behind it the byte of a bell.
+/// Puts an entry into the queue, which must be linked to the next, and behind it the byte of a notifier.
 fn push_with_bell(
     entries: &mut squeue::SubmissionQueue<'_>,
     first: squeue::Entry,
-    bell: Arc<CompletionNotifier>,
+    notifier: Arc<CompletionNotifier>,
     next: &mut u64,
-    bells: &mut HashMap<u64, Arc<CompletionNotifier>>,
+    notifiers: &mut HashMap<u64, Arc<CompletionNotifier>>,
 ) -> std::result::Result<(), squeue::PushError> {
     let number = *next;
     *next = (number + 1) & !BELL;
-    let send = opcode::Send::new(types::Fd(bell.socket().as_raw_fd()), CompletionNotifier::BYTE.as_ptr(), 1)
+    let send = opcode::Send::new(types::Fd(notifier.socket().as_raw_fd()), CompletionNotifier::BYTE.as_ptr(), 1)
         .flags(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
         .build()
         .user_data(BELL | number);
     // SAFETY: the first is the caller's, who keeps what it refers to until the kernel answers; the byte is static, and the socket
-    // is kept in `bells` for as long.
+    // is kept in `notifiers` for as long.
     unsafe { entries.push_multiple(&[first, send]) }?;
     // The kernel does not see the entries before `sync`.
-    bell.count();
-    bells.insert(number, bell);
+    notifier.count();
+    notifiers.insert(number, notifier);
     Ok(())
 }
 

@@ -40,7 +40,7 @@ struct Parts {
     event: Option<(OwnedFd, Tell)>,
     /// Jobs that begin here fail.
     bad: Option<u64>,
-    /// It rings the bells of its jobs.
+    /// It rings the notifiers of its jobs.
     rings: bool,
 }
 
@@ -65,7 +65,7 @@ impl Device {
         }))
     }
 
-    /// One that sends a byte behind each job that has a bell.
+    /// One that sends a byte behind each job that has a notifier.
     pub(crate) fn ringing(tell: Tell) -> Device {
         let event = Some((eventfd(0, EventfdFlags::CLOEXEC).unwrap(), tell));
         let (state, changed) = (Mutex::new(State::default()), Condvar::new());
@@ -88,7 +88,7 @@ impl Device {
         thread::spawn(move || while device.finish_one() {})
     }
 
-    /// Completes any of the jobs, or rings a bell behind one; false when there will be none.
+    /// Completes any of the jobs, or rings a notifier behind one; false when there will be none.
     fn finish_one(&self) -> bool {
         use shuttle::rand::{Rng, thread_rng};
         let mut state = self.lock();
@@ -104,9 +104,9 @@ impl Device {
             self.ring(state, nth);
             return true;
         }
-        let Job { token, span, source, target, bell, .. } = state.jobs.remove(nth);
+        let Job { token, span, source, target, notifier, .. } = state.jobs.remove(nth);
         drop((source, target));
-        state.to_ring.extend(bell.filter(|_| self.0.rings));
+        state.to_ring.extend(notifier.filter(|_| self.0.rings));
         let bad = self.0.bad.is_some_and(|bad| span.source <= bad && bad < span.source + span.len);
         let result = if bad {
             let at = self.0.bad.unwrap_or_default();
@@ -126,10 +126,11 @@ impl Device {
     /// completion was taken note of, so that nobody depends on the second look, which the model does not have.
     fn ring(&self, mut state: MutexGuard<'_, State>, nth: usize) {
         use shuttle::rand::{Rng, thread_rng};
-        let bell = state.to_ring.swap_remove(nth);
+        let notifier = state.to_ring.swap_remove(nth);
         let fails = state.done.is_empty() && thread_rng().gen_ratio(1, 2);
-        let sent = !fails && rustix::net::send(bell.socket(), CompletionNotifier::BYTE, SendFlags::NOSIGNAL).is_ok();
-        state.rung.push((bell, sent));
+        let sent =
+            !fails && rustix::net::send(notifier.socket(), CompletionNotifier::BYTE, SendFlags::NOSIGNAL).is_ok();
+        state.rung.push((notifier, sent));
         self.tell(true);
         drop(state);
         self.0.changed.notify_all();
@@ -169,8 +170,8 @@ impl QueuedMover for Device {
             }
             *left -= 1;
         }
-        if let Some(bell) = job.bell.as_ref().filter(|_| self.0.rings) {
-            bell.count();
+        if let Some(notifier) = job.notifier.as_ref().filter(|_| self.0.rings) {
+            notifier.count();
         }
         state.jobs.push(job);
         drop(state);
@@ -209,8 +210,8 @@ impl QueuedMover for Device {
         let rung = std::mem::take(&mut state.rung);
         self.tell(false);
         drop(state);
-        for (bell, sent) in rung {
-            if sent { bell.sent() } else { bell.uncount() }
+        for (notifier, sent) in rung {
+            if sent { notifier.sent() } else { notifier.uncount() }
         }
         Ok(())
     }

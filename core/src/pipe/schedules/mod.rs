@@ -48,7 +48,7 @@ fn span(at: u64) -> Span {
 
 fn part(queue: &Queue, at: u64, sink: &Arc<Told>) -> Part {
     let (source, target) = queue.leases(span(at)).unwrap();
-    Part { at, span: span(at), source, target, sink: sink.clone(), bell: None }
+    Part { at, span: span(at), source, target, sink: sink.clone(), notifier: None }
 }
 
 fn nothing_is_left(device: &Device, target: &MemoryRange, queue: &Queue) {

@@ -1,7 +1,7 @@
 //! What may be promised: checked when a flow is connected, so that a promise that was given is kept.
 //!
 //! Minimum shares come first and rates are promised from what they leave, so the rule is one line: *the sum of promised
-//! rates is at most the station's rate times one minus the sum of the minimum shares*. A rate nobody knows promises nothing.
+//! rates is at most the resource's rate times one minus the sum of the minimum shares*. A rate nobody knows promises nothing.
 
 use super::Scheduler;
 use super::flow::{Limit, State};
@@ -45,19 +45,19 @@ impl Scheduler {
 
     fn check_promise(&self, rate: f64) -> Result<()> {
         let refused = |why: String| Error::new(ErrorKind::Unsupported, "connect", why);
-        let Some(station) = self.policy.rate else {
-            let why = format!("at least {rate:.0} bytes/s cannot be promised: the station's rate is not known");
+        let Some(resource) = self.policy.rate else {
+            let why = format!("at least {rate:.0} bytes/s cannot be promised: the resource's rate is not known");
             return Err(refused(why).advice("measure or state its rate, or ask for a class instead of a rate"));
         };
         let (shares, promised) = (1.0 - self.policy.promisable(), self.promised_rate());
-        let left = station * self.policy.promisable() - promised;
+        let left = resource * self.policy.promisable() - promised;
         // What is left by the error's own words must be granted, whatever was rounded on the way.
         if rate <= left + 0.5 {
             return Ok(());
         }
         let left = left.max(0.0);
         let why = format!(
-            "at least {rate:.0} bytes/s cannot be promised: of {station:.0} bytes/s {promised:.0} are promised and \
+            "at least {rate:.0} bytes/s cannot be promised: of {resource:.0} bytes/s {promised:.0} are promised and \
              {:.0} % are minimum shares of the classes, so {left:.0} are left",
             shares * 100.0
         );

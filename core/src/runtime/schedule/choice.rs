@@ -28,7 +28,7 @@ struct Behind {
 }
 
 impl Scheduler {
-    /// The next chunk, whether or not the station has room for it; None where nothing is ready, or where what is ready
+    /// The next chunk, whether or not the resource has room for it; None where nothing is ready, or where what is ready
     /// waits for contended bytes to come back.
     ///
     /// Strictly in this order, where what is not ready is passed over:
@@ -39,7 +39,7 @@ impl Scheduler {
     /// 4. flows behind their promised rate;
     /// 5. normal, then bulk.
     ///
-    /// 1 before 2: where the station is slower than was thought, promises suffer and no class starves. 2 before 3: a
+    /// 1 before 2: where the resource is slower than was thought, promises suffer and no class starves. 2 before 3: a
     /// promise holds under latency load without end; the slack keeps it out of the way of latency flows that come and go.
     pub(super) fn choose(&self, now: u64) -> Option<Choice> {
         let contended = self.is_contended(now);
@@ -131,7 +131,7 @@ impl Scheduler {
         self.classes[class as usize].ring.head(&self.flows, self.most(class, contended))
     }
 
-    /// Whether the station has room for a chunk.
+    /// Whether the resource has room for a chunk.
     pub(super) fn fits(&self, len: u64) -> bool {
         let out = self.outstanding;
         let bytes = out.bytes.saturating_add(len) <= self.policy.outstanding_bytes;

@@ -1,4 +1,4 @@
-//! Flows: the requests of a pipe at a station, in order, with what the flow may and must have.
+//! Flows: the requests of a pipe at a resource, in order, with what the flow may and must have.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ pub(crate) struct Flow {
     generation: u32,
 }
 
-/// What is at the station.
+/// What is at the resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Outstanding {
     pub(super) bytes: u64,

@@ -1,7 +1,7 @@
-//! Who goes next at a station (a device, or those who copy memory): classes, shares, rates and caps.
+//! Who goes next at a resource (a device, or those who copy memory): classes, shares, rates and caps.
 //!
 //! ```text
-//! push ──> flow's queue ──> limit (at_most)? ──> ring of its class ──> next: choose ──> Chunk ──> station ──> done
+//! push ──> flow's queue ──> limit (at_most)? ──> ring of its class ──> next: choose ──> Chunk ──> resource ──> done
 //!                                │ over it                               │ owed minimum share       caps on bytes
 //!                                └─> throttled until paid for            │ promise far behind       and chunks
 //!                                                                        │ latency
@@ -80,7 +80,7 @@ pub(crate) enum Next {
     Nothing,
 }
 
-/// Decides who goes next at one station.
+/// Decides who goes next at one resource.
 #[derive(Clone, Debug)]
 pub(crate) struct Scheduler {
     policy: SchedulePolicy,
@@ -142,7 +142,7 @@ impl Scheduler {
         let state = self.admit(service)?;
         let has_promise = state.promise.is_some();
         let class = state.class();
-        let full = || Error::new(ErrorKind::OutOfMemory, "connect", "a station has 2^32 flows");
+        let full = || Error::new(ErrorKind::OutOfMemory, "connect", "a resource has 2^32 flows");
         let flow = self.flows.insert(state).ok_or_else(full)?;
         self.classes[class as usize].ring.reserve(self.flows.capacity());
         self.throttled.reserve(self.flows.capacity().saturating_sub(self.throttled.len()));
@@ -152,7 +152,7 @@ impl Scheduler {
         Ok(flow)
     }
 
-    /// Lets a flow go. Requests that it still has are dropped; chunks at the station still come back.
+    /// Lets a flow go. Requests that it still has are dropped; chunks at the resource still come back.
     pub(crate) fn disconnect(&mut self, flow: Flow) {
         let Some(state) = self.flows.get_mut(flow) else { return };
         state.leaving = true;
@@ -208,7 +208,7 @@ impl Scheduler {
         }
     }
 
-    /// A chunk of so many bytes came back from the station.
+    /// A chunk of so many bytes came back from the resource.
     pub(crate) fn done(&mut self, flow: Flow, bytes: u64, now: u64) {
         let now = self.clock(now);
         let Some(state) = self.flows.get_mut(flow).filter(|state| state.outstanding.chunks > 0) else { return };
@@ -402,7 +402,7 @@ impl Scheduler {
         Some(chunk)
     }
 
-    /// Counts a chunk that goes to the station, against limit, promise and shares; says when its flow may go on.
+    /// Counts a chunk that goes to the resource, against limit, promise and shares; says when its flow may go on.
     fn account(&mut self, index: u32, class: PriorityClass, piece: Piece, now: u64) -> u64 {
         let Piece { len, wait_ns, in_turn } = piece;
         self.outstanding.add(len);

@@ -1,4 +1,4 @@
-//! What a pipe asks of the runtime, and how a station is shared.
+//! What a pipe asks of the runtime, and how a resource is shared.
 
 use std::fmt;
 use std::str::FromStr;
@@ -73,7 +73,7 @@ impl FromStr for PriorityClass {
 pub struct ServiceLevel {
     /// How urgent.
     pub class: PriorityClass,
-    /// Promised while there is work, in bytes/s. Refused at connect if the station cannot promise it.
+    /// Promised while there is work, in bytes/s. Refused at connect if the resource cannot promise it.
     pub at_least: Option<f64>,
     /// Not exceeded, in bytes/s, over any window longer than the burst (10 ms, or two chunks at low rates).
     pub at_most: Option<f64>,
@@ -86,7 +86,7 @@ impl ServiceLevel {
     }
 }
 
-/// How a station (a device, or those who copy memory) is shared.
+/// How a resource (a device, or those who copy memory) is shared.
 ///
 /// Values that make no sense are put right when the scheduler takes the policy, see each field.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -96,7 +96,7 @@ pub struct SchedulePolicy {
     /// Minimum share of each class (indexed by `class as usize`) of the bytes while it has work; the rest goes by
     /// priority. Raised to 0.01 so that no class can starve, scaled down if they sum to more than 1.
     pub shares: [f64; 3],
-    /// Cap on the bytes outstanding at the station; one chunk may always be outstanding.
+    /// Cap on the bytes outstanding at the resource; one chunk may always be outstanding.
     pub outstanding_bytes: u64,
     /// Cap on the chunks outstanding, at least 1.
     pub outstanding_chunks: u32,
@@ -107,7 +107,7 @@ pub struct SchedulePolicy {
     pub contended_chunk_bytes: u64,
     /// A latency flow is active while it has work and for this long after, in nanoseconds.
     pub active_ns: u64,
-    /// What the station delivers in bytes/s, if known. Only what is known can be promised.
+    /// What the resource delivers in bytes/s, if known. Only what is known can be promised.
     pub rate: Option<f64>,
 }
 

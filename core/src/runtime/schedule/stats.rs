@@ -9,9 +9,9 @@ use super::service::{PriorityClass, ServiceLevel};
 /// What a flow or a class has had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Served {
-    /// Bytes released to the station.
+    /// Bytes released to the resource.
     pub bytes: u64,
-    /// Chunks released to the station.
+    /// Chunks released to the resource.
     pub chunks: u64,
     /// The longest time between a request's arrival and the release of its first chunk.
     pub longest_wait_ns: u64,
@@ -41,7 +41,7 @@ pub struct FlowStats {
     pub service: ServiceLevel,
     /// Requests of which something is not released yet.
     pub requests: usize,
-    /// Bytes at the station.
+    /// Bytes at the resource.
     pub outstanding_bytes: u64,
     /// Whether it waits for its limit.
     pub throttled: bool,
@@ -56,13 +56,13 @@ pub struct ClassStats {
     pub class: PriorityClass,
     /// The part of the bytes it has while it has work, whatever the others do.
     pub minimum_share: f64,
-    /// Bytes at the station.
+    /// Bytes at the resource.
     pub outstanding_bytes: u64,
     /// What it has had.
     pub served: Served,
 }
 
-/// A station as its scheduler sees it.
+/// A resource as its scheduler sees it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ScheduleStats {
     /// By class, the most urgent first.
@@ -71,11 +71,11 @@ pub struct ScheduleStats {
     pub flows: Vec<FlowStats>,
     /// Requests of which something is not released yet.
     pub requests: u64,
-    /// Bytes at the station.
+    /// Bytes at the resource.
     pub outstanding_bytes: u64,
-    /// Chunks at the station.
+    /// Chunks at the resource.
     pub outstanding_chunks: u32,
-    /// The most bytes that were at the station at once.
+    /// The most bytes that were at the resource at once.
     pub most_outstanding_bytes: u64,
     /// Bytes/s promised to the connected flows together.
     pub promised: f64,
@@ -84,7 +84,7 @@ pub struct ScheduleStats {
 }
 
 impl Scheduler {
-    /// What every flow and class has had, and what is at the station. Allocates; for reports.
+    /// What every flow and class has had, and what is at the resource. Allocates; for reports.
     pub(crate) fn stats(&self) -> ScheduleStats {
         let mut throttled_now = [Served::default(); 3];
         let mut flows = Vec::with_capacity(self.flows.capacity());

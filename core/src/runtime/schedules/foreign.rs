@@ -113,7 +113,7 @@ fn a_crew_of_one_serves_a_waker_that_waits_for_it() {
         let runtime = Arc::new(super::places::runtime_with(config));
         let (source, target) = (dram(4096), dram(4096));
         let pipe = runtime.connect(&source, &target).unwrap();
-        /// Waits for another transfer of the same crew, on the crew's thread.
+        /// Waits for another transfer of the same worker pool, on the worker pool's thread.
         struct Waits(RuntimePipe, Arc<AtomicU64>);
         impl std::task::Wake for Waits {
             fn wake(self: Arc<Self>) {

@@ -27,12 +27,12 @@ pub(crate) struct Far {
 }
 
 impl Far {
-    /// One with an event; those of one name share a station.
+    /// One with an event; those of one name share a resource.
     pub(crate) fn evented(name: &'static str, bad: Option<u64>) -> Far {
         Far { device: Device::with(Some(events::set_readable), bad), name }
     }
 
-    /// One with an event, that rings the bells of its jobs.
+    /// One with an event, that rings the notifiers of its jobs.
     pub(crate) fn ringing(name: &'static str) -> Far {
         Far { device: Device::ringing(events::set_readable), name }
     }

@@ -31,10 +31,10 @@ fn a_latency_request_waits_for_contended_bytes_and_one_chunk_at_most() {
                 s.run(SECOND);
                 let before = &s.loads[urgent].latencies;
                 assert!(before.len() > 300);
-                // The first finds the station as full as it may be where no latency flow is active.
+                // The first finds the resource as full as it may be where no latency flow is active.
                 let (first, later) = (before[0], before[1..].iter().max().unwrap());
                 assert!(first <= takes(2 * MIB + LEN, RATE) + 3000, "the first took {first}");
-                assert!(first > takes(MIB, RATE), "the station was not full at first: {first}");
+                assert!(first > takes(MIB, RATE), "the resource was not full at first: {first}");
                 let waits = contended_bytes + contended_chunk_bytes;
                 assert!(*later <= takes(waits + LEN, RATE) + 3000, "{later} with {waits} before it");
             }

@@ -29,7 +29,7 @@ struct Model {
     scheduler: Scheduler,
     random: Random,
     lines: BTreeMap<u32, (Flow, Line)>,
-    /// Disconnected, with chunks at the station.
+    /// Disconnected, with chunks at the resource.
     gone: Vec<(Flow, Line)>,
     now: u64,
     next_request: u64,

@@ -23,7 +23,7 @@ fn check_never_more(s: &Simulation, load: usize, rate: f64, chunk: f64) {
         least = least.min(before);
         sum += len as f64;
         let excess = sum - rate * at as f64 / 1e9 - least;
-        // What the station holds back comes all at once.
+        // What the resource holds back comes all at once.
         assert!(excess <= burst + 256.0 * 1024.0, "{excess} more than {rate} bytes/s at {at}");
     }
 }
@@ -136,7 +136,7 @@ fn all_that_may_be_promised_together_is_kept_and_nobody_starves() {
 
 #[test]
 fn a_promise_is_kept_to_one_who_asks_again_only_when_it_was_served() {
-    // A request of 1 MiB at a time takes 5.2 ms by the promise, and a millisecond and a half in the station.
+    // A request of 1 MiB at a time takes 5.2 ms by the promise, and a millisecond and a half in the resource.
     let policy = SchedulePolicy { outstanding_bytes: MIB, contended_bytes: MIB, ..known() };
     let mut s = Simulation::new(policy, RATE).latency(MS / 2);
     let promised = s.load(at_least(PriorityClass::Bulk, 200e6), Want::OneByOne { len: MIB, pause_ns: 10_000 });

@@ -1,4 +1,4 @@
-//! A station that serves chunks at a rate and with a latency, and loads that ask for transfers, driven by events.
+//! A resource that serves chunks at a rate and with a latency, and loads that ask for transfers, driven by events.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -44,7 +44,7 @@ enum Dispatch {
     FirstCome { queue: VecDeque<usize>, outstanding: u64, cap: u64 },
 }
 
-/// A station with its loads. A chunk takes `len / rate` of a server's time and comes back `latency_ns` later.
+/// A resource with its loads. A chunk takes `len / rate` of a server's time and comes back `latency_ns` later.
 pub(super) struct Simulation {
     dispatch: Dispatch,
     rate: f64,
@@ -199,7 +199,7 @@ impl Simulation {
         }
     }
 
-    /// Hands the station what may go.
+    /// Hands the resource what may go.
     fn pump(&mut self) {
         loop {
             let (request, len, last) = match &mut self.dispatch {
@@ -232,7 +232,7 @@ impl Simulation {
     }
 
     fn serve(&mut self, request: usize, len: u64, last: bool) {
-        let free = self.servers.iter_mut().min().expect("a station has a server");
+        let free = self.servers.iter_mut().min().expect("a resource has a server");
         *free = (*free).max(self.now) + (len as f64 / self.rate * SECOND as f64).round() as u64;
         let time = *free + self.latency_ns;
         self.outstanding += 1;
@@ -246,11 +246,11 @@ impl Simulation {
         }
     }
 
-    /// A station without work has no work that may be done.
+    /// A resource without work has no work that may be done.
     fn check_work_goes_on(&self) {
         if self.outstanding == 0 {
             let eligible = self.loads.iter().position(|load| load.queued > 0 && !load.is_limited);
-            assert_eq!(eligible, None, "at {} the station is idle and a load has work", self.now);
+            assert_eq!(eligible, None, "at {} the resource is idle and a load has work", self.now);
         }
     }
 

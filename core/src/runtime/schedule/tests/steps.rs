@@ -159,7 +159,7 @@ fn a_handle_of_a_flow_that_is_gone_does_nothing() {
     let (mut s, old) = with_flow(policy(), PriorityClass::Latency);
     s.push(old, 1, 100 * KIB, 0);
     assert_eq!(piece(s.next(0)).2, 64 * KIB);
-    // What was not released is dropped, what is at the station comes back.
+    // What was not released is dropped, what is at the resource comes back.
     s.disconnect(old);
     assert_eq!((s.backlog(), s.is_idle(), s.next(0)), (0, false, Next::Nothing));
     assert!(!s.push(old, 2, 10, 0) && !s.passes(old, 10, 0));
@@ -241,7 +241,7 @@ fn a_class_that_could_not_use_its_share_keeps_four_chunks_of_it() {
     let bulk = s.connect(ServiceLevel::of(PriorityClass::Bulk)).unwrap();
     s.push(bulk, 1, 1, 0);
     assert_eq!(chunk(s.next(0)).flow, bulk);
-    // Its chunk is at the station all the while, so it has work.
+    // Its chunk is at the resource all the while, so it has work.
     s.push(urgent, 2, u64::MAX, 0);
     (0..1000).for_each(|_| assert_eq!(chunk(s.next(0)).flow, urgent));
     s.push(bulk, 3, u64::MAX, 0);
@@ -260,7 +260,7 @@ fn idle_time_is_not_arrears_and_waiting_time_is() {
     s.push(urgent, 1, 100, SECOND);
     s.push(promised, 2, 100, SECOND);
     assert_eq!(piece(s.next(SECOND)).0, 1, "a flow idle for a second is not behind");
-    // For five milliseconds it waits for the station; cancelled and pushed again, it still is behind.
+    // For five milliseconds it waits for the resource; cancelled and pushed again, it still is behind.
     let later = SECOND + 5 * MS;
     assert_eq!(s.next(later), Next::Nothing);
     assert_eq!(s.cancel(promised, 2), Some(0));

@@ -36,7 +36,7 @@ fn ring(ssd: &Ssd, dram: &Dram, faults: Option<Arc<dyn FaultInjector>>) -> Optio
     let ask = OfferQuery { source: &source, target: &target, constraints: &constraints, topology: &topology };
     let verdict = backend.offers(&ask).into_iter().find(|offer| offer.primitive == "uring-direct")?.verdict;
     if let Err(why) = verdict {
-        println!("SKIPPED: bells: {why}");
+        println!("SKIPPED: notifiers: {why}");
         return None;
     }
     match backend.open(&ask, "uring-direct").unwrap() {
@@ -45,23 +45,23 @@ fn ring(ssd: &Ssd, dram: &Dram, faults: Option<Arc<dyn FaultInjector>>) -> Optio
     }
 }
 
-fn tower() -> (UnixStream, Arc<NotifierSocket>) {
+fn notifier_socket() -> (UnixStream, Arc<NotifierSocket>) {
     let (near, far) = UnixStream::pair().unwrap();
     (near, NotifierSocket::new(OwnedFd::from(far)))
 }
 
-/// A bell that nobody hears.
+/// A notifier that nobody hears.
 fn silent() -> Arc<CompletionNotifier> {
-    Arc::new(CompletionNotifier::new(tower().1))
+    Arc::new(CompletionNotifier::new(notifier_socket().1))
 }
 
-fn job(dram: &Dram, span: Span, bell: &Arc<CompletionNotifier>) -> Job {
+fn job(dram: &Dram, span: Span, notifier: &Arc<CompletionNotifier>) -> Job {
     let memory = dram.range(span.target as usize, span.len as usize).unwrap();
     let target = Some(memory.memory().raw_lease(Access::Write).unwrap());
-    Job { token: 1, span, source: None, target, bell: Some(bell.clone()) }
+    Job { token: 1, span, source: None, target, notifier: Some(notifier.clone()) }
 }
 
-/// Completes it as who hears bells does: only when there was one.
+/// Completes it as who hears notifiers does: only when there was one.
 fn complete_by_ear(ring: &dyn QueuedMover, near: &mut UnixStream) {
     let mut done = Vec::new();
     while done.is_empty() {
@@ -80,11 +80,11 @@ fn what_is_left_of_a_job_that_rang_rings_too() {
     // flight together.
     let span = Span { source: 4096 + 100, target: 100, len: 40_000 };
     let Some(ring) = ring(&ssd, &dram, Some(Arc::new(FirstShort(4096)))) else { return };
-    let ((mut near, tower), before) = (tower(), span.target as usize);
-    let bell = Arc::new(CompletionNotifier::new(tower.clone()));
-    ring.submit(job(&dram, span, &bell)).unwrap();
-    assert_eq!(bell.rings(), 1, "one request");
-    // It would sleep for ever, were the last answer not followed by a bell.
+    let ((mut near, notifier_socket), before) = (notifier_socket(), span.target as usize);
+    let notifier = Arc::new(CompletionNotifier::new(notifier_socket.clone()));
+    ring.submit(job(&dram, span, &notifier)).unwrap();
+    assert_eq!(notifier.rings(), 1, "one request");
+    // It would sleep for ever, were the last answer not followed by a notifier.
     complete_by_ear(&*ring, &mut near);
     assert_eq!(ring.counters().requests, 3, "the rest was to be cut in two");
     let end = before + span.len as usize;
@@ -96,14 +96,14 @@ fn a_bell_that_could_not_be_rung_is_not_counted() {
     let Some(ssd) = file(&common::disk(), &bytes(64 << 10, 4), FileAccess::Direct) else { return };
     let dram = memory(64 << 10);
     let Some(ring) = ring(&ssd, &dram, None) else { return };
-    let (near, tower) = tower();
+    let (near, notifier_socket) = notifier_socket();
     drop(near);
-    let bell = Arc::new(CompletionNotifier::new(tower.clone()));
-    ring.submit(job(&dram, Span { source: 0, target: 0, len: 4096 }, &bell)).unwrap();
+    let notifier = Arc::new(CompletionNotifier::new(notifier_socket.clone()));
+    ring.submit(job(&dram, Span { source: 0, target: 0, len: 4096 }, &notifier)).unwrap();
     let mut done = Vec::new();
     ring.complete(true, &mut done).unwrap();
     // Its answer is the next one, at once or soon: an answer makes the ring readable.
-    while bell.rings() > 0 {
+    while notifier.rings() > 0 {
         let mut fds = [rustix::event::PollFd::from_borrowed_fd(ring.event().unwrap(), rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut fds, None).ok();
         ring.complete(false, &mut done).unwrap();
@@ -126,9 +126,9 @@ fn a_lost_request_is_heard_of_by_a_bell() {
     let Some(ssd) = file(&common::disk(), &source, FileAccess::Direct) else { return };
     let dram = memory(64 << 10);
     let Some(ring) = ring(&ssd, &dram, Some(Arc::new(FirstLost))) else { return };
-    let (mut near, tower) = tower();
-    let bell = Arc::new(CompletionNotifier::new(tower));
-    ring.submit(job(&dram, Span { source: 0, target: 0, len: 4096 }, &bell)).unwrap();
+    let (mut near, notifier_socket) = notifier_socket();
+    let notifier = Arc::new(CompletionNotifier::new(notifier_socket));
+    ring.submit(job(&dram, Span { source: 0, target: 0, len: 4096 }, &notifier)).unwrap();
     complete_by_ear(&*ring, &mut near);
     assert_eq!(ring.counters().retries, 1);
     assert_eq!(dram.lease().unwrap()[..4096], source[..4096]);
@@ -140,7 +140,7 @@ fn a_lost_request_is_heard_of_by_the_event() {
     let Some(ssd) = file(&common::disk(), &source, FileAccess::Direct) else { return };
     let dram = memory(64 << 10);
     let Some(ring) = ring(&ssd, &dram, Some(Arc::new(FirstLost))) else { return };
-    ring.submit(Job { bell: None, ..job(&dram, Span { source: 0, target: 0, len: 4096 }, &silent()) }).unwrap();
+    ring.submit(Job { notifier: None, ..job(&dram, Span { source: 0, target: 0, len: 4096 }, &silent()) }).unwrap();
     let mut done = Vec::new();
     while done.is_empty() {
         let mut fds = [PollFd::from_borrowed_fd(ring.event().unwrap(), PollFlags::IN)];
