@@ -108,7 +108,7 @@ pub struct Quality {
     pub measured: bool,
 }
 
-/// A primitive's answer to an [`Ask`].
+/// A primitive's answer to an [`OfferQuery`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Offer {
     /// The primitive's name, unique over all backends.
@@ -252,7 +252,7 @@ pub trait QueuedMover: Send + Sync {
     /// Other threads may submit meanwhile.
     ///
     /// # Errors
-    /// Only where the queue itself is broken; a job's own error is in its [`Done`].
+    /// Only where the queue itself is broken; a job's own error is in its [`JobCompletion`].
     fn complete(&self, wait: bool, done: &mut Vec<JobCompletion>) -> Result<()>;
 
     /// As `complete` with `wait`, and better if it returns only when about `least` jobs are done: a mover that can sleep until
@@ -329,7 +329,7 @@ pub trait ExtentReader: Send {
 /// A transfer on its way to a queue.
 #[derive(Debug)]
 pub struct Job {
-    /// Returned in [`Done`].
+    /// Returned in [`JobCompletion`].
     pub token: u64,
     /// What to move.
     pub span: Span,

@@ -233,7 +233,7 @@ struct Outbox {
     holds: usize,
     /// Calls of foreign code that this thread is within.
     depth: usize,
-    /// Pieces of work that it carries out by foreign code ([`middle`]).
+    /// Pieces of work that it carries out by foreign code ([`reentry`]).
     middles: usize,
     /// To be called when there are none.
     put_off: VecDeque<Entry>,
@@ -261,7 +261,7 @@ fn with<R>(f: impl FnOnce(&mut Outbox) -> R) -> Option<R> {
     OUTBOX.try_with(|outbox| f(&mut outbox.borrow_mut())).ok()
 }
 
-/// While it is held, the thread calls no foreign code by [`later`].
+/// While it is held, the thread calls no foreign code by [`call_or_defer`].
 #[must_use]
 pub(crate) struct CallDeferral(());
 
@@ -300,7 +300,7 @@ pub(crate) fn call_or_defer(call: Call, counts: u32) {
     }
 }
 
-/// As [`later`], for a callback, which needs no memory of its own where it is called now.
+/// As [`call_or_defer`], for a callback, which needs no memory of its own where it is called now.
 pub(crate) fn call_or_defer_callback(callback: impl FnOnce() + Send + 'static, counts: u32) {
     match with(Outbox::enter) {
         Some(false) => call_or_defer(Call::Run(Box::new(callback)), counts),

@@ -9,7 +9,7 @@
 //! | [`threads`] | threads, which the kernel may refuse |
 //! | [`span`](Span) | how much, from which offset to which |
 //! | [`topology`] | what is there |
-//! | [`watch`](Watchers) | who must know when a file's bytes change |
+//! | [`watch`](WriteObservers) | who must know when a file's bytes change |
 //! | [`memory`] | who may reach which bytes |
 //! | [`locator`] | where is it |
 //! | [`backend`] | who could move it, by which primitive, at what cost |

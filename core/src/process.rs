@@ -3,7 +3,7 @@
 //! `fork` copies a process with one of its threads. What the copy has of runtimes, pipes and leases are descriptions of
 //! threads that are not there, of locks that nobody will release, and of rings and epoll instances that it *shares* with the
 //! parent: a child that completed a queue would take the parent's completions. So everything that owns such things keeps an
-//! [`Owner`]: in another process its functions fail with [`ErrorKind::Forked`], and dropping it gives nothing back that is
+//! [`OwningProcess`]: in another process its functions fail with [`ErrorKind::Forked`], and dropping it gives nothing back that is
 //! the parent's.
 //!
 //! ```text

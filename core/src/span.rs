@@ -92,7 +92,7 @@ impl Bounds {
     }
 }
 
-/// A span that lies within both ends of its pipe: no sum of an offset and a length within it is beyond [`LAST`].
+/// A span that lies within both ends of its pipe: no sum of an offset and a length within it is beyond [`MAX_OFFSET`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CheckedSpan(Span);
 

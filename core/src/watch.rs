@@ -1,6 +1,6 @@
 //! Who must know when a file's bytes change: caches in front of it.
 //!
-//! All places of one file, however often it was opened, share one [`Watchers`], and so does the memory that maps it. Pipes
+//! All places of one file, however often it was opened, share one [`WriteObservers`], and so does the memory that maps it. Pipes
 //! tell it before they write and after; so does what changes a file's length or punches holes, and what writes to memory that
 //! maps the file: a copy into it, a lease for writing while it lives. What other processes do nobody tells.
 //!

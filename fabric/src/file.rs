@@ -5,7 +5,7 @@
 //! not take, is no matter to the others.
 //!
 //! The storage device has the files as descriptors, by number; names stay with the application. A file to be written is a
-//! [`Draft`]: it has no name until the device has made it durable and the application gives it one, so that nothing half-written
+//! [`AtomicFile`]: it has no name until the device has made it durable and the application gives it one, so that nothing half-written
 //! is ever seen under a name, whoever dies when.
 
 use datapipes_core::{AtomicFile, Error, ErrorKind, Result};

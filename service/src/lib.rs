@@ -29,7 +29,7 @@
 //!   not begun, however long they were to be. (A connection ends when its last descriptor is closed, so a process that forks
 //!   hands it on.)
 //! * Memory, descriptors, pipes, transfers and connections are limited by client, memory and connections by user, too
-//!   ([`ServiceLimits`](server::Limits)). Requests take their time from one thread for each
+//!   ([`ServiceLimits`](server::ServiceLimits)). Requests take their time from one thread for each
 //!   client, so many in a second; transfers are scheduled by class and pipe. Not limited: space on disks, which the kernel charges
 //!   to a file's owner.
 //! * One client cannot name another's pipes, and bytes of one never pass through memory of another. Clients share the devices

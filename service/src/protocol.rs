@@ -126,7 +126,7 @@ pub enum ServiceAnswer {
         /// The way it takes, with reasons, for people.
         route: String,
     },
-    /// So many bytes of JSON, a [`Status`](crate::Status), come after this, in packets of [`STATUS_PIECE`]. They are not in memory
+    /// So many bytes of JSON, a [`Status`](crate::ServiceStatus), come after this, in packets of [`STATUS_PIECE`]. They are not in memory
     /// that is passed: that would be the service's for as long as a client keeps it.
     Status {
         /// Bytes.

@@ -59,7 +59,7 @@ pub fn fork_here() -> i32 {
     unsafe { libc::fork() }
 }
 
-/// For a copy made by [`copy`]: in it, runs `work` and ends. In the parent: waits for that.
+/// For a fork_here made by [`fork_here`]: in it, runs `work` and ends. In the parent: waits for that.
 ///
 /// # Panics
 /// As [`in_child`].

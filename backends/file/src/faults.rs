@@ -27,7 +27,7 @@ pub enum FaultVerdict {
     Lost,
 }
 
-/// Decides the fate of requests; see [`FileConfig::faults`](crate::Config::faults).
+/// Decides the fate of requests; see [`FileConfig::faults`](crate::FileConfig::faults).
 ///
 /// ```
 /// use datapipes_file::{Faults, Operation, Verdict};

@@ -85,7 +85,7 @@ impl Drop for OperationScope {
     }
 }
 
-/// Whether the thread is in the middle of something: neither [`carries`] nor [`is_in_queue`] says of what.
+/// Whether the thread is in the middle of something: neither [`enter_transfer`] nor [`is_in_queue`] says of what.
 pub(crate) fn is_in_operation() -> bool {
     with(|outbox| outbox.middles > 0) == Some(true)
 }

@@ -1,6 +1,6 @@
 //! The door through which files come to be: outputs that are published whole, and scratch files.
 //!
-//! **How.** A [`Draft`] is written beside the name that it is to have. It has no name itself (`O_TMPFILE`) where the file
+//! **How.** A [`AtomicFile`] is written beside the name that it is to have. It has no name itself (`O_TMPFILE`) where the file
 //! system has such files, so that the kernel frees it with the process, whatever happens to that. When it is complete and
 //! durable it takes the name, or the place of the file that has it, in one step: a reader sees the old file or the new one.
 //!
@@ -11,9 +11,9 @@
 //! **When a rename would lose something** — the file has several names, or something mounted on it; a part of its identity
 //! cannot be given to another file; its directory takes no new files or does not let go of its name; somebody held a lease
 //! on it; running it gives rights; it was named by a descriptor (`/dev/fd/3`) — an [`OutputFile`] or a draft made by
-//! [`Draft::replacing`] writes the bytes into the file that is there, as `cp` does, and says so ([`InPlaceReason`]). That
+//! [`AtomicFile::replacing`] writes the bytes into the file that is there, as `cp` does, and says so ([`InPlaceReason`]). That
 //! is decided when it is opened. An output file is written in place from [`OutputFile::begin`] on. A draft is completed
-//! first, in its directory or in that for temporary files, and copied at the end. [`Draft::beside`] never writes in place:
+//! first, in its directory or in that for temporary files, and copied at the end. [`AtomicFile::create`] never writes in place:
 //! it is for files of which no half may ever be seen, and takes over what it can.
 //!
 //! **What comes meanwhile.** A file that came by the name after the draft was opened gives it nothing of its identity, and
@@ -128,10 +128,10 @@ impl AtomicFile {
         AtomicFile::create_with(path, FileMode::USUAL)
     }
 
-    /// As [`beside`](Self::beside), with the permissions that a new file has.
+    /// As [`beside`](Self::create), with the permissions that a new file has.
     ///
     /// # Errors
-    /// As [`beside`](Self::beside).
+    /// As [`beside`](Self::create).
     pub fn create_with(path: &Path, mode: FileMode) -> Result<AtomicFile> {
         let target = Target::of(path, mode)?;
         if let Way::InPlace(reason) = &target.way
@@ -147,7 +147,7 @@ impl AtomicFile {
     /// rename would cost it that, the bytes are copied into it when they are complete, and it is not whole meanwhile.
     ///
     /// # Errors
-    /// As [`beside`](Self::beside), but for a name that cannot be taken.
+    /// As [`beside`](Self::create), but for a name that cannot be taken.
     pub fn replacing(path: &Path, mode: FileMode) -> Result<AtomicFile> {
         AtomicFile::of(Target::of(path, mode)?, Whole::UnlessLost)
     }

@@ -7,7 +7,7 @@
 //!         otherwise sleep until the one who completes wakes me
 //! ```
 //!
-//! A result is either filed under a token, for the blocking flavor, or delivered to a [`Sink`], for the runtime, which
+//! A result is either filed under a token, for the blocking flavor, or delivered to a [`PartSink`], for the runtime, which
 //! moves parts of transfers. Whoever completes delivers, after the lock is let go.
 //!
 //! A child that was made by `fork` shares the mover's ring and its registrations with its parent, and may have a copy of a lock
@@ -222,7 +222,7 @@ impl Queue {
         self.drive_batch(1, until)
     }
 
-    /// As [`lead`](Self::lead), asking the mover for about `least` results at a time.
+    /// As [`lead`](Self::drive), asking the mover for about `least` results at a time.
     pub(crate) fn drive_batch(&self, least: usize, until: impl Fn() -> bool) -> Result<bool> {
         self.owner.check("wait")?;
         let mut results = self.lock();
@@ -245,7 +245,7 @@ impl Queue {
         Ok(std::mem::take(&mut results.wanted) && results.parts > 0)
     }
 
-    /// Takes what is done, without blocking, unless another thread is at it. True as for [`lead`](Self::lead).
+    /// Takes what is done, without blocking, unless another thread is at it. True as for [`lead`](Self::drive).
     pub(crate) fn try_drive(&self) -> Result<bool> {
         self.owner.check("complete")?;
         let results = self.lock();
@@ -256,7 +256,7 @@ impl Queue {
         Ok(std::mem::take(&mut results.wanted) && results.parts > 0)
     }
 
-    /// As [`poke`](Self::poke), but where another thread is at it without sleeping, or delivers what it found, this waits for it:
+    /// As [`poke`](Self::try_drive), but where another thread is at it without sleeping, or delivers what it found, this waits for it:
     /// what it has looked at may be older than this call. One that sleeps at the mover wakes up for whatever is done, and has the coordinator look after what is
     /// left when it goes.
     pub(crate) fn try_drive_synced(&self) -> Result<bool> {
@@ -275,7 +275,7 @@ impl Queue {
         Ok(std::mem::take(&mut results.wanted) && results.parts > 0)
     }
 
-    /// As [`poke`](Self::poke), for the coordinator: true if parts are left for it to look after. Where another thread is at
+    /// As [`poke`](Self::try_drive), for the coordinator: true if parts are left for it to look after. Where another thread is at
     /// it, that thread will see to it that they are.
     pub(crate) fn drive_for_coordinator(&self) -> Result<bool> {
         self.owner.check("complete")?;

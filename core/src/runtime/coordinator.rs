@@ -263,7 +263,7 @@ impl Coordinator {
         self.watched().resources.push(Arc::downgrade(resource));
     }
 
-    /// Gets to know a queue. It is not looked after until [`attend`](Self::attend) is called.
+    /// Gets to know a queue. It is not looked after until [`attend`](Self::arm) is called.
     ///
     /// # Errors
     /// What `epoll_ctl` says.
@@ -604,7 +604,7 @@ impl Coordinator {
     }
 
     /// Sleeps until `over`, of which `changed` tells, and does the work meanwhile if nobody else does. While it sleeps it is
-    /// counted in `sleepers`, and who makes it over calls [`wake_blocked_waiters`](Self::wake_leaner) if there are any.
+    /// counted in `sleepers`, and who makes it over calls [`wake_blocked_waiters`](Self::wake_blocked_waiters) if there are any.
     ///
     /// None, without a look at the lock, where code that it called meanwhile forked, and this is the child.
     pub(crate) fn sleep_until<'a, T>(

@@ -23,7 +23,7 @@ use crate::pipe::Execution;
 /// A waker must not block for long nonetheless: it holds up other wakers and callbacks. Where threads of the runtime carry
 /// transfers out (copies between memories, primitives that block), one of those threads calls the waker and carries out nothing
 /// else meanwhile. So who waits for such a transfer must hold no lock that a waker of another such transfer wants: with as many
-/// such wakers as threads ([`Config::copiers`](super::Config::copiers), [`Config::blocking`](super::Config::blocking)) all
+/// such wakers as threads ([`Config::copiers`](super::RuntimeConfig::copiers), [`Config::blocking`](super::RuntimeConfig::blocking)) all
 /// wait for ever. (Handing wakers to another thread there made an awaited copy of 128 KiB two to four times as slow.)
 /// Destructors of memory's keepers run on whichever thread drops the last reference.
 ///

@@ -79,7 +79,7 @@ pub struct RuntimeConfig {
     pub copiers: usize,
     /// Threads for routes of two hops and primitives that block, at most.
     pub blocking: usize,
-    /// Transfers that one pipe has under way, at most, unless its [`Connect::queue`] says otherwise.
+    /// Transfers that one pipe has under way, at most, unless its [`ConnectOptions::queue`] says otherwise.
     pub queue: usize,
     /// Copies between memories up to this length are made on the caller where nothing is held back, in bytes.
     pub max_inline_bytes: u64,
@@ -146,7 +146,7 @@ pub struct ConnectOptions {
     pub constraints: Constraints,
     /// Of the runtime: class and rates.
     pub service: ServiceLevel,
-    /// Transfers under way, at most; [`Config::queue`] if not given.
+    /// Transfers under way, at most; [`RuntimeConfig::queue`] if not given.
     pub queue: Option<usize>,
 }
 
@@ -154,7 +154,7 @@ pub struct ConnectOptions {
 ///
 /// Dropping it waits for what is under way; nothing is lost. Pipes that outlive it refuse new transfers. Dropped within a
 /// callback, it waits for transfers, not for callbacks nor for its threads, which end when they have called them. Dropped by
-/// what carries out a transfer ([`Reader`](crate::locator::Reader), [`Watch`](crate::locator::Watch)), it refuses new
+/// what carries out a transfer ([`Reader`](crate::locator::Reader), [`Watch`](crate::locator::WriteObserver)), it refuses new
 /// transfers at once, and does the rest when that thread is through with the transfer.
 ///
 /// It belongs to the process that started it. In a child that was made by `fork` all that may fail fails as `Forked`, what waits
@@ -196,7 +196,7 @@ impl Runtime {
     /// Starts a runtime as told.
     ///
     /// # Errors
-    /// As [`start`](Self::start); `InvalidInput` for a configuration that makes no sense ([`Config::check`]).
+    /// As [`start`](Self::start); `InvalidInput` for a configuration that makes no sense ([`RuntimeConfig::check`]).
     pub fn start_with(machine: &Machine, config: RuntimeConfig) -> Result<Runtime> {
         config.check()?;
         let coordinator = Coordinator::new()?;
@@ -291,7 +291,7 @@ impl Runtime {
     /// within a callback.
     ///
     /// Within what carries out a transfer (a [`Reader`](crate::locator::Reader)) it waits neither for that nor for others whose
-    /// threads wait in the library likewise. Within a mover with a queue, and a [`Watch`](crate::locator::Watch) that it calls, it
+    /// threads wait in the library likewise. Within a mover with a queue, and a [`Watch`](crate::locator::WriteObserver) that it calls, it
     /// returns at once.
     pub fn drain(&self) {
         self.inner.drain();

@@ -244,7 +244,7 @@ impl SharedResource {
         self.is_back(state, transfer, at, len, result);
     }
 
-    /// As [`came_back`](Self::came_back), for a part that [made room](Self::makes_room) already.
+    /// As [`came_back`](Self::finish_part), for a part that [made room](Self::yield_slot) already.
     pub(crate) fn finish_part_late(&self, transfer: &InFlightTransfer, at: u64, len: u64, result: Result<()>) {
         self.is_back(self.lock(), transfer, at, len, result);
     }

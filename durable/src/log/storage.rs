@@ -1,6 +1,6 @@
 //! Where a log lies: a list of numbered segments. The log itself knows nothing else of the place.
 //!
-//! [`LogFolder`](super::Folder) keeps segments as files. Whoever has another place (persistent memory, a part of a
+//! [`LogFolder`](super::LogFolder) keeps segments as files. Whoever has another place (persistent memory, a part of a
 //! device, a model that forgets what was not synced) implements these three traits; the log moves bytes there by pipes.
 
 use std::any::Any;

@@ -1,12 +1,12 @@
 //! Device models of Pipette (Bai et al., *Pipette: Efficient Fine-Grained Reads for SSDs*, DAC 2022), in virtual time.
 //!
-//! - [`Device`](device::Device) is the SSD: flash channels, a read buffer, a link.
+//! - [`Device`](device::SimulatedDevice) is the SSD: flash channels, a read buffer, a link.
 //! - [`System`](system::System) is a way to read it: block I/O with a page cache, 2B-SSD by MMIO and by DMA, Pipette
 //!   without and with its cache, each in a few lines: the twin of the next.
 //! - [`Library`](library::Library) is the fine-grained cache of this project, the code that reads real files, over an engine
 //!   in virtual time; every byte that it gives out is checked.
 //! - [`report`](figures::report) runs the paper's experiments (sections 4.2, 4.3) and puts the figures beside the paper's,
-//!   each with its [`Agreement`](report::Standing): exact, calibrated, out of reach.
+//!   each with its [`Agreement`](report::Agreement): exact, calibrated, out of reach.
 //!
 //! # What a real device would need
 //!

@@ -53,7 +53,7 @@ pub struct PlacementRow {
     pub block_bytes: u64,
     /// Whether figure 3 has this size.
     pub is_published: bool,
-    /// The outcomes, in the order of [`Placement::ALL`].
+    /// The outcomes, in the order of [`SimulatedPlacement::ALL`].
     pub outcomes: [SimulationResult; 3],
     /// `T_application / T_distributed - 1`.
     pub than_application: f64,
@@ -97,7 +97,7 @@ pub struct Point {
     pub choice: String,
     /// The choice, as a number on the axis.
     pub value: f64,
-    /// The outcomes, in the order of [`Placement::ALL`].
+    /// The outcomes, in the order of [`SimulatedPlacement::ALL`].
     pub outcomes: [SimulationResult; 3],
 }
 

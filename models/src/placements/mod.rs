@@ -2,9 +2,9 @@
 //!
 //! The system of Asmussen and Roitzsch, *Towards Disaggregation-Native Data Streaming between Devices*: an application
 //! sends blocks through a chain of devices in resource pools and gets them back. The same protocol runs on the
-//! application's machine, on a CPU of the pool, or on the devices ([`Placement`]).
+//! application's machine, on a CPU of the pool, or on the devices ([`SimulatedPlacement`]).
 //!
-//! - [`simulate`] is the model: units, channels and protocol steps as events ([`Parameters`], [`Shape`]).
+//! - [`simulate`] is the model: units, channels and protocol steps as events ([`Parameters`], [`Scenario`]).
 //! - [`closed_form_latency`] is the sum that it must equal where one block is under way and links have latency alone; a
 //!   property test compares them to the picosecond.
 //! - [`figure_3`] is the paper's figure over block sizes; [`published`] its ranges; [`what_ifs`] what it leaves open.

@@ -1,4 +1,4 @@
-//! Access patterns: endless iterators of [`Read`], (offset, len) in a file, the same for the same seed everywhere.
+//! Access patterns: endless iterators of [`ReadRequest`], (offset, len) in a file, the same for the same seed everywhere.
 //!
 //! | pattern | who reads like this |
 //! |---|---|

@@ -2,7 +2,7 @@
 //!
 //! A [`Checker`] is fed a range of a file in pieces of any length and gives a [`ValidationSummary`]: records, order, adjacent
 //! duplicates, and a checksum of the multiset of records that does not depend on their order. Summaries of consecutive
-//! ranges [join](Summary::join) to that of the whole, so ranges can be checked in parallel. Counts and checksum are those
+//! ranges [join](ValidationSummary::join) to that of the whole, so ranges can be checked in parallel. Counts and checksum are those
 //! of valsort (C. Nyberg, sortbenchmark.org).
 //!
 //! ```

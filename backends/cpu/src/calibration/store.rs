@@ -62,7 +62,7 @@ impl Calibration {
         Ok(calibration)
     }
 
-    /// Publishes it whole ([`Draft`]), so that a reader sees the old file or the new one.
+    /// Publishes it whole ([`AtomicFile`]), so that a reader sees the old file or the new one.
     ///
     /// # Errors
     /// Errors of writing, with the path.

@@ -6,7 +6,7 @@
 //!           +------------- what a short request left over ------------+
 //! ```
 //!
-//! [`MoverContext`] is what the requests of one mover have in common, [`cut`] the rules of alignment, [`JobTable`] who waits for
+//! [`MoverContext`] is what the requests of one mover have in common, [`request_plan`] the rules of alignment, [`jobs::JobTable`] who waits for
 //! what, [`Ring`] and [`Blocking`] the engines. [`FileExtentReader`] goes its own way: short reads for one caller, without jobs.
 
 mod blocking;

@@ -11,7 +11,7 @@ use crate::locator::Ssd;
 /// An output: a draft that takes its name when it is complete, or a file that is written in place because a rename would
 /// cost it its identity. Which of the two is decided when it is opened, before anything is written.
 ///
-/// [`Draft::replacing`] keeps the old bytes until all new ones are there, and needs room for both. An output file that is
+/// [`AtomicFile::replacing`] keeps the old bytes until all new ones are there, and needs room for both. An output file that is
 /// written in place needs room for the longer of the two, and the old bytes are gone from [`begin`](Self::begin) on.
 ///
 /// ```
@@ -86,7 +86,7 @@ impl OutputFile {
     /// Cuts it to its length, makes it durable, and gives it its name where it has none.
     ///
     /// # Errors
-    /// As [`Draft::publish`] and [`InPlace::publish`].
+    /// As [`AtomicFile::publish`] and [`InPlaceFile::publish`].
     pub fn publish(self, len: u64) -> Result<PublishOutcome> {
         match self {
             OutputFile::Draft(draft) => draft.publish(len),
