@@ -97,7 +97,7 @@ enum Role {
     Bundle,
     Facade,
     Product,
-    /// What gives the façade to other processes.
+    /// What gives pipes to other processes.
     Service,
     Testkit,
     /// Hardware in virtual time, under generated loads; it runs what products decide.
@@ -126,8 +126,8 @@ fn may(from: Role, to: Role) -> bool {
         Role::Core => false,
         Role::Backend | Role::Product | Role::Testkit => to == Role::Core,
         Role::Bundle => matches!(to, Role::Backend | Role::Core),
-        Role::Facade => matches!(to, Role::Bundle | Role::Core),
-        Role::Service => matches!(to, Role::Facade | Role::Core),
+        Role::Facade => matches!(to, Role::Bundle | Role::Core | Role::Product | Role::Service),
+        Role::Service => matches!(to, Role::Bundle | Role::Core),
         Role::Models => matches!(to, Role::Core | Role::Product | Role::Testkit),
         Role::Top => true,
     }
