@@ -8,6 +8,7 @@ use datapipes_core::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
+use super::alone;
 use super::sandbox::confine;
 use crate::capability::{Cap, Party, Rights};
 use crate::control::packet::{self, Arrived, PACKET_BYTES};
@@ -46,6 +47,7 @@ impl Attendant {
             }
             _ => return Err(Error::new(ErrorKind::Corrupt, "start", "the controller did not say what this device is")),
         };
+        alone::keep_orphans()?;
         let mut body = body(role, given, functions).map_err(|e| e.within(format!("device {name}")))?;
         let confined = confine(attendant.socket.as_fd(), threads)?;
         attendant.say(&Ask::Ready { confined })?;

@@ -1,9 +1,11 @@
 //! Programs that are controllers and devices when they are started as such.
 
+mod alone;
 mod attendant;
 pub(crate) mod inherited;
 mod namespace;
 mod sandbox;
+mod status;
 
 pub use attendant::Attendant;
 

@@ -8,7 +8,8 @@
 //! * no descriptor leaves it (`sendmsg` is refused, and what is left carries bytes only), and descriptors come in over the
 //!   control socket alone; all its threads share one table of them. So what it has of a memory is in its map and in that
 //!   table, where the controller looks when it takes the memory away;
-//! * no memory but private memory, which is charged to it and limited; one thread, or as many as it was given.
+//! * no memory but private memory, which is charged to it and limited; one thread, or as many as it
+//!   was given. It must be one thread without children when it locks itself down (see `alone`).
 //!
 //! What is trusted nevertheless: the kernel. A real device with DMA but without an IOMMU between it and memory would have to be trusted with all of it: there is
 //! no such interface here, and nothing of this module replaces one.
@@ -23,6 +24,7 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
 
+use super::alone;
 use super::namespace::limit_threads;
 use crate::control::Confined;
 use crate::control::protocol::Threads;
@@ -32,11 +34,13 @@ const NOBODY: u32 = 65534;
 /// Descriptors that a device can have, and how many it needs for endpoints while they are being mapped.
 const DESCRIPTORS: u64 = 64;
 
-/// Locks this process down; it must have one thread. Over `control` alone descriptors come in.
+/// Locks this process down. Over `control` alone descriptors come in.
 ///
 /// # Errors
+/// `PermissionDenied` where it has another thread, or a child: nobody would lock them down.
 /// `Unavailable` where the filter of system calls cannot be had: a device does not run without it.
 pub(crate) fn confine(control: BorrowedFd<'_>, threads: Threads) -> Result<Confined> {
+    alone::check()?;
     let unprivileged = become_nobody()?;
     let bounded = bound_threads(threads);
     let limit = |resource, value| {

@@ -43,7 +43,8 @@ pub(crate) fn functions() -> Functions {
             }))*
         };
     }
-    attacks!(Functions::default(),
+    let functions = Functions::default().with_body("leaving", revoked::leaving);
+    attacks!(functions,
         "system-calls" => system_calls,
         "pages" => pages,
         "forging-sender" => forging_sender,
