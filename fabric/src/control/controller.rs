@@ -251,12 +251,12 @@ impl Controller {
         let (name, mapped, asked, gone, revocation) = (port.clone(), false, false, false, None);
         let end = Endpoint { party, cap, rights, port: name, trust, mapped, asked, gone, revocation };
         let told = thing.activate(id, end)?;
-        let private_bytes = thing.private_bytes();
+        let needs = thing.needs();
         self.last_endpoint = id;
         self.objects.insert(id, capability.object);
         let peer = self.peer(party)?;
         peer.ports.insert(port.clone());
-        peer.endpoints.insert(id, private_bytes);
+        peer.endpoints.insert(id, needs);
         peer.allow();
         match told {
             Some((kind, fds)) => {

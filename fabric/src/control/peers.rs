@@ -11,7 +11,7 @@ use rustix::process::{Signal, pidfd_send_signal};
 use super::audit::Audit;
 use super::packet;
 use super::protocol::{EndpointId, Event, Tell};
-use super::quota::Quota;
+use super::quota::{Needs, Quota};
 use super::stderr::DeviceStderr;
 use crate::capability::Party;
 
@@ -29,8 +29,8 @@ pub(super) struct Peer {
     waiting: VecDeque<(Tell, Vec<OwnedFd>)>,
     /// The names of its endpoints.
     pub(super) ports: BTreeSet<String>,
-    /// Its endpoints, with the private memory that each needs.
-    pub(super) endpoints: BTreeMap<EndpointId, u64>,
+    /// Its endpoints, with what each needs.
+    pub(super) endpoints: BTreeMap<EndpointId, Needs>,
     /// What it was told to give back, and when.
     pub(super) asked: BTreeMap<EndpointId, Instant>,
     /// What of that it says it has given back.
@@ -151,8 +151,8 @@ impl Peer {
     /// Adjusts its limits to what its endpoints need.
     pub(super) fn allow(&mut self) {
         if let Some(device) = &mut self.device {
-            let bytes = self.endpoints.values().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
-            device.quota.set_channel_bytes(device.child.id(), bytes);
+            let needs = self.endpoints.values().fold(Needs::default(), |sum, needs| sum.and(*needs));
+            device.quota.set_needs(device.child.id(), needs);
         }
     }
 }

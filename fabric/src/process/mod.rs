@@ -5,7 +5,7 @@ mod attendant;
 pub(crate) mod inherited;
 mod namespace;
 mod sandbox;
-mod status;
+pub(crate) mod status;
 
 pub use attendant::Attendant;
 
