@@ -263,3 +263,28 @@ fn files_are_read_and_written_at_any_offset() {
     }
     std::fs::remove_dir_all(&dir).unwrap();
 }
+
+/// A file can refuse with the errno by which a channel tells that it was taken away.
+#[test]
+fn a_file_that_refuses_a_write_is_the_failure_of_that_write() {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+    let mut session = session();
+    for placement in Placement::ALL {
+        for (seal, at) in [(SealFlags::WRITE, 0), (SealFlags::GROW, 16 << 10)] {
+            let file = memfd_create("refuses", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+            assert_eq!(rustix::io::pwrite(&file, &[7; 16 << 10], 0).unwrap(), 16 << 10);
+            fcntl_add_seals(&file, seal).unwrap();
+            let (flow, mut client) = storage(&mut session, vec![file], placement);
+            client.open(0, Mode::ReadWrite).unwrap();
+            client.out_at(at).unwrap().send(10).unwrap();
+            let e = client.commit().unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Device, "{e}");
+            client.open(0, Mode::Read).unwrap();
+            let block = client.next_in().unwrap().unwrap();
+            assert_eq!(&*block, &[7; 8 << 10], "{placement:?}");
+            block.done().unwrap();
+            drop(client);
+            flow.end(&mut session).unwrap();
+        }
+    }
+}
