@@ -225,7 +225,8 @@ impl Thing {
             Kind::Link(link) => link.shape().payload_bytes(),
             Kind::Memory { .. } => 0,
         };
-        Needs { private: private as u64, mapped: (self.bytes as u64).next_multiple_of(4096) }
+        let descriptors = usize::from(matches!(self.kind, Kind::Link(_)));
+        Needs { private: private as u64, mapped: (self.bytes as u64).next_multiple_of(4096), descriptors }
     }
 
     /// An endpoint has mapped its first half: what is to be sent now, and to whom.

@@ -72,18 +72,24 @@ pub(super) struct Quota {
     ends: Needs,
 }
 
-/// What a device needs for its ends of channels and for memories, in bytes.
+/// What a device needs for its ends of channels and for memories.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Needs {
-    /// Private copies.
+    /// Bytes of private copies.
     pub(super) private: u64,
-    /// What is mapped.
+    /// Bytes that are mapped.
     pub(super) mapped: u64,
+    /// Descriptors that it keeps: sockets.
+    pub(super) descriptors: usize,
 }
 
 impl Needs {
     pub(super) fn and(self, other: Needs) -> Needs {
-        Needs { private: self.private.saturating_add(other.private), mapped: self.mapped.saturating_add(other.mapped) }
+        Needs {
+            private: self.private.saturating_add(other.private),
+            mapped: self.mapped.saturating_add(other.mapped),
+            descriptors: self.descriptors.saturating_add(other.descriptors),
+        }
     }
 }
 

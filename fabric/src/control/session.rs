@@ -219,7 +219,9 @@ impl Session {
     ///
     /// # Errors
     /// `PermissionDenied` where the capability has fewer rights or is not commanded by this party; `Busy` where that end of the
-    /// channel is somewhere already.
+    /// channel is somewhere already; `NoSpace` where its holder has as many ends as it can have: a
+    /// device 256, and of channels over sockets no more than it has room for among 64 descriptors
+    /// (about 50).
     pub fn activate(&mut self, cap: Cap, port: &str, rights: Rights, trust: Trust) -> Result<()> {
         self.activate_taking(cap, port, rights, trust.into())
     }

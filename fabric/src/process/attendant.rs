@@ -8,8 +8,8 @@ use datapipes_core::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-use super::alone;
 use super::sandbox::confine;
+use super::{alone, inherited};
 use crate::capability::{Cap, Party, Rights};
 use crate::control::packet::{self, Arrived, PACKET_BYTES};
 use crate::control::ports::{End, Ports, no_such};
@@ -49,8 +49,9 @@ impl Attendant {
         };
         alone::keep_orphans()?;
         let mut body = body(role, given, functions).map_err(|e| e.within(format!("device {name}")))?;
+        let descriptors = inherited::count();
         let confined = confine(attendant.socket.as_fd(), threads)?;
-        attendant.say(&Ask::Ready { confined })?;
+        attendant.say(&Ask::Ready { confined, descriptors })?;
         while let Some((ins, outs)) = attendant.next_work()? {
             let outcome = match attendant.stage(ins, outs) {
                 Ok(Some(mut stage)) => body.run(&mut stage),

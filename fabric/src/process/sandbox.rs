@@ -27,14 +27,11 @@ use seccompiler::{
 
 use super::alone;
 use super::namespace::limit_threads;
-use crate::control::protocol::Threads;
+use crate::control::protocol::{DEVICE_DESCRIPTORS, Threads};
 use crate::control::{Confined, STACK_BYTES};
 
 /// Who has no rights.
 const NOBODY: u32 = 65534;
-/// Descriptors that a device can have, and how many it needs for endpoints while they are being mapped.
-const DESCRIPTORS: u64 = 64;
-
 /// Ways of mapping that are let through: those that the C library and allocators use. All others
 /// are refused. Two of those are charged to nobody: a mapping that grows downwards counts as a
 /// stack, and huge pages are the whole machine's.
@@ -60,7 +57,7 @@ pub(crate) fn confine(control: BorrowedFd<'_>, threads: Threads) -> Result<Confi
         let limit = Rlimit { current: Some(value), maximum: Some(value) };
         setrlimit(resource, limit).map_err(|e| Error::os("confine", e.raw_os_error(), "a limit"))
     };
-    limit(Resource::Nofile, DESCRIPTORS)?;
+    limit(Resource::Nofile, DEVICE_DESCRIPTORS as u64)?;
     limit(Resource::Core, 0)?;
     // The first thread's stack is not among what RLIMIT_DATA counts.
     let stack = getrlimit(Resource::Stack);
