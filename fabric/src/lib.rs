@@ -83,6 +83,8 @@
 //!   within a machine, over the loopback interface too, are not encrypted: who may read others' packets there is root.
 //! * Of a link that another machine revoked, this one is told that the other side has gone, not why.
 //! * A device that receives from several channels receives from all of them over sockets, or from all over shared memory.
+//! * Without a control group a device that sets out to can have more memory than its limit, by a
+//!   GiB and a half, and page tables are among that: see [`Limits`](control::Limits).
 //! * Timing is not hidden: who shares a machine can measure others.
 #![deny(unsafe_code)]
 

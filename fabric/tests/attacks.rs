@@ -24,6 +24,7 @@ fn main() -> ExitCode {
     }
     harness::run(tests![
         no_system_call_beyond_moving_bytes,
+        nothing_runs_on_that_was_started_before_the_lock_down,
         what_is_mapped_for_reading_stays_so,
         a_forged_sender_page_is_not_believed,
         a_forged_receiver_page_is_not_believed,
@@ -53,6 +54,19 @@ fn no_system_call_beyond_moving_bytes() {
         let expected = if call == "clone3" { libc::ENOSYS } else { libc::EPERM };
         assert_eq!(errno.as_i64(), Some(expected.into()), "{call} was let through, or failed for another reason");
     }
+    bystander.stays_well(&mut session);
+}
+
+fn nothing_runs_on_that_was_started_before_the_lock_down() {
+    let mut session = own_session();
+    let bystander = Bystander::new(&mut session);
+    for (how, what) in [("thread", "a thread"), ("process", "a process"), ("orphan", "a process")] {
+        let device = session.launch("leaving", attack("leaving", json!({ "how": how })), &[]).unwrap();
+        let e = session.ready(device, LONG).unwrap_err().to_string();
+        assert!(e.contains(what) && e.contains("would not be locked down"), "{how}: {e}");
+    }
+    let device = session.launch("leaving", attack("leaving", json!({ "how": "nothing" })), &[]).unwrap();
+    assert!(session.ready(device, LONG).unwrap().seccomp);
     bystander.stays_well(&mut session);
 }
 

@@ -3,7 +3,7 @@
 
 mod scene;
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use datapipes_core::{AtomicFile, ErrorKind};
 use datapipes_fabric::capability::{Party, Rights};
@@ -11,6 +11,7 @@ use datapipes_fabric::channel::{Shape, Trust};
 use datapipes_fabric::device::Role;
 use datapipes_fabric::file::{FileClient, Mode, Piece};
 use datapipes_fabric::placement::{Flow, Graph, Placement};
+use datapipes_fabric::transport::Carrier;
 use scene::*;
 
 #[test]
@@ -261,5 +262,79 @@ fn files_are_read_and_written_at_any_offset() {
         drop(client);
         flow.end(&mut session).unwrap();
     }
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// A file can refuse with the errno by which a channel tells that it was taken away.
+#[test]
+fn a_file_that_refuses_a_write_is_the_failure_of_that_write() {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+    let mut session = session();
+    for placement in Placement::ALL {
+        for (seal, at) in [(SealFlags::WRITE, 0), (SealFlags::GROW, 16 << 10)] {
+            let file = memfd_create("refuses", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+            assert_eq!(rustix::io::pwrite(&file, &[7; 16 << 10], 0).unwrap(), 16 << 10);
+            fcntl_add_seals(&file, seal).unwrap();
+            let (flow, mut client) = storage(&mut session, vec![file], placement);
+            client.open(0, Mode::ReadWrite).unwrap();
+            client.out_at(at).unwrap().send(10).unwrap();
+            let e = client.commit().unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Device, "{e}");
+            client.open(0, Mode::Read).unwrap();
+            let block = client.next_in().unwrap().unwrap();
+            assert_eq!(&*block, &[7; 8 << 10], "{placement:?}");
+            block.done().unwrap();
+            drop(client);
+            flow.end(&mut session).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_device_gets_no_more_sockets_than_it_has_room_for() {
+    let dir = scratch("sockets");
+    std::fs::write(dir.join("file"), "served to all").unwrap();
+    let mut session = session();
+    let file = reader(&dir.join("file"));
+    let device = session.launch("storage", Role::Files, &[file.as_fd()]).unwrap();
+    session.ready(device, LONG).unwrap();
+    let (mut ins, mut outs) = (Vec::new(), Vec::new());
+    let refused = loop {
+        let n = ins.len();
+        let mut connect = |port: &str, theirs: Rights, ours: Rights| {
+            let cap = session.channel_over(Shape::new(2, 4096), Carrier::UnixSocket)?;
+            let given = session.delegate(cap, device.0, theirs)?;
+            session.activate(given, port, theirs, Trust::Copy)?;
+            session.activate(cap, port, ours, Trust::Copy)
+        };
+        let (asks, blocks) = (format!("asks-{n}"), format!("blocks-{n}"));
+        let connected = connect(&asks, Rights::RECEIVE, Rights::SEND);
+        match connected.and_then(|()| connect(&blocks, Rights::SEND, Rights::RECEIVE)) {
+            Ok(()) => (ins.push(asks), outs.push(blocks)),
+            Err(e) => break e,
+        };
+    };
+    assert!(refused.kind() == ErrorKind::NoSpace && refused.to_string().contains("over sockets"), "{refused}");
+    assert!(ins.len() >= 20, "{}", ins.len());
+    // Over shared memory there is room.
+    let cap = session.channel(Shape::new(2, 4096)).unwrap();
+    let given = session.delegate(cap, device.0, Rights::RECEIVE).unwrap();
+    session.activate(given, "more", Rights::RECEIVE, Trust::Copy).unwrap();
+    // And all that have come so far are served.
+    session.run(device, &ins, &outs).unwrap();
+    let mut clients = Vec::new();
+    for (asks, blocks) in ins.iter().zip(&outs) {
+        let requests = session.sender(asks, LONG).unwrap().with_patience(LONG);
+        let blocks = session.receiver(blocks, LONG).unwrap().with_patience(LONG);
+        let mut client = FileClient::new(requests, blocks);
+        assert_eq!(client.open(0, Mode::Read).unwrap(), 13);
+        clients.push(client);
+    }
+    for client in &mut clients {
+        let block = client.next_in().unwrap().unwrap();
+        assert_eq!(&*block, b"served to all");
+        block.done().unwrap();
+    }
+    drop(clients);
     std::fs::remove_dir_all(&dir).unwrap();
 }

@@ -204,6 +204,46 @@ fn a_controller_that_dies_is_told_from_an_end_on_the_other_machine() {
     nothing_is_left(&mut a, &before);
 }
 
+/// A joiner whose first words take long, behind many who say nothing, from another address.
+#[test]
+fn silent_strangers_do_not_push_out_a_slow_joiner() {
+    let (mut a, mut b) = (session(), session());
+    let key = Key::random().unwrap();
+    let (offered, address) = b.offer(SHAPE, Rights::RECEIVE, anywhere(), &key).unwrap();
+    let proxy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let link = a.join(SHAPE, Rights::SEND, proxy.local_addr().unwrap(), &key).unwrap();
+    let (mut near, _) = proxy.accept().unwrap();
+    let mut far = TcpStream::connect(address).unwrap();
+    let other = std::net::Ipv4Addr::new(127, 0, 0, 2).into();
+    let stranger = || {
+        use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        bind(&socket, &std::net::SocketAddr::new(other, 0)).unwrap();
+        connect(&socket, &address).unwrap();
+        socket
+    };
+    let silent: Vec<_> = (0..300).map(|_| stranger()).collect();
+    // It takes connections in the order in which they came: a last one, which it answers by hanging
+    // up.
+    let mut last = TcpStream::connect(address).unwrap();
+    last.write_all(&[0x41; 64]).unwrap();
+    assert_eq!(last.read(&mut [0; 64]).unwrap_or(0), 0);
+    // Its first words, the answer, and its word.
+    let mut words = [0; 48];
+    near.read_exact(&mut words).unwrap();
+    far.write_all(&words).unwrap();
+    far.read_exact(&mut words).unwrap();
+    near.write_all(&words).unwrap();
+    let (mut from, mut to) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+    let back = std::thread::spawn(move || drop(std::io::copy(&mut far, &mut near)));
+    let there = std::thread::spawn(move || drop(std::io::copy(&mut from, &mut to)));
+    a.joined(link, LONG).unwrap();
+    b.joined(offered, LONG).unwrap();
+    drop((a, b, silent));
+    back.join().unwrap();
+    there.join().unwrap();
+}
+
 #[test]
 fn only_who_has_the_key_the_shape_and_the_other_side_is_let_in() {
     let (mut a, mut b) = (session(), session());

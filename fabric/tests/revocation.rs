@@ -6,6 +6,7 @@
 mod attacker;
 mod scene;
 
+use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use attacker::revoked::{FORGED, MEMORY_BYTES, READERS, SECRET, WRITERS};
 use datapipes_core::ErrorKind;
 use datapipes_fabric::capability::Rights;
 use datapipes_fabric::channel::{Head, Patience, Shape, Trust};
+use datapipes_fabric::control::{Program, Session};
 use datapipes_fabric::process;
 use datapipes_fabric::transport::{Carrier, Receiver};
 use scene::attack::*;
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
         what_is_written_into_a_credit_after_revocation_nobody_sees,
         two_devices_keep_no_memory_between_them,
         an_honest_device_gives_back_and_lives_on,
+        an_honest_device_below_a_path_of_any_bytes_lives_on,
     ])
 }
 
@@ -159,7 +162,20 @@ fn two_devices_keep_no_memory_between_them() {
 
 /// And while it has not given it back, the status says so.
 fn an_honest_device_gives_back_and_lives_on() {
-    let mut session = own_session();
+    gives_back_and_lives_on(own_session());
+}
+
+/// The program's path is in the map that is looked into.
+fn an_honest_device_below_a_path_of_any_bytes_lives_on() {
+    let dir = scratch("path").join(std::ffi::OsStr::from_bytes(b"\xff\xfe here"));
+    std::fs::create_dir_all(&dir).unwrap();
+    let program = dir.join("program");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    gives_back_and_lives_on(Session::start(&Program::At(program)).unwrap());
+    std::fs::remove_dir_all(dir.parent().unwrap()).unwrap();
+}
+
+fn gives_back_and_lives_on(mut session: Session) {
     let (device, mut results) = launch(&mut session, "honest", json!({}));
     let cap = session.memory(MEMORY_BYTES).unwrap();
     let reads = session.delegate(cap, device.0, Rights::READ).unwrap();

@@ -63,6 +63,7 @@ const MAX_PATIENCE_SECONDS: f64 = 1e9;
 Transforms, one after the other, each in a process of its own:
   lz4, zstd[=1..19], gzip[=0..9]  compress; the whole stream becomes one frame, which the tool of that name reads
   unlz4, unzstd, gunzip           decompress what those tools wrote; damage, a cut end and bytes behind it are errors
+                                  (a frame of `lz4 -l` has no mark of its end: cut between two of its blocks it passes)
   crc32                           passes blocks on, and reports the checksum of the stream
   xor=KEY, forward                changes each byte, changes nothing
   sort-u64                        sorts each block's numbers; a block must be a whole number of 8 bytes

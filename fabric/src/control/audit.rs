@@ -124,17 +124,20 @@ impl Suspect<'_> {
     }
 
     fn has_mapping(&self, kept: &BTreeSet<Inode>) -> bool {
-        let mut maps = String::new();
+        let mut maps = Vec::new();
         let opened = File::open(format!("/proc/{}/maps", self.pid));
-        let read = opened.and_then(|file| file.take(MOST_MAPS).read_to_string(&mut maps));
+        let read = opened.and_then(|file| file.take(MOST_MAPS).read_to_end(&mut maps));
         match read {
             // Every process that lives maps something: one whose first thread has ended shows nothing.
-            Ok(len) if len > 0 && (len as u64) < MOST_MAPS => {
-                maps.lines().filter_map(inode_of).any(|i| kept.contains(&i))
-            }
+            Ok(len) if len > 0 && (len as u64) < MOST_MAPS => inodes_of(&maps).any(|i| kept.contains(&i)),
             _ => true,
         }
     }
+}
+
+/// The files of `/proc/PID/maps`. Their paths can be any bytes but the end of a line.
+fn inodes_of(maps: &[u8]) -> impl Iterator<Item = Inode> {
+    maps.split(|byte| *byte == b'\n').filter_map(|line| inode_of(&String::from_utf8_lossy(line)))
 }
 
 /// The file of a line of `/proc/PID/maps`: `address permissions offset major:minor inode path`.
@@ -192,5 +195,8 @@ mod tests {
         assert_eq!(inode_of(line), Some(Inode { device: rustix::fs::makedev(0, 1), number: 1044 }));
         assert_eq!(inode_of("7f00-7f10 rw-p 00000000 00:00 0").map(|i| i.number), Some(0));
         assert_eq!(inode_of("garbage"), None);
+        let maps =
+            b"1-2 r-xp 00000000 00:02 5  /u\xff/program\n3-4 r--s 00000000 00:01 1044  /memfd:fabric (deleted)\n";
+        assert_eq!(inodes_of(maps).map(|i| i.number).collect::<Vec<_>>(), [5, 1044]);
     }
 }

@@ -13,7 +13,7 @@ use super::groups::Groups;
 use super::joining::Joining;
 use super::link::Link;
 use super::objects::{Endpoint, Thing};
-use super::peers::{DeviceProcess, Peer, Told};
+use super::peers::{DeviceProcess, OWN_DESCRIPTORS, Peer, Told};
 use super::protocol::{Answer, Ask, EndpointId, EndpointSpec, Event, Status, Tell};
 use super::quota::{Limits, Quota};
 use super::release::Revocations;
@@ -85,10 +85,14 @@ impl Controller {
         match ask {
             Ask::Mapped { endpoint } => self.mapped(by, *endpoint),
             Ask::Unmapped { endpoint } => self.unmapped(by, *endpoint),
-            Ask::Ready { confined } => {
+            Ask::Ready { confined, descriptors } => {
                 // Said twice it would be one more event each time that must not be dropped.
                 let device = self.peers.get_mut(&by).and_then(|peer| peer.device.as_mut());
-                match device.is_some_and(|device| !std::mem::replace(&mut device.is_ready, true)) {
+                let first = device.is_some_and(|device| {
+                    device.opened(*descriptors);
+                    !std::mem::replace(&mut device.is_ready, true)
+                });
+                match first {
                     true => self.happened(Event::Ready { device: by, confined: confined.clone() }),
                     false => self.kill(by, "it broke the control protocol: it was ready before"),
                 }
@@ -186,7 +190,8 @@ impl Controller {
         quota.take_in(child.id());
         let threads = quota.threads();
         let stderr = DeviceStderr::new(heard, &name);
-        let device = DeviceProcess { child, pidfd, stderr, quota, is_ready: false, verdict: None };
+        let descriptors = OWN_DESCRIPTORS + fds.len();
+        let device = DeviceProcess { child, pidfd, stderr, quota, is_ready: false, descriptors, verdict: None };
         self.peers.insert(party, Peer::new(ours, name.clone(), Some(device)));
         self.tell(party, Tell::Boot { party, name, role, threads }, fds);
         Ok(Answer::Device { party })
@@ -235,6 +240,7 @@ impl Controller {
         }
         let party = capability.holder;
         let full = |what: &str| Err(Error::new(ErrorKind::NoSpace, "activate", what));
+        let needs = self.things.get(&capability.object).map(Thing::needs).unwrap_or_default();
         let peer = self.peer(party)?;
         if peer.ports.contains(&port) {
             let what = format!("port {port} is in use at party {}", party.0);
@@ -244,6 +250,11 @@ impl Controller {
         if peer.endpoints.len() >= most {
             return full("the party has as many endpoints as it can have");
         }
+        let sockets = peer.needs().descriptors + needs.descriptors;
+        if needs.descriptors > 0 && peer.device.as_ref().is_some_and(|device| !device.has_room(sockets)) {
+            let what = "the device has as many channels over sockets as it can have";
+            return full(what).map_err(|e| e.advice("over shared memory it can have more"));
+        }
         let Some(thing) = self.things.get_mut(&capability.object) else {
             return Err(Error::new(ErrorKind::NotFound, "activate", "what the capability is about has gone"));
         };
@@ -251,12 +262,11 @@ impl Controller {
         let (name, mapped, asked, gone, revocation) = (port.clone(), false, false, false, None);
         let end = Endpoint { party, cap, rights, port: name, trust, mapped, asked, gone, revocation };
         let told = thing.activate(id, end)?;
-        let private_bytes = thing.private_bytes();
         self.last_endpoint = id;
         self.objects.insert(id, capability.object);
         let peer = self.peer(party)?;
         peer.ports.insert(port.clone());
-        peer.endpoints.insert(id, private_bytes);
+        peer.endpoints.insert(id, needs);
         peer.allow();
         match told {
             Some((kind, fds)) => {

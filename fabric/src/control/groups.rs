@@ -57,7 +57,9 @@ impl Groups {
     }
 
     fn find_in(root: &Path) -> Groups {
-        let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_default();
+        // Names of groups and of mounts can be any bytes.
+        let bytes = |path: &str| std::fs::read(root.join(path)).unwrap_or_default();
+        let read = |path: &str| String::from_utf8_lossy(&bytes(path)).into_owned();
         let (own, mounts) = (read("proc/self/cgroup"), read("proc/self/mountinfo"));
         let parent = |resource: &Resource| {
             own.lines()

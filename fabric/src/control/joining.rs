@@ -1,11 +1,14 @@
 //! How two controllers, each of its machine, connect the two halves of a link: see `noise` for what they say.
 //!
-//! A stranger is cut off without an answer; one that is silent is cut off after [`TALK`], and keeps nobody else waiting. An
-//! offer is used up by nobody but who has shown the key; what was said to another, and is said again, is refused.
+//! A stranger is cut off without an answer; one that is silent is cut off after [`TALK`], or
+//! before, where too many are silent: then one of the address that has most of them goes. So a
+//! joiner that is slow is pushed out by connections from its own address alone, or from very many.
+//! An offer is used up by nobody but who has shown the key; what was said to another, and is said
+//! again, is refused.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -92,9 +95,9 @@ impl fmt::Debug for Key {
 
 /// How long the other side may take to say who it is.
 const TALK: Duration = Duration::from_secs(10);
-/// Connections that have not shown that they know the key, and those that have and did not confirm; the oldest of the former
-/// makes room.
-const MOST_TALKS: usize = 16;
+/// Connections that have not shown that they know the key; one of them makes room, see
+/// [`in_excess`].
+const MOST_TALKS: usize = 128;
 /// First messages that are remembered, so that none is answered twice.
 const MOST_SEEN: usize = 4096;
 
@@ -112,9 +115,36 @@ pub(super) struct Joining {
     pub(super) waiting: Vec<(EndpointId, Party, String, Copies)>,
 }
 
+/// Where a connection comes from: of an address of version 6 the half that names a network, for its
+/// owner has all of the other half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Source {
+    Four(Ipv4Addr),
+    Six([u8; 8]),
+}
+
+impl Source {
+    fn of(address: IpAddr) -> Source {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Source::Four(address),
+            IpAddr::V6(address) => Source::Six(address.octets().first_chunk().copied().unwrap_or_default()),
+        }
+    }
+}
+
+/// Which of these, oldest first, makes room: the oldest of the source that has most; of several
+/// such sources the oldest of all.
+fn in_excess(strangers: &[Source]) -> Option<usize> {
+    let mut counts = BTreeMap::new();
+    strangers.iter().for_each(|source| *counts.entry(source).or_insert(0usize) += 1);
+    let most = counts.values().max()?;
+    strangers.iter().position(|source| counts.get(source) == Some(most))
+}
+
 /// A connection with somebody.
 struct Talk {
     socket: OwnedFd,
+    source: Source,
     stage: TalkStage,
     bytes: [u8; MESSAGE_BYTES],
     have: usize,
@@ -146,8 +176,15 @@ struct Joined {
 }
 
 impl Talk {
-    fn new(socket: OwnedFd, stage: TalkStage) -> Talk {
-        Talk { socket, stage, bytes: [0; MESSAGE_BYTES], have: 0, until: Instant::now() + TALK }
+    fn new(socket: OwnedFd, other: SocketAddr, stage: TalkStage) -> Talk {
+        Talk {
+            socket,
+            source: Source::of(other.ip()),
+            stage,
+            bytes: [0; MESSAGE_BYTES],
+            have: 0,
+            until: Instant::now() + TALK,
+        }
     }
 
     /// Whether all of the next words are there.
@@ -156,7 +193,8 @@ impl Talk {
         while self.have < len {
             match recv(&self.socket, &mut self.bytes[self.have..len], RecvFlags::DONTWAIT) {
                 Ok((0, _)) => {
-                    let what = "the other controller hung up: it knows another key, or another channel";
+                    let what = "the other controller hung up: it knows another key, or another channel, or too many strangers \
+                                talk to it";
                     return Err(Error::new(ErrorKind::PermissionDenied, "join", what));
                 }
                 Ok((n, _)) => self.have += n,
@@ -204,16 +242,15 @@ impl Joining {
 
     /// Takes new connections in.
     fn accept(&mut self) -> Result<()> {
-        while let Some(Ok((stream, _))) = self.listener.as_ref().map(TcpListener::accept) {
-            let talk = Talk::new(stream.into(), TalkStage::Greeting(self.conversation()?));
-            // Strangers do not push out who has shown that it knows the key.
-            let is_stranger = |talk: &Talk| matches!(talk.stage, TalkStage::Greeting(_));
-            let strangers = self.talks.iter().filter(|talk| is_stranger(talk)).count();
-            if strangers >= MOST_TALKS {
-                let oldest = self.talks.iter().position(is_stranger);
-                oldest.map(|at| self.talks.remove(at));
-            }
+        while let Some(Ok((stream, from))) = self.listener.as_ref().map(TcpListener::accept) {
+            let talk = Talk::new(stream.into(), from, TalkStage::Greeting(self.conversation()?));
             self.talks.push_back(talk);
+            // Strangers do not push out who has shown that it knows the key.
+            let strangers = self.talks.iter().enumerate().filter(|(_, t)| matches!(t.stage, TalkStage::Greeting(_)));
+            let (at, sources): (Vec<usize>, Vec<Source>) = strangers.map(|(at, talk)| (at, talk.source)).unzip();
+            if sources.len() > MOST_TALKS {
+                in_excess(&sources).map(|n| self.talks.remove(at[n]));
+            }
         }
         Ok(())
     }
@@ -256,7 +293,8 @@ impl Joining {
                 TalkStage::Greeting(conversation) => {
                     let (socket, bytes) = (talk.socket, talk.bytes);
                     let agreed = self.greeted(&socket, &bytes, *conversation)?;
-                    Talk { stage: TalkStage::Confirming(agreed), socket, bytes, have: 0, until: talk.until }
+                    let (source, until) = (talk.source, talk.until);
+                    Talk { stage: TalkStage::Confirming(agreed), socket, source, bytes, have: 0, until }
                 }
                 TalkStage::Confirming(agreed) => {
                     agreed.check(&talk.bytes[..WORD_BYTES])?;
@@ -327,7 +365,7 @@ impl Controller {
             Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
             Err(e) => return Err(os(e)),
         }
-        let talk = Talk::new(socket, TalkStage::Connecting);
+        let talk = Talk::new(socket, to, TalkStage::Connecting);
         let cap = self.await_link(spec, key, None, [talk].into())?;
         Ok(Answer::Created { cap })
     }
@@ -374,5 +412,24 @@ impl Controller {
         }
         told.into_iter().for_each(|(party, tell, fds)| self.tell(party, tell, fds));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_most_connections_makes_room() {
+        let source = |text: &str| Source::of(text.parse().unwrap());
+        let (slow, loud, other) = (source("10.0.0.1"), source("10.0.0.2"), source("10.0.0.3"));
+        assert_eq!(in_excess(&[slow, loud, other, loud, other, loud]), Some(1));
+        assert_eq!(in_excess(&[slow, loud, other, other, loud]), Some(1));
+        assert_eq!(in_excess(&[slow, loud]), Some(0));
+        assert_eq!(in_excess(&[]), None);
+        assert_eq!(source("2001:db8::1"), source("2001:db8::ffff:1"));
+        assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));
+        assert_eq!(source("::ffff:10.0.0.1"), slow);
     }
 }

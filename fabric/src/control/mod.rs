@@ -48,6 +48,7 @@ mod unread;
 
 pub use joining::{Encryption, Key, LinkSpec};
 pub use protocol::{Confined, Event, Status};
+pub(crate) use quota::STACK_BYTES;
 pub use quota::{Charge, Limits};
 pub(crate) use serving::serve;
 pub use session::{Device, Program, Session};

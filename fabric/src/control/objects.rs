@@ -8,6 +8,7 @@ use datapipes_core::{Error, ErrorKind, Result};
 use super::audit::{Inode, inode};
 use super::link::Link;
 use super::protocol::{EndpointId, EndpointKind};
+use super::quota::Needs;
 use crate::capability::{Cap, Party, Rights};
 use crate::channel::layout::{ReceiverPage, SenderPage, State, StatePage};
 use crate::channel::memory::{Mapping, Object, View, page_bytes};
@@ -217,14 +218,15 @@ impl Thing {
         Some(copy)
     }
 
-    /// Bytes of private memory that a party needs for an end of it.
-    pub(super) fn private_bytes(&self) -> u64 {
-        let shape = match &self.kind {
-            Kind::Channel(channel) => channel.shape,
-            Kind::Link(link) => link.shape(),
-            Kind::Memory { .. } => return 0,
+    /// What a party needs for an end of it.
+    pub(super) fn needs(&self) -> Needs {
+        let private = match &self.kind {
+            Kind::Channel(channel) => channel.shape.payload_bytes(),
+            Kind::Link(link) => link.shape().payload_bytes(),
+            Kind::Memory { .. } => 0,
         };
-        shape.payload_bytes() as u64
+        let descriptors = usize::from(matches!(self.kind, Kind::Link(_)));
+        Needs { private: private as u64, mapped: (self.bytes as u64).next_multiple_of(4096), descriptors }
     }
 
     /// An endpoint has mapped its first half: what is to be sent now, and to whom.

@@ -65,7 +65,8 @@ pub(crate) enum Arrived<T> {
 /// process has them, so nobody can fill its table.
 ///
 /// # Errors
-/// `Corrupt` for what is no such value, is too long or brings too many descriptors.
+/// `Corrupt` for what is no such value, is too long or brings too many descriptors; `NoSpace` where
+/// this process has no room for them.
 pub(crate) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>, buffer: &mut [u8], fds: bool) -> Result<Arrived<T>> {
     let wrong = |what: String| Err(Error::new(ErrorKind::Corrupt, "receive", what));
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
@@ -88,6 +89,10 @@ pub(crate) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>, buffer: &mut 
     }
     if got.bytes == 0 {
         return Ok(Arrived::End);
+    }
+    if fds && got.flags.contains(ReturnFlags::CTRUNC) && passed.len() < MOST_DESCRIPTORS {
+        let what = "descriptors: this process has as many open as it may have";
+        return Err(Error::new(ErrorKind::NoSpace, "receive", what).advice("a higher limit: ulimit -n"));
     }
     if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
         return wrong("a packet that is too long, or brings descriptors that nobody takes".into());

@@ -10,8 +10,9 @@ use rustix::process::{Signal, pidfd_send_signal};
 
 use super::audit::Audit;
 use super::packet;
-use super::protocol::{EndpointId, Event, Tell};
-use super::quota::Quota;
+use super::packet::MOST_DESCRIPTORS;
+use super::protocol::{DEVICE_DESCRIPTORS, EndpointId, Event, Tell};
+use super::quota::{Needs, Quota};
 use super::stderr::DeviceStderr;
 use crate::capability::Party;
 
@@ -29,8 +30,8 @@ pub(super) struct Peer {
     waiting: VecDeque<(Tell, Vec<OwnedFd>)>,
     /// The names of its endpoints.
     pub(super) ports: BTreeSet<String>,
-    /// Its endpoints, with the private memory that each needs.
-    pub(super) endpoints: BTreeMap<EndpointId, u64>,
+    /// Its endpoints, with what each needs.
+    pub(super) endpoints: BTreeMap<EndpointId, Needs>,
     /// What it was told to give back, and when.
     pub(super) asked: BTreeMap<EndpointId, Instant>,
     /// What of that it says it has given back.
@@ -48,11 +49,29 @@ pub(super) struct DeviceProcess {
     pub(super) quota: Quota,
     /// It has locked itself down.
     pub(super) is_ready: bool,
+    /// Descriptors that it has open beside its ends.
+    pub(super) descriptors: usize,
     /// Why it was killed, if it was.
     pub(super) verdict: Option<String>,
 }
 
+/// Descriptors of every device: standard input, output and error, and its control socket.
+pub(super) const OWN_DESCRIPTORS: usize = 4;
+
 impl DeviceProcess {
+    /// It says how many descriptors it has open; one that says nothing has what it was given.
+    pub(super) fn opened(&mut self, descriptors: usize) {
+        if descriptors > 0 {
+            self.descriptors = descriptors.min(DEVICE_DESCRIPTORS);
+        }
+    }
+
+    /// Whether there is room for so many more descriptors that it keeps, and for those of a packet
+    /// that brings memory to be mapped: one that finds none is the end of the device.
+    pub(super) fn has_room(&self, descriptors: usize) -> bool {
+        self.descriptors + descriptors + MOST_DESCRIPTORS <= DEVICE_DESCRIPTORS
+    }
+
     /// It may be dead already, which is what is wanted.
     pub(super) fn kill(&self) {
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
@@ -148,11 +167,16 @@ impl Peer {
         self.allow();
     }
 
+    /// What its endpoints need together.
+    pub(super) fn needs(&self) -> Needs {
+        self.endpoints.values().fold(Needs::default(), |sum, needs| sum.and(*needs))
+    }
+
     /// Adjusts its limits to what its endpoints need.
     pub(super) fn allow(&mut self) {
+        let needs = self.needs();
         if let Some(device) = &mut self.device {
-            let bytes = self.endpoints.values().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
-            device.quota.set_channel_bytes(device.child.id(), bytes);
+            device.quota.set_needs(device.child.id(), needs);
         }
     }
 }

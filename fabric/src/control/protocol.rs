@@ -16,6 +16,9 @@ use crate::transport::{Carrier, Token};
 /// A number that the controller gives to what it configured at a party.
 pub(crate) type EndpointId = u64;
 
+/// Descriptors that a device can have.
+pub(crate) const DEVICE_DESCRIPTORS: usize = 64;
+
 /// From a party to the controller. Descriptors beside a packet are taken from the application only.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -89,6 +92,9 @@ pub(crate) enum Ask {
     /// Not answered: a device has locked itself down and awaits its ports.
     Ready {
         confined: Confined,
+        /// How many descriptors it has open.
+        #[serde(default)]
+        descriptors: usize,
     },
     /// Not answered: how a stream went.
     Report(Report),

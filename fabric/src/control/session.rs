@@ -148,6 +148,11 @@ impl Session {
     /// no other right (but to delegate). Returns the address where the controller listens: that of `at`, with a port where that
     /// was 0. It listens until somebody with the key has come, or the capability is revoked.
     ///
+    /// Who connects and says nothing is cut off after ten seconds. At most 128 such connections are kept;
+    /// then the oldest goes of the address that has most. So nobody at other addresses pushes a joiner
+    /// out, however slow its first words are; who floods the port from the joiner's own address, or
+    /// from 128 of them, can, and [`join`](Self::join) is to be called again.
+    ///
     /// The two find each other out without showing the key, and what goes over the channel is encrypted and protected against
     /// change: see [`offer_link`](Self::offer_link) for one that is not.
     ///
@@ -219,7 +224,9 @@ impl Session {
     ///
     /// # Errors
     /// `PermissionDenied` where the capability has fewer rights or is not commanded by this party; `Busy` where that end of the
-    /// channel is somewhere already.
+    /// channel is somewhere already; `NoSpace` where its holder has as many ends as it can have: a
+    /// device 256, and of channels over sockets no more than it has room for among 64 descriptors
+    /// (about 50).
     pub fn activate(&mut self, cap: Cap, port: &str, rights: Rights, trust: Trust) -> Result<()> {
         self.activate_taking(cap, port, rights, trust.into())
     }

@@ -80,6 +80,30 @@ impl Files {
     }
 }
 
+/// What a request met.
+enum Failed {
+    /// It alone has failed: its client is told, whatever the file or the request was.
+    Request(Error),
+    /// The client's channel is no more: nobody is left to be told.
+    Channel(Error),
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Failed {
+        Failed::Request(error)
+    }
+}
+
+impl Failed {
+    /// What sending a block met. A file can answer with the same kinds of errors.
+    fn by_sending(error: Error) -> Failed {
+        match error.kind() {
+            ErrorKind::PermissionDenied | ErrorKind::Unavailable => Failed::Channel(error),
+            _ => Failed::Request(error),
+        }
+    }
+}
+
 fn wrong(what: &str) -> Error {
     Error::new(ErrorKind::InvalidInput, "serve a file", what)
 }
@@ -97,23 +121,23 @@ impl Client<'_> {
             let words = block.head().words;
             let reply = match self.request(&block, words) {
                 Ok(word) => Reply { outcome: Outcome::Done, word },
-                Err(e) if matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::Unavailable) => return Err(e),
-                Err(e) => Reply { outcome: Outcome::of_error(&e), word: 0 },
+                Err(Failed::Channel(e)) => return Err(e),
+                Err(Failed::Request(e)) => Reply { outcome: Outcome::of_error(&e), word: 0 },
             };
             block.reply(reply)?;
         }
     }
 
     /// Does what a request asks; the reply's word.
-    fn request(&mut self, block: &Block, words: [u64; WORDS]) -> Result<u64> {
-        match words[0] {
-            OPEN => self.open(words),
+    fn request(&mut self, block: &Block, words: [u64; WORDS]) -> Result<u64, Failed> {
+        Ok(match words[0] {
+            OPEN => self.open(words)?,
             // What comes of a read is told where the bytes are: with the block, in its place among the others.
-            READ | READ_AT => self.read(words),
-            WRITE | WRITE_AT => self.write(block, words),
-            COMMIT => self.commit(),
-            _ => Err(wrong("a request that is none")),
-        }
+            READ | READ_AT => self.read(words)?,
+            WRITE | WRITE_AT => self.write(block, words)?,
+            COMMIT => self.commit()?,
+            _ => return Err(wrong("a request that is none").into()),
+        })
     }
 
     fn open(&mut self, words: [u64; WORDS]) -> Result<u64> {
@@ -132,13 +156,13 @@ impl Client<'_> {
     }
 
     /// Sends the bytes, or that they cannot be had.
-    fn read(&mut self, words: [u64; WORDS]) -> Result<u64> {
+    fn read(&mut self, words: [u64; WORDS]) -> Result<u64, Failed> {
         let opened = self.opened(Mode::reads);
         let given = self.given;
         let out = self.blocks.as_mut().ok_or_else(|| wrong("nobody to read it"))?;
         let most = out.shape().block_bytes;
         let next = words[0] == READ;
-        let mut grant = out.grant()?;
+        let mut grant = out.grant().map_err(Failed::by_sending)?;
         let from = opened.and_then(|open| {
             let (at, len) =
                 if next { (open.at, most) } else { (words[1], usize::try_from(words[2]).unwrap_or(usize::MAX)) };
@@ -152,12 +176,14 @@ impl Client<'_> {
                 if let Some(open) = self.open.as_mut().filter(|_| next) {
                     open.at += got as u64;
                 }
-                grant.send(got, Head { words: [at, 0, 0, 0], end: next && got == 0 })?;
+                let head = Head { words: [at, 0, 0, 0], end: next && got == 0 };
+                grant.send(got, head).map_err(Failed::by_sending)?;
                 Ok(got as u64)
             }
             Err(e) => {
                 let outcome = u64::from(Outcome::of_error(&e).code());
-                grant.send(0, Head { words: [words[1], outcome, 0, 0], end: next })?;
+                let head = Head { words: [words[1], outcome, 0, 0], end: next };
+                grant.send(0, head).map_err(Failed::by_sending)?;
                 Ok(0)
             }
         }

@@ -27,7 +27,8 @@ pub trait Function: Send {
     }
 }
 
-/// What makes a function of its arguments.
+/// What makes a function of its arguments. It runs before the lock-down, and leaves no thread and
+/// no process, as a [`MakeBody`] does.
 pub type MakeFunction = fn(&Value) -> Result<Box<dyn Function>>;
 
 /// The functions, and bodies, that devices of this program can run.

@@ -175,6 +175,10 @@ pub trait Body {
 }
 
 /// What makes a body of arguments and of the descriptors given.
+///
+/// It runs before the lock-down, with the rights of the controller. A thread or a process that it
+/// starts must have ended when it returns: the device is ended otherwise, with an error that says
+/// so. Threads are started in [`Body::run`].
 pub type MakeBody = fn(&Value, Vec<OwnedFd>) -> Result<Box<dyn Body>>;
 
 /// The body of a role, from the descriptors given: also for bodies of a program's own that do something beside it.

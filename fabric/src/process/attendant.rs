@@ -9,6 +9,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use super::sandbox::confine;
+use super::{alone, inherited};
 use crate::capability::{Cap, Party, Rights};
 use crate::control::packet::{self, Arrived, PACKET_BYTES};
 use crate::control::ports::{End, Ports, no_such};
@@ -46,9 +47,11 @@ impl Attendant {
             }
             _ => return Err(Error::new(ErrorKind::Corrupt, "start", "the controller did not say what this device is")),
         };
+        alone::keep_orphans()?;
         let mut body = body(role, given, functions).map_err(|e| e.within(format!("device {name}")))?;
+        let descriptors = inherited::count();
         let confined = confine(attendant.socket.as_fd(), threads)?;
-        attendant.say(&Ask::Ready { confined })?;
+        attendant.say(&Ask::Ready { confined, descriptors })?;
         while let Some((ins, outs)) = attendant.next_work()? {
             let outcome = match attendant.stage(ins, outs) {
                 Ok(Some(mut stage)) => body.run(&mut stage),

@@ -14,6 +14,12 @@ pub(crate) fn only_standard() {
     let _ = unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, UNSHARE) };
 }
 
+/// How many descriptors this process has open; 0 where that cannot be seen.
+pub(super) fn count() -> usize {
+    // The one that the table is read by is among them.
+    std::fs::read_dir("/proc/self/fd").map_or(0, |table| table.count().saturating_sub(1))
+}
+
 /// Closes every descriptor but standard input, output and error. An application may have others without close-on-exec, and
 /// they would be a way past all that the controller gives and takes.
 pub(super) fn close() {

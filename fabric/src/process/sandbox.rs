@@ -8,7 +8,9 @@
 //! * no descriptor leaves it (`sendmsg` is refused, and what is left carries bytes only), and descriptors come in over the
 //!   control socket alone; all its threads share one table of them. So what it has of a memory is in its map and in that
 //!   table, where the controller looks when it takes the memory away;
-//! * no memory but private memory, which is charged to it and limited; one thread, or as many as it was given.
+//! * no memory but private memory, which is charged to it and limited, of usual pages and in
+//!   mappings that do not grow; a first stack of 8 MiB at most; one thread, or as many as it was
+//!   given. It must be one thread without children when it locks itself down (see `alone`).
 //!
 //! What is trusted nevertheless: the kernel. A real device with DMA but without an IOMMU between it and memory would have to be trusted with all of it: there is
 //! no such interface here, and nothing of this module replaces one.
@@ -18,33 +20,48 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use datapipes_core::{Error, ErrorKind, Result};
 use landlock::{ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetStatus, Scope};
-use rustix::process::{Resource, Rlimit, Signal, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
 
+use super::alone;
 use super::namespace::limit_threads;
-use crate::control::Confined;
-use crate::control::protocol::Threads;
+use crate::control::protocol::{DEVICE_DESCRIPTORS, Threads};
+use crate::control::{Confined, STACK_BYTES};
 
 /// Who has no rights.
 const NOBODY: u32 = 65534;
-/// Descriptors that a device can have, and how many it needs for endpoints while they are being mapped.
-const DESCRIPTORS: u64 = 64;
+/// Ways of mapping that are let through: those that the C library and allocators use. All others
+/// are refused. Two of those are charged to nobody: a mapping that grows downwards counts as a
+/// stack, and huge pages are the whole machine's.
+const MAPPED: i32 = libc::MAP_SHARED
+    | libc::MAP_PRIVATE
+    | libc::MAP_ANONYMOUS
+    | libc::MAP_FIXED
+    | libc::MAP_FIXED_NOREPLACE
+    | libc::MAP_NORESERVE
+    | libc::MAP_POPULATE
+    | libc::MAP_STACK;
 
-/// Locks this process down; it must have one thread. Over `control` alone descriptors come in.
+/// Locks this process down. Over `control` alone descriptors come in.
 ///
 /// # Errors
+/// `PermissionDenied` where it has another thread, or a child: nobody would lock them down.
 /// `Unavailable` where the filter of system calls cannot be had: a device does not run without it.
 pub(crate) fn confine(control: BorrowedFd<'_>, threads: Threads) -> Result<Confined> {
+    alone::check()?;
     let unprivileged = become_nobody()?;
     let bounded = bound_threads(threads);
     let limit = |resource, value| {
         let limit = Rlimit { current: Some(value), maximum: Some(value) };
         setrlimit(resource, limit).map_err(|e| Error::os("confine", e.raw_os_error(), "a limit"))
     };
-    limit(Resource::Nofile, DESCRIPTORS)?;
+    limit(Resource::Nofile, DEVICE_DESCRIPTORS as u64)?;
     limit(Resource::Core, 0)?;
+    // The first thread's stack is not among what RLIMIT_DATA counts.
+    let stack = getrlimit(Resource::Stack);
+    limit(Resource::Stack, [stack.current, stack.maximum].into_iter().flatten().fold(STACK_BYTES, u64::min))?;
     let os = |e: rustix::io::Errno| Error::os("confine", e.raw_os_error(), "this process");
     rustix::thread::set_no_new_privs(true).map_err(os)?;
     // The controller's end is the device's end. Changing the user would have reset it.
@@ -164,7 +181,9 @@ fn allowed(control: BorrowedFd<'_>, threads: Threads) -> Result<Rules, seccompil
     #[cfg(target_arch = "x86_64")]
     rules.insert(libc::SYS_poll, Vec::new());
     let word = |argument, op, value| SeccompCondition::new(argument, SeccompCmpArgLen::Dword, op, value);
-    let bits = |argument, mask: i32, value: i32| word(argument, SeccompCmpOp::MaskedEq(mask as u64), value as u64);
+    let bits = |argument, mask: i32, value: i32| {
+        word(argument, SeccompCmpOp::MaskedEq(u64::from(mask.cast_unsigned())), value as u64)
+    };
     // To whom it is connected, and nobody else: `sendmsg` could carry descriptors, and what it is given lies in memory, where
     // no filter sees it.
     let address = SeccompCondition::new(4, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)?;
@@ -175,9 +194,9 @@ fn allowed(control: BorrowedFd<'_>, threads: Threads) -> Result<Rules, seccompil
     rules.insert(libc::SYS_recvmsg, vec![SeccompRule::new(vec![from_controller, taken])?]);
     // Memory without execution: of a descriptor, or private. Shared memory of nobody's would be charged to nobody.
     let no_exec = || bits(2, libc::PROT_EXEC, 0);
-    let of_descriptor = SeccompRule::new(vec![no_exec()?, bits(3, libc::MAP_ANONYMOUS, 0)?])?;
+    let of_descriptor = SeccompRule::new(vec![no_exec()?, bits(3, libc::MAP_ANONYMOUS | !MAPPED, 0)?])?;
     let kind = libc::MAP_SHARED | libc::MAP_PRIVATE;
-    let private = SeccompRule::new(vec![no_exec()?, bits(3, kind, libc::MAP_PRIVATE)?])?;
+    let private = SeccompRule::new(vec![no_exec()?, bits(3, kind | !MAPPED, libc::MAP_PRIVATE)?])?;
     rules.insert(libc::SYS_mmap, vec![of_descriptor, private]);
     rules.insert(libc::SYS_mprotect, vec![SeccompRule::new(vec![no_exec()?])?]);
     // Memory that the allocator grows; moving a mapping elsewhere is of no harm to others.

@@ -10,8 +10,9 @@ use super::*;
 
 /// Takes memory until it is stopped: a mebibyte at a time, all of it touched.
 pub(super) fn eating(arguments: &Value, stage: &mut Stage<'_>) -> Result<()> {
-    let (kind, forgets) = match arguments["how"].as_str().unwrap_or_default() {
-        "private" => (libc::MAP_PRIVATE, false),
+    let how = arguments["how"].as_str().unwrap_or_default();
+    let (kind, forgets) = match how {
+        "private" | "protected" => (libc::MAP_PRIVATE, false),
         "shared" => (libc::MAP_SHARED, true),
         other => unreachable!("{other}"),
     };
@@ -33,9 +34,38 @@ pub(super) fn eating(arguments: &Value, stage: &mut Stage<'_>) -> Result<()> {
             // SAFETY: as above.
             unsafe { libc::madvise(at, PIECE, libc::MADV_DONTNEED) };
         }
+        if how == "protected" {
+            // SAFETY: as above; it is not written any more.
+            unsafe { libc::mprotect(at, PIECE, libc::PROT_READ) };
+        }
         taken += PIECE as u64;
     }
     tell(stage, &json!({"errno": 0, "taken": taken}))?;
+    stay()
+}
+
+/// Reads a byte of every 2 MiB, over as many addresses as it can have: each costs a page of tables.
+pub(super) fn tabling(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
+    const APART: usize = 2 << 20;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let mut len = 64usize << 40;
+    let at = loop {
+        // SAFETY: a new mapping.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, flags, -1, 0) };
+        if at != libc::MAP_FAILED {
+            break at.cast::<u8>();
+        }
+        len /= 2;
+    };
+    // SAFETY: the mapping that was just made.
+    unsafe { libc::madvise(at.cast(), len, libc::MADV_NOHUGEPAGE) };
+    // Of all that it can have: more than its memory may be.
+    let tables = (len / APART).min(200_000);
+    for n in 0..tables {
+        // SAFETY: within the mapping.
+        unsafe { at.add(n * APART).read_volatile() };
+    }
+    tell(stage, &json!({"addresses": len, "tables": tables}))?;
     stay()
 }
 

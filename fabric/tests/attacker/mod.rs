@@ -43,7 +43,8 @@ pub(crate) fn functions() -> Functions {
             }))*
         };
     }
-    attacks!(Functions::default(),
+    let functions = Functions::default().with_body("leaving", revoked::leaving);
+    attacks!(functions,
         "system-calls" => system_calls,
         "pages" => pages,
         "forging-sender" => forging_sender,
@@ -64,6 +65,7 @@ pub(crate) fn functions() -> Functions {
         "colluding" => revoked::colluding,
         "honest" => revoked::honest,
         "eating" => greedy::eating,
+        "tabling" => greedy::tabling,
         "multiplying" => greedy::multiplying,
         "speaking" => greedy::speaking,
         "panicking" => greedy::panicking,
@@ -238,6 +240,11 @@ fn system_calls(arguments: &Value, stage: &mut Stage<'_>) -> Result<()> {
         ("sendfile", libc::SYS_sendfile, [0; 6]),
         ("shmget", libc::SYS_shmget, [0, 4096, 0o600, 0, 0, 0]),
         ("mmap to execute", libc::SYS_mmap, [0, 4096, 5, 0x22, -1, 0]),
+        ("mmap growing", libc::SYS_mmap, [0, 4096, 3, 0x22 | i64::from(libc::MAP_GROWSDOWN), -1, 0]),
+        ("mmap of huge pages", libc::SYS_mmap, [0, 2 << 20, 1, 0x22 | i64::from(libc::MAP_HUGETLB), -1, 0]),
+        ("mmap of a descriptor, growing", libc::SYS_mmap, [0, 4096, 1, 2 | i64::from(libc::MAP_GROWSDOWN), 3, 0]),
+        ("mmap of a descriptor, in huge pages", libc::SYS_mmap, [0, 4096, 1, 2 | i64::from(libc::MAP_HUGETLB), 3, 0]),
+        ("mmap locked", libc::SYS_mmap, [0, 4096, 1, 0x22 | i64::from(libc::MAP_LOCKED), -1, 0]),
         ("personality", libc::SYS_personality, [0; 6]),
     ];
     let mut answers = Map::new();

@@ -20,6 +20,22 @@ pub(crate) const READERS: &[&str] = &["descriptor", "mapping", "another", "leade
 /// Ways in which a writer keeps one.
 pub(crate) const WRITERS: &[&str] = &["maps again", "maps twice"];
 
+/// Leaves something that was started before the lock-down; or nothing, though it started all of it.
+pub(super) fn leaving(arguments: &Value, _: Vec<OwnedFd>) -> Result<Box<dyn Body>> {
+    let shell = |text: &str| std::process::Command::new("/bin/sh").args(["-c", text]).spawn().unwrap();
+    match arguments["how"].as_str().unwrap_or_default() {
+        "thread" => drop(std::thread::Builder::new().spawn(|| stay())),
+        "process" => drop(shell("exec sleep 60")),
+        "orphan" => drop(shell("sleep 60 &").wait()),
+        "nothing" => {
+            std::thread::Builder::new().spawn(|| ()).unwrap().join().unwrap();
+            shell("exit 0").wait().unwrap();
+        }
+        other => unreachable!("{other}"),
+    }
+    Ok(Box::new(Attacker(|_, _| stay(), Value::Null)))
+}
+
 fn unmapped(endpoint: u64) {
     let _ = say(json!({"unmapped": {"endpoint": endpoint}}).to_string().as_bytes(), &[]);
 }

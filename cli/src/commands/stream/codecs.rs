@@ -4,8 +4,9 @@
 //! lz4, zstd, gzip         a stream becomes one frame (a member, in gzip's words), with a checksum of its contents
 //! unlz4, unzstd, gunzip   frames, one after the other, become what they hold; every checksum is looked at
 //! ```
-//! What ends within a frame, what follows the last frame and is none, and a stream without any frame are errors: the tools of the
-//! formats let some of that pass.
+//! What ends within a frame, what follows the last frame and is none, and a stream without any
+//! frame are errors: the tools of the formats let some of that pass. A frame of the old kind of LZ4
+//! has no mark of its end: cut between two blocks it is a frame, and nobody can tell.
 
 use std::io::{self, ErrorKind, Read};
 
@@ -55,7 +56,7 @@ impl Codec {
     pub(super) fn over<'a>(self, from: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
         Ok(match self {
             Codec::Lz4 => Box::new(Lz4::new(from)),
-            Codec::Unlz4 => Box::new(Unlz4 { from: Some(from), frame: None, frames: 0 }),
+            Codec::Unlz4 => Box::new(Unlz4 { from: Some(from), magic: None, frame: None, frames: 0 }),
             Codec::Zstd(level) => {
                 let mut encoder = zstd::stream::read::Encoder::new(from, level)?;
                 encoder.include_checksum(true)?;
@@ -142,20 +143,77 @@ impl<R: Read> Read for Lz4<R> {
 
 const LEGACY: u32 = 0x184C_2102;
 const SKIPPABLE: std::ops::RangeInclusive<u32> = 0x184D_2A50..=0x184D_2A5F;
+/// Bytes that a block of a frame of the old kind holds, at most, and bytes that it has itself. A
+/// longer length is no length, but the first word of the next frame.
+const LEGACY_BYTES: usize = 8 << 20;
+const LEGACY_PACKED_BYTES: usize = LEGACY_BYTES + LEGACY_BYTES / 255 + 16;
 
-/// Frames one after the other. The library's decoder takes an end of its input between two blocks for the frame's own; only who
-/// hands it the bytes can tell that from a frame that is complete.
+/// Frames one after the other.
 struct Unlz4<R: Read> {
     /// None while a frame has it.
     from: Option<R>,
+    /// The first bytes of the next frame, where they were read already.
+    magic: Option<[u8; 4]>,
     frame: Option<Frame<R>>,
     frames: u64,
 }
 
-struct Frame<R: Read> {
-    decoder: FrameDecoder<Rest<R>>,
-    /// A frame of the old kind has no mark of its end.
-    is_legacy: bool,
+enum Frame<R: Read> {
+    /// The library's decoder takes an end of its input between two blocks for the frame's own; only
+    /// who hands it the bytes can tell that from a frame that is complete.
+    Modern(Box<FrameDecoder<Rest<R>>>),
+    /// The library's decoder takes any end of the input for the frame's, so it is not used.
+    Legacy(Legacy<R>),
+}
+
+/// A frame of the old kind: blocks, each behind its length, until the input ends or another frame
+/// begins.
+struct Legacy<R> {
+    from: R,
+    packed: Vec<u8>,
+    bytes: Vec<u8>,
+    /// What of `bytes` is there, and not given out.
+    ready: std::ops::Range<usize>,
+    /// The first bytes of the next frame.
+    next: Option<[u8; 4]>,
+}
+
+impl<R: Read> Legacy<R> {
+    fn new(from: R) -> Legacy<R> {
+        Legacy { from, packed: Vec::new(), bytes: Vec::new(), ready: 0..0, next: None }
+    }
+}
+
+impl<R: Read> Read for Legacy<R> {
+    fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        while self.ready.is_empty() {
+            if self.next.is_some() {
+                return Ok(0);
+            }
+            let mut word = [0; 4];
+            match fill(&mut self.from, &mut word)? {
+                0 => return Ok(0),
+                4 => {}
+                _ => return Err(cut_short()),
+            }
+            let len = u32::from_le_bytes(word) as usize;
+            if len > LEGACY_PACKED_BYTES {
+                self.next = Some(word);
+                return Ok(0);
+            }
+            self.packed.resize(len, 0);
+            if fill(&mut self.from, &mut self.packed)? != len {
+                return Err(cut_short());
+            }
+            self.bytes.resize(LEGACY_BYTES, 0);
+            let damaged = |e| io::Error::new(ErrorKind::InvalidData, format!("a block of a frame is damaged: {e}"));
+            self.ready = 0..lz4_flex::block::decompress_into(&self.packed, &mut self.bytes).map_err(damaged)?;
+        }
+        let n = target.len().min(self.ready.len());
+        target[..n].copy_from_slice(&self.bytes[self.ready.start..][..n]);
+        self.ready.start += n;
+        Ok(n)
+    }
 }
 
 /// The first bytes of a frame, which were looked at, and all that follows.
@@ -188,11 +246,14 @@ impl<R: Read> Unlz4<R> {
         let Some(mut from) = self.from.take() else { return Ok(false) };
         loop {
             let mut magic = [0; 4];
-            match fill(&mut from, &mut magic)? {
-                0 if self.frames == 0 => return Err(nothing()),
-                0 => return Ok(false),
-                4 => {}
-                _ => return Err(cut_short()),
+            match self.magic.take() {
+                Some(first) => magic = first,
+                None => match fill(&mut from, &mut magic)? {
+                    0 if self.frames == 0 => return Err(nothing()),
+                    0 => return Ok(false),
+                    4 => {}
+                    _ => return Err(cut_short()),
+                },
             }
             self.frames += 1;
             let number = u32::from_le_bytes(magic);
@@ -205,8 +266,10 @@ impl<R: Read> Unlz4<R> {
                 }
                 continue;
             }
-            let decoder = FrameDecoder::new(Rest { magic, given: 0, from, over: false });
-            self.frame = Some(Frame { decoder, is_legacy: number == LEGACY });
+            self.frame = Some(match number {
+                LEGACY => Frame::Legacy(Legacy::new(from)),
+                _ => Frame::Modern(Box::new(FrameDecoder::new(Rest { magic, given: 0, from, over: false }))),
+            });
             return Ok(true);
         }
     }
@@ -221,12 +284,22 @@ impl<R: Read> Read for Unlz4<R> {
             if self.frame.is_none() && !self.begin()? {
                 return Ok(0);
             }
-            let Some(frame) = &mut self.frame else { return Ok(0) };
-            match frame.decoder.read(target)? {
-                0 if frame.decoder.get_ref().over && !frame.is_legacy => return Err(cut_short()),
-                0 => self.from = self.frame.take().map(|frame| frame.decoder.into_inner().from),
-                n => return Ok(n),
+            let n = match &mut self.frame {
+                Some(Frame::Modern(decoder)) => match decoder.read(target)? {
+                    0 if decoder.get_ref().over => return Err(cut_short()),
+                    n => n,
+                },
+                Some(Frame::Legacy(frame)) => frame.read(target)?,
+                None => return Ok(0),
+            };
+            if n > 0 {
+                return Ok(n);
             }
+            (self.from, self.magic) = match self.frame.take() {
+                Some(Frame::Modern(decoder)) => (Some(decoder.into_inner().from), None),
+                Some(Frame::Legacy(frame)) => (Some(frame.from), frame.next),
+                None => (None, None),
+            };
         }
     }
 }
@@ -321,9 +394,42 @@ mod tests {
         let all = [&skipped[..], &packed, &skipped].concat();
         assert_eq!(pass(Codec::Unlz4, &all).unwrap(), b"abc");
         assert!(pass(Codec::Unlz4, &all[..all.len() - 1]).is_err());
-        let block = lz4_flex::block::compress(b"abcabcabcabcabcabcabc");
-        let old = [&LEGACY.to_le_bytes()[..], &(block.len() as u32).to_le_bytes(), &block].concat();
+        let old = legacy(&[b"abcabcabcabcabcabcabc"]);
         assert_eq!(pass(Codec::Unlz4, &old).unwrap(), b"abcabcabcabcabcabcabc");
+        assert_eq!(pass(Codec::Unlz4, &legacy(&[])).unwrap(), b"");
+    }
+
+    /// A frame of the old kind, of these blocks.
+    fn legacy(blocks: &[&[u8]]) -> Vec<u8> {
+        let blocks = blocks.iter().flat_map(|block| {
+            let packed = lz4_flex::block::compress(block);
+            [&(packed.len() as u32).to_le_bytes()[..], &packed].concat()
+        });
+        LEGACY.to_le_bytes().into_iter().chain(blocks).collect()
+    }
+
+    #[test]
+    fn lz4_frames_of_the_old_kind_end_between_blocks_alone() {
+        let (first, second) = (vec![7; LEGACY_BYTES], b"the second block".to_vec());
+        let (one, both) = (legacy(&[&first]), legacy(&[&first, &second]));
+        assert!(pass(Codec::Unlz4, &both).unwrap() == [&first[..], &second].concat());
+        for len in (1..both.len()).filter(|len| *len < 40 || *len + 40 > one.len()) {
+            let cut = pass(Codec::Unlz4, &both[..len]);
+            // Nothing tells these from frames that are complete.
+            let whole = [4, one.len()].contains(&len);
+            assert_eq!(cut.is_ok(), whole, "{len} of {} bytes", both.len());
+        }
+        for behind in [&[1][..], &[1, 2], &[0; 3], &[0; 4], &[0; 40], b"garbage", &[255; 8]] {
+            assert!(pass(Codec::Unlz4, &[&both[..], behind].concat()).is_err(), "{behind:?} behind it");
+        }
+    }
+
+    #[test]
+    fn lz4_frames_follow_those_of_the_old_kind() {
+        let (old, new) = (legacy(&[b"old "]), pass(Codec::Lz4, b"new ").unwrap());
+        let skipped = [&0x184D_2A53u32.to_le_bytes()[..], &5u32.to_le_bytes(), b"12345"].concat();
+        let all = [&old[..], &old, &new, &old, &skipped, &old, &legacy(&[]), &new, &legacy(&[b"", b"last"])].concat();
+        assert_eq!(pass(Codec::Unlz4, &all).unwrap(), b"old old new old old new last");
     }
 
     #[test]

@@ -136,7 +136,9 @@ impl Origin {
                 let place = match FileType::from_raw_mode(stat.st_mode) {
                     FileType::RegularFile | FileType::BlockDevice => FILE,
                     FileType::Fifo => {
-                        patience.for_ready(&descriptor, PollFlags::IN, || format!("a writer of {}", path.display()))?;
+                        patience.for_ready(&descriptor, PollFlags::IN, || {
+                            format!("a writer of {} and its first bytes", path.display())
+                        })?;
                         STREAM
                     }
                     FileType::CharacterDevice => STREAM,
