@@ -71,7 +71,7 @@ impl SharedResource {
             next_at: AtomicU64::new(u64::MAX),
             backlog: AtomicBool::new(false),
             coordinator,
-            workers: workers,
+            workers,
         })
     }
 
