@@ -23,10 +23,10 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use datapipes_fabric::channel::{Head, Patience, Shape, Trust};
+use datapipes_fabric::channel::{ChannelShape, Head, Patience, Trust};
 use datapipes_fabric::control::{Program, Session};
-use datapipes_fabric::device::Role;
-use datapipes_fabric::placement::{Graph, Node, Placement};
+use datapipes_fabric::device::DeviceRole;
+use datapipes_fabric::placement::{DeviceGraph, DeviceNode, Placement};
 use datapipes_fabric::process;
 use datapipes_fabric::transport::{Carrier, Receiver, Sender};
 use serde_json::{Value, json};
@@ -142,19 +142,20 @@ fn row(way: &str, devices: usize, size: usize, mut figures: Value) {
     println!("{figures}");
 }
 
-fn forward() -> Role {
-    Role::Transform { function: "forward".into(), arguments: Value::Null, spread: Default::default() }
+fn forward() -> DeviceRole {
+    DeviceRole::Transform { function: "forward".into(), arguments: Value::Null, spread: Default::default() }
 }
 
 /// Median and 99th percentile of a block there and back, in microseconds.
 fn latency(session: &mut Session, way: &Way, devices: usize, size: usize, span: Duration) -> Outcome<(f64, f64)> {
-    let mut graph = Graph::new(Shape::new(1, size), way.trust).over(way.carrier);
-    let nodes: Vec<Node> = (0..devices).map(|n| graph.device(&format!("device {n}"), forward(), Vec::new())).collect();
-    graph.connect(Graph::APPLICATION, nodes[0])?;
+    let mut graph = DeviceGraph::new(ChannelShape::new(1, size), way.trust).over(way.carrier);
+    let nodes: Vec<DeviceNode> =
+        (0..devices).map(|n| graph.device(&format!("device {n}"), forward(), Vec::new())).collect();
+    graph.connect(DeviceGraph::APPLICATION, nodes[0])?;
     for pair in nodes.windows(2) {
         graph.connect(pair[0], pair[1])?;
     }
-    graph.connect(nodes[devices - 1], Graph::APPLICATION)?;
+    graph.connect(nodes[devices - 1], DeviceGraph::APPLICATION)?;
     let mut flow = graph.start(session, way.placement)?;
     let mut sender = flow.take_sender(0).ok_or("no sender")?.with_patience(LONG);
     let mut receiver = flow.take_receiver(0).ok_or("no receiver")?.with_patience(LONG);
@@ -196,8 +197,8 @@ fn round_trips(sender: &mut Sender, receiver: &mut Receiver, size: usize, span: 
 
 /// 10^9 bytes a second through a stream from device to device, and the processor time of a gigabyte.
 fn throughput(session: &mut Session, way: &Way, devices: usize, size: usize, span: Duration) -> Outcome<(f64, f64)> {
-    let mut graph = Graph::new(Shape::new(CREDITS, size), way.trust).over(way.carrier);
-    let custom = |name: &str, arguments| Role::Custom { name: name.into(), arguments };
+    let mut graph = DeviceGraph::new(ChannelShape::new(CREDITS, size), way.trust).over(way.carrier);
+    let custom = |name: &str, arguments| DeviceRole::Custom { name: name.into(), arguments };
     let mut nodes =
         vec![graph.device("feed", custom(bodies::FEED, json!({ "ms": span.as_millis() as u64 })), Vec::new())];
     nodes.extend((2..devices).map(|_| graph.device("forward", forward(), Vec::new())));

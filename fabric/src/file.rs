@@ -10,7 +10,7 @@
 
 use datapipes_core::{AtomicFile, Error, ErrorKind, Result};
 
-use crate::channel::{Head, Outcome, Reply};
+use crate::channel::{BlockOutcome, Head, Reply};
 pub use crate::device::Mode;
 use crate::device::{COMMIT, OPEN, READ, READ_AT, WRITE, WRITE_AT};
 use crate::transport::{Block, Grant, Receiver, Sender};
@@ -195,8 +195,8 @@ pub struct Piece {
 
 /// What a device said of a read.
 fn told(outcome: u64) -> Result<()> {
-    let outcome = Outcome::of(u32::try_from(outcome).unwrap_or(u32::MAX));
-    if outcome == Outcome::Done {
+    let outcome = BlockOutcome::of(u32::try_from(outcome).unwrap_or(u32::MAX));
+    if outcome == BlockOutcome::Done {
         return Ok(());
     }
     let error = Error::new(ErrorKind::Device, "read", format!("the storage device could not read: {outcome:?}"));

@@ -70,21 +70,21 @@
 //! * A device cannot open, fork, exec, trace, signal, connect or pass a descriptor on (see [`process`]).
 //! * What was revoked is out of reach of the devices that had it, whatever they do, when [`Session::revoke`](control::Session::revoke)
 //!   returns; between two devices that both cheat, after a second at most.
-//! * A device's memory and threads are charged to it and bounded ([`Limits`](control::Limits)), as far as the system has a way
+//! * A device's memory and threads are charged to it and bounded ([`DelegationLimits`](control::Limits)), as far as the system has a way
 //!   to: [`Status::charges`](control::Status) says which. What it says on standard error is shown labelled and bounded.
 //!
 //! # What is not
 //!
 //! * Devices here are processes: the kernel's page tables stand between them. Hardware with DMA would need an IOMMU, and an
 //!   interface to it, to be held to the same.
-//! * In place means trust, and to say so is `unsafe`: see [`Vouched`](channel::Vouched).
+//! * In place means trust, and to say so is `unsafe`: see [`TrustToken`](channel::Vouched).
 //! * Links between machines are encrypted unless both sides say otherwise ([`Encryption`](control::Encryption)), and their
 //!   [`Key`](control::Key) is never shown. Who sits on the wire can still end them, delay them, and see how much they carry. Channels
 //!   within a machine, over the loopback interface too, are not encrypted: who may read others' packets there is root.
 //! * Of a link that another machine revoked, this one is told that the other side has gone, not why.
 //! * A device that receives from several channels receives from all of them over sockets, or from all over shared memory.
 //! * Without a control group a device that sets out to can have more memory than its limit, by a
-//!   GiB and a half, and page tables are among that: see [`Limits`](control::Limits).
+//!   GiB and a half, and page tables are among that: see [`DelegationLimits`](control::Limits).
 //! * Timing is not hidden: who shares a machine can measure others.
 #![deny(unsafe_code)]
 

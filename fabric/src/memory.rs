@@ -14,15 +14,15 @@ use crate::channel::memory::Mapping;
 
 /// A memory endpoint of this party. It belongs to the process that took it: a child made by `fork` would not hear of a revocation.
 #[derive(Clone)]
-pub struct SharedMemory {
+pub struct MemoryEndpoint {
     mapping: Arc<Mapping>,
     writable: bool,
     owner: OwningProcess,
 }
 
-impl SharedMemory {
-    pub(crate) fn new(mapping: Arc<Mapping>, writable: bool) -> SharedMemory {
-        SharedMemory { mapping, writable, owner: OwningProcess::here() }
+impl MemoryEndpoint {
+    pub(crate) fn new(mapping: Arc<Mapping>, writable: bool) -> MemoryEndpoint {
+        MemoryEndpoint { mapping, writable, owner: OwningProcess::here() }
     }
 
     /// The length in bytes.
@@ -74,7 +74,7 @@ impl SharedMemory {
     }
 }
 
-impl fmt::Debug for SharedMemory {
+impl fmt::Debug for MemoryEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SharedMemory({} bytes{})", self.len(), if self.writable { ", writable" } else { "" })
     }

@@ -10,9 +10,9 @@ use std::process::ExitCode;
 
 use datapipes_core::ErrorKind;
 use datapipes_fabric::capability::Rights;
-use datapipes_fabric::channel::{Head, Patience, Shape, Trust};
-use datapipes_fabric::device::Role;
-use datapipes_fabric::placement::{Graph, Placement};
+use datapipes_fabric::channel::{ChannelShape, Head, Patience, Trust};
+use datapipes_fabric::device::DeviceRole;
+use datapipes_fabric::placement::{DeviceGraph, Placement};
 use datapipes_fabric::process;
 use scene::attack::*;
 use scene::*;
@@ -76,7 +76,7 @@ fn what_is_mapped_for_reading_stays_so() {
     // One channel in each direction, whose raw packets the attacker takes from its control socket.
     let (device, mut receiver) = launch(&mut session, "pages", json!({}));
     for (rights, own) in [(Rights::SEND, Rights::RECEIVE), (Rights::RECEIVE, Rights::SEND)] {
-        let cap = session.channel(Shape::new(2, 4096)).unwrap();
+        let cap = session.channel(ChannelShape::new(2, 4096)).unwrap();
         let given = session.delegate(cap, device.0, rights).unwrap();
         session.activate(given, &format!("theirs {rights:?}"), rights, Trust::Copy).unwrap();
         session.activate(cap, &format!("ours {rights:?}"), own, Trust::Copy).unwrap();
@@ -95,7 +95,7 @@ fn a_forged_sender_page_is_not_believed() {
     let before = session.status().unwrap().objects;
     for forgery in attacker::SENDER_FORGERIES {
         let (device, mut results) = launch(&mut session, "forging-sender", json!({ "forgery": forgery }));
-        let cap = session.channel(Shape::new(2, 4096)).unwrap();
+        let cap = session.channel(ChannelShape::new(2, 4096)).unwrap();
         let given = session.delegate(cap, device.0, Rights::SEND).unwrap();
         let port = format!("ours-{forgery}");
         session.activate(given, "theirs", Rights::SEND, Trust::Copy).unwrap();
@@ -122,7 +122,7 @@ fn a_forged_receiver_page_is_not_believed() {
     let bystander = Bystander::new(&mut session);
     for forgery in attacker::RECEIVER_FORGERIES {
         let (device, mut results) = launch(&mut session, "forging-receiver", json!({ "forgery": forgery }));
-        let cap = session.channel(Shape::new(2, 4096)).unwrap();
+        let cap = session.channel(ChannelShape::new(2, 4096)).unwrap();
         let given = session.delegate(cap, device.0, Rights::RECEIVE).unwrap();
         let port = format!("ours-{forgery}");
         session.activate(given, "theirs", Rights::RECEIVE, Trust::Copy).unwrap();
@@ -142,7 +142,7 @@ fn a_forged_receiver_page_is_not_believed() {
 fn nobody_configures_an_end_at_another() {
     let mut session = own_session();
     let (device, mut results) = launch(&mut session, "vouching", json!({}));
-    let cap = session.channel(Shape::new(2, 4096)).unwrap();
+    let cap = session.channel(ChannelShape::new(2, 4096)).unwrap();
     session.delegate(cap, device.0, Rights::RECEIVE.and(Rights::DELEGATE)).unwrap();
     let answers = told(&mut results);
     for answer in answers.as_array().unwrap() {
@@ -156,7 +156,7 @@ fn a_forged_end_is_not_taken_for_the_result() {
     let mut session = own_session();
     let bystander = Bystander::new(&mut session);
     let (device, mut results) = launch(&mut session, "forging-result", json!({}));
-    let cap = session.channel(Shape::new(1, 64)).unwrap();
+    let cap = session.channel(ChannelShape::new(1, 64)).unwrap();
     let given = session.delegate(cap, device.0, Rights::SEND.and(Rights::RECEIVE).and(Rights::DELEGATE)).unwrap();
     let answer = told(&mut results);
     assert!(answer.as_str().unwrap().contains("activates what it holds itself"), "{answer:?}");
@@ -164,10 +164,10 @@ fn a_forged_end_is_not_taken_for_the_result() {
     let soon = Patience::up_to(std::time::Duration::from_millis(200));
     assert_eq!(session.receiver("result", soon).unwrap_err().kind(), ErrorKind::Busy);
     session.revoke(given).unwrap();
-    let real = session.channel(Shape::new(1, 64)).unwrap();
+    let real = session.channel(ChannelShape::new(1, 64)).unwrap();
     session.activate(real, "result", Rights::RECEIVE, Trust::Copy).unwrap();
     // A second end under a name in use is refused, whoever asks.
-    let again = session.channel(Shape::new(1, 64)).unwrap();
+    let again = session.channel(ChannelShape::new(1, 64)).unwrap();
     let e = session.activate(again, "result", Rights::RECEIVE, Trust::Copy).unwrap_err();
     assert!(e.kind() == ErrorKind::Busy && e.to_string().contains("in use"), "{e}");
     bystander.stays_well(&mut session);
@@ -177,10 +177,10 @@ fn a_forged_end_is_not_taken_for_the_result() {
 /// one does it, by way of /proc, to what each of application, controller and devices has mapped.
 fn the_seals_hold_without_any_lock_down() {
     let mut session = own_session();
-    let mut graph = Graph::new(Shape::new(2, 4096), Trust::Copy);
+    let mut graph = DeviceGraph::new(ChannelShape::new(2, 4096), Trust::Copy);
     let device = graph.device("device", transform("forward"), Vec::new());
-    graph.connect(Graph::APPLICATION, device).unwrap();
-    graph.connect(device, Graph::APPLICATION).unwrap();
+    graph.connect(DeviceGraph::APPLICATION, device).unwrap();
+    graph.connect(device, DeviceGraph::APPLICATION).unwrap();
     let mut flow = graph.start(&mut session, Placement::DistributedResourceSide).unwrap();
     let mut sender = flow.take_sender(0).unwrap().with_patience(LONG);
     let mut receiver = flow.take_receiver(0).unwrap().with_patience(LONG);
@@ -228,7 +228,7 @@ fn the_seals_hold_without_any_lock_down() {
 fn overwriting_after_send_changes_no_copy() {
     let mut session = own_session();
     let (device, mut results) = launch(&mut session, "overwriting", json!({}));
-    let cap = session.channel(Shape::new(2, 4096)).unwrap();
+    let cap = session.channel(ChannelShape::new(2, 4096)).unwrap();
     let given = session.delegate(cap, device.0, Rights::SEND).unwrap();
     session.activate(given, "theirs", Rights::SEND, Trust::Copy).unwrap();
     session.activate(cap, "ours", Rights::RECEIVE, Trust::Copy).unwrap();
@@ -282,7 +282,7 @@ fn a_device_that_lies_about_unmapping_is_killed() {
     let mut session = own_session();
     let bystander = Bystander::new(&mut session);
     let (device, mut results) = launch(&mut session, "lying", json!({}));
-    let cap = session.channel(Shape::new(2, 4096)).unwrap();
+    let cap = session.channel(ChannelShape::new(2, 4096)).unwrap();
     let given = session.delegate(cap, device.0, Rights::SEND).unwrap();
     session.activate(given, "theirs", Rights::SEND, Trust::Copy).unwrap();
     session.activate(cap, "ours", Rights::RECEIVE, Trust::Copy).unwrap();
@@ -297,7 +297,7 @@ fn a_device_that_dies_before_it_has_its_end_leaves_nobody_waiting() {
     let mut session = own_session();
     for (theirs, ours) in [(Rights::SEND, Rights::RECEIVE), (Rights::RECEIVE, Rights::SEND)] {
         let (device, _results) = launch(&mut session, "silent", json!({}));
-        let cap = session.channel(Shape::new(2, 4096)).unwrap();
+        let cap = session.channel(ChannelShape::new(2, 4096)).unwrap();
         let given = session.delegate(cap, device.0, theirs).unwrap();
         let port = format!("ours {ours:?}");
         session.activate(given, "theirs", theirs, Trust::Copy).unwrap();
@@ -317,10 +317,10 @@ fn there_is_no_event_descriptor_to_block() {
     rustix::io::fcntl_setfd(&two, rustix::io::FdFlags::empty()).unwrap();
     let mut session = own_session();
     let (mut flow, device) = {
-        let mut graph = Graph::new(Shape::new(2, 4096), Trust::Copy);
+        let mut graph = DeviceGraph::new(ChannelShape::new(2, 4096), Trust::Copy);
         let node = graph.device("device", transform("forward"), Vec::new());
-        graph.connect(Graph::APPLICATION, node).unwrap();
-        graph.connect(node, Graph::APPLICATION).unwrap();
+        graph.connect(DeviceGraph::APPLICATION, node).unwrap();
+        graph.connect(node, DeviceGraph::APPLICATION).unwrap();
         let flow = graph.start(&mut session, Placement::DistributedResourceSide).unwrap();
         let device = flow.device(node).unwrap();
         (flow, device)
@@ -342,17 +342,17 @@ fn there_is_no_event_descriptor_to_block() {
 }
 
 fn descriptors_of_the_wrong_type_fail_their_own_device() {
-    use datapipes_fabric::device::Place;
+    use datapipes_fabric::device::DevicePlace;
     let mut session = own_session();
     let bystander = Bystander::new(&mut session);
-    let place = Place::File { descriptor: 0, direct: None, offset: 0, len: None };
+    let place = DevicePlace::File { descriptor: 0, direct: None, offset: 0, len: None };
     let directory = std::fs::File::open(std::env::temp_dir()).unwrap();
     let (pipe, _other_end) = std::io::pipe().unwrap();
     let write_only = std::fs::OpenOptions::new().write(true).open("/dev/null").unwrap();
     for fd in [directory.into(), std::os::fd::OwnedFd::from(pipe), write_only.into()] {
-        let mut graph = Graph::new(Shape::new(2, 4096), Trust::Copy);
-        let source = graph.device("source", Role::Source { place: place.clone(), sum: false }, vec![fd]);
-        graph.connect(source, Graph::APPLICATION).unwrap();
+        let mut graph = DeviceGraph::new(ChannelShape::new(2, 4096), Trust::Copy);
+        let source = graph.device("source", DeviceRole::Source { place: place.clone(), sum: false }, vec![fd]);
+        graph.connect(source, DeviceGraph::APPLICATION).unwrap();
         let mut flow = graph.start(&mut session, Placement::DistributedResourceSide).unwrap();
         let mut receiver = flow.take_receiver(0).unwrap().with_patience(LONG);
         assert_eq!(receiver.receive().unwrap_err().kind(), ErrorKind::EndOfFile);
@@ -361,7 +361,7 @@ fn descriptors_of_the_wrong_type_fail_their_own_device() {
         drop(receiver);
         flow.end(&mut session).unwrap();
     }
-    let missing = session.launch("missing", Role::Source { place, sum: false }, &[]).unwrap();
+    let missing = session.launch("missing", DeviceRole::Source { place, sum: false }, &[]).unwrap();
     assert_eq!(session.ready(missing, Patience::default()).unwrap_err().kind(), ErrorKind::Device);
     bystander.stays_well(&mut session);
 }

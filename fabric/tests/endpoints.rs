@@ -7,10 +7,10 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use datapipes_core::{AtomicFile, ErrorKind};
 use datapipes_fabric::capability::{Party, Rights};
-use datapipes_fabric::channel::{Shape, Trust};
-use datapipes_fabric::device::Role;
+use datapipes_fabric::channel::{ChannelShape, Trust};
+use datapipes_fabric::device::DeviceRole;
 use datapipes_fabric::file::{FileClient, Mode, Piece};
-use datapipes_fabric::placement::{Flow, Graph, Placement};
+use datapipes_fabric::placement::{DeviceGraph, Flow, Placement};
 use datapipes_fabric::transport::Carrier;
 use scene::*;
 
@@ -47,10 +47,10 @@ fn storage(
     given: Vec<OwnedFd>,
     placement: Placement,
 ) -> (Flow, FileClient) {
-    let mut graph = Graph::new(Shape::new(3, 8 << 10), Trust::Copy);
-    let device = graph.device("storage", Role::Files, given);
-    graph.connect(Graph::APPLICATION, device).unwrap();
-    graph.connect(device, Graph::APPLICATION).unwrap();
+    let mut graph = DeviceGraph::new(ChannelShape::new(3, 8 << 10), Trust::Copy);
+    let device = graph.device("storage", DeviceRole::Files, given);
+    graph.connect(DeviceGraph::APPLICATION, device).unwrap();
+    graph.connect(device, DeviceGraph::APPLICATION).unwrap();
     let mut flow = graph.start(session, placement).unwrap();
     let requests = flow.take_sender(0).unwrap().with_patience(LONG);
     let blocks = flow.take_receiver(0).unwrap().with_patience(LONG);
@@ -130,13 +130,13 @@ fn storage_of_many(
     placement: Placement,
     clients: usize,
 ) -> (Flow, Vec<FileClient>) {
-    let mut graph = Graph::new(Shape::new(2, 4 << 10), Trust::Copy);
-    let device = graph.device("storage", Role::Files, given);
+    let mut graph = DeviceGraph::new(ChannelShape::new(2, 4 << 10), Trust::Copy);
+    let device = graph.device("storage", DeviceRole::Files, given);
     for _ in 0..clients {
-        graph.connect(Graph::APPLICATION, device).unwrap();
+        graph.connect(DeviceGraph::APPLICATION, device).unwrap();
     }
     for _ in 0..clients {
-        graph.connect(device, Graph::APPLICATION).unwrap();
+        graph.connect(device, DeviceGraph::APPLICATION).unwrap();
     }
     let mut flow = graph.start(session, placement).unwrap();
     let client = |n: usize| {
@@ -296,13 +296,13 @@ fn a_device_gets_no_more_sockets_than_it_has_room_for() {
     std::fs::write(dir.join("file"), "served to all").unwrap();
     let mut session = session();
     let file = reader(&dir.join("file"));
-    let device = session.launch("storage", Role::Files, &[file.as_fd()]).unwrap();
+    let device = session.launch("storage", DeviceRole::Files, &[file.as_fd()]).unwrap();
     session.ready(device, LONG).unwrap();
     let (mut ins, mut outs) = (Vec::new(), Vec::new());
     let refused = loop {
         let n = ins.len();
         let mut connect = |port: &str, theirs: Rights, ours: Rights| {
-            let cap = session.channel_over(Shape::new(2, 4096), Carrier::UnixSocket)?;
+            let cap = session.channel_over(ChannelShape::new(2, 4096), Carrier::UnixSocket)?;
             let given = session.delegate(cap, device.0, theirs)?;
             session.activate(given, port, theirs, Trust::Copy)?;
             session.activate(cap, port, ours, Trust::Copy)
@@ -317,7 +317,7 @@ fn a_device_gets_no_more_sockets_than_it_has_room_for() {
     assert!(refused.kind() == ErrorKind::NoSpace && refused.to_string().contains("over sockets"), "{refused}");
     assert!(ins.len() >= 20, "{}", ins.len());
     // Over shared memory there is room.
-    let cap = session.channel(Shape::new(2, 4096)).unwrap();
+    let cap = session.channel(ChannelShape::new(2, 4096)).unwrap();
     let given = session.delegate(cap, device.0, Rights::RECEIVE).unwrap();
     session.activate(given, "more", Rights::RECEIVE, Trust::Copy).unwrap();
     // And all that have come so far are served.

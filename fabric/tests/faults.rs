@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use datapipes_core::ErrorKind;
 use datapipes_fabric::capability::{Party, Rights};
-use datapipes_fabric::channel::{Head, Patience, Shape, Trust};
-use datapipes_fabric::control::{Event, Session};
-use datapipes_fabric::placement::{Flow, Graph, Node, Placement};
+use datapipes_fabric::channel::{ChannelShape, Head, Patience, Trust};
+use datapipes_fabric::control::{DeviceEvent, Session};
+use datapipes_fabric::placement::{DeviceGraph, DeviceNode, Flow, Placement};
 use rustix::process::{Pid, Signal, kill_process};
 use scene::*;
 
@@ -20,11 +20,11 @@ fn pid_of(session: &mut Session, device: Party) -> Pid {
     Pid::from_raw(*pid as i32).unwrap()
 }
 
-fn chain(session: &mut Session, placement: Placement) -> (Flow, [Node; 2]) {
-    let mut graph = Graph::new(Shape::new(2, 4096), Trust::Copy);
+fn chain(session: &mut Session, placement: Placement) -> (Flow, [DeviceNode; 2]) {
+    let mut graph = DeviceGraph::new(ChannelShape::new(2, 4096), Trust::Copy);
     let one = graph.device("one", transform("forward"), Vec::new());
     let two = graph.device("two", transform("forward"), Vec::new());
-    for (from, to) in [(Graph::APPLICATION, one), (one, two), (two, Graph::APPLICATION)] {
+    for (from, to) in [(DeviceGraph::APPLICATION, one), (one, two), (two, DeviceGraph::APPLICATION)] {
         graph.connect(from, to).unwrap();
     }
     (graph.start(session, placement).unwrap(), [one, two])
@@ -81,7 +81,7 @@ fn a_device_that_is_killed_at_any_time_ends_both_its_neighbours() {
                 matches!(received, ErrorKind::Device | ErrorKind::EndOfFile),
                 "{placement:?} {victim}: {received:?}"
             );
-            let of_it = |e: &Event| matches!(e, Event::Ended { device: d, how } if *d == device.0 && how.contains("9"));
+            let of_it = |e: &DeviceEvent| matches!(e, DeviceEvent::Ended { device: d, how } if *d == device.0 && how.contains("9"));
             session.event_where(LONG, of_it).unwrap();
             flow.end(&mut session).unwrap();
             nothing_is_left(&mut session, &before);
@@ -118,8 +118,8 @@ fn a_stopped_device_is_waited_for_no_longer_than_said_and_revocation_frees_what_
     kill_process(pid, Signal::STOP).unwrap();
     let cap = flow.capabilities()[1];
     session.revoke(cap).unwrap();
-    let of_it = |e: &Event| matches!(e, Event::Ended { device: d, .. } if *d == device.0);
-    let Event::Ended { how, .. } = session.event_where(LONG, of_it).unwrap() else { unreachable!() };
+    let of_it = |e: &DeviceEvent| matches!(e, DeviceEvent::Ended { device: d, .. } if *d == device.0);
+    let DeviceEvent::Ended { how, .. } = session.event_where(LONG, of_it).unwrap() else { unreachable!() };
     assert!(how.contains("did not give back"), "{how}");
     drop((sender, receiver));
     flow.end(&mut session).unwrap();
@@ -169,7 +169,7 @@ fn revoking_a_device_s_capability_takes_away_what_it_delegated() {
     let b = session.launch("b", transform("forward"), &[]).unwrap();
     session.ready(a, LONG).unwrap();
     session.ready(b, LONG).unwrap();
-    let cap = session.channel(Shape::new(1, 64)).unwrap();
+    let cap = session.channel(ChannelShape::new(1, 64)).unwrap();
     let given = session.delegate(cap, a.0, Rights::SEND.and(Rights::DELEGATE)).unwrap();
     let kind = |r: datapipes_core::Result<_>| r.map(|_| ()).unwrap_err().kind();
     // The application does not hold the child, so it cannot give it on; it commands it, so it can revoke it.

@@ -6,7 +6,7 @@ mod scene;
 use std::cell::RefCell;
 
 use datapipes_fabric::capability::Rights;
-use datapipes_fabric::channel::{Head, Reply, Shape, Trust};
+use datapipes_fabric::channel::{ChannelShape, Head, Reply, Trust};
 use datapipes_testkit::child::{assert_forked_error, in_child};
 use scene::*;
 
@@ -14,7 +14,7 @@ use scene::*;
 fn a_child_ends_nothing_and_replies_to_nothing() {
     let mut session = session();
     let before = session.status().unwrap();
-    let cap = session.channel(Shape::new(4, 4096)).unwrap();
+    let cap = session.channel(ChannelShape::new(4, 4096)).unwrap();
     session.activate(cap, "in", Rights::RECEIVE, IN_PLACE).unwrap();
     session.activate(cap, "out", Rights::SEND, Trust::Copy).unwrap();
     let mut sender = session.sender("out", LONG).unwrap().with_patience(LONG);
@@ -47,7 +47,7 @@ fn a_child_ends_nothing_and_replies_to_nothing() {
         let (mut session, mut sender, mut receiver, block) = all.take().unwrap();
         assert_forked_error(session.status());
         assert_forked_error(session.attend());
-        assert_forked_error(session.channel(Shape::new(4, 4096)));
+        assert_forked_error(session.channel(ChannelShape::new(4, 4096)));
         assert_forked_error(session.revoke(cap));
         assert_forked_error(sender.send(b"theirs", head(9)));
         assert_forked_error(sender.grant().map(|_| ()));

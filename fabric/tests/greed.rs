@@ -12,8 +12,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use datapipes_fabric::capability::Rights;
-use datapipes_fabric::channel::Shape;
-use datapipes_fabric::control::{Event, Limits, Program, Session};
+use datapipes_fabric::channel::ChannelShape;
+use datapipes_fabric::control::{DeviceEvent, DeviceLimits, Program, Session};
 use datapipes_fabric::process;
 use scene::attack::*;
 use scene::*;
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     ])
 }
 
-const LIMITS: Limits = Limits { memory_bytes: 96 << 20, threads: 6 };
+const LIMITS: DeviceLimits = DeviceLimits { memory_bytes: 96 << 20, threads: 6 };
 
 fn memory_is_charged_and_bounded() {
     let mut session = own_session();
@@ -107,7 +107,7 @@ fn page_tables_are_bounded(session: &mut Session) {
 fn threads_are_bounded() {
     let mut session = own_session();
     many_threads_are_refused(&mut session);
-    let one = Limits { threads: 1, ..LIMITS };
+    let one = DeviceLimits { threads: 1, ..LIMITS };
     let (_, mut results) = launch_within(&mut session, "multiplying", json!({}), one);
     assert_eq!(told(&mut results), 0);
 }
@@ -186,7 +186,7 @@ fn a_chain_of_delegations_comes_to_an_end_and_costs_others_nothing() {
     let mut session = own_session();
     let bystander = Bystander::new(&mut session);
     let (device, mut results) = launch(&mut session, "chaining", json!({}));
-    let cap = session.channel(Shape::new(1, 64)).unwrap();
+    let cap = session.channel(ChannelShape::new(1, 64)).unwrap();
     let all = Rights::SEND.and(Rights::RECEIVE).and(Rights::DELEGATE);
     session.delegate(cap, device.0, all).unwrap();
     let links = told(&mut results).as_u64().unwrap();
@@ -231,7 +231,7 @@ fn no_event_is_lost_when_another_device_floods() {
     }
     session.ready(honest, LONG).unwrap();
     end_of(&mut session, honest);
-    let of_loud = |e: &Event| matches!(e, Event::Report { device, .. } if *device == loud.0);
+    let of_loud = |e: &DeviceEvent| matches!(e, DeviceEvent::Report { device, .. } if *device == loud.0);
     session.event_where(LONG, of_loud).unwrap();
     session.stop(loud).unwrap();
     end_of(&mut session, loud);

@@ -10,14 +10,14 @@ use std::process::Command;
 
 use datapipes_core::ErrorKind;
 use datapipes_fabric::capability::Rights;
-use datapipes_fabric::channel::{Head, Patience, Shape, Trust};
-use datapipes_fabric::control::{Encryption, Event, Key, LinkSpec, Program, Session};
-use datapipes_fabric::placement::{Flow, Graph, Placement};
+use datapipes_fabric::channel::{ChannelShape, Head, Patience, Trust};
+use datapipes_fabric::control::{DeviceEvent, Encryption, Key, LinkSpec, Program, Session};
+use datapipes_fabric::placement::{DeviceGraph, Flow, Placement};
 use datapipes_fabric::transport::{Carrier, Receiver, Sender};
 use rustix::process::{Pid, Signal, kill_process};
 use scene::*;
 
-const SHAPE: Shape = Shape::new(4, 64 << 10);
+const SHAPE: ChannelShape = ChannelShape::new(4, 64 << 10);
 
 fn anywhere() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, 0).into()
@@ -59,10 +59,10 @@ fn bytes_are_the_same_over_every_carrier_under_every_placement() {
     let expected: Vec<u8> = data.iter().map(|b| b ^ 42).collect();
     for carrier in [Carrier::UnixSocket, Carrier::TcpLoopback] {
         for placement in Placement::ALL {
-            let mut graph = Graph::new(SHAPE, Trust::Copy).over(carrier);
+            let mut graph = DeviceGraph::new(SHAPE, Trust::Copy).over(carrier);
             let one = graph.device("one", transform_with("xor", serde_json::json!({"key": 42})), Vec::new());
             let two = graph.device("two", transform("crc32"), Vec::new());
-            for (from, to) in [(Graph::APPLICATION, one), (one, two), (two, Graph::APPLICATION)] {
+            for (from, to) in [(DeviceGraph::APPLICATION, one), (one, two), (two, DeviceGraph::APPLICATION)] {
                 graph.connect(from, to).unwrap();
             }
             let mut flow = graph.start(&mut session, placement).unwrap();
@@ -82,10 +82,10 @@ fn a_stream_that_is_cut_short_is_told_from_one_that_ended() {
     let mut session = session();
     let before = session.status().unwrap();
     for carrier in [Carrier::UnixSocket, Carrier::TcpLoopback] {
-        let mut graph = Graph::new(SHAPE, Trust::Copy).over(carrier);
+        let mut graph = DeviceGraph::new(SHAPE, Trust::Copy).over(carrier);
         let node = graph.device("victim", transform("forward"), Vec::new());
-        graph.connect(Graph::APPLICATION, node).unwrap();
-        graph.connect(node, Graph::APPLICATION).unwrap();
+        graph.connect(DeviceGraph::APPLICATION, node).unwrap();
+        graph.connect(node, DeviceGraph::APPLICATION).unwrap();
         let mut flow = graph.start(&mut session, Placement::DistributedResourceSide).unwrap();
         let (mut sender, mut receiver) = ends(&mut flow);
         sender.send(b"one", Head::default()).unwrap();
@@ -104,7 +104,7 @@ fn a_stream_that_is_cut_short_is_told_from_one_that_ended() {
 struct Machines {
     a: Flow,
     b: Flow,
-    sum: datapipes_fabric::placement::Node,
+    sum: datapipes_fabric::placement::DeviceNode,
 }
 
 fn spanning(a: &mut Session, b: &mut Session, at: SocketAddr, placement: Placement) -> Machines {
@@ -116,14 +116,14 @@ fn spanning(a: &mut Session, b: &mut Session, at: SocketAddr, placement: Placeme
     for (session, link) in [(&mut *a, there_a), (b, there_b)] {
         session.joined(link, LONG).unwrap();
     }
-    let mut graph = Graph::new(SHAPE, Trust::Copy);
+    let mut graph = DeviceGraph::new(SHAPE, Trust::Copy);
     let xor = graph.device("xor", transform_with("xor", serde_json::json!({"key": 42})), Vec::new());
     let (out, back) = (graph.elsewhere(there_a), graph.elsewhere(back_a));
-    graph.connect(Graph::APPLICATION, xor).unwrap();
+    graph.connect(DeviceGraph::APPLICATION, xor).unwrap();
     graph.connect(xor, out).unwrap();
-    assert!(graph.connect(Graph::APPLICATION, out).is_err(), "one link is one channel");
-    graph.connect(back, Graph::APPLICATION).unwrap();
-    let mut other = Graph::new(SHAPE, Trust::Copy);
+    assert!(graph.connect(DeviceGraph::APPLICATION, out).is_err(), "one link is one channel");
+    graph.connect(back, DeviceGraph::APPLICATION).unwrap();
+    let mut other = DeviceGraph::new(SHAPE, Trust::Copy);
     let sum = other.device("sum", transform("crc32"), Vec::new());
     let (from, to) = (other.elsewhere(there_b), other.elsewhere(back_b));
     other.connect(from, sum).unwrap();
@@ -257,7 +257,7 @@ fn only_who_has_the_key_the_shape_and_the_other_side_is_let_in() {
     let mut noisy = TcpStream::connect(address).unwrap();
     noisy.write_all(&[0x41; 64]).unwrap();
     assert_eq!(noisy.read(&mut [0; 64]).unwrap_or(0), 0, "a stranger gets no answer");
-    let larger = Shape::new(4, 128 << 10);
+    let larger = ChannelShape::new(4, 128 << 10);
     for (shape, side, key) in
         [(SHAPE, Rights::SEND, &other_key), (SHAPE, Rights::RECEIVE, &key), (larger, Rights::SEND, &key)]
     {
@@ -275,7 +275,9 @@ fn only_who_has_the_key_the_shape_and_the_other_side_is_let_in() {
     b.revoke(fake).unwrap();
     // No channel has come of all this; the right one gets in.
     assert_eq!(
-        b.event_where(Patience::NONE, |e| matches!(e, Event::Link { cap, .. } if *cap == offered)).unwrap_err().kind(),
+        b.event_where(Patience::NONE, |e| matches!(e, DeviceEvent::Link { cap, .. } if *cap == offered))
+            .unwrap_err()
+            .kind(),
         ErrorKind::Busy
     );
     let link = a.join(SHAPE, Rights::SEND, address, &key).unwrap();
@@ -435,7 +437,7 @@ fn what_was_recorded_opens_no_link_and_uses_up_no_offer() {
     // A wrong second half: its author is cut off, and nobody else.
     echo.write_all(&[7; 16]).unwrap();
     assert_eq!(echo.read(&mut [0; 1]).unwrap_or(0), 0);
-    let is_of_it = |e: &Event| matches!(e, Event::Link { cap, .. } if *cap == offered);
+    let is_of_it = |e: &DeviceEvent| matches!(e, DeviceEvent::Link { cap, .. } if *cap == offered);
     assert_eq!(b.event_where(Patience::NONE, is_of_it).unwrap_err().kind(), ErrorKind::Busy);
     // Many who are silent after a first half that was recorded do not push out who has the key.
     let silent: Vec<_> = (0..40).map(|_| TcpStream::connect(address).unwrap()).collect();

@@ -6,23 +6,23 @@ mod scene;
 use std::os::fd::OwnedFd;
 
 use datapipes_core::{AtomicFile, ErrorKind};
-use datapipes_fabric::channel::{Head, Shape, Trust};
+use datapipes_fabric::channel::{ChannelShape, Head, Trust};
 use datapipes_fabric::control::Session;
-use datapipes_fabric::device::{Place, Role, Spread};
-use datapipes_fabric::placement::{Flow, Graph, Placement};
+use datapipes_fabric::device::{DevicePlace, DeviceRole, Spread};
+use datapipes_fabric::placement::{DeviceGraph, Flow, Placement};
 use scene::*;
 
 /// Application -> xor -> checksum -> application: Figure 1 of the paper.
 fn figure_1(
     session: &mut Session,
-    shape: Shape,
+    shape: ChannelShape,
     trust: Trust,
     placement: Placement,
-) -> (Flow, [datapipes_fabric::placement::Node; 2]) {
-    let mut graph = Graph::new(shape, trust);
+) -> (Flow, [datapipes_fabric::placement::DeviceNode; 2]) {
+    let mut graph = DeviceGraph::new(shape, trust);
     let yellow = graph.device("yellow", transform_with("xor", serde_json::json!({"key": 42})), Vec::new());
     let pink = graph.device("pink", transform("crc32"), Vec::new());
-    for (from, to) in [(Graph::APPLICATION, yellow), (yellow, pink), (pink, Graph::APPLICATION)] {
+    for (from, to) in [(DeviceGraph::APPLICATION, yellow), (yellow, pink), (pink, DeviceGraph::APPLICATION)] {
         graph.connect(from, to).unwrap();
     }
     (graph.start(session, placement).unwrap(), [yellow, pink])
@@ -65,10 +65,10 @@ fn bytes_words_and_ends_are_the_same_under_every_placement() {
     let data = bytes(1, 3_000_001);
     let expected: Vec<u8> = data.iter().map(|b| b ^ 42).collect();
     for (shape, trust) in [
-        (Shape::new(1, 4096), Trust::Copy),
-        (Shape::new(4, 64 << 10), IN_PLACE),
-        (Shape { checked: true, ..Shape::new(2, 1 << 20) }, IN_PLACE_CHECKED),
-        (Shape::new(3, 4 << 20), Trust::Copy),
+        (ChannelShape::new(1, 4096), Trust::Copy),
+        (ChannelShape::new(4, 64 << 10), IN_PLACE),
+        (ChannelShape { checked: true, ..ChannelShape::new(2, 1 << 20) }, IN_PLACE_CHECKED),
+        (ChannelShape::new(3, 4 << 20), Trust::Copy),
     ] {
         let data = if shape.block_bytes == 4096 { &data[..100_001] } else { &data[..] };
         for placement in Placement::ALL {
@@ -109,14 +109,17 @@ fn a_file_goes_through_decompression_into_a_file_that_appears_whole() {
         let draft = AtomicFile::create(&out).unwrap();
         let target: OwnedFd = draft.ssd().file().cached_fd().try_clone_to_owned().unwrap();
         // Blocks of the source leave room for what compression may add.
-        let (small, large) = (Shape::new(3, 64 << 10), Shape::new(3, 80 << 10));
-        let mut graph = Graph::new(large, Trust::Copy);
-        let place = Place::File { descriptor: 0, direct: None, offset: 0, len: None };
-        let source =
-            graph.device("source", Role::Source { place: place.clone(), sum: true }, vec![reader(&dir.join("in"))]);
+        let (small, large) = (ChannelShape::new(3, 64 << 10), ChannelShape::new(3, 80 << 10));
+        let mut graph = DeviceGraph::new(large, Trust::Copy);
+        let place = DevicePlace::File { descriptor: 0, direct: None, offset: 0, len: None };
+        let source = graph.device(
+            "source",
+            DeviceRole::Source { place: place.clone(), sum: true },
+            vec![reader(&dir.join("in"))],
+        );
         let pack = graph.device("pack", transform("lz4-compress"), Vec::new());
         let unpack = graph.device("unpack", transform("lz4-decompress"), Vec::new());
-        let sink = graph.device("sink", Role::Sink { place }, vec![target]);
+        let sink = graph.device("sink", DeviceRole::Sink { place }, vec![target]);
         graph.connect_with(source, pack, small, Trust::Copy).unwrap();
         graph.connect(pack, unpack).unwrap();
         graph.connect_with(unpack, sink, small, IN_PLACE).unwrap();
@@ -161,12 +164,12 @@ fn ingested(data: &[u8], whole_blocks: bool) -> (Vec<u8>, Vec<usize>) {
         }
     });
     let (socket, _) = listener.accept().unwrap();
-    let mut graph = Graph::new(Shape::new(4, 32 << 10), Trust::Copy);
-    let place = Place::Socket { descriptor: 0, whole_blocks };
-    let ingest = graph.device("ingest", Role::Source { place, sum: false }, vec![socket.into()]);
+    let mut graph = DeviceGraph::new(ChannelShape::new(4, 32 << 10), Trust::Copy);
+    let place = DevicePlace::Socket { descriptor: 0, whole_blocks };
+    let ingest = graph.device("ingest", DeviceRole::Source { place, sum: false }, vec![socket.into()]);
     let sum = graph.device("sum", transform("crc32"), Vec::new());
     graph.connect(ingest, sum).unwrap();
-    graph.connect(sum, Graph::APPLICATION).unwrap();
+    graph.connect(sum, DeviceGraph::APPLICATION).unwrap();
     let mut flow = graph.start(&mut session, Placement::DistributedResourceSide).unwrap();
     let mut receiver = flow.take_receiver(0).unwrap().with_patience(LONG);
     let (mut back, mut lens) = (Vec::new(), Vec::new());
@@ -194,17 +197,17 @@ fn streams_are_read_to_their_end_and_written_to_the_last_one() {
     let data = [bytes(5, 900_000), bytes(6, 300_000)];
     for placement in Placement::ALL {
         for whole_blocks in [false, true] {
-            let mut graph = Graph::new(Shape::new(2, 32 << 10), Trust::Copy);
+            let mut graph = DeviceGraph::new(ChannelShape::new(2, 32 << 10), Trust::Copy);
             let (mut back, into) = std::io::pipe().unwrap();
             rustix::io::ioctl_fionbio(&into, true).unwrap();
-            let place = Place::Stream { descriptor: 0, whole_blocks: false };
-            let sink = graph.device("sink", Role::Sink { place }, vec![into.into()]);
+            let place = DevicePlace::Stream { descriptor: 0, whole_blocks: false };
+            let sink = graph.device("sink", DeviceRole::Sink { place }, vec![into.into()]);
             let mut writers = Vec::new();
             for part in &data {
                 let (out_of, writer) = std::io::pipe().unwrap();
                 rustix::io::ioctl_fionbio(&out_of, true).unwrap();
-                let place = Place::Stream { descriptor: 0, whole_blocks };
-                let role = Role::Source { place, sum: true };
+                let place = DevicePlace::Stream { descriptor: 0, whole_blocks };
+                let role = DeviceRole::Source { place, sum: true };
                 let source = graph.device("source", role, vec![out_of.into()]);
                 graph.connect(source, sink).unwrap();
                 writers.push((writer, part));
@@ -234,8 +237,8 @@ fn a_graph_fans_out_and_in() {
     let mut session = session();
     for placement in Placement::ALL {
         for spread in [Spread::Turns, Spread::All] {
-            let mut graph = Graph::new(Shape::new(2, 16 << 10), Trust::Copy);
-            let function = |function: &str, spread| Role::Transform {
+            let mut graph = DeviceGraph::new(ChannelShape::new(2, 16 << 10), Trust::Copy);
+            let function = |function: &str, spread| DeviceRole::Transform {
                 function: function.into(),
                 arguments: serde_json::Value::Null,
                 spread,
@@ -243,12 +246,12 @@ fn a_graph_fans_out_and_in() {
             let split = graph.device("split", function("forward", spread), Vec::new());
             let workers: Vec<_> = (0..3).map(|_| graph.device("worker", transform("forward"), Vec::new())).collect();
             let join = graph.device("join", transform("forward"), Vec::new());
-            graph.connect(Graph::APPLICATION, split).unwrap();
+            graph.connect(DeviceGraph::APPLICATION, split).unwrap();
             for worker in &workers {
                 graph.connect(split, *worker).unwrap();
                 graph.connect(*worker, join).unwrap();
             }
-            graph.connect(join, Graph::APPLICATION).unwrap();
+            graph.connect(join, DeviceGraph::APPLICATION).unwrap();
             let mut flow = graph.start(&mut session, placement).unwrap();
             let (mut sender, mut receiver) = (flow.take_sender(0).unwrap(), flow.take_receiver(0).unwrap());
             sender.set_patience(LONG);
@@ -285,7 +288,7 @@ fn a_graph_fans_out_and_in() {
 #[test]
 fn auto_chooses_and_explains() {
     let mut session = session();
-    let (mut flow, _) = figure_1(&mut session, Shape::new(2, 64 << 10), Trust::Copy, Placement::Auto);
+    let (mut flow, _) = figure_1(&mut session, ChannelShape::new(2, 64 << 10), Trust::Copy, Placement::Auto);
     let choice = flow.choice.clone().unwrap();
     assert_eq!((choice.placement, choice.estimates.len()), (flow.placement, 3));
     assert!(choice.to_string().contains("measured here"), "{choice}");
@@ -300,10 +303,10 @@ fn auto_chooses_and_explains() {
 fn a_failure_in_the_middle_reaches_both_ends_and_the_application() {
     let mut session = session();
     for placement in Placement::ALL {
-        let mut graph = Graph::new(Shape::new(2, 4096), Trust::Copy);
+        let mut graph = DeviceGraph::new(ChannelShape::new(2, 4096), Trust::Copy);
         let first = graph.device("first", transform("forward"), Vec::new());
         let second = graph.device("unpack", transform("lz4-decompress"), Vec::new());
-        for (from, to) in [(Graph::APPLICATION, first), (first, second), (second, Graph::APPLICATION)] {
+        for (from, to) in [(DeviceGraph::APPLICATION, first), (first, second), (second, DeviceGraph::APPLICATION)] {
             graph.connect(from, to).unwrap();
         }
         let mut flow = graph.start(&mut session, placement).unwrap();

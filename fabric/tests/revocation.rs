@@ -13,7 +13,7 @@ use std::time::Duration;
 use attacker::revoked::{FORGED, MEMORY_BYTES, READERS, SECRET, WRITERS};
 use datapipes_core::ErrorKind;
 use datapipes_fabric::capability::Rights;
-use datapipes_fabric::channel::{Head, Patience, Shape, Trust};
+use datapipes_fabric::channel::{ChannelShape, Head, Patience, Trust};
 use datapipes_fabric::control::{Program, Session};
 use datapipes_fabric::process;
 use datapipes_fabric::transport::{Carrier, Receiver};
@@ -107,7 +107,7 @@ fn no_descriptor_is_passed_on_to_another_device() {
     let memory = session.memory(MEMORY_BYTES).unwrap();
     session.activate(memory, "own", BOTH, Trust::Copy).unwrap();
     let own = session.shared_memory("own", LONG).unwrap();
-    let channel = session.channel_over(Shape::new(1, 64), Carrier::UnixSocket).unwrap();
+    let channel = session.channel_over(ChannelShape::new(1, 64), Carrier::UnixSocket).unwrap();
     let receives = session.delegate(channel, second.0, Rights::RECEIVE).unwrap();
     session.activate(receives, "in", Rights::RECEIVE, Trust::Copy).unwrap();
     assert_eq!(told(&mut of_second), "listens");
@@ -128,7 +128,7 @@ fn no_descriptor_is_passed_on_to_another_device() {
 fn what_is_written_into_a_credit_after_revocation_nobody_sees() {
     let mut session = own_session();
     let (device, mut results) = launch(&mut session, "peeking", json!({}));
-    let cap = session.channel(Shape::new(2, 4096)).unwrap();
+    let cap = session.channel(ChannelShape::new(2, 4096)).unwrap();
     let given = session.delegate(cap, device.0, Rights::RECEIVE).unwrap();
     session.activate(given, "theirs", Rights::RECEIVE, Trust::Copy).unwrap();
     session.activate(cap, "ours", Rights::SEND, Trust::Copy).unwrap();
@@ -147,7 +147,7 @@ fn two_devices_keep_no_memory_between_them() {
     let mut session = own_session();
     let (one, mut of_one) = launch(&mut session, "colluding", json!({"sends": true}));
     let (two, mut of_two) = launch(&mut session, "colluding", json!({"sends": false}));
-    let cap = session.channel(Shape::new(2, 4096)).unwrap();
+    let cap = session.channel(ChannelShape::new(2, 4096)).unwrap();
     for (device, rights) in [(one, Rights::SEND), (two, Rights::RECEIVE)] {
         let given = session.delegate(cap, device.0, rights).unwrap();
         session.activate(given, "between", rights, Trust::Copy).unwrap();

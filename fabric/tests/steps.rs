@@ -14,10 +14,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use datapipes_core::{ErrorKind, Result};
-use datapipes_fabric::channel::{Head, Patience, Shape, Trust};
-use datapipes_fabric::control::{Event, Program, Session, Status};
-use datapipes_fabric::device::{Body, Functions, Role, Stage};
-use datapipes_fabric::placement::{Flow, Graph, Node, Placement};
+use datapipes_fabric::channel::{ChannelShape, Head, Patience, Trust};
+use datapipes_fabric::control::{ControllerStatus, DeviceEvent, Program, Session};
+use datapipes_fabric::device::{Body, DeviceChannels, DeviceRole, Functions};
+use datapipes_fabric::placement::{DeviceGraph, DeviceNode, Flow, Placement};
 use datapipes_fabric::process;
 use datapipes_fabric::transport::{Carrier, Receiver, Sender, Step};
 use rustix::process::{Pid, Signal, kill_process};
@@ -63,7 +63,7 @@ impl Stepper {
 }
 
 impl Body for Stepper {
-    fn run(&mut self, stage: &mut Stage<'_>) -> Result<()> {
+    fn run(&mut self, stage: &mut DeviceChannels<'_>) -> Result<()> {
         while let Some(block) = stage.receive()? {
             let (head, len) = (block.head(), block.len());
             let number = head.words[0];
@@ -92,7 +92,7 @@ impl Body for Stepper {
 struct Slow(Duration);
 
 impl Body for Slow {
-    fn run(&mut self, stage: &mut Stage<'_>) -> Result<()> {
+    fn run(&mut self, stage: &mut DeviceChannels<'_>) -> Result<()> {
         while let Some(block) = stage.receive()? {
             std::thread::sleep(self.0);
             if block.head().end {
@@ -154,9 +154,9 @@ fn ends(flow: &mut Flow) -> (Sender, Receiver) {
     (flow.take_sender(0).unwrap().with_patience(LONG), flow.take_receiver(0).unwrap().with_patience(LONG))
 }
 
-fn through(graph: &mut Graph, device: Node) {
-    graph.connect(Graph::APPLICATION, device).unwrap();
-    graph.connect(device, Graph::APPLICATION).unwrap();
+fn through(graph: &mut DeviceGraph, device: DeviceNode) {
+    graph.connect(DeviceGraph::APPLICATION, device).unwrap();
+    graph.connect(device, DeviceGraph::APPLICATION).unwrap();
 }
 
 fn send(sender: &mut Sender, n: u64) {
@@ -173,13 +173,13 @@ impl Scene {
     fn new(session: &mut Session, carrier: Carrier, point: usize) -> Scene {
         let (step, when) = POINTS[point];
         let (mut socket, theirs) = UnixStream::pair().unwrap();
-        let mut graph = Graph::new(Shape::new(2, 4096), Trust::Copy).over(carrier);
+        let mut graph = DeviceGraph::new(ChannelShape::new(2, 4096), Trust::Copy).over(carrier);
         let arguments = serde_json::json!({"step": step, "when": when});
-        let role = Role::Custom { name: "stepper".into(), arguments };
+        let role = DeviceRole::Custom { name: "stepper".into(), arguments };
         let node = graph.device("victim", role, vec![OwnedFd::from(theirs)]);
         through(&mut graph, node);
         let mut flow = graph.start(session, Placement::DistributedResourceSide).unwrap();
-        let mut other = Graph::new(Shape::new(2, 4096), Trust::Copy).over(carrier);
+        let mut other = DeviceGraph::new(ChannelShape::new(2, 4096), Trust::Copy).over(carrier);
         let beside = other.device("bystander", transform("forward"), Vec::new());
         through(&mut other, beside);
         let mut other = other.start(session, Placement::DistributedResourceSide).unwrap();
@@ -206,7 +206,7 @@ impl Scene {
         }
     }
 
-    fn end(self, session: &mut Session, before: &Status) {
+    fn end(self, session: &mut Session, before: &ControllerStatus) {
         let Scene { flow, sender, receiver, bystander: (other, ours, theirs), .. } = self;
         drop((sender, receiver, ours, theirs));
         flow.end(session).unwrap();
@@ -240,7 +240,7 @@ fn a_device_killed_at_any_step() {
             assert_eq!(e.kind(), ErrorKind::Device, "{}: {e}", scene.name);
             assert!(e.to_string().contains("sender of the channel has died"), "{}: {e}", scene.name);
             let party = scene.party;
-            let of_it = |e: &Event| matches!(e, Event::Ended { device, how } if *device == party && how.contains('9'));
+            let of_it = |e: &DeviceEvent| matches!(e, DeviceEvent::Ended { device, how } if *device == party && how.contains('9'));
             session.event_where(LONG, of_it).unwrap();
             // Also who was replied to before learns of it with the next block.
             let e = scene.sender.send(b"x", Head::default()).and_then(|()| scene.sender.drain()).unwrap_err();
@@ -309,8 +309,8 @@ fn a_stopped_device_whose_channel_is_revoked() {
         let kinds = (scene.sender.drain().unwrap_err().kind(), scene.receiver.receive().unwrap_err().kind());
         assert_eq!(kinds, (ErrorKind::PermissionDenied, ErrorKind::PermissionDenied), "{}", scene.name);
         let party = scene.party;
-        let of_it = |e: &Event| matches!(e, Event::Ended { device, .. } if *device == party);
-        let Event::Ended { how, .. } = session.event_where(LONG, of_it).unwrap() else { unreachable!() };
+        let of_it = |e: &DeviceEvent| matches!(e, DeviceEvent::Ended { device, .. } if *device == party);
+        let DeviceEvent::Ended { how, .. } = session.event_where(LONG, of_it).unwrap() else { unreachable!() };
         assert!(how.contains("did not give back"), "{how}");
         scene.others_are_well();
         scene.end(&mut session, &before);
@@ -378,7 +378,7 @@ fn a_controller_stopped_at_any_step() {
             session.set_patience(LONG);
             kill_process(pid, Signal::CONT).unwrap();
             // The answer that came late is not taken for another.
-            let cap = session.channel(Shape::new(1, 64)).unwrap();
+            let cap = session.channel(ChannelShape::new(1, 64)).unwrap();
             assert_eq!(session.status().unwrap().objects, objects + 1);
             session.revoke(cap).unwrap();
             scene.others_are_well();
@@ -398,12 +398,14 @@ fn a_stage_that_is_slower_than_patience_ends_the_same_under_every_placement() {
     let before = session.status().unwrap();
     for carrier in CARRIERS {
         for placement in Placement::ALL {
-            let mut graph = Graph::new(Shape::new(2, 4096), Trust::Copy).over(carrier);
+            let mut graph = DeviceGraph::new(ChannelShape::new(2, 4096), Trust::Copy).over(carrier);
             let first = graph.device("first", transform("forward"), Vec::new());
-            let role = Role::Custom { name: "slow".into(), arguments: serde_json::json!({ "ms": ms }) };
+            let role = DeviceRole::Custom { name: "slow".into(), arguments: serde_json::json!({ "ms": ms }) };
             let slow = graph.device("slow", role, Vec::new());
             let last = graph.device("last", transform("forward"), Vec::new());
-            for (from, to) in [(Graph::APPLICATION, first), (first, slow), (slow, last), (last, Graph::APPLICATION)] {
+            for (from, to) in
+                [(DeviceGraph::APPLICATION, first), (first, slow), (slow, last), (last, DeviceGraph::APPLICATION)]
+            {
                 graph.connect(from, to).unwrap();
             }
             let mut flow = graph.start(&mut session, placement).unwrap();

@@ -15,10 +15,10 @@ use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
 use datapipes_core::{Error, ErrorKind, Result};
-use datapipes_fabric::channel::{Head, Outcome, Patience, Reply, Shape, Trust};
+use datapipes_fabric::channel::{BlockOutcome, ChannelShape, Head, Patience, Reply, Trust};
 use datapipes_fabric::control::{Program, Session};
-use datapipes_fabric::device::{Body, Functions, Role, Stage};
-use datapipes_fabric::placement::{Graph, Placement as Place, Stop, Wiring};
+use datapipes_fabric::device::{Body, DeviceChannels, DeviceRole, Functions};
+use datapipes_fabric::placement::{DeviceGraph, Placement as Place, Stop, Wiring};
 use datapipes_fabric::process;
 use datapipes_fabric::transport::{Block, Receiver, Sender, receive_any};
 use datapipes_models::placements::{self as model, Parameters, Repetitions, SimulatedPlacement};
@@ -99,14 +99,14 @@ fn real_processes_take_the_model_s_time_on_a_slow_fabric() {
 
 /// The shortest latency of some blocks through real processes, in nanoseconds.
 fn measure(session: &mut Session, place: Place, parameters: &Parameters, block_bytes: usize) -> u64 {
-    let mut graph = Graph::new(Shape::new(1, block_bytes), Trust::Copy);
+    let mut graph = DeviceGraph::new(ChannelShape::new(1, block_bytes), Trust::Copy);
     let wires = chain(place);
     let plan_of = |stop| Plan::of(stop, &wires, parameters, block_bytes);
-    let mut nodes = vec![(Stop::Application, Graph::APPLICATION)];
+    let mut nodes = vec![(Stop::Application, DeviceGraph::APPLICATION)];
     for stop in [Stop::Device(0), Stop::Device(1), Stop::Hub] {
         if wires.iter().any(|(_, to)| *to == stop) {
             let arguments = serde_json::to_value(plan_of(stop)).unwrap();
-            let role = Role::Custom { name: "unit".into(), arguments };
+            let role = DeviceRole::Custom { name: "unit".into(), arguments };
             nodes.push((stop, graph.device(&format!("{stop:?}"), role, Vec::new())));
         }
     }
@@ -145,9 +145,9 @@ fn measure(session: &mut Session, place: Place, parameters: &Parameters, block_b
 
 /// Application, two devices, application: from stop to stop, in the order of a block's way.
 fn chain(place: Place) -> Vec<(Stop, Stop)> {
-    let mut names = Graph::new(Shape::new(1, 1), Trust::Copy);
-    let [one, two] = ["one", "two"].map(|name| names.device(name, Role::Hub, Vec::new()));
-    let edges = [(Graph::APPLICATION, one), (one, two), (two, Graph::APPLICATION)];
+    let mut names = DeviceGraph::new(ChannelShape::new(1, 1), Trust::Copy);
+    let [one, two] = ["one", "two"].map(|name| names.device(name, DeviceRole::Hub, Vec::new()));
+    let edges = [(DeviceGraph::APPLICATION, one), (one, two), (two, DeviceGraph::APPLICATION)];
     Wiring::new(&edges, place).wires.into_iter().map(|w| (w.from, w.to)).collect()
 }
 
@@ -257,7 +257,7 @@ impl Unit {
             self.forward(out, &block)?;
         }
         self.take(self.plan.reply);
-        block.reply(Reply { outcome: Outcome::Done, word: now() })?;
+        block.reply(Reply { outcome: BlockOutcome::Done, word: now() })?;
         self.take(self.plan.inlets[at].round_trip);
         Ok(())
     }
@@ -292,7 +292,7 @@ fn make_unit(arguments: &Value, _given: Vec<OwnedFd>) -> Result<Box<dyn Body>> {
 struct UnitBody(Option<Plan>);
 
 impl Body for UnitBody {
-    fn run(&mut self, stage: &mut Stage<'_>) -> Result<()> {
+    fn run(&mut self, stage: &mut DeviceChannels<'_>) -> Result<()> {
         let Some(plan) = self.0.take() else { return Ok(()) };
         let (inlets, outlets) = (std::mem::take(&mut stage.inlets), std::mem::take(&mut stage.outlets));
         let mut unit = Unit { plan, inlets, outlets, last: 0, at: 0 };

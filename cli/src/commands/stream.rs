@@ -37,7 +37,7 @@ use clap::ValueEnum;
 use datapipes::topology::Topology;
 use datapipes::{Error, ErrorKind, Result};
 use datapipes_cpu::Calibration;
-use datapipes_fabric::channel::{Copies, Shape};
+use datapipes_fabric::channel::{ChannelShape, Copies};
 use datapipes_fabric::placement::Placement;
 use serde::Serialize;
 
@@ -177,7 +177,7 @@ struct Job {
     steps: Vec<Step>,
     to: Target,
     /// Of the edges, in order: into each transform, and into the sink.
-    shapes: Vec<Shape>,
+    shapes: Vec<ChannelShape>,
     trust: TrustLevel,
     patience: WaitTimeout,
     /// Which copies go past the caches.
@@ -276,16 +276,16 @@ fn job(args: &Args) -> Result<Job> {
     }
     let checked = args.trust == TrustLevel::InPlaceChecked;
     let mut steps = Vec::new();
-    let mut shapes = vec![Shape { checked, ..Shape::new(args.credits, args.blocks as usize) }];
+    let mut shapes = vec![ChannelShape { checked, ..ChannelShape::new(args.credits, args.blocks as usize) }];
     for name in args.through.iter().flat_map(|list| names(list)) {
         let step = Step::parse(name)?;
         let before = shapes[shapes.len() - 1];
         let grows = matches!(&step.work, Work::Function { function, .. } if function == "lz4-compress");
         let block_bytes = if grows { max_compressed_len(before.block_bytes) } else { before.block_bytes };
-        shapes.push(Shape { block_bytes, ..before });
+        shapes.push(ChannelShape { block_bytes, ..before });
         steps.push(step);
     }
-    shapes.iter().try_for_each(Shape::check)?;
+    shapes.iter().try_for_each(ChannelShape::check)?;
     Ok(Job {
         origin: args.from.clone(),
         steps,

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use datapipes_fabric::channel::{Head, Patience};
-use datapipes_fabric::device::{Body, Functions, Report, Stage};
+use datapipes_fabric::device::{Body, DeviceChannels, Functions, StreamReport};
 use datapipes_fabric::{Error, ErrorKind, Result};
 use serde_json::Value;
 
@@ -24,7 +24,7 @@ struct Feed(Duration);
 
 impl Body for Feed {
     /// The report has nanoseconds in the place of blocks received, and the sum of all words folded to 32 bits as the checksum.
-    fn run(&mut self, stage: &mut Stage<'_>) -> Result<()> {
+    fn run(&mut self, stage: &mut DeviceChannels<'_>) -> Result<()> {
         let none = || Error::new(ErrorKind::InvalidInput, "feed", "no outlet");
         let outlet = stage.outlets.first_mut().ok_or_else(none)?;
         outlet.set_patience(Patience::seconds(60));
@@ -47,12 +47,12 @@ impl Body for Feed {
         let elapsed = since.elapsed().as_nanos() as u64;
         // What the warm-up took is not counted, so its bytes are taken out in proportion.
         let counted = elapsed as f64 * blocks as f64 / (blocks - warm) as f64;
-        stage.attendant.report(Report {
+        stage.attendant.report(StreamReport {
             blocks_in: counted as u64,
             blocks_out: blocks,
             bytes_out: blocks * size as u64,
             crc: Some(folded(sum)),
-            ..Report::default()
+            ..StreamReport::default()
         })
     }
 }
@@ -60,7 +60,7 @@ impl Body for Feed {
 struct Take;
 
 impl Body for Take {
-    fn run(&mut self, stage: &mut Stage<'_>) -> Result<()> {
+    fn run(&mut self, stage: &mut DeviceChannels<'_>) -> Result<()> {
         let mut sum = 0u64;
         while let Some(block) = stage.receive()? {
             sum = sum.wrapping_add(words(&block));

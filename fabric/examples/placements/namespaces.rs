@@ -15,10 +15,10 @@ use std::sync::mpsc::{Receiver as Inbox, Sender as Outbox, channel};
 use std::time::Duration;
 
 use datapipes_fabric::capability::{Cap, Rights};
-use datapipes_fabric::channel::{Shape, Trust};
+use datapipes_fabric::channel::{ChannelShape, Trust};
 use datapipes_fabric::control::{Key, Program, Session};
 use datapipes_fabric::device::relay;
-use datapipes_fabric::placement::{Graph, Placement};
+use datapipes_fabric::placement::{DeviceGraph, Placement};
 use rustix::thread::{UnshareFlags, gettid, unshare_unsafe};
 use serde_json::json;
 
@@ -95,15 +95,15 @@ fn over_links(
     links: &[Rights],
     offered: &[(SocketAddr, Key)],
 ) -> Outcome<(f64, f64)> {
-    let shape = Shape::new(1, size);
-    let mut graph = Graph::new(shape, Trust::Copy);
+    let shape = ChannelShape::new(1, size);
+    let mut graph = DeviceGraph::new(shape, Trust::Copy);
     for (side, (address, key)) in links.iter().zip(offered) {
         let link = session.join(shape, *side, *address, key)?;
         session.joined(link, LONG)?;
         let there = graph.elsewhere(link);
         match *side {
-            Rights::SEND => graph.connect(Graph::APPLICATION, there)?,
-            _ => graph.connect(there, Graph::APPLICATION)?,
+            Rights::SEND => graph.connect(DeviceGraph::APPLICATION, there)?,
+            _ => graph.connect(there, DeviceGraph::APPLICATION)?,
         }
     }
     let mut flow = graph.start(session, Placement::DistributedResourceSide)?;
@@ -138,7 +138,7 @@ fn machine_of_devices(orders: &Inbox<Word>, answers: &Outbox<Word>) -> Outcome<(
     ip(&["link", "set", "dpb", "up"])?;
     let mut session = Session::start(&Program::This)?;
     while let Ok(Word::Start { size, links }) = orders.recv() {
-        let shape = Shape::new(1, size);
+        let shape = ChannelShape::new(1, size);
         let (mut caps, mut offered): (Vec<Cap>, Vec<_>) = Default::default();
         for side in &links {
             let (key, here) = (Key::random()?, if *side == Rights::SEND { Rights::RECEIVE } else { Rights::SEND });
@@ -150,7 +150,7 @@ fn machine_of_devices(orders: &Inbox<Word>, answers: &Outbox<Word>) -> Outcome<(
         for cap in &caps {
             session.joined(*cap, LONG)?;
         }
-        let mut graph = Graph::new(shape, Trust::Copy);
+        let mut graph = DeviceGraph::new(shape, Trust::Copy);
         let there: Vec<_> = caps.iter().map(|cap| graph.elsewhere(*cap)).collect();
         let devices = ["one", "two"].map(|name| graph.device(name, forward(), Vec::new()));
         match there[..] {

@@ -96,17 +96,17 @@ struct Node {
 
 /// How many capabilities that a party delegated may be there at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct DelegationLimits {
     /// By the application.
     pub application: usize,
     /// By each device.
     pub device: usize,
 }
 
-impl Default for Limits {
+impl Default for DelegationLimits {
     /// 65,536 by the application, 1,024 by each device.
     fn default() -> Self {
-        Limits { application: 1 << 16, device: 1 << 10 }
+        DelegationLimits { application: 1 << 16, device: 1 << 10 }
     }
 }
 
@@ -120,7 +120,7 @@ pub struct Tree {
     roots: BTreeMap<ObjectId, BTreeSet<Cap>>,
     /// How many of those that a party delegated are there.
     delegated: BTreeMap<Party, usize>,
-    limits: Limits,
+    limits: DelegationLimits,
     last: u64,
 }
 
@@ -131,7 +131,7 @@ impl Tree {
     }
 
     /// No capabilities, and these limits.
-    pub fn with_limits(limits: Limits) -> Tree {
+    pub fn with_limits(limits: DelegationLimits) -> Tree {
         Tree { limits, ..Tree::default() }
     }
 

@@ -30,7 +30,7 @@ fn rights_shrink_on_the_way_and_never_grow() {
 
 #[test]
 fn who_delegates_without_end_comes_to_one_and_revoking_gives_it_back() {
-    let mut tree = Tree::with_limits(Limits { application: 10, device: 3 });
+    let mut tree = Tree::with_limits(DelegationLimits { application: 10, device: 3 });
     let device = Party(7);
     let root = tree.root(ObjectId(1), ALL, device);
     let first = tree.delegate(root, device, device, ALL).unwrap();
@@ -51,7 +51,7 @@ fn who_delegates_without_end_comes_to_one_and_revoking_gives_it_back() {
 /// In steps that grew with the square this took minutes.
 #[test]
 fn a_long_chain_and_a_wide_fan_go_in_as_many_steps_as_they_have_links() {
-    let most = Limits { application: usize::MAX, device: usize::MAX };
+    let most = DelegationLimits { application: usize::MAX, device: usize::MAX };
     let (mut tree, own) = (Tree::with_limits(most), Party::APPLICATION);
     const COUNT: usize = 200_000;
     let root = tree.root(ObjectId(1), ALL, own);

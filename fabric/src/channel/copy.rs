@@ -21,7 +21,7 @@ pub struct Copies {
 }
 
 /// Prefetching further ahead than this is a mistake.
-const MOST_PREFETCH: usize = 64 << 10;
+const MAX_PREFETCH_BYTES: usize = 64 << 10;
 
 impl Copies {
     /// All through the caches.
@@ -35,7 +35,7 @@ impl Copies {
     /// The same, with prefetching so far ahead, up to 64 KiB; 0 is none.
     #[must_use]
     pub const fn with_prefetch(self, bytes: usize) -> Copies {
-        Copies { prefetch_bytes: if bytes < MOST_PREFETCH { bytes } else { MOST_PREFETCH }, ..self }
+        Copies { prefetch_bytes: if bytes < MAX_PREFETCH_BYTES { bytes } else { MAX_PREFETCH_BYTES }, ..self }
     }
 
     fn past_caches(self, len: usize) -> bool {
@@ -63,7 +63,7 @@ pub(crate) unsafe fn across(source: *const u8, target: &mut [u8], copies: Copies
     unsafe {
         #[cfg(target_arch = "x86_64")]
         if copies.past_caches(target.len()) {
-            return stream(source, target, copies.prefetch_bytes.min(MOST_PREFETCH));
+            return stream(source, target, copies.prefetch_bytes.min(MAX_PREFETCH_BYTES));
         }
         move_bytes(source, target.as_mut_ptr(), target.len());
     }

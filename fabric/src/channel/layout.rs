@@ -14,9 +14,9 @@
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Blocks under way on one channel, at most.
-pub const MOST_CREDITS: usize = 256;
+pub const MAX_CREDITS: usize = 256;
 /// Bytes of a block, at most.
-pub const MOST_BLOCK_BYTES: usize = 1 << 30;
+pub const MAX_BLOCK_BYTES: usize = 1 << 30;
 /// User words that travel with a block.
 pub const WORDS: usize = 4;
 
@@ -34,7 +34,7 @@ pub(crate) struct SenderPage {
     pub(crate) waiting: Line<AtomicU32>,
     /// Not 0 when the sender has gone in good order: nothing will follow.
     pub(crate) closed: Line<AtomicU32>,
-    pub(crate) ring: [DescriptorWords; MOST_CREDITS],
+    pub(crate) ring: [DescriptorWords; MAX_CREDITS],
 }
 
 /// What the receiver says.
@@ -46,7 +46,7 @@ pub(crate) struct ReceiverPage {
     pub(crate) waiting: Line<AtomicU32>,
     /// Not 0 when the receiver has gone in good order: it takes nothing more.
     pub(crate) closed: Line<AtomicU32>,
-    pub(crate) ring: [ReplyWords; MOST_CREDITS],
+    pub(crate) ring: [ReplyWords; MAX_CREDITS],
 }
 
 /// What the controller says. Both sides sleep on it beside the other's counter.

@@ -21,7 +21,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use super::copy;
 use super::layout::{ReceiverPage, SenderPage, StatePage};
-use super::{Copies, Shape};
+use super::{ChannelShape, Copies};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, lock};
@@ -233,7 +233,7 @@ impl<T> Deref for View<T> {
 #[derive(Clone)]
 pub(crate) struct Payload {
     base: NonNull<u8>,
-    shape: Shape,
+    shape: ChannelShape,
     writable: bool,
     copies: Copies,
     _keeper: Arc<dyn Any + Send + Sync>,
@@ -245,7 +245,7 @@ unsafe impl Send for Payload {}
 unsafe impl Sync for Payload {}
 
 impl Payload {
-    pub(crate) fn of(mapping: Arc<Mapping>, shape: Shape, copies: Copies) -> Result<Payload> {
+    pub(crate) fn of(mapping: Arc<Mapping>, shape: ChannelShape, copies: Copies) -> Result<Payload> {
         shape.check()?;
         if shape.payload_bytes() > mapping.len() {
             let context = format!("{shape:?} in a memory of {} bytes", mapping.len());
@@ -257,7 +257,7 @@ impl Payload {
 
     /// Memory of this process alone, for tests: two payloads over the same bytes, of which the first may write.
     #[cfg(test)]
-    pub(crate) fn local(shape: Shape) -> (Payload, Payload) {
+    pub(crate) fn local(shape: ChannelShape) -> (Payload, Payload) {
         let bytes: Box<[u8]> = vec![0u8; shape.payload_bytes()].into();
         let keeper: Arc<Heap> = Arc::new(Heap(Box::into_raw(bytes)));
         // SAFETY: the address of a box is not null.

@@ -8,7 +8,7 @@
 //! | [`Trust`] | the sender could write a block again while it is processed | cost |
 //! |---|---|---|
 //! | `Copy` | yes, and it changes nothing: a private copy is what is processed | one copy, if anybody looks |
-//! | `InPlace` | yes: the sender is trusted not to, which is an `unsafe` promise (see [`Vouched`]) | none |
+//! | `InPlace` | yes: the sender is trusted not to, which is an `unsafe` promise (see [`TrustToken`]) | none |
 //! | `InPlaceChecked` | as `InPlace`, and an accident is found: the CRC-32 is checked after processing | two passes |
 //!
 //! Who only carries blocks on (a relay, the resource-side CPU) needs neither: it copies from memory to memory by instructions
@@ -27,7 +27,7 @@ mod patience;
 pub(crate) mod ring;
 
 pub use copy::Copies;
-pub use layout::{MOST_BLOCK_BYTES, MOST_CREDITS, WORDS};
+pub use layout::{MAX_BLOCK_BYTES, MAX_CREDITS, WORDS};
 pub use patience::Patience;
 pub(crate) use patience::Waiting;
 
@@ -37,20 +37,20 @@ use serde::{Deserialize, Serialize};
 /// How large a channel is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Shape {
-    /// Blocks that may be under way, 1 to [`MOST_CREDITS`].
+pub struct ChannelShape {
+    /// Blocks that may be under way, 1 to [`MAX_CREDITS`].
     pub credits: u32,
-    /// Bytes of the longest block, 1 to [`MOST_BLOCK_BYTES`]. The channel has `credits` times as much memory.
+    /// Bytes of the longest block, 1 to [`MAX_BLOCK_BYTES`]. The channel has `credits` times as much memory.
     pub block_bytes: usize,
     /// Whether blocks carry a CRC-32.
     #[serde(default)]
     pub checked: bool,
 }
 
-impl Shape {
+impl ChannelShape {
     /// `credits` blocks of `block_bytes` bytes, unchecked.
-    pub const fn new(credits: u32, block_bytes: usize) -> Shape {
-        Shape { credits, block_bytes, checked: false }
+    pub const fn new(credits: u32, block_bytes: usize) -> ChannelShape {
+        ChannelShape { credits, block_bytes, checked: false }
     }
 
     /// Whether such a channel can be.
@@ -59,11 +59,11 @@ impl Shape {
     /// `InvalidInput` with the bound that is not met.
     pub fn check(&self) -> Result<()> {
         let wrong = |what: String| Err(Error::new(ErrorKind::InvalidInput, "create a channel", what));
-        if self.credits == 0 || self.credits as usize > MOST_CREDITS {
-            return wrong(format!("{} credits, where 1 to {MOST_CREDITS} can be", self.credits));
+        if self.credits == 0 || self.credits as usize > MAX_CREDITS {
+            return wrong(format!("{} credits, where 1 to {MAX_CREDITS} can be", self.credits));
         }
-        if self.block_bytes == 0 || self.block_bytes > MOST_BLOCK_BYTES {
-            return wrong(format!("blocks of {} bytes, where 1 to {MOST_BLOCK_BYTES} can be", self.block_bytes));
+        if self.block_bytes == 0 || self.block_bytes > MAX_BLOCK_BYTES {
+            return wrong(format!("blocks of {} bytes, where 1 to {MAX_BLOCK_BYTES} can be", self.block_bytes));
         }
         Ok(())
     }
@@ -86,28 +86,28 @@ pub enum Trust {
     #[default]
     Copy,
     /// Process in place; the sender keeps to the protocol.
-    InPlace(Vouched),
+    InPlace(TrustToken),
     /// Process in place, and check the bytes afterwards. Only on channels that are checked.
-    InPlaceChecked(Vouched),
+    InPlaceChecked(TrustToken),
 }
 
 impl Trust {
     /// [`Trust::InPlace`].
     ///
     /// # Safety
-    /// As [`Vouched::new`].
+    /// As [`TrustToken::new`].
     #[allow(unsafe_code)]
     pub const unsafe fn in_place() -> Trust {
-        Trust::InPlace(Vouched(()))
+        Trust::InPlace(TrustToken(()))
     }
 
     /// [`Trust::InPlaceChecked`].
     ///
     /// # Safety
-    /// As [`Vouched::new`]: what the check finds has been seen by then.
+    /// As [`TrustToken::new`]: what the check finds has been seen by then.
     #[allow(unsafe_code)]
     pub const unsafe fn in_place_checked() -> Trust {
-        Trust::InPlaceChecked(Vouched(()))
+        Trust::InPlaceChecked(TrustToken(()))
     }
 }
 
@@ -117,9 +117,9 @@ impl Trust {
 /// for writing, and no kernel mechanism that is fast enough takes that away block by block; so it is for who chooses this trust
 /// to know who the sender is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Vouched(());
+pub struct TrustToken(());
 
-impl Vouched {
+impl TrustToken {
     /// The word.
     ///
     /// # Safety
@@ -127,13 +127,13 @@ impl Vouched {
     /// reply, until the channel's end. Every sender of this crate keeps to that, also if its program is wrong or dies; a
     /// process with other code, or one that was taken over, may not.
     #[allow(unsafe_code)]
-    pub const unsafe fn new() -> Vouched {
-        Vouched(())
+    pub const unsafe fn new() -> TrustToken {
+        TrustToken(())
     }
 }
 
 /// How a receiver takes blocks, as it is told between processes. Not public: reading one from text must not make a
-/// [`Vouched`].
+/// [`TrustToken`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Taking {
@@ -166,7 +166,7 @@ pub struct Head {
 /// What became of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum BlockOutcome {
     /// Processed; by who forwards, sent on.
     Done,
     /// Dropped without being processed.
@@ -179,24 +179,25 @@ pub enum Outcome {
     NoSpace,
 }
 
-impl Outcome {
-    const ALL: [Outcome; 5] = [Outcome::Done, Outcome::Dropped, Outcome::Damaged, Outcome::Failed, Outcome::NoSpace];
+impl BlockOutcome {
+    const ALL: [BlockOutcome; 5] =
+        [BlockOutcome::Done, BlockOutcome::Dropped, BlockOutcome::Damaged, BlockOutcome::Failed, BlockOutcome::NoSpace];
 
     pub(crate) fn code(self) -> u32 {
         self as u32
     }
 
     /// What is not known was not done.
-    pub(crate) fn of(code: u32) -> Outcome {
-        Outcome::ALL.get(code as usize).copied().unwrap_or(Outcome::Failed)
+    pub(crate) fn of(code: u32) -> BlockOutcome {
+        BlockOutcome::ALL.get(code as usize).copied().unwrap_or(BlockOutcome::Failed)
     }
 
     /// What an error means to the other side.
-    pub fn of_error(error: &Error) -> Outcome {
+    pub fn of_error(error: &Error) -> BlockOutcome {
         match error.kind() {
-            ErrorKind::NoSpace => Outcome::NoSpace,
-            ErrorKind::Corrupt => Outcome::Damaged,
-            _ => Outcome::Failed,
+            ErrorKind::NoSpace => BlockOutcome::NoSpace,
+            ErrorKind::Corrupt => BlockOutcome::Damaged,
+            _ => BlockOutcome::Failed,
         }
     }
 }
@@ -205,14 +206,14 @@ impl Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reply {
     /// What became of it.
-    pub outcome: Outcome,
+    pub outcome: BlockOutcome,
     /// For the user.
     pub word: u64,
 }
 
 impl Reply {
     /// Processed.
-    pub const DONE: Reply = Reply { outcome: Outcome::Done, word: 0 };
+    pub const DONE: Reply = Reply { outcome: BlockOutcome::Done, word: 0 };
 
     /// The reply, unless it tells a failure.
     ///
@@ -220,11 +221,11 @@ impl Reply {
     /// `NoSpace`, `Corrupt` or `Device`, by the outcome.
     pub fn into_result(self) -> Result<Reply> {
         let (kind, what) = match self.outcome {
-            Outcome::Done => return Ok(self),
-            Outcome::Dropped => (ErrorKind::Device, "the receiver dropped a block without processing it"),
-            Outcome::Damaged => (ErrorKind::Corrupt, "a block did not arrive as it was sent"),
-            Outcome::Failed => (ErrorKind::Device, "the receiver could not process a block"),
-            Outcome::NoSpace => (ErrorKind::NoSpace, "the place behind the receiver is full"),
+            BlockOutcome::Done => return Ok(self),
+            BlockOutcome::Dropped => (ErrorKind::Device, "the receiver dropped a block without processing it"),
+            BlockOutcome::Damaged => (ErrorKind::Corrupt, "a block did not arrive as it was sent"),
+            BlockOutcome::Failed => (ErrorKind::Device, "the receiver could not process a block"),
+            BlockOutcome::NoSpace => (ErrorKind::NoSpace, "the place behind the receiver is full"),
         };
         Err(Error::new(kind, "send", what))
     }

@@ -100,9 +100,9 @@ impl AdaptiveSpin {
     /// Looks between two looks at the clock.
     const LOOKS: u32 = 8;
     /// Below this it is as good as nothing: about what the clock costs.
-    const LEAST: Duration = Duration::from_nanos(100);
+    const MIN_GUESS: Duration = Duration::from_nanos(100);
     /// The most sleeps in a row before which nothing is looked at: what a look that is tried again costs is lost in them.
-    const MOST_BLIND: u32 = 256;
+    const MAX_BLIND: u32 = 256;
     /// Until a sleep was measured.
     const ASSUMED: Duration = Duration::from_micros(5);
 
@@ -145,20 +145,20 @@ impl AdaptiveSpin {
     /// A sleep that took so long was ended by what was waited for.
     pub(crate) fn slept(&mut self, took: Duration) {
         // Slowly forgotten: what a sleep costs depends on what the machine is doing.
-        self.sleep_cost = took.min(self.sleep_cost + self.sleep_cost / 16 + AdaptiveSpin::LEAST);
+        self.sleep_cost = took.min(self.sleep_cost + self.sleep_cost / 16 + AdaptiveSpin::MIN_GUESS);
         if self.blind > 0 {
             self.blind -= 1;
             return;
         }
         if std::mem::take(&mut self.in_vain) && self.budget >= self.sleep_cost {
             self.blind = self.next_blind;
-            self.next_blind = (self.next_blind * 2).min(AdaptiveSpin::MOST_BLIND);
+            self.next_blind = (self.next_blind * 2).min(AdaptiveSpin::MAX_BLIND);
             return;
         }
         self.budget = if took < self.sleep_cost * 2 {
             // It came while the sleep had hardly begun: looking on for a little would have found it.
-            (self.budget.max(AdaptiveSpin::LEAST) * 2).min(self.sleep_cost)
-        } else if self.budget > AdaptiveSpin::LEAST {
+            (self.budget.max(AdaptiveSpin::MIN_GUESS) * 2).min(self.sleep_cost)
+        } else if self.budget > AdaptiveSpin::MIN_GUESS {
             self.budget / 2
         } else {
             Duration::ZERO

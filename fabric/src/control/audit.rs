@@ -25,7 +25,7 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use super::unread::unread_bytes;
 
 /// Bytes of `/proc/PID/maps` that are read: thousands of mappings, where an honest device has a few hundred at most.
-const MOST_MAPS: u64 = 1 << 20;
+const MAX_MAPS: u64 = 1 << 20;
 /// How soon a stopped device is looked at again, and one that had not read all it was told.
 const SOON: Duration = Duration::from_millis(1);
 const LATER: Duration = Duration::from_millis(5);
@@ -126,10 +126,10 @@ impl Suspect<'_> {
     fn has_mapping(&self, kept: &BTreeSet<Inode>) -> bool {
         let mut maps = Vec::new();
         let opened = File::open(format!("/proc/{}/maps", self.pid));
-        let read = opened.and_then(|file| file.take(MOST_MAPS).read_to_end(&mut maps));
+        let read = opened.and_then(|file| file.take(MAX_MAPS).read_to_end(&mut maps));
         match read {
             // Every process that lives maps something: one whose first thread has ended shows nothing.
-            Ok(len) if len > 0 && (len as u64) < MOST_MAPS => inodes_of(&maps).any(|i| kept.contains(&i)),
+            Ok(len) if len > 0 && (len as u64) < MAX_MAPS => inodes_of(&maps).any(|i| kept.contains(&i)),
             _ => true,
         }
     }

@@ -14,26 +14,26 @@ use super::joining::Joining;
 use super::link::Link;
 use super::objects::{Endpoint, Thing};
 use super::peers::{DeviceProcess, OWN_DESCRIPTORS, Peer, Told};
-use super::protocol::{Answer, Ask, EndpointId, EndpointSpec, Event, Status, Tell};
-use super::quota::{Limits, Quota};
+use super::protocol::{Answer, Ask, ControllerStatus, DeviceEvent, EndpointId, EndpointSpec, Tell};
+use super::quota::{DeviceLimits, Quota};
 use super::release::Revocations;
 use super::stderr::{DeviceStderr, StderrWriter};
 use crate::capability::{Cap, ObjectId, Party, Rights, Tree};
 use crate::channel::layout::State;
-use crate::channel::{Copies, Shape, Taking};
-use crate::device::{Report, Role};
+use crate::channel::{ChannelShape, Copies, Taking};
+use crate::device::{DeviceRole, StreamReport};
 use crate::process::DEVICE;
 
 /// Objects, and devices, that one application can have.
-const MOST_OBJECTS: usize = 4096;
-const MOST_DEVICES: usize = 256;
+const MAX_OBJECTS: usize = 4096;
+const MAX_DEVICES: usize = 256;
 /// Endpoints of one device, and of the application.
-const MOST_ENDPOINTS: usize = 256;
-const MOST_ENDPOINTS_OF_APPLICATION: usize = 4 * MOST_OBJECTS;
+const MAX_ENDPOINTS: usize = 256;
+const MAX_ENDPOINTS_OF_APPLICATION: usize = 4 * MAX_OBJECTS;
 /// Bytes of the name of a port or a device.
-const MOST_NAME: usize = 255;
+const MAX_NAME: usize = 255;
 /// Characters of what a device tells of a failure.
-const MOST_TEXT: usize = 4096;
+const MAX_TEXT: usize = 4096;
 
 pub(super) struct Controller {
     pub(super) tree: Tree,
@@ -93,20 +93,20 @@ impl Controller {
                     !std::mem::replace(&mut device.is_ready, true)
                 });
                 match first {
-                    true => self.happened(Event::Ready { device: by, confined: confined.clone() }),
+                    true => self.happened(DeviceEvent::Ready { device: by, confined: confined.clone() }),
                     false => self.kill(by, "it broke the control protocol: it was ready before"),
                 }
             }
             Ask::Report(report) if is_too_long(report) => {
                 self.kill(by, "it broke the control protocol: a report that is too long");
             }
-            Ask::Report(report) => self.happened(Event::Report { device: by, report: report.clone() }),
+            Ask::Report(report) => self.happened(DeviceEvent::Report { device: by, report: report.clone() }),
             _ => return None,
         }
         Some(())
     }
 
-    fn happened(&mut self, event: Event) {
+    fn happened(&mut self, event: DeviceEvent) {
         self.tell(Party::APPLICATION, Tell::Event(event), Vec::new());
     }
 
@@ -164,9 +164,9 @@ impl Controller {
         self.peers.get_mut(&party).ok_or_else(missing)
     }
 
-    fn launch(&mut self, name: String, role: Role, limits: Limits, fds: Vec<OwnedFd>) -> Result<Answer> {
-        if self.peers.len() > MOST_DEVICES {
-            return Err(Error::new(ErrorKind::NoSpace, "launch", format!("more than {MOST_DEVICES} devices")));
+    fn launch(&mut self, name: String, role: DeviceRole, limits: DeviceLimits, fds: Vec<OwnedFd>) -> Result<Answer> {
+        if self.peers.len() > MAX_DEVICES {
+            return Err(Error::new(ErrorKind::NoSpace, "launch", format!("more than {MAX_DEVICES} devices")));
         }
         check_name("launch", &name)?;
         let os = |e: rustix::io::Errno| Error::os("launch", e.raw_os_error(), name.clone());
@@ -197,7 +197,7 @@ impl Controller {
         Ok(Answer::Device { party })
     }
 
-    fn channel(&mut self, by: Party, shape: Shape) -> Result<Answer> {
+    fn channel(&mut self, by: Party, shape: ChannelShape) -> Result<Answer> {
         self.created(by, |epoch| Thing::channel(shape, epoch))
     }
 
@@ -206,8 +206,8 @@ impl Controller {
     }
 
     pub(super) fn create(&mut self, by: Party, make: impl FnOnce(u64) -> Result<Thing>) -> Result<(ObjectId, Cap)> {
-        if self.things.len() >= MOST_OBJECTS {
-            return Err(Error::new(ErrorKind::NoSpace, "create", format!("more than {MOST_OBJECTS} objects")));
+        if self.things.len() >= MAX_OBJECTS {
+            return Err(Error::new(ErrorKind::NoSpace, "create", format!("more than {MAX_OBJECTS} objects")));
         }
         // Its number is also the epoch of what is said over it: none is ever used twice.
         let thing = make(self.last_object + 1)?;
@@ -246,7 +246,7 @@ impl Controller {
             let what = format!("port {port} is in use at party {}", party.0);
             return Err(Error::new(ErrorKind::Busy, "activate", what).advice("choose another name"));
         }
-        let most = if party == Party::APPLICATION { MOST_ENDPOINTS_OF_APPLICATION } else { MOST_ENDPOINTS };
+        let most = if party == Party::APPLICATION { MAX_ENDPOINTS_OF_APPLICATION } else { MAX_ENDPOINTS };
         if peer.endpoints.len() >= most {
             return full("the party has as many endpoints as it can have");
         }
@@ -327,10 +327,10 @@ impl Controller {
         }
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> ControllerStatus {
         let devices = || self.peers.iter().filter_map(|(party, peer)| Some((*party, peer, peer.device.as_ref()?)));
         let releasing = |t: &Thing| t.endpoints.values().filter(|e| e.asked && !e.gone).count();
-        Status {
+        ControllerStatus {
             pid: std::process::id(),
             devices: devices().map(|(party, peer, device)| (party, peer.name.clone(), device.child.id())).collect(),
             objects: self.things.len(),
@@ -361,13 +361,13 @@ fn ended(mut child: Child) {
 }
 
 fn check_name(operation: &'static str, name: &str) -> Result<()> {
-    if name.is_empty() || name.len() > MOST_NAME {
-        let context = format!("a name of {} bytes, where 1 to {MOST_NAME} can be", name.len());
+    if name.is_empty() || name.len() > MAX_NAME {
+        let context = format!("a name of {} bytes, where 1 to {MAX_NAME} can be", name.len());
         return Err(Error::new(ErrorKind::InvalidInput, operation, context));
     }
     Ok(())
 }
 
-fn is_too_long(report: &Report) -> bool {
-    report.error.as_ref().is_some_and(|failure| failure.kind.len() > MOST_NAME || failure.text.len() > MOST_TEXT * 4)
+fn is_too_long(report: &StreamReport) -> bool {
+    report.error.as_ref().is_some_and(|failure| failure.kind.len() > MAX_NAME || failure.text.len() > MAX_TEXT * 4)
 }

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::protocol::Event;
+use super::protocol::DeviceEvent;
 use crate::capability::Party;
 
 /// Reports of one device that are kept; the oldest of that device makes room.
-const MOST_REPORTS: usize = 256;
+const MAX_REPORTS: usize = 256;
 
 /// Events in the order in which they came.
 ///
@@ -14,17 +14,17 @@ const MOST_REPORTS: usize = 256;
 /// many as a device likes to make, so each device has its share, and none has that of another.
 #[derive(Debug, Default)]
 pub(super) struct Events {
-    all: VecDeque<Event>,
+    all: VecDeque<DeviceEvent>,
     reports: BTreeMap<Party, usize>,
 }
 
 impl Events {
-    pub(super) fn add(&mut self, event: Event) {
-        if let Event::Report { device, .. } = &event {
+    pub(super) fn add(&mut self, event: DeviceEvent) {
+        if let DeviceEvent::Report { device, .. } = &event {
             let (device, count) = (*device, self.reports.entry(*device).or_default());
             *count += 1;
-            if *count > MOST_REPORTS {
-                let of_it = |e: &Event| matches!(e, Event::Report { device: d, .. } if *d == device);
+            if *count > MAX_REPORTS {
+                let of_it = |e: &DeviceEvent| matches!(e, DeviceEvent::Report { device: d, .. } if *d == device);
                 self.take(of_it);
             }
         }
@@ -32,9 +32,9 @@ impl Events {
     }
 
     /// The first that is wanted.
-    pub(super) fn take(&mut self, wanted: impl Fn(&Event) -> bool) -> Option<Event> {
+    pub(super) fn take(&mut self, wanted: impl Fn(&DeviceEvent) -> bool) -> Option<DeviceEvent> {
         let event = self.all.remove(self.all.iter().position(wanted)?)?;
-        if let Event::Report { device, .. } = &event
+        if let DeviceEvent::Report { device, .. } = &event
             && let Some(count) = self.reports.get_mut(device)
         {
             *count -= 1;
@@ -52,30 +52,33 @@ mod tests {
     use super::*;
     use crate::capability::Cap;
     use crate::control::Confined;
-    use crate::device::Report;
+    use crate::device::StreamReport;
 
     #[test]
     fn a_flood_of_one_device_takes_nothing_of_another_s_and_no_end() {
         let (honest, loud) = (Party(1), Party(2));
         let mut events = Events::default();
-        events.add(Event::Ready { device: honest, confined: Confined::default() });
-        events.add(Event::Report { device: honest, report: Report::default() });
-        events.add(Event::Link { cap: Cap(1), error: None });
+        events.add(DeviceEvent::Ready { device: honest, confined: Confined::default() });
+        events.add(DeviceEvent::Report { device: honest, report: StreamReport::default() });
+        events.add(DeviceEvent::Link { cap: Cap(1), error: None });
         for blocks_in in 0..100_000 {
-            events.add(Event::Report { device: loud, report: Report { blocks_in, ..Report::default() } });
+            events.add(DeviceEvent::Report {
+                device: loud,
+                report: StreamReport { blocks_in, ..StreamReport::default() },
+            });
         }
-        events.add(Event::Ended { device: loud, how: "well".into() });
-        assert_eq!(events.all.len(), 4 + MOST_REPORTS);
+        events.add(DeviceEvent::Ended { device: loud, how: "well".into() });
+        assert_eq!(events.all.len(), 4 + MAX_REPORTS);
         let of = |events: &mut Events, party| events.take(|e| e.device() == Some(party));
-        assert!(matches!(of(&mut events, honest), Some(Event::Ready { .. })));
-        assert!(matches!(of(&mut events, honest), Some(Event::Report { .. })));
-        assert!(matches!(events.take(|e| e.device().is_none()), Some(Event::Link { .. })));
+        assert!(matches!(of(&mut events, honest), Some(DeviceEvent::Ready { .. })));
+        assert!(matches!(of(&mut events, honest), Some(DeviceEvent::Report { .. })));
+        assert!(matches!(events.take(|e| e.device().is_none()), Some(DeviceEvent::Link { .. })));
         // The newest are those that were kept, in their order.
         let first = of(&mut events, loud);
         assert!(
-            matches!(first, Some(Event::Report { report, .. }) if report.blocks_in == 100_000 - MOST_REPORTS as u64)
+            matches!(first, Some(DeviceEvent::Report { report, .. }) if report.blocks_in == 100_000 - MAX_REPORTS as u64)
         );
-        assert!(matches!(events.all.back(), Some(Event::Ended { .. })));
+        assert!(matches!(events.all.back(), Some(DeviceEvent::Ended { .. })));
         while of(&mut events, loud).is_some() {}
         assert!(events.all.is_empty() && events.reports.is_empty());
     }

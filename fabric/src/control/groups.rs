@@ -10,7 +10,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::quota::Limits;
+use super::quota::DeviceLimits;
 
 /// Names of groups start with this, then come the controller's process and the device.
 const PREFIX: &str = "fabric-";
@@ -73,7 +73,7 @@ impl Groups {
     ///
     /// # Errors
     /// Why there is none, for people.
-    pub(super) fn make(&self, device: &str, limits: &Limits) -> Result<Group, String> {
+    pub(super) fn make(&self, device: &str, limits: &DeviceLimits) -> Result<Group, String> {
         let name = format!("{PREFIX}{}-{device}", std::process::id());
         let memory = self.memory.as_ref().ok_or("no control group of memory is to be found")?;
         let make = |parent: &Parent, resource: &Resource, limit: u64| -> Result<(PathBuf, usize), String> {
@@ -242,7 +242,7 @@ fn write_if_there(path: &Path, text: &str) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { memory_bytes: 1 << 20, threads: 5 };
+    const LIMITS: DeviceLimits = DeviceLimits { memory_bytes: 1 << 20, threads: 5 };
 
     struct Tree(PathBuf);
 

@@ -22,9 +22,9 @@ use super::controller::Controller;
 use super::link::Link;
 use super::noise::{Agreed, Conversation, MESSAGE_BYTES, Role, WORD_BYTES};
 use super::objects::Thing;
-use super::protocol::{Answer, EndpointId, EndpointSpec, Event, Tell, text_of};
+use super::protocol::{Answer, DeviceEvent, EndpointId, EndpointSpec, Tell, text_of};
 use crate::capability::{Cap, ObjectId, Party, Rights};
-use crate::channel::{Copies, Shape};
+use crate::channel::{ChannelShape, Copies};
 use crate::transport::Token;
 use crate::transport::seal::Keys;
 
@@ -45,7 +45,7 @@ pub enum Encryption {
 #[serde(deny_unknown_fields)]
 pub struct LinkSpec {
     /// How large the channel is.
-    pub shape: Shape,
+    pub shape: ChannelShape,
     /// [`Rights::SEND`] or [`Rights::RECEIVE`].
     pub side: Rights,
     /// Whether bytes are encrypted.
@@ -54,7 +54,7 @@ pub struct LinkSpec {
 
 impl LinkSpec {
     /// A half of this shape and side, encrypted.
-    pub const fn new(shape: Shape, side: Rights) -> LinkSpec {
+    pub const fn new(shape: ChannelShape, side: Rights) -> LinkSpec {
         LinkSpec { shape, side, encryption: Encryption::On }
     }
 }
@@ -97,9 +97,9 @@ impl fmt::Debug for Key {
 const TALK: Duration = Duration::from_secs(10);
 /// Connections that have not shown that they know the key; one of them makes room, see
 /// [`in_excess`].
-const MOST_TALKS: usize = 128;
+const MAX_TALKS: usize = 128;
 /// First messages that are remembered, so that none is answered twice.
-const MOST_SEEN: usize = 4096;
+const MAX_SEEN: usize = 4096;
 
 /// A link that is not connected yet.
 pub(super) struct Joining {
@@ -248,7 +248,7 @@ impl Joining {
             // Strangers do not push out who has shown that it knows the key.
             let strangers = self.talks.iter().enumerate().filter(|(_, t)| matches!(t.stage, TalkStage::Greeting(_)));
             let (at, sources): (Vec<usize>, Vec<Source>) = strangers.map(|(at, talk)| (at, talk.source)).unzip();
-            if sources.len() > MOST_TALKS {
+            if sources.len() > MAX_TALKS {
                 in_excess(&sources).map(|n| self.talks.remove(at[n]));
             }
         }
@@ -335,7 +335,7 @@ impl Joining {
             return Ok(agreed);
         }
         // Said once by who made it; a second time it is an echo.
-        if self.seen.len() >= MOST_SEEN || !self.seen.insert(*message) {
+        if self.seen.len() >= MAX_SEEN || !self.seen.insert(*message) {
             let what = "what was said before to open this link is said again";
             return Err(Error::new(ErrorKind::PermissionDenied, "join", what));
         }
@@ -396,7 +396,7 @@ impl Controller {
             Err(e) => Some(e),
         };
         let Some(joining) = self.joins.remove(&object) else { return };
-        let event = Event::Link { cap: joining.cap, error: error.map(|e| text_of(&e)) };
+        let event = DeviceEvent::Link { cap: joining.cap, error: error.map(|e| text_of(&e)) };
         self.tell(Party::APPLICATION, Tell::Event(event), Vec::new());
     }
 

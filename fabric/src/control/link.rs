@@ -15,13 +15,13 @@ use super::protocol::EndpointKind;
 use crate::capability::Rights;
 use crate::channel::layout::{State, StatePage};
 use crate::channel::memory::{Mapping, Object, View, page_bytes};
-use crate::channel::{Shape, bell};
+use crate::channel::{ChannelShape, bell};
 use crate::transport::seal::Keys;
 use crate::transport::{Carrier, Token};
 
 /// A channel over a connection.
 pub(super) struct Link {
-    shape: Shape,
+    shape: ChannelShape,
     epoch: u64,
     token: Token,
     /// Of the end that is here, where bytes are encrypted.
@@ -46,7 +46,7 @@ impl Link {
     ///
     /// # Errors
     /// `InvalidInput` for a bad shape, and for a carrier that is none; what making sockets meets.
-    pub(super) fn within(shape: Shape, epoch: u64, carrier: Carrier) -> Result<Link> {
+    pub(super) fn within(shape: ChannelShape, epoch: u64, carrier: Carrier) -> Result<Link> {
         let (sender, receiver) = match carrier {
             Carrier::UnixSocket => unix(shape)?,
             Carrier::TcpLoopback => tcp()?,
@@ -64,7 +64,7 @@ impl Link {
     ///
     /// # Errors
     /// `InvalidInput` for a bad shape, or a side that is none.
-    pub(super) fn across(shape: Shape, epoch: u64, side: Rights) -> Result<Link> {
+    pub(super) fn across(shape: ChannelShape, epoch: u64, side: Rights) -> Result<Link> {
         match side {
             Rights::SEND => Link::new(shape, epoch, Copy::Awaited, Copy::Elsewhere),
             Rights::RECEIVE => Link::new(shape, epoch, Copy::Elsewhere, Copy::Awaited),
@@ -72,7 +72,7 @@ impl Link {
         }
     }
 
-    fn new(shape: Shape, epoch: u64, sender: Copy, receiver: Copy) -> Result<Link> {
+    fn new(shape: ChannelShape, epoch: u64, sender: Copy, receiver: Copy) -> Result<Link> {
         shape.check()?;
         let page = Object::create(page_bytes::<StatePage>())?;
         let state = View::of(Mapping::new(page.as_fd(), page.len(), true)?)?;
@@ -94,7 +94,7 @@ impl Link {
         }
     }
 
-    pub(super) fn shape(&self) -> Shape {
+    pub(super) fn shape(&self) -> ChannelShape {
         self.shape
     }
 
@@ -171,7 +171,7 @@ fn prepare(socket: &OwnedFd) {
     let _ = sockopt::set_socket_keepalive(socket, true);
 }
 
-fn unix(shape: Shape) -> Result<(OwnedFd, OwnedFd)> {
+fn unix(shape: ChannelShape) -> Result<(OwnedFd, OwnedFd)> {
     let os = |e: rustix::io::Errno| Error::os("create", e.raw_os_error(), "a pair of sockets");
     let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(os)?;
     for socket in [&pair.0, &pair.1] {

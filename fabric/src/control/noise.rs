@@ -149,10 +149,10 @@ fn failed(e: &snow::Error) -> Error {
 #[cfg(not(shuttle))]
 mod tests {
     use super::*;
-    use crate::channel::Shape;
+    use crate::channel::ChannelShape;
 
     fn spec(side: Rights) -> LinkSpec {
-        LinkSpec::new(Shape::new(2, 64), side)
+        LinkSpec::new(ChannelShape::new(2, 64), side)
     }
 
     fn pair(ours: (&Key, LinkSpec), theirs: (&Key, LinkSpec)) -> (Conversation, Conversation) {
@@ -177,7 +177,7 @@ mod tests {
 
         // Another key, another shape, the same side, other encryption.
         let plain = LinkSpec { encryption: Encryption::Off, ..spec(Rights::RECEIVE) };
-        let large = LinkSpec { shape: Shape::new(2, 128), ..spec(Rights::RECEIVE) };
+        let large = LinkSpec { shape: ChannelShape::new(2, 128), ..spec(Rights::RECEIVE) };
         for (key_2, spec_2) in
             [(&other, spec(Rights::RECEIVE)), (&key, large), (&key, spec(Rights::SEND)), (&key, plain)]
         {

@@ -12,7 +12,7 @@ use super::quota::Needs;
 use crate::capability::{Cap, Party, Rights};
 use crate::channel::layout::{ReceiverPage, SenderPage, State, StatePage};
 use crate::channel::memory::{Mapping, Object, View, page_bytes};
-use crate::channel::{Shape, Taking, bell};
+use crate::channel::{ChannelShape, Taking, bell};
 use crate::sync::atomic::Ordering;
 use crate::transport::Token;
 use crate::transport::seal::Keys;
@@ -56,7 +56,7 @@ pub(super) enum Kind {
 }
 
 pub(super) struct Channel {
-    shape: Shape,
+    shape: ChannelShape,
     epoch: u64,
     state: View<StatePage>,
     /// Until both halves are given out.
@@ -74,7 +74,7 @@ struct Pages {
 pub(super) type Halves = Vec<(Party, EndpointId, Vec<OwnedFd>)>;
 
 impl Thing {
-    pub(super) fn channel(shape: Shape, epoch: u64) -> Result<Thing> {
+    pub(super) fn channel(shape: ChannelShape, epoch: u64) -> Result<Thing> {
         shape.check()?;
         let pages = Pages {
             sender: Object::create(page_bytes::<SenderPage>())?,

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 /// Bytes of the longest packet.
 pub(crate) const PACKET_BYTES: usize = 32 << 10;
 /// Descriptors of one packet, at most.
-pub(crate) const MOST_DESCRIPTORS: usize = 8;
+pub(crate) const MAX_DESCRIPTORS: usize = 8;
 
 /// Sends a value; never waits.
 ///
@@ -26,12 +26,12 @@ pub(crate) const MOST_DESCRIPTORS: usize = 8;
 pub(crate) fn send(socket: BorrowedFd<'_>, value: &impl Serialize, fds: &[BorrowedFd<'_>]) -> Result<()> {
     let wrong = |e: serde_json::Error| Error::new(ErrorKind::System, "send", format!("a packet: {e}"));
     let bytes = serde_json::to_vec(value).map_err(wrong)?;
-    if bytes.len() > PACKET_BYTES || fds.len() > MOST_DESCRIPTORS {
+    if bytes.len() > PACKET_BYTES || fds.len() > MAX_DESCRIPTORS {
         let context = format!("a packet of {} bytes with {} descriptors", bytes.len(), fds.len());
         return Err(Error::new(ErrorKind::OutOfRange, "send", context));
     }
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     loop {
         let mut control = SendAncillaryBuffer::new(&mut space);
         let sent = if fds.is_empty() {
@@ -69,7 +69,7 @@ pub(crate) enum Arrived<T> {
 /// this process has no room for them.
 pub(crate) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>, buffer: &mut [u8], fds: bool) -> Result<Arrived<T>> {
     let wrong = |what: String| Err(Error::new(ErrorKind::Corrupt, "receive", what));
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = if fds { RecvAncillaryBuffer::new(&mut space) } else { RecvAncillaryBuffer::default() };
     let got = loop {
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
@@ -90,7 +90,7 @@ pub(crate) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>, buffer: &mut 
     if got.bytes == 0 {
         return Ok(Arrived::End);
     }
-    if fds && got.flags.contains(ReturnFlags::CTRUNC) && passed.len() < MOST_DESCRIPTORS {
+    if fds && got.flags.contains(ReturnFlags::CTRUNC) && passed.len() < MAX_DESCRIPTORS {
         let what = "descriptors: this process has as many open as it may have";
         return Err(Error::new(ErrorKind::NoSpace, "receive", what).advice("a higher limit: ulimit -n"));
     }

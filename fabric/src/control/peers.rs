@@ -10,16 +10,16 @@ use rustix::process::{Signal, pidfd_send_signal};
 
 use super::audit::Audit;
 use super::packet;
-use super::packet::MOST_DESCRIPTORS;
-use super::protocol::{DEVICE_DESCRIPTORS, EndpointId, Event, Tell};
+use super::packet::MAX_DESCRIPTORS;
+use super::protocol::{DEVICE_DESCRIPTORS, DeviceEvent, EndpointId, Tell};
 use super::quota::{Needs, Quota};
 use super::stderr::DeviceStderr;
 use crate::capability::Party;
 
 /// Packets that wait for a device that does not read.
-const MOST_WAITING: usize = 256;
+const MAX_WAITING: usize = 256;
 /// Reports of one device that wait for an application that does not read; the oldest of that device makes room.
-const MOST_REPORTS: usize = 64;
+const MAX_REPORTS: usize = 64;
 
 /// Who speaks with the controller.
 pub(super) struct Peer {
@@ -69,7 +69,7 @@ impl DeviceProcess {
     /// Whether there is room for so many more descriptors that it keeps, and for those of a packet
     /// that brings memory to be mapped: one that finds none is the end of the device.
     pub(super) fn has_room(&self, descriptors: usize) -> bool {
-        self.descriptors + descriptors + MOST_DESCRIPTORS <= DEVICE_DESCRIPTORS
+        self.descriptors + descriptors + MAX_DESCRIPTORS <= DEVICE_DESCRIPTORS
     }
 
     /// It may be dead already, which is what is wanted.
@@ -117,7 +117,7 @@ impl Peer {
     /// device is ready, a device or a link at its end, or anything of another device.
     pub(super) fn tell(&mut self, tell: Tell, fds: Vec<OwnedFd>) -> Told {
         let reports = match &tell {
-            Tell::Event(Event::Report { device, .. }) => Some(*device),
+            Tell::Event(DeviceEvent::Report { device, .. }) => Some(*device),
             _ => None,
         };
         self.waiting.push_back((tell, fds));
@@ -125,13 +125,13 @@ impl Peer {
         if let Some(device) = reports {
             self.forget_reports(device);
         }
-        if self.device.is_some() && self.waiting.len() > MOST_WAITING { Told::TooMuch } else { Told::Well }
+        if self.device.is_some() && self.waiting.len() > MAX_WAITING { Told::TooMuch } else { Told::Well }
     }
 
     fn forget_reports(&mut self, device: Party) {
         let of_it =
-            |(tell, _): &(Tell, _)| matches!(tell, Tell::Event(Event::Report { device: d, .. }) if *d == device);
-        if self.waiting.iter().filter(|waiting| of_it(waiting)).count() > MOST_REPORTS {
+            |(tell, _): &(Tell, _)| matches!(tell, Tell::Event(DeviceEvent::Report { device: d, .. }) if *d == device);
+        if self.waiting.iter().filter(|waiting| of_it(waiting)).count() > MAX_REPORTS {
             let oldest = self.waiting.iter().position(of_it);
             oldest.map(|at| self.waiting.remove(at));
         }

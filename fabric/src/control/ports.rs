@@ -7,11 +7,11 @@ use std::sync::{Arc, Weak};
 use datapipes_core::{Error, ErrorKind, Result};
 
 use super::protocol::{EndpointId, EndpointKind, EndpointSpec};
-use crate::channel::Shape;
+use crate::channel::ChannelShape;
 use crate::channel::layout::{ReceiverPage, SenderPage, StatePage};
 use crate::channel::memory::{Mapping, Payload, View, page_bytes};
 use crate::channel::ring::{Alive, Common, ReceiveRing, SendRing};
-use crate::memory::SharedMemory;
+use crate::memory::MemoryEndpoint;
 use crate::transport::{Receiver, Sender, SharedInlet, SharedOutlet, SocketInlet, SocketOutlet};
 
 /// The endpoints of a party, by port.
@@ -30,7 +30,7 @@ pub(crate) struct Ports {
 }
 
 /// Names of ports that are kept as lost; the first make room.
-const MOST_LOST: usize = 1024;
+const MAX_LOST: usize = 1024;
 
 struct Half {
     spec: EndpointSpec,
@@ -47,7 +47,7 @@ enum Own {
 pub(crate) enum End {
     Sender(Sender),
     Receiver(Receiver),
-    Memory(SharedMemory),
+    Memory(MemoryEndpoint),
 }
 
 impl Ports {
@@ -126,7 +126,7 @@ impl Ports {
                     Some(mapping) => mapping,
                     None => fds.map(len, false)?,
                 };
-                End::Memory(SharedMemory::new(mapping, writable))
+                End::Memory(MemoryEndpoint::new(mapping, writable))
             }
             _ => return Err(unknown()),
         };
@@ -142,7 +142,7 @@ impl Ports {
         if let Some(port) = half.or(whole) {
             self.whole.remove(&port);
             self.lost.insert(port);
-            if self.lost.len() > MOST_LOST {
+            if self.lost.len() > MAX_LOST {
                 self.lost.pop_first();
             }
         }
@@ -175,7 +175,7 @@ impl Ports {
         self.whole.contains_key(port)
     }
 
-    fn common(&self, shape: Shape, epoch: u64, state: View<StatePage>) -> Common {
+    fn common(&self, shape: ChannelShape, epoch: u64, state: View<StatePage>) -> Common {
         let (credits, block_bytes) = (shape.credits, shape.block_bytes);
         Common { credits, block_bytes, epoch, state, alive: self.alive.clone() }
     }

@@ -6,10 +6,10 @@ use datapipes_core::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
 use super::joining::{Key, LinkSpec};
-use super::quota::{Charge, Limits};
+use super::quota::{Charge, DeviceLimits};
 use crate::capability::{Cap, Party, Rights};
-use crate::channel::{Copies, Shape, Taking};
-use crate::device::{Report, Role};
+use crate::channel::{ChannelShape, Copies, Taking};
+use crate::device::{DeviceRole, StreamReport};
 use crate::transport::seal::Keys;
 use crate::transport::{Carrier, Token};
 
@@ -26,16 +26,16 @@ pub(crate) enum Ask {
     /// A device, please; the descriptors of the packet are what it is given.
     Launch {
         name: String,
-        role: Role,
-        limits: Limits,
+        role: DeviceRole,
+        limits: DeviceLimits,
     },
     /// A channel, held by who asks.
     Channel {
-        shape: Shape,
+        shape: ChannelShape,
     },
     /// A channel over a socket within this machine, held by who asks.
     Connection {
-        shape: Shape,
+        shape: ChannelShape,
         carrier: Carrier,
     },
     /// One end of a channel, whose other end another controller is to have: it joins at the address.
@@ -97,7 +97,7 @@ pub(crate) enum Ask {
         descriptors: usize,
     },
     /// Not answered: how a stream went.
-    Report(Report),
+    Report(StreamReport),
 }
 
 /// From the controller to a party.
@@ -109,7 +109,7 @@ pub(crate) enum Tell {
     Boot {
         party: Party,
         name: String,
-        role: Role,
+        role: DeviceRole,
         threads: Threads,
     },
     /// The part of an endpoint that its holder alone may write, to be mapped.
@@ -130,7 +130,7 @@ pub(crate) enum Tell {
         ins: Vec<String>,
         outs: Vec<String>,
     },
-    Event(Event),
+    Event(DeviceEvent),
 }
 
 /// How a device bounds its threads itself, before it runs anything of anybody else.
@@ -159,13 +159,13 @@ pub(crate) struct EndpointSpec {
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum EndpointKind {
     /// Its page, the payload, the state; then the receiver's page.
-    Send { shape: Shape, epoch: u64 },
+    Send { shape: ChannelShape, epoch: u64 },
     /// Its page, the state; then the sender's page, the payload.
-    Receive { shape: Shape, epoch: u64, trust: Taking },
+    Receive { shape: ChannelShape, epoch: u64, trust: Taking },
     /// The socket, the state; then nothing.
-    SendLink { shape: Shape, epoch: u64, token: Token, keys: Option<Keys> },
+    SendLink { shape: ChannelShape, epoch: u64, token: Token, keys: Option<Keys> },
     /// The same.
-    ReceiveLink { shape: Shape, epoch: u64, token: Token, keys: Option<Keys> },
+    ReceiveLink { shape: ChannelShape, epoch: u64, token: Token, keys: Option<Keys> },
     /// The memory, in the first half to write it, in the second to read it.
     Memory { len: usize, writable: bool },
 }
@@ -190,7 +190,7 @@ pub(crate) enum Answer {
         count: usize,
         settles: Option<u64>,
     },
-    Status(Status),
+    Status(ControllerStatus),
     Refused {
         kind: String,
         errno: Option<i32>,
@@ -202,7 +202,7 @@ pub(crate) enum Answer {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
-pub enum Event {
+pub enum DeviceEvent {
     /// It has locked itself down and can be given endpoints.
     Ready {
         /// Which.
@@ -215,7 +215,7 @@ pub enum Event {
         /// Which.
         device: Party,
         /// How it went.
-        report: Report,
+        report: StreamReport,
     },
     /// A link to another controller was connected, or cannot be.
     Link {
@@ -233,12 +233,14 @@ pub enum Event {
     },
 }
 
-impl Event {
+impl DeviceEvent {
     /// Which device it is about.
     pub fn device(&self) -> Option<Party> {
         match self {
-            Event::Ready { device, .. } | Event::Report { device, .. } | Event::Ended { device, .. } => Some(*device),
-            Event::Link { .. } => None,
+            DeviceEvent::Ready { device, .. }
+            | DeviceEvent::Report { device, .. }
+            | DeviceEvent::Ended { device, .. } => Some(*device),
+            DeviceEvent::Link { .. } => None,
         }
     }
 }
@@ -259,7 +261,7 @@ pub struct Confined {
 
 /// What a controller has, so that leaks can be seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Status {
+pub struct ControllerStatus {
     /// The controller's process.
     pub pid: u32,
     /// Devices that run, with their processes.

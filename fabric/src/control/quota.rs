@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::groups::{Group, Groups};
 use super::protocol::Threads;
 use crate::capability::Party;
-use crate::device::Role;
+use crate::device::DeviceRole;
 use crate::process::status::figure;
 
 /// The most that one device may have.
@@ -31,17 +31,17 @@ use crate::process::status::figure;
 /// comes on top: half a GiB at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Limits {
+pub struct DeviceLimits {
     /// Memory in bytes, beyond what its channels need.
     pub memory_bytes: u64,
     /// Threads, the first one included. Sources, transforms and sinks have one in any case.
     pub threads: u32,
 }
 
-impl Default for Limits {
+impl Default for DeviceLimits {
     /// 256 MiB, 64 threads.
     fn default() -> Self {
-        Limits { memory_bytes: 256 << 20, threads: 64 }
+        DeviceLimits { memory_bytes: 256 << 20, threads: 64 }
     }
 }
 
@@ -53,7 +53,7 @@ pub struct Charge {
     /// Memory in bytes: what its control group is charged; without a group its private memory,
     /// resident and in swap, and its page tables.
     pub memory_bytes: u64,
-    /// The most of it: see [`Limits`].
+    /// The most of it: see [`DelegationLimits`].
     pub memory_limit_bytes: u64,
     /// Threads.
     pub threads: u64,
@@ -65,7 +65,7 @@ pub struct Charge {
 
 /// What bounds one device.
 pub(super) struct Quota {
-    limits: Limits,
+    limits: DeviceLimits,
     group: Option<Group>,
     /// Why there is no group, or not for all.
     why: Option<String>,
@@ -106,12 +106,12 @@ const ADDRESS_BYTES: u64 = 1 << 30;
 
 impl Quota {
     /// Limits for a device of this role, in a group of its own where one can be made.
-    pub(super) fn new(groups: &Groups, party: Party, role: &Role, limits: Limits) -> Quota {
+    pub(super) fn new(groups: &Groups, party: Party, role: &DeviceRole, limits: DeviceLimits) -> Quota {
         let threads = match role {
-            Role::Source { .. } | Role::Transform { .. } | Role::Sink { .. } => 1,
+            DeviceRole::Source { .. } | DeviceRole::Transform { .. } | DeviceRole::Sink { .. } => 1,
             _ => limits.threads.max(1),
         };
-        let limits = Limits { threads, ..limits };
+        let limits = DeviceLimits { threads, ..limits };
         let (group, why) = match groups.make(&party.0.to_string(), &limits) {
             Ok(group) => (Some(group), None),
             Err(why) => (None, Some(why)),

@@ -16,7 +16,7 @@ use datapipes_core::Result;
 use super::audit::{Audit, Finding, Inode, Suspect};
 use super::controller::Controller;
 use super::objects::{Endpoint, Thing};
-use super::protocol::{Answer, EndpointId, Event, Tell};
+use super::protocol::{Answer, DeviceEvent, EndpointId, Tell};
 use crate::capability::{Cap, Capability, ObjectId, Party, Rights};
 use crate::channel::layout::State;
 
@@ -248,7 +248,7 @@ impl Controller {
         }
         let gone = self.tree.drop_party(party);
         self.withdraw(gone, Some(party), None);
-        self.tell(Party::APPLICATION, Tell::Event(Event::Ended { device: party, how }), Vec::new());
+        self.tell(Party::APPLICATION, Tell::Event(DeviceEvent::Ended { device: party, how }), Vec::new());
     }
 
     /// Who held an endpoint has died; who is at the other end is told.

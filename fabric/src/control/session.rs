@@ -19,12 +19,12 @@ use super::events::Events;
 use super::joining::{Key, LinkSpec};
 use super::packet::{self, Arrived, PACKET_BYTES};
 use super::ports::{End, Ports, no_such};
-use super::protocol::{Answer, Ask, Event, Status, Tell, relayed};
-use super::quota::Limits;
+use super::protocol::{Answer, Ask, ControllerStatus, DeviceEvent, Tell, relayed};
+use super::quota::DeviceLimits;
 use crate::capability::{Cap, Party, Rights};
-use crate::channel::{Copies, Patience, Shape, Taking, Trust};
-use crate::device::Role;
-use crate::memory::SharedMemory;
+use crate::channel::{ChannelShape, Copies, Patience, Taking, Trust};
+use crate::device::DeviceRole;
+use crate::memory::MemoryEndpoint;
 use crate::process::CONTROLLER;
 use crate::transport::{Carrier, Receiver, Sender};
 
@@ -33,7 +33,7 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// How long an orderly end of the controller may take, and one by force.
 const END: Duration = Duration::from_secs(3);
 /// Packets that are taken at once.
-const MOST_AT_ONCE: usize = 4096;
+const MAX_AT_ONCE: usize = 4096;
 
 /// Which program runs as controller and devices: one whose `main` begins with [`process::enter`](crate::process::enter).
 #[derive(Clone, Debug, Default)]
@@ -102,8 +102,8 @@ impl Session {
     ///
     /// # Errors
     /// `OutOfRange` for more than 8 descriptors; what starting a process meets.
-    pub fn launch(&mut self, name: &str, role: Role, given: &[BorrowedFd<'_>]) -> Result<Device> {
-        self.launch_within(name, role, given, Limits::default())
+    pub fn launch(&mut self, name: &str, role: DeviceRole, given: &[BorrowedFd<'_>]) -> Result<Device> {
+        self.launch_within(name, role, given, DeviceLimits::default())
     }
 
     /// The same, with other limits than the usual ones. What the device uses, and what keeps it to its limits, is in
@@ -114,9 +114,9 @@ impl Session {
     pub fn launch_within(
         &mut self,
         name: &str,
-        role: Role,
+        role: DeviceRole,
         given: &[BorrowedFd<'_>],
-        limits: Limits,
+        limits: DeviceLimits,
     ) -> Result<Device> {
         match self.ask(&Ask::Launch { name: name.into(), role, limits }, given)? {
             Answer::Device { party } => Ok(Device(party)),
@@ -128,7 +128,7 @@ impl Session {
     ///
     /// # Errors
     /// `InvalidInput` for a bad shape; `OutOfMemory`.
-    pub fn channel(&mut self, shape: Shape) -> Result<Cap> {
+    pub fn channel(&mut self, shape: ChannelShape) -> Result<Cap> {
         self.created(&Ask::Channel { shape })
     }
 
@@ -136,7 +136,7 @@ impl Session {
     ///
     /// # Errors
     /// `InvalidInput` for a bad shape; `OutOfMemory`; what making sockets meets.
-    pub fn channel_over(&mut self, shape: Shape, carrier: Carrier) -> Result<Cap> {
+    pub fn channel_over(&mut self, shape: ChannelShape, carrier: Carrier) -> Result<Cap> {
         match carrier {
             Carrier::SharedMemory => self.channel(shape),
             _ => self.created(&Ask::Connection { shape, carrier }),
@@ -158,7 +158,7 @@ impl Session {
     ///
     /// # Errors
     /// `InvalidInput` for a bad shape or side; what listening meets.
-    pub fn offer(&mut self, shape: Shape, side: Rights, at: SocketAddr, key: &Key) -> Result<(Cap, SocketAddr)> {
+    pub fn offer(&mut self, shape: ChannelShape, side: Rights, at: SocketAddr, key: &Key) -> Result<(Cap, SocketAddr)> {
         self.offer_link(LinkSpec::new(shape, side), at, key)
     }
 
@@ -178,7 +178,7 @@ impl Session {
     ///
     /// # Errors
     /// `InvalidInput` for a bad shape or side; what making a socket meets. Whether the other is there is told later.
-    pub fn join(&mut self, shape: Shape, side: Rights, to: SocketAddr, key: &Key) -> Result<Cap> {
+    pub fn join(&mut self, shape: ChannelShape, side: Rights, to: SocketAddr, key: &Key) -> Result<Cap> {
         self.join_link(LinkSpec::new(shape, side), to, key)
     }
 
@@ -195,8 +195,8 @@ impl Session {
     /// # Errors
     /// `Busy` when patience ends; `Device` where it cannot be connected: the other is not there, or refuses.
     pub fn joined(&mut self, link: Cap, patience: Patience) -> Result<()> {
-        match self.event_where(patience, |e| matches!(e, Event::Link { cap, .. } if *cap == link))? {
-            Event::Link { error: Some(why), .. } => Err(Error::new(ErrorKind::Device, "join", why).advice(
+        match self.event_where(patience, |e| matches!(e, DeviceEvent::Link { cap, .. } if *cap == link))? {
+            DeviceEvent::Link { error: Some(why), .. } => Err(Error::new(ErrorKind::Device, "join", why).advice(
                 "is it offered there, with the same key, shape and encryption, and the other side? then join again",
             )),
             _ => Ok(()),
@@ -278,7 +278,7 @@ impl Session {
     ///
     /// # Errors
     /// `Unavailable` where the controller has ended.
-    pub fn status(&mut self) -> Result<Status> {
+    pub fn status(&mut self) -> Result<ControllerStatus> {
         match self.ask(&Ask::Status, &[])? {
             Answer::Status(status) => Ok(status),
             other => Err(unexpected(&other)),
@@ -311,7 +311,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`sender`](Self::sender).
-    pub fn shared_memory(&mut self, port: &str, patience: Patience) -> Result<SharedMemory> {
+    pub fn shared_memory(&mut self, port: &str, patience: Patience) -> Result<MemoryEndpoint> {
         match self.end(port, patience)? {
             End::Memory(memory) => Ok(memory),
             _ => Err(no_such(port)),
@@ -322,7 +322,7 @@ impl Session {
     ///
     /// # Errors
     /// `Busy` when patience ends; `Unavailable` where the controller has ended.
-    pub fn event(&mut self, patience: Patience) -> Result<Event> {
+    pub fn event(&mut self, patience: Patience) -> Result<DeviceEvent> {
         self.event_where(patience, |_| true)
     }
 
@@ -330,7 +330,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`event`](Self::event).
-    pub fn event_where(&mut self, patience: Patience, wanted: impl Fn(&Event) -> bool) -> Result<Event> {
+    pub fn event_where(&mut self, patience: Patience, wanted: impl Fn(&DeviceEvent) -> bool) -> Result<DeviceEvent> {
         self.until(patience, "an event", |session| session.events.take(&wanted))
     }
 
@@ -339,12 +339,12 @@ impl Session {
     /// # Errors
     /// `Busy` when patience ends; `Device` where it ended instead.
     pub fn ready(&mut self, device: Device, patience: Patience) -> Result<super::Confined> {
-        let of_it = |e: &Event| match e {
-            Event::Ready { device: d, .. } | Event::Ended { device: d, .. } => *d == device.0,
+        let of_it = |e: &DeviceEvent| match e {
+            DeviceEvent::Ready { device: d, .. } | DeviceEvent::Ended { device: d, .. } => *d == device.0,
             _ => false,
         };
         match self.event_where(patience, of_it)? {
-            Event::Ready { confined, .. } => Ok(confined),
+            DeviceEvent::Ready { confined, .. } => Ok(confined),
             other => Err(Error::new(ErrorKind::Device, "launch", format!("the device is not there: {other:?}"))),
         }
     }
@@ -376,7 +376,7 @@ impl Session {
     /// `Unavailable` where the controller has ended.
     pub fn attend(&mut self) -> Result<()> {
         // A device that tells without end does not keep this from returning.
-        for _ in 0..MOST_AT_ONCE {
+        for _ in 0..MAX_AT_ONCE {
             match self.take_one()? {
                 None => break,
                 Some(None) => {}

@@ -16,13 +16,13 @@ use rustix::io::Errno;
 use crate::process::inherited;
 
 /// Bytes of one device that are shown; later ones are counted.
-const MOST_SHOWN: usize = 64 << 10;
+const MAX_SHOWN: usize = 64 << 10;
 /// Bytes of one line.
-const MOST_LINE: usize = 1 << 10;
+const MAX_LINE: usize = 1 << 10;
 /// Bytes that are kept to say how a device ended.
 const LAST_WORDS: usize = 400;
 /// Lines of all devices that wait to be shown.
-const MOST_WAITING: usize = 256;
+const MAX_WAITING: usize = 256;
 /// How long the controller's end waits for what is still to be shown.
 const FAREWELL: Duration = Duration::from_millis(200);
 /// Reads of one turn.
@@ -37,7 +37,7 @@ pub(super) struct StderrWriter {
 impl StderrWriter {
     /// Shows lines on standard error. Where no thread can be had, nothing is shown.
     pub(super) fn open() -> StderrWriter {
-        let (lines, waiting) = sync_channel::<String>(MOST_WAITING);
+        let (lines, waiting) = sync_channel::<String>(MAX_WAITING);
         let (told, done) = sync_channel(1);
         let show = move || {
             inherited::only_standard();
@@ -109,7 +109,7 @@ impl DeviceStderr {
             if *byte != b'\n' {
                 self.line.push(*byte);
             }
-            if *byte == b'\n' || self.line.len() >= MOST_LINE {
+            if *byte == b'\n' || self.line.len() >= MAX_LINE {
                 self.say(writer);
             }
         }
@@ -117,7 +117,7 @@ impl DeviceStderr {
 
     fn say(&mut self, writer: &StderrWriter) {
         let line = std::mem::take(&mut self.line);
-        let fits = self.shown + line.len() <= MOST_SHOWN;
+        let fits = self.shown + line.len() <= MAX_SHOWN;
         if fits && writer.show(format!("device {}: {}\n", self.label, escaped(&line))) {
             self.shown += line.len();
         } else {
@@ -164,7 +164,7 @@ mod tests {
 
     /// A stage whose lines the test takes.
     fn writer() -> (StderrWriter, Receiver<String>) {
-        let (lines, shown) = sync_channel(MOST_WAITING);
+        let (lines, shown) = sync_channel(MAX_WAITING);
         let (_told, done) = sync_channel(1);
         (StderrWriter { lines: Some(lines), done }, shown)
     }
@@ -204,7 +204,7 @@ mod tests {
         said.end(&writer);
         let lines: Vec<_> = shown.try_iter().collect();
         let bytes: usize = lines.iter().map(|line| line.matches('x').count()).sum();
-        assert!(bytes <= MOST_SHOWN && bytes > MOST_SHOWN / 2, "{bytes}");
+        assert!(bytes <= MAX_SHOWN && bytes > MAX_SHOWN / 2, "{bytes}");
         assert!(lines.last().unwrap().contains("more were not shown"), "{:?}", lines.last());
     }
 

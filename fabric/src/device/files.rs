@@ -9,8 +9,8 @@ use datapipes_core::{Error, ErrorKind, Result};
 
 use super::sink::{sync, write_at};
 use super::source::read_at;
-use super::{Body, Stage};
-use crate::channel::{Head, Outcome, Patience, Reply, WORDS};
+use super::{Body, DeviceChannels};
+use crate::channel::{BlockOutcome, Head, Patience, Reply, WORDS};
 use crate::transport::{Block, Receiver, Sender};
 
 /// What the first user word of a request says.
@@ -120,9 +120,9 @@ impl Client<'_> {
             };
             let words = block.head().words;
             let reply = match self.request(&block, words) {
-                Ok(word) => Reply { outcome: Outcome::Done, word },
+                Ok(word) => Reply { outcome: BlockOutcome::Done, word },
                 Err(Failed::Channel(e)) => return Err(e),
-                Err(Failed::Request(e)) => Reply { outcome: Outcome::of_error(&e), word: 0 },
+                Err(Failed::Request(e)) => Reply { outcome: BlockOutcome::of_error(&e), word: 0 },
             };
             block.reply(reply)?;
         }
@@ -181,7 +181,7 @@ impl Client<'_> {
                 Ok(got as u64)
             }
             Err(e) => {
-                let outcome = u64::from(Outcome::of_error(&e).code());
+                let outcome = u64::from(BlockOutcome::of_error(&e).code());
                 let head = Head { words: [words[1], outcome, 0, 0], end: next };
                 grant.send(0, head).map_err(Failed::by_sending)?;
                 Ok(0)
@@ -227,7 +227,7 @@ fn end_of(at: u64, len: usize) -> Option<u64> {
 impl Body for Files {
     /// A request that fails is answered with its failure, and the next one is served. A client whose channel ends is no matter to
     /// the others.
-    fn run(&mut self, stage: &mut Stage<'_>) -> Result<()> {
+    fn run(&mut self, stage: &mut DeviceChannels<'_>) -> Result<()> {
         let requests: Vec<Receiver> = stage.inlets.drain(..).flatten().collect();
         let mut blocks = stage.outlets.drain(..);
         let given = &self.given[..];

@@ -2,11 +2,11 @@
 
 use datapipes_core::Result;
 
-use super::{Body, Stage};
+use super::{Body, DeviceChannels};
 
 /// How far a stream is that leads out of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct StreamProgress {
     /// Blocks sent, without empty ones.
     pub blocks_out: u64,
     /// Their bytes.
@@ -18,28 +18,28 @@ pub struct Standing {
 }
 
 /// What a stage tells how far it is.
-pub trait Meter {
+pub trait ProgressSink {
     /// Takes note: after each block that was sent; at the end of a stream, before and after the wait for those downstream. It is
     /// called on the way of the bytes, and should be brief.
     ///
     /// # Errors
     /// What ends the device's work as if a channel had failed.
-    fn note(&mut self, standing: &Standing) -> Result<()>;
+    fn note(&mut self, standing: &StreamProgress) -> Result<()>;
 }
 
 /// The same body, with a meter on its stage.
-pub fn metered(body: Box<dyn Body>, meter: Box<dyn Meter>) -> Box<dyn Body> {
+pub fn metered(body: Box<dyn Body>, meter: Box<dyn ProgressSink>) -> Box<dyn Body> {
     Box::new(Metered { body, meter: Some(meter) })
 }
 
 struct Metered {
     body: Box<dyn Body>,
     /// None while the body runs: its stage has it.
-    meter: Option<Box<dyn Meter>>,
+    meter: Option<Box<dyn ProgressSink>>,
 }
 
 impl Body for Metered {
-    fn run(&mut self, stage: &mut Stage<'_>) -> Result<()> {
+    fn run(&mut self, stage: &mut DeviceChannels<'_>) -> Result<()> {
         stage.meter = self.meter.take();
         let done = self.body.run(stage);
         self.meter = stage.meter.take();
@@ -56,29 +56,29 @@ mod tests {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     use super::*;
-    use crate::channel::{Shape, Trust};
+    use crate::channel::{ChannelShape, Trust};
     use crate::control::packet::{self, Arrived, PACKET_BYTES};
     use crate::control::protocol::Ask;
-    use crate::device::{Functions, Place, Report, Role, body};
-    use crate::process::Attendant;
+    use crate::device::{DevicePlace, DeviceRole, Functions, StreamReport, body};
+    use crate::process::ControllerClient;
     use crate::transport::pair;
 
-    struct Notes(Arc<Mutex<Vec<Standing>>>);
+    struct Notes(Arc<Mutex<Vec<StreamProgress>>>);
 
-    impl Meter for Notes {
-        fn note(&mut self, standing: &Standing) -> Result<()> {
+    impl ProgressSink for Notes {
+        fn note(&mut self, standing: &StreamProgress) -> Result<()> {
             self.0.lock().unwrap().push(*standing);
             Ok(())
         }
     }
 
     /// Runs a source of zeros, with a meter or without; its report.
-    fn run(len: u64, notes: Option<&Arc<Mutex<Vec<Standing>>>>) -> Report {
+    fn run(len: u64, notes: Option<&Arc<Mutex<Vec<StreamProgress>>>>) -> StreamReport {
         let flags = SocketFlags::CLOEXEC;
         let (here, there) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        let mut attendant = Attendant::new(there);
-        let (sender, mut receiver) = pair(Shape::new(2, 4096), Trust::Copy).unwrap();
-        let role = Role::Source { place: Place::Nothing { len }, sum: true };
+        let mut attendant = ControllerClient::new(there);
+        let (sender, mut receiver) = pair(ChannelShape::new(2, 4096), Trust::Copy).unwrap();
+        let role = DeviceRole::Source { place: DevicePlace::Nothing { len }, sum: true };
         let mut source = body(role, Vec::new(), &Functions::default()).unwrap();
         if let Some(notes) = notes {
             source = metered(source, Box::new(Notes(notes.clone())));
@@ -89,7 +89,7 @@ mod tests {
                     block.done().unwrap();
                 }
             });
-            source.run(&mut Stage::new(Vec::new(), vec![sender], &mut attendant)).unwrap();
+            source.run(&mut DeviceChannels::new(Vec::new(), vec![sender], &mut attendant)).unwrap();
         });
         match packet::receive::<Ask>(here.as_fd(), &mut vec![0; PACKET_BYTES + 1], false).unwrap() {
             Arrived::Packet(Ask::Report(report), _) => report,

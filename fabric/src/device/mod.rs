@@ -19,9 +19,9 @@ mod transform;
 pub use files::Mode;
 pub(crate) use files::{COMMIT, OPEN, READ, READ_AT, WRITE, WRITE_AT};
 pub use functions::{Function, Functions, MakeFunction};
-pub use meter::{Meter, Standing, metered};
+pub use meter::{ProgressSink, StreamProgress, metered};
 pub use relay::relay;
-pub use stage::Stage;
+pub use stage::DeviceChannels;
 
 use std::os::fd::OwnedFd;
 
@@ -29,17 +29,17 @@ use datapipes_core::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::channel::Outcome;
+use crate::channel::BlockOutcome;
 
 /// What a device is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
-pub enum Role {
+pub enum DeviceRole {
     /// Reads a place to its end, and sends it as a stream.
     Source {
         /// What is read.
-        place: Place,
+        place: DevicePlace,
         /// Whether the report has the CRC-32 of what was read, as a sink's has.
         #[serde(default)]
         sum: bool,
@@ -58,7 +58,7 @@ pub enum Role {
     /// Writes what it receives to a place, and makes it durable at the end of the stream.
     Sink {
         /// What is written.
-        place: Place,
+        place: DevicePlace,
     },
     /// Serves files block by block: see [`file`](crate::file). Its n-th inlet and its n-th outlet are its n-th client's.
     Files,
@@ -77,7 +77,7 @@ pub enum Role {
 /// A place that a device works on, by the position of its descriptor among those given.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Place {
+pub enum DevicePlace {
     /// A file, from an offset on.
     File {
         /// Which descriptor: one that goes through the page cache.
@@ -131,7 +131,7 @@ pub enum Spread {
 
 /// How a stream through a device went.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
+pub struct StreamReport {
     /// Blocks received, or read.
     pub blocks_in: u64,
     /// Their bytes.
@@ -150,18 +150,18 @@ pub struct Report {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// What the other side was told.
-    pub outcome: Outcome,
+    pub outcome: BlockOutcome,
     /// The name of the error's kind.
     pub kind: String,
     /// All of it.
     pub text: String,
 }
 
-impl Report {
-    pub(crate) fn failed(error: &Error) -> Report {
+impl StreamReport {
+    pub(crate) fn failed(error: &Error) -> StreamReport {
         let (kind, text) = (format!("{:?}", error.kind()), crate::control::protocol::text_of(error));
-        let failure = Failure { outcome: Outcome::of_error(error), kind, text };
-        Report { error: Some(failure), ..Report::default() }
+        let failure = Failure { outcome: BlockOutcome::of_error(error), kind, text };
+        StreamReport { error: Some(failure), ..StreamReport::default() }
     }
 }
 
@@ -171,7 +171,7 @@ pub trait Body {
     ///
     /// # Errors
     /// What ended the work.
-    fn run(&mut self, stage: &mut Stage<'_>) -> Result<()>;
+    fn run(&mut self, stage: &mut DeviceChannels<'_>) -> Result<()>;
 }
 
 /// What makes a body of arguments and of the descriptors given.
@@ -187,17 +187,19 @@ pub type MakeBody = fn(&Value, Vec<OwnedFd>) -> Result<Box<dyn Body>>;
 ///
 /// # Errors
 /// `NotFound` for a function or a body that `functions` has not; what its arguments, or the descriptors given, lack.
-pub fn body(role: Role, given: Vec<OwnedFd>, functions: &Functions) -> Result<Box<dyn Body>> {
+pub fn body(role: DeviceRole, given: Vec<OwnedFd>, functions: &Functions) -> Result<Box<dyn Body>> {
     let mut given: Vec<Option<OwnedFd>> = given.into_iter().map(Some).collect();
     Ok(match role {
-        Role::Source { place, sum } => Box::new(source::Source::new(place, sum, &mut given)?),
-        Role::Transform { function, arguments, spread } => {
+        DeviceRole::Source { place, sum } => Box::new(source::Source::new(place, sum, &mut given)?),
+        DeviceRole::Transform { function, arguments, spread } => {
             Box::new(transform::Transform::new(functions.function(&function, &arguments)?, spread))
         }
-        Role::Sink { place } => Box::new(sink::Sink::new(place, &mut given)?),
-        Role::Files => Box::new(files::Files::new(given.into_iter().flatten().collect())),
-        Role::Hub => Box::new(relay::Hub),
-        Role::Custom { name, arguments } => functions.body(&name)?(&arguments, given.into_iter().flatten().collect())?,
+        DeviceRole::Sink { place } => Box::new(sink::Sink::new(place, &mut given)?),
+        DeviceRole::Files => Box::new(files::Files::new(given.into_iter().flatten().collect())),
+        DeviceRole::Hub => Box::new(relay::Hub),
+        DeviceRole::Custom { name, arguments } => {
+            functions.body(&name)?(&arguments, given.into_iter().flatten().collect())?
+        }
     })
 }
 

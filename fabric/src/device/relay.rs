@@ -3,8 +3,8 @@
 
 use datapipes_core::{Error, ErrorKind, Result};
 
-use super::{Body, Stage};
-use crate::channel::{Outcome, Patience, Reply};
+use super::{Body, DeviceChannels};
+use crate::channel::{BlockOutcome, Patience, Reply};
 use crate::transport::{Receiver, Sender};
 
 /// Carries blocks until the sender closes; what was carried. A block is replied to when it was sent on, an end of stream when
@@ -31,7 +31,7 @@ pub fn relay(receiver: &mut Receiver, sender: &mut Sender) -> Result<(u64, u64)>
         match sent {
             Ok(reply) => block.reply(sender.take_failure().unwrap_or(reply))?,
             Err(e) => {
-                block.reply(Reply { outcome: Outcome::of_error(&e), word: 0 })?;
+                block.reply(Reply { outcome: BlockOutcome::of_error(&e), word: 0 })?;
                 return Err(e);
             }
         }
@@ -44,7 +44,7 @@ pub fn relay(receiver: &mut Receiver, sender: &mut Sender) -> Result<(u64, u64)>
 pub(super) struct Hub;
 
 impl Body for Hub {
-    fn run(&mut self, stage: &mut Stage<'_>) -> Result<()> {
+    fn run(&mut self, stage: &mut DeviceChannels<'_>) -> Result<()> {
         if stage.inlets.len() != stage.outlets.len() {
             let context = format!("{} inlets to {} outlets", stage.inlets.len(), stage.outlets.len());
             return Err(Error::new(ErrorKind::InvalidInput, "relay", context));

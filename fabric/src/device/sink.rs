@@ -6,8 +6,8 @@ use datapipes_core::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-use super::{Body, Place, Stage, descriptor};
-use crate::channel::{Outcome, Reply};
+use super::{Body, DeviceChannels, DevicePlace, descriptor};
+use crate::channel::{BlockOutcome, Reply};
 
 pub(super) struct Sink {
     to: To,
@@ -28,15 +28,15 @@ enum To {
 }
 
 impl Sink {
-    pub(super) fn new(place: Place, given: &mut [Option<OwnedFd>]) -> Result<Sink> {
+    pub(super) fn new(place: DevicePlace, given: &mut [Option<OwnedFd>]) -> Result<Sink> {
         let to = match place {
-            Place::File { descriptor: at, direct, offset, .. } => {
+            DevicePlace::File { descriptor: at, direct, offset, .. } => {
                 let direct = direct.map(|at| descriptor(given, at)).transpose()?;
                 To::File { file: descriptor(given, at)?, direct, offset }
             }
-            Place::Socket { descriptor: at, .. } => To::Socket(descriptor(given, at)?),
-            Place::Stream { descriptor: at, .. } => To::Stream(Some(descriptor(given, at)?)),
-            Place::Nothing { .. } => To::Nowhere,
+            DevicePlace::Socket { descriptor: at, .. } => To::Socket(descriptor(given, at)?),
+            DevicePlace::Stream { descriptor: at, .. } => To::Stream(Some(descriptor(given, at)?)),
+            DevicePlace::Nothing { .. } => To::Nowhere,
         };
         Ok(Sink { to, sum: crc32fast::Hasher::new(), written: 0 })
     }
@@ -84,7 +84,7 @@ impl Sink {
 
 impl Body for Sink {
     /// The reply to the end of a stream says how many bytes are there, all streams together, and durable.
-    fn run(&mut self, stage: &mut Stage<'_>) -> Result<()> {
+    fn run(&mut self, stage: &mut DeviceChannels<'_>) -> Result<()> {
         while let Some(block) = stage.receive()? {
             let end = block.head().end;
             let mut done = self.write(&block);
@@ -92,7 +92,7 @@ impl Body for Sink {
                 done = self.commit();
             }
             if let Err(e) = done {
-                block.reply(Reply { outcome: Outcome::of_error(&e), word: self.written })?;
+                block.reply(Reply { outcome: BlockOutcome::of_error(&e), word: self.written })?;
                 return Err(e);
             }
             if end {

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustix::time::Timespec;
 
-use super::{Body, Place, Spread, Stage, descriptor};
+use super::{Body, DeviceChannels, DevicePlace, Spread, descriptor};
 use crate::channel::Head;
 
 pub(super) struct Source {
@@ -26,19 +26,19 @@ enum From {
 }
 
 impl Source {
-    pub(super) fn new(place: Place, sum: bool, given: &mut [Option<OwnedFd>]) -> Result<Source> {
+    pub(super) fn new(place: DevicePlace, sum: bool, given: &mut [Option<OwnedFd>]) -> Result<Source> {
         let from = match place {
-            Place::File { descriptor: at, direct, offset, len } => {
+            DevicePlace::File { descriptor: at, direct, offset, len } => {
                 let direct = direct.map(|at| descriptor(given, at)).transpose()?;
                 From::File { file: descriptor(given, at)?, direct, offset, len }
             }
-            Place::Socket { descriptor: at, whole_blocks } => {
+            DevicePlace::Socket { descriptor: at, whole_blocks } => {
                 From::Socket { socket: descriptor(given, at)?, whole_blocks }
             }
-            Place::Stream { descriptor: at, whole_blocks } => {
+            DevicePlace::Stream { descriptor: at, whole_blocks } => {
                 From::Stream { stream: descriptor(given, at)?, whole_blocks }
             }
-            Place::Nothing { len } => From::Zeros(len),
+            DevicePlace::Nothing { len } => From::Zeros(len),
         };
         Ok(Source { from, sum: sum.then(crc32fast::Hasher::new) })
     }
@@ -46,7 +46,7 @@ impl Source {
 
 impl Body for Source {
     /// One stream for each time it is run.
-    fn run(&mut self, stage: &mut Stage<'_>) -> Result<()> {
+    fn run(&mut self, stage: &mut DeviceChannels<'_>) -> Result<()> {
         let mut read = 0u64;
         loop {
             if let From::Socket { socket: bytes, .. } | From::Stream { stream: bytes, .. } = &self.from {
@@ -117,7 +117,7 @@ pub(super) fn read_at(file: &OwnedFd, target: &mut [u8], at: u64) -> Result<usiz
 }
 
 /// Waits for bytes, looking after the channels meanwhile: no credit is held before there is something to send.
-fn await_bytes(socket: &OwnedFd, stage: &mut Stage<'_>) -> Result<()> {
+fn await_bytes(socket: &OwnedFd, stage: &mut DeviceChannels<'_>) -> Result<()> {
     loop {
         let slice = Duration::from_millis(100);
         let limit = Timespec { tv_sec: 0, tv_nsec: slice.subsec_nanos().into() };

@@ -2,35 +2,39 @@
 
 use datapipes_core::{Error, ErrorKind, Result};
 
-use super::{Meter, Report, Spread, Standing};
+use super::{ProgressSink, Spread, StreamProgress, StreamReport};
 use crate::channel::{Head, Patience, Reply};
-use crate::process::Attendant;
+use crate::process::ControllerClient;
 use crate::transport::{Block, Receiver, Sender, receive_any};
 
 /// The channels of a device while it works.
-pub struct Stage<'a> {
+pub struct DeviceChannels<'a> {
     /// Where blocks come from; None where the sender has closed.
     pub inlets: Vec<Option<Receiver>>,
     /// Where they go. They wait until their channels end, unless a body sets another patience: see
     /// [`Patience::UNTIL_ENDED`].
     pub outlets: Vec<Sender>,
     /// The way to the controller.
-    pub attendant: &'a mut Attendant,
+    pub attendant: &'a mut ControllerClient,
     last: usize,
     next_out: usize,
     /// Of the stream under way.
-    pub so_far: Report,
+    pub so_far: StreamReport,
     /// Told how far the stream is, where somebody wants to know.
-    pub(super) meter: Option<Box<dyn Meter>>,
+    pub(super) meter: Option<Box<dyn ProgressSink>>,
     /// Ends of streams, not replied to.
     ends: Vec<Block>,
 }
 
-impl<'a> Stage<'a> {
-    pub(crate) fn new(inlets: Vec<Option<Receiver>>, outlets: Vec<Sender>, attendant: &'a mut Attendant) -> Stage<'a> {
+impl<'a> DeviceChannels<'a> {
+    pub(crate) fn new(
+        inlets: Vec<Option<Receiver>>,
+        outlets: Vec<Sender>,
+        attendant: &'a mut ControllerClient,
+    ) -> DeviceChannels<'a> {
         let outlets = outlets.into_iter().map(|o| o.with_patience(Patience::UNTIL_ENDED)).collect();
-        let so_far = Report::default();
-        Stage { inlets, outlets, attendant, last: 0, next_out: 0, so_far, meter: None, ends: Vec::new() }
+        let so_far = StreamReport::default();
+        DeviceChannels { inlets, outlets, attendant, last: 0, next_out: 0, so_far, meter: None, ends: Vec::new() }
     }
 
     /// The next block of any inlet, however long it takes; None when all senders have closed.
@@ -120,7 +124,7 @@ impl<'a> Stage<'a> {
         for end in self.ends.drain(..) {
             end.reply(reply)?;
         }
-        let report = Report { crc, ..std::mem::take(&mut self.so_far) };
+        let report = StreamReport { crc, ..std::mem::take(&mut self.so_far) };
         self.attendant.report(report)?;
         Ok(true)
     }
@@ -144,8 +148,8 @@ impl<'a> Stage<'a> {
 
     fn note(&mut self, at_end: bool) -> Result<()> {
         let Some(meter) = &mut self.meter else { return Ok(()) };
-        let Report { blocks_out, bytes_out, .. } = self.so_far;
+        let StreamReport { blocks_out, bytes_out, .. } = self.so_far;
         let under_way = self.outlets.iter().map(|outlet| u64::from(outlet.outstanding())).sum();
-        meter.note(&Standing { blocks_out, bytes_out, under_way, at_end })
+        meter.note(&StreamProgress { blocks_out, bytes_out, under_way, at_end })
     }
 }

@@ -2,8 +2,8 @@
 
 use datapipes_core::Result;
 
-use super::{Body, Function, Spread, Stage};
-use crate::channel::{Head, Outcome, Reply};
+use super::{Body, DeviceChannels, Function, Spread};
+use crate::channel::{BlockOutcome, Head, Reply};
 
 pub(super) struct Transform {
     function: Box<dyn Function>,
@@ -17,7 +17,7 @@ impl Transform {
 }
 
 impl Body for Transform {
-    fn run(&mut self, stage: &mut Stage<'_>) -> Result<()> {
+    fn run(&mut self, stage: &mut DeviceChannels<'_>) -> Result<()> {
         while let Some(block) = stage.receive()? {
             let head = block.head();
             let (function, spread) = (&mut self.function, self.spread);
@@ -31,7 +31,7 @@ impl Body for Transform {
                 })
             };
             if let Err(e) = done {
-                block.reply(Reply { outcome: Outcome::of_error(&e), word: 0 })?;
+                block.reply(Reply { outcome: BlockOutcome::of_error(&e), word: 0 })?;
                 return Err(e);
             }
             if head.end {

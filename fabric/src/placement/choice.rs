@@ -6,8 +6,8 @@ use std::time::Instant;
 use datapipes_core::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-use super::{Graph, Node, Placement, Wiring};
-use crate::channel::{Head, Shape, Trust};
+use super::{DeviceGraph, DeviceNode, Placement, Wiring};
+use crate::channel::{ChannelShape, Head, Trust};
 use crate::transport::pair;
 
 /// What a channel costs.
@@ -30,8 +30,8 @@ impl Costs {
     ///
     /// # Errors
     /// `InvalidInput` for a bad shape; `OutOfMemory`.
-    pub fn measure(shape: Shape) -> Result<Costs> {
-        let shape = Shape { checked: false, ..shape };
+    pub fn measure(shape: ChannelShape) -> Result<Costs> {
+        let shape = ChannelShape { checked: false, ..shape };
         let small = hop_ns(shape, shape.block_bytes.min(8))?;
         let large = hop_ns(shape, shape.block_bytes)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -41,14 +41,14 @@ impl Costs {
 }
 
 /// Half of the median round trip of a block there, and an empty one back.
-fn hop_ns(shape: Shape, len: usize) -> Result<f64> {
+fn hop_ns(shape: ChannelShape, len: usize) -> Result<f64> {
     const WARM: usize = 8;
     const ROUNDS: usize = 48;
     // SAFETY: both senders are this function's, by the safe calls of the crate.
     #[allow(unsafe_code)]
     let trust = unsafe { Trust::in_place() };
     let (mut there, mut arrivals) = pair(shape, trust)?;
-    let (mut back, mut echoes) = pair(Shape::new(1, 64), trust)?;
+    let (mut back, mut echoes) = pair(ChannelShape::new(1, 64), trust)?;
     let bytes = vec![1; len];
     let echo = std::thread::spawn(move || -> Result<()> {
         for _ in 0..WARM + ROUNDS {
@@ -103,7 +103,7 @@ impl Choice {
     ///
     /// # Errors
     /// `InvalidInput` for edges that go round in a circle without passing the application.
-    pub fn make(edges: &[(Node, Node)], costs: &Costs) -> Result<Choice> {
+    pub fn make(edges: &[(DeviceNode, DeviceNode)], costs: &Costs) -> Result<Choice> {
         let mut estimates = Vec::new();
         for placement in Placement::ALL {
             estimates.push(estimate(edges, costs, placement)?);
@@ -116,7 +116,7 @@ impl Choice {
     }
 }
 
-fn estimate(edges: &[(Node, Node)], costs: &Costs, placement: Placement) -> Result<Estimate> {
+fn estimate(edges: &[(DeviceNode, DeviceNode)], costs: &Costs, placement: Placement) -> Result<Estimate> {
     let wiring = Wiring::new(edges, placement);
     let hops: Vec<usize> =
         (0..edges.len()).map(|edge| wiring.wires.iter().filter(|w| w.edge == edge).count()).collect();
@@ -131,13 +131,14 @@ fn estimate(edges: &[(Node, Node)], costs: &Costs, placement: Placement) -> Resu
 }
 
 /// The most hops on a way that does not pass the application.
-fn longest(edges: &[(Node, Node)], hops: &[usize]) -> Result<usize> {
+fn longest(edges: &[(DeviceNode, DeviceNode)], hops: &[usize]) -> Result<usize> {
     // Relaxed as often as there are edges; if it still grows then, there is a circle.
     let mut far: Vec<usize> = hops.to_vec();
     for round in 0..=edges.len() {
         let before = far.clone();
         for (at, (from, _)) in edges.iter().enumerate() {
-            let earlier = edges.iter().zip(&before).filter(|((_, to), _)| to == from && *from != Graph::APPLICATION);
+            let earlier =
+                edges.iter().zip(&before).filter(|((_, to), _)| to == from && *from != DeviceGraph::APPLICATION);
             far[at] = hops[at] + earlier.map(|(_, far)| *far).max().unwrap_or(0);
         }
         if far == before {
@@ -187,7 +188,7 @@ mod tests {
 
     #[test]
     fn longer_chains_gain_more_and_the_reasons_are_told() {
-        let (app, a, b) = (Node(0), Node(1), Node(2));
+        let (app, a, b) = (DeviceNode(0), DeviceNode(1), DeviceNode(2));
         let choice = Choice::make(&[(app, a), (a, b), (b, app)], &COSTS).unwrap();
         assert_eq!(choice.placement, Placement::DistributedResourceSide);
         let hops: Vec<_> = choice.estimates.iter().map(|e| (e.placement, e.longest)).collect();
@@ -201,17 +202,17 @@ mod tests {
 
     #[test]
     fn with_one_device_nobody_relays_for_the_application() {
-        let (app, a) = (Node(0), Node(1));
+        let (app, a) = (DeviceNode(0), DeviceNode(1));
         let choice = Choice::make(&[(app, a), (a, app)], &COSTS).unwrap();
         assert_eq!(choice.estimates[0].latency_ns, choice.estimates[1].latency_ns);
         assert_eq!(choice.estimates[2].placement, Placement::CentralResourceSide);
-        let circle = [(a, Node(2)), (Node(2), a)];
+        let circle = [(a, DeviceNode(2)), (DeviceNode(2), a)];
         assert_eq!(Choice::make(&circle, &COSTS).unwrap_err().kind(), ErrorKind::InvalidInput);
     }
 
     #[test]
     fn costs_are_measured() {
-        let costs = Costs::measure(Shape::new(2, 256 << 10)).unwrap();
+        let costs = Costs::measure(ChannelShape::new(2, 256 << 10)).unwrap();
         // How much is a matter of the machine, and of who else is on it just now: with others on its cores a copy can be lost in
         // the noise of a wake-up.
         assert!(costs.wake_ns > 0.0 && costs.push_ns >= 0.0 && costs.push_ns.is_finite(), "{costs:?}");

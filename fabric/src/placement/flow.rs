@@ -6,12 +6,12 @@ use std::thread::JoinHandle;
 
 use datapipes_core::{Error, ErrorKind, Result};
 
-use super::graph::{DeviceSpec, Edge, Graph};
-use super::{Choice, Node, Placement, Stop, Wire, Wiring};
+use super::graph::{DeviceGraph, DeviceSpec, Edge};
+use super::{Choice, DeviceNode, Placement, Stop, Wire, Wiring};
 use crate::capability::{Cap, Party, Rights};
 use crate::channel::{Patience, Taking};
-use crate::control::{Device, Event, Session};
-use crate::device::{Report, Role, relay};
+use crate::control::{Device, DeviceEvent, Session};
+use crate::device::{DeviceRole, StreamReport, relay};
 use crate::transport::{Receiver, Sender};
 
 /// How long a device may take to come up, and a channel to be configured.
@@ -35,7 +35,7 @@ pub struct Flow {
 
 impl Flow {
     pub(super) fn start(
-        graph: Graph,
+        graph: DeviceGraph,
         session: &mut Session,
         placement: Placement,
         choice: Option<Choice>,
@@ -67,7 +67,7 @@ impl Flow {
     ///
     /// # Errors
     /// `InvalidInput` for the application, or a node of another graph.
-    pub fn device(&self, node: Node) -> Result<Device> {
+    pub fn device(&self, node: DeviceNode) -> Result<Device> {
         let device = node.0.checked_sub(1).and_then(|at| self.devices.get(at));
         device
             .copied()
@@ -88,14 +88,14 @@ impl Flow {
     ///
     /// # Errors
     /// `Busy` when patience ends; `Device` where the device ended instead, or its stream failed.
-    pub fn report(&self, session: &mut Session, node: Node, patience: Patience) -> Result<Report> {
+    pub fn report(&self, session: &mut Session, node: DeviceNode, patience: Patience) -> Result<StreamReport> {
         let device = self.device(node)?.0;
-        let of_it = |e: &Event| match e {
-            Event::Report { device: d, .. } | Event::Ended { device: d, .. } => *d == device,
-            Event::Ready { .. } | Event::Link { .. } => false,
+        let of_it = |e: &DeviceEvent| match e {
+            DeviceEvent::Report { device: d, .. } | DeviceEvent::Ended { device: d, .. } => *d == device,
+            DeviceEvent::Ready { .. } | DeviceEvent::Link { .. } => false,
         };
         match session.event_where(patience, of_it)? {
-            Event::Report { report, .. } => match &report.error {
+            DeviceEvent::Report { report, .. } => match &report.error {
                 None => Ok(report),
                 Some(failure) => Err(Error::new(ErrorKind::Device, "stream", failure.text.clone())),
             },
@@ -127,7 +127,7 @@ impl Flow {
                 Err(e) if e.kind() == ErrorKind::NotFound => {}
                 Err(e) => outcome = outcome.and(Err(e)),
                 Ok(()) => {
-                    let of_it = |e: &Event| matches!(e, Event::Ended { device: d, .. } if *d == device.0);
+                    let of_it = |e: &DeviceEvent| matches!(e, DeviceEvent::Ended { device: d, .. } if *d == device.0);
                     outcome = outcome.and(session.event_where(START, of_it).map(|_| ()));
                 }
             }
@@ -143,7 +143,7 @@ impl Flow {
             self.devices.push(session.launch(&spec.name, spec.role, &given)?);
         }
         if self.wiring.has_hub() {
-            self.hub = Some(session.launch("resource-side CPU", Role::Hub, &[])?);
+            self.hub = Some(session.launch("resource-side CPU", DeviceRole::Hub, &[])?);
         }
         for device in self.devices.iter().chain(&self.hub) {
             session.ready(*device, START)?;

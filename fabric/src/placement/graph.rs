@@ -6,37 +6,37 @@ use datapipes_core::{Error, ErrorKind, Result};
 
 use super::{Choice, Flow, Placement};
 use crate::capability::Cap;
-use crate::channel::{Shape, Trust};
+use crate::channel::{ChannelShape, Trust};
 use crate::control::Session;
-use crate::device::Role;
+use crate::device::DeviceRole;
 use crate::transport::Carrier;
 
 /// A node of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Node(pub(super) usize);
+pub struct DeviceNode(pub(super) usize);
 
-impl Node {
+impl DeviceNode {
     /// Numbers from here on are those of links.
     pub(super) const LINKS: usize = usize::MAX / 2;
 }
 
 pub(super) struct DeviceSpec {
     pub(super) name: String,
-    pub(super) role: Role,
+    pub(super) role: DeviceRole,
     pub(super) given: Vec<OwnedFd>,
 }
 
 pub(super) struct Edge {
-    pub(super) from: Node,
-    pub(super) to: Node,
-    pub(super) shape: Shape,
+    pub(super) from: DeviceNode,
+    pub(super) to: DeviceNode,
+    pub(super) shape: ChannelShape,
     pub(super) trust: Trust,
     pub(super) carrier: Carrier,
 }
 
 /// Devices and the channels between them, before anything of it exists.
-pub struct Graph {
-    shape: Shape,
+pub struct DeviceGraph {
+    shape: ChannelShape,
     trust: Trust,
     carrier: Carrier,
     pub(super) devices: Vec<DeviceSpec>,
@@ -44,13 +44,13 @@ pub struct Graph {
     pub(super) edges: Vec<Edge>,
 }
 
-impl Graph {
+impl DeviceGraph {
     /// The application: where edges may begin and end.
-    pub const APPLICATION: Node = Node(0);
+    pub const APPLICATION: DeviceNode = DeviceNode(0);
 
     /// A graph whose channels have this shape, and whose receivers trust their senders so far, where nothing else is said.
-    pub fn new(shape: Shape, trust: Trust) -> Graph {
-        Graph {
+    pub fn new(shape: ChannelShape, trust: Trust) -> DeviceGraph {
+        DeviceGraph {
             shape,
             trust,
             carrier: Carrier::SharedMemory,
@@ -63,7 +63,7 @@ impl Graph {
     /// What the channels of edges that are added from now on go over, within this machine; shared memory, if this is not said.
     /// Devices and application are the same over all.
     #[must_use]
-    pub fn over(mut self, carrier: Carrier) -> Graph {
+    pub fn over(mut self, carrier: Carrier) -> DeviceGraph {
         self.carrier = carrier;
         self
     }
@@ -71,22 +71,22 @@ impl Graph {
     /// Adds what is at the other end of a link ([`Session::offer`], [`Session::join`]): part of a graph on another machine,
     /// which connects its nodes to the other half of the link. A link that sends takes one edge to it, one that receives one edge
     /// from it, of the link's own shape. The flow has the link from its start on: it is revoked at the flow's end.
-    pub fn elsewhere(&mut self, link: Cap) -> Node {
+    pub fn elsewhere(&mut self, link: Cap) -> DeviceNode {
         self.links.push(link);
-        Node(Node::LINKS + self.links.len() - 1)
+        DeviceNode(DeviceNode::LINKS + self.links.len() - 1)
     }
 
     /// Adds a device, with the descriptors that it works on.
-    pub fn device(&mut self, name: &str, role: Role, given: Vec<OwnedFd>) -> Node {
+    pub fn device(&mut self, name: &str, role: DeviceRole, given: Vec<OwnedFd>) -> DeviceNode {
         self.devices.push(DeviceSpec { name: name.into(), role, given });
-        Node(self.devices.len())
+        DeviceNode(self.devices.len())
     }
 
     /// Lets blocks flow from one node to another. Several edges out of a node fan out, several into it fan in.
     ///
     /// # Errors
     /// As [`connect_with`](Self::connect_with).
-    pub fn connect(&mut self, from: Node, to: Node) -> Result<()> {
+    pub fn connect(&mut self, from: DeviceNode, to: DeviceNode) -> Result<()> {
         self.connect_with(from, to, self.shape, self.trust)
     }
 
@@ -94,20 +94,21 @@ impl Graph {
     ///
     /// # Errors
     /// `InvalidInput` for a node of another graph, a node to itself, a bad shape, a trust that needs checks the shape has not.
-    pub fn connect_with(&mut self, from: Node, to: Node, shape: Shape, trust: Trust) -> Result<()> {
+    pub fn connect_with(&mut self, from: DeviceNode, to: DeviceNode, shape: ChannelShape, trust: Trust) -> Result<()> {
         shape.check()?;
         let wrong = |what: &str| Err(Error::new(ErrorKind::InvalidInput, "connect", what));
-        let known = |node: Node| match node.0.checked_sub(Node::LINKS) {
+        let known = |node: DeviceNode| match node.0.checked_sub(DeviceNode::LINKS) {
             Some(link) => link < self.links.len(),
             None => node.0 <= self.devices.len(),
         };
         if from == to || !known(from) || !known(to) {
             return wrong("a node to itself, or one that is not of this graph");
         }
-        if from.0.min(to.0) >= Node::LINKS {
+        if from.0.min(to.0) >= DeviceNode::LINKS {
             return wrong("one link to another, without a device between them");
         }
-        if [from, to].iter().any(|n| n.0 >= Node::LINKS && self.edges.iter().any(|e| e.from == *n || e.to == *n)) {
+        if [from, to].iter().any(|n| n.0 >= DeviceNode::LINKS && self.edges.iter().any(|e| e.from == *n || e.to == *n))
+        {
             return wrong("a link for a second time: one link is one channel");
         }
         if matches!(trust, Trust::InPlaceChecked(_)) && !shape.checked {
@@ -118,7 +119,7 @@ impl Graph {
     }
 
     /// The edges, from and to.
-    pub fn edges(&self) -> Vec<(Node, Node)> {
+    pub fn edges(&self) -> Vec<(DeviceNode, DeviceNode)> {
         self.edges.iter().map(|e| (e.from, e.to)).collect()
     }
 

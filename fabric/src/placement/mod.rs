@@ -6,7 +6,7 @@
 //! distributed           app -> d1 -> d2 -> app
 //! ```
 //!
-//! A [`Graph`] says which devices there are and what flows where. Starting it under a [`Placement`] changes only the wires: the
+//! A [`DeviceGraph`] says which devices there are and what flows where. Starting it under a [`Placement`] changes only the wires: the
 //! devices' processes and the application's code are the same under all three. [`Placement::Auto`] leaves the choice to
 //! [`Choice::make`], which says what it measured and what it estimates from that.
 
@@ -17,7 +17,7 @@ mod wires;
 
 pub use choice::{Choice, Costs, Estimate};
 pub use flow::Flow;
-pub use graph::{Graph, Node};
+pub use graph::{DeviceGraph, DeviceNode};
 pub use wires::{Stop, Wire, Wiring};
 
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
 //! From edges to wires: what a placement changes.
 
-use super::{Graph, Node, Placement};
+use super::{DeviceGraph, DeviceNode, Placement};
 
 /// Where a wire begins or ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,7 +37,7 @@ pub struct Wiring {
 
 impl Wiring {
     /// The wires of edges under a placement (`Auto` counts as distributed: it is chosen before).
-    pub fn new(edges: &[(Node, Node)], placement: Placement) -> Wiring {
+    pub fn new(edges: &[(DeviceNode, DeviceNode)], placement: Placement) -> Wiring {
         let mut wires = Vec::new();
         for (edge, (from, to)) in edges.iter().enumerate() {
             let (from, to) = (stop(*from), stop(*to));
@@ -80,10 +80,10 @@ impl Wiring {
     }
 }
 
-fn stop(node: Node) -> Stop {
-    match node.0.checked_sub(Node::LINKS) {
+fn stop(node: DeviceNode) -> Stop {
+    match node.0.checked_sub(DeviceNode::LINKS) {
         Some(link) => Stop::Elsewhere(link),
-        None if node == Graph::APPLICATION => Stop::Application,
+        None if node == DeviceGraph::APPLICATION => Stop::Application,
         None => Stop::Device(node.0 - 1),
     }
 }
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn figure_1_of_the_paper() {
-        let (app, yellow, pink) = (Node(0), Node(1), Node(2));
+        let (app, yellow, pink) = (DeviceNode(0), DeviceNode(1), DeviceNode(2));
         let edges = [(app, yellow), (yellow, pink), (pink, app)];
         let hops = |placement| {
             let wires = Wiring::new(&edges, placement).wires;
@@ -115,7 +115,7 @@ mod tests {
         /// Under every placement each edge is a way from its node to its node, and nobody speaks who must not.
         #[test]
         fn a_placement_keeps_the_edges(edges in proptest::collection::vec((0usize..5, 0usize..5), 0..12)) {
-            let edges: Vec<_> = edges.into_iter().filter(|(a, b)| a != b).map(|(a, b)| (Node(a), Node(b))).collect();
+            let edges: Vec<_> = edges.into_iter().filter(|(a, b)| a != b).map(|(a, b)| (DeviceNode(a), DeviceNode(b))).collect();
             for placement in Placement::ALL {
                 let wiring = Wiring::new(&edges, placement);
                 for (edge, (from, to)) in edges.iter().enumerate() {

@@ -14,11 +14,11 @@ use crate::capability::{Cap, Party, Rights};
 use crate::control::packet::{self, Arrived, PACKET_BYTES};
 use crate::control::ports::{End, Ports, no_such};
 use crate::control::protocol::{Answer, Ask, Tell, relayed};
-use crate::device::{Functions, Report, Stage, body};
-use crate::memory::SharedMemory;
+use crate::device::{DeviceChannels, Functions, StreamReport, body};
+use crate::memory::MemoryEndpoint;
 
 /// What a device process has of the controller.
-pub struct Attendant {
+pub struct ControllerClient {
     socket: OwnedFd,
     party: Party,
     ports: Ports,
@@ -29,17 +29,17 @@ pub struct Attendant {
     buffer: Vec<u8>,
 }
 
-impl Attendant {
-    pub(crate) fn new(socket: OwnedFd) -> Attendant {
+impl ControllerClient {
+    pub(crate) fn new(socket: OwnedFd) -> ControllerClient {
         // The parent's death ends the device (see `sandbox`), so there is nothing to ask while waiting.
         let ports = Ports::new(Arc::new(|| true));
         let (work, settled, buffer) = (VecDeque::new(), BTreeSet::new(), vec![0; PACKET_BYTES + 1]);
-        Attendant { socket, party: Party::APPLICATION, ports, work, settled, buffer }
+        ControllerClient { socket, party: Party::APPLICATION, ports, work, settled, buffer }
     }
 
     /// Is a device, until the controller ends it.
     pub(super) fn live(socket: OwnedFd, functions: &Functions) -> Result<()> {
-        let mut attendant = Attendant::new(socket);
+        let mut attendant = ControllerClient::new(socket);
         let (name, role, threads, given) = match attendant.next()? {
             Some((Tell::Boot { party, name, role, threads }, given)) => {
                 attendant.party = party;
@@ -60,7 +60,7 @@ impl Attendant {
             };
             // The ends are gone now; a peer that waits has been told.
             if let Err(error) = outcome {
-                attendant.say(&Ask::Report(Report::failed(&error)))?;
+                attendant.say(&Ask::Report(StreamReport::failed(&error)))?;
             }
         }
         Ok(())
@@ -120,7 +120,7 @@ impl Attendant {
     ///
     /// # Errors
     /// `NotFound` where there is none.
-    pub fn memory(&mut self, port: &str) -> Result<SharedMemory> {
+    pub fn memory(&mut self, port: &str) -> Result<MemoryEndpoint> {
         match self.ports.take(port) {
             Some(End::Memory(memory)) => Ok(memory),
             _ => Err(no_such(port)),
@@ -131,7 +131,7 @@ impl Attendant {
     ///
     /// # Errors
     /// `Busy`, `Device` where the controller does not listen.
-    pub fn report(&mut self, report: Report) -> Result<()> {
+    pub fn report(&mut self, report: StreamReport) -> Result<()> {
         self.say(&Ask::Report(report))
     }
 
@@ -171,7 +171,7 @@ impl Attendant {
     }
 
     /// Waits until all ports are there.
-    fn stage(&mut self, ins: Vec<String>, outs: Vec<String>) -> Result<Option<Stage<'_>>> {
+    fn stage(&mut self, ins: Vec<String>, outs: Vec<String>) -> Result<Option<DeviceChannels<'_>>> {
         while !ins.iter().chain(&outs).all(|port| self.ports.has(port)) {
             if let Some(port) = ins.iter().chain(&outs).find(|port| self.ports.lost(port)) {
                 let context = format!("port {port} was revoked before the work began");
@@ -195,7 +195,7 @@ impl Attendant {
                 _ => return Err(no_such(port)),
             }
         }
-        Ok(Some(Stage::new(receivers, senders, self)))
+        Ok(Some(DeviceChannels::new(receivers, senders, self)))
     }
 
     fn obey(&mut self, tell: Tell, fds: Vec<OwnedFd>) -> Result<()> {

@@ -7,7 +7,7 @@ mod namespace;
 mod sandbox;
 pub(crate) mod status;
 
-pub use attendant::Attendant;
+pub use attendant::ControllerClient;
 
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
@@ -35,7 +35,7 @@ pub fn enter(functions: &Functions) -> Option<ExitCode> {
     }
     let outcome = match role.as_str() {
         CONTROLLER => control_socket().and_then(crate::control::serve),
-        DEVICE => control_socket().and_then(|socket| Attendant::live(socket, functions)),
+        DEVICE => control_socket().and_then(|socket| ControllerClient::live(socket, functions)),
         _ => return None,
     };
     Some(match outcome {

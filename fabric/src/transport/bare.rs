@@ -4,7 +4,7 @@ use super::{Receiver, Sender, SharedInlet, SharedOutlet};
 use crate::channel::layout::{ReceiverPage, SenderPage, State, StatePage};
 use crate::channel::memory::{Payload, View};
 use crate::channel::ring::{Common, ReceiveRing, SendRing};
-use crate::channel::{Shape, Trust, bell};
+use crate::channel::{ChannelShape, Trust, bell};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 
@@ -31,7 +31,7 @@ impl Pages {
         bell::wake(&self.state.state.0, &self.state);
     }
 
-    pub(crate) fn ends(&self, shape: Shape, trust: Trust) -> (Sender, Receiver) {
+    pub(crate) fn ends(&self, shape: ChannelShape, trust: Trust) -> (Sender, Receiver) {
         let common = || Common {
             credits: shape.credits,
             block_bytes: shape.block_bytes,

@@ -10,7 +10,7 @@ use datapipes_core::{Error, ErrorKind, Result};
 
 use super::{Back, Inlet, Outlet, Returned};
 use crate::channel::memory::{InPlace, There};
-use crate::channel::{Head, Outcome, Patience, Reply, Shape, WORDS};
+use crate::channel::{BlockOutcome, ChannelShape, Head, Patience, Reply, WORDS};
 use crate::sync::{Mutex, lock};
 
 /// The end that sends.
@@ -57,7 +57,7 @@ impl Sender {
     }
 
     /// How large the channel is.
-    pub fn shape(&self) -> Shape {
+    pub fn shape(&self) -> ChannelShape {
         self.outlet.shape()
     }
 
@@ -205,7 +205,7 @@ impl Sender {
     }
 
     fn note(&mut self, returned: Returned) {
-        if returned.reply.outcome != Outcome::Done && self.failure.is_none() {
+        if returned.reply.outcome != BlockOutcome::Done && self.failure.is_none() {
             self.failure = Some(returned.reply);
         }
         if self.replies.len() >= self.outlet.shape().credits as usize {
@@ -314,7 +314,7 @@ impl Receiver {
     }
 
     /// How large the channel is.
-    pub fn shape(&self) -> Shape {
+    pub fn shape(&self) -> ChannelShape {
         self.inlet.shape()
     }
 
@@ -432,8 +432,8 @@ impl Block {
     /// As [`done`](Self::done).
     pub fn reply(mut self, reply: Reply) -> Result<()> {
         self.owner.check("reply")?;
-        if reply.outcome == Outcome::Done && self.check.is_some_and(|check| crc32fast::hash(&self) != check) {
-            self.give_back(Reply { outcome: Outcome::Damaged, word: 0 });
+        if reply.outcome == BlockOutcome::Done && self.check.is_some_and(|check| crc32fast::hash(&self) != check) {
+            self.give_back(Reply { outcome: BlockOutcome::Damaged, word: 0 });
             let what = "a block is not what was sent, after it was processed in place";
             return Err(Error::new(ErrorKind::Corrupt, "receive", what).advice("receive with `Trust::Copy`"));
         }
@@ -474,7 +474,7 @@ impl Deref for Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        self.give_back(Reply { outcome: Outcome::Dropped, word: 0 });
+        self.give_back(Reply { outcome: BlockOutcome::Dropped, word: 0 });
     }
 }
 

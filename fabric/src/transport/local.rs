@@ -8,7 +8,7 @@ use super::{Receiver, Sender, SharedInlet, SharedOutlet};
 use crate::channel::layout::{ReceiverPage, SenderPage, State, StatePage};
 use crate::channel::memory::{Mapping, Object, Payload, View, page_bytes};
 use crate::channel::ring::{Common, ReceiveRing, SendRing};
-use crate::channel::{Copies, Shape, Trust};
+use crate::channel::{ChannelShape, Copies, Trust};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 
@@ -33,7 +33,7 @@ use crate::sync::atomic::Ordering;
 ///
 /// # Errors
 /// `InvalidInput` for a bad shape; `OutOfMemory`.
-pub fn pair(shape: Shape, trust: Trust) -> Result<(Sender, Receiver)> {
+pub fn pair(shape: ChannelShape, trust: Trust) -> Result<(Sender, Receiver)> {
     pair_with(shape, trust, Copies::default())
 }
 
@@ -41,7 +41,7 @@ pub fn pair(shape: Shape, trust: Trust) -> Result<(Sender, Receiver)> {
 ///
 /// # Errors
 /// As [`pair`].
-pub fn pair_with(shape: Shape, trust: Trust, copies: Copies) -> Result<(Sender, Receiver)> {
+pub fn pair_with(shape: ChannelShape, trust: Trust, copies: Copies) -> Result<(Sender, Receiver)> {
     shape.check()?;
     let map = |len: usize| -> Result<(Arc<Mapping>, Arc<Mapping>)> {
         let object = Object::create(len)?;

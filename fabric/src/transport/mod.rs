@@ -14,7 +14,7 @@ mod socket;
 
 pub use ends::{Block, Grant, Receiver, Sender};
 pub use local::{pair, pair_with};
-pub use several::{MOST_INLETS, receive_any};
+pub use several::{MAX_INLETS, receive_any};
 pub(crate) use shared::{SharedInlet, SharedOutlet};
 pub use socket::{SocketInlet, SocketOutlet, Token};
 
@@ -25,7 +25,7 @@ use datapipes_core::Result;
 use serde::{Deserialize, Serialize};
 
 use crate::channel::bell::Watch;
-use crate::channel::{Head, Patience, Reply, Shape};
+use crate::channel::{ChannelShape, Head, Patience, Reply};
 
 /// The steps of a block. A model of a transport gives each its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -62,7 +62,7 @@ pub struct Returned {
 /// The sender's end of a transport. Slots are numbers below the shape's credits; one that was taken is pushed or given back.
 pub trait Outlet: Send {
     /// How large the channel is.
-    fn shape(&self) -> Shape;
+    fn shape(&self) -> ChannelShape;
     /// Takes a slot, if a credit is there.
     fn take(&mut self) -> Option<u32>;
     /// Gives a slot back that was not pushed.
@@ -107,7 +107,7 @@ pub trait Outlet: Send {
 /// The receiver's end of a transport.
 pub trait Inlet: Send {
     /// How large the channel is.
-    fn shape(&self) -> Shape;
+    fn shape(&self) -> ChannelShape;
     /// A block, if one is there now.
     ///
     /// # Errors
@@ -120,7 +120,7 @@ pub trait Inlet: Send {
     /// died; `PermissionDenied` after revocation; `Unavailable` where the controller ended.
     fn await_block(&mut self, patience: Patience) -> Result<Block>;
     /// What to sleep on beside other inlets.
-    fn event(&self) -> Event<'_>;
+    fn event(&self) -> InletEvent<'_>;
     /// Tells the sender whether this end sleeps, and must be woken.
     fn say_sleeping(&self, sleeping: bool);
     /// Tells the sender that nothing more is taken.
@@ -141,17 +141,17 @@ pub enum Carrier {
 }
 
 /// What an inlet's news can be waited for by.
-pub struct Event<'a>(pub(crate) Source<'a>);
+pub struct InletEvent<'a>(pub(crate) Source<'a>);
 
 pub(crate) enum Source<'a> {
     Words([Watch<'a>; 3], &'a crate::channel::layout::StatePage, &'a crate::channel::ring::Alive),
     Descriptor(BorrowedFd<'a>, Option<&'a crate::channel::ring::Alive>),
 }
 
-impl<'a> Event<'a> {
+impl<'a> InletEvent<'a> {
     /// Readable when there is something to look at.
-    pub fn descriptor(fd: BorrowedFd<'a>) -> Event<'a> {
-        Event(Source::Descriptor(fd, None))
+    pub fn descriptor(fd: BorrowedFd<'a>) -> InletEvent<'a> {
+        InletEvent(Source::Descriptor(fd, None))
     }
 }
 

@@ -2,7 +2,7 @@
 //! controllers have agreed on (see `control/noise.rs`).
 //!
 //! Each piece has the number of its place as its nonce, so nothing that was recorded, left out or put elsewhere opens. A key
-//! makes way for one that follows from it after [`MOST_BYTES`], as Noise has it.
+//! makes way for one that follows from it after [`MAX_BYTES`], as Noise has it.
 
 use datapipes_core::{Error, ErrorKind, Result};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// Bytes that a piece is longer by when it is sealed.
 pub(crate) const TAG_BYTES: usize = 16;
 /// Bytes under one key: far below what AES-GCM bears.
-const MOST_BYTES: u64 = 1 << 36;
+const MAX_BYTES: u64 = 1 << 36;
 /// No piece has this number.
 const REKEY: u64 = u64::MAX;
 
@@ -42,7 +42,7 @@ pub(crate) struct Seal {
 
 impl Seal {
     pub(crate) fn new(key: &[u8; 32]) -> Result<Seal> {
-        Ok(Seal { key: key_of(key)?, next: 1, bytes: 0, most_bytes: MOST_BYTES })
+        Ok(Seal { key: key_of(key)?, next: 1, bytes: 0, most_bytes: MAX_BYTES })
     }
 
     /// Seals the piece that comes after `ahead` others, which ends with room for its tag. Until [`keep`](Self::keep) is called,

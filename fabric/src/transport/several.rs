@@ -11,13 +11,13 @@ use crate::channel::ring::controller_gone;
 use crate::channel::{Patience, Waiting};
 
 /// Channels that one thread can wait for at once: the kernel takes 128 words, three of each channel.
-pub const MOST_INLETS: usize = 42;
+pub const MAX_INLETS: usize = 42;
 
 /// Waits for a block of any of the receivers, looking first at the one after `last`, so that none is passed over for ever.
 /// Returns the position of the receiver, and its block or what ended its channel (`EndOfFile` where its sender closed).
 ///
 /// # Errors
-/// `InvalidInput` for none or more than [`MOST_INLETS`]; `Unsupported` where some are shared memory and some are sockets;
+/// `InvalidInput` for none or more than [`MAX_INLETS`]; `Unsupported` where some are shared memory and some are sockets;
 /// `Busy` when patience ends; `Unavailable` where the controller ended.
 pub fn receive_any(
     receivers: &mut [Option<Receiver>],
@@ -26,7 +26,7 @@ pub fn receive_any(
 ) -> Result<(usize, Result<Block>)> {
     let count = receivers.len();
     let open = receivers.iter().flatten().count();
-    if open == 0 || open > MOST_INLETS {
+    if open == 0 || open > MAX_INLETS {
         return Err(Error::new(ErrorKind::InvalidInput, "receive", format!("from {open} channels")));
     }
     let mut waiting = Waiting::new(patience);

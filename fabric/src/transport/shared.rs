@@ -3,33 +3,33 @@
 use datapipes_core::{Error, ErrorKind, Result};
 
 use super::ends::{Block, Buffers, Data};
-use super::{Back, Credits, Event, Inlet, Outlet, Returned, Source};
+use super::{Back, Credits, Inlet, InletEvent, Outlet, Returned, Source};
 use crate::channel::layout::{Descriptor, END, ReplyRecord};
 use crate::channel::memory::Payload;
 use crate::channel::ring::{ReceiveRing, ReplyRing, SendRing, Sent};
-use crate::channel::{Head, Outcome, Patience, Reply, Shape, Taking};
+use crate::channel::{BlockOutcome, ChannelShape, Head, Patience, Reply, Taking};
 use crate::sync::{Arc, Mutex, lock};
 
 /// The sender's end: the slots are the receiver's memory itself.
 pub(crate) struct SharedOutlet {
     ring: SendRing,
     payload: Payload,
-    shape: Shape,
+    shape: ChannelShape,
 }
 
 impl SharedOutlet {
-    pub(crate) fn new(ring: SendRing, payload: Payload, shape: Shape) -> SharedOutlet {
+    pub(crate) fn new(ring: SendRing, payload: Payload, shape: ChannelShape) -> SharedOutlet {
         SharedOutlet { ring, payload, shape }
     }
 }
 
 fn returned((sent, record): (Sent, ReplyRecord)) -> Returned {
-    let reply = Reply { outcome: Outcome::of(record.status), word: record.word };
+    let reply = Reply { outcome: BlockOutcome::of(record.status), word: record.word };
     Returned { sequence: sent.sequence, end: sent.end, reply }
 }
 
 impl Outlet for SharedOutlet {
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> ChannelShape {
         self.shape
     }
 
@@ -76,7 +76,7 @@ impl Outlet for SharedOutlet {
 pub(crate) struct SharedInlet {
     ring: ReceiveRing,
     payload: Payload,
-    shape: Shape,
+    shape: ChannelShape,
     trust: Taking,
     back: Arc<SharedCredits>,
 }
@@ -99,7 +99,7 @@ impl Credits for SharedCredits {
 impl SharedInlet {
     /// # Errors
     /// `InvalidInput` where the trust needs checks that the channel does not have.
-    pub(crate) fn new(ring: ReceiveRing, payload: Payload, shape: Shape, trust: Taking) -> Result<SharedInlet> {
+    pub(crate) fn new(ring: ReceiveRing, payload: Payload, shape: ChannelShape, trust: Taking) -> Result<SharedInlet> {
         if trust == Taking::InPlaceChecked && !shape.checked {
             let context = "in place and checked, of a channel whose blocks carry no check";
             return Err(Error::new(ErrorKind::InvalidInput, "receive", context));
@@ -113,7 +113,7 @@ impl SharedInlet {
         let back: Back = self.back.clone();
         match self.trust {
             Taking::InPlace | Taking::InPlaceChecked => {
-                // SAFETY: whoever chose this trust vouches for the sender: see `Vouched::new`.
+                // SAFETY: whoever chose this trust vouches for the sender: see `TrustToken::new`.
                 #[allow(unsafe_code)]
                 let bytes = unsafe { self.payload.in_place(d.slot, len) };
                 let check = (self.trust == Taking::InPlaceChecked).then_some(d.check);
@@ -134,7 +134,7 @@ impl SharedInlet {
         let block = Block::new(Data::Private(copy), len, head, d.slot, None, back);
         if self.shape.checked && crc32fast::hash(&block) != d.check {
             // Of its own making or not: these are not the bytes that the sender announced.
-            let _ = block.reply(Reply { outcome: Outcome::Damaged, word: 0 });
+            let _ = block.reply(Reply { outcome: BlockOutcome::Damaged, word: 0 });
             let what = format!("block {} does not have the checksum that came with it", d.sequence);
             return Err(Error::new(ErrorKind::Corrupt, "receive", what));
         }
@@ -143,7 +143,7 @@ impl SharedInlet {
 }
 
 impl Inlet for SharedInlet {
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> ChannelShape {
         self.shape
     }
 
@@ -159,9 +159,9 @@ impl Inlet for SharedInlet {
         self.block(descriptor)
     }
 
-    fn event(&self) -> Event<'_> {
+    fn event(&self) -> InletEvent<'_> {
         let common = &self.ring.common;
-        Event(Source::Words(self.ring.all_watches(), &common.state, &common.alive))
+        InletEvent(Source::Words(self.ring.all_watches(), &common.state, &common.alive))
     }
 
     fn say_sleeping(&self, sleeping: bool) {

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use super::bare::Pages;
 use super::*;
 use crate::channel::layout::{Descriptor, ReplyRecord, State};
-use crate::channel::{Outcome, Trust, WORDS};
+use crate::channel::{BlockOutcome, Trust, WORDS};
 use crate::sync::atomic::Ordering;
 
 /// Every sender of these tests is of this crate, or a test looks at no bytes of it.
@@ -24,7 +24,7 @@ const CHECKED: Trust = unsafe { Trust::in_place_checked() };
 
 const SOON: Patience = Patience::up_to(Duration::from_millis(30));
 
-fn shared(shape: Shape, trust: Trust) -> (Sender, Receiver) {
+fn shared(shape: ChannelShape, trust: Trust) -> (Sender, Receiver) {
     Pages::new().ends(shape, trust)
 }
 
@@ -33,14 +33,14 @@ fn sockets() -> (OwnedFd, OwnedFd) {
     (a.into(), b.into())
 }
 
-fn over_socket(shape: Shape) -> (Sender, Receiver) {
+fn over_socket(shape: ChannelShape) -> (Sender, Receiver) {
     let (a, b) = sockets();
     let outlet = SocketOutlet::new(a, shape, [5; 16]).unwrap();
     (Sender::new(Box::new(outlet)), Receiver::new(Box::new(SocketInlet::new(b, shape, [5; 16]).unwrap())))
 }
 
 /// Encrypted, as between machines.
-fn sealed(shape: Shape, (a, b): (OwnedFd, OwnedFd)) -> (Sender, Receiver) {
+fn sealed(shape: ChannelShape, (a, b): (OwnedFd, OwnedFd)) -> (Sender, Receiver) {
     let ours = seal::Keys { out: [1; 32], into: [2; 32] };
     let theirs = seal::Keys { out: [2; 32], into: [1; 32] };
     let outlet = SocketOutlet::sealed(a, shape, [5; 16], Some(&ours)).unwrap();
@@ -48,7 +48,7 @@ fn sealed(shape: Shape, (a, b): (OwnedFd, OwnedFd)) -> (Sender, Receiver) {
     (Sender::new(Box::new(outlet)), Receiver::new(Box::new(inlet)))
 }
 
-fn each_transport(shape: Shape) -> Vec<(&'static str, Sender, Receiver)> {
+fn each_transport(shape: ChannelShape) -> Vec<(&'static str, Sender, Receiver)> {
     let mut all = Vec::new();
     for (name, trust) in [("copy", Trust::Copy), ("in place", IN_PLACE), ("checked", CHECKED)] {
         if trust != CHECKED || shape.checked {
@@ -76,7 +76,7 @@ proptest! {
         credits in 1u32..9, block_bytes in 1usize..20_000, checked: bool,
         blocks in proptest::collection::vec((0usize..20_000, any::<[u64; WORDS]>(), any::<bool>()), 0..30),
     ) {
-        let shape = Shape { credits, block_bytes, checked };
+        let shape = ChannelShape { credits, block_bytes, checked };
         let blocks: Vec<_> = blocks.into_iter().map(|(len, words, end)| (len.min(block_bytes), words, end)).collect();
         for (name, mut sender, mut receiver) in each_transport(shape) {
             let sent = blocks.clone();
@@ -101,15 +101,15 @@ proptest! {
             }
             let last = receiver.receive().unwrap();
             prop_assert!(last.head().end && last.is_empty());
-            last.reply(Reply { outcome: Outcome::Done, word: 77 }).unwrap();
-            prop_assert_eq!(sending.join().unwrap().unwrap(), Reply { outcome: Outcome::Done, word: 77 });
+            last.reply(Reply { outcome: BlockOutcome::Done, word: 77 }).unwrap();
+            prop_assert_eq!(sending.join().unwrap().unwrap(), Reply { outcome: BlockOutcome::Done, word: 77 });
         }
     }
 
     /// Credits gate memory: however replies are delayed and ordered, no slot is written while its block is held.
     #[test]
     fn a_block_that_is_held_is_never_overwritten(credits in 1u32..7, order in proptest::collection::vec(any::<u8>(), 1..60)) {
-        let (mut sender, mut receiver) = shared(Shape::new(credits, 64), IN_PLACE);
+        let (mut sender, mut receiver) = shared(ChannelShape::new(credits, 64), IN_PLACE);
         sender.set_patience(Patience::NONE);
         let (mut held, mut next) = (Vec::new(), 0u64);
         for choice in order {
@@ -129,7 +129,7 @@ proptest! {
 
 #[test]
 fn without_a_credit_the_sender_waits_and_no_longer_than_it_said() {
-    for (name, sender, mut receiver) in each_transport(Shape::new(2, 100)) {
+    for (name, sender, mut receiver) in each_transport(ChannelShape::new(2, 100)) {
         let mut sender = sender.with_patience(SOON);
         sender.send(b"one", Head::default()).unwrap();
         drop(sender.grant().unwrap());
@@ -150,15 +150,15 @@ fn without_a_credit_the_sender_waits_and_no_longer_than_it_said() {
 
 #[test]
 fn what_became_of_a_block_is_told_to_its_sender_once() {
-    for (name, mut sender, mut receiver) in each_transport(Shape::new(4, 100)) {
+    for (name, mut sender, mut receiver) in each_transport(ChannelShape::new(4, 100)) {
         sender.send(b"x", Head::default()).unwrap();
         drop(receiver.receive().unwrap());
         assert_eq!(sender.drain().unwrap_err().kind(), ErrorKind::Device, "{name}");
         sender.send(b"x", Head::default()).unwrap();
-        receiver.receive().unwrap().reply(Reply { outcome: Outcome::NoSpace, word: 3 }).unwrap();
+        receiver.receive().unwrap().reply(Reply { outcome: BlockOutcome::NoSpace, word: 3 }).unwrap();
         assert_eq!(sender.drain().unwrap_err().kind(), ErrorKind::NoSpace, "{name}");
         sender.send(b"x", Head::default()).unwrap();
-        receiver.receive().unwrap().reply(Reply { outcome: Outcome::Done, word: 9 }).unwrap();
+        receiver.receive().unwrap().reply(Reply { outcome: BlockOutcome::Done, word: 9 }).unwrap();
         let returned = sender.reply().unwrap();
         assert_eq!((returned.sequence, returned.reply.word), (2, 9), "{name}");
         assert_eq!(sender.reply().unwrap_err().kind(), ErrorKind::InvalidInput, "{name}");
@@ -168,13 +168,13 @@ fn what_became_of_a_block_is_told_to_its_sender_once() {
 
 #[test]
 fn an_end_that_goes_is_told_from_one_that_waits() {
-    for (name, mut sender, mut receiver) in each_transport(Shape::new(2, 10)) {
+    for (name, mut sender, mut receiver) in each_transport(ChannelShape::new(2, 10)) {
         sender.send(b"last", Head::default()).unwrap();
         drop(sender);
         receiver.receive().unwrap().done().unwrap();
         assert_eq!(receiver.receive().unwrap_err().kind(), ErrorKind::EndOfFile, "{name}");
     }
-    for (name, mut sender, receiver) in each_transport(Shape::new(2, 10)) {
+    for (name, mut sender, receiver) in each_transport(ChannelShape::new(2, 10)) {
         sender.send(b"unread", Head::default()).unwrap();
         drop(receiver);
         let e = sender.drain().unwrap_err();
@@ -191,7 +191,7 @@ fn the_controller_s_word_ends_a_channel_also_in_the_middle_of_a_wait() {
         (State::ReceiverGone, ErrorKind::Device, ErrorKind::Busy),
     ] {
         let pages = Pages::new();
-        let (sender, receiver) = pages.ends(Shape::new(1, 10), Trust::Copy);
+        let (sender, receiver) = pages.ends(ChannelShape::new(1, 10), Trust::Copy);
         let mut sender = sender.with_patience(Patience::up_to(Duration::from_millis(300)));
         let mut receiver = receiver.with_patience(Patience::up_to(Duration::from_millis(300)));
         sender.send(b"held", Head::default()).unwrap();
@@ -211,7 +211,7 @@ fn the_controller_s_word_ends_a_channel_also_in_the_middle_of_a_wait() {
 #[test]
 fn blocks_sent_before_the_sender_died_are_given_out_and_not_after_a_revocation() {
     let pages = Pages::new();
-    let (mut sender, mut receiver) = pages.ends(Shape::new(2, 10), Trust::Copy);
+    let (mut sender, mut receiver) = pages.ends(ChannelShape::new(2, 10), Trust::Copy);
     sender.send(b"1", Head::default()).unwrap();
     sender.send(b"2", Head::default()).unwrap();
     pages.set(State::SenderGone);
@@ -235,7 +235,7 @@ fn no_descriptor_of_a_hostile_sender_is_believed() {
     ];
     for d in bad {
         let pages = Pages::new();
-        let (_sender, mut receiver) = pages.ends(Shape::new(2, 10), IN_PLACE);
+        let (_sender, mut receiver) = pages.ends(ChannelShape::new(2, 10), IN_PLACE);
         pages.sender.ring[0].store(&d);
         pages.sender.sent.0.store(1, Ordering::SeqCst);
         assert_eq!(receiver.receive().unwrap_err().kind(), ErrorKind::Corrupt, "{d:?}");
@@ -244,14 +244,14 @@ fn no_descriptor_of_a_hostile_sender_is_believed() {
     // A counter that runs ahead, or back.
     for count in [3, u32::MAX, 1 << 31] {
         let pages = Pages::new();
-        let (_sender, mut receiver) = pages.ends(Shape::new(2, 10), IN_PLACE);
+        let (_sender, mut receiver) = pages.ends(ChannelShape::new(2, 10), IN_PLACE);
         pages.sender.ring[0].store(&good);
         pages.sender.sent.0.store(count, Ordering::SeqCst);
         assert_eq!(receiver.receive().unwrap_err().kind(), ErrorKind::Corrupt, "{count}");
     }
     // A slot that is still being processed.
     let pages = Pages::new();
-    let (_sender, mut receiver) = pages.ends(Shape::new(2, 10), IN_PLACE);
+    let (_sender, mut receiver) = pages.ends(ChannelShape::new(2, 10), IN_PLACE);
     pages.sender.ring[0].store(&good);
     pages.sender.ring[1].store(&Descriptor { sequence: 1, ..good });
     pages.sender.sent.0.store(2, Ordering::SeqCst);
@@ -273,7 +273,7 @@ fn no_reply_of_a_hostile_receiver_is_believed() {
         (1, ReplyRecord { epoch: 8, ..good }),
     ] {
         let pages = Pages::new();
-        let (mut sender, _receiver) = pages.ends(Shape::new(2, 10), IN_PLACE);
+        let (mut sender, _receiver) = pages.ends(ChannelShape::new(2, 10), IN_PLACE);
         sender.send(b"x", Head::default()).unwrap();
         pages.receiver.ring[0].store(&reply);
         pages.receiver.replied.0.store(count, Ordering::SeqCst);
@@ -285,11 +285,11 @@ fn no_reply_of_a_hostile_receiver_is_believed() {
 /// What each mode of trust says about a sender that writes after it sent.
 #[test]
 fn overwriting_after_send_changes_no_copy_and_is_found_where_it_is_checked() {
-    let shape = Shape { credits: 1, block_bytes: 10, checked: true };
+    let shape = ChannelShape { credits: 1, block_bytes: 10, checked: true };
     for (trust, seen, outcome) in [
-        (Trust::Copy, &b"true"[..], Outcome::Done),
-        (IN_PLACE, b"fals", Outcome::Done),
-        (CHECKED, b"fals", Outcome::Damaged),
+        (Trust::Copy, &b"true"[..], BlockOutcome::Done),
+        (IN_PLACE, b"fals", BlockOutcome::Done),
+        (CHECKED, b"fals", BlockOutcome::Damaged),
     ] {
         let (mut sender, mut receiver) = shared(shape, trust);
         sender.send(b"true", Head::default()).unwrap();
@@ -298,7 +298,7 @@ fn overwriting_after_send_changes_no_copy_and_is_found_where_it_is_checked() {
         // The sender's own mapping: nothing stops it.
         sender.outlet_mut().memory(0)[..4].copy_from_slice(b"fals");
         assert_eq!(&*block, seen, "{trust:?}");
-        assert_eq!(block.done().is_ok(), outcome == Outcome::Done, "{trust:?}");
+        assert_eq!(block.done().is_ok(), outcome == BlockOutcome::Done, "{trust:?}");
         assert_eq!(sender.reply().unwrap().reply.outcome, outcome, "{trust:?}");
     }
 }
@@ -306,7 +306,7 @@ fn overwriting_after_send_changes_no_copy_and_is_found_where_it_is_checked() {
 /// A copy is made at the first look: what is seen then stays, and who does not look at all gets what is there.
 #[test]
 fn what_was_looked_at_once_stays_and_what_was_not_is_carried() {
-    let (mut sender, mut receiver) = shared(Shape::new(2, 10), Trust::Copy);
+    let (mut sender, mut receiver) = shared(ChannelShape::new(2, 10), Trust::Copy);
     sender.send(b"true", Head::default()).unwrap();
     sender.send(b"next", Head::default()).unwrap();
     let (one, two) = (receiver.receive().unwrap(), receiver.receive().unwrap());
@@ -320,7 +320,8 @@ fn what_was_looked_at_once_stays_and_what_was_not_is_carried() {
     assert_eq!((&to[..5], &*two), (&b"fals\0"[..], &b"fals"[..]));
     assert_eq!(two.copy_to(&mut short).unwrap_err().kind(), ErrorKind::OutOfRange);
     // A relay carries without looking, to a channel of either kind.
-    for (mut onward, mut last) in [shared(Shape::new(2, 10), Trust::Copy), over_socket(Shape::new(2, 10))] {
+    for (mut onward, mut last) in [shared(ChannelShape::new(2, 10), Trust::Copy), over_socket(ChannelShape::new(2, 10))]
+    {
         onward.forward(&one, Head::default()).unwrap();
         let block = last.receive().unwrap();
         assert_eq!((&*block, block.len()), (&b"true"[..], 4));
@@ -333,7 +334,7 @@ fn what_was_looked_at_once_stays_and_what_was_not_is_carried() {
 
 #[test]
 fn bytes_that_changed_on_the_way_are_not_given_out() {
-    let shape = Shape { credits: 1, block_bytes: 10, checked: true };
+    let shape = ChannelShape { credits: 1, block_bytes: 10, checked: true };
     let pages = Pages::new();
     let (mut sender, mut receiver) = pages.ends(shape, Trust::Copy);
     let mut d = Descriptor { epoch: 7, len: 4, check: 1, ..Descriptor::default() };
@@ -341,13 +342,15 @@ fn bytes_that_changed_on_the_way_are_not_given_out() {
     d.check ^= 1;
     pages.sender.ring[0].store(&d);
     assert_eq!(receiver.receive().unwrap_err().kind(), ErrorKind::Corrupt);
-    assert_eq!(sender.reply().unwrap().reply.outcome, Outcome::Damaged);
+    assert_eq!(sender.reply().unwrap().reply.outcome, BlockOutcome::Damaged);
 }
 
 #[test]
 fn whichever_of_several_channels_has_a_block_is_received_and_none_is_starved() {
     for socket in [false, true] {
-        let make = || if socket { over_socket(Shape::new(4, 16)) } else { shared(Shape::new(4, 16), Trust::Copy) };
+        let make = || {
+            if socket { over_socket(ChannelShape::new(4, 16)) } else { shared(ChannelShape::new(4, 16), Trust::Copy) }
+        };
         let (mut senders, receivers): (Vec<_>, Vec<_>) = (0..3).map(|_| make()).unzip();
         let mut receivers: Vec<_> = receivers.into_iter().map(Some).collect();
         for sender in &mut senders {
@@ -380,7 +383,7 @@ fn whichever_of_several_channels_has_a_block_is_received_and_none_is_starved() {
 #[test]
 fn a_stranger_and_a_sender_without_credit_are_cut_off() {
     use std::io::Write;
-    let shape = Shape::new(1, 10);
+    let shape = ChannelShape::new(1, 10);
     let (a, b) = sockets();
     let _outlet = SocketOutlet::new(a, shape, [6; 16]).unwrap();
     let mut inlet = SocketInlet::new(b, shape, [5; 16]).unwrap();
@@ -422,7 +425,7 @@ fn a_stranger_and_a_sender_without_credit_are_cut_off() {
 #[test]
 fn a_block_that_does_not_fit_now_is_sent_once_however_often_patience_ends() {
     for is_sealed in [false, true] {
-        let shape = Shape::new(3, 300_000);
+        let shape = ChannelShape::new(3, 300_000);
         let (a, b) = sockets();
         // Far less than a block: every one is begun and goes on later.
         rustix::net::sockopt::set_socket_send_buffer_size(&a, 8 << 10).unwrap();
@@ -476,7 +479,7 @@ fn a_block_that_does_not_fit_now_is_sent_once_however_often_patience_ends() {
 fn a_receiver_does_not_wait_for_a_sender_that_reads_no_replies() {
     let (a, b) = sockets();
     rustix::net::sockopt::set_socket_send_buffer_size(&b, 4 << 10).unwrap();
-    let shape = Shape::new(256, 16);
+    let shape = ChannelShape::new(256, 16);
     let mut inlet = SocketInlet::new(b, shape, [5; 16]).unwrap();
     let _says_hello = SocketOutlet::new(a.try_clone().unwrap(), shape, [5; 16]).unwrap();
     let raw = std::os::unix::net::UnixStream::from(a);

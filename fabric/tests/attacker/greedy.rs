@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use datapipes_core::Result;
-use datapipes_fabric::device::{Report, Stage};
+use datapipes_fabric::device::{DeviceChannels, StreamReport};
 use serde_json::{Value, json};
 
 use super::*;
 
 /// Takes memory until it is stopped: a mebibyte at a time, all of it touched.
-pub(super) fn eating(arguments: &Value, stage: &mut Stage<'_>) -> Result<()> {
+pub(super) fn eating(arguments: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     let how = arguments["how"].as_str().unwrap_or_default();
     let (kind, forgets) = match how {
         "private" | "protected" => (libc::MAP_PRIVATE, false),
@@ -45,7 +45,7 @@ pub(super) fn eating(arguments: &Value, stage: &mut Stage<'_>) -> Result<()> {
 }
 
 /// Reads a byte of every 2 MiB, over as many addresses as it can have: each costs a page of tables.
-pub(super) fn tabling(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
+pub(super) fn tabling(_: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     const APART: usize = 2 << 20;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let mut len = 64usize << 40;
@@ -70,7 +70,7 @@ pub(super) fn tabling(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
 }
 
 /// Makes threads until it is refused; how many it has made.
-pub(super) fn multiplying(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
+pub(super) fn multiplying(_: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     let sleeps = || {
         loop {
             std::thread::sleep(Duration::from_secs(1));
@@ -82,7 +82,7 @@ pub(super) fn multiplying(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
 }
 
 /// What it can do with its standard error, and much text that a terminal would obey.
-pub(super) fn speaking(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
+pub(super) fn speaking(_: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     let mut byte = [0u8; 1];
     // SAFETY: plain system calls on a descriptor of this process.
     let (read, shut) = unsafe {
@@ -99,12 +99,12 @@ pub(super) fn speaking(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
     stay()
 }
 
-pub(super) fn panicking(_: &Value, _: &mut Stage<'_>) -> Result<()> {
+pub(super) fn panicking(_: &Value, _: &mut DeviceChannels<'_>) -> Result<()> {
     panic!("the reason why")
 }
 
 /// Delegates to itself, each capability from the one before; how often it was let.
-pub(super) fn chaining(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
+pub(super) fn chaining(_: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     let own = stage.attendant.party();
     let mut cap = loop {
         let found = (1..50).find_map(|cap| ask_for_child(cap, own.0));
@@ -129,7 +129,7 @@ fn ask_for_child(cap: u64, to: u32) -> Option<u64> {
 }
 
 /// Cuts its memory into as many mappings as it can have, and asks without end for what takes a while to look at.
-pub(super) fn pestering(arguments: &Value, stage: &mut Stage<'_>) -> Result<()> {
+pub(super) fn pestering(arguments: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     const PAGES: usize = 64_000;
     // SAFETY: a new mapping, of which every other page gets other rights: each is then a mapping of its own.
     let cut = unsafe {
@@ -151,14 +151,14 @@ pub(super) fn pestering(arguments: &Value, stage: &mut Stage<'_>) -> Result<()> 
 }
 
 /// Reports streams that never were, as fast as it can.
-pub(super) fn reporting(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
+pub(super) fn reporting(_: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     loop {
-        stage.attendant.report(Report { blocks_in: 7, ..Report::default() })?;
+        stage.attendant.report(StreamReport { blocks_in: 7, ..StreamReport::default() })?;
     }
 }
 
 /// Says again and again that it is ready.
-pub(super) fn always_ready(_: &Value, _: &mut Stage<'_>) -> Result<()> {
+pub(super) fn always_ready(_: &Value, _: &mut DeviceChannels<'_>) -> Result<()> {
     loop {
         let ready = json!({"ready": {"confined": {"landlock": "", "seccomp": true, "unprivileged": true}}});
         if say(ready.to_string().as_bytes(), &[]).is_err() {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use datapipes_core::Result;
 use datapipes_fabric::channel::Head;
-use datapipes_fabric::device::{Body, Functions, Stage};
+use datapipes_fabric::device::{Body, DeviceChannels, Functions};
 use rustix::cmsg_space;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -25,11 +25,11 @@ pub(crate) const SENDER_FORGERIES: &[&str] =
 /// What a receiver can write into its own page.
 pub(crate) const RECEIVER_FORGERIES: &[&str] = &["counter", "slot", "epoch"];
 
-type Attack = fn(&Value, &mut Stage<'_>) -> Result<()>;
+type Attack = fn(&Value, &mut DeviceChannels<'_>) -> Result<()>;
 struct Attacker(Attack, Value);
 
 impl Body for Attacker {
-    fn run(&mut self, stage: &mut Stage<'_>) -> Result<()> {
+    fn run(&mut self, stage: &mut DeviceChannels<'_>) -> Result<()> {
         (self.0)(&self.1, stage)
     }
 }
@@ -76,7 +76,7 @@ pub(crate) fn functions() -> Functions {
     )
 }
 
-fn tell(stage: &mut Stage<'_>, value: &Value) -> Result<()> {
+fn tell(stage: &mut DeviceChannels<'_>, value: &Value) -> Result<()> {
     stage.outlets[0].send(&serde_json::to_vec(value).unwrap(), Head::default())
 }
 
@@ -153,7 +153,7 @@ fn errno() -> i32 {
 }
 
 /// Each system call that could reach beyond the device: what the kernel says.
-fn system_calls(arguments: &Value, stage: &mut Stage<'_>) -> Result<()> {
+fn system_calls(arguments: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     let controller = arguments["controller"].as_i64().unwrap();
     let passwd = c"/etc/passwd".as_ptr() as i64;
     let own_fd = c"/proc/self/fd/0".as_ptr() as i64;
@@ -257,7 +257,7 @@ fn system_calls(arguments: &Value, stage: &mut Stage<'_>) -> Result<()> {
 }
 
 /// What a party could try with the descriptors of a channel, in both roles.
-fn pages(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
+fn pages(_: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     for _ in 0..2 {
         let (_, own, others) = raw_endpoint();
         let mut answers = Map::new();
@@ -327,7 +327,7 @@ fn forge(page: *mut u8, n: usize, slot: u32, len: u32, sequence: u64, flags: u32
     store64(page, at + 24, epoch);
 }
 
-fn forging_sender(arguments: &Value, stage: &mut Stage<'_>) -> Result<()> {
+fn forging_sender(arguments: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     let (tell_it, own) = hear();
     let endpoint = tell_it["endpoint"]["endpoint"].as_u64().unwrap();
     let epoch = tell_it["endpoint"]["kind"]["send"]["epoch"].as_u64().unwrap();
@@ -364,7 +364,7 @@ fn forging_sender(arguments: &Value, stage: &mut Stage<'_>) -> Result<()> {
     stay()
 }
 
-fn forging_receiver(arguments: &Value, stage: &mut Stage<'_>) -> Result<()> {
+fn forging_receiver(arguments: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     let (tell_it, own) = hear();
     let endpoint = tell_it["endpoint"]["endpoint"].as_u64().unwrap();
     let epoch = tell_it["endpoint"]["kind"]["receive"]["epoch"].as_u64().unwrap();
@@ -392,7 +392,7 @@ fn forging_receiver(arguments: &Value, stage: &mut Stage<'_>) -> Result<()> {
     stay()
 }
 
-fn overwriting(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
+fn overwriting(_: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     let (tell_it, own) = hear();
     let endpoint = tell_it["endpoint"]["endpoint"].as_u64().unwrap();
     let epoch = tell_it["endpoint"]["kind"]["send"]["epoch"].as_u64().unwrap();
@@ -415,7 +415,7 @@ fn overwriting(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
     stay()
 }
 
-fn flooding(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
+fn flooding(_: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     let refused = say(br#"{"unmapped":{"endpoint":1}}"#, &[control(); 8]);
     tell(stage, &json!(refused.map_or_else(|e| e.raw_os_error(), |_| 0)))?;
     // The kernel lets no descriptor through; packets alone are let, until it is ended for it.
@@ -424,7 +424,7 @@ fn flooding(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
 }
 
 /// Gives the application an end that sends what the device likes, under the name of a result.
-fn forging_result(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
+fn forging_result(_: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     loop {
         for cap in 1..50 {
             say(json!({"delegate": {"cap": cap, "to": 0, "rights": 2}}).to_string().as_bytes(), &[]).unwrap();
@@ -440,14 +440,14 @@ fn forging_result(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
     }
 }
 
-fn nonsense(arguments: &Value, _: &mut Stage<'_>) -> Result<()> {
+fn nonsense(arguments: &Value, _: &mut DeviceChannels<'_>) -> Result<()> {
     let text = arguments["text"].as_str().unwrap();
     let huge = "[".repeat(60 << 10);
     say(if text == "huge" { huge.as_bytes() } else { text.as_bytes() }, &[]).unwrap();
     stay()
 }
 
-fn asking(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
+fn asking(_: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     let asks = [
         json!({"launch": {"name": "mine", "role": "hub", "limits": {"memory_bytes": 1, "threads": 1}}}),
         json!({"channel": {"shape": {"credits": 1, "block_bytes": 64}}}),
@@ -467,7 +467,7 @@ fn asking(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
     tell(stage, &Value::Array(answers))
 }
 
-fn lying(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
+fn lying(_: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     let (endpoint, own, _others) = {
         let (tell_it, own) = hear();
         let endpoint = tell_it["endpoint"]["endpoint"].as_u64().unwrap();
@@ -484,7 +484,7 @@ fn lying(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
 }
 
 /// Gives the application an endpoint that believes its sender.
-fn vouching(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
+fn vouching(_: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     loop {
         for cap in 1..50 {
             say(json!({"delegate": {"cap": cap, "to": 0, "rights": 2}}).to_string().as_bytes(), &[]).unwrap();

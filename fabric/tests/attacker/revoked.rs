@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use datapipes_core::Result;
-use datapipes_fabric::device::Stage;
+use datapipes_fabric::device::DeviceChannels;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde_json::{Value, json};
 
@@ -63,7 +63,7 @@ fn seen(at: *const u8) -> [u8; 6] {
 }
 
 /// Looks for as long as it lives, and tells what it must not have seen.
-fn spy(stage: &mut Stage<'_>, mut look: impl FnMut() -> Option<[u8; 6]>) -> ! {
+fn spy(stage: &mut DeviceChannels<'_>, mut look: impl FnMut() -> Option<[u8; 6]>) -> ! {
     loop {
         if look().is_some_and(|bytes| bytes == SECRET) {
             let _ = tell(stage, &json!("SECRET"));
@@ -85,7 +85,7 @@ fn through(fd: &OwnedFd) -> Option<[u8; 6]> {
     Some(bytes)
 }
 
-pub(super) fn keeping(arguments: &Value, stage: &mut Stage<'_>) -> Result<()> {
+pub(super) fn keeping(arguments: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     let how = arguments["how"].as_str().unwrap_or_default();
     if how == "queue" {
         return keep_in_the_queue(arguments["endpoint"].as_u64().unwrap(), stage);
@@ -145,7 +145,7 @@ pub(super) fn keeping(arguments: &Value, stage: &mut Stage<'_>) -> Result<()> {
 }
 
 /// Says all that it must say without reading what it is told: the descriptor stays in its socket until nobody looks.
-fn keep_in_the_queue(endpoint: u64, stage: &mut Stage<'_>) -> Result<()> {
+fn keep_in_the_queue(endpoint: u64, stage: &mut DeviceChannels<'_>) -> Result<()> {
     tell(stage, &json!("has it"))?;
     std::thread::sleep(Duration::from_millis(200));
     mapped(endpoint);
@@ -159,7 +159,7 @@ fn keep_in_the_queue(endpoint: u64, stage: &mut Stage<'_>) -> Result<()> {
 }
 
 /// Its first thread ends, and another goes on: `/proc/PID/maps` is empty then.
-fn end_of_the_leader(endpoint: u64, at: usize, stage: &mut Stage<'_>) -> ! {
+fn end_of_the_leader(endpoint: u64, at: usize, stage: &mut DeviceChannels<'_>) -> ! {
     let stage = std::ptr::from_mut(stage) as usize;
     let other = move || {
         hear();
@@ -167,7 +167,7 @@ fn end_of_the_leader(endpoint: u64, at: usize, stage: &mut Stage<'_>) -> ! {
         std::thread::sleep(Duration::from_millis(50));
         unmapped(endpoint);
         // SAFETY: the leader's stack stays, and the leader, which is at an end, does not use it.
-        let stage = unsafe { &mut *(stage as *mut Stage<'_>) };
+        let stage = unsafe { &mut *(stage as *mut DeviceChannels<'_>) };
         spy(stage, || Some(seen(at as *const u8)))
     };
     std::thread::Builder::new().spawn(other).unwrap();
@@ -177,7 +177,7 @@ fn end_of_the_leader(endpoint: u64, at: usize, stage: &mut Stage<'_>) -> ! {
 }
 
 /// Writes to a memory after it has said that it has given it back.
-pub(super) fn forging_later(arguments: &Value, stage: &mut Stage<'_>) -> Result<()> {
+pub(super) fn forging_later(arguments: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     let (endpoint, own, _) = raw_endpoint();
     let fd = own.into_iter().next().unwrap();
     let both = libc::PROT_READ | libc::PROT_WRITE;
@@ -201,7 +201,7 @@ pub(super) fn forging_later(arguments: &Value, stage: &mut Stage<'_>) -> Result<
 }
 
 /// Passes a descriptor of its memory on to another device, over a channel that is a socket.
-pub(super) fn passing_on(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
+pub(super) fn passing_on(_: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     let (_, _, memory) = raw_endpoint();
     tell(stage, &json!("has it"))?;
     let (_, own, _) = raw_endpoint();
@@ -215,7 +215,7 @@ pub(super) fn passing_on(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
 }
 
 /// Takes what another device passes on.
-pub(super) fn taking(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
+pub(super) fn taking(_: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     let (_, own, _) = raw_endpoint();
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
     let mut control_data = RecvAncillaryBuffer::new(&mut space);
@@ -233,7 +233,7 @@ pub(super) fn taking(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
 }
 
 /// Looks into the payload of a channel that it receives from, past the protocol.
-pub(super) fn peeking(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
+pub(super) fn peeking(_: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     let (_, _, others) = raw_endpoint();
     let at = map_all(&others[1], libc::PROT_READ).unwrap();
     tell(stage, &json!("has it"))?;
@@ -242,7 +242,7 @@ pub(super) fn peeking(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
 
 /// Has both ends of nothing but a channel with another device, and keeps what it has when that is revoked: the memory would
 /// serve the two for ever.
-pub(super) fn colluding(arguments: &Value, stage: &mut Stage<'_>) -> Result<()> {
+pub(super) fn colluding(arguments: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     let (endpoint, own, others) = raw_endpoint();
     let fd = if arguments["sends"] == true { &own[1] } else { &others[1] };
     let at = map_all(fd, libc::PROT_READ);
@@ -254,7 +254,7 @@ pub(super) fn colluding(arguments: &Value, stage: &mut Stage<'_>) -> Result<()> 
 }
 
 /// An honest device with a memory: the library's.
-pub(super) fn honest(_: &Value, stage: &mut Stage<'_>) -> Result<()> {
+pub(super) fn honest(_: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     let memory = loop {
         stage.attendant.attend()?;
         if let Ok(memory) = stage.attendant.memory("theirs") {

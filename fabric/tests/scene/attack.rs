@@ -1,10 +1,10 @@
 //! Launching devices that attack, and honest ones beside them, which must not suffer.
 
 use datapipes_fabric::capability::Rights;
-use datapipes_fabric::channel::{Head, Shape, Trust};
-use datapipes_fabric::control::{Device, Event, Limits, Program, Session};
-use datapipes_fabric::device::Role;
-use datapipes_fabric::placement::{Flow, Graph, Placement};
+use datapipes_fabric::channel::{ChannelShape, Head, Trust};
+use datapipes_fabric::control::{Device, DeviceEvent, DeviceLimits, Program, Session};
+use datapipes_fabric::device::DeviceRole;
+use datapipes_fabric::placement::{DeviceGraph, Flow, Placement};
 use datapipes_fabric::transport::Receiver;
 use serde_json::Value;
 
@@ -14,8 +14,8 @@ pub(crate) fn own_session() -> Session {
     Session::start(&Program::This).unwrap()
 }
 
-pub(crate) fn attack(name: &str, arguments: Value) -> Role {
-    Role::Custom { name: name.into(), arguments }
+pub(crate) fn attack(name: &str, arguments: Value) -> DeviceRole {
+    DeviceRole::Custom { name: name.into(), arguments }
 }
 
 /// An honest stream beside the attacker, which must not suffer.
@@ -23,10 +23,10 @@ pub(crate) struct Bystander(Option<Flow>);
 
 impl Bystander {
     pub(crate) fn new(session: &mut Session) -> Bystander {
-        let mut graph = Graph::new(Shape::new(2, 4096), Trust::Copy);
+        let mut graph = DeviceGraph::new(ChannelShape::new(2, 4096), Trust::Copy);
         let device = graph.device("bystander", transform("forward"), Vec::new());
-        graph.connect(Graph::APPLICATION, device).unwrap();
-        graph.connect(device, Graph::APPLICATION).unwrap();
+        graph.connect(DeviceGraph::APPLICATION, device).unwrap();
+        graph.connect(device, DeviceGraph::APPLICATION).unwrap();
         Bystander(Some(graph.start(session, Placement::DistributedResourceSide).unwrap()))
     }
 
@@ -47,15 +47,20 @@ impl Bystander {
 
 /// A device with a body of `attacker`, which tells what happened over a channel to the application.
 pub(crate) fn launch(session: &mut Session, name: &str, arguments: Value) -> (Device, Receiver) {
-    launch_within(session, name, arguments, Limits::default())
+    launch_within(session, name, arguments, DeviceLimits::default())
 }
 
 /// The same, with other limits.
-pub(crate) fn launch_within(session: &mut Session, name: &str, arguments: Value, limits: Limits) -> (Device, Receiver) {
+pub(crate) fn launch_within(
+    session: &mut Session,
+    name: &str,
+    arguments: Value,
+    limits: DeviceLimits,
+) -> (Device, Receiver) {
     let device = session.launch_within(name, attack(name, arguments), &[], limits).unwrap();
     let confined = session.ready(device, LONG).unwrap();
     assert!(confined.seccomp);
-    let cap = session.channel(Shape::new(4, 64 << 10)).unwrap();
+    let cap = session.channel(ChannelShape::new(4, 64 << 10)).unwrap();
     let port = format!("{name}-{}", device.0.0);
     let sends = session.delegate(cap, device.0, Rights::SEND).unwrap();
     session.activate(sends, &port, Rights::SEND, Trust::Copy).unwrap();
@@ -73,7 +78,7 @@ pub(crate) fn told(receiver: &mut Receiver) -> Value {
 }
 
 pub(crate) fn end_of(session: &mut Session, device: Device) -> String {
-    let of_it = |e: &Event| matches!(e, Event::Ended { device: d, .. } if *d == device.0);
-    let Event::Ended { how, .. } = session.event_where(LONG, of_it).unwrap() else { unreachable!() };
+    let of_it = |e: &DeviceEvent| matches!(e, DeviceEvent::Ended { device: d, .. } if *d == device.0);
+    let DeviceEvent::Ended { how, .. } = session.event_where(LONG, of_it).unwrap() else { unreachable!() };
     how
 }

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use datapipes_fabric::channel::{Patience, Trust};
-use datapipes_fabric::control::{Program, Session, Status};
-use datapipes_fabric::device::Role;
+use datapipes_fabric::control::{ControllerStatus, Program, Session};
+use datapipes_fabric::device::DeviceRole;
 
 /// Long, for nobody may fail because the machine is slow.
 pub(crate) const LONG: Patience = Patience::seconds(60);
@@ -32,12 +32,12 @@ pub(crate) fn session() -> Session {
     Session::start(&program()).unwrap()
 }
 
-pub(crate) fn transform(function: &str) -> Role {
+pub(crate) fn transform(function: &str) -> DeviceRole {
     transform_with(function, serde_json::Value::Null)
 }
 
-pub(crate) fn transform_with(function: &str, arguments: serde_json::Value) -> Role {
-    Role::Transform { function: function.into(), arguments, spread: Default::default() }
+pub(crate) fn transform_with(function: &str, arguments: serde_json::Value) -> DeviceRole {
+    DeviceRole::Transform { function: function.into(), arguments, spread: Default::default() }
 }
 
 /// Bytes that no neighbour has.
@@ -63,7 +63,7 @@ pub(crate) fn reader(path: &std::path::Path) -> OwnedFd {
 }
 
 /// What the controller has when nobody has anything; asked again until it is so, for what a process had goes after its end.
-pub(crate) fn settles(session: &mut Session, wanted: impl Fn(&Status) -> bool) -> Status {
+pub(crate) fn settles(session: &mut Session, wanted: impl Fn(&ControllerStatus) -> bool) -> ControllerStatus {
     let since = Instant::now();
     loop {
         let status = session.status().unwrap();
@@ -74,7 +74,7 @@ pub(crate) fn settles(session: &mut Session, wanted: impl Fn(&Status) -> bool) -
     }
 }
 
-pub(crate) fn nothing_is_left(session: &mut Session, before: &Status) {
+pub(crate) fn nothing_is_left(session: &mut Session, before: &ControllerStatus) {
     let after = settles(session, |s| s.objects == 0 && s.devices.is_empty() && s.descriptors == before.descriptors);
     assert_eq!((after.objects, after.bytes, after.capabilities, after.releasing), (0, 0, 0, 0), "{after:?}");
     assert_eq!((after.devices.len(), after.descriptors), (0, before.descriptors), "{after:?}");

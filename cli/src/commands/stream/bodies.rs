@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use std::io::{self, Read};
 
 use datapipes::{Error, ErrorKind, Result};
-use datapipes_fabric::channel::{Head, Outcome, Reply};
-use datapipes_fabric::device::{Body, Functions, Role, Spread, Stage, body, metered};
+use datapipes_fabric::channel::{BlockOutcome, Head, Reply};
+use datapipes_fabric::device::{Body, DeviceChannels, DeviceRole, Functions, Spread, body, metered};
 use datapipes_fabric::transport::Block;
 use serde_json::Value;
 
@@ -38,22 +38,22 @@ pub(crate) fn functions() -> Functions {
 }
 
 /// The role, with a meter.
-pub(super) fn with_meter(role: &Role) -> Result<Role> {
+pub(super) fn with_meter(role: &DeviceRole) -> Result<DeviceRole> {
     let arguments = serde_json::to_value(role);
     let told = |e| wrong(format!("the role of a device: {e}"));
-    Ok(Role::Custom { name: METERED.into(), arguments: arguments.map_err(told)? })
+    Ok(DeviceRole::Custom { name: METERED.into(), arguments: arguments.map_err(told)? })
 }
 
 /// The role of a codec.
-pub(super) fn recode(codec: Codec) -> Result<Role> {
+pub(super) fn recode(codec: Codec) -> Result<DeviceRole> {
     let arguments: Value = serde_json::to_value(codec).map_err(|e| wrong(format!("a codec: {e}")))?;
-    Ok(Role::Custom { name: RECODE.into(), arguments })
+    Ok(DeviceRole::Custom { name: RECODE.into(), arguments })
 }
 
 struct Recode(Codec);
 
 impl Body for Recode {
-    fn run(&mut self, stage: &mut Stage<'_>) -> Result<()> {
+    fn run(&mut self, stage: &mut DeviceChannels<'_>) -> Result<()> {
         if stage.inlets.len() != 1 || stage.outlets.len() != 1 {
             return Err(Error::new(ErrorKind::InvalidInput, "compress", "more than one stream in, or out"));
         }
@@ -67,7 +67,7 @@ impl Body for Recode {
                 (Ok(()), None) => return Err(Error::new(ErrorKind::Corrupt, "compress", "a stream without its end")),
                 (Err(e), block) => {
                     if let Some(block) = block {
-                        block.reply(Reply { outcome: Outcome::of_error(&e), word: 0 })?;
+                        block.reply(Reply { outcome: BlockOutcome::of_error(&e), word: 0 })?;
                     }
                     return Err(e);
                 }
@@ -104,7 +104,7 @@ fn one(codec: Codec, input: &RefCell<Input<'_, '_>>, target: &mut [u8]) -> Resul
 
 /// What arrives.
 struct Input<'a, 'b> {
-    stage: &'a mut Stage<'b>,
+    stage: &'a mut DeviceChannels<'b>,
     /// What is being read; at the end, the end of the stream.
     block: Option<Block>,
     at: usize,

@@ -7,8 +7,8 @@
 use std::os::fd::OwnedFd;
 
 use datapipes::{Error, ErrorKind, Result};
-use datapipes_fabric::device::{Place, Report, Role, Spread};
-use datapipes_fabric::placement::{Graph, Node};
+use datapipes_fabric::device::{DevicePlace, DeviceRole, Spread, StreamReport};
+use datapipes_fabric::placement::{DeviceGraph, DeviceNode};
 use serde_json::Value;
 
 use super::Job;
@@ -94,8 +94,8 @@ pub(super) fn names(list: &str) -> Vec<&str> {
 /// A device of a stream.
 pub(super) struct Device {
     pub(super) name: String,
-    pub(super) node: Node,
-    pub(super) report: Option<Report>,
+    pub(super) node: DeviceNode,
+    pub(super) report: Option<StreamReport>,
     /// Whose standard input it writes, by its place among the programs.
     pub(super) feeds: Option<usize>,
 }
@@ -118,22 +118,22 @@ pub(super) struct Chain {
 
 /// What the ends of a stream are.
 pub(super) struct Ends {
-    pub(super) from: (OwnedFd, Place),
-    pub(super) to: (OwnedFd, Place),
+    pub(super) from: (OwnedFd, DevicePlace),
+    pub(super) to: (OwnedFd, DevicePlace),
 }
 
 impl Chain {
     /// Starts the programs, and adds the devices to a graph.
-    pub(super) fn build(job: &Job, ends: Ends) -> Result<(Chain, Graph)> {
-        let mut graph = Graph::new(job.shapes[0], job.trust.trust());
+    pub(super) fn build(job: &Job, ends: Ends) -> Result<(Chain, DeviceGraph)> {
+        let mut graph = DeviceGraph::new(job.shapes[0], job.trust.trust());
         let mut chain = Chain { devices: Vec::new(), links: Vec::new(), programs: Vec::new(), last_source: 0 };
         let (from, place) = ends.from;
-        chain.sends(&mut graph, "source", &Role::Source { place, sum: true }, Some(from))?;
+        chain.sends(&mut graph, "source", &DeviceRole::Source { place, sum: true }, Some(from))?;
         for (at, step) in job.steps.iter().enumerate() {
             match &step.work {
                 Work::Function { function, arguments } => {
                     let (function, arguments) = (function.clone(), arguments.clone());
-                    let role = Role::Transform { function, arguments, spread: Spread::Turns };
+                    let role = DeviceRole::Transform { function, arguments, spread: Spread::Turns };
                     chain.sends(&mut graph, &step.name, &role, None)?;
                 }
                 Work::Codec(codec) => chain.sends(&mut graph, &step.name, &recode(*codec)?, None)?,
@@ -141,15 +141,15 @@ impl Chain {
                     let (program, pipes) = Program::start(command)?;
                     let name = program.name.clone();
                     chain.programs.push(program);
-                    let place = Place::Stream { descriptor: 0, whole_blocks: true };
-                    let into = Role::Sink { place: place.clone() };
+                    let place = DevicePlace::Stream { descriptor: 0, whole_blocks: true };
+                    let into = DeviceRole::Sink { place: place.clone() };
                     chain.add(&mut graph, &format!("into {name}"), into, vec![pipes.into]);
                     chain.connect(&mut graph, job, at)?;
                     if let Some(device) = chain.devices.last_mut() {
                         device.feeds = Some(chain.programs.len() - 1);
                     }
                     chain.last_source = chain.devices.len();
-                    let out_of = Role::Source { place, sum: true };
+                    let out_of = DeviceRole::Source { place, sum: true };
                     chain.sends(&mut graph, &format!("out of {name}"), &out_of, Some(pipes.out_of))?;
                     continue;
                 }
@@ -157,18 +157,18 @@ impl Chain {
             chain.connect(&mut graph, job, at)?;
         }
         let (to, place) = ends.to;
-        chain.add(&mut graph, "sink", Role::Sink { place }, vec![to]);
+        chain.add(&mut graph, "sink", DeviceRole::Sink { place }, vec![to]);
         chain.connect(&mut graph, job, job.steps.len())?;
         Ok((chain, graph))
     }
 
-    fn add(&mut self, graph: &mut Graph, name: &str, role: Role, given: Vec<OwnedFd>) {
+    fn add(&mut self, graph: &mut DeviceGraph, name: &str, role: DeviceRole, given: Vec<OwnedFd>) {
         let node = graph.device(name, role, given);
         self.devices.push(Device { name: name.into(), node, report: None, feeds: None });
     }
 
     /// A device with a meter, and the beginning of its channel.
-    fn sends(&mut self, graph: &mut Graph, name: &str, role: &Role, given: Option<OwnedFd>) -> Result<()> {
+    fn sends(&mut self, graph: &mut DeviceGraph, name: &str, role: &DeviceRole, given: Option<OwnedFd>) -> Result<()> {
         let meter = ProgressReader::new()?;
         let given = given.into_iter().chain([meter.for_device()?]).collect();
         self.links.push(Link { from: self.devices.len(), credits: 0, meter });
@@ -177,7 +177,7 @@ impl Chain {
     }
 
     /// Connects the last device to the sender before it.
-    fn connect(&mut self, graph: &mut Graph, job: &Job, shape: usize) -> Result<()> {
+    fn connect(&mut self, graph: &mut DeviceGraph, job: &Job, shape: usize) -> Result<()> {
         let to = self.devices.len() - 1;
         let (from, shape) = (to.saturating_sub(1), job.shapes[shape]);
         if let Some(link) = self.links.iter_mut().find(|link| link.from == from) {

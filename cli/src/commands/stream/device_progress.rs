@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use datapipes::{Error, Result};
-use datapipes_fabric::device::{self, Standing};
+use datapipes_fabric::device::{self, StreamProgress};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::{Errno, pread, pwrite};
 
@@ -77,11 +77,11 @@ impl ProgressWriter {
     }
 }
 
-impl device::Meter for ProgressWriter {
+impl device::ProgressSink for ProgressWriter {
     /// Tells it if it is time to, and always at the end: after that the device reports, and then the command looks.
-    fn note(&mut self, standing: &Standing) -> Result<()> {
+    fn note(&mut self, standing: &StreamProgress) -> Result<()> {
         let since_ns = if self.sample.since_ns == 0 { now_ns() } else { self.sample.since_ns };
-        let Standing { blocks_out, bytes_out, under_way, at_end } = *standing;
+        let StreamProgress { blocks_out, bytes_out, under_way, at_end } = *standing;
         // What is under way at the end is as good as done: the end of the stream waits for it.
         let under_way = if at_end { 0 } else { under_way };
         self.sample = Sample { blocks: blocks_out, bytes: bytes_out, under_way, since_ns };

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use datapipes::{AtomicFile, Error, ErrorKind, FileMode, Result, Ssd};
 use datapipes_fabric::control::{Program, Session};
-use datapipes_fabric::device::Place;
+use datapipes_fabric::device::DevicePlace;
 use datapipes_fabric::placement::{Choice, Flow, Placement};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Advice, fadvise};
@@ -72,17 +72,17 @@ enum Written {
 }
 
 impl Written {
-    fn open(target: &Target, mode: FileMode) -> Result<(Written, (OwnedFd, Place))> {
+    fn open(target: &Target, mode: FileMode) -> Result<(Written, (OwnedFd, DevicePlace))> {
         Ok(match target {
             Target::File(path) => {
                 let draft = AtomicFile::replacing(path, mode)?;
                 let fd = draft.ssd().file().cached_fd().try_clone_to_owned();
                 let fd = fd.map_err(|e| Error::io("open", &e, "the target"))?;
-                let place = Place::File { descriptor: 0, direct: None, offset: 0, len: None };
+                let place = DevicePlace::File { descriptor: 0, direct: None, offset: 0, len: None };
                 (Written::File(Box::new(draft)), (fd, place))
             }
             Target::Output => {
-                let place = Place::Stream { descriptor: 0, whole_blocks: false };
+                let place = DevicePlace::Stream { descriptor: 0, whole_blocks: false };
                 (Written::Output, (standard_streams::output_fd()?, place))
             }
         })

@@ -13,7 +13,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use datapipes::{Error, ErrorKind, FileMode, Result};
-use datapipes_fabric::device::Place;
+use datapipes_fabric::device::DevicePlace;
 use rustix::event::PollFlags;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -88,7 +88,7 @@ pub(super) struct Opened {
     /// What the source device reads.
     pub(super) descriptor: OwnedFd,
     /// How it reads that, as its first descriptor.
-    pub(super) place: Place,
+    pub(super) place: DevicePlace,
     /// Who sends, and what it says that it sent; it begins when told to.
     pub(super) generator: Option<Generator>,
     /// Of the file that the stream becomes: what was private stays so.
@@ -114,9 +114,9 @@ impl Generator {
 }
 
 /// Blocks are whole, so that what becomes of them can be computed again.
-const SOCKET: Place = Place::Socket { descriptor: 0, whole_blocks: true };
-const STREAM: Place = Place::Stream { descriptor: 0, whole_blocks: true };
-const FILE: Place = Place::File { descriptor: 0, direct: None, offset: 0, len: None };
+const SOCKET: DevicePlace = DevicePlace::Socket { descriptor: 0, whole_blocks: true };
+const STREAM: DevicePlace = DevicePlace::Stream { descriptor: 0, whole_blocks: true };
+const FILE: DevicePlace = DevicePlace::File { descriptor: 0, direct: None, offset: 0, len: None };
 
 /// The mode of what becomes of a file of this mode. Several placements write the target one after the other.
 fn mode_like(mode: u32) -> FileMode {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use datapipes::{Error, ErrorKind, Result};
 use datapipes_fabric::channel::Patience;
-use datapipes_fabric::control::{Event, Session};
+use datapipes_fabric::control::{DeviceEvent, Session};
 use datapipes_fabric::placement::Flow;
 
 use super::chain::{Chain, Device};
@@ -71,17 +71,17 @@ fn look_at_programs(chain: &mut Chain, failures: &mut RootCause) -> Result<bool>
     Ok(running)
 }
 
-fn note(event: Event, flow: &Flow, devices: &mut [Device], failures: &mut RootCause) {
-    let (Event::Report { device: party, .. } | Event::Ended { device: party, .. }) = &event else { return };
+fn note(event: DeviceEvent, flow: &Flow, devices: &mut [Device], failures: &mut RootCause) {
+    let (DeviceEvent::Report { device: party, .. } | DeviceEvent::Ended { device: party, .. }) = &event else { return };
     let device = devices.iter_mut().find(|d| flow.device(d.node).is_ok_and(|of_it| of_it.0 == *party));
     let name = device.as_ref().map_or("the resource-side CPU", |d| &d.name).to_owned();
     match (event, device) {
-        (Event::Report { report, .. }, device) => match (&report.error, device) {
+        (DeviceEvent::Report { report, .. }, device) => match (&report.error, device) {
             (None, Some(device)) => device.report = Some(report),
             (None, None) => {}
             (Some(told), device) => failures.note(Failure::told(&name, device.and_then(|d| d.feeds), told)),
         },
-        (Event::Ended { how, .. }, _) => failures.note(Failure::ended(&name, &how)),
+        (DeviceEvent::Ended { how, .. }, _) => failures.note(Failure::ended(&name, &how)),
         _ => {}
     }
 }

@@ -13,16 +13,16 @@ use super::wire::{
     reply, send_last, send_some, u32_at, u64_at,
 };
 use crate::channel::ring::{Common, Side, broken};
-use crate::channel::{Outcome, Patience, Reply, Shape};
+use crate::channel::{BlockOutcome, ChannelShape, Patience, Reply};
 use crate::sync::{Mutex, lock};
 use crate::transport::ends::{Block, Data};
 use crate::transport::seal::{Keys, Seal, TAG_BYTES};
-use crate::transport::{Back, Credits, Event, Inlet, Source, Token};
+use crate::transport::{Back, Credits, Inlet, InletEvent, Source, Token};
 
 /// The receiver's end.
 pub struct SocketInlet {
     socket: Arc<OwnedFd>,
-    shape: Shape,
+    shape: ChannelShape,
     token: Token,
     greeted: bool,
     header: Part,
@@ -80,12 +80,17 @@ impl SocketInlet {
     ///
     /// # Errors
     /// `InvalidInput` for a bad shape.
-    pub fn new(socket: OwnedFd, shape: Shape, token: Token) -> Result<SocketInlet> {
+    pub fn new(socket: OwnedFd, shape: ChannelShape, token: Token) -> Result<SocketInlet> {
         SocketInlet::sealed(socket, shape, token, None)
     }
 
     /// The same, encrypted where there are keys.
-    pub(crate) fn sealed(socket: OwnedFd, shape: Shape, token: Token, keys: Option<&Keys>) -> Result<SocketInlet> {
+    pub(crate) fn sealed(
+        socket: OwnedFd,
+        shape: ChannelShape,
+        token: Token,
+        keys: Option<&Keys>,
+    ) -> Result<SocketInlet> {
         shape.check()?;
         let _ = sockopt::set_tcp_nodelay(&socket, true);
         let socket = Arc::new(socket);
@@ -181,7 +186,7 @@ impl SocketInlet {
         let back: Back = self.back.clone();
         let block = Block::new(Data::Private(body.buffer), len as usize, head, slot, None, back);
         if self.shape.checked && crc32fast::hash(&block) != check {
-            let _ = block.reply(Reply { outcome: Outcome::Damaged, word: 0 });
+            let _ = block.reply(Reply { outcome: BlockOutcome::Damaged, word: 0 });
             let what = "a block does not have the checksum that came with it";
             return Err(Error::new(ErrorKind::Corrupt, "receive", what));
         }
@@ -232,7 +237,7 @@ impl SocketInlet {
 }
 
 impl Inlet for SocketInlet {
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> ChannelShape {
         self.shape
     }
 
@@ -279,8 +284,8 @@ impl Inlet for SocketInlet {
         }
     }
 
-    fn event(&self) -> Event<'_> {
-        Event(Source::Descriptor(self.socket.as_fd(), self.common.as_ref().map(|c| &c.alive)))
+    fn event(&self) -> InletEvent<'_> {
+        InletEvent(Source::Descriptor(self.socket.as_fd(), self.common.as_ref().map(|c| &c.alive)))
     }
 
     fn say_sleeping(&self, _sleeping: bool) {}

@@ -15,7 +15,7 @@ use super::wire::{
     send_last, send_some,
 };
 use crate::channel::ring::{Common, Side, broken};
-use crate::channel::{Head, Patience, Shape};
+use crate::channel::{ChannelShape, Head, Patience};
 use crate::transport::seal::{Keys, Seal, TAG_BYTES};
 use crate::transport::{Outlet, Returned, Token};
 
@@ -25,7 +25,7 @@ const BODY: usize = 128;
 /// The sender's end.
 pub struct SocketOutlet {
     socket: Arc<OwnedFd>,
-    shape: Shape,
+    shape: ChannelShape,
     slots: Vec<Vec<u8>>,
     free: Vec<u32>,
     under_way: Vec<Option<(u64, bool)>>,
@@ -68,12 +68,17 @@ impl SocketOutlet {
     ///
     /// # Errors
     /// `InvalidInput` for a bad shape; `Device` where the other side has gone.
-    pub fn new(socket: OwnedFd, shape: Shape, token: Token) -> Result<SocketOutlet> {
+    pub fn new(socket: OwnedFd, shape: ChannelShape, token: Token) -> Result<SocketOutlet> {
         SocketOutlet::sealed(socket, shape, token, None)
     }
 
     /// The same, encrypted where there are keys.
-    pub(crate) fn sealed(socket: OwnedFd, shape: Shape, token: Token, keys: Option<&Keys>) -> Result<SocketOutlet> {
+    pub(crate) fn sealed(
+        socket: OwnedFd,
+        shape: ChannelShape,
+        token: Token,
+        keys: Option<&Keys>,
+    ) -> Result<SocketOutlet> {
         shape.check()?;
         // A Unix socket has no such option, and needs none.
         let _ = sockopt::set_tcp_nodelay(&socket, true);
@@ -308,7 +313,7 @@ impl SocketOutlet {
 }
 
 impl Outlet for SocketOutlet {
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> ChannelShape {
         self.shape
     }
 

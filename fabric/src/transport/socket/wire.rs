@@ -10,7 +10,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::time::Timespec;
 
 use crate::channel::ring::{Common, Side, controller_gone};
-use crate::channel::{Head, Outcome, Patience, Reply, Shape, Waiting};
+use crate::channel::{BlockOutcome, ChannelShape, Head, Patience, Reply, Waiting};
 use crate::transport::Token;
 
 pub(super) const HELLO: u32 = 0x6461_7401;
@@ -78,7 +78,7 @@ impl Header {
     }
 }
 
-pub(super) fn hello(shape: Shape, token: &Token) -> [u8; HEADER_BYTES] {
+pub(super) fn hello(shape: ChannelShape, token: &Token) -> [u8; HEADER_BYTES] {
     let mut hello = [0u8; HEADER_BYTES];
     let mut words = Words(&mut hello);
     words.put(0, &HELLO.to_le_bytes());
@@ -107,7 +107,7 @@ pub(super) fn reply(slot: u32, reply: Reply) -> [u8; REPLY_BYTES] {
 
 /// The slot and the reply; None for what is none.
 pub(super) fn reply_of(bytes: &[u8]) -> Option<(u32, Reply)> {
-    let reply = Reply { outcome: Outcome::of(u32_at(bytes, 8)), word: u64_at(bytes, 16) };
+    let reply = Reply { outcome: BlockOutcome::of(u32_at(bytes, 8)), word: u64_at(bytes, 16) };
     (u32_at(bytes, 0) == REPLY).then(|| (u32_at(bytes, 4), reply))
 }
 
