@@ -518,6 +518,18 @@ impl Inner {
         Ok(true)
     }
 
+    /// What a snapshot brought goes where nothing is looked at, if its time has come. It touches no
+    /// file.
+    pub(crate) fn end_loaded(&self) {
+        if !self.outside.looks() && self.outside.is_loaded_due() {
+            Tally::add(&self.tally.uncertain, 1);
+            self.writes.begin(&EVERYTHING);
+            self.forget(EVERYTHING);
+            self.len_is_old.store(true, Ordering::Release);
+            self.writes.end(&EVERYTHING);
+        }
+    }
+
     /// What is cached may be old. Many files may be young at once, and nothing may be cached of most of them.
     fn doubted(&self) {
         let had = self.kept.swap(false, Ordering::SeqCst);

@@ -499,6 +499,7 @@ impl Pool {
         let files = self.files();
         for file in files.iter() {
             file.writes.wake_overdue(file.options.patience);
+            file.end_loaded();
         }
         self.look_at(&files, &|file| file.ssd.as_ref().is_some_and(is_steady));
         // Last what may wait for an answer; where there are threads, they do that.

@@ -167,6 +167,51 @@ fn a_snapshot_is_not_of_the_present_where_another_process_wrote() {
 }
 
 #[test]
+fn a_change_that_goes_on_after_a_snapshot_is_found_by_whoever_loads_it() {
+    let ways = [Outside::default(), Outside::Times(Duration::from_millis(10)), Outside::Events, Outside::Never];
+    let age = Duration::from_millis(1200);
+    // With `Never`, nobody writes while it is open.
+    for &how in &ways[..3] {
+        let file = File::with(&noise(LEN, 7));
+        let silent = Silent::begins(file.path());
+        std::thread::sleep(age);
+        let ssd = Ssd::open_rw(file.path()).unwrap().with_access(datapipes_core::FileAccess::Cached).unwrap();
+        let fine = match FineGrained::over(&ssd, config(how, true)) {
+            Ok(fine) => fine,
+            Err(e) => {
+                println!(
+                    "SKIPPED: {how:?} of a_change_that_goes_on_after_a_snapshot_is_found_by_whoever_loads_it: {e}"
+                );
+                continue;
+            }
+        };
+        (0..3).for_each(|_| _ = eight(&fine, 640));
+        let snapshot = file.beside(".snapshot");
+        assert!(fine.save(&snapshot).unwrap() > 0);
+        drop(fine);
+        // It goes on, and is over.
+        silent.store(640, b"somebody");
+        let load = |how| {
+            let fine = FineGrained::over(&ssd, config(how, true)).ok()?;
+            let warmed = fine.load(&snapshot).unwrap();
+            assert!(warmed.items > 0);
+            Some((fine, warmed))
+        };
+        // Soon: what was loaded goes in time. Later: it is read again.
+        let loaded: Vec<_> = ways.iter().filter_map(|&by| Some((by, load(by)?))).collect();
+        for (by, (fine, warmed)) in loaded {
+            let what = format!("saved by {how:?}, loaded by {by:?}: {warmed:?}");
+            within(&what, || &eight(&fine, 640) == b"somebody");
+        }
+        std::thread::sleep(2 * age);
+        for (fine, warmed) in ways.iter().filter_map(|&by| load(by)) {
+            assert!(warmed.read_again && &eight(&fine, 640) == b"somebody", "saved by {how:?}: {warmed:?}");
+        }
+        std::fs::remove_file(&snapshot).unwrap();
+    }
+}
+
+#[test]
 fn a_snapshot_ends_no_time_to_live_later() {
     let file = File::with(&noise(LEN, 7));
     let ssd = Ssd::open_rw(file.path()).unwrap();
