@@ -4,7 +4,7 @@
 //! file system: its UUID, else its number (f_fsid)    stays through a restart, where the number of the device may change
 //! file:        inode, time of birth, generation      an inode is used again by another file, with another generation
 //! device:      compared within one boot only         two file systems may be copies of each other, UUID and all
-//! mount: one that was there all the while its times were made by this kernel, since it was mounted
+//! mount:       there all the while                  its times were made by this kernel since then
 //! ```
 //! What a file system does not say is 0 for all of its files.
 //!

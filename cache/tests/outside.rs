@@ -313,3 +313,62 @@ impl Drop for Stopper<'_> {
         self.0.store(true, SeqCst);
     }
 }
+
+/// A waker that blocks until it is let go.
+struct Blocks {
+    woken: AtomicBool,
+    go: AtomicBool,
+}
+
+impl std::task::Wake for Blocks {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.woken.store(true, SeqCst);
+        while !self.go.load(SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+#[test]
+fn a_waker_that_blocks_stops_nothing_but_itself() {
+    use std::future::Future;
+    for how in [Outside::Events, Outside::Every(Duration::from_millis(10))] {
+        let files = [7, 8].map(|seed| File::with(&noise(LEN, seed)));
+        let ssds = files.each_ref().map(|file| Ssd::open_rw(file.path()).unwrap());
+        let pool = datapipes_cache::BufferPool::new(config(how, true)).unwrap();
+        let [a, b] = match ssds.each_ref().map(|ssd| pool.open(ssd)) {
+            [Ok(a), Ok(b)] => [a, b],
+            [a, b] => {
+                println!(
+                    "SKIPPED: {how:?} of a_waker_that_blocks_stops_nothing_but_itself: {:?}, {:?}",
+                    a.err(),
+                    b.err()
+                );
+                continue;
+            }
+        };
+        let runtime = datapipes_core::Runtime::start(fixture::machine()).unwrap();
+        let alone = a.on(&runtime, 4).unwrap();
+        // Two futures wait for a change that does not end; an event wakes them.
+        let own = ssds[0].watchers().begin(OWN);
+        let wakes = [false, true].map(|go| std::sync::Arc::new(Blocks { woken: false.into(), go: go.into() }));
+        let mut readings = wakes.each_ref().map(|wakes| {
+            let mut reading = Box::pin(alone.read(OWN.start, 8));
+            let waker = std::task::Waker::from(wakes.clone());
+            assert!(reading.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
+            reading
+        });
+        eight(&b, 640);
+        another_process_writes(&files[0], 640, "somebody");
+        within(&format!("{how:?}: a waker is called"), || wakes[0].woken.load(SeqCst));
+        within(&format!("{how:?}: the one after it, too"), || wakes[1].woken.load(SeqCst));
+        another_process_writes(&files[1], 640, "somebody");
+        within(&format!("{how:?}: a change of another file"), || &eight(&b, 640) == b"somebody");
+        wakes[0].go.store(true, SeqCst);
+        ssds[0].watchers().end(own);
+        for (reading, wakes) in readings.iter_mut().zip(&wakes) {
+            let waker = std::task::Waker::from(wakes.clone());
+            within("the reads end", || reading.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_ready());
+        }
+    }
+}
