@@ -110,7 +110,9 @@ impl Asynchronous {
     /// Where somebody is writing there it waits until that is over, or ends with `Busy` after the file's patience
     /// ([`FileOptions::patience`](crate::FileOptions::patience)): found out by the cache's thread, which looks every 100 ms at least, or
     /// by [`FineGrained::maintain`] where it has none. Of a future that waits one waker is kept, the last that it was polled with; none
-    /// of one that is over or dropped.
+    /// of one that is over or dropped. A waker that blocks keeps a thread for itself where the
+    /// cache's thread had it woken; where a writer of this process or [`FineGrained::maintain`]
+    /// wakes it, it keeps those.
     pub fn read(&self, offset: u64, len: usize) -> Reading {
         Reading {
             shared: self.0.clone(),

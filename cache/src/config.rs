@@ -68,7 +68,8 @@ impl std::str::FromStr for Policy {
 /// The times move when a write begins, and its bytes come later. So after a change that the times show, all that is cached of the file
 /// goes once more each time that the change has become twice as old (20 ms, 40 ms, ...; as often as it is looked at, at most): old
 /// bytes that were read while one long call wrote are given out for about as long again as the call took. A file that was
-/// written just before it is opened is treated so, too.
+/// written just before it is opened is treated so, too, and so is a snapshot whose bytes were read
+/// while a change was young.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outside {

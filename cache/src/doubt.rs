@@ -49,6 +49,13 @@ impl Doubt {
         self.due = now.checked_add(self.gone.max(self.least));
     }
 
+    /// How long what is cached may still be given out, after which it goes: until the change is
+    /// twice as old as it was when the first of that was read.
+    pub(crate) fn left(&self, now: Instant) -> Duration {
+        let age = self.age.saturating_add(now.saturating_duration_since(self.at));
+        self.gone.saturating_mul(2).saturating_sub(age)
+    }
+
     /// Whether all that is cached was read when the change was at least so old.
     pub(crate) fn is_settled(&self, age: Duration) -> bool {
         self.gone >= age
@@ -105,6 +112,8 @@ mod tests {
         let (now, year) = (Instant::now(), Duration::from_secs(365 * 86_400));
         let doubt = Doubt::of_age(now, year, 20 * MS);
         assert!(doubt.is_settled(year) && !doubt.is_due(now + year - MS) && doubt.is_due(now + year));
+        assert_eq!(doubt.left(now + year / 2), year / 2);
+        assert_eq!(Doubt::from_now(now, MS, MS).left(now), Duration::ZERO);
         assert!(!Doubt::of_age(now, Duration::MAX, 20 * MS).is_due(now + year), "an age beyond the clock");
     }
 }

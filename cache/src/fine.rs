@@ -9,6 +9,7 @@
 //! ```
 
 use std::ops::{Deref, Range};
+use std::task::Waker;
 use std::time::Instant;
 
 use datapipes_core::locator::{
@@ -24,6 +25,7 @@ use crate::events::FileName;
 use crate::histogram::{Latencies, Measuring};
 use crate::info::InfoArea;
 use crate::lanes::FileEngine;
+use crate::marks::Closer;
 use crate::metrics::{Metrics, Tally};
 use crate::outside::{Found, Outside};
 use crate::pool::Pool;
@@ -59,6 +61,9 @@ use crate::writes::Writes;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// Dropping a handle waits for nobody: a file whose file system may answer late, or never, is
+/// closed by another thread.
 ///
 /// It belongs to the process that opened it: in a child that was made by `fork` reading and writing fail (`Forked`), and what
 /// cannot fail does nothing. A child opens a cache of its own.
@@ -107,6 +112,8 @@ pub(crate) struct Inner {
     /// Whether its length must be asked for before it is used: somebody changed the file.
     len_is_old: AtomicBool,
     pub(crate) owner: OwningProcess,
+    /// The last field: everything else that has the file open is gone by then.
+    pub(crate) closer: Closer,
 }
 
 /// What reads a file, and which file that is.
@@ -414,6 +421,7 @@ impl Inner {
             dispatcher: Dispatcher::new(options.large),
             options,
             file_len: AtomicU64::new(file_len),
+            closer: Closer::of(ssd.as_ref(), outside.name(), &pool.marks),
             outside,
             ssd,
             file,
@@ -520,6 +528,25 @@ impl Inner {
         Ok(true)
     }
 
+    /// What a snapshot brought goes where nothing is looked at, if its time has come. It touches no
+    /// file.
+    pub(crate) fn end_loaded(&self) {
+        if !self.outside.looks() && self.outside.is_loaded_due() {
+            Tally::add(&self.tally.uncertain, 1);
+            self.writes.begin(&EVERYTHING);
+            self.forget(EVERYTHING);
+            self.len_is_old.store(true, Ordering::Release);
+            self.pool.wake(self.changed_by_others_ends());
+        }
+    }
+
+    /// The same, where nobody hears of an error: whoever reads meets it again.
+    pub(crate) fn look(&self) {
+        if self.outside.looks() {
+            let _ = self.look_outside();
+        }
+    }
+
     /// What is cached may be old. Many files may be young at once, and nothing may be cached of most of them.
     fn doubted(&self) {
         let had = self.kept.swap(false, Ordering::SeqCst);
@@ -531,13 +558,13 @@ impl Inner {
         if let Ok(len) = self.engine.len_bytes() {
             self.file_len.store(len, Ordering::Release);
         }
-        self.writes.end(&EVERYTHING);
+        self.pool.wake(self.changed_by_others_ends());
     }
 
     /// Somebody else changed the file.
     pub(crate) fn changed_by_others(&self) {
         self.changed_by_others_begins();
-        self.changed_by_others_ends();
+        self.pool.wake(self.changed_by_others_ends());
     }
 
     /// The same in two steps: nobody who waits is woken in the first one.
@@ -554,8 +581,10 @@ impl Inner {
         self.len_is_old.store(true, Ordering::Release);
     }
 
-    pub(crate) fn changed_by_others_ends(&self) {
-        self.writes.end(&EVERYTHING);
+    /// Who is to be woken for it.
+    #[must_use]
+    pub(crate) fn changed_by_others_ends(&self) -> Vec<Waker> {
+        self.writes.end_silently(&EVERYTHING)
     }
 
     /// How long reads took, where that was measured.

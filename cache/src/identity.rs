@@ -4,8 +4,13 @@
 //! file system: its UUID, else its number (f_fsid)    stays through a restart, where the number of the device may change
 //! file:        inode, time of birth, generation      an inode is used again by another file, with another generation
 //! device:      compared within one boot only         two file systems may be copies of each other, UUID and all
+//! mount:       there all the while                  its times were made by this kernel since then
 //! ```
 //! What a file system does not say is 0 for all of its files.
+//!
+//! Images that are built reproducibly have all of that in common: UUID, inodes, times. So where the
+//! file system was mounted anew, equal times are a hint only, and where they may have been made by
+//! anybody they are none ([`Proof`]).
 //!
 //! Unsafe code: two system calls that rustix has no names for. Promises: their types are those that the kernel fills.
 #![allow(unsafe_code)]
@@ -14,8 +19,10 @@ use datapipes_core::{Error, Result, Ssd};
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::ioctl::{Getter, ioctl, opcode};
 
+use crate::outside::Look;
+
 /// Bytes that it has in a snapshot.
-pub(crate) const BYTES: usize = 72;
+pub(crate) const BYTES: usize = 80;
 
 /// A file among all files of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +34,29 @@ pub(crate) struct Identity {
     /// The number of the device holds for this boot.
     boot: [u8; 16],
     device: u64,
+    /// The number of the mount, which no other has in this boot (from kernel 6.8 on); 0 where it
+    /// cannot be had.
+    mount: u64,
 }
+
+/// How well it is known that a file which looks as it did is the same, with the same bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Proof {
+    /// It is another, or may be.
+    None,
+    /// Its file system was mounted anew; its times are such as kernels make. Its bytes must be
+    /// looked at.
+    Hint,
+    /// Its file system was mounted all the while.
+    Mount,
+}
+
+/// File systems (by `f_type`) whose times a kernel makes: ext2 to ext4, XFS, Btrfs, F2FS, tmpfs.
+/// Those of images that are only read (EROFS, SquashFS, ISO 9660) are made by whoever builds the
+/// image; those of a network file system or of a program by another.
+const KERNEL_MADE: [u32; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0102_1994];
+/// STATX_MNT_ID_UNIQUE
+const UNIQUE_MOUNT: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
 /// `struct fsuuid2`.
 #[repr(C)]
@@ -62,13 +91,34 @@ impl Identity {
             _ => beside(stat.st_dev, u64::MAX),
         };
         let (inode, device) = (stat.st_ino, stat.st_dev);
-        Ok(Identity { system, inode, born_ns, generation, boot: boot(), device })
+        let mount = rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, UNIQUE_MOUNT)
+            .ok()
+            .filter(|x| x.stx_mask & UNIQUE_MOUNT.bits() != 0)
+            .map_or(0, |x| x.stx_mnt_id);
+        Ok(Identity { system, inode, born_ns, generation, boot: boot(), device, mount })
     }
 
     /// Whether it is the same file, as far as can be known.
     pub(crate) fn is(&self, other: &Identity) -> bool {
         let of = |i: &Identity| (i.system, i.inode, i.born_ns, i.generation);
         of(self) == of(other) && (self.boot != other.boot || self.device == other.device)
+    }
+
+    /// How well it is known that the file, which looks as it did when it was this other one, has
+    /// the bytes that it had.
+    pub(crate) fn proof(&self, other: &Identity, ssd: &Ssd, look: &Look) -> Proof {
+        let is_known_boot = self.boot == other.boot && self.boot != [0; 16];
+        if !self.is(other) {
+            Proof::None
+        } else if is_known_boot && self.mount != 0 && self.mount == other.mount {
+            Proof::Mount
+        } else if ssd.file().file_system().is_some_and(|kind| KERNEL_MADE.contains(&kind))
+            && !look.is_of_whole_seconds()
+        {
+            Proof::Hint
+        } else {
+            Proof::None
+        }
     }
 
     pub(crate) fn to_bytes(self) -> [u8; BYTES] {
@@ -78,7 +128,8 @@ impl Identity {
         bytes[24..40].copy_from_slice(&self.born_ns.to_le_bytes());
         bytes[40..48].copy_from_slice(&self.generation.to_le_bytes());
         bytes[48..64].copy_from_slice(&self.boot);
-        bytes[64..].copy_from_slice(&self.device.to_le_bytes());
+        bytes[64..72].copy_from_slice(&self.device.to_le_bytes());
+        bytes[72..].copy_from_slice(&self.mount.to_le_bytes());
         bytes
     }
 
@@ -92,6 +143,7 @@ impl Identity {
             generation: number(40),
             boot: half(48),
             device: number(64),
+            mount: number(72),
         }
     }
 }
@@ -133,6 +185,20 @@ mod tests {
         // Another file that has its inode.
         assert!(!Identity { generation: one.generation + 1, ..one }.is(&one));
         assert!(!Identity { born_ns: one.born_ns + 1, ..one }.is(&one));
+        // The same mount is proof; another one is none for times that anybody may have made.
+        let ssd = Ssd::open(&paths[0]).unwrap();
+        let look = |nanoseconds: i128| Look {
+            modified_ns: 7_000_000_000,
+            changed_ns: 7_000_000_000 + nanoseconds,
+            ..Look::default()
+        };
+        let mounted = Identity { mount: 7, boot: [9; 16], ..one };
+        let anew = Identity { mount: 8, ..mounted };
+        assert_eq!(mounted.proof(&mounted, &ssd, &look(0)), Proof::Mount);
+        assert_eq!(anew.proof(&mounted, &ssd, &look(0)), Proof::None);
+        assert_ne!(anew.proof(&mounted, &ssd, &look(1)), Proof::Mount);
+        assert_ne!(Identity { boot: [8; 16], ..mounted }.proof(&mounted, &ssd, &look(1)), Proof::Mount);
+        assert_ne!(Identity { mount: 0, ..one }.proof(&Identity { mount: 0, ..one }, &ssd, &look(1)), Proof::Mount);
         println!("{one:?}");
         paths.iter().for_each(|p| std::fs::remove_file(p).unwrap());
     }

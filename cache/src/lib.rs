@@ -47,6 +47,7 @@ mod interleavings;
 mod lanes;
 mod lookers;
 mod maintenance;
+mod marks;
 mod metrics;
 mod outside;
 mod policy;
@@ -61,6 +62,7 @@ mod space;
 mod store;
 mod sync;
 mod views;
+mod wakers;
 mod write;
 mod writes;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use datapipes_core::{Error, Result};
 
-use crate::pool::Pool;
+use crate::pool::{Looked, Pool};
 use crate::sync::{Arc, Condvar, Mutex, PoisonError, Weak, lock};
 
 /// The threads, by device.
@@ -85,8 +85,10 @@ pub(crate) fn fewer(pool: &Pool, device: u64) {
 fn run(pool: &Weak<Pool>, device: u64, bell: &Bell) {
     let mut tick = Duration::from_millis(1);
     while !bell.wait(tick) {
-        // Only for the time of the look: who drops the last handle ends the pool, and this thread with it.
-        let Some(pool) = pool.upgrade() else { return };
-        tick = pool.look_at_device(device);
+        // Not for the time of the look: who drops the last handle ends the pool, and this thread
+        // with it.
+        let Some((files, next)) = pool.upgrade().map(|pool| pool.of_device(device)) else { return };
+        tick = next;
+        files.into_iter().for_each(Looked::look);
     }
 }

@@ -18,6 +18,9 @@ use crate::sync::{Arc, Weak};
 /// How often it looks, unless settings want it more often.
 const TICK: Duration = Duration::from_millis(100);
 
+/// What the counter has at least when the thread is to end; below that it is to look around.
+const STOP: u64 = 1 << 32;
+
 /// The thread; it ends when this is dropped.
 pub(crate) struct Maintenance {
     stop: Arc<OwnedFd>,
@@ -36,6 +39,16 @@ impl Maintenance {
             .map_err(|e| Error::io("start", &e, "the maintenance thread of a cache"))?;
         Ok(Maintenance { stop, owner: OwningProcess::here() })
     }
+
+    /// There may be a queue of events now, or a shorter tick.
+    pub(crate) fn ring(&self) {
+        self.add(1);
+    }
+
+    fn add(&self, number: u64) {
+        // A full counter means that it was told already.
+        let _ = rustix::io::write(&*self.stop, &number.to_ne_bytes());
+    }
 }
 
 /// How often it looks for the sake of one file.
@@ -51,7 +64,7 @@ pub(crate) fn tick_of(outside: Outside, ttl: Option<Duration>) -> Duration {
 fn run(pool: &Weak<Pool>, stop: &OwnedFd) {
     let mut looked = Instant::now();
     loop {
-        // Files may be opened, and listened to, at any time: a queue is found one tick after it is made.
+        // Files may be opened, and listened to, at any time; it is rung for then.
         let Some((queue, tick)) = pool.upgrade().map(|pool| (pool.queue(), pool.tick())) else { return };
         let mut fds = vec![PollFd::new(stop, PollFlags::IN)];
         if let Some(queue) = &queue {
@@ -61,7 +74,11 @@ fn run(pool: &Weak<Pool>, stop: &OwnedFd) {
         let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
         // An interrupted sleep is a short one.
         let _ = poll(&mut fds, Some(&time));
-        if !fds[0].revents().is_empty() {
+        let mut count = [0; 8];
+        if !fds[0].revents().is_empty()
+            && rustix::io::read(stop, &mut count).is_ok()
+            && u64::from_ne_bytes(count) >= STOP
+        {
             return;
         }
         let told = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
@@ -82,8 +99,7 @@ impl Drop for Maintenance {
     fn drop(&mut self) {
         // The counter is the parent's, too, and the thread is the parent's alone.
         if self.owner.is_here() {
-            // A full counter means that it was told already.
-            let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+            self.add(STOP);
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::config;
 use crate::doubt::Doubt;
 use crate::events::FileName;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Mutex, lock};
+use crate::sync::{Mutex, TryLockError, lock};
 
 /// How the file looked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,8 +81,12 @@ impl Look {
     /// A file that changed within this time may change again without looking otherwise. A file system whose times are whole seconds
     /// (ext4 with inodes of 128 bytes, HFS+, old servers), or each second one (FAT), is known by that.
     fn tick(&self) -> Duration {
+        if self.is_of_whole_seconds() { SECONDS } else { TICK }
+    }
+
+    pub(crate) fn is_of_whole_seconds(&self) -> bool {
         let whole = |ns: i128| ns % 1_000_000_000 == 0;
-        if whole(self.modified_ns) && whole(self.changed_ns) { SECONDS } else { TICK }
+        whole(self.modified_ns) && whole(self.changed_ns)
     }
 }
 
@@ -112,6 +116,9 @@ struct Known {
     seen: Doubt,
     /// Others may have changed it beside changes of our own, which cannot be seen.
     hidden: Option<Doubt>,
+    /// When what came from a snapshot goes once: a change that was young when it was saved may have
+    /// gone on since. None: it need not, or has gone.
+    loaded: Option<Instant>,
 }
 
 impl Known {
@@ -120,12 +127,17 @@ impl Known {
     }
 
     fn is_due(&mut self, now: Instant) -> bool {
-        self.doubts().any(|doubt| doubt.is_due(now))
+        self.is_loaded_due(now) || self.doubts().any(|doubt| doubt.is_due(now))
+    }
+
+    fn is_loaded_due(&self, now: Instant) -> bool {
+        self.loaded.is_some_and(|due| due <= now)
     }
 
     /// What is cached goes now.
     fn goes(&mut self, now: Instant) {
         self.doubts().for_each(|doubt| doubt.goes(now));
+        self.loaded = None;
     }
 }
 
@@ -151,7 +163,7 @@ impl Outside {
         // A file of which nothing is known is as one that changes now.
         let age = ssd.zip(look).map_or(Duration::ZERO, |(ssd, look)| look.age(ssd));
         let seen = Doubt::of_age(Instant::now(), age, TICK);
-        let known = Mutex::new(Known { look, seen, hidden: None });
+        let known = Mutex::new(Known { look, seen, hidden: None, loaded: None });
         let block = ssd.is_some_and(|ssd| ssd.file().is_block_device());
         Outside { how, listens, name, block, known, told: AtomicBool::new(false) }
     }
@@ -242,20 +254,50 @@ impl Outside {
     }
 
     /// Whether all that is cached is of the file as it looked then: nobody changed it unnoticed until then, as far as this way of
-    /// finding changes can know. Events that have not been taken are not reckoned with.
-    pub(crate) fn is_current(&self, look: Look) -> bool {
+    /// finding changes can know. If so, for how long from now on that may be taken for true without
+    /// another read: a change that was young when it was read may not be over. Events that have not
+    /// been taken are not reckoned with.
+    pub(crate) fn is_current(&self, look: Look) -> Option<Duration> {
         let mut known = lock(&self.known);
-        match self.how {
+        let now = Instant::now();
+        let loaded = known.loaded.map_or(Duration::MAX, |due| due.saturating_duration_since(now));
+        let is_current = match self.how {
             // Nor can it be known afterwards whether it is.
             _ if self.block => false,
-            config::Outside::Never => true,
+            config::Outside::Never => return Some(loaded),
             // Nobody looked since an event came, or since something came of which there are none.
             config::Outside::Events => known.look == Some(look),
             config::Outside::Every(_) | config::Outside::Times(_) => {
                 let settled = SETTLED.max(look.tick());
                 known.look == Some(look) && known.doubts().all(|doubt| doubt.is_settled(settled))
             }
+        };
+        // An event comes at a change's end, which may be after all of this is closed. So there is
+        // doubt with events as well.
+        is_current.then(|| known.doubts().map(|doubt| doubt.left(now)).min().unwrap_or(loaded).min(loaded))
+    }
+
+    /// What a snapshot says is taken in, and goes after this time.
+    pub(crate) fn loads(&self, left: Duration) {
+        let mut known = lock(&self.known);
+        let due = Instant::now().checked_add(left);
+        known.loaded = [known.loaded, due].into_iter().flatten().min();
+    }
+
+    /// Whether what a snapshot said goes now; asked where nothing is looked at. It waits for
+    /// nobody.
+    pub(crate) fn is_loaded_due(&self) -> bool {
+        let mut known = match self.known.try_lock() {
+            Ok(known) => known,
+            Err(TryLockError::Poisoned(known)) => known.into_inner(),
+            // Somebody looks at the file, and may wait for its file system: with the next look.
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        let due = known.is_loaded_due(Instant::now());
+        if due {
+            known.loaded = None;
         }
+        due
     }
 
     /// How changes are found, in words.

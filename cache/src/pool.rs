@@ -6,8 +6,9 @@
 //!   file B: ...
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Weak;
+use std::task::Waker;
 use std::time::Duration;
 
 use datapipes_core::locator::WriteObserver;
@@ -23,15 +24,17 @@ use crate::fine::{FineGrained, Inner, Source};
 use crate::lanes::{self, FileEngine, Lanes, Shape};
 use crate::lookers::{self, Lookers};
 use crate::maintenance::{self, Maintenance};
+use crate::marks::Marks;
 use crate::metrics::{Metrics, Tally};
-use crate::outside::is_steady;
+use crate::outside::{Look, is_steady};
 use crate::policy;
 use crate::shadow::{Shadow, is_sampled};
 use crate::space::{Map, Space};
 use crate::store::header::MAX_OFFSET;
 use crate::store::{LEAST_BUDGET, Sharded, Store};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Arc, Mutex, MutexGuard, lock};
+use crate::sync::{Arc, Mutex, MutexGuard, lock, wake_all};
+use crate::wakers::Wakers;
 
 /// The least budget, in bytes.
 const LEAST: usize = 2 << 20;
@@ -47,7 +50,8 @@ const DETECTOR_PART: usize = 8192;
 ///
 /// A file on a network file system, or on that of a program, may wait for an answer for ever. Its own reads do then; other files are
 /// looked after as ever, and get `Busy` where each way to the device waits for it ([`Config::lanes`](crate::Config)). Files of
-/// such systems are looked at by one more thread a device.
+/// such systems are looked at by one more thread a device, and closed by a thread of their own.
+/// While it waits, nothing of other files is kept open, and no drop waits.
 ///
 /// It costs its budget, and beside it about 8 KiB a file with its [`Ssd`] (the versions of the file's parts, and the table of reads under way, which
 /// grows with those); no thread and no descriptor a file beside those of the `Ssd`. The lengths of the files that are open at once,
@@ -103,10 +107,9 @@ pub(crate) struct Pool {
     lookers: Mutex<Lookers>,
     /// What files did that are closed.
     closed: Tally,
-    events: Mutex<Listening>,
-    /// Held while files of a device are marked, or their marks removed, which may wait for their file system: never together with
-    /// what others need.
-    marking: Mutex<BTreeMap<u64, Arc<Mutex<()>>>>,
+    /// Which files the kernel tells of.
+    pub(crate) marks: Arc<Marks>,
+    wakers: Arc<Wakers>,
     /// Held while events are taken and what they ask for is done: whoever has had it knows that no event is half dealt with.
     taking: Mutex<()>,
     maintenance: Mutex<Option<Maintenance>>,
@@ -117,16 +120,6 @@ pub(crate) struct Pool {
 
 /// Nanoseconds since some moment.
 type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
-
-/// Whether the kernel tells of changes.
-#[derive(Default)]
-struct Listening {
-    queue: Option<Arc<Events>>,
-    /// How often each file is open that is listened to: it has one mark.
-    marks: BTreeMap<FileName, usize>,
-    /// Files that are closed, of which events may still come.
-    gone: BTreeSet<FileName>,
-}
 
 impl BufferPool {
     /// A pool without files.
@@ -265,8 +258,8 @@ impl Pool {
             files: Mutex::default(),
             lookers: Mutex::default(),
             closed: Tally::default(),
-            events: Mutex::default(),
-            marking: Mutex::default(),
+            marks: Arc::default(),
+            wakers: Arc::default(),
             taking: Mutex::new(()),
             maintenance: Mutex::new(None),
             ahead: Arc::new(ahead),
@@ -317,8 +310,8 @@ impl Pool {
         }
         let listens = match (&options.outside, &source.file) {
             (_, Some((ssd, _))) if ssd.file().is_block_device() => None,
-            (Outside::Every(_), Some((ssd, _))) => self.listen(ssd).ok(),
-            (Outside::Events, Some((ssd, _))) => Some(self.listen(ssd)?),
+            (Outside::Every(_), Some((ssd, _))) => self.marks.listen(ssd).ok(),
+            (Outside::Events, Some((ssd, _))) => Some(self.marks.listen(ssd)?),
             _ => None,
         };
         let tick = maintenance::tick_of(options.outside, self.config.ttl);
@@ -327,13 +320,14 @@ impl Pool {
         let name = listens.clone().flatten();
         let inner = Inner::over(self, source, options, listens, map).inspect_err(|_| {
             apart.into_iter().for_each(|device| lookers::fewer(self, device));
-            self.listen_no_more(ssd.as_ref(), name.as_ref());
+            ssd.iter().for_each(|ssd| self.marks.listen_no_more(ssd, name.as_ref()));
         })?;
         lock(&self.files).push(Arc::downgrade(&inner));
         if let Some(ssd) = &inner.ssd {
             let watch: Arc<dyn WriteObserver> = inner.clone();
             ssd.write_observers().add(&watch);
         }
+        lock(&self.maintenance).iter().for_each(Maintenance::ring);
         Ok(FineGrained(inner))
     }
 
@@ -359,54 +353,6 @@ impl Pool {
             .then(|| ssd.file().device())
     }
 
-    fn marking(&self, ssd: &Ssd) -> Arc<Mutex<()>> {
-        lock(&self.marking).entry(ssd.file().device()).or_default().clone()
-    }
-
-    /// Listens to a file; by which name it is told.
-    fn listen(&self, ssd: &Ssd) -> Result<Option<FileName>> {
-        let queue = {
-            let mut listening = lock(&self.events);
-            match &listening.queue {
-                Some(queue) => queue.clone(),
-                // Asked again with each file: what was short may be there by then.
-                None => listening.queue.insert(Arc::new(Events::new()?)).clone(),
-            }
-        };
-        let marking = self.marking(ssd);
-        let _only = lock(&marking);
-        let name = queue.add(ssd)?;
-        if let Some(name) = &name {
-            let mut listening = lock(&self.events);
-            *listening.marks.entry(name.clone()).or_default() += 1;
-            listening.gone.remove(name);
-        }
-        Ok(name)
-    }
-
-    /// One that listened to a file does not any more. A file without a name keeps its mark.
-    fn listen_no_more(&self, ssd: Option<&Ssd>, name: Option<&FileName>) {
-        let (Some(ssd), Some(name)) = (ssd, name) else { return };
-        let marking = self.marking(ssd);
-        let _only = lock(&marking);
-        let queue = {
-            let mut listening = lock(&self.events);
-            let left = listening.marks.get_mut(name).map(|n| {
-                *n -= 1;
-                *n
-            });
-            if left != Some(0) {
-                return;
-            }
-            listening.marks.remove(name);
-            listening.gone.insert(name.clone());
-            listening.queue.clone()
-        };
-        if let Some(queue) = queue {
-            queue.remove(ssd);
-        }
-    }
-
     /// How often its thread looks.
     pub(crate) fn tick(&self) -> Duration {
         Duration::from_nanos(self.tick.load(Ordering::Relaxed))
@@ -414,7 +360,7 @@ impl Pool {
 
     /// The queue of events, where there is one.
     pub(crate) fn queue(&self) -> Option<Arc<Events>> {
-        lock(&self.events).queue.clone()
+        self.marks.queue()
     }
 
     /// The files that are open.
@@ -426,7 +372,7 @@ impl Pool {
     pub(crate) fn take_events(&self) {
         let Some(queue) = self.queue() else { return };
         let taking = lock(&self.taking);
-        let gone = std::mem::take(&mut lock(&self.events).gone);
+        let gone = self.marks.gone();
         let (mut any, mut names) = (false, BTreeSet::new());
         queue.take(|of| match of {
             Of::Any => any = true,
@@ -438,7 +384,8 @@ impl Pool {
         let files = self.files();
         let listening = || files.iter().filter(|f| f.outside.listens());
         // A name that is none of ours may be one that the kernel gives otherwise: then it is of any.
-        let is_known = |n: &FileName| gone.contains(n) || listening().any(|f| f.outside.name() == Some(n));
+        let is_known =
+            |n: &FileName| gone.contains(n) || listening().any(|f| f.outside.name() == Some(n)) || self.marks.has(n);
         let any = any || !names.iter().all(is_known);
         let is_meant = |f: &&Arc<Inner>| any || f.outside.name().is_none_or(|n| names.contains(n));
         let meant: Vec<_> = listening().filter(is_meant).collect();
@@ -447,8 +394,11 @@ impl Pool {
             file.changed_by_event_begins();
         }
         drop(taking);
-        // Whoever waits is woken here: without a lock.
-        meant.iter().for_each(|f| f.changed_by_others_ends());
+        // It is over for all of them before anybody is woken, without a lock: wakers are code of
+        // others.
+        let wakers = meant.iter().flat_map(|f| f.changed_by_others_ends()).collect();
+        drop(files);
+        self.wake(wakers);
     }
 
     /// A file has no handle any more: what is cached of it goes.
@@ -465,7 +415,10 @@ impl Pool {
         if let Some(device) = file.ssd.as_ref().and_then(|ssd| self.looker_of(ssd, file.options.outside)) {
             lookers::fewer(self, device);
         }
-        self.listen_no_more(file.ssd.as_ref(), file.outside.name());
+        // One that may wait is listened to until it is closed.
+        if let Some(ssd) = file.ssd.as_ref().filter(|_| !file.closer.waits()) {
+            self.marks.listen_no_more(ssd, file.outside.name());
+        }
     }
 
     /// Plays a sampled read on both policies.
@@ -496,34 +449,54 @@ impl Pool {
         self.store.rebalance(self.config.reassignment);
         self.items.store(self.store.state().items, Ordering::Relaxed);
         self.take_events();
-        let files = self.files();
-        for file in files.iter() {
-            file.writes.wake_overdue(file.options.patience);
+        let mut overdue = Vec::new();
+        {
+            let files = self.files();
+            for file in files.iter() {
+                overdue.extend(file.writes.overdue(file.options.patience));
+                file.end_loaded();
+            }
+            for file in files.iter().filter(|f| f.ssd.as_ref().is_some_and(is_steady)) {
+                file.look();
+            }
         }
-        self.look_at(&files, &|file| file.ssd.as_ref().is_some_and(is_steady));
+        self.wakers.look_after();
+        self.wake(overdue);
         // Last what may wait for an answer; where there are threads, they do that.
         if !self.config.maintenance {
             self.ahead.read_all();
-            self.look_at(&files, &|file| !file.ssd.as_ref().is_some_and(is_steady));
+            let unsteady = self.of(|file| !file.ssd.as_ref().is_some_and(is_steady));
+            unsteady.into_iter().for_each(Looked::look);
         }
     }
 
-    /// Looks at the files of a device whose looks may wait; how often that is to be done.
-    pub(crate) fn look_at_device(&self, device: u64) -> Duration {
+    /// Wakes them: by another thread, as this one may be that which all files need. Where a caller
+    /// of [`BufferPool::maintain`] is in its place, that one does it.
+    pub(crate) fn wake(&self, wakers: Vec<Waker>) {
+        if self.config.maintenance {
+            self.wakers.hand(wakers);
+        } else {
+            wake_all(wakers);
+        }
+    }
+
+    /// The files of a device whose looks may wait; how often they are to be looked at.
+    pub(crate) fn of_device(&self, device: u64) -> (Vec<Looked>, Duration) {
+        let mut tick = None;
+        let files = self.of(|file| {
+            let of = file.ssd.as_ref().and_then(|ssd| self.looker_of(ssd, file.options.outside));
+            if of == Some(device) {
+                let mine = maintenance::tick_of(file.options.outside, None);
+                tick = Some(tick.map_or(mine, |tick: Duration| tick.min(mine)));
+            }
+            of == Some(device)
+        });
+        (files, tick.unwrap_or(self.tick()))
+    }
+
+    fn of(&self, mut which: impl FnMut(&Inner) -> bool) -> Vec<Looked> {
         let files = self.files();
-        let of_it = |file: &Inner| {
-            file.ssd.as_ref().and_then(|ssd| self.looker_of(ssd, file.options.outside)).is_some_and(|of| of == device)
-        };
-        self.look_at(&files, &of_it);
-        let ticks = files.iter().filter(|f| of_it(f)).map(|f| maintenance::tick_of(f.options.outside, None));
-        ticks.min().unwrap_or(self.tick())
-    }
-
-    fn look_at(&self, files: &Files, which: &dyn Fn(&Inner) -> bool) {
-        for file in files.iter().filter(|f| f.outside.looks() && which(f)) {
-            // An error here is met again by whoever reads.
-            let _ = file.look_outside();
-        }
+        files.iter().filter(|f| f.outside.looks() && which(f)).map(|f| Looked(Arc::downgrade(f))).collect()
     }
 
     pub(crate) fn lookers(&self) -> MutexGuard<'_, Lookers> {
@@ -583,6 +556,26 @@ impl Drop for Pool {
         if self.owner.is_here() {
             self.ahead.end();
             self.lookers().end();
+        }
+    }
+}
+
+/// A file that is looked at, and may make wait for an answer.
+pub(crate) struct Looked(Weak<Inner>);
+
+impl Looked {
+    /// Looks at it. While its file system does not answer, nothing is held but its descriptors: the
+    /// first question is for them alone, and a file that answers it answers the next one as well,
+    /// but for one that stops in between.
+    pub(crate) fn look(self) {
+        let open = || self.0.upgrade().map(|file| Files(vec![file]));
+        let Some(ssd) = open().and_then(|files| files.first().and_then(|file| file.ssd.clone())) else { return };
+        let answered = Look::at(&ssd);
+        drop(ssd);
+        if answered.is_ok()
+            && let Some(files) = open()
+        {
+            files.iter().for_each(|file| file.look());
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Warm restart: what was worth keeping, in a file, and back.
 //!
 //! ```text
-//! magic, version | how the file looked, and which it is | blocks: { items, bytes, CRC | items: offset, length | their bytes } | 0, 0, count, CRC
+//! magic, version | how the file looked, which it is, until when that counts, CRC
+//! blocks: { items, bytes, CRC | items: offset, length | their bytes } | 0, 0, count, CRC
 //! ```
 //! All numbers are little-endian. The snapshot is written without a name and published whole. If the file looks as it did then,
 //! the bytes are taken as they are; otherwise only the offsets are, and the bytes are read from the file, in order. Whether the items
@@ -12,17 +13,18 @@ use std::fs::File;
 use std::io::{BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use datapipes_core::{AtomicFile, Error, ErrorKind, FileMode, Result, Ssd};
 
 use crate::fine::{FineGrained, Inner, zeroed};
-use crate::identity::{self, Identity};
+use crate::identity::{self, Identity, Proof};
 use crate::outside::Look;
 use crate::store::PAGE;
 use crate::store::header::MAX_OFFSET;
 use crate::writes::Stamp;
 
-const MAGIC: &[u8; 8] = b"dpfine\0\x02";
+const MAGIC: &[u8; 8] = b"dpfine\0\x03";
 /// Bytes of an item's offset and length.
 const HEAD: usize = 12;
 /// Bytes of a block's items, about.
@@ -31,6 +33,13 @@ const BLOCK: usize = 1 << 20;
 const TOGETHER: usize = 4096;
 /// The most bytes that a block has: its last item may begin just below [`BLOCK`]. It has no more items than bytes.
 const MOST: u64 = BLOCK as u64 + PAGE - 1;
+
+/// One item of so many is compared with the file, where only its times say that it is the same.
+const SAMPLE: u64 = 64;
+/// So many are, at most, if items are not shorter than usual.
+const SAMPLES: u64 = 4096;
+/// The usual length of an item with its head, in bytes.
+const USUAL: u64 = 128;
 
 /// What a restart brought back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,24 +76,60 @@ impl Block {
     }
 }
 
-/// Bytes of how the file looked, and of which it is; their CRC follows.
-const LOOKS: usize = 40 + identity::BYTES;
+/// Bytes of how the file looked, of which it is, and of when that was and until when it counts;
+/// their CRC follows.
+const LOOKS: usize = 40 + identity::BYTES + 16;
 const LOOK: usize = LOOKS + 4;
+/// Where the two times begin.
+const TIMES: usize = 40 + identity::BYTES;
 /// In the place of that, where the items are not known to be of it as it looked at some moment.
 const NO_LOOK: [u8; LOOK] = [0xff; LOOK];
 
-fn look_bytes(look: Look, identity: Identity) -> [u8; LOOK] {
+/// What a snapshot says of its file.
+struct Said {
+    look: Look,
+    identity: Identity,
+    /// When it was saved, in nanoseconds since 1970, and until when its bytes may be taken for
+    /// those of the file: a change that was young when they were read may have gone on afterwards.
+    saved_ns: u64,
+    until_ns: u64,
+}
+
+impl Said {
+    /// For how long from now on its bytes may be taken for those of the file.
+    fn left(&self) -> Option<Duration> {
+        let now = now_ns();
+        // A clock that was set back says nothing of how much time has passed.
+        (now >= self.saved_ns && now < self.until_ns).then(|| match self.until_ns {
+            u64::MAX => Duration::MAX,
+            until => Duration::from_nanos(until - now),
+        })
+    }
+}
+
+fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, nanoseconds)
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn look_bytes(said: &Said) -> [u8; LOOK] {
+    let look = said.look;
     let mut bytes = [0; LOOK];
     bytes[..8].copy_from_slice(&look.len.to_le_bytes());
     bytes[8..24].copy_from_slice(&look.modified_ns.to_le_bytes());
     bytes[24..40].copy_from_slice(&look.changed_ns.to_le_bytes());
-    bytes[40..LOOKS].copy_from_slice(&identity.to_bytes());
+    bytes[40..TIMES].copy_from_slice(&said.identity.to_bytes());
+    bytes[TIMES..TIMES + 8].copy_from_slice(&said.saved_ns.to_le_bytes());
+    bytes[TIMES + 8..LOOKS].copy_from_slice(&said.until_ns.to_le_bytes());
     let crc = crc32fast::hash(&bytes[..LOOKS]);
     bytes[LOOKS..].copy_from_slice(&crc.to_le_bytes());
     bytes
 }
 
-fn look_of(bytes: &[u8; LOOK]) -> Option<(Look, Identity)> {
+fn look_of(bytes: &[u8; LOOK]) -> Option<Said> {
     let look = Look {
         len: u64_at(bytes, 0),
         modified_ns: i128::from_le_bytes(array(&bytes[8..24])),
@@ -92,15 +137,21 @@ fn look_of(bytes: &[u8; LOOK]) -> Option<(Look, Identity)> {
     };
     // Where it is damaged, the file is asked.
     let known = *bytes != NO_LOOK && u32_at(bytes, LOOKS) == crc32fast::hash(&bytes[..LOOKS]);
-    known.then(|| (look, Identity::from_bytes(&array(&bytes[40..LOOKS]))))
+    known.then(|| Said {
+        look,
+        identity: Identity::from_bytes(&array(&bytes[40..TIMES])),
+        saved_ns: u64_at(bytes, TIMES),
+        until_ns: u64_at(bytes, TIMES + 8),
+    })
 }
 
 /// What is cached at one moment, and whether it stayed so.
 struct Present {
     look: Look,
     stamp: Stamp,
-    /// Others changed nothing unnoticed until then.
-    current: bool,
+    /// Others changed nothing unnoticed until then; for how long that counts.
+    current: Option<Duration>,
+    at_ns: u64,
     /// Changes by others until then.
     others: u64,
 }
@@ -114,16 +165,18 @@ impl Present {
         let look = rest.unwrap_or_default();
         // After the look: whoever had changed the file by then has told of it.
         inner.pool.take_events();
-        let current = rest.is_some() && !inner.writes.any() && inner.outside.is_current(look);
-        Ok(Present { look, stamp, current, others })
+        let current = inner.outside.is_current(look).filter(|_| rest.is_some() && !inner.writes.any());
+        Ok(Present { look, stamp, current, at_ns: now_ns(), others })
     }
 
     /// How the file looked, if it did so from then until now.
-    fn still(&self, inner: &Inner, ssd: &Ssd) -> Result<Option<Look>> {
+    fn still(&self, inner: &Inner, ssd: &Ssd) -> Result<Option<Said>> {
         inner.pool.take_events();
         let quiet = !inner.writes.any() && inner.writes.unchanged(&(0..u64::MAX), self.stamp);
         let same = quiet && inner.changes_by_others() == self.others && Look::at(ssd)? == self.look;
-        Ok((same && self.current).then_some(self.look))
+        let Some(left) = self.current.filter(|_| same) else { return Ok(None) };
+        let (saved_ns, until_ns) = (self.at_ns, self.at_ns.saturating_add(nanoseconds(left)));
+        Ok(Some(Said { look: self.look, identity: Identity::of(ssd)?, saved_ns, until_ns }))
     }
 }
 
@@ -160,8 +213,9 @@ impl FineGrained {
     /// use: [`load`](Self::load) reads their bytes again. So it is while a change that the file's times show is younger than a second
     /// or two, and after changes of our own until [`Outside`](crate::Outside) has what they hide; with `Outside::Never` nobody else is
     /// reckoned with while this is open. Where the times of the file system are whole seconds this waits up to two of them, so that
-    /// a change right afterwards is seen. With `Outside::Events` it is so after each event until [`look_outside`](Self::look_outside) is called. What is not
-    /// noticed: what [`Outside`](crate::Outside) says.
+    /// a change right afterwards is seen. With `Outside::Events` it is so after each event until
+    /// [`look_outside`](Self::look_outside) is called twice. What is not noticed: what
+    /// [`Outside`](crate::Outside) says.
     ///
     /// # Errors
     /// `InvalidInput` for a cache that is not over a file; what writing meets.
@@ -204,11 +258,8 @@ impl FineGrained {
         out.write_all(&crc32fast::hash(&count.to_le_bytes()).to_le_bytes()).map_err(&fail)?;
         out.flush().map_err(&fail)?;
         let written = out.get_ref().written;
-        if let Some(look) = present.still(&self.0, ssd)? {
-            out.get_ref()
-                .file
-                .write_all_at(&look_bytes(look, Identity::of(ssd)?), MAGIC.len() as u64)
-                .map_err(&fail)?;
+        if let Some(said) = present.still(&self.0, ssd)? {
+            out.get_ref().file.write_all_at(&look_bytes(&said), MAGIC.len() as u64).map_err(&fail)?;
         }
         drop(out);
         draft.publish(written)?;
@@ -216,8 +267,15 @@ impl FineGrained {
     }
 
     /// Loads what [`save`](Self::save) saved. Items for which there is no room are left out. The bytes are taken as they are if it is
-    /// the same file, by its file system and inode, and looks as it did then; of any other they are read. With a time to live the bytes are read
-    /// again, as they are if the file changed: nothing becomes younger by being saved.
+    /// the same file, by its file system and inode, and looks as it did then; of any other they are
+    /// read. Where its file system was mounted anew meanwhile (or the kernel, before 6.8, does not
+    /// say), one item in 64 is compared with the file first, 4,096 at most about; and all are read
+    /// again if the times may be those that an image was built with: whole seconds, or a file
+    /// system other than ext2 to ext4, XFS, Btrfs, F2FS and tmpfs. They are also read again if a
+    /// change of the file that was young when it was saved has become twice as old since, as it may
+    /// have gone on ([`Outside`](crate::Outside)); if not yet, what was loaded goes once when it
+    /// has. With a time to live the bytes are read again, as they are if the file changed: nothing
+    /// becomes younger by being saved.
     ///
     /// # Errors
     /// `NotFound`; `Corrupt` where it is damaged, or says what no snapshot of a cache says (whatever its checksums are): what came
@@ -247,12 +305,21 @@ impl FineGrained {
         // A file that changes from here on is found by the stamp, if by this process; by the look outside, if by another.
         // How old the bytes are is not in it, so where they may be too old they are read again.
         let lives = self.config().ttl.is_some();
-        let same = match look_of(&array(&head[MAGIC.len()..])) {
-            Some((look, identity)) => {
-                Look::at(ssd)? == look && Identity::of(ssd)?.is(&identity) && !self.0.writes.any() && !lives
+        let said = look_of(&array(&head[MAGIC.len()..])).filter(|_| !self.0.writes.any() && !lives);
+        let left = match said.and_then(|said| said.left().map(|left| (said, left))) {
+            Some((said, left)) if Look::at(ssd)? == said.look => {
+                match Identity::of(ssd)?.proof(&said.identity, ssd, &said.look) {
+                    Proof::Mount => Some(left),
+                    Proof::Hint if samples_agree(path, ssd).unwrap_or(false) => Some(left),
+                    Proof::Hint | Proof::None => None,
+                }
             }
-            None => false,
+            _ => None,
         };
+        let same = left.is_some();
+        // Before anything of it is cached: if it goes meanwhile, the stamp has changed, and nothing
+        // more is taken.
+        left.into_iter().for_each(|left| self.0.outside.loads(left));
         let mut warmed = Warmed { read_again: !same, ..Warmed::default() };
         let mut count = 0;
         loop {
@@ -314,6 +381,43 @@ impl FineGrained {
             let failed: usize = gathered.failed.iter().map(|(number, _)| some[*number].1).sum();
             warmed.items += (some.len() - gathered.failed.len()) as u64;
             warmed.bytes += (out.len() - failed) as u64;
+        }
+    }
+}
+
+/// Whether some of the items of a snapshot are those of the file. What is damaged is none of them,
+/// and told of by whoever loads it.
+fn samples_agree(path: &Path, ssd: &Ssd) -> std::io::Result<bool> {
+    let snapshot = File::open(path)?;
+    let every = (snapshot.metadata()?.len() / USUAL / SAMPLES).max(SAMPLE);
+    let file = File::from(ssd.file().cached_fd().try_clone_to_owned()?);
+    let (mut at, mut number) = ((MAGIC.len() + LOOK) as u64, 0u64);
+    loop {
+        let mut sizes = [0; 8];
+        snapshot.read_exact_at(&mut sizes, at)?;
+        let (items, len) = (u64::from(u32_at(&sizes, 0)), u64::from(u32_at(&sizes, 4)));
+        if items == 0 {
+            return Ok(true);
+        }
+        let Ok(mut heads) = zeroed(if len > MOST || items > len { 0 } else { items as usize * HEAD }) else {
+            return Ok(false);
+        };
+        snapshot.read_exact_at(&mut heads, at + 12)?;
+        if heads.is_empty() || !are_items(&heads, len) {
+            return Ok(false);
+        }
+        at += 12 + heads.len() as u64;
+        for (offset, len) in items_of(&heads) {
+            if number.is_multiple_of(every) {
+                let (mut then, mut now) = ([0; PAGE as usize], [0; PAGE as usize]);
+                let (then, now) = (&mut then[..len], &mut now[..len]);
+                snapshot.read_exact_at(then, at)?;
+                file.read_exact_at(now, offset)?;
+                if then != now {
+                    return Ok(false);
+                }
+            }
+            (at, number) = (at + len as u64, number + 1);
         }
     }
 }

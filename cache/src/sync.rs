@@ -7,7 +7,7 @@ pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, atomic};
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::{Condvar, Mutex, MutexGuard, atomic};
 
-pub(crate) use std::sync::{Arc, PoisonError, Weak};
+pub(crate) use std::sync::{Arc, PoisonError, TryLockError, Weak};
 
 use std::task::Waker;
 

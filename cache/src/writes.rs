@@ -147,8 +147,14 @@ impl Writes {
         alone.then(|| self.stamp(range))
     }
 
-    /// The change is over.
+    /// The change is over. Whoever waits for that is woken, on this thread.
     pub(crate) fn end(&self, range: &Range<u64>) {
+        wake_all(self.end_silently(range));
+    }
+
+    /// The change is over; who is to be woken for it, by the caller.
+    #[must_use]
+    pub(crate) fn end_silently(&self, range: &Range<u64>) -> Vec<Waker> {
         let mut active = lock(&self.active);
         if let Some(at) = active.changes.iter().position(|r| r == range) {
             active.changes.swap_remove(at);
@@ -157,7 +163,7 @@ impl Writes {
         }
         let sleepers = std::mem::take(&mut active.sleepers);
         drop(active);
-        wake_all(sleepers.into_values().map(|sleeper| sleeper.waker));
+        sleepers.into_values().map(|sleeper| sleeper.waker).collect()
     }
 
     /// Whether a byte of the range is changing; if so, `waker` is woken when a change is over. Who asks again shows what it got in
@@ -194,10 +200,11 @@ impl Writes {
         left.into_iter().for_each(|sleeper| drop_waker(sleeper.waker));
     }
 
-    /// Wakes those who have waited for so long: their patience is at an end.
-    pub(crate) fn wake_overdue(&self, patience: Duration) {
+    /// Those who have waited for so long: their patience is at an end, and the caller wakes them.
+    #[must_use]
+    pub(crate) fn overdue(&self, patience: Duration) -> Vec<Waker> {
         if self.count.load(Ordering::SeqCst) == 0 {
-            return;
+            return Vec::new();
         }
         let mut active = lock(&self.active);
         let is_overdue = |sleeper: &Sleeper| sleeper.since.elapsed() >= patience;
@@ -205,7 +212,7 @@ impl Writes {
             active.sleepers.iter().filter(|(_, s)| is_overdue(s)).map(|(ticket, _)| *ticket).collect();
         let overdue: Vec<Sleeper> = overdue.iter().filter_map(|ticket| active.sleepers.remove(ticket)).collect();
         drop(active);
-        wake_all(overdue.into_iter().map(|sleeper| sleeper.waker));
+        overdue.into_iter().map(|sleeper| sleeper.waker).collect()
     }
 
     /// What those hear whose patience is at an end.

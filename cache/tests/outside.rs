@@ -167,6 +167,51 @@ fn a_snapshot_is_not_of_the_present_where_another_process_wrote() {
 }
 
 #[test]
+fn a_change_that_goes_on_after_a_snapshot_is_found_by_whoever_loads_it() {
+    let ways = [Outside::default(), Outside::Times(Duration::from_millis(10)), Outside::Events, Outside::Never];
+    let age = Duration::from_millis(1200);
+    // With `Never`, nobody writes while it is open.
+    for &how in &ways[..3] {
+        let file = File::with(&noise(LEN, 7));
+        let silent = Silent::begins(file.path());
+        std::thread::sleep(age);
+        let ssd = Ssd::open_rw(file.path()).unwrap().with_access(datapipes_core::FileAccess::Cached).unwrap();
+        let fine = match FineGrained::over(&ssd, config(how, true)) {
+            Ok(fine) => fine,
+            Err(e) => {
+                println!(
+                    "SKIPPED: {how:?} of a_change_that_goes_on_after_a_snapshot_is_found_by_whoever_loads_it: {e}"
+                );
+                continue;
+            }
+        };
+        (0..3).for_each(|_| _ = eight(&fine, 640));
+        let snapshot = file.beside(".snapshot");
+        assert!(fine.save(&snapshot).unwrap() > 0);
+        drop(fine);
+        // It goes on, and is over.
+        silent.store(640, b"somebody");
+        let load = |how| {
+            let fine = FineGrained::over(&ssd, config(how, true)).ok()?;
+            let warmed = fine.load(&snapshot).unwrap();
+            assert!(warmed.items > 0);
+            Some((fine, warmed))
+        };
+        // Soon: what was loaded goes in time. Later: it is read again.
+        let loaded: Vec<_> = ways.iter().filter_map(|&by| Some((by, load(by)?))).collect();
+        for (by, (fine, warmed)) in loaded {
+            let what = format!("saved by {how:?}, loaded by {by:?}: {warmed:?}");
+            within(&what, || &eight(&fine, 640) == b"somebody");
+        }
+        std::thread::sleep(2 * age);
+        for (fine, warmed) in ways.iter().filter_map(|&by| load(by)) {
+            assert!(warmed.read_again && &eight(&fine, 640) == b"somebody", "saved by {how:?}: {warmed:?}");
+        }
+        std::fs::remove_file(&snapshot).unwrap();
+    }
+}
+
+#[test]
 fn a_snapshot_ends_no_time_to_live_later() {
     let file = File::with(&noise(LEN, 7));
     let ssd = Ssd::open_rw(file.path()).unwrap();
@@ -266,5 +311,64 @@ struct Stopper<'a>(&'a AtomicBool);
 impl Drop for Stopper<'_> {
     fn drop(&mut self) {
         self.0.store(true, SeqCst);
+    }
+}
+
+/// A waker that blocks until it is let go.
+struct Blocks {
+    woken: AtomicBool,
+    go: AtomicBool,
+}
+
+impl std::task::Wake for Blocks {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.woken.store(true, SeqCst);
+        while !self.go.load(SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+#[test]
+fn a_waker_that_blocks_stops_nothing_but_itself() {
+    use std::future::Future;
+    for how in [Outside::Events, Outside::Every(Duration::from_millis(10))] {
+        let files = [7, 8].map(|seed| File::with(&noise(LEN, seed)));
+        let ssds = files.each_ref().map(|file| Ssd::open_rw(file.path()).unwrap());
+        let pool = datapipes_cache::BufferPool::new(config(how, true)).unwrap();
+        let [a, b] = match ssds.each_ref().map(|ssd| pool.open(ssd)) {
+            [Ok(a), Ok(b)] => [a, b],
+            [a, b] => {
+                println!(
+                    "SKIPPED: {how:?} of a_waker_that_blocks_stops_nothing_but_itself: {:?}, {:?}",
+                    a.err(),
+                    b.err()
+                );
+                continue;
+            }
+        };
+        let runtime = datapipes_core::Runtime::start(fixture::machine()).unwrap();
+        let alone = a.on(&runtime, 4).unwrap();
+        // Two futures wait for a change that does not end; an event wakes them.
+        let own = ssds[0].write_observers().begin(OWN);
+        let wakes = [false, true].map(|go| std::sync::Arc::new(Blocks { woken: false.into(), go: go.into() }));
+        let mut readings = wakes.each_ref().map(|wakes| {
+            let mut reading = Box::pin(alone.read(OWN.start, 8));
+            let waker = std::task::Waker::from(wakes.clone());
+            assert!(reading.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
+            reading
+        });
+        eight(&b, 640);
+        another_process_writes(&files[0], 640, "somebody");
+        within(&format!("{how:?}: a waker is called"), || wakes[0].woken.load(SeqCst));
+        within(&format!("{how:?}: the one after it, too"), || wakes[1].woken.load(SeqCst));
+        another_process_writes(&files[1], 640, "somebody");
+        within(&format!("{how:?}: a change of another file"), || &eight(&b, 640) == b"somebody");
+        wakes[0].go.store(true, SeqCst);
+        ssds[0].write_observers().end(own);
+        for (reading, wakes) in readings.iter_mut().zip(&wakes) {
+            let waker = std::task::Waker::from(wakes.clone());
+            within("the reads end", || reading.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_ready());
+        }
     }
 }

@@ -111,3 +111,73 @@ fn a_file_system_that_answers_no_more_stops_no_other_file() {
     of(&read(&a, 900_000), "a miss afterwards").unwrap();
     drop((server, mounted));
 }
+
+/// How many descriptors of this process are of such a file.
+fn descriptors(path: &std::path::Path) -> usize {
+    let all = std::fs::read_dir("/proc/self/fd").unwrap();
+    all.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok()).filter(|of| of == path).count()
+}
+
+#[track_caller]
+fn within(what: &str, mut holds: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < HANGS, "{what}: it never is");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_file_system_that_answers_no_more_keeps_no_drop_waiting_and_no_other_file_open() {
+    let dir = std::env::current_exe().unwrap().parent().unwrap().to_path_buf();
+    let (server, mounted) = match Mounted::that_stops(&dir) {
+        Ok(mounted) => mounted,
+        Err(e) => {
+            return println!(
+                "SKIPPED: a_file_system_that_answers_no_more_keeps_no_drop_waiting_and_no_other_file_open: {e}"
+            );
+        }
+    };
+    let healthy = File::with(&noise(LEN, 1));
+    std::fs::write(mounted.path("file"), noise(LEN, 2)).unwrap();
+    let mut config = Config::new(machine()).budget(4 << 20);
+    (config.prefault, config.outside) = (false, Outside::Every(Duration::from_millis(10)));
+    let pool = BufferPool::new(config).unwrap();
+    let a = pool.open(&Ssd::open(healthy.path()).unwrap()).unwrap();
+    let b = pool.open(&Ssd::open(mounted.path("file")).unwrap()).unwrap();
+    for fine in [&a, &b] {
+        of(&read(fine, 640), "before").unwrap();
+    }
+    let paths = [healthy.path().canonicalize().unwrap(), mounted.path("file").canonicalize().unwrap()];
+    assert!(paths.iter().all(|path| descriptors(path) > 0));
+    server.stop().unwrap();
+    // Attributes are remembered for a while; then its looker waits.
+    let waits = |name: &str| {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().filter_map(std::result::Result::ok);
+        let named =
+            tasks.filter(|task| std::fs::read_to_string(task.path().join("comm")).is_ok_and(|c| c.trim() == name));
+        let mut named = named.peekable();
+        named.peek().is_some()
+            && named.all(|task| {
+                std::fs::read_to_string(task.path().join("wchan"))
+                    .is_ok_and(|w| w.contains("fuse") || w.contains("request"))
+            })
+    };
+    let started = Instant::now();
+    while !waits("fine-look") && started.elapsed() < Duration::from_secs(5) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    drop(a);
+    within("the other file is closed", || descriptors(&paths[0]) == 0);
+    within("one file is open", || pool.files() == 1);
+    let (say, said) = channel();
+    std::thread::spawn(move || {
+        drop(b);
+        drop(pool);
+        say.send(()).unwrap();
+    });
+    said.recv_timeout(HANGS).expect("the drop of a file on it hangs");
+    server.go_on().unwrap();
+    within("the file is closed once its system answers", || descriptors(&paths[1]) == 0);
+    drop((server, mounted));
+}
