@@ -6,7 +6,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::Poll;
 
-use datapipes_cache::{Config, FineGrained};
+use datapipes_cache::{CacheConfig, FineGrained};
 use datapipes_core::{Runtime, Ssd};
 
 const LEN: usize = 128;
@@ -29,7 +29,7 @@ fn main() {
     let path = std::env::args().nth(1).unwrap();
     let ssd = Ssd::open(path).unwrap();
     let machine = datapipes::discover();
-    let fine = FineGrained::over(&ssd, Config::new(&machine).budget(16 << 20)).unwrap();
+    let fine = FineGrained::over(&ssd, CacheConfig::new(&machine).budget(16 << 20)).unwrap();
     let runtime = Runtime::start(&machine).unwrap();
     let reads = fine.on(&runtime, AT_ONCE).unwrap();
     let mut state = 7u64;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use datapipes_cache::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
-use datapipes_cache::{Config, FineGrained, Policy};
+use datapipes_cache::{CacheConfig, FineGrained, CachePolicy};
 use datapipes_core::Result;
 use datapipes_testkit::access::{ItemLayout, Items, Popularity, ReadRequest};
 
@@ -62,9 +62,9 @@ fn main() {
         "load", "policy", "hits %", "ns/read", "items", "B/item", "recency"
     );
     for (name, popularity) in loads {
-        for policy in Policy::ALL.into_iter().filter(|p| only.is_none_or(|name| name == p.name())) {
+        for policy in CachePolicy::ALL.into_iter().filter(|p| only.is_none_or(|name| name == p.name())) {
             let budget = (file / part) as usize;
-            let mut config = Config::new(&machine).budget(budget).policy(policy);
+            let mut config = CacheConfig::new(&machine).budget(budget).policy(policy);
             config.maintenance = false;
             let fine = FineGrained::with_engine(Arc::new(Made { len: file }), config, "made").unwrap();
             let mut reads = Items::new(layout, popularity, 7);

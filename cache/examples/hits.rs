@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use datapipes_cache::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
-use datapipes_cache::{Config, FineGrained, Policy};
+use datapipes_cache::{CacheConfig, FineGrained, CachePolicy};
 use datapipes_core::Result;
 use datapipes_testkit::access::{ItemLayout, Items, Popularity};
 
@@ -42,13 +42,13 @@ fn main() {
     let arg = |name: &str| args.iter().position(|a| a == name).and_then(|at| args.get(at + 1));
     let number = |name: &str, default: u64| arg(name).map_or(default, |v| v.parse().unwrap());
     let (mib, reads) = (number("--mib", 48), number("--reads", 4_000_000));
-    let policy: Policy = arg("--policy").map_or(Policy::default(), |p| p.parse().unwrap());
+    let policy: CachePolicy = arg("--policy").map_or(CachePolicy::default(), |p| p.parse().unwrap());
     let machine = datapipes::discover();
     // Items apart from each other: none is worth a page.
     let layout =
         ItemLayout { items: (mib << 20) / LEN as u64, item_bytes: LEN as u32, stride_bytes: 4096 + LEN as u64 };
     let file = layout.items * layout.stride_bytes;
-    let config = Config::new(&machine).budget((mib as usize) << 21).policy(policy);
+    let config = CacheConfig::new(&machine).budget((mib as usize) << 21).policy(policy);
     let fine = FineGrained::with_engine(Arc::new(Made(file)), config, "made").unwrap();
     let mut out = vec![0; LEN];
     (0..layout.items).for_each(|i| fine.read(i * layout.stride_bytes, &mut out).unwrap());

@@ -15,7 +15,7 @@ use crate::store::PAGE;
 use crate::sync::{Arc, Condvar, Mutex, PoisonError, lock};
 
 /// Extents that wait at most.
-const MOST: usize = 4096;
+const MAX_PREFETCH_EXTENTS: usize = 4096;
 /// Extents that are read together.
 const TOGETHER: usize = 64;
 /// Bytes that are read together at most, and at least.
@@ -62,7 +62,7 @@ impl Ahead {
             bell: Condvar::new(),
             budget,
             together: (budget / BYTES_PART).clamp(BYTES[0], BYTES[1]) / PAGE as usize * PAGE as usize,
-            most: (budget / QUEUE_PART / size_of::<Extent>()).clamp(TOGETHER, MOST),
+            most: (budget / QUEUE_PART / size_of::<Extent>()).clamp(TOGETHER, MAX_PREFETCH_EXTENTS),
         }
     }
 

@@ -25,7 +25,7 @@ const BUFFER: usize = 2 * PAGE as usize;
 
 /// The cache's asynchronous face.
 #[derive(Clone)]
-pub struct Asynchronous(Arc<Shared>);
+pub struct AsyncReader(Arc<Shared>);
 
 struct Shared {
     inner: Arc<Inner>,
@@ -60,7 +60,7 @@ impl FineGrained {
     ///
     /// # Errors
     /// `InvalidInput` for a cache that is not over a file, or for none in flight; what connecting meets.
-    pub fn on(&self, runtime: &Runtime, in_flight: usize) -> Result<Asynchronous> {
+    pub fn on(&self, runtime: &Runtime, in_flight: usize) -> Result<AsyncReader> {
         self.on_with(runtime, InFlight { reads: in_flight, waiting: 1 << 16 })
     }
 
@@ -68,7 +68,7 @@ impl FineGrained {
     ///
     /// # Errors
     /// As [`on`](Self::on).
-    pub fn on_with(&self, runtime: &Runtime, limits: InFlight) -> Result<Asynchronous> {
+    pub fn on_with(&self, runtime: &Runtime, limits: InFlight) -> Result<AsyncReader> {
         let InFlight { reads: in_flight, waiting } = limits;
         self.0.owner.check("read")?;
         let Some(ssd) = &self.0.ssd else {
@@ -92,7 +92,7 @@ impl FineGrained {
         let ask = ConnectOptions { constraints, ..ConnectOptions::default() };
         let pipe = runtime.connect_with(ssd, &buffers, &ask)?;
         let slots = Slots { free: (0..in_flight).collect(), ..Slots::default() };
-        Ok(Asynchronous(Arc::new(Shared {
+        Ok(AsyncReader(Arc::new(Shared {
             inner: self.0.clone(),
             _fine: self.clone(),
             pipe,
@@ -103,7 +103,7 @@ impl FineGrained {
     }
 }
 
-impl Asynchronous {
+impl AsyncReader {
     /// Reads `len` bytes at `offset`; nothing happens until the future is polled. Dropping it neither cancels the device's work
     /// nor frees its buffer before that is over. A read across pages goes to the device page by page.
     ///
@@ -113,8 +113,8 @@ impl Asynchronous {
     /// of one that is over or dropped. A waker that blocks keeps a thread for itself where the
     /// cache's thread had it woken; where a writer of this process or [`FineGrained::maintain`]
     /// wakes it, it keeps those.
-    pub fn read(&self, offset: u64, len: usize) -> Reading {
-        Reading {
+    pub fn read(&self, offset: u64, len: usize) -> ReadFuture {
+        ReadFuture {
             shared: self.0.clone(),
             offset,
             len,
@@ -131,7 +131,7 @@ impl Asynchronous {
 }
 
 /// A read on its way. It yields the bytes, or what [`FineGrained::read`] would meet.
-pub struct Reading {
+pub struct ReadFuture {
     shared: Arc<Shared>,
     offset: u64,
     len: usize,
@@ -259,7 +259,7 @@ impl Shared {
     }
 }
 
-impl Reading {
+impl ReadFuture {
     fn range(&self) -> std::ops::Range<u64> {
         self.offset..self.offset.saturating_add(self.len as u64)
     }
@@ -429,7 +429,7 @@ impl Drop for Taken<'_> {
     }
 }
 
-impl Future for Reading {
+impl Future for ReadFuture {
     type Output = Result<Vec<u8>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -444,7 +444,7 @@ impl Future for Reading {
     }
 }
 
-impl Reading {
+impl ReadFuture {
     fn drive(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Vec<u8>>> {
         loop {
             let outcome = match self.step {
@@ -467,7 +467,7 @@ impl Reading {
     }
 }
 
-impl Drop for Reading {
+impl Drop for ReadFuture {
     fn drop(&mut self) {
         // A child has no part in what its parent's cache does.
         if !self.shared.inner.owner.is_here() {

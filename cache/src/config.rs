@@ -12,7 +12,7 @@ use crate::reassign::Reassignment;
 /// Who is admitted, and who has to go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Policy {
+pub enum CachePolicy {
     /// S3-FIFO for each size class, and a clock while samples show that the load drifts. The default.
     #[default]
     Adaptive,
@@ -26,28 +26,28 @@ pub enum Policy {
     Pipette,
 }
 
-impl Policy {
+impl CachePolicy {
     /// All of them.
-    pub const ALL: [Policy; 5] = [Policy::Adaptive, Policy::S3Fifo, Policy::Sieve, Policy::WTinyLfu, Policy::Pipette];
+    pub const ALL: [CachePolicy; 5] = [CachePolicy::Adaptive, CachePolicy::S3Fifo, CachePolicy::Sieve, CachePolicy::WTinyLfu, CachePolicy::Pipette];
 
     /// Its name, as the command line has it.
     pub fn name(self) -> &'static str {
         match self {
-            Policy::Adaptive => "adaptive",
-            Policy::S3Fifo => "s3-fifo",
-            Policy::Sieve => "sieve",
-            Policy::WTinyLfu => "w-tiny-lfu",
-            Policy::Pipette => "pipette",
+            CachePolicy::Adaptive => "adaptive",
+            CachePolicy::S3Fifo => "s3-fifo",
+            CachePolicy::Sieve => "sieve",
+            CachePolicy::WTinyLfu => "w-tiny-lfu",
+            CachePolicy::Pipette => "pipette",
         }
     }
 }
 
-impl std::str::FromStr for Policy {
+impl std::str::FromStr for CachePolicy {
     type Err = datapipes_core::Error;
 
-    fn from_str(text: &str) -> Result<Policy, Self::Err> {
-        Policy::ALL.into_iter().find(|p| p.name() == text).ok_or_else(|| {
-            let names: Vec<_> = Policy::ALL.iter().map(|p| p.name()).collect();
+    fn from_str(text: &str) -> Result<CachePolicy, Self::Err> {
+        CachePolicy::ALL.into_iter().find(|p| p.name() == text).ok_or_else(|| {
+            let names: Vec<_> = CachePolicy::ALL.iter().map(|p| p.name()).collect();
             datapipes_core::Error::new(datapipes_core::ErrorKind::InvalidInput, "choose a policy", format!("{text:?}"))
                 .advice(format!("give one of {}", names.join(", ")))
         })
@@ -72,7 +72,7 @@ impl std::str::FromStr for Policy {
 /// while a change was young.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outside {
+pub enum ExternalChanges {
     /// Not at all: nobody else writes there while it is open.
     Never,
     /// By events of the kernel (fanotify), right after each change, where the kernel lets this process listen (from 5.13 on, unless
@@ -95,9 +95,9 @@ pub enum Outside {
     Events,
 }
 
-impl Default for Outside {
-    fn default() -> Outside {
-        Outside::Every(Duration::from_millis(100))
+impl Default for ExternalChanges {
+    fn default() -> ExternalChanges {
+        ExternalChanges::Every(Duration::from_millis(100))
     }
 }
 
@@ -117,7 +117,7 @@ pub struct FileOptions {
     /// Whether what comes by the block path is kept as pages. Without, it is given out only.
     pub keep_blocks: bool,
     /// How changes of the file by others are found.
-    pub outside: Outside,
+    pub outside: ExternalChanges,
     /// How long a read waits for a write into the same bytes before it is refused as `Busy`.
     pub patience: Duration,
     /// Run after each read from the device, before the bytes are given out or kept.
@@ -125,7 +125,7 @@ pub struct FileOptions {
 }
 
 impl FileOptions {
-    pub(crate) fn of(config: &Config) -> FileOptions {
+    pub(crate) fn of(config: &CacheConfig) -> FileOptions {
         FileOptions {
             large: config.large,
             keep_blocks: config.keep_blocks,
@@ -149,13 +149,13 @@ impl fmt::Debug for FileOptions {
 
 /// The settings of a cache. All have defaults but the machine.
 #[derive(Clone)]
-pub struct Config {
+pub struct CacheConfig {
     pub(crate) machine: Machine,
     /// Memory for everything, in bytes: data, index, ghosts, detector, read buffers, advice ([`prefetch`](crate::FineGrained::prefetch)).
     /// At least 2 MiB. What a caller asks bytes into is his; futures have buffers beside it ([`on`](crate::FineGrained::on)).
     pub budget: usize,
     /// Who is admitted, and who has to go.
-    pub policy: Policy,
+    pub policy: CachePolicy,
     /// How slabs are divided among size classes.
     pub reassignment: Reassignment,
     /// Reads of more bytes than this of one page go by the block path.
@@ -173,7 +173,7 @@ pub struct Config {
     /// How long an item may be given out after it was read; for ever without.
     pub ttl: Option<Duration>,
     /// How changes of the file by others are found.
-    pub outside: Outside,
+    pub outside: ExternalChanges,
     /// How long a read waits for a write into the same bytes before it is refused as `Busy`.
     pub patience: Duration,
     /// Run after each read from the device, before the bytes are given out or kept.
@@ -185,13 +185,13 @@ pub struct Config {
     pub maintenance: bool,
 }
 
-impl Config {
+impl CacheConfig {
     /// The defaults: 64 MiB, everything else as the fields say.
-    pub fn new(machine: &Machine) -> Config {
-        Config {
+    pub fn new(machine: &Machine) -> CacheConfig {
+        CacheConfig {
             machine: machine.clone(),
             budget: 64 << 20,
-            policy: Policy::default(),
+            policy: CachePolicy::default(),
             reassignment: Reassignment::default(),
             large: 2048,
             keep_blocks: true,
@@ -199,7 +199,7 @@ impl Config {
             lanes: 2 * std::thread::available_parallelism().map_or(2, usize::from),
             waiting: 4096,
             ttl: None,
-            outside: Outside::default(),
+            outside: ExternalChanges::default(),
             patience: Duration::from_secs(1),
             verify: None,
             prefault: true,
@@ -209,27 +209,27 @@ impl Config {
 
     /// With a budget, in bytes.
     #[must_use]
-    pub fn budget(mut self, bytes: usize) -> Config {
+    pub fn budget(mut self, bytes: usize) -> CacheConfig {
         self.budget = bytes;
         self
     }
 
     /// With a policy.
     #[must_use]
-    pub fn policy(mut self, policy: Policy) -> Config {
+    pub fn policy(mut self, policy: CachePolicy) -> CacheConfig {
         self.policy = policy;
         self
     }
 
     /// With so many requests of a thread outstanding at the device.
     #[must_use]
-    pub fn depth(mut self, depth: usize) -> Config {
+    pub fn depth(mut self, depth: usize) -> CacheConfig {
         self.depth = depth;
         self
     }
 }
 
-impl fmt::Debug for Config {
+impl fmt::Debug for CacheConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Config")
             .field("budget", &self.budget)

@@ -18,7 +18,7 @@ use datapipes_core::locator::{
 use datapipes_core::process::OwningProcess;
 use datapipes_core::{Error, ErrorKind, Result, Ssd};
 
-use crate::config::{Config, FileOptions};
+use crate::config::{CacheConfig, FileOptions};
 use crate::dispatcher::{Dispatcher, Path};
 use crate::engine::ReadEngine;
 use crate::events::FileName;
@@ -178,7 +178,7 @@ impl FineGrained {
     /// [`Outside::Events`](crate::Outside::Events) without the maintenance thread; also for a block device without
     /// [`Outside::Never`](crate::Outside::Never) or a time to live ([`Outside`](crate::Outside)); `OutOfMemory` for a budget beyond the memory that
     /// this process may have; what connecting meets.
-    pub fn over(ssd: &Ssd, config: Config) -> Result<FineGrained> {
+    pub fn over(ssd: &Ssd, config: CacheConfig) -> Result<FineGrained> {
         let options = FileOptions::of(&config);
         Pool::over_files(config)?.open(ssd, options, |_| Ok(Map::whole()))
     }
@@ -188,7 +188,7 @@ impl FineGrained {
     ///
     /// # Errors
     /// As [`over`](Self::over).
-    pub fn with_engine(engine: Arc<dyn ReadEngine>, config: Config, name: &str) -> Result<FineGrained> {
+    pub fn with_engine(engine: Arc<dyn ReadEngine>, config: CacheConfig, name: &str) -> Result<FineGrained> {
         let options = FileOptions::of(&config);
         let source = Source { engine: engine.clone(), file: None, name: format!("fine:{name}") };
         Pool::over_engine(config, engine)?.add(source, options, |_| Ok(Map::whole()))
@@ -305,7 +305,7 @@ impl FineGrained {
     }
 
     /// The settings of its pool.
-    pub fn config(&self) -> &Config {
+    pub fn config(&self) -> &CacheConfig {
         &self.0.pool.config
     }
 

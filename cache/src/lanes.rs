@@ -16,7 +16,7 @@ use crate::store::PAGE;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, lock};
 
 /// The longest extent, in bytes.
-const LONGEST: u32 = PAGE as u32;
+const MAX_EXTENT_BYTES: u32 = PAGE as u32;
 /// Bytes of a lane's buffers for each request outstanding, about.
 const BYTES_A_REQUEST: usize = 2 * PAGE as usize;
 
@@ -100,7 +100,7 @@ impl Lanes {
     }
 
     fn make(&self) -> Result<Lane> {
-        let options = ExtentOptions { depth: self.depth as u32, longest: LONGEST };
+        let options = ExtentOptions { depth: self.depth as u32, longest: MAX_EXTENT_BYTES };
         Ok(Lane { reader: self.machine.extent_reader(options)?, last: None })
     }
 
@@ -239,7 +239,7 @@ impl FileEngine {
 impl ReadEngine for FileEngine {
     fn facts(&self) -> EngineFacts {
         let granularity = if self.direct { self.ssd.file().offset_align() } else { 1 };
-        EngineFacts { granularity, depth: self.lanes.depth as u32, longest: LONGEST }
+        EngineFacts { granularity, depth: self.lanes.depth as u32, longest: MAX_EXTENT_BYTES }
     }
 
     fn len_bytes(&self) -> Result<u64> {
@@ -273,7 +273,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::config::Config;
+    use crate::config::CacheConfig;
     use crate::fine::FineGrained;
 
     #[test]
@@ -281,7 +281,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("fine-lanes-{}", std::process::id()));
         std::fs::write(&path, vec![7; 200_000]).unwrap();
         // One lane, and nobody may wait for it.
-        let mut config = Config::new(&datapipes::discover()).budget(2 << 20);
+        let mut config = CacheConfig::new(&datapipes::discover()).budget(2 << 20);
         (config.lanes, config.waiting, config.prefault) = (1, 0, false);
         let fine = FineGrained::over(&Ssd::open(&path).unwrap(), config).unwrap();
         let mut refused = None;

@@ -66,13 +66,13 @@ mod wakers;
 mod write;
 mod writes;
 
-pub use asynchronous::{Asynchronous, InFlight, Reading};
-pub use config::{Config, FileOptions, Outside, Policy, Verify};
+pub use asynchronous::{AsyncReader, InFlight, ReadFuture};
+pub use config::{CacheConfig, FileOptions, ExternalChanges, CachePolicy, Verify};
 pub use fine::{Bytes, FineGrained};
 pub use gather::Gathered;
 pub use histogram::{Histogram, Latencies};
 pub use metrics::{ClassMetrics, Metrics};
 pub use pool::BufferPool;
 pub use reassign::Reassignment;
-pub use snapshot::Warmed;
+pub use snapshot::LoadSummary;
 pub use write::Writer;

@@ -11,7 +11,7 @@ use datapipes_core::process::OwningProcess;
 use datapipes_core::{Error, Result};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use crate::config::Outside;
+use crate::config::ExternalChanges;
 use crate::pool::Pool;
 use crate::sync::{Arc, Weak};
 
@@ -52,10 +52,10 @@ impl Maintenance {
 }
 
 /// How often it looks for the sake of one file.
-pub(crate) fn tick_of(outside: Outside, ttl: Option<Duration>) -> Duration {
+pub(crate) fn tick_of(outside: ExternalChanges, ttl: Option<Duration>) -> Duration {
     let look = match outside {
-        Outside::Every(time) | Outside::Times(time) => Some(time),
-        Outside::Never | Outside::Events => None,
+        ExternalChanges::Every(time) | ExternalChanges::Times(time) => Some(time),
+        ExternalChanges::Never | ExternalChanges::Events => None,
     };
     let tick = [Some(TICK), ttl.map(|ttl| ttl / 4), look].into_iter().flatten().min().unwrap_or(TICK);
     tick.max(Duration::from_millis(1))

@@ -143,7 +143,7 @@ impl Known {
 
 /// What is known of changes from outside.
 pub(crate) struct Outside {
-    pub(crate) how: config::Outside,
+    pub(crate) how: config::ExternalChanges,
     /// Events tell of other processes.
     listens: bool,
     /// By which name.
@@ -157,7 +157,7 @@ pub(crate) struct Outside {
 
 impl Outside {
     /// From now on. `listens`: events of the file come, under this name if that is known.
-    pub(crate) fn new(ssd: Option<&Ssd>, how: config::Outside, listens: Option<Option<FileName>>) -> Outside {
+    pub(crate) fn new(ssd: Option<&Ssd>, how: config::ExternalChanges, listens: Option<Option<FileName>>) -> Outside {
         let look = ssd.and_then(|s| Look::at(s).ok());
         let (listens, name) = (listens.is_some(), listens.flatten());
         // A file of which nothing is known is as one that changes now.
@@ -175,7 +175,7 @@ impl Outside {
 
     /// Whether its times are looked at now and then.
     pub(crate) fn looks(&self) -> bool {
-        !self.block && matches!(self.how, config::Outside::Every(_) | config::Outside::Times(_))
+        !self.block && matches!(self.how, config::ExternalChanges::Every(_) | config::ExternalChanges::Times(_))
     }
 
     pub(crate) fn listens(&self) -> bool {
@@ -264,10 +264,10 @@ impl Outside {
         let is_current = match self.how {
             // Nor can it be known afterwards whether it is.
             _ if self.block => false,
-            config::Outside::Never => return Some(loaded),
+            config::ExternalChanges::Never => return Some(loaded),
             // Nobody looked since an event came, or since something came of which there are none.
-            config::Outside::Events => known.look == Some(look),
-            config::Outside::Every(_) | config::Outside::Times(_) => {
+            config::ExternalChanges::Events => known.look == Some(look),
+            config::ExternalChanges::Every(_) | config::ExternalChanges::Times(_) => {
                 let settled = SETTLED.max(look.tick());
                 known.look == Some(look) && known.doubts().all(|doubt| doubt.is_settled(settled))
             }
@@ -303,18 +303,18 @@ impl Outside {
     /// How changes are found, in words.
     pub(crate) fn explain(&self) -> String {
         match (self.how, self.listens) {
-            (config::Outside::Every(_) | config::Outside::Times(_), _) if self.block => {
+            (config::ExternalChanges::Every(_) | config::ExternalChanges::Times(_), _) if self.block => {
                 "changes by others: not found, as it is a block device; its bytes are given out for as long as the time to live says".into()
             }
-            (config::Outside::Never, _) => "changes by others are not looked for".into(),
-            (config::Outside::Events, _) => {
+            (config::ExternalChanges::Never, _) => "changes by others are not looked for".into(),
+            (config::ExternalChanges::Events, _) => {
                 "changes by others: by events of the kernel alone, which leave out asynchronous writes (aio, loop devices)".into()
             }
-            (config::Outside::Every(time), true) => format!(
+            (config::ExternalChanges::Every(time), true) => format!(
                 "changes by others: by events of the kernel, and by the file's times every {time:?}; while this process changes the file, \
                  all that is cached of it goes every {BESIDE_OUR_OWN:?}"
             ),
-            (config::Outside::Every(time) | config::Outside::Times(time), false | true) => {
+            (config::ExternalChanges::Every(time) | config::ExternalChanges::Times(time), false | true) => {
                 format!(
                     "changes by others: by the file's times every {time:?}; after a change of our own all that is cached of the file goes"
                 )

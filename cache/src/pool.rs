@@ -16,7 +16,7 @@ use datapipes_core::process::OwningProcess;
 use datapipes_core::{Error, ErrorKind, Result, Ssd};
 
 use crate::ahead::Ahead;
-use crate::config::{Config, FileOptions, Outside, Policy};
+use crate::config::{CacheConfig, FileOptions, ExternalChanges, CachePolicy};
 use crate::detector::Detector;
 use crate::engine::ReadEngine;
 use crate::events::{Events, FileName, Of};
@@ -31,13 +31,13 @@ use crate::policy;
 use crate::shadow::{Shadow, is_sampled};
 use crate::space::{Map, Space};
 use crate::store::header::MAX_OFFSET;
-use crate::store::{LEAST_BUDGET, Sharded, Store};
+use crate::store::{MIN_BUDGET, Sharded, Store};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard, lock, wake_all};
 use crate::wakers::Wakers;
 
 /// The least budget, in bytes.
-const LEAST: usize = 2 << 20;
+const MIN_POOL_BYTES: usize = 2 << 20;
 /// Quarters of the time to live are periods.
 const PERIODS_OF_TTL: u64 = 4;
 /// Bytes of budget for a byte of the detector. It is to remember little: pages of which several parts are wanted at about the
@@ -87,7 +87,7 @@ pub struct BufferPool(pub(crate) Arc<Pool>);
 /// What the files of a pool share.
 pub(crate) struct Pool {
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) config: Config,
+    pub(crate) config: CacheConfig,
     pub(crate) space: Space,
     pub(crate) detector: Detector,
     /// None where an engine of the caller's reads.
@@ -126,7 +126,7 @@ impl BufferPool {
     ///
     /// # Errors
     /// `InvalidInput` for a budget below 2 MiB; `OutOfMemory` for one beyond the memory that this process may have.
-    pub fn new(config: Config) -> Result<BufferPool> {
+    pub fn new(config: CacheConfig) -> Result<BufferPool> {
         Pool::over_files(config).map(BufferPool)
     }
 
@@ -179,7 +179,7 @@ impl BufferPool {
     }
 
     /// Its settings.
-    pub fn config(&self) -> &Config {
+    pub fn config(&self) -> &CacheConfig {
         &self.0.config
     }
 }
@@ -191,7 +191,7 @@ impl std::fmt::Debug for BufferPool {
 }
 
 /// Depth and number of lanes, whose buffers take at most a sixteenth of the budget.
-fn buffers(config: &Config) -> (usize, usize) {
+fn buffers(config: &CacheConfig) -> (usize, usize) {
     let most = (config.budget / 16 / lanes::lane_bytes(1)).max(8);
     let depth = config.depth.clamp(1, most.min(4096));
     (depth, config.lanes.clamp(1, (most / depth).max(1)))
@@ -202,7 +202,7 @@ impl Pool {
     ///
     /// # Errors
     /// As [`BufferPool::new`].
-    pub(crate) fn over_files(config: Config) -> Result<Arc<Pool>> {
+    pub(crate) fn over_files(config: CacheConfig) -> Result<Arc<Pool>> {
         check_budget(&config)?;
         let (depth, lanes) = buffers(&config);
         let lanes = Arc::new(Lanes::new(
@@ -217,12 +217,12 @@ impl Pool {
     ///
     /// # Errors
     /// As [`BufferPool::new`].
-    pub(crate) fn over_engine(config: Config, engine: Arc<dyn ReadEngine>) -> Result<Arc<Pool>> {
+    pub(crate) fn over_engine(config: CacheConfig, engine: Arc<dyn ReadEngine>) -> Result<Arc<Pool>> {
         check_budget(&config)?;
         Pool::start(config, Box::new(move || engine.now_ns()), None)
     }
 
-    fn start(config: Config, clock: Clock, lanes: Option<Arc<Lanes>>) -> Result<Arc<Pool>> {
+    fn start(config: CacheConfig, clock: Clock, lanes: Option<Arc<Lanes>>) -> Result<Arc<Pool>> {
         let detector_bytes = config.budget / DETECTOR_PART;
         let lane_bytes = if lanes.is_some() {
             let (depth, most) = buffers(&config);
@@ -230,17 +230,17 @@ impl Pool {
         } else {
             0
         };
-        let adaptive = config.policy == Policy::Adaptive;
+        let adaptive = config.policy == CachePolicy::Adaptive;
         let samples = if adaptive { config.budget / 256 } else { 0 };
         let ahead = Ahead::within(config.budget);
         let rest = config.budget - lane_bytes - detector_bytes - samples - ahead.most_bytes();
-        let rest = rest.max(LEAST_BUDGET);
+        let rest = rest.max(MIN_BUDGET);
         let (prefault, lives) = (config.prefault, config.ttl.is_some());
         let store: Arc<dyn Store> = match config.policy {
-            Policy::Adaptive | Policy::S3Fifo => Arc::new(Sharded::<policy::S3Fifo>::new(rest, prefault, lives)?),
-            Policy::Sieve => Arc::new(Sharded::<policy::Sieve>::new(rest, prefault, lives)?),
-            Policy::WTinyLfu => Arc::new(Sharded::<policy::TinyLfu>::new(rest, prefault, lives)?),
-            Policy::Pipette => Arc::new(Sharded::<policy::Pipette>::new(rest, prefault, lives)?),
+            CachePolicy::Adaptive | CachePolicy::S3Fifo => Arc::new(Sharded::<policy::S3Fifo>::new(rest, prefault, lives)?),
+            CachePolicy::Sieve => Arc::new(Sharded::<policy::Sieve>::new(rest, prefault, lives)?),
+            CachePolicy::WTinyLfu => Arc::new(Sharded::<policy::TinyLfu>::new(rest, prefault, lives)?),
+            CachePolicy::Pipette => Arc::new(Sharded::<policy::Pipette>::new(rest, prefault, lives)?),
         };
         let threaded = config.maintenance;
         let pool = Arc::new(Pool {
@@ -295,7 +295,7 @@ impl Pool {
         options: FileOptions,
         map: impl FnOnce(u64) -> Result<Map>,
     ) -> Result<FineGrained> {
-        if options.outside == Outside::Events && (source.file.is_none() || !self.config.maintenance) {
+        if options.outside == ExternalChanges::Events && (source.file.is_none() || !self.config.maintenance) {
             let context = match source.file {
                 None => format!("changes by events of {}, which is no file", source.name),
                 Some(_) => "changes by events, without the thread that takes them".to_owned(),
@@ -310,8 +310,8 @@ impl Pool {
         }
         let listens = match (&options.outside, &source.file) {
             (_, Some((ssd, _))) if ssd.file().is_block_device() => None,
-            (Outside::Every(_), Some((ssd, _))) => self.marks.listen(ssd).ok(),
-            (Outside::Events, Some((ssd, _))) => Some(self.marks.listen(ssd)?),
+            (ExternalChanges::Every(_), Some((ssd, _))) => self.marks.listen(ssd).ok(),
+            (ExternalChanges::Events, Some((ssd, _))) => Some(self.marks.listen(ssd)?),
             _ => None,
         };
         let tick = maintenance::tick_of(options.outside, self.config.ttl);
@@ -333,10 +333,10 @@ impl Pool {
 
     /// Times and events of a block device are those of one of its names. Others write to it by other names, or through a file system
     /// that is mounted on it, and nothing tells of that.
-    fn check_device(&self, source: &Source, outside: Outside) -> Result<()> {
+    fn check_device(&self, source: &Source, outside: ExternalChanges) -> Result<()> {
         let is_block = source.file.as_ref().is_some_and(|(ssd, _)| ssd.file().is_block_device());
-        let (lives, looks) = (self.config.ttl.is_some(), matches!(outside, Outside::Every(_) | Outside::Times(_)));
-        if !is_block || outside == Outside::Never || lives && looks {
+        let (lives, looks) = (self.config.ttl.is_some(), matches!(outside, ExternalChanges::Every(_) | ExternalChanges::Times(_)));
+        if !is_block || outside == ExternalChanges::Never || lives && looks {
             return Ok(());
         }
         let context = format!("{} is a block device, of which changes by others are not found", source.name);
@@ -347,8 +347,8 @@ impl Pool {
     }
 
     /// The device whose files are looked at by a thread of their own, if this file is one of those.
-    fn looker_of(&self, ssd: &Ssd, outside: Outside) -> Option<u64> {
-        let looks = matches!(outside, Outside::Every(_) | Outside::Times(_));
+    fn looker_of(&self, ssd: &Ssd, outside: ExternalChanges) -> Option<u64> {
+        let looks = matches!(outside, ExternalChanges::Every(_) | ExternalChanges::Times(_));
         (self.config.maintenance && looks && !is_steady(ssd) && !ssd.file().is_block_device())
             .then(|| ssd.file().device())
     }
@@ -605,8 +605,8 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn check_budget(config: &Config) -> Result<()> {
-    if config.budget < LEAST {
+fn check_budget(config: &CacheConfig) -> Result<()> {
+    if config.budget < MIN_POOL_BYTES {
         let context = format!("a budget of {} bytes", config.budget);
         return Err(Error::new(ErrorKind::InvalidInput, "make a cache", context).advice("give at least 2 MiB"));
     }

@@ -32,7 +32,7 @@ const BLOCK: usize = 1 << 20;
 /// Items that are read again together.
 const TOGETHER: usize = 4096;
 /// The most bytes that a block has: its last item may begin just below [`BLOCK`]. It has no more items than bytes.
-const MOST: u64 = BLOCK as u64 + PAGE - 1;
+const MAX_BUFFER_BYTES: u64 = BLOCK as u64 + PAGE - 1;
 
 /// One item of so many is compared with the file, where only its times say that it is the same.
 const SAMPLE: u64 = 64;
@@ -43,7 +43,7 @@ const USUAL: u64 = 128;
 
 /// What a restart brought back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Warmed {
+pub struct LoadSummary {
     /// Items that are cached again.
     pub items: u64,
     /// Their bytes.
@@ -280,7 +280,7 @@ impl FineGrained {
     /// # Errors
     /// `NotFound`; `Corrupt` where it is damaged, or says what no snapshot of a cache says (whatever its checksums are): what came
     /// before the damage is loaded, and was checked; `OutOfMemory` where there is none for a block of it, which is 14 MiB at most.
-    pub fn load(&self, path: impl AsRef<Path>) -> Result<Warmed> {
+    pub fn load(&self, path: impl AsRef<Path>) -> Result<LoadSummary> {
         self.0.owner.check("load")?;
         let path = path.as_ref();
         let Some(ssd) = &self.0.ssd else {
@@ -320,7 +320,7 @@ impl FineGrained {
         // Before anything of it is cached: if it goes meanwhile, the stamp has changed, and nothing
         // more is taken.
         left.into_iter().for_each(|left| self.0.outside.loads(left));
-        let mut warmed = Warmed { read_again: !same, ..Warmed::default() };
+        let mut warmed = LoadSummary { read_again: !same, ..LoadSummary::default() };
         let mut count = 0;
         loop {
             let sizes = exactly(8)?;
@@ -332,7 +332,7 @@ impl FineGrained {
                 }
                 return Ok(warmed);
             }
-            if len > MOST || items > len {
+            if len > MAX_BUFFER_BYTES || items > len {
                 return Err(corrupt(path, "a block claims more than a block has"));
             }
             let crc = u32_at(&exactly(4)?, 0);
@@ -357,7 +357,7 @@ impl FineGrained {
     }
 
     /// Items with their bytes.
-    fn take_in(&self, heads: &[u8], bytes: &[u8], valid: &dyn Fn() -> bool, warmed: &mut Warmed) {
+    fn take_in(&self, heads: &[u8], bytes: &[u8], valid: &dyn Fn() -> bool, warmed: &mut LoadSummary) {
         let mut rest = bytes;
         for (offset, len) in items_of(heads) {
             let Some((bytes, left)) = rest.split_at_checked(len) else { return };
@@ -370,7 +370,7 @@ impl FineGrained {
     }
 
     /// Items whose bytes must be read again.
-    fn read_in(&self, heads: &[u8], warmed: &mut Warmed) {
+    fn read_in(&self, heads: &[u8], warmed: &mut LoadSummary) {
         for heads in heads.chunks(TOGETHER * HEAD) {
             let there = items_of(heads).filter(|&(offset, len)| self.0.check_range(offset, len).is_ok());
             let mut some: Vec<(u64, usize)> = there.collect();
@@ -399,7 +399,7 @@ fn samples_agree(path: &Path, ssd: &Ssd) -> std::io::Result<bool> {
         if items == 0 {
             return Ok(true);
         }
-        let Ok(mut heads) = zeroed(if len > MOST || items > len { 0 } else { items as usize * HEAD }) else {
+        let Ok(mut heads) = zeroed(if len > MAX_BUFFER_BYTES || items > len { 0 } else { items as usize * HEAD }) else {
             return Ok(false);
         };
         snapshot.read_exact_at(&mut heads, at + 12)?;

@@ -15,9 +15,9 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, lock};
 
 /// The smallest part has two to the power of so many bytes.
-const SMALLEST: u32 = 20;
+const MIN_ORDER: u32 = 20;
 /// So many bytes the space has.
-const LARGEST: u32 = MAX_OFFSET.trailing_zeros();
+const MAX_ORDER: u32 = MAX_OFFSET.trailing_zeros();
 /// No place.
 const NOWHERE: u64 = u64::MAX;
 
@@ -26,7 +26,7 @@ pub(crate) struct Space(Mutex<Vec<BTreeSet<u64>>>);
 
 impl Default for Space {
     fn default() -> Space {
-        let mut free = vec![BTreeSet::new(); (LARGEST - SMALLEST) as usize + 1];
+        let mut free = vec![BTreeSet::new(); (MAX_ORDER - MIN_ORDER) as usize + 1];
         if let Some(all) = free.last_mut() {
             all.insert(0);
         }
@@ -36,28 +36,28 @@ impl Default for Space {
 
 /// The power of two that has room for so many bytes, at least the smallest part's.
 fn order(len: u64) -> u32 {
-    len.max(1 << SMALLEST).checked_next_power_of_two().map_or(u64::BITS, u64::trailing_zeros)
+    len.max(1 << MIN_ORDER).checked_next_power_of_two().map_or(u64::BITS, u64::trailing_zeros)
 }
 
 impl Space {
     /// Takes a part of two to the power of `order` bytes.
     fn take(&self, order: u32) -> Option<u64> {
         let mut free = lock(&self.0);
-        let (wanted, all) = ((order.checked_sub(SMALLEST)?) as usize, free.len());
+        let (wanted, all) = ((order.checked_sub(MIN_ORDER)?) as usize, free.len());
         let mut at = (wanted..all).find(|&i| !free[i].is_empty())?;
         let start = free[at].pop_first()?;
         while at > wanted {
             at -= 1;
-            free[at].insert(start + (1 << (at as u32 + SMALLEST)));
+            free[at].insert(start + (1 << (at as u32 + MIN_ORDER)));
         }
         Some(start)
     }
 
     fn give(&self, start: u64, order: u32) {
         let mut free = lock(&self.0);
-        let (mut start, mut at) = (start, (order - SMALLEST) as usize);
-        while at + 1 < free.len() && free[at].remove(&(start ^ 1 << (at as u32 + SMALLEST))) {
-            start &= !(1 << (at as u32 + SMALLEST));
+        let (mut start, mut at) = (start, (order - MIN_ORDER) as usize);
+        while at + 1 < free.len() && free[at].remove(&(start ^ 1 << (at as u32 + MIN_ORDER))) {
+            start &= !(1 << (at as u32 + MIN_ORDER));
             at += 1;
         }
         free[at].insert(start);
@@ -89,7 +89,7 @@ impl Map {
     pub(crate) fn of_file(len: u64, space: &Space) -> Option<Map> {
         let order = order(len);
         let first = space.take(order)?;
-        let rest = (order..LARGEST).map(|_| AtomicU64::new(NOWHERE)).collect();
+        let rest = (order..MAX_ORDER).map(|_| AtomicU64::new(NOWHERE)).collect();
         Some(Map { first_len: 1 << order, first, rest })
     }
 

@@ -150,7 +150,7 @@ mod tests {
     use datapipes_core::{Error, Machine};
 
     use super::*;
-    use crate::config::Config;
+    use crate::config::CacheConfig;
     use crate::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
 
     struct Sevens;
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn what_is_held_too_often_is_copied() {
         let machine = Machine::new(Topology::discover_under(std::path::Path::new("/nonexistent")), Vec::new());
-        let mut config = Config::new(&machine).budget(2 << 20);
+        let mut config = CacheConfig::new(&machine).budget(2 << 20);
         (config.prefault, config.maintenance) = (false, false);
         let fine = FineGrained::with_engine(Arc::new(Sevens), config, "sevens").unwrap();
         fine.read(640, &mut [0; 64]).unwrap();

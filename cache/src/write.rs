@@ -12,7 +12,7 @@ use crate::writes::Writes;
 /// Bytes of a piece of a write.
 const PIECE: usize = 256 << 10;
 /// The longest write whose bytes are cached anew.
-const MOST_KEPT: usize = 4096;
+const MAX_KEPT: usize = 4096;
 
 /// A pipe from memory to the cache's file.
 pub struct Writer {
@@ -71,7 +71,7 @@ impl Writer {
         let inner = &*self.fine.0;
         let range = offset..offset.saturating_add(bytes.len() as u64);
         // What is worth keeping is what is kept now.
-        let short = bytes.len() <= MOST_KEPT;
+        let short = bytes.len() <= MAX_KEPT;
         let kept: Vec<_> = in_pages(offset, bytes.len()).filter(|&(at, len)| short && inner.holds(at, len)).collect();
         inner.writes.let_readers_go(&range, inner.options.patience);
         // Around the pipe's own announcement, so that readers wait until the new bytes are cached, too.

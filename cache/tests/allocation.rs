@@ -6,7 +6,7 @@ mod fixture;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use datapipes_cache::{FineGrained, Policy};
+use datapipes_cache::{FineGrained, CachePolicy};
 use datapipes_core::Ssd;
 use fixture::{File, noise, small};
 
@@ -43,7 +43,7 @@ fn allocations(work: impl FnOnce()) -> u64 {
 fn a_hit_allocates_nothing() {
     let file = File::with(&noise(1 << 20, 5));
     let ssd = Ssd::open(file.path()).unwrap();
-    for policy in Policy::ALL {
+    for policy in CachePolicy::ALL {
         let fine = FineGrained::over(&ssd, small(policy)).unwrap();
         let mut out = [0; 128];
         let offsets: Vec<u64> = (0..64).map(|i| i * 4096 + 256).collect();

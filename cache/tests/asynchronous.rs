@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::task::{Context, Poll, Wake, Waker};
 
-use datapipes_cache::{FineGrained, Policy, Reading};
+use datapipes_cache::{FineGrained, CachePolicy, ReadFuture};
 use datapipes_core::{ErrorKind, Runtime, Ssd};
 use fixture::{File, Random, machine, noise, seed, small, steps};
 
@@ -26,7 +26,7 @@ impl Wake for Woken {
 
 /// A future that is polled only when it was woken, as an executor does it.
 struct Task {
-    reading: Option<Reading>,
+    reading: Option<ReadFuture>,
     woken: Arc<Woken>,
     offset: u64,
     len: usize,
@@ -59,7 +59,7 @@ fn nobody_is_forgotten_when_others_leave_or_find_their_bytes_cached() {
     let runtime = Runtime::start(machine()).unwrap();
     let mut r = Random(seed);
     for _ in 0..rounds {
-        let fine = FineGrained::over(&ssd, small(Policy::default())).unwrap();
+        let fine = FineGrained::over(&ssd, small(CachePolicy::default())).unwrap();
         let alone = fine.on(&runtime, 1 + r.below(2) as usize).unwrap();
         let mut tasks: Vec<Task> = (0..3 + r.below(6))
             .map(|_| {
@@ -87,7 +87,7 @@ fn errors_and_ends_are_those_of_other_reads() {
     let bytes = noise(10_000, 4);
     let file = File::with(&bytes);
     let ssd = Ssd::open_rw(file.path()).unwrap();
-    let fine = FineGrained::over(&ssd, small(Policy::default())).unwrap();
+    let fine = FineGrained::over(&ssd, small(CachePolicy::default())).unwrap();
     let runtime = Runtime::start(machine()).unwrap();
     let alone = fine.on(&runtime, 4).unwrap();
     let error = runtime.block_on(alone.read(9_990, 11)).unwrap_err();
@@ -105,7 +105,7 @@ fn errors_and_ends_are_those_of_other_reads() {
     runtime.block_on(&mut reading).unwrap();
     assert_eq!(runtime.block_on(reading).unwrap_err().kind(), ErrorKind::InvalidInput);
     // Checked, alone and across pages.
-    let mut config = small(Policy::default());
+    let mut config = small(CachePolicy::default());
     config.verify = Some(Arc::new(|offset, bytes: &[u8]| match (offset, bytes.len()) {
         (1_000, 64) => Err("of this length, from there on, nothing is right".into()),
         (4_000, 200) | (2_000, 64) => Ok(()),

@@ -3,7 +3,7 @@
 
 mod fixture;
 
-use datapipes_cache::{FineGrained, Policy};
+use datapipes_cache::{FineGrained, CachePolicy};
 use datapipes_core::Ssd;
 use datapipes_testkit::conformance::{CaseVerdict, PlaceKind, TestPlace, run};
 use fixture::{machine, small};
@@ -17,7 +17,7 @@ fn a_cache_is_a_place_to_read_from() {
     let cache = move || {
         let file = Ssd::unlinked_in(&folder)?;
         file.preallocate(LEN)?;
-        Ok(TestPlace::in_front_of(FineGrained::over(&file, small(Policy::default()))?, file))
+        Ok(TestPlace::in_front_of(FineGrained::over(&file, small(CachePolicy::default()))?, file))
     };
     let mut kinds = vec![PlaceKind::new("fine-grained", cache).read_only()];
     kinds.extend(PlaceKind::of_memory(machine().topology()));

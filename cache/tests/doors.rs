@@ -10,7 +10,7 @@ use std::sync::{Arc, Barrier, OnceLock, mpsc};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
-use datapipes_cache::{BufferPool, Config, FineGrained, Outside, Policy};
+use datapipes_cache::{BufferPool, CacheConfig, FineGrained, ExternalChanges, CachePolicy};
 use datapipes_core::{ErrorKind, Runtime, Ssd};
 use datapipes_testkit::{RefusedCall, without_calls};
 use fixture::array::Array;
@@ -27,7 +27,7 @@ fn ends<R: Send + 'static>(what: &str, work: impl FnOnce() -> R + Send + 'static
     told.recv_timeout(LONG).unwrap_or_else(|e| panic!("{what}: {e}"))
 }
 
-fn over(config: Config) -> (File, Ssd, FineGrained) {
+fn over(config: CacheConfig) -> (File, Ssd, FineGrained) {
     let file = File::with(&noise(LEN, 1));
     let ssd = Ssd::open_rw(file.path()).unwrap();
     let fine = FineGrained::over(&ssd, config).unwrap();
@@ -36,7 +36,7 @@ fn over(config: Config) -> (File, Ssd, FineGrained) {
 
 #[test]
 fn lengths_that_no_file_or_memory_has_are_errors() {
-    let (_file, ssd, fine) = over(small(Policy::default()));
+    let (_file, ssd, fine) = over(small(CachePolicy::default()));
     let runtime = Runtime::start(machine()).unwrap();
     let alone = fine.on(&runtime, 4).unwrap();
     let huge = [64 << 30, 1 << 46, isize::MAX as usize, usize::MAX];
@@ -65,7 +65,7 @@ fn lengths_that_no_file_or_memory_has_are_errors() {
 
 #[test]
 fn settings_of_any_size_are_taken_or_refused() {
-    let (_file, ssd, fine) = over(small(Policy::default()));
+    let (_file, ssd, fine) = over(small(CachePolicy::default()));
     let runtime = Runtime::start(machine()).unwrap();
     for in_flight in [0, usize::MAX, usize::MAX / 4096, 1 << 46] {
         let error = fine.on(&runtime, in_flight).map(|_| ()).unwrap_err();
@@ -73,12 +73,12 @@ fn settings_of_any_size_are_taken_or_refused() {
     }
     let mut refused = 0;
     for budget in [0, 1, (2 << 20) - 1, 1 << 46, isize::MAX as usize, usize::MAX] {
-        let error = FineGrained::over(&ssd, small(Policy::default()).budget(budget)).map(|_| ()).unwrap_err();
+        let error = FineGrained::over(&ssd, small(CachePolicy::default()).budget(budget)).map(|_| ()).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::OutOfMemory), "{budget}: {error}");
         refused += 1;
     }
     assert_eq!(refused, 6);
-    let odd: [fn(&mut Config); 9] = [
+    let odd: [fn(&mut CacheConfig); 9] = [
         |c| c.depth = 0,
         |c| c.depth = usize::MAX,
         |c| c.lanes = 0,
@@ -86,11 +86,11 @@ fn settings_of_any_size_are_taken_or_refused() {
         |c| c.large = usize::MAX,
         |c| c.ttl = Some(Duration::ZERO),
         |c| c.ttl = Some(Duration::MAX),
-        |c| c.outside = Outside::Every(Duration::ZERO),
+        |c| c.outside = ExternalChanges::Every(Duration::ZERO),
         |c| c.patience = Duration::MAX,
     ];
     for set in odd {
-        let mut config = small(Policy::default());
+        let mut config = small(CachePolicy::default());
         set(&mut config);
         let fine = FineGrained::over(&ssd, config).unwrap();
         let mut out = [0; 300];
@@ -104,9 +104,9 @@ fn settings_of_any_size_are_taken_or_refused() {
 
 #[test]
 fn events_that_nobody_takes_are_refused() {
-    let (file, ssd, _fine) = over(small(Policy::default()));
-    let mut config = small(Policy::default());
-    config.outside = Outside::Events;
+    let (file, ssd, _fine) = over(small(CachePolicy::default()));
+    let mut config = small(CachePolicy::default());
+    config.outside = ExternalChanges::Events;
     let refused = |e: datapipes_core::Error| assert_eq!(e.kind(), ErrorKind::InvalidInput, "{e}");
     refused(FineGrained::over(&ssd, config.clone()).map(|_| ()).unwrap_err());
     // And those of an engine, which has no file.
@@ -127,13 +127,13 @@ fn a_block_device_is_refused_where_nothing_tells_of_its_changes() {
     };
     let ssd = Ssd::open(device.path()).unwrap();
     let open = |outside, ttl: Option<Duration>| {
-        let mut config = small(Policy::default());
+        let mut config = small(CachePolicy::default());
         (config.outside, config.ttl, config.maintenance) = (outside, ttl, true);
         FineGrained::over(&ssd, config)
     };
     let (often, lives) = (Duration::from_millis(5), Some(Duration::from_secs(1)));
     for (outside, ttl) in
-        [(Outside::default(), None), (Outside::Times(often), None), (Outside::Events, None), (Outside::Events, lives)]
+        [(ExternalChanges::default(), None), (ExternalChanges::Times(often), None), (ExternalChanges::Events, None), (ExternalChanges::Events, lives)]
     {
         let error = open(outside, ttl).map(|_| ()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{outside:?}, {ttl:?}: {error}");
@@ -142,7 +142,7 @@ fn a_block_device_is_refused_where_nothing_tells_of_its_changes() {
     // Old bytes for the time to live, and no longer: by another name of it, somebody else writes.
     let other = file.path().with_extension("node");
     let mut out = [0; 8];
-    let fine = open(Outside::Every(often), lives).unwrap();
+    let fine = open(ExternalChanges::Every(often), lives).unwrap();
     assert!(fine.explain().contains("time to live"), "{}", fine.explain());
     fine.read(4096, &mut out).unwrap();
     let script = "mknod \"$1\" b $(stat -c '0x%t 0x%T' \"$0\") && \
@@ -159,20 +159,20 @@ fn a_block_device_is_refused_where_nothing_tells_of_its_changes() {
         std::thread::sleep(Duration::from_millis(5));
     }
     // What is saved is not taken for the present.
-    let fine = open(Outside::Never, None).unwrap();
+    let fine = open(ExternalChanges::Never, None).unwrap();
     (0..3).for_each(|_| fine.read(4096, &mut out).unwrap());
     let snapshot = file.beside(".snapshot");
     assert_eq!(fine.save(&snapshot).unwrap(), 1);
-    let warmed = open(Outside::Never, None).unwrap().load(&snapshot).unwrap();
+    let warmed = open(ExternalChanges::Never, None).unwrap().load(&snapshot).unwrap();
     assert!(warmed.read_again && warmed.items == 1, "{warmed:?}");
     std::fs::remove_file(&snapshot).unwrap();
     drop((fine, ssd, device));
 }
 
 /// Checks nothing, and panics where it is told to.
-fn panicking(panics: &Arc<AtomicBool>) -> Config {
+fn panicking(panics: &Arc<AtomicBool>) -> CacheConfig {
     let panics = panics.clone();
-    let mut config = small(Policy::default());
+    let mut config = small(CachePolicy::default());
     config.verify = Some(Arc::new(move |_, _: &[u8]| {
         assert!(!panics.load(SeqCst), "a check that panics");
         Ok(())
@@ -225,7 +225,7 @@ fn a_check_may_read_through_the_cache_that_it_checks() {
     let by: Arc<OnceLock<[ReadsSum; 2]>> = Arc::default();
     let (theirs, asked) = (by.clone(), Arc::new(AtomicU64::new(0)));
     let count = asked.clone();
-    let mut config = small(Policy::default());
+    let mut config = small(CachePolicy::default());
     // One of each: whoever keeps one while a check runs has none for the check.
     (config.lanes, config.depth, config.maintenance) = (1, 8, false);
     config.verify = Some(Arc::new(move |offset, _: &[u8]| {
@@ -299,13 +299,13 @@ impl Wake for Wakes {
 
 #[test]
 fn wakers_that_panic_or_come_back_leave_nobody_asleep() {
-    let (_file, ssd, fine) = over(small(Policy::default()));
+    let (_file, ssd, fine) = over(small(CachePolicy::default()));
     let runtime = Runtime::start(machine()).unwrap();
     let alone = fine.on(&runtime, 1).unwrap();
     let wakes: Vec<Arc<Wakes>> = [(true, false), (false, true), (false, false)]
         .map(|(panics, writes)| Arc::new(Wakes { woken: 0.into(), panics, writes: writes.then(|| ssd.clone()) }))
         .into();
-    let poll = |reading: &mut datapipes_cache::Reading, wakes: &Arc<Wakes>| {
+    let poll = |reading: &mut datapipes_cache::ReadFuture, wakes: &Arc<Wakes>| {
         let waker = Waker::from(wakes.clone());
         Pin::new(reading).poll(&mut Context::from_waker(&waker)).is_ready()
     };
@@ -351,17 +351,17 @@ impl Drop for Clings {
 
 #[test]
 fn wakers_that_panic_when_they_are_given_up_keep_no_buffer_and_leave_nobody_asleep() {
-    let (_file, ssd, fine) = over(small(Policy::default()));
+    let (_file, ssd, fine) = over(small(CachePolicy::default()));
     let runtime = Runtime::start(machine()).unwrap();
     let alone = fine.on(&runtime, 1).unwrap();
     let caught = |work: &mut dyn FnMut()| _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
     // What the future keeps of the waker is the last of it.
-    let poll = |reading: &mut datapipes_cache::Reading| {
+    let poll = |reading: &mut datapipes_cache::ReadFuture| {
         let mut waker = Some(Waker::from(Arc::new(Clings)));
         caught(&mut || _ = Pin::new(&mut *reading).poll(&mut Context::from_waker(waker.as_ref().unwrap())));
         caught(&mut || drop(waker.take()));
     };
-    let give_up = |readings: Vec<datapipes_cache::Reading>| {
+    let give_up = |readings: Vec<datapipes_cache::ReadFuture>| {
         readings.into_iter().map(Some).for_each(|mut reading| caught(&mut || drop(reading.take())));
     };
     let right = |offset: u64, what: &str| {
@@ -408,7 +408,7 @@ impl Wake for Counted {
 
 #[test]
 fn a_future_leaves_one_waker_however_often_it_is_asked() {
-    let mut config = small(Policy::default());
+    let mut config = small(CachePolicy::default());
     config.patience = Duration::from_secs(3600);
     let (_file, ssd, fine) = over(config);
     let runtime = Runtime::start(machine()).unwrap();
@@ -431,7 +431,7 @@ fn a_future_leaves_one_waker_however_often_it_is_asked() {
 
 #[test]
 fn a_file_has_its_own_patience_whoever_asks() {
-    let mut config = small(Policy::default());
+    let mut config = small(CachePolicy::default());
     (config.patience, config.maintenance) = (Duration::from_secs(3600), true);
     let pool = BufferPool::new(config).unwrap();
     let file = File::with(&noise(LEN, 1));
@@ -455,7 +455,7 @@ fn a_file_has_its_own_patience_whoever_asks() {
 
 #[test]
 fn where_no_more_lanes_can_be_made_those_that_are_there_serve() {
-    let mut config = small(Policy::default());
+    let mut config = small(CachePolicy::default());
     (config.lanes, config.depth) = (8, 8);
     let (_file, _ssd, fine) = over(config);
     let offsets: Vec<u64> = (0..64).map(|i| i * 7000).collect();
@@ -510,7 +510,7 @@ fn a_read_that_others_change_again_and_again_ends() {
     // Somebody changes bytes each time they are read: others' bytes, which share their versions; or the very bytes.
     for (at, is_over_it) in [(4096 + 64, false), (4096, true)] {
         let array = Arc::new(Array::new(512, noise(LEN, 4)));
-        let mut config = small(Policy::default());
+        let mut config = small(CachePolicy::default());
         config.patience = Duration::from_millis(30);
         let fine = FineGrained::with_engine(array.clone(), config, "array").unwrap();
         let in_hook = fine.clone();
@@ -542,7 +542,7 @@ impl Drop for Ends<'_> {
 #[test]
 fn reads_against_writers_at_full_speed_end() {
     for by_pipe in [false, true] {
-        let mut config = small(Policy::default());
+        let mut config = small(CachePolicy::default());
         // The cache's own writer waits for readers: none is refused, on however busy a machine.
         config.patience = if by_pipe { Duration::from_millis(200) } else { LONG };
         let (_file, ssd, fine) = over(config);

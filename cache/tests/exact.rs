@@ -12,7 +12,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use datapipes_cache::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
-use datapipes_cache::{FineGrained, Outside, Policy};
+use datapipes_cache::{FineGrained, ExternalChanges, CachePolicy};
 use datapipes_core::{Dram, ErrorKind, Pmem, PmemOptions, Runtime, Span, Ssd};
 use fixture::array::Array;
 use fixture::{File, machine, noise, small};
@@ -26,7 +26,7 @@ struct Over {
     fine: FineGrained,
 }
 
-fn over(policy: Policy) -> Over {
+fn over(policy: CachePolicy) -> Over {
     let bytes = noise(LEN, 7);
     let file = File::with(&bytes);
     let ssd = Ssd::open_rw(file.path()).unwrap();
@@ -61,7 +61,7 @@ fn within(what: &str, mut holds: impl FnMut() -> bool) {
 
 #[test]
 fn parts_of_what_is_cached_are_hits_and_so_is_what_several_items_have_together() {
-    for policy in Policy::ALL {
+    for policy in CachePolicy::ALL {
         let of = over(policy);
         assert!(of.read(1000, 200), "{policy:?}");
         // The same, parts of it at its start, middle and end, in another sector than it begins in.
@@ -80,7 +80,7 @@ fn parts_of_what_is_cached_are_hits_and_so_is_what_several_items_have_together()
 
 #[test]
 fn reads_across_pages_are_put_together_from_pages() {
-    for policy in Policy::ALL {
+    for policy in CachePolicy::ALL {
         let of = over(policy);
         assert!(of.read(4096 - 40, 100), "{policy:?}");
         for (offset, len) in [(4096 - 40, 100), (4096 - 40, 40), (4096, 60), (4090, 12), (4096 - 1, 2)] {
@@ -100,7 +100,7 @@ fn reads_across_pages_are_put_together_from_pages() {
 
 #[test]
 fn batches_are_deduplicated_and_merged() {
-    let of = over(Policy::default());
+    let of = over(CachePolicy::default());
     let offsets: Vec<u64> = [100u64, 100, 228, 300, 100, 9000, 60_000, 9000].into();
     let mut out = vec![0; 8 * 128];
     let gathered = of.fine.gather(&offsets, 128, &mut out).unwrap();
@@ -119,7 +119,7 @@ fn batches_are_deduplicated_and_merged() {
 
 #[test]
 fn writes_by_every_way_are_seen_when_they_return() {
-    for policy in Policy::ALL {
+    for policy in CachePolicy::ALL {
         let mut of = over(policy);
         let runtime = Runtime::start(machine()).unwrap();
         let memory = Dram::allocate(8192).unwrap();
@@ -188,7 +188,7 @@ fn writes_by_every_way_are_seen_when_they_return() {
 
 #[test]
 fn what_was_cached_is_cached_with_its_new_bytes_after_a_write_through_the_cache() {
-    let mut of = over(Policy::default());
+    let mut of = over(CachePolicy::default());
     let writer = of.fine.writer().unwrap();
     assert!(of.read(5000, 128));
     for salt in 0..5 {
@@ -213,7 +213,7 @@ fn what_was_cached_is_cached_with_its_new_bytes_after_a_write_through_the_cache(
 
 #[test]
 fn pinned_bytes_stay_while_the_file_and_the_cache_change() {
-    for policy in Policy::ALL {
+    for policy in CachePolicy::ALL {
         let mut of = over(policy);
         let writer = of.fine.writer().unwrap();
         let at = |i: usize| i * 700;
@@ -242,7 +242,7 @@ fn pinned_bytes_stay_while_the_file_and_the_cache_change() {
 
 #[test]
 fn what_is_invalidated_comes_from_the_device_again() {
-    let of = over(Policy::default());
+    let of = over(CachePolicy::default());
     // Four sectors, which are too few for the whole page to be read: whether five are depends on what a page costs.
     for i in 0..16 {
         of.read(i * 128, 128);
@@ -262,7 +262,7 @@ fn what_is_invalidated_comes_from_the_device_again() {
 #[test]
 fn changes_from_outside_are_found_by_looking() {
     for own in [false, true] {
-        let mut of = over(Policy::default());
+        let mut of = over(CachePolicy::default());
         let writer = of.fine.writer().unwrap();
         assert!(!of.fine.look_outside().unwrap());
         of.read(0, 300);
@@ -306,10 +306,10 @@ fn changes_from_outside_are_found_by_looking() {
 
 #[test]
 fn the_maintenance_thread_looks_outside_by_itself() {
-    let of = over(Policy::default());
-    let mut config = small(Policy::default());
+    let of = over(CachePolicy::default());
+    let mut config = small(CachePolicy::default());
     config.maintenance = true;
-    config.outside = Outside::Every(Duration::from_millis(5));
+    config.outside = ExternalChanges::Every(Duration::from_millis(5));
     let fine = FineGrained::over(&of.ssd, config).unwrap();
     let mut out = [0; 64];
     fine.read(640, &mut out).unwrap();
@@ -325,7 +325,7 @@ fn the_maintenance_thread_looks_outside_by_itself() {
 
 #[test]
 fn a_sector_that_is_wanted_piece_by_piece_is_kept_as_a_whole() {
-    let of = over(Policy::default());
+    let of = over(CachePolicy::default());
     // Eight bytes at a time, one by one: from some number on the sector is cheaper than its pieces.
     for piece in 0..20 {
         of.read(8192 + 24 * piece, 8);
@@ -375,7 +375,7 @@ fn an_engine_that_says_nothing_or_panics_harms_its_own_reads_only() {
     let bytes = Array::new(512, noise(LEN, 3));
     let [silent, panics] = [false, true].map(AtomicBool::new);
     let engine = Arc::new(Unreliable { bytes, silent, panics, reading: Barrier::new(2) });
-    let fine = FineGrained::with_engine(engine.clone(), small(Policy::default()), "unreliable").unwrap();
+    let fine = FineGrained::with_engine(engine.clone(), small(CachePolicy::default()), "unreliable").unwrap();
     std::thread::scope(|scope| {
         let one = scope.spawn(|| fine.read(512, &mut [0; 64]));
         engine.reading.wait();
@@ -395,10 +395,10 @@ fn an_engine_that_says_nothing_or_panics_harms_its_own_reads_only() {
 
 #[test]
 fn the_kernel_tells_of_changes_by_other_processes() {
-    let of = over(Policy::default());
-    let mut config = small(Policy::default());
+    let of = over(CachePolicy::default());
+    let mut config = small(CachePolicy::default());
     config.maintenance = true;
-    config.outside = Outside::Events;
+    config.outside = ExternalChanges::Events;
     let fine = match FineGrained::over(&of.ssd, config) {
         Ok(fine) => fine,
         Err(e) => return println!("SKIPPED: changes by events: {e}"),
@@ -421,7 +421,7 @@ fn the_kernel_tells_of_changes_by_other_processes() {
 
 #[test]
 fn a_cut_by_others_does_not_hide_what_is_left() {
-    let of = over(Policy::default());
+    let of = over(CachePolicy::default());
     // So that the page is wanted as a whole.
     let outside = std::fs::OpenOptions::new().write(true).open(of.file.path()).unwrap();
     outside.set_len(9000).unwrap();
@@ -438,7 +438,7 @@ fn a_cut_by_others_does_not_hide_what_is_left() {
 #[test]
 fn time_to_live_ends_with_the_engines_clock() {
     let array = Arc::new(Array::new(512, noise(LEN, 1)));
-    let mut config = small(Policy::default());
+    let mut config = small(CachePolicy::default());
     config.ttl = Some(Duration::from_millis(400));
     let fine = FineGrained::with_engine(array.clone(), config, "array").unwrap();
     let mut out = [0; 64];
@@ -465,8 +465,8 @@ fn time_to_live_ends_with_the_engines_clock() {
 
 #[test]
 fn a_read_of_what_is_being_written_waits_and_is_refused_in_the_end() {
-    let of = over(Policy::default());
-    let mut config = small(Policy::default());
+    let of = over(CachePolicy::default());
+    let mut config = small(CachePolicy::default());
     config.patience = Duration::from_millis(20);
     let fine = FineGrained::over(&of.ssd, config).unwrap();
     let runtime = Runtime::start(machine()).unwrap();
@@ -481,7 +481,7 @@ fn a_read_of_what_is_being_written_waits_and_is_refused_in_the_end() {
     let polled = runtime.block_on(std::future::poll_fn(|c| Poll::Ready(Pin::new(&mut reading).poll(c).is_ready())));
     assert!(!polled, "a future waits until the change is over");
     // With the patience of a read, by the cache's own thread.
-    let mut config = small(Policy::default());
+    let mut config = small(CachePolicy::default());
     (config.patience, config.maintenance) = (Duration::from_millis(20), true);
     let kept = FineGrained::over(&of.ssd, config).unwrap();
     busy(runtime.block_on(kept.on(&runtime, 4).unwrap().read(100, 64)).unwrap_err());
@@ -495,7 +495,7 @@ fn a_read_of_what_is_being_written_waits_and_is_refused_in_the_end() {
 
 #[test]
 fn a_write_that_overlaps_another_does_not_say_who_wins() {
-    let of = over(Policy::default());
+    let of = over(CachePolicy::default());
     let writer = of.fine.writer().unwrap();
     of.read(5000, 128);
     // Somebody else writes there, and is later than the cache's own writer, which begins later and ends earlier.
@@ -514,14 +514,14 @@ fn what_a_small_miss_moves_is_what_the_device_states() {
     // Of a device that moves single bytes, one with sectors of 512 bytes, and one with sectors of 4 KiB: 128 bytes, all misses.
     for (granularity, amplification) in [(1, 1.0), (512, 4.0), (4096, 32.0)] {
         let array = Arc::new(Array::new(granularity, noise(LEN, 7)));
-        let fine = FineGrained::with_engine(array, small(Policy::default()), "array").unwrap();
+        let fine = FineGrained::with_engine(array, small(CachePolicy::default()), "array").unwrap();
         for page in 0..32 {
             fine.read(page * 8192 + 512, &mut [0; 128]).unwrap();
         }
         assert_eq!(fine.metrics().amplification(), amplification, "pieces of {granularity}");
     }
     // Where the kernel states 512 (a device with logical blocks of 512 bytes, whatever its physical ones are), 512 are read.
-    let of = over(Policy::default());
+    let of = over(CachePolicy::default());
     let mask = rustix::fs::StatxFlags::DIOALIGN;
     let stat = rustix::fs::statx(rustix::fs::CWD, of.file.path(), rustix::fs::AtFlags::empty(), mask).unwrap();
     if stat.stx_dio_offset_align == 0 || of.ssd.file().direct_fd().is_err() {

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use datapipes_cache::{FineGrained, Policy};
+use datapipes_cache::{FineGrained, CachePolicy};
 use datapipes_core::{Error, ErrorKind};
 use fixture::array::{Array, Fault};
 use fixture::{Random, mix, noise, seed, small, steps};
@@ -27,7 +27,7 @@ struct Twin {
 }
 
 impl Twin {
-    fn new(policy: Policy, granularity: u32, seed: u64) -> Twin {
+    fn new(policy: CachePolicy, granularity: u32, seed: u64) -> Twin {
         let bytes = noise(200 << 10, seed);
         let array = Arc::new(Array::new(granularity, bytes.clone()));
         let fine = FineGrained::with_engine(array.clone(), small(policy), "array").unwrap();
@@ -161,7 +161,7 @@ impl Twin {
 #[test]
 fn errors_hit_the_reads_they_concern_and_nothing_is_wrong_afterwards() {
     let (seed, steps) = (seed(), steps(60_000) / 15);
-    for policy in Policy::ALL {
+    for policy in CachePolicy::ALL {
         for granularity in [1, 512, 4096] {
             let mut twin = Twin::new(policy, granularity, seed);
             let mut r = Random(seed ^ u64::from(granularity));
@@ -187,7 +187,7 @@ fn errors_hit_the_reads_they_concern_and_nothing_is_wrong_afterwards() {
 
 #[test]
 fn a_fault_beside_a_read_does_not_concern_it() {
-    for policy in Policy::ALL {
+    for policy in CachePolicy::ALL {
         let bytes = noise(64 << 10, 1);
         let array = Arc::new(Array::new(512, bytes.clone()));
         let fine = FineGrained::with_engine(array.clone(), small(policy), "array").unwrap();
@@ -220,7 +220,7 @@ fn a_fault_beside_a_read_does_not_concern_it() {
 #[test]
 fn a_short_file_is_an_error_that_says_how_long_it_is() {
     let array = Arc::new(Array::new(512, noise(10_000, 2)));
-    let fine = FineGrained::with_engine(array.clone(), small(Policy::default()), "array").unwrap();
+    let fine = FineGrained::with_engine(array.clone(), small(CachePolicy::default()), "array").unwrap();
     fine.read(9_900, &mut [0; 100]).unwrap();
     for (offset, len) in
         [(9_901, 100), (10_000, 1), (9_000, 4096), (u64::MAX, 1), (u64::MAX - 4095, 4096), (1 << 44, 8)]
@@ -261,7 +261,7 @@ fn what_a_checksum_rejects_is_neither_given_out_nor_kept() {
     let spoil = |by: u8| {
         array.change(|bytes| bad.iter().for_each(|&n| bytes[n as usize * 128 + 9] ^= by));
     };
-    for policy in Policy::ALL {
+    for policy in CachePolicy::ALL {
         let mut config = small(policy);
         config.verify = Some(Arc::new(|offset, bytes: &[u8]| {
             assert!(
@@ -319,7 +319,7 @@ fn what_changes_while_it_is_read_is_read_again() {
     // the second one has changed as often before: sums of versions of different stripes must not be compared.
     for (before, changes) in (0..12u64).map(|n| (n / 3, 1 + n % 3)) {
         let array = Arc::new(Array::new(512, noise(256 << 10, 4)));
-        let fine = FineGrained::with_engine(array.clone(), small(Policy::default()), "array").unwrap();
+        let fine = FineGrained::with_engine(array.clone(), small(CachePolicy::default()), "array").unwrap();
         (0..before).for_each(|_| fine.invalidate(65_536..65_537));
         let at = 65_536 - 64;
         let (in_hook, left) = (fine.clone(), AtomicBool::new(true));
@@ -349,7 +349,7 @@ fn a_read_joins_no_flight_that_took_off_before_a_write_that_ended() {
     // the first part begins. However often either stripe changed before, it must not be given what is on its way.
     for (before_first, before_second, changes) in (0..27u64).map(|n| (n / 9, n / 3 % 3, 1 + n % 3)) {
         let array = Arc::new(Array::new(512, noise(256 << 10, 6)));
-        let fine = FineGrained::with_engine(array.clone(), small(Policy::default()), "array").unwrap();
+        let fine = FineGrained::with_engine(array.clone(), small(CachePolicy::default()), "array").unwrap();
         let at = 65_536 - 64;
         (0..before_first).for_each(|_| fine.invalidate(at..at + 64));
         (0..before_second).for_each(|_| fine.invalidate(65_536..65_537));

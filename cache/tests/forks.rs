@@ -5,7 +5,7 @@ mod fixture;
 
 use std::cell::RefCell;
 
-use datapipes_cache::{FineGrained, Policy};
+use datapipes_cache::{FineGrained, CachePolicy};
 use datapipes_core::{Dram, Runtime, Span, Ssd};
 use datapipes_testkit::child::{assert_forked_error, in_child};
 use fixture::{File, machine, noise, small};
@@ -14,7 +14,7 @@ use fixture::{File, machine, noise, small};
 fn a_cache_stays_the_parents_and_its_maintenance_thread_goes_on() {
     let bytes = noise(1 << 20, 7);
     let file = File::with(&bytes);
-    let mut config = small(Policy::default());
+    let mut config = small(CachePolicy::default());
     // What ends the time to live is the thread.
     config.maintenance = true;
     let fine = FineGrained::over(&Ssd::open_rw(file.path()).unwrap(), config).unwrap();
@@ -53,7 +53,7 @@ fn a_cache_stays_the_parents_and_its_maintenance_thread_goes_on() {
         assert_eq!(held[..], bytes[4096..4160], "what is held is held");
         drop((fine, asynchronous));
         // One of its own.
-        let own = FineGrained::over(&Ssd::open_rw(file.path()).unwrap(), small(Policy::default())).unwrap();
+        let own = FineGrained::over(&Ssd::open_rw(file.path()).unwrap(), small(CachePolicy::default())).unwrap();
         own.read(8192, &mut out).unwrap();
         assert_eq!(out[..], bytes[8192..8256]);
     });

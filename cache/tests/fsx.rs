@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::task::Poll;
 use std::time::Duration;
 
-use datapipes_cache::{Asynchronous, Bytes, Config, FineGrained, Policy, Reading, Reassignment, Writer};
+use datapipes_cache::{AsyncReader, Bytes, CacheConfig, FineGrained, CachePolicy, ReadFuture, Reassignment, Writer};
 use datapipes_core::{Dram, Error, ErrorKind, FileAccess, Pipe, Runtime, RuntimePipe, Span, Ssd};
 use fixture::{File, Random, machine, seed, small, steps};
 use history::{GRANULE, History, Kind, Reader, content};
@@ -90,7 +90,7 @@ fn read_range(r: &mut Random, phase: u64) -> (u64, usize) {
     (offset.min(ALL * GRANULE - len), len as usize)
 }
 
-fn reads(world: &World, r: &mut Random, alone: &Asynchronous) {
+fn reads(world: &World, r: &mut Random, alone: &AsyncReader) {
     let mut reader = world.history.reader();
     let mut held: Vec<(Bytes, Vec<u8>)> = Vec::new();
     let memory = Dram::allocate(READ).unwrap();
@@ -151,7 +151,7 @@ fn reads(world: &World, r: &mut Random, alone: &Asynchronous) {
 }
 
 /// Awaits all of them on this thread.
-fn together(runtime: &Runtime, mut reading: Vec<Reading>) -> Vec<Result<Vec<u8>, Error>> {
+fn together(runtime: &Runtime, mut reading: Vec<ReadFuture>) -> Vec<Result<Vec<u8>, Error>> {
     let mut results: Vec<Option<Result<Vec<u8>, Error>>> = reading.iter().map(|_| None).collect();
     runtime.block_on(std::future::poll_fn(|context| {
         for (result, reading) in results.iter_mut().zip(&mut reading).filter(|(r, _)| r.is_none()) {
@@ -273,7 +273,7 @@ fn keeps(world: &World, r: &mut Random) {
     }
 }
 
-fn stress(policy: Policy, change: impl Fn(&mut Config), seed: u64, steps: u64) {
+fn stress(policy: CachePolicy, change: impl Fn(&mut CacheConfig), seed: u64, steps: u64) {
     let bytes: Vec<u8> = (0..ALL).flat_map(|g| content(g, 0, Kind::Data)).collect();
     let file = File::with(&bytes);
     let ssd = Ssd::open_rw(file.path()).unwrap();
@@ -342,7 +342,7 @@ fn stress(policy: Policy, change: impl Fn(&mut Config), seed: u64, steps: u64) {
 #[test]
 fn reads_are_of_one_moment_whatever_is_written_meanwhile() {
     let (seed, steps) = (seed(), steps(25_000) / 5);
-    for policy in Policy::ALL {
+    for policy in CachePolicy::ALL {
         stress(policy, |config| config.reassignment = Reassignment::EvictionCounts, seed, steps);
     }
 }
@@ -350,12 +350,12 @@ fn reads_are_of_one_moment_whatever_is_written_meanwhile() {
 #[test]
 fn a_cache_with_its_own_thread_and_a_time_to_live_does_the_same() {
     let (seed, steps) = (seed(), steps(5_000));
-    let lively = |config: &mut Config| {
+    let lively = |config: &mut CacheConfig| {
         config.maintenance = true;
         config.ttl = Some(Duration::from_millis(40));
         config.large = 512;
     };
-    stress(Policy::default(), lively, seed, steps);
+    stress(CachePolicy::default(), lively, seed, steps);
 }
 
 /// Rivals write the same bytes at once, and cut the file meanwhile: nobody knows who wins, but afterwards the cache must say
@@ -366,7 +366,7 @@ fn the_cache_agrees_with_the_file_after_rivals_wrote_to_it() {
     let (seed, rounds) = (seed(), steps(6_000) / 30);
     let file = File::with(&vec![1; (SPAN * GRANULE) as usize]);
     let ssd = Ssd::open_rw(file.path()).unwrap();
-    let mut config = small(Policy::default()).depth(8);
+    let mut config = small(CachePolicy::default()).depth(8);
     config.patience = Duration::from_secs(3600);
     let fine = FineGrained::over(&ssd, config).unwrap();
     let world = World {

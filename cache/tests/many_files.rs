@@ -3,7 +3,7 @@
 
 mod fixture;
 
-use datapipes_cache::{BufferPool, Config, FineGrained, Outside};
+use datapipes_cache::{BufferPool, CacheConfig, FineGrained, ExternalChanges};
 use datapipes_core::Ssd;
 use fixture::{File, machine, noise};
 
@@ -38,12 +38,12 @@ fn three_hundred_files_take_one_thread_and_their_own_descriptors() {
     let _ = machine();
     let start = figures();
     // All of the budget is there at once, so what comes after it is of files.
-    let mut config = Config::new(machine()).budget(BUDGET);
+    let mut config = CacheConfig::new(machine()).budget(BUDGET);
     // These files are young: by their times what is cached of them is in doubt, and goes now and then.
-    config.outside = Outside::Events;
+    config.outside = ExternalChanges::Events;
     if let Err(e) = FineGrained::over(&Ssd::open(files[0].path()).unwrap(), config.clone()) {
         println!("without events: {e}");
-        config.outside = Outside::Never;
+        config.outside = ExternalChanges::Never;
     }
     let pool = BufferPool::new(config).unwrap();
     let warm = pool.open(&Ssd::open(files[0].path()).unwrap()).unwrap();

@@ -5,7 +5,7 @@ mod fixture;
 
 use std::sync::Arc;
 
-use datapipes_cache::{FineGrained, Policy};
+use datapipes_cache::{FineGrained, CachePolicy};
 use datapipes_core::locator::EndpointHandle;
 use datapipes_core::memory::lease_pair;
 use datapipes_core::{
@@ -133,7 +133,7 @@ fn ways() -> Vec<Way> {
 fn no_way_to_write_mapped_memory_leaves_old_bytes_in_the_cache() {
     let bytes = noise(LEN, 11);
     let file = File::with(&bytes);
-    let fine = FineGrained::over(&Ssd::open_rw(file.path()).unwrap(), small(Policy::default())).unwrap();
+    let fine = FineGrained::over(&Ssd::open_rw(file.path()).unwrap(), small(CachePolicy::default())).unwrap();
     let pmem = Pmem::open_with(file.path(), PmemOptions { len: None, emulated: true }).unwrap();
     let (from, new) = (File::with(&[0; 4096]), Dram::allocate(MANY).unwrap());
     let from = Ssd::open_rw(from.path()).unwrap();
@@ -164,7 +164,7 @@ fn no_way_to_write_mapped_memory_leaves_old_bytes_in_the_cache() {
 #[test]
 fn a_lease_for_writing_on_mapped_memory_is_a_change_until_it_ends() {
     let file = File::with(&noise(LEN, 12));
-    let mut config = small(Policy::default());
+    let mut config = small(CachePolicy::default());
     config.patience = std::time::Duration::from_millis(20);
     let fine = FineGrained::over(&Ssd::open_rw(file.path()).unwrap(), config).unwrap();
     let pmem = Pmem::open_with(file.path(), PmemOptions { len: None, emulated: true }).unwrap();

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use datapipes_cache::{Config, FineGrained, Outside, Policy};
+use datapipes_cache::{CacheConfig, FineGrained, ExternalChanges, CachePolicy};
 use datapipes_core::Ssd;
 use fixture::{File, noise, small};
 
@@ -18,13 +18,13 @@ const LEN: usize = 256 << 10;
 const OWN: std::ops::Range<u64> = 200_000..200_064;
 
 /// Ways of finding what others write.
-fn ways() -> Vec<Outside> {
+fn ways() -> Vec<ExternalChanges> {
     let often = Duration::from_millis(5);
-    vec![Outside::Every(often), Outside::Times(often)]
+    vec![ExternalChanges::Every(often), ExternalChanges::Times(often)]
 }
 
-fn config(outside: Outside, maintenance: bool) -> Config {
-    let mut config = small(Policy::default());
+fn config(outside: ExternalChanges, maintenance: bool) -> CacheConfig {
+    let mut config = small(CachePolicy::default());
     (config.outside, config.maintenance) = (outside, maintenance);
     config
 }
@@ -168,7 +168,7 @@ fn a_snapshot_is_not_of_the_present_where_another_process_wrote() {
 
 #[test]
 fn a_change_that_goes_on_after_a_snapshot_is_found_by_whoever_loads_it() {
-    let ways = [Outside::default(), Outside::Times(Duration::from_millis(10)), Outside::Events, Outside::Never];
+    let ways = [ExternalChanges::default(), ExternalChanges::Times(Duration::from_millis(10)), ExternalChanges::Events, ExternalChanges::Never];
     let age = Duration::from_millis(1200);
     // With `Never`, nobody writes while it is open.
     for &how in &ways[..3] {
@@ -215,7 +215,7 @@ fn a_change_that_goes_on_after_a_snapshot_is_found_by_whoever_loads_it() {
 fn a_snapshot_ends_no_time_to_live_later() {
     let file = File::with(&noise(LEN, 7));
     let ssd = Ssd::open_rw(file.path()).unwrap();
-    let mut with_ttl = config(Outside::Never, false);
+    let mut with_ttl = config(ExternalChanges::Never, false);
     with_ttl.ttl = Some(Duration::from_secs(3600));
     let fine = FineGrained::over(&ssd, with_ttl.clone()).unwrap();
     (0..3).for_each(|_| _ = eight(&fine, 640));
@@ -332,7 +332,7 @@ impl std::task::Wake for Blocks {
 #[test]
 fn a_waker_that_blocks_stops_nothing_but_itself() {
     use std::future::Future;
-    for how in [Outside::Events, Outside::Every(Duration::from_millis(10))] {
+    for how in [ExternalChanges::Events, ExternalChanges::Every(Duration::from_millis(10))] {
         let files = [7, 8].map(|seed| File::with(&noise(LEN, seed)));
         let ssds = files.each_ref().map(|file| Ssd::open_rw(file.path()).unwrap());
         let pool = datapipes_cache::BufferPool::new(config(how, true)).unwrap();

@@ -3,7 +3,7 @@
 
 mod fixture;
 
-use datapipes_cache::{FineGrained, Policy};
+use datapipes_cache::{FineGrained, CachePolicy};
 use datapipes_core::{Constraints, Dram, ErrorKind, Locator, Runtime, Span, Ssd};
 use fixture::{File, machine, noise, small};
 
@@ -11,7 +11,7 @@ const LEN: usize = 3 << 20;
 
 fn cached(bytes: &[u8]) -> (File, FineGrained) {
     let file = File::with(bytes);
-    let fine = FineGrained::over(&Ssd::open(file.path()).unwrap(), small(Policy::default())).unwrap();
+    let fine = FineGrained::over(&Ssd::open(file.path()).unwrap(), small(CachePolicy::default())).unwrap();
     (file, fine)
 }
 
@@ -138,7 +138,7 @@ fn a_copy_within_its_own_file_ends() {
     let bytes = noise(LEN, 4);
     let file = File::with(&bytes);
     let ssd = Ssd::open_rw(file.path()).unwrap();
-    let mut config = small(Policy::default());
+    let mut config = small(CachePolicy::default());
     config.patience = std::time::Duration::from_millis(50);
     let fine = FineGrained::over(&ssd, config).unwrap();
     let pipe = machine().connect(&fine, &ssd).unwrap();

@@ -10,18 +10,18 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use datapipes_cache::{BufferPool, Config, FineGrained, Outside, Policy};
+use datapipes_cache::{BufferPool, CacheConfig, FineGrained, ExternalChanges, CachePolicy};
 use datapipes_core::{ErrorKind, Ssd};
 use fixture::{File, Random, machine, mix, noise, seed, steps};
 
 const BUDGET: usize = 2 << 20;
 
-fn pool(policy: Policy) -> BufferPool {
-    pool_that_looks(policy, Outside::Every(Duration::from_millis(20)))
+fn pool(policy: CachePolicy) -> BufferPool {
+    pool_that_looks(policy, ExternalChanges::Every(Duration::from_millis(20)))
 }
 
-fn pool_that_looks(policy: Policy, outside: Outside) -> BufferPool {
-    let mut config = Config::new(machine()).budget(BUDGET).policy(policy);
+fn pool_that_looks(policy: CachePolicy, outside: ExternalChanges) -> BufferPool {
+    let mut config = CacheConfig::new(machine()).budget(BUDGET).policy(policy);
     config.prefault = false;
     config.outside = outside;
     BufferPool::new(config).unwrap()
@@ -105,7 +105,7 @@ impl Model {
 #[test]
 fn every_read_is_of_its_own_file_whatever_is_opened_and_closed() {
     let (seed, steps) = (seed(), steps(4_000));
-    for (n, policy) in [Policy::Adaptive, Policy::Pipette].into_iter().enumerate() {
+    for (n, policy) in [CachePolicy::Adaptive, CachePolicy::Pipette].into_iter().enumerate() {
         let pool = pool(policy);
         let models: Vec<Model> = (0..24).map(|i| Model::new(n as u64 * 100 + i)).collect();
         let read = AtomicU64::new(0);
@@ -158,7 +158,7 @@ fn every_read_is_of_its_own_file_whatever_is_opened_and_closed() {
 
 #[test]
 fn a_check_that_fails_or_panics_is_its_own_files_alone() {
-    let pool = pool(Policy::default());
+    let pool = pool(CachePolicy::default());
     let files: Vec<File> = (0..3).map(|n| File::with(&noise(64 << 10, n))).collect();
     let open = |n: usize, verify: Option<datapipes_cache::Verify>| {
         let mut options = pool.file_options();
@@ -202,7 +202,7 @@ fn a_check_that_fails_or_panics_is_its_own_files_alone() {
 #[test]
 fn what_another_process_does_to_one_file_leaves_the_others_cached() {
     // By events alone: these files are young, and by their times all of them are in doubt.
-    let pool = pool_that_looks(Policy::default(), Outside::Events);
+    let pool = pool_that_looks(CachePolicy::default(), ExternalChanges::Events);
     let files: Vec<File> = (0..3).map(|n| File::with(&noise(64 << 10, n))).collect();
     let open: Vec<_> = match files.iter().map(|f| pool.open(&Ssd::open_rw(f.path()).unwrap())).collect() {
         Ok(open) => open,
@@ -226,7 +226,7 @@ fn what_another_process_does_to_one_file_leaves_the_others_cached() {
 
 #[test]
 fn a_file_that_grows_and_a_file_that_comes_after_it_are_kept_apart() {
-    let pool = pool(Policy::default());
+    let pool = pool(CachePolicy::default());
     // Beyond its first part of 1 MiB, sparse.
     let file = File::with(&noise(4096, 1));
     let ssd = Ssd::open_rw(file.path()).unwrap();
@@ -259,7 +259,7 @@ fn a_file_that_grows_and_a_file_that_comes_after_it_are_kept_apart() {
 #[test]
 fn a_snapshot_is_of_one_file() {
     // Nobody else writes: files as young as these are in doubt otherwise.
-    let pool = pool_that_looks(Policy::default(), Outside::Never);
+    let pool = pool_that_looks(CachePolicy::default(), ExternalChanges::Never);
     let files: Vec<File> = (0..2).map(|n| File::with(&noise(64 << 10, n))).collect();
     let open: Vec<_> = files.iter().map(|f| pool.open(&Ssd::open(f.path()).unwrap()).unwrap()).collect();
     for _ in 0..3 {
@@ -270,7 +270,7 @@ fn a_snapshot_is_of_one_file() {
     assert_eq!(open[1].save(&snapshot).unwrap(), 20);
     drop(open);
     // Elsewhere in the space of another pool.
-    let other = self::pool(Policy::Sieve);
+    let other = self::pool(CachePolicy::Sieve);
     let _first = other.open(&Ssd::open(files[0].path()).unwrap()).unwrap();
     let again = other.open(&Ssd::open(files[1].path()).unwrap()).unwrap();
     let warmed = again.load(&snapshot).unwrap();

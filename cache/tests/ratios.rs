@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use datapipes_cache::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
-use datapipes_cache::{Config, FineGrained, Policy};
+use datapipes_cache::{CacheConfig, FineGrained, CachePolicy};
 use datapipes_core::Result;
 use datapipes_testkit::access::{ItemLayout, Items, Popularity};
 use fixture::machine;
@@ -44,8 +44,8 @@ impl ReadEngine for Zeros {
 }
 
 /// Hits of a hundred reads after the warm-up, and the items that are held then.
-fn hits(policy: Policy, popularity: Popularity, warm_up: usize, reads: usize) -> (f64, usize) {
-    let mut config = Config::new(machine()).budget(BUDGET).policy(policy);
+fn hits(policy: CachePolicy, popularity: Popularity, warm_up: usize, reads: usize) -> (f64, usize) {
+    let mut config = CacheConfig::new(machine()).budget(BUDGET).policy(policy);
     config.maintenance = false;
     let fine = FineGrained::with_engine(Arc::new(Zeros), config, "zeros").unwrap();
     let mut at_warm_up = fine.metrics();
@@ -86,7 +86,7 @@ fn hits_of_who_counts(capacity: usize, popularity: Popularity) -> f64 {
 #[test]
 fn hits_are_within_a_point_of_who_counts_everything() {
     let popularity = Popularity::Zipf { exponent: 0.8 };
-    for policy in [Policy::Adaptive, Policy::S3Fifo] {
+    for policy in [CachePolicy::Adaptive, CachePolicy::S3Fifo] {
         let (hits, items) = hits(policy, popularity, WARM_UP, READS);
         let most = hits_of_who_counts(items, popularity);
         println!("who counts everything: {most:.2}");
@@ -99,7 +99,7 @@ fn hits_are_within_a_point_of_who_counts_everything() {
 fn a_hot_set_that_drifts_is_followed() {
     let reads = 3 * ITEMS as usize;
     let popularity = Popularity::Drifting { exponent: 0.9, period: ITEMS / 56, step: ITEMS / 100 };
-    let (adaptive, _) = hits(Policy::Adaptive, popularity, reads / 2, reads / 2);
-    let (fixed, _) = hits(Policy::S3Fifo, popularity, reads / 2, reads / 2);
+    let (adaptive, _) = hits(CachePolicy::Adaptive, popularity, reads / 2, reads / 2);
+    let (fixed, _) = hits(CachePolicy::S3Fifo, popularity, reads / 2, reads / 2);
     assert!(adaptive > fixed + 2.0, "{adaptive:.2} instead of {fixed:.2}");
 }

@@ -6,20 +6,20 @@ mod fixture;
 use std::path::Path;
 use std::time::Duration;
 
-use datapipes_cache::{Config, FineGrained, Outside, Policy, Warmed};
+use datapipes_cache::{CacheConfig, FineGrained, ExternalChanges, CachePolicy, LoadSummary};
 use datapipes_core::{ErrorKind, Ssd};
 use fixture::{File, Random, noise, seed, small};
 
 const LEN: usize = 256 << 10;
 
 /// Nobody else writes while the cache is open: a file that is as young as these are may be half written otherwise.
-fn alone(policy: Policy) -> Config {
+fn alone(policy: CachePolicy) -> CacheConfig {
     let mut config = small(policy);
-    config.outside = Outside::Never;
+    config.outside = ExternalChanges::Never;
     config
 }
 
-fn saved(file: &File, policy: Policy) -> (std::path::PathBuf, u64) {
+fn saved(file: &File, policy: CachePolicy) -> (std::path::PathBuf, u64) {
     let fine = FineGrained::over(&Ssd::open(file.path()).unwrap(), alone(policy)).unwrap();
     let mut r = Random(5);
     for _ in 0..3 {
@@ -58,7 +58,7 @@ fn nothing_else(path: &Path, expected: usize) {
 
 #[test]
 fn what_was_read_often_is_cached_again() {
-    for policy in Policy::ALL {
+    for policy in CachePolicy::ALL {
         let bytes = noise(LEN, 8);
         let file = File::with(&bytes);
         let (snapshot, items) = saved(&file, policy);
@@ -87,7 +87,7 @@ fn what_was_read_while_a_change_may_not_have_been_over_is_read_again() {
         let fine = loop {
             let now = std::time::Instant::now();
             std::fs::write(file.path(), &bytes).unwrap();
-            let fine = FineGrained::over(&Ssd::open(file.path()).unwrap(), small(Policy::default())).unwrap();
+            let fine = FineGrained::over(&Ssd::open(file.path()).unwrap(), small(CachePolicy::default())).unwrap();
             if now.elapsed() < Duration::from_millis(900) {
                 break fine;
             }
@@ -96,12 +96,12 @@ fn what_was_read_while_a_change_may_not_have_been_over_is_read_again() {
         loop {
             (0..3).for_each(|_| fine.read(640, &mut [0; 8]).unwrap());
             assert_eq!(fine.save(&snapshot).unwrap(), 1);
-            let again = FineGrained::over(&Ssd::open(file.path()).unwrap(), small(Policy::default())).unwrap();
+            let again = FineGrained::over(&Ssd::open(file.path()).unwrap(), small(CachePolicy::default())).unwrap();
             let warmed = again.load(&snapshot).unwrap();
             is_right(&again, &bytes);
             match warmed {
-                Warmed { items: 1, read_again: false, .. } if settles => break,
-                Warmed { items: 1, read_again: true, .. } => {}
+                LoadSummary { items: 1, read_again: false, .. } if settles => break,
+                LoadSummary { items: 1, read_again: true, .. } => {}
                 other => panic!("settles: {settles}: {other:?}"),
             }
             if !settles {
@@ -127,7 +127,7 @@ fn another_process_writes(path: &Path, bytes: &[u8]) {
 }
 
 /// Reads a byte often, and saves that.
-fn save_one(path: &Path, config: Config, snapshot: &Path) {
+fn save_one(path: &Path, config: CacheConfig, snapshot: &Path) {
     let fine = FineGrained::over(&Ssd::open(path).unwrap(), config).unwrap();
     (0..3).for_each(|_| fine.read(4096, &mut [0; 8]).unwrap());
     assert_eq!(fine.save(snapshot).unwrap(), 1);
@@ -143,7 +143,7 @@ fn a_file_that_changes_again_within_a_second_of_its_clock_is_read_again() {
         }
     };
     let (path, snapshot) = (mounted.path("file"), mounted.path("snapshot"));
-    for config in [small(Policy::default()), alone(Policy::default())] {
+    for config in [small(CachePolicy::default()), alone(CachePolicy::default())] {
         // All of it in one second, where this machine does so much in one.
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         std::thread::sleep(Duration::from_nanos(1_010_000_000 - u64::from(now.subsec_nanos())));
@@ -171,9 +171,9 @@ fn a_snapshot_of_another_file_that_looks_the_same_is_not_taken() {
         return println!("SKIPPED: a_snapshot_of_another_file_that_looks_the_same_is_not_taken: no two files do");
     };
     let snapshot = one.beside(".snapshot");
-    save_one(one.path(), alone(Policy::default()), &snapshot);
+    save_one(one.path(), alone(CachePolicy::default()), &snapshot);
     for (file, byte, read_again) in [(&one, 1, false), (&two, 2, true)] {
-        let fine = FineGrained::over(&Ssd::open(file.path()).unwrap(), alone(Policy::default())).unwrap();
+        let fine = FineGrained::over(&Ssd::open(file.path()).unwrap(), alone(CachePolicy::default())).unwrap();
         let warmed = fine.load(&snapshot).unwrap();
         let mut out = [0; 8];
         fine.read(4096, &mut out).unwrap();
@@ -218,14 +218,14 @@ fn a_file_of_another_image_that_looks_the_same_is_not_taken() {
             out
         };
         {
-            let fine = FineGrained::over(&Ssd::open(&path).unwrap(), alone(Policy::default())).unwrap();
+            let fine = FineGrained::over(&Ssd::open(&path).unwrap(), alone(CachePolicy::default())).unwrap();
             (0..3).for_each(|_| (0..PAGES).for_each(|at| assert_eq!(read(&fine, at), [1; 64])));
             assert!(fine.save(&snapshot).unwrap() >= PAGES);
         }
         let replaced: Vec<_> = changed.clone().map(|at| (page(at, 1), page(at, 2))).collect();
         mounted.mount_again_with(&replaced).unwrap();
         assert_eq!(look().0, before.0, "it looks the same");
-        let fine = FineGrained::over(&Ssd::open(&path).unwrap(), alone(Policy::default())).unwrap();
+        let fine = FineGrained::over(&Ssd::open(&path).unwrap(), alone(CachePolicy::default())).unwrap();
         let warmed = fine.load(&snapshot).unwrap();
         for at in 0..PAGES {
             let version = if changed.contains(&at) { 2 } else { 1 };
@@ -248,7 +248,7 @@ fn a_file_that_changed_is_read_again() {
     let file = File::with(&bytes);
     for how in 0..3 {
         std::fs::write(file.path(), &bytes).unwrap();
-        let (snapshot, items) = saved(&file, Policy::default());
+        let (snapshot, items) = saved(&file, CachePolicy::default());
         let mut now = noise(LEN, 9 + how);
         match how {
             // At once: the clock of the file system may not have ticked since the snapshot.
@@ -265,7 +265,7 @@ fn a_file_that_changed_is_read_again() {
             }
         }
         let ssd = Ssd::open_rw(file.path()).unwrap();
-        let fine = FineGrained::over(&ssd, small(Policy::default())).unwrap();
+        let fine = FineGrained::over(&ssd, small(CachePolicy::default())).unwrap();
         let warmed = fine.load(&snapshot).unwrap();
         assert!(warmed.read_again && warmed.items > 0 && warmed.items <= items, "{how}: {warmed:?} of {items}");
         if how == 2 {
@@ -284,10 +284,10 @@ fn damaged_snapshots_are_refused_and_nothing_wrong_is_cached() {
     let bytes = noise(LEN, 8);
     let file = File::with(&bytes);
     let ssd = Ssd::open(file.path()).unwrap();
-    let (snapshot, items) = saved(&file, Policy::default());
+    let (snapshot, items) = saved(&file, CachePolicy::default());
     let whole = std::fs::read(&snapshot).unwrap();
     let damaged = file.beside(".damaged");
-    let fine = FineGrained::over(&ssd, small(Policy::default())).unwrap();
+    let fine = FineGrained::over(&ssd, small(CachePolicy::default())).unwrap();
     let load = |bytes: &[u8]| {
         fine.clear();
         std::fs::write(&damaged, bytes).unwrap();
@@ -322,7 +322,7 @@ fn damaged_snapshots_are_refused_and_nothing_wrong_is_cached() {
     }
     assert!(load(&whole).is_ok_and(|w| w.items > items / 2));
     assert_eq!(
-        FineGrained::over(&ssd, small(Policy::default())).unwrap().load(file.beside(".none")).unwrap_err().kind(),
+        FineGrained::over(&ssd, small(CachePolicy::default())).unwrap().load(file.beside(".none")).unwrap_err().kind(),
         ErrorKind::NotFound
     );
     std::fs::remove_file(&damaged).unwrap();
@@ -351,7 +351,7 @@ fn crafted(head: &[u8], items: &[(u64, u32)], bytes: usize) -> Vec<u8> {
 fn numbers_of_a_snapshot_that_nobody_wrote_are_damage_whatever_its_checksums_say() {
     let file = File::with(&noise(LEN, 8));
     let ssd = Ssd::open_rw(file.path()).unwrap();
-    let (snapshot, _) = saved(&file, Policy::default());
+    let (snapshot, _) = saved(&file, CachePolicy::default());
     let path = file.beside(".crafted");
     let len = LEN as u64;
     for same in [true, false] {
@@ -360,7 +360,7 @@ fn numbers_of_a_snapshot_that_nobody_wrote_are_damage_whatever_its_checksums_say
             // Long, so that nearly any item would lie within it; and no longer as it was.
             ssd.set_len(8 << 30).unwrap();
         }
-        let fine = FineGrained::over(&ssd, small(Policy::default())).unwrap();
+        let fine = FineGrained::over(&ssd, small(CachePolicy::default())).unwrap();
         let load = |items: &[(u64, u32)], bytes: usize| {
             std::fs::write(&path, crafted(&whole[..148], items, bytes)).unwrap();
             fine.load(&path)
@@ -404,7 +404,7 @@ fn numbers_of_a_snapshot_that_nobody_wrote_are_damage_whatever_its_checksums_say
 #[test]
 fn a_snapshot_that_cannot_be_written_leaves_the_old_one() {
     let file = File::with(&noise(LEN, 8));
-    let fine = FineGrained::over(&Ssd::open(file.path()).unwrap(), small(Policy::default())).unwrap();
+    let fine = FineGrained::over(&Ssd::open(file.path()).unwrap(), small(CachePolicy::default())).unwrap();
     let error = fine.save(file.beside("-no-such-folder").join("snapshot")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
     nothing_else(file.path(), 1);
@@ -417,16 +417,16 @@ fn a_snapshot_is_as_private_as_its_file() {
     let set = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
     let file = File::with(&noise(LEN, 8));
     set(file.path(), 0o600);
-    let (snapshot, _) = saved(&file, Policy::default());
+    let (snapshot, _) = saved(&file, CachePolicy::default());
     assert_eq!(mode(&snapshot), 0o600, "new");
     // It is replaced later, so its owner may write to it, and what its owner made of it stays.
     std::fs::remove_file(&snapshot).unwrap();
     set(file.path(), 0o440);
-    saved(&file, Policy::default());
+    saved(&file, CachePolicy::default());
     assert_eq!(mode(&snapshot) | 0o040, 0o640, "of a file that is write-protected; the umask may take from it");
     set(&snapshot, 0o600);
     set(file.path(), 0o644);
-    saved(&file, Policy::default());
+    saved(&file, CachePolicy::default());
     assert_eq!(mode(&snapshot), 0o600, "replaced");
     std::fs::remove_file(&snapshot).unwrap();
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use datapipes_cache::{BufferPool, Config, FineGrained, Outside};
+use datapipes_cache::{BufferPool, CacheConfig, FineGrained, ExternalChanges};
 use datapipes_core::{Error, ErrorKind, Result, Ssd};
 use datapipes_testkit::Mounted;
 use fixture::{File, machine, noise};
@@ -45,11 +45,11 @@ fn a_file_system_that_answers_no_more_stops_no_other_file() {
     };
     let healthy = File::with(&noise(LEN, 1));
     std::fs::write(mounted.path("file"), noise(LEN, 2)).unwrap();
-    let mut config = Config::new(machine()).budget(4 << 20);
+    let mut config = CacheConfig::new(machine()).budget(4 << 20);
     (config.prefault, config.lanes, config.patience) = (false, 2, Duration::from_millis(100));
     config.ttl = Some(Duration::from_secs(2));
     // By events, where there are some, and by times: either is enough here, and neither may stop.
-    config.outside = Outside::Every(Duration::from_millis(10));
+    config.outside = ExternalChanges::Every(Duration::from_millis(10));
     let pool = BufferPool::new(config).unwrap();
     let a = pool.open(&Ssd::open(healthy.path()).unwrap()).unwrap();
     let b = pool.open(&Ssd::open(mounted.path("file")).unwrap()).unwrap();
@@ -140,8 +140,8 @@ fn a_file_system_that_answers_no_more_keeps_no_drop_waiting_and_no_other_file_op
     };
     let healthy = File::with(&noise(LEN, 1));
     std::fs::write(mounted.path("file"), noise(LEN, 2)).unwrap();
-    let mut config = Config::new(machine()).budget(4 << 20);
-    (config.prefault, config.outside) = (false, Outside::Every(Duration::from_millis(10)));
+    let mut config = CacheConfig::new(machine()).budget(4 << 20);
+    (config.prefault, config.outside) = (false, ExternalChanges::Every(Duration::from_millis(10)));
     let pool = BufferPool::new(config).unwrap();
     let a = pool.open(&Ssd::open(healthy.path()).unwrap()).unwrap();
     let b = pool.open(&Ssd::open(mounted.path("file")).unwrap()).unwrap();

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use datapipes_cache::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
-use datapipes_cache::{BufferPool, Bytes, Config, FineGrained, InFlight, Outside, Policy};
+use datapipes_cache::{BufferPool, Bytes, CacheConfig, FineGrained, InFlight, ExternalChanges, CachePolicy};
 use datapipes_core::{ErrorKind, Runtime, Ssd};
 use fixture::array::Array;
 use fixture::{File, Random, machine, mix, noise, seed, small, steps};
@@ -31,7 +31,7 @@ fn within(what: &str, mut holds: impl FnMut() -> bool) {
 fn what_is_read_from_the_cache_alone_never_asks_the_device() {
     let bytes = noise(LEN, 7);
     let array = Arc::new(Array::new(512, bytes.clone()));
-    let fine = FineGrained::with_engine(array.clone(), small(Policy::default()), "array").unwrap();
+    let fine = FineGrained::with_engine(array.clone(), small(CachePolicy::default()), "array").unwrap();
     let mut out = [0; 100];
     assert!(fine.try_read(1000, &mut out).is_none() && fine.try_get(1000, 100).is_none());
     assert_eq!(array.count(), 0);
@@ -57,7 +57,7 @@ fn what_is_read_from_the_cache_alone_never_asks_the_device() {
 #[test]
 fn while_the_device_stands_still_the_cache_answers() {
     let array = Arc::new(Array::new(512, noise(LEN, 7)));
-    let fine = FineGrained::with_engine(array.clone(), small(Policy::default()), "array").unwrap();
+    let fine = FineGrained::with_engine(array.clone(), small(CachePolicy::default()), "array").unwrap();
     fine.read(640, &mut [0; 64]).unwrap();
     let (reached, go_on) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
     let theirs = (reached.clone(), go_on.clone());
@@ -85,7 +85,7 @@ fn what_the_cache_answers_is_of_one_moment() {
     let bytes: Vec<u8> = vec![1; LEN];
     let file = File::with(&bytes);
     let ssd = Ssd::open_rw(file.path()).unwrap();
-    let fine = FineGrained::over(&ssd, small(Policy::default())).unwrap();
+    let fine = FineGrained::over(&ssd, small(CachePolicy::default())).unwrap();
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(1));
     // Two granules beside the border of pages, which always change together.
     let at = 8192 - GRANULE as u64;
@@ -124,7 +124,7 @@ fn many_views_are_pinned_where_they_are_cached_and_read_together_where_not() {
     let mut r = Random(seed);
     let bytes = noise(LEN, 7);
     let array = Arc::new(Array::new(512, bytes.clone()));
-    let fine = FineGrained::with_engine(array.clone(), small(Policy::default()), "array").unwrap();
+    let fine = FineGrained::with_engine(array.clone(), small(CachePolicy::default()), "array").unwrap();
     (0..20).for_each(|i| fine.read(i * 1000, &mut [0; 100]).unwrap());
     let before = array.count();
     for _ in 0..50 {
@@ -157,7 +157,7 @@ fn many_views_are_pinned_where_they_are_cached_and_read_together_where_not() {
 #[test]
 fn an_error_in_a_batch_of_views_is_that_of_its_extent() {
     let array = Arc::new(Array::new(512, noise(LEN, 7)));
-    let fine = FineGrained::with_engine(array.clone(), small(Policy::default()), "array").unwrap();
+    let fine = FineGrained::with_engine(array.clone(), small(CachePolicy::default()), "array").unwrap();
     array.fail(5000..5001, fixture::array::Fault::Device);
     let views = fine.get_many(&[(1000, 100), (4990, 100), (9000, 100)]).unwrap();
     let kinds: Vec<_> = views.iter().map(|v| v.as_ref().err().map(|e| (e.kind(), e.at_offset()))).collect();
@@ -169,7 +169,7 @@ fn what_is_announced_is_cached_before_it_is_read() {
     for maintenance in [false, true] {
         let bytes = noise(LEN, 7);
         let files = [File::with(&bytes), File::with(&bytes)];
-        let mut config = small(Policy::default());
+        let mut config = small(CachePolicy::default());
         config.maintenance = maintenance;
         let pool = BufferPool::new(config).unwrap();
         let open = files.each_ref().map(|f| pool.open(&Ssd::open(f.path()).unwrap()).unwrap());
@@ -239,7 +239,7 @@ fn advice_of_any_length_takes_no_more_than_the_budget_has() {
     const BUDGET: usize = 4 << 20;
     let long = 256 << 20;
     let engine = Arc::new(Sevens { len: long as u64, ..Sevens::default() });
-    let mut config = Config::new(machine()).budget(BUDGET);
+    let mut config = CacheConfig::new(machine()).budget(BUDGET);
     config.maintenance = false;
     let fine = FineGrained::with_engine(engine.clone(), config, "sevens").unwrap();
     // One that is longer than the budget, after one that is not, and after what no file has.
@@ -257,7 +257,7 @@ fn advice_of_any_length_takes_no_more_than_the_budget_has() {
     assert!(taken > 0 && taken <= 4096, "{taken}");
     assert!(fine.metrics().memory_bytes <= BUDGET, "{}", fine.metrics());
     // A check is asked about whole reads only: what is too long for that is left to whoever reads.
-    let mut config = Config::new(machine()).budget(BUDGET);
+    let mut config = CacheConfig::new(machine()).budget(BUDGET);
     config.maintenance = false;
     config.verify = Some(Arc::new(|offset, bytes: &[u8]| match (offset, bytes.len()) {
         (5000, 9000) | (40_000, 64) => Ok(()),
@@ -273,9 +273,9 @@ fn advice_of_any_length_takes_no_more_than_the_budget_has() {
 fn a_check_that_panics_ends_no_reading_ahead() {
     let files = [File::with(&noise(LEN, 7)), File::with(&noise(LEN, 8))];
     for maintenance in [false, true] {
-        let mut config = small(Policy::default());
+        let mut config = small(CachePolicy::default());
         // These files are young, and what is read of them ahead would be in doubt.
-        (config.maintenance, config.outside) = (maintenance, Outside::Never);
+        (config.maintenance, config.outside) = (maintenance, ExternalChanges::Never);
         let pool = BufferPool::new(config).unwrap();
         let mut options = pool.file_options();
         options.verify = Some(Arc::new(|_, _| panic!("a check of the test's")));
@@ -293,7 +293,7 @@ fn a_check_that_panics_ends_no_reading_ahead() {
 fn futures_that_wait_beyond_the_limit_are_refused() {
     let file = File::with(&noise(LEN, 7));
     let ssd = Ssd::open(file.path()).unwrap();
-    let fine = FineGrained::over(&ssd, small(Policy::default())).unwrap();
+    let fine = FineGrained::over(&ssd, small(CachePolicy::default())).unwrap();
     let runtime = Runtime::start(machine()).unwrap();
     let reads = fine.on_with(&runtime, InFlight { reads: 1, waiting: 2 }).unwrap();
     let mut context = Context::from_waker(Waker::noop());
@@ -330,7 +330,7 @@ fn futures_that_wait_beyond_the_limit_are_refused() {
 #[test]
 fn reads_are_timed_where_somebody_asks_for_it() {
     let file = File::with(&noise(LEN, 7));
-    let pool = BufferPool::new(small(Policy::default())).unwrap();
+    let pool = BufferPool::new(small(CachePolicy::default())).unwrap();
     let fine = pool.open(&Ssd::open(file.path()).unwrap()).unwrap();
     fine.read(0, &mut [0; 64]).unwrap();
     assert_eq!((fine.metrics().latencies, pool.metrics().latencies), (None, None));

@@ -18,7 +18,7 @@ const HALF: usize = LINE / 2;
 /// Bits of a key.
 const BITS: u32 = 4;
 /// Keys of a generation for each line, at most: half of the bits are set then.
-const MOST_PER_LINE: usize = 44;
+const MAX_PER_LINE: usize = 44;
 
 /// Evicted keys, in two generations.
 pub(crate) struct Ghosts {
@@ -62,7 +62,7 @@ impl Ghosts {
     /// Notes an eviction, of a cache that holds so many items.
     pub(crate) fn insert(&mut self, key: u64, items: usize) {
         // One for each line at least: forgetting costs a write to each.
-        let generation = items.clamp(self.lines(), self.lines() * MOST_PER_LINE);
+        let generation = items.clamp(self.lines(), self.lines() * MAX_PER_LINE);
         if self.noted >= generation {
             self.turn();
         }

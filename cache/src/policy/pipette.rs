@@ -24,8 +24,8 @@ use crate::sync::Arc;
 const MIN_PERCENT: u64 = 25;
 const MAX_PERCENT: u64 = 75;
 /// The threshold moves between these.
-const LOWEST: u32 = 1;
-const HIGHEST: u32 = 8;
+const MIN_THRESHOLD: u32 = 1;
+const MAX_THRESHOLD: u32 = 8;
 /// Accesses after which the ratio is looked at.
 const WINDOW: u64 = 4096;
 /// TempBuf has one part in this many of a class.
@@ -58,9 +58,9 @@ impl Pipette {
         }
         let percent = self.reuses * 100 / self.accesses;
         if percent < MIN_PERCENT {
-            self.threshold = (self.threshold + 1).min(HIGHEST);
+            self.threshold = (self.threshold + 1).min(MAX_THRESHOLD);
         } else if percent > MAX_PERCENT {
-            self.threshold = (self.threshold - 1).max(LOWEST);
+            self.threshold = (self.threshold - 1).max(MIN_THRESHOLD);
         }
         (self.accesses, self.reuses) = (0, 0);
     }
@@ -91,7 +91,7 @@ impl Policy for Pipette {
         let bytes = (share / 64).next_multiple_of(64);
         let references = Sketch::over(ground.table(bytes), (share / 150 * 10) as u64);
         let classes = std::array::from_fn(|_| ByClass::default());
-        Pipette { classes, references, threshold: LOWEST, accesses: 0, reuses: 0 }
+        Pipette { classes, references, threshold: MIN_THRESHOLD, accesses: 0, reuses: 0 }
     }
 
     fn enough(&self) -> Option<u8> {

@@ -30,7 +30,7 @@ const PROBATION_PART: usize = 10;
 const PROMOTED_AT: u8 = 2;
 
 /// Items that probation has in any case.
-const LEAST_PROBATION: usize = 64;
+const MIN_PROBATION: usize = 64;
 
 #[derive(Default)]
 struct ByClass {
@@ -149,7 +149,7 @@ impl Policy for S3Fifo {
         }
         of.probation += 1;
         of.ring.push_back(slot);
-        if of.probation * 8 > of.probation + of.main + 8 * LEAST_PROBATION {
+        if of.probation * 8 > of.probation + of.main + 8 * MIN_PROBATION {
             self.first_to_main(slots, class);
         }
         let of = &mut self.classes[usize::from(class)];

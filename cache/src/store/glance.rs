@@ -18,7 +18,7 @@ use super::shard::{PAGE, SECTOR};
 /// Buckets that are searched: an entry lies further from its first one only where the index is unusually full.
 const BUCKETS: usize = 4;
 /// Longer reads are worth a lock, under which bytes are copied faster than word by word.
-pub(crate) const LONGEST: usize = 1024;
+pub(crate) const MAX_OPTIMISTIC_BYTES: usize = 1024;
 
 /// An item that seems to have been there.
 #[derive(Clone, Copy)]

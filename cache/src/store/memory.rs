@@ -23,7 +23,7 @@ pub(crate) const NONE: u32 = u32::MAX;
 
 /// Pins of one slab at most. Who forgets pins (`std::mem::forget`) keeps the slab as it is for ever; a count that came round to
 /// nothing would give it away under those who read. Far from the end of the number, so that no count ever comes near that.
-pub(crate) const MOST_PINS: u32 = u32::MAX / 2;
+pub(crate) const MAX_PINS: u32 = u32::MAX / 2;
 
 /// Who still reads from which slab without the lock.
 pub(crate) struct Pins {
@@ -190,7 +190,7 @@ impl Slots {
         let start = self.ground.bytes(self.locate(slot), at, len);
         let count = self.pins.counts.get(slab as usize)?;
         // Who pins has the shard, which is borrowed; others take away only: it cannot grow between these two.
-        if count.load(Ordering::Relaxed) >= MOST_PINS {
+        if count.load(Ordering::Relaxed) >= MAX_PINS {
             return None;
         }
         count.fetch_add(1, Ordering::Relaxed);

@@ -32,9 +32,9 @@ pub(crate) use shard::{ClassState, Missing, PAGE, SECTOR, Shard};
 /// The memory of a shard, where there is enough: with less, classes fight for slabs, and what rounding costs is felt.
 const SHARD_BYTES: usize = 8 << 20;
 /// More shards than this serve no purpose on machines we know.
-const MOST_SHARDS: usize = 256;
+const MAX_SHARDS: usize = 256;
 /// The least budget of a cache.
-pub(crate) const LEAST_BUDGET: usize = 1 << 20;
+pub(crate) const MIN_BUDGET: usize = 1 << 20;
 
 /// What the front of the cache asks of its store, whatever the policy. Ranges do not cross a page.
 pub(crate) trait Store: Send + Sync {
@@ -125,7 +125,7 @@ impl<P: Policy> Apart<P> {
     #[inline]
     fn glance(&self, offset: u64, out: &mut [u8], period: Option<u8>) -> bool {
         let enough = self.enough.load(Ordering::Relaxed);
-        if enough == EVERY || out.len() > glance::LONGEST {
+        if enough == EVERY || out.len() > glance::MAX_OPTIMISTIC_BYTES {
             return false;
         }
         let Some(version) = self.shard.version() else { return false };
@@ -160,11 +160,11 @@ pub(crate) struct Sharded<P> {
 impl<P: Policy> Sharded<P> {
     /// Over `budget` bytes.
     pub(crate) fn new(budget: usize, prefault: bool, lives: bool) -> Result<Sharded<P>> {
-        if budget < LEAST_BUDGET {
+        if budget < MIN_BUDGET {
             return Err(Error::new(ErrorKind::InvalidInput, "make a cache", format!("a budget of {budget} bytes"))
                 .advice("give at least 1 MiB"));
         }
-        let count = (budget / SHARD_BYTES).clamp(1, MOST_SHARDS);
+        let count = (budget / SHARD_BYTES).clamp(1, MAX_SHARDS);
         let count = if count.is_power_of_two() { count } else { count.next_power_of_two() / 2 };
         let share = (budget - Hits::BYTES) / count / 4096 * 4096;
         debug_assert!(share >= 4 * SLAB);

@@ -27,7 +27,7 @@ pub(crate) const PAGE: u64 = 4096;
 /// Periods of its time to live after which an item is not given out any more.
 const LIFE: u8 = 4;
 /// Buckets of the smallest index.
-const LEAST_BUCKETS: usize = 64;
+const MIN_BUCKETS: usize = 64;
 
 /// The slabs and slots of a class.
 #[derive(Default)]
@@ -108,8 +108,8 @@ impl<P: Policy> Shard<P> {
     pub(crate) fn new(memory: &Arc<Memory>, at: usize, share: usize) -> Result<Shard<P>> {
         let slots = Slots::over(memory, at, share, P::EXTRA)?;
         let policy = P::new(share, &slots);
-        let index = Index::over(&slots, LEAST_BUCKETS);
-        let usable = slots.slabs_below(LEAST_BUCKETS);
+        let index = Index::over(&slots, MIN_BUCKETS);
+        let usable = slots.slabs_below(MIN_BUCKETS);
         Ok(Shard {
             slots,
             index,

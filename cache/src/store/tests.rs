@@ -104,12 +104,12 @@ fn against_a_plain_file<P: Policy>(seed: u64, steps: usize) {
 
 #[test]
 fn no_number_of_pins_gives_a_slab_away() {
-    let store = Sharded::<S3Fifo>::new(LEAST_BUDGET, false, false).unwrap();
+    let store = Sharded::<S3Fifo>::new(MIN_BUDGET, false, false).unwrap();
     let wanted = [5; 64];
     assert!(store.insert(0, &wanted, 0, &|| true));
     let pinned = store.pin(0, 64).unwrap();
     // As many as one likes were forgotten; then one more, and one more is wanted.
-    for count in [memory::MOST_PINS, u32::MAX] {
+    for count in [memory::MAX_PINS, u32::MAX] {
         pinned.pretend(count);
         assert!(matches!(store.pin(0, 64), Err(None)), "one of {count}: it is there, and is not pinned");
         assert!(store.try_pin(0, 64).is_none());
@@ -128,7 +128,7 @@ fn no_number_of_pins_gives_a_slab_away() {
     pinned.pretend(1);
     store.insert(0, &wanted, 0, &|| true);
     let again = store.pin(0, 64).unwrap();
-    again.pretend(memory::MOST_PINS - 1);
+    again.pretend(memory::MAX_PINS - 1);
     assert!(store.pin(0, 64).is_ok() && store.pin(0, 64).is_ok(), "as each was let go");
     let last = store.pin(0, 64).unwrap();
     assert!(store.pin(0, 64).is_err());
@@ -220,7 +220,7 @@ fn stamped(offset: u64, version: u64) -> [u8; 8] {
 fn readers_beside_a_writer<P: Policy>(seed: u64, steps: u64) {
     // Few under Miri, where a step takes long: what is read is there at times.
     const ITEMS: u64 = if cfg!(miri) { 48 } else { 3000 };
-    let store = Sharded::<P>::new(LEAST_BUDGET, false, false).unwrap();
+    let store = Sharded::<P>::new(MIN_BUDGET, false, false).unwrap();
     let versions: Vec<AtomicU64> = (0..ITEMS).map(|_| AtomicU64::new(1)).collect();
     let (done, hits) = (AtomicU64::new(0), AtomicU64::new(0));
     // Lengths of several classes, in waves, so that slabs change theirs.

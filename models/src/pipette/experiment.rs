@@ -1,6 +1,6 @@
 //! The paper's experiments (sections 4.2 and 4.3).
 
-use datapipes_cache::Policy;
+use datapipes_cache::CachePolicy;
 use datapipes_core::Result;
 use datapipes_testkit::access::{
     ItemLayout, Items, Mixed, Popularity, ReadRequest, Recommender, Skew, SocialGraph, Workload,
@@ -31,7 +31,7 @@ pub struct FittedParameters {
     /// Costs of the steps.
     pub timing: Timing,
     /// Of the library's cache; the paper's own in all figures.
-    pub policy: Policy,
+    pub policy: CachePolicy,
 }
 
 impl FittedParameters {
@@ -45,7 +45,7 @@ impl FittedParameters {
             fine_items: 122_880,
             small_reads_ask_pages: true,
             timing: Timing::calibrated(),
-            policy: Policy::Pipette,
+            policy: CachePolicy::Pipette,
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use datapipes_cache::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
-use datapipes_cache::{Config, FineGrained, Metrics, Policy, Reassignment};
+use datapipes_cache::{CacheConfig, FineGrained, Metrics, CachePolicy, Reassignment};
 use datapipes_core::topology::Topology;
 use datapipes_core::{Error, ErrorKind, Machine, Result};
 use datapipes_testkit::access::ReadRequest;
@@ -141,11 +141,11 @@ impl Library {
         timing: Timing,
         file_bytes: u64,
         page_cache: PageCache,
-        policy: Policy,
+        policy: CachePolicy,
         budget: usize,
     ) -> Result<Library> {
         let engine = Arc::new(VirtualEngine::new(timing, file_bytes));
-        let mut config = Config::new(&nowhere()).budget(budget).policy(policy);
+        let mut config = CacheConfig::new(&nowhere()).budget(budget).policy(policy);
         config.keep_blocks = false;
         config.reassignment = Reassignment::EvictionCounts;
         // By the reader, at fixed counts of reads: a thread would make every run another.
@@ -225,7 +225,7 @@ fn nowhere() -> Machine {
 ///
 /// # Errors
 /// As [`Library::new`].
-pub fn budget_for(items: usize, item_bytes: u32, policy: Policy) -> Result<usize> {
+pub fn budget_for(items: usize, item_bytes: u32, policy: CachePolicy) -> Result<usize> {
     let mut budget = (items * (item_bytes as usize + 24)).max(4 << 20);
     for _ in 0..4 {
         let held = held(items, item_bytes, policy, budget)?.max(1);
@@ -238,7 +238,7 @@ pub fn budget_for(items: usize, item_bytes: u32, policy: Policy) -> Result<usize
 }
 
 /// How many different items a cache of this budget keeps.
-fn held(items: usize, item_bytes: u32, policy: Policy, budget: usize) -> Result<usize> {
+fn held(items: usize, item_bytes: u32, policy: CachePolicy, budget: usize) -> Result<usize> {
     let more = items as u64 + items as u64 / 4;
     let timing = Timing::calibrated();
     let mut library = Library::new(timing, more * PAGE, PageCache::empty(), policy, budget)?;

@@ -41,4 +41,4 @@ pub mod system;
 mod tests;
 pub mod timing;
 
-pub use datapipes_cache::Policy;
+pub use datapipes_cache::CachePolicy;

@@ -1,7 +1,7 @@
 //! Against the paper's tables: the exact figures exactly, the fitted ones within their tolerances; and the library against
 //! its twin of a few lines.
 
-use datapipes_cache::Policy;
+use datapipes_cache::CachePolicy;
 use datapipes_testkit::access::{ItemLayout, Items, Mixed, Popularity, ReadRequest, Recommender, Workload};
 
 use super::experiment::*;
@@ -93,13 +93,13 @@ fn a_real_page_cache_does_not_give_table_3() {
 #[test]
 fn the_library_moves_what_its_twin_moves() {
     let fit = FittedParameters::fitted();
-    let budget = budget_for(fit.fine_items, fit.small_bytes, Policy::Pipette).unwrap();
+    let budget = budget_for(fit.fine_items, fit.small_bytes, CachePolicy::Pipette).unwrap();
     let library = |workload, popularity, count: u64| {
         let fit = fit.for_reads(popularity);
         let reads = reads(&fit, workload, popularity);
         let page_cache = fit.page_cache(SystemKind::Pipette, workload, &reads);
         let file_bytes = fit.layout(fit.small_bytes).file_bytes();
-        let library = Library::new(fit.timing, file_bytes, page_cache, Policy::Pipette, budget).unwrap();
+        let library = Library::new(fit.timing, file_bytes, page_cache, CachePolicy::Pipette, budget).unwrap();
         let mut library = library.asking_pages(fit.small_reads_ask_pages);
         reads.take(count as usize).for_each(|r| library.read(r).unwrap());
         library
@@ -122,7 +122,7 @@ fn the_library_moves_what_its_twin_moves() {
 #[test]
 fn the_library_gives_the_right_bytes_of_a_modelled_device() {
     let file_bytes = 3 << 20;
-    for policy in Policy::ALL {
+    for policy in CachePolicy::ALL {
         let mut library =
             Library::new(Timing::calibrated(), file_bytes, PageCache::recent(50), policy, 2 << 20).unwrap();
         let layout = ItemLayout { items: file_bytes / 64 - 200, item_bytes: 0, stride_bytes: 64 };
@@ -134,7 +134,7 @@ fn the_library_gives_the_right_bytes_of_a_modelled_device() {
         let account = library.account();
         assert!(account.fine_hits > 1000 && account.host_bytes > 0, "{policy:?}: {account:?}");
     }
-    let mut library = Library::new(Timing::calibrated(), 100, PageCache::empty(), Policy::Pipette, 2 << 20).unwrap();
+    let mut library = Library::new(Timing::calibrated(), 100, PageCache::empty(), CachePolicy::Pipette, 2 << 20).unwrap();
     assert!(library.read(ReadRequest { offset: 90, len: 20 }).is_err(), "beyond the end of the file");
 }
 
@@ -172,7 +172,7 @@ fn latencies_have_the_distances_of_figure_8() {
 #[test]
 fn throughput_has_the_order_of_figures_6_and_7() {
     let (fit, scale) = (FittedParameters::fitted(), Scale { reads: 100_000, ..Scale::default() });
-    let budget = budget_for(fit.fine_items, fit.small_bytes, Policy::Pipette).unwrap();
+    let budget = budget_for(fit.fine_items, fit.small_bytes, CachePolicy::Pipette).unwrap();
     for popularity in [Popularity::Uniform, ZIPF] {
         let fit = fit.for_reads(popularity);
         let over_block = |workload| {

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use datapipes::{Error, ErrorKind, Result, Ssd};
-use datapipes_cache::{Config, FineGrained, Policy};
+use datapipes_cache::{CacheConfig, FineGrained, CachePolicy};
 use datapipes_testkit::access::{ReadRequest, Recommender, Skew, SocialGraph};
 use serde::{Deserialize, Serialize};
 
@@ -296,10 +296,10 @@ fn through_cache(
     mut reads: Box<dyn Iterator<Item = ReadRequest>>,
 ) -> Result<Row> {
     let machine = datapipes::discover();
-    let policy: Policy = args.policy.parse()?;
+    let policy: CachePolicy = args.policy.parse()?;
     let batch = args.batch.unwrap_or(if application == Application::Recommender { 26 } else { 1 }).max(1);
     let budget = usize::try_from(budget).map_err(|e| bad(e.to_string()))?;
-    let config = Config::new(&machine).budget(budget).policy(policy).depth(batch.clamp(32, 256));
+    let config = CacheConfig::new(&machine).budget(budget).policy(policy).depth(batch.clamp(32, 256));
     let fine = FineGrained::over(&Ssd::open(path)?, config)?;
     let mut out = Vec::new();
     let mut ranges = Vec::with_capacity(batch);

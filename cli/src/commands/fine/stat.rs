@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use datapipes::{Error, ErrorKind, Result, Ssd};
-use datapipes_cache::{Config, FineGrained, Metrics, Outside, Policy};
+use datapipes_cache::{CacheConfig, FineGrained, Metrics, ExternalChanges, CachePolicy};
 use serde::Serialize;
 
 use super::load::{Phase, phases};
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     budget: u64,
     /// Who is admitted and who has to go: adaptive, s3-fifo, sieve, w-tiny-lfu, pipette
     #[arg(long, default_value = "adaptive", value_name = "NAME", value_parser = parse_policy)]
-    policy: Policy,
+    policy: CachePolicy,
     /// Reads that are asked for at once; 1: one by one
     #[arg(long, default_value_t = 128, value_name = "N")]
     batch: usize,
@@ -60,7 +60,7 @@ fn parse_load(text: &str) -> std::result::Result<Load, String> {
     phases(text).map(Load)
 }
 
-fn parse_policy(text: &str) -> std::result::Result<Policy, String> {
+fn parse_policy(text: &str) -> std::result::Result<CachePolicy, String> {
     text.parse().map_err(|e: Error| e.to_string())
 }
 
@@ -91,10 +91,10 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let mut outcomes = Vec::new();
     for (number, file) in args.files.iter().enumerate() {
         let ssd = Ssd::open(file)?;
-        let mut config = Config::new(&machine).budget(budget).policy(args.policy).depth(args.batch.clamp(32, 256));
+        let mut config = CacheConfig::new(&machine).budget(budget).policy(args.policy).depth(args.batch.clamp(32, 256));
         if ssd.file().is_block_device() {
             // Nobody gets the bytes, so it does not matter who changes them.
-            config.outside = Outside::Never;
+            config.outside = ExternalChanges::Never;
         }
         let fine = FineGrained::over(&ssd, config)?;
         let mut course = Course { args, fine: &fine, samples: Vec::new(), shown: Instant::now(), reads: 0 };

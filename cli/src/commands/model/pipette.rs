@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use datapipes::Result;
-use datapipes_models::pipette::Policy;
+use datapipes_models::pipette::CachePolicy;
 use datapipes_models::pipette::experiment::{FittedParameters, Scale};
 use datapipes_models::pipette::figures::report;
 use datapipes_models::pipette::report::{Agreement, Cell, Grid, ModelReport};
@@ -28,7 +28,7 @@ pub(crate) struct Args {
     seed: u64,
     /// Who is kept in our library's cache: pipette (the paper's), adaptive, s3-fifo, sieve or w-tiny-lfu
     #[arg(long, default_value = "pipette", value_name = "NAME")]
-    policy: Policy,
+    policy: CachePolicy,
     /// Print JSON: scale, fit, grids (title, unit, columns, rows of cells), relations
     #[arg(long)]
     json: bool,
