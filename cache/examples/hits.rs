@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use datapipes_cache::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
-use datapipes_cache::{CacheConfig, FineGrained, CachePolicy};
+use datapipes_cache::{CacheConfig, CachePolicy, FineGrained};
 use datapipes_core::Result;
 use datapipes_testkit::access::{ItemLayout, Items, Popularity};
 

@@ -28,7 +28,8 @@ pub enum CachePolicy {
 
 impl CachePolicy {
     /// All of them.
-    pub const ALL: [CachePolicy; 5] = [CachePolicy::Adaptive, CachePolicy::S3Fifo, CachePolicy::Sieve, CachePolicy::WTinyLfu, CachePolicy::Pipette];
+    pub const ALL: [CachePolicy; 5] =
+        [CachePolicy::Adaptive, CachePolicy::S3Fifo, CachePolicy::Sieve, CachePolicy::WTinyLfu, CachePolicy::Pipette];
 
     /// Its name, as the command line has it.
     pub fn name(self) -> &'static str {
@@ -63,7 +64,7 @@ impl std::str::FromStr for CachePolicy {
 ///
 /// A block device has many names, and file systems are mounted on it: times and events are of the one name by which it is open, and
 /// tell nothing of its bytes. So it is refused unless nobody else writes to it (`Never`) or old bytes may be given out for a
-/// time to live ([`Config::ttl`], with `Every` or `Times`); what is saved of it is read again.
+/// time to live ([`CacheConfig::ttl`], with `Every` or `Times`); what is saved of it is read again.
 ///
 /// The times move when a write begins, and its bytes come later. So after a change that the times show, all that is cached of the file
 /// goes once more each time that the change has become twice as old (20 ms, 40 ms, ...; as often as it is looked at, at most): old
@@ -108,7 +109,7 @@ impl Default for ExternalChanges {
 /// which would have no end.
 pub type Verify = Arc<dyn Fn(u64, &[u8]) -> Result<(), String> + Send + Sync>;
 
-/// The settings of one file of a pool; they begin as the pool's [`Config`] says.
+/// The settings of one file of a pool; they begin as the pool's [`CacheConfig`] says.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct FileOptions {

@@ -42,15 +42,15 @@ use crate::writes::Writes;
 /// Cloning it makes another handle to the same cache; any number of threads may read at once.
 ///
 /// ```
-/// use datapipes_cache::{Config, FineGrained, Outside};
+/// use datapipes_cache::{CacheConfig, FineGrained, ExternalChanges};
 /// use datapipes_core::Ssd;
 /// # fn main() -> datapipes_core::Result<()> {
 /// # let path = std::env::temp_dir().join(format!("fine-doc-{}", std::process::id()));
 /// # std::fs::write(&path, (0..100_000u32).flat_map(u32::to_le_bytes).collect::<Vec<u8>>()).unwrap();
 /// let machine = datapipes::discover();
 /// let ssd = Ssd::open(&path)?;
-/// let mut config = Config::new(&machine).budget(4 << 20);
-/// config.outside = Outside::Never; // Nobody else writes there.
+/// let mut config = CacheConfig::new(&machine).budget(4 << 20);
+/// config.outside = ExternalChanges::Never; // Nobody else writes there.
 /// let fine = FineGrained::over(&ssd, config)?;
 /// let mut number = [0; 4];
 /// fine.read(4 * 77_777, &mut number)?;
@@ -175,8 +175,8 @@ impl FineGrained {
     ///
     /// # Errors
     /// `InvalidInput` for a budget below 2 MiB, a file that is not open for reading or one beyond 16 TiB, and for
-    /// [`Outside::Events`](crate::Outside::Events) without the maintenance thread; also for a block device without
-    /// [`Outside::Never`](crate::Outside::Never) or a time to live ([`Outside`](crate::Outside)); `OutOfMemory` for a budget beyond the memory that
+    /// [`Outside::Events`](crate::ExternalChanges::Events) without the maintenance thread; also for a block device without
+    /// [`Outside::Never`](crate::ExternalChanges::Never) or a time to live ([`Outside`](crate::ExternalChanges)); `OutOfMemory` for a budget beyond the memory that
     /// this process may have; what connecting meets.
     pub fn over(ssd: &Ssd, config: CacheConfig) -> Result<FineGrained> {
         let options = FileOptions::of(&config);
@@ -198,8 +198,8 @@ impl FineGrained {
     ///
     /// # Errors
     /// `EndOfFile` where the file is shorter; `Busy` where a transfer into these bytes was started and does not end within
-    /// [`Config::patience`](crate::Config::patience), or they changed again and again for so long; `Device` with errno and offset;
-    /// `Corrupt` where [`Config::verify`](crate::Config::verify) finds them wrong.
+    /// [`Config::patience`](crate::CacheConfig::patience), or they changed again and again for so long; `Device` with errno and offset;
+    /// `Corrupt` where [`Config::verify`](crate::CacheConfig::verify) finds them wrong.
     #[inline]
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         let inner = &*self.0;
@@ -260,13 +260,13 @@ impl FineGrained {
     }
 
     /// Does what the maintenance thread does: moves slabs, ends the time to live, looks for changes from outside. Where
-    /// [`Config::maintenance`](crate::Config) is off, the caller calls it now and then. It does so for all files of its pool.
+    /// [`Config::maintenance`](crate::CacheConfig) is off, the caller calls it now and then. It does so for all files of its pool.
     pub fn maintain(&self) {
         self.0.pool.maintain();
     }
 
     /// Whether others changed the file since the last look, or may have where that cannot be seen
-    /// ([`Outside`](crate::Outside)); if so, nothing of it is cached any more.
+    /// ([`Outside`](crate::ExternalChanges)); if so, nothing of it is cached any more.
     ///
     /// # Errors
     /// What looking meets.

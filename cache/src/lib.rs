@@ -20,7 +20,7 @@
 //! Many files share one budget, policy and thread in a [`BufferPool`].
 //!
 //! What it does not do: it is no write cache, and no protocol between processes. Other processes' writes are found by the
-//! kernel's events and the file's times (see [`Outside`]); writes through memory that maps the file may not be found. On devices of
+//! kernel's events and the file's times (see [`ExternalChanges`]); writes through memory that maps the file may not be found. On devices of
 //! blocks the smallest read is a logical block, as the kernel states it for direct reads: 512 bytes on most devices, also on those
 //! whose physical blocks are larger (512e). Where it is 4096, each small miss moves 4 KiB: 128 bytes under zipf 0.8 with an eighth of
 //! the file as memory cost 14.9 bytes moved a byte asked there, and 1.9 with 512; formatting the device with blocks of 512 (`nvme
@@ -67,7 +67,7 @@ mod write;
 mod writes;
 
 pub use asynchronous::{AsyncReader, InFlight, ReadFuture};
-pub use config::{CacheConfig, FileOptions, ExternalChanges, CachePolicy, Verify};
+pub use config::{CacheConfig, CachePolicy, ExternalChanges, FileOptions, Verify};
 pub use fine::{Bytes, FineGrained};
 pub use gather::Gathered;
 pub use histogram::{Histogram, Latencies};

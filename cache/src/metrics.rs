@@ -64,7 +64,7 @@ pub struct Metrics {
     /// Changes of the file that came from elsewhere.
     pub changes_outside: u64,
     /// How often all that was cached of a file went because others may have changed it where that cannot be seen
-    /// ([`Outside`](crate::Outside)).
+    /// ([`Outside`](crate::ExternalChanges)).
     pub uncertain: u64,
     /// Reads by path: bytes, sectors, blocks.
     pub by_path: [u64; 3],

@@ -16,7 +16,7 @@ use datapipes_core::process::OwningProcess;
 use datapipes_core::{Error, ErrorKind, Result, Ssd};
 
 use crate::ahead::Ahead;
-use crate::config::{CacheConfig, FileOptions, ExternalChanges, CachePolicy};
+use crate::config::{CacheConfig, CachePolicy, ExternalChanges, FileOptions};
 use crate::detector::Detector;
 use crate::engine::ReadEngine;
 use crate::events::{Events, FileName, Of};
@@ -49,7 +49,7 @@ const DETECTOR_PART: usize = 8192;
 /// it, one set of rings to the device. Cloning it makes another handle; the files keep it, too.
 ///
 /// A file on a network file system, or on that of a program, may wait for an answer for ever. Its own reads do then; other files are
-/// looked after as ever, and get `Busy` where each way to the device waits for it ([`Config::lanes`](crate::Config)). Files of
+/// looked after as ever, and get `Busy` where each way to the device waits for it ([`Config::lanes`](crate::CacheConfig)). Files of
 /// such systems are looked at by one more thread a device, and closed by a thread of their own.
 /// While it waits, nothing of other files is kept open, and no drop waits.
 ///
@@ -59,14 +59,14 @@ const DETECTOR_PART: usize = 8192;
 /// not kept.
 ///
 /// ```
-/// use datapipes_cache::{BufferPool, Config, Outside};
+/// use datapipes_cache::{BufferPool, CacheConfig, ExternalChanges};
 /// use datapipes_core::Ssd;
 /// # fn main() -> datapipes_core::Result<()> {
 /// # let paths = ["a", "b"].map(|n| std::env::temp_dir().join(format!("pool-doc-{}-{n}", std::process::id())));
 /// # paths.iter().for_each(|p| std::fs::write(p, [7; 100_000]).unwrap());
 /// let machine = datapipes::discover();
-/// let mut config = Config::new(&machine).budget(16 << 20);
-/// config.outside = Outside::Never; // Nobody else writes there.
+/// let mut config = CacheConfig::new(&machine).budget(16 << 20);
+/// config.outside = ExternalChanges::Never; // Nobody else writes there.
 /// let pool = BufferPool::new(config)?;
 /// let [users, posts] = [pool.open(&Ssd::open(&paths[0])?)?, pool.open(&Ssd::open(&paths[1])?)?];
 /// let mut row = [0; 128];
@@ -135,8 +135,8 @@ impl BufferPool {
     ///
     /// # Errors
     /// `InvalidInput` for a file that is not open for reading or one beyond 16 TiB, and for
-    /// [`Outside::Events`](crate::Outside::Events) without the maintenance thread; also for a block device, unless it is opened with
-    /// [`Outside::Never`](crate::Outside::Never) or the pool has a time to live ([`Outside`](crate::Outside)); `NoSpace` where the files that are open leave no room
+    /// [`Outside::Events`](crate::ExternalChanges::Events) without the maintenance thread; also for a block device, unless it is opened with
+    /// [`Outside::Never`](crate::ExternalChanges::Never) or the pool has a time to live ([`Outside`](crate::ExternalChanges)); `NoSpace` where the files that are open leave no room
     /// in 16 TiB for so long a one; what connecting meets.
     pub fn open(&self, ssd: &Ssd) -> Result<FineGrained> {
         self.open_with(ssd, self.file_options())
@@ -172,7 +172,7 @@ impl BufferPool {
         if self.0.owner.is_here() { self.0.files().len() } else { 0 }
     }
 
-    /// Does what the maintenance thread does. Where [`Config::maintenance`](crate::Config) is off, the caller calls it now and then; it
+    /// Does what the maintenance thread does. Where [`Config::maintenance`](crate::CacheConfig) is off, the caller calls it now and then; it
     /// then waits for file systems that answer late, those of programs and networks, after everything else is done.
     pub fn maintain(&self) {
         self.0.maintain();
@@ -237,7 +237,9 @@ impl Pool {
         let rest = rest.max(MIN_BUDGET);
         let (prefault, lives) = (config.prefault, config.ttl.is_some());
         let store: Arc<dyn Store> = match config.policy {
-            CachePolicy::Adaptive | CachePolicy::S3Fifo => Arc::new(Sharded::<policy::S3Fifo>::new(rest, prefault, lives)?),
+            CachePolicy::Adaptive | CachePolicy::S3Fifo => {
+                Arc::new(Sharded::<policy::S3Fifo>::new(rest, prefault, lives)?)
+            }
             CachePolicy::Sieve => Arc::new(Sharded::<policy::Sieve>::new(rest, prefault, lives)?),
             CachePolicy::WTinyLfu => Arc::new(Sharded::<policy::TinyLfu>::new(rest, prefault, lives)?),
             CachePolicy::Pipette => Arc::new(Sharded::<policy::Pipette>::new(rest, prefault, lives)?),
@@ -335,7 +337,8 @@ impl Pool {
     /// that is mounted on it, and nothing tells of that.
     fn check_device(&self, source: &Source, outside: ExternalChanges) -> Result<()> {
         let is_block = source.file.as_ref().is_some_and(|(ssd, _)| ssd.file().is_block_device());
-        let (lives, looks) = (self.config.ttl.is_some(), matches!(outside, ExternalChanges::Every(_) | ExternalChanges::Times(_)));
+        let (lives, looks) =
+            (self.config.ttl.is_some(), matches!(outside, ExternalChanges::Every(_) | ExternalChanges::Times(_)));
         if !is_block || outside == ExternalChanges::Never || lives && looks {
             return Ok(());
         }

@@ -8,7 +8,7 @@ use datapipes_core::topology::Topology;
 use datapipes_core::{Error, ErrorKind, Machine, Result};
 use shuttle::thread;
 
-use crate::config::{Config, Policy};
+use crate::config::{CacheConfig, CachePolicy};
 use crate::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
 use crate::fine::FineGrained;
 use crate::info::{Claim, InfoArea};
@@ -76,7 +76,7 @@ impl ReadEngine for Device {
 /// A cache for each schedule: small, and without a thread of its own.
 fn cache(file: &Arc<File>) -> FineGrained {
     let machine = Machine::new(Topology::discover_under(std::path::Path::new("/nonexistent")), Vec::new());
-    let mut config = Config::new(&machine).budget(2 << 20).policy(Policy::S3Fifo);
+    let mut config = CacheConfig::new(&machine).budget(2 << 20).policy(CachePolicy::S3Fifo);
     (config.prefault, config.maintenance) = (false, false);
     FineGrained::with_engine(Arc::new(Device(file.clone())), config, "model").unwrap()
 }

@@ -211,11 +211,11 @@ impl FineGrained {
     /// Saves what was read more than once to `path`, which is replaced as a whole or not at all. Returns the number of items.
     /// Where another process may have changed the file unnoticed, or anybody changes it meanwhile, only the items' places are of
     /// use: [`load`](Self::load) reads their bytes again. So it is while a change that the file's times show is younger than a second
-    /// or two, and after changes of our own until [`Outside`](crate::Outside) has what they hide; with `Outside::Never` nobody else is
+    /// or two, and after changes of our own until [`Outside`](crate::ExternalChanges) has what they hide; with `Outside::Never` nobody else is
     /// reckoned with while this is open. Where the times of the file system are whole seconds this waits up to two of them, so that
     /// a change right afterwards is seen. With `Outside::Events` it is so after each event until
     /// [`look_outside`](Self::look_outside) is called twice. What is not noticed: what
-    /// [`Outside`](crate::Outside) says.
+    /// [`Outside`](crate::ExternalChanges) says.
     ///
     /// # Errors
     /// `InvalidInput` for a cache that is not over a file; what writing meets.
@@ -273,7 +273,7 @@ impl FineGrained {
     /// again if the times may be those that an image was built with: whole seconds, or a file
     /// system other than ext2 to ext4, XFS, Btrfs, F2FS and tmpfs. They are also read again if a
     /// change of the file that was young when it was saved has become twice as old since, as it may
-    /// have gone on ([`Outside`](crate::Outside)); if not yet, what was loaded goes once when it
+    /// have gone on ([`Outside`](crate::ExternalChanges)); if not yet, what was loaded goes once when it
     /// has. With a time to live the bytes are read again, as they are if the file changed: nothing
     /// becomes younger by being saved.
     ///
@@ -399,7 +399,8 @@ fn samples_agree(path: &Path, ssd: &Ssd) -> std::io::Result<bool> {
         if items == 0 {
             return Ok(true);
         }
-        let Ok(mut heads) = zeroed(if len > MAX_BUFFER_BYTES || items > len { 0 } else { items as usize * HEAD }) else {
+        let Ok(mut heads) = zeroed(if len > MAX_BUFFER_BYTES || items > len { 0 } else { items as usize * HEAD })
+        else {
             return Ok(false);
         };
         snapshot.read_exact_at(&mut heads, at + 12)?;

@@ -87,7 +87,7 @@ impl FineGrained {
     /// Returns how many were taken. What waits, of all files, has no more bytes than the budget, and no more extents than have room
     /// in a 256th of it (4096 at most): of an extent that is longer than that leaves, the beginning is read, and the ones behind it
     /// are not taken. They are read in pieces of a 128th of the budget, 16 to 256 KiB; where reads are checked
-    /// ([`Config::verify`](crate::Config::verify)), which is done of whole reads, longer extents are not read ahead.
+    /// ([`Config::verify`](crate::CacheConfig::verify)), which is done of whole reads, longer extents are not read ahead.
     ///
     /// # Errors
     /// `Forked`; what starting the thread meets, and `OutOfMemory`, with the first advice.

@@ -42,7 +42,7 @@ impl Writer {
     /// Writes the bytes at `offset`, beyond the end too. When it returns, every read sees them; they survive a power failure
     /// after [`Ssd::sync`](datapipes_core::Ssd::sync). Of more than 256 KiB, readers may see a part before the rest. It waits for
     /// reads of these bytes that were repeated often because the bytes changed each time, at most as long as
-    /// [`Config::patience`](crate::Config::patience) says.
+    /// [`Config::patience`](crate::CacheConfig::patience) says.
     ///
     /// # Errors
     /// `OutOfRange` for bytes beyond what a file can have (2^63); `NoSpace`, `Device`, with the bytes done; of the rest nothing is

@@ -6,7 +6,7 @@ mod fixture;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use datapipes_cache::{FineGrained, CachePolicy};
+use datapipes_cache::{CachePolicy, FineGrained};
 use datapipes_core::Ssd;
 use fixture::{File, noise, small};
 

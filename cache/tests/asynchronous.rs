@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::task::{Context, Poll, Wake, Waker};
 
-use datapipes_cache::{FineGrained, CachePolicy, ReadFuture};
+use datapipes_cache::{CachePolicy, FineGrained, ReadFuture};
 use datapipes_core::{ErrorKind, Runtime, Ssd};
 use fixture::{File, Random, machine, noise, seed, small, steps};
 

@@ -3,7 +3,7 @@
 
 mod fixture;
 
-use datapipes_cache::{FineGrained, CachePolicy};
+use datapipes_cache::{CachePolicy, FineGrained};
 use datapipes_core::Ssd;
 use datapipes_testkit::conformance::{CaseVerdict, PlaceKind, TestPlace, run};
 use fixture::{machine, small};

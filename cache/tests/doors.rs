@@ -10,7 +10,7 @@ use std::sync::{Arc, Barrier, OnceLock, mpsc};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
-use datapipes_cache::{BufferPool, CacheConfig, FineGrained, ExternalChanges, CachePolicy};
+use datapipes_cache::{BufferPool, CacheConfig, CachePolicy, ExternalChanges, FineGrained};
 use datapipes_core::{ErrorKind, Runtime, Ssd};
 use datapipes_testkit::{RefusedCall, without_calls};
 use fixture::array::Array;
@@ -132,9 +132,12 @@ fn a_block_device_is_refused_where_nothing_tells_of_its_changes() {
         FineGrained::over(&ssd, config)
     };
     let (often, lives) = (Duration::from_millis(5), Some(Duration::from_secs(1)));
-    for (outside, ttl) in
-        [(ExternalChanges::default(), None), (ExternalChanges::Times(often), None), (ExternalChanges::Events, None), (ExternalChanges::Events, lives)]
-    {
+    for (outside, ttl) in [
+        (ExternalChanges::default(), None),
+        (ExternalChanges::Times(often), None),
+        (ExternalChanges::Events, None),
+        (ExternalChanges::Events, lives),
+    ] {
         let error = open(outside, ttl).map(|_| ()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{outside:?}, {ttl:?}: {error}");
         assert!(error.to_string().contains("block device"), "{error}");

@@ -12,7 +12,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use datapipes_cache::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
-use datapipes_cache::{FineGrained, ExternalChanges, CachePolicy};
+use datapipes_cache::{CachePolicy, ExternalChanges, FineGrained};
 use datapipes_core::{Dram, ErrorKind, Pmem, PmemOptions, Runtime, Span, Ssd};
 use fixture::array::Array;
 use fixture::{File, machine, noise, small};

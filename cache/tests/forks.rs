@@ -5,7 +5,7 @@ mod fixture;
 
 use std::cell::RefCell;
 
-use datapipes_cache::{FineGrained, CachePolicy};
+use datapipes_cache::{CachePolicy, FineGrained};
 use datapipes_core::{Dram, Runtime, Span, Ssd};
 use datapipes_testkit::child::{assert_forked_error, in_child};
 use fixture::{File, machine, noise, small};

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::task::Poll;
 use std::time::Duration;
 
-use datapipes_cache::{AsyncReader, Bytes, CacheConfig, FineGrained, CachePolicy, ReadFuture, Reassignment, Writer};
+use datapipes_cache::{AsyncReader, Bytes, CacheConfig, CachePolicy, FineGrained, ReadFuture, Reassignment, Writer};
 use datapipes_core::{Dram, Error, ErrorKind, FileAccess, Pipe, Runtime, RuntimePipe, Span, Ssd};
 use fixture::{File, Random, machine, seed, small, steps};
 use history::{GRANULE, History, Kind, Reader, content};

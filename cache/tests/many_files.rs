@@ -3,7 +3,7 @@
 
 mod fixture;
 
-use datapipes_cache::{BufferPool, CacheConfig, FineGrained, ExternalChanges};
+use datapipes_cache::{BufferPool, CacheConfig, ExternalChanges, FineGrained};
 use datapipes_core::Ssd;
 use fixture::{File, machine, noise};
 

@@ -5,7 +5,7 @@ mod fixture;
 
 use std::sync::Arc;
 
-use datapipes_cache::{FineGrained, CachePolicy};
+use datapipes_cache::{CachePolicy, FineGrained};
 use datapipes_core::locator::EndpointHandle;
 use datapipes_core::memory::lease_pair;
 use datapipes_core::{

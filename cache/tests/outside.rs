@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use datapipes_cache::{CacheConfig, FineGrained, ExternalChanges, CachePolicy};
+use datapipes_cache::{CacheConfig, CachePolicy, ExternalChanges, FineGrained};
 use datapipes_core::Ssd;
 use fixture::{File, noise, small};
 
@@ -168,7 +168,12 @@ fn a_snapshot_is_not_of_the_present_where_another_process_wrote() {
 
 #[test]
 fn a_change_that_goes_on_after_a_snapshot_is_found_by_whoever_loads_it() {
-    let ways = [ExternalChanges::default(), ExternalChanges::Times(Duration::from_millis(10)), ExternalChanges::Events, ExternalChanges::Never];
+    let ways = [
+        ExternalChanges::default(),
+        ExternalChanges::Times(Duration::from_millis(10)),
+        ExternalChanges::Events,
+        ExternalChanges::Never,
+    ];
     let age = Duration::from_millis(1200);
     // With `Never`, nobody writes while it is open.
     for &how in &ways[..3] {

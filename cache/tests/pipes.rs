@@ -3,7 +3,7 @@
 
 mod fixture;
 
-use datapipes_cache::{FineGrained, CachePolicy};
+use datapipes_cache::{CachePolicy, FineGrained};
 use datapipes_core::{Constraints, Dram, ErrorKind, Locator, Runtime, Span, Ssd};
 use fixture::{File, machine, noise, small};
 

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use datapipes_cache::{BufferPool, CacheConfig, FineGrained, ExternalChanges, CachePolicy};
+use datapipes_cache::{BufferPool, CacheConfig, CachePolicy, ExternalChanges, FineGrained};
 use datapipes_core::{ErrorKind, Ssd};
 use fixture::{File, Random, machine, mix, noise, seed, steps};
 

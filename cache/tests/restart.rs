@@ -6,7 +6,7 @@ mod fixture;
 use std::path::Path;
 use std::time::Duration;
 
-use datapipes_cache::{CacheConfig, FineGrained, ExternalChanges, CachePolicy, LoadSummary};
+use datapipes_cache::{CacheConfig, CachePolicy, ExternalChanges, FineGrained, LoadSummary};
 use datapipes_core::{ErrorKind, Ssd};
 use fixture::{File, Random, noise, seed, small};
 

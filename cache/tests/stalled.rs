@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use datapipes_cache::{BufferPool, CacheConfig, FineGrained, ExternalChanges};
+use datapipes_cache::{BufferPool, CacheConfig, ExternalChanges, FineGrained};
 use datapipes_core::{Error, ErrorKind, Result, Ssd};
 use datapipes_testkit::Mounted;
 use fixture::{File, machine, noise};

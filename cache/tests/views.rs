@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use datapipes_cache::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
-use datapipes_cache::{BufferPool, Bytes, CacheConfig, FineGrained, InFlight, ExternalChanges, CachePolicy};
+use datapipes_cache::{BufferPool, Bytes, CacheConfig, CachePolicy, ExternalChanges, FineGrained, InFlight};
 use datapipes_core::{ErrorKind, Runtime, Ssd};
 use fixture::array::Array;
 use fixture::{File, Random, machine, mix, noise, seed, small, steps};

@@ -208,8 +208,8 @@ pub trait Chunked: Send + Sync {
     /// `InvalidInput` where the job's leases are missing, do not permit it, or are of other lengths than its span.
     ///
     /// ```compile_fail,E0596
-    /// # use datapipes_core::backend::{InParts, Job};
-    /// fn twice_at_once(mover: &dyn InParts, part: &Job) {
+    /// # use datapipes_core::backend::{Chunked, Job};
+    /// fn twice_at_once(mover: &dyn Chunked, part: &Job) {
     ///     std::thread::scope(|scope| {
     ///         scope.spawn(|| mover.transfer_part(part, 1)); // refused: not borrowed for writing
     ///         scope.spawn(|| mover.transfer_part(part, 1));

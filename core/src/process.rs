@@ -36,7 +36,7 @@ static STAND_IN: AtomicU64 = AtomicU64::new(0);
 /// The process that made a value.
 ///
 /// ```
-/// let owner = datapipes_core::process::Owner::here();
+/// let owner = datapipes_core::process::OwningProcess::here();
 /// assert!(owner.is_here() && owner.check("read").is_ok());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The three numbers of a transfer, and the one place where they are checked.
 //!
 //! ```text
-//! Span (any numbers) -> Bounds::check, at the door of every flavor -> Bounded -> cut into parts, none of which wraps
+//! Span (any numbers) -> Bounds::check, at the door of every flavor -> CheckedSpan -> cut into parts, none of which wraps
 //! ```
 //!
 //! Code that cuts takes a [`CheckedSpan`], which nothing but the check makes.

@@ -6,10 +6,10 @@
 //! declares a graph; where the protocol between the devices runs is a parameter:
 //!
 //! ```standalone_crate
-//! use datapipes_fabric::channel::{Head, Shape, Trust};
+//! use datapipes_fabric::channel::{Head, ChannelShape, Trust};
 //! use datapipes_fabric::control::{Program, Session};
-//! use datapipes_fabric::device::{Functions, Role};
-//! use datapipes_fabric::placement::{Graph, Placement};
+//! use datapipes_fabric::device::{Functions, DeviceRole};
+//! use datapipes_fabric::placement::{DeviceGraph, Placement};
 //!
 //! fn main() -> datapipes_fabric::Result<()> {
 //!     // This program is also the controller and the devices: they are started from it.
@@ -19,17 +19,17 @@
 //!     let mut session = Session::start(&Program::This)?;
 //!     for placement in Placement::ALL {
 //!         // application -> sort -> checksum -> application
-//!         let mut graph = Graph::new(Shape::new(4, 64 << 10), Trust::Copy);
-//!         let function = |name: &str| Role::Transform {
+//!         let mut graph = DeviceGraph::new(ChannelShape::new(4, 64 << 10), Trust::Copy);
+//!         let function = |name: &str| DeviceRole::Transform {
 //!             function: name.into(),
 //!             arguments: Default::default(),
 //!             spread: Default::default(),
 //!         };
 //!         let sort = graph.device("sort", function("sort-u64"), Vec::new());
 //!         let sum = graph.device("sum", function("crc32"), Vec::new());
-//!         graph.connect(Graph::APPLICATION, sort)?;
+//!         graph.connect(DeviceGraph::APPLICATION, sort)?;
 //!         graph.connect(sort, sum)?;
-//!         graph.connect(sum, Graph::APPLICATION)?;
+//!         graph.connect(sum, DeviceGraph::APPLICATION)?;
 //!         let mut flow = graph.start(&mut session, placement)?;
 //!
 //!         let (mut sender, mut receiver) = (flow.take_sender(0).unwrap(), flow.take_receiver(0).unwrap());
@@ -70,21 +70,21 @@
 //! * A device cannot open, fork, exec, trace, signal, connect or pass a descriptor on (see [`process`]).
 //! * What was revoked is out of reach of the devices that had it, whatever they do, when [`Session::revoke`](control::Session::revoke)
 //!   returns; between two devices that both cheat, after a second at most.
-//! * A device's memory and threads are charged to it and bounded ([`DelegationLimits`](control::Limits)), as far as the system has a way
-//!   to: [`Status::charges`](control::Status) says which. What it says on standard error is shown labelled and bounded.
+//! * A device's memory and threads are charged to it and bounded ([`DelegationLimits`](control::DeviceLimits)), as far as the system has a way
+//!   to: [`Status::charges`](control::ControllerStatus) says which. What it says on standard error is shown labelled and bounded.
 //!
 //! # What is not
 //!
 //! * Devices here are processes: the kernel's page tables stand between them. Hardware with DMA would need an IOMMU, and an
 //!   interface to it, to be held to the same.
-//! * In place means trust, and to say so is `unsafe`: see [`TrustToken`](channel::Vouched).
+//! * In place means trust, and to say so is `unsafe`: see [`TrustToken`](channel::TrustToken).
 //! * Links between machines are encrypted unless both sides say otherwise ([`Encryption`](control::Encryption)), and their
 //!   [`Key`](control::Key) is never shown. Who sits on the wire can still end them, delay them, and see how much they carry. Channels
 //!   within a machine, over the loopback interface too, are not encrypted: who may read others' packets there is root.
 //! * Of a link that another machine revoked, this one is told that the other side has gone, not why.
 //! * A device that receives from several channels receives from all of them over sockets, or from all over shared memory.
 //! * Without a control group a device that sets out to can have more memory than its limit, by a
-//!   GiB and a half, and page tables are among that: see [`DelegationLimits`](control::Limits).
+//!   GiB and a half, and page tables are among that: see [`DelegationLimits`](control::DeviceLimits).
 //! * Timing is not hidden: who shares a machine can measure others.
 #![deny(unsafe_code)]
 

@@ -10,9 +10,9 @@ mod grammar;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use datapipes::{ConnectFd, Machine, Span};
-use datapipes_service::server::{Config, Limits, Listener, Log, Server};
-use datapipes_service::{Client, ClientPipe, Place, SharedMemory};
+use datapipes::{ConnectFdOptions, Span};
+use datapipes_service::server::{Listener, Server, ServerConfig, ServiceLimits, ServiceLog};
+use datapipes_service::{Client, ClientPipe, ClientPlace, SharedMemory};
 use libfuzzer_sys::fuzz_target;
 
 const LEN: usize = 64 << 10;
@@ -39,7 +39,7 @@ static SCENE: LazyLock<Scene> = LazyLock::new(|| {
     let dir = std::env::temp_dir().join(format!("dpiped-fuzz-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let socket = dir.join("s");
-    let limits = Limits {
+    let limits = ServiceLimits {
         clients: 16,
         clients_per_uid: 12,
         pipes: 8,
@@ -49,17 +49,17 @@ static SCENE: LazyLock<Scene> = LazyLock::new(|| {
         mapped_bytes_per_uid: 64 << 20,
         all_mapped_bytes: 64 << 20,
         hello_ms: 10_000,
-        ..Limits::default()
+        ..ServiceLimits::default()
     };
-    let config = Config { limits, log: Log::to(std::io::sink()), ..Config::default() };
+    let config = ServerConfig { limits, log: ServiceLog::to(std::io::sink()), ..ServerConfig::default() };
     let listener = Listener::bind(&socket, 0o600).unwrap();
     let server = Server::start(&datapipes::discover(), listener, config).unwrap();
     let client = Client::connect(&socket).unwrap();
     let (source, target) = (SharedMemory::create(LEN).unwrap(), SharedMemory::create(LEN).unwrap());
     let bytes: Vec<u8> = (0..LEN).map(|i| (i * 7 >> 3) as u8).collect();
     source.write(0, &bytes).unwrap();
-    let ask = ConnectFd::default();
-    let pipe = client.connect_pipe(&Place::memory(&source), &Place::memory(&target), &ask).unwrap();
+    let ask = ConnectFdOptions::default();
+    let pipe = client.connect_pipe(&ClientPlace::memory(&source), &ClientPlace::memory(&target), &ask).unwrap();
     let world = grammar::World { socket, dir };
     Scene { _server: server, world, client, pipe: std::sync::Mutex::new((pipe, 0, 0)), source, target }
 });

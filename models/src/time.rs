@@ -107,8 +107,8 @@ impl Serialize for Time {
 /// What is to happen, in order of time, and the clock.
 ///
 /// ```
-/// use datapipes_models::time::{Agenda, Time};
-/// let mut agenda = Agenda::default();
+/// use datapipes_models::time::{EventQueue, Time};
+/// let mut agenda = EventQueue::default();
 /// agenda.after(Time::ns(20), "late");
 /// agenda.after(Time::ns(10), "early");
 /// assert_eq!((agenda.next(), agenda.now()), (Some("early"), Time::ns(10)));

@@ -30,15 +30,15 @@ pub enum FaultVerdict {
 /// Decides the fate of requests; see [`FileConfig::faults`](crate::FileConfig::faults).
 ///
 /// ```
-/// use datapipes_file::{Faults, Operation, Verdict};
+/// use datapipes_file::{FaultInjector, Operation, FaultVerdict};
 /// /// The first MiB cannot be read.
 /// struct BadSpot;
-/// impl Faults for BadSpot {
-///     fn verdict(&self, op: &Operation) -> Verdict {
-///         if !op.write && op.offset < 1 << 20 { Verdict::Errno(5) } else { Verdict::Pass }
+/// impl FaultInjector for BadSpot {
+///     fn verdict(&self, op: &Operation) -> FaultVerdict {
+///         if !op.write && op.offset < 1 << 20 { FaultVerdict::Errno(5) } else { FaultVerdict::Pass }
 ///     }
 /// }
-/// # let _: &dyn Faults = &BadSpot;
+/// # let _: &dyn FaultInjector = &BadSpot;
 /// ```
 pub trait FaultInjector: Send + Sync {
     /// The fate of one request. It is called with a lock held and must not use the pipe.

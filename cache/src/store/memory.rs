@@ -184,7 +184,7 @@ impl Slots {
         }
     }
 
-    /// Keeps bytes of an item readable without the lock. None where the slab is pinned [too often](MOST_PINS).
+    /// Keeps bytes of an item readable without the lock. None where the slab is pinned [too often](MAX_PINS).
     pub(crate) fn pin(&mut self, slot: u32, at: usize, len: usize) -> Option<Pinned> {
         let slab = Self::slab_of(slot);
         let start = self.ground.bytes(self.locate(slot), at, len);

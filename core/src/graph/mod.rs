@@ -93,10 +93,10 @@ struct Declared<'a> {
 /// Stages, their dependencies and their buffers.
 ///
 /// ```
-/// # use datapipes_core::{graph::{Buffers, Graph}, topology::Topology, Machine, Runtime};
+/// # use datapipes_core::{graph::{BufferSet, Graph}, topology::Topology, Machine, Runtime};
 /// # let machine = Machine::new(Topology::discover(), vec![]);
 /// let runtime = Runtime::start(&machine)?;
-/// let slots = Buffers::new(2);
+/// let slots = BufferSet::new(2);
 /// let results = std::sync::Mutex::new(vec![0; 10]);
 /// let mut graph = Graph::new("squares");
 /// let square = graph.compute("square", |item| {

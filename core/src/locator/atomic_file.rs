@@ -78,11 +78,11 @@ pub enum PublishOutcome {
 /// A file under way to its name. Dropped before [`publish`](Self::publish), it leaves nothing.
 ///
 /// ```
-/// use datapipes_core::Draft;
+/// use datapipes_core::AtomicFile;
 /// let path = std::env::temp_dir().join(format!("draft-{}", std::process::id()));
-/// drop(Draft::beside(&path)?); // changed its mind: nothing is there
+/// drop(AtomicFile::create(&path)?); // changed its mind: nothing is there
 /// assert!(!path.exists());
-/// Draft::beside(&path)?.publish(5)?;
+/// AtomicFile::create(&path)?.publish(5)?;
 /// assert_eq!(std::fs::read(&path).unwrap(), [0; 5]);
 /// # std::fs::remove_file(&path).unwrap();
 /// # Ok::<(), datapipes_core::Error>(())

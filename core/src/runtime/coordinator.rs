@@ -6,7 +6,7 @@
 //! own thread: call out; has another thread the role?  sleep; else turn
 //! block_on:   poll the future; nothing to poll?  take the role and turn
 //! a thread that sleeps in the library until others' transfers end: if nobody has the role, take it and turn meanwhile
-//! stand-in:   while a callback takes longer than PATIENCE and nobody has the role, turn
+//! stand-in:   while a callback takes longer than STAND_IN_DELAY and nobody has the role, turn
 //! ```
 //!
 //! Code that is not ours never runs while its thread has the role. So a callback or a future may call whatever blocks: the

@@ -2,7 +2,7 @@
 //!
 //! ```
 //! use datapipes_core::{Dram, Machine, topology::Topology};
-//! use datapipes_durable::checkpoint::{Checkpoints, SaveOptions, go_on};
+//! use datapipes_durable::checkpoint::{Checkpoints, SaveOptions, ignore_progress};
 //! # use std::sync::Arc;
 //! # let topology = Topology::discover();
 //! # let cpu = datapipes_cpu::CpuBackend::new(&topology, datapipes_cpu::Calibration::assumed(&topology));
@@ -12,9 +12,9 @@
 //! table.lease_mut()?.fill(7);
 //! let store = Checkpoints::at(&machine, &dir);
 //! let options = SaveOptions { keep: Some(3), ..SaveOptions::default() };
-//! let saved = store.save(&[("table", &table), ("index", &index)], &options, &mut go_on)?;
+//! let saved = store.save(&[("table", &table), ("index", &index)], &options, &mut ignore_progress)?;
 //! table.lease_mut()?.fill(0); // it happened
-//! store.open(saved.number)?.restore_into(&[("table", &table)], &mut go_on)?;
+//! store.open(saved.number)?.restore_into(&[("table", &table)], &mut ignore_progress)?;
 //! assert_eq!(table.lease()?[12345], 7);
 //! # std::fs::remove_dir_all(&dir).unwrap();
 //! # Ok::<(), datapipes_core::Error>(())

@@ -2,14 +2,14 @@
 //!
 //! ```
 //! use datapipes_core::{Machine, topology::Topology};
-//! use datapipes_durable::log::{Folder, Log, Options};
+//! use datapipes_durable::log::{LogFolder, Log, LogOptions};
 //! # use std::sync::Arc;
 //! # let topology = Topology::discover();
 //! # let cpu = datapipes_cpu::CpuBackend::new(&topology, datapipes_cpu::Calibration::assumed(&topology));
 //! # let machine = Machine::new(topology, vec![Arc::new(datapipes_file::FileBackend::probe()), Arc::new(cpu)]);
 //! # let dir = std::env::temp_dir().join(format!("durable-doc-{}", std::process::id()));
-//! let options = Options { segment_bytes: 1 << 20, batch_bytes: 64 << 10 };
-//! let log = Log::open(&machine, Folder::at(&machine, &dir), options)?;
+//! let options = LogOptions { segment_bytes: 1 << 20, batch_bytes: 64 << 10 };
+//! let log = Log::open(&machine, LogFolder::at(&machine, &dir), options)?;
 //! let first = log.append(b"one")?; // gathers with others
 //! let second = log.append(b"two")?;
 //! assert_eq!(second.wait()?, 2); // durable, and so is the first
@@ -17,7 +17,7 @@
 //! drop(first);
 //! log.close()?;
 //!
-//! let log = Log::open(&machine, Folder::at(&machine, &dir), options)?; // recovers
+//! let log = Log::open(&machine, LogFolder::at(&machine, &dir), options)?; // recovers
 //! let records: Result<Vec<_>, _> = log.read_from(1)?.collect();
 //! assert_eq!(records?[1].payload, b"two");
 //! # drop(log);

@@ -142,7 +142,7 @@ pub(crate) struct ReplyWords([AtomicU64; 3]);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReplyRecord {
     pub(crate) slot: u32,
-    /// 0, or the number of an [`Outcome`](super::Outcome).
+    /// 0, or the number of an [`Outcome`](super::BlockOutcome).
     pub(crate) status: u32,
     pub(crate) word: u64,
     pub(crate) epoch: u64,

@@ -24,7 +24,7 @@
 //! had from before, goes into private memory. (The seal of step 2 rules out taking pages away by punching holes.)
 //!
 //! What a party can take of the controller is limited: capabilities, endpoints, packets that wait, reports; and what a
-//! device can take of the machine: see [`DelegationLimits`]. An end is configured at a party by itself or by the application, under a
+//! device can take of the machine: see [`DeviceLimits`]. An end is configured at a party by itself or by the application, under a
 //! name that is not in use there, and nobody else can make it believe that something it asked for has come.
 
 mod audit;

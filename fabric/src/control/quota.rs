@@ -53,7 +53,7 @@ pub struct Charge {
     /// Memory in bytes: what its control group is charged; without a group its private memory,
     /// resident and in swap, and its page tables.
     pub memory_bytes: u64,
-    /// The most of it: see [`DelegationLimits`].
+    /// The most of it: see [`DeviceLimits`].
     pub memory_limit_bytes: u64,
     /// Threads.
     pub threads: u64,

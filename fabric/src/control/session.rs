@@ -98,7 +98,7 @@ impl Session {
     }
 
     /// Launches a device, which gets the descriptors beforehand and can open nothing by itself. It is ready when an
-    /// [`Event::Ready`] tells so.
+    /// [`DeviceEvent::Ready`] tells so.
     ///
     /// # Errors
     /// `OutOfRange` for more than 8 descriptors; what starting a process meets.
@@ -107,7 +107,7 @@ impl Session {
     }
 
     /// The same, with other limits than the usual ones. What the device uses, and what keeps it to its limits, is in
-    /// [`Status::charges`].
+    /// [`ControllerStatus::charges`].
     ///
     /// # Errors
     /// As [`launch`](Self::launch).

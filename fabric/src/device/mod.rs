@@ -1,6 +1,6 @@
 //! Devices: each its own locked-down process, which wraps a place and a function (the paper's activities on accelerator tiles).
 //!
-//! A device is launched with a [`Role`] and the descriptors that it works on, and can open nothing by itself. It gets channels
+//! A device is launched with a [`DeviceRole`] and the descriptors that it works on, and can open nothing by itself. It gets channels
 //! from the controller, and works from its inlets to its outlets without knowing what is at the other ends: that is why the same
 //! device serves under every [`Placement`](crate::placement::Placement).
 //!

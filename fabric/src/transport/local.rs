@@ -16,9 +16,9 @@ use crate::sync::atomic::Ordering;
 /// isolation. For measuring, and for programs whose stages are threads.
 ///
 /// ```
-/// use datapipes_fabric::channel::{Head, Shape, Trust};
+/// use datapipes_fabric::channel::{Head, ChannelShape, Trust};
 /// use datapipes_fabric::transport::pair;
-/// let (mut sender, mut receiver) = pair(Shape::new(4, 4096), Trust::Copy)?;
+/// let (mut sender, mut receiver) = pair(ChannelShape::new(4, 4096), Trust::Copy)?;
 /// std::thread::scope(|scope| {
 ///     scope.spawn(move || {
 ///         let block = receiver.receive().unwrap();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use datapipes_cache::engine::{EngineFacts, Extent, OnExtent, ReadEngine};
-use datapipes_cache::{CacheConfig, FineGrained, Metrics, CachePolicy, Reassignment};
+use datapipes_cache::{CacheConfig, CachePolicy, FineGrained, Metrics, Reassignment};
 use datapipes_core::topology::Topology;
 use datapipes_core::{Error, ErrorKind, Machine, Result};
 use datapipes_testkit::access::ReadRequest;

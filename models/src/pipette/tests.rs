@@ -134,7 +134,8 @@ fn the_library_gives_the_right_bytes_of_a_modelled_device() {
         let account = library.account();
         assert!(account.fine_hits > 1000 && account.host_bytes > 0, "{policy:?}: {account:?}");
     }
-    let mut library = Library::new(Timing::calibrated(), 100, PageCache::empty(), CachePolicy::Pipette, 2 << 20).unwrap();
+    let mut library =
+        Library::new(Timing::calibrated(), 100, PageCache::empty(), CachePolicy::Pipette, 2 << 20).unwrap();
     assert!(library.read(ReadRequest { offset: 90, len: 20 }).is_err(), "beyond the end of the file");
 }
 

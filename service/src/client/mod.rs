@@ -40,11 +40,11 @@ pub fn default_paths() -> Vec<PathBuf> {
 /// ends nothing.
 ///
 /// ```no_run
-/// use datapipes_core::{ConnectFd, Span, Ssd};
-/// use datapipes_service::{Client, Place, SharedMemory};
+/// use datapipes_core::{ConnectFdOptions, Span, Ssd};
+/// use datapipes_service::{Client, ClientPlace, SharedMemory};
 /// let client = Client::connect("/run/dpiped.sock")?;
 /// let (file, memory) = (Ssd::open("/data/input")?, SharedMemory::create(1 << 20)?);
-/// let mut pipe = client.connect_pipe(&Place::file(&file), &Place::memory(&memory), &ConnectFd::default())?;
+/// let mut pipe = client.connect_pipe(&ClientPlace::file(&file), &ClientPlace::memory(&memory), &ConnectFdOptions::default())?;
 /// pipe.transfer(Span { source: 0, target: 0, len: 1 << 20 })?;
 /// println!("{}", memory.to_vec()?[0]);
 /// # Ok::<(), datapipes_core::Error>(())

@@ -10,9 +10,9 @@
 //! Popular items are scattered over the file by a bijection ([`Scatter`]), so that popularity is no locality.
 //!
 //! ```
-//! use datapipes_testkit::access::{Items, Layout, Popularity};
+//! use datapipes_testkit::access::{Items, ItemLayout, Popularity};
 //!
-//! let layout = Layout { items: 1 << 20, item_bytes: 128, stride_bytes: 128 };
+//! let layout = ItemLayout { items: 1 << 20, item_bytes: 128, stride_bytes: 128 };
 //! let mut reads = Items::new(layout, Popularity::Zipf { exponent: 0.8 }, 42);
 //! let first = reads.next().unwrap();
 //! assert!(first.len == 128 && first.offset % 128 == 0 && first.offset < 128 << 20);

@@ -6,9 +6,9 @@
 //! of valsort (C. Nyberg, sortbenchmark.org).
 //!
 //! ```
-//! use datapipes_testkit::validate::{Checker, Format};
+//! use datapipes_testkit::validate::{Checker, DataFormat};
 //!
-//! let format = Format::lines();
+//! let format = DataFormat::lines();
 //! let mut checker = Checker::new(format.clone());
 //! checker.feed(b"apple\nba");
 //! checker.feed(b"nana\naardvark\n");

@@ -1,7 +1,7 @@
 //! Jobs into requests, and two engines that carry them out.
 //!
 //! ```text
-//! job -> Jobs::next -> Piece -> engine (ring or pread/pwrite) -> Jobs::settle -> Done
+//! job -> JobTable::next -> Piece -> engine (ring or pread/pwrite) -> JobTable::settle -> JobCompletion
 //!           ^ cut                                                     |
 //!           +------------- what a short request left over ------------+
 //! ```

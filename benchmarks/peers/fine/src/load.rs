@@ -1,11 +1,11 @@
 //! The requests and what they must bring: the same for every reader, by seed.
 
-use datapipes_testkit::access::{Items, Layout, Popularity};
+use datapipes_testkit::access::{ItemLayout, Items, Popularity};
 
 /// What is read: equal items of a file, by popularity.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    pub layout: Layout,
+    pub layout: ItemLayout,
     pub popularity: Popularity,
     pub seed: u64,
 }
@@ -18,7 +18,7 @@ impl Load {
             Some(("zipf", e)) => Popularity::Zipf { exponent: e.parse().map_err(|_| format!("no number: {e}"))? },
             _ => return Err(format!("no load `{text}`")),
         };
-        let layout = Layout { items, item_bytes: len, stride_bytes: u64::from(len) };
+        let layout = ItemLayout { items, item_bytes: len, stride_bytes: u64::from(len) };
         Ok(Load { layout, popularity, seed: 7 })
     }
 

@@ -1,7 +1,7 @@
 //! Ours: the cache of this project, over a file.
 
-use datapipes::{Machine, Ssd};
-use datapipes_cache::{Config, FineGrained, Policy};
+use datapipes::Ssd;
+use datapipes_cache::{CacheConfig, CachePolicy, FineGrained};
 
 use crate::reader::{Outcome, Reader, Session};
 
@@ -12,8 +12,8 @@ impl Ours {
         let told = |e: datapipes::Error| e.to_string();
         let machine = datapipes::discover();
         let ssd = Ssd::open(path).map_err(told)?;
-        let policy: Policy = policy.parse().map_err(told)?;
-        let config = Config::new(&machine).budget(budget).policy(policy).depth(depth);
+        let policy: CachePolicy = policy.parse().map_err(told)?;
+        let config = CacheConfig::new(&machine).budget(budget).policy(policy).depth(depth);
         Ok(Ours(FineGrained::over(&ssd, config).map_err(told)?))
     }
 }

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use datapipes::{Error, ErrorKind, Result, Ssd};
-use datapipes_cache::{CacheConfig, FineGrained, CachePolicy};
+use datapipes_cache::{CacheConfig, CachePolicy, FineGrained};
 use datapipes_testkit::access::{ReadRequest, Recommender, Skew, SocialGraph};
 use serde::{Deserialize, Serialize};
 

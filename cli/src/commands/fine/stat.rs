@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use datapipes::{Error, ErrorKind, Result, Ssd};
-use datapipes_cache::{CacheConfig, FineGrained, Metrics, ExternalChanges, CachePolicy};
+use datapipes_cache::{CacheConfig, CachePolicy, ExternalChanges, FineGrained, Metrics};
 use serde::Serialize;
 
 use super::load::{Phase, phases};

@@ -15,7 +15,7 @@ use crate::locator::Ssd;
 /// written in place needs room for the longer of the two, and the old bytes are gone from [`begin`](Self::begin) on.
 ///
 /// ```
-/// use datapipes_core::{FileMode, OutputFile, Published};
+/// use datapipes_core::{FileMode, OutputFile, PublishOutcome};
 /// let dir = std::env::temp_dir().join(format!("output-{}", std::process::id()));
 /// std::fs::create_dir(&dir).unwrap();
 /// std::fs::write(dir.join("one"), "old").unwrap();
@@ -23,7 +23,7 @@ use crate::locator::Ssd;
 /// let output = OutputFile::open(&dir.join("one"), FileMode::USUAL)?;
 /// assert_eq!(output.in_place().unwrap().to_string(), "it has 2 names (hard links)");
 /// output.begin(Some(5))?;
-/// assert!(matches!(output.publish(5)?, Published::InPlace(_)));
+/// assert!(matches!(output.publish(5)?, PublishOutcome::InPlace(_)));
 /// assert_eq!(std::fs::read(dir.join("two")).unwrap(), [0; 5]);
 /// # std::fs::remove_dir_all(&dir).unwrap();
 /// # Ok::<(), datapipes_core::Error>(())

@@ -13,9 +13,9 @@ use crate::error::{Error, ErrorKind, Result};
 /// Platform-DMA paper, section 3: priorities keep a large storage transaction from blocking a network operation.
 ///
 /// ```
-/// use datapipes_core::runtime::Class;
-/// assert_eq!("bulk".parse::<Class>()?, Class::Bulk);
-/// assert_eq!(Class::default().to_string(), "normal");
+/// use datapipes_core::runtime::PriorityClass;
+/// assert_eq!("bulk".parse::<PriorityClass>()?, PriorityClass::Bulk);
+/// assert_eq!(PriorityClass::default().to_string(), "normal");
 /// # Ok::<(), datapipes_core::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
