@@ -1,6 +1,6 @@
 //! A sort from its description to its report.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
@@ -86,6 +86,45 @@ pub struct SortJob {
     pub fan_in: usize,
     /// To watch and to stop it.
     pub control: Control,
+}
+
+impl SortJob {
+    /// A sort of one file into another, with what else a job has as it is by default: half of the available memory, a thread
+    /// a core, and runs that do not fit the memory in the output's folder. The fields may be changed.
+    ///
+    /// ```no_run
+    /// use datapipes_sort::{RecordFormat, SortJob, sort};
+    /// let machine = datapipes::discover();
+    /// let mut job = SortJob::new(&machine, RecordFormat::SORT_BENCHMARK, "records", "sorted")?;
+    /// job.memory_bytes = 256 << 20;
+    /// println!("{:?}", sort(&machine, job)?);
+    /// # Ok::<(), datapipes::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// What opening the input meets; an output's path that cannot be a file's ([`Output::to`]).
+    pub fn new(
+        machine: &Machine,
+        format: RecordFormat,
+        input: impl AsRef<Path>,
+        output: impl AsRef<Path>,
+    ) -> Result<SortJob> {
+        let output = output.as_ref();
+        let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Ok(SortJob {
+            format,
+            inputs: vec![Input::open(input.as_ref())?],
+            output: Output::to(output)?,
+            memory_bytes: default_memory(machine.topology()),
+            spill: vec![StagePlace::folder(folder)],
+            spill_order: StageOrder::default(),
+            threads: machine.topology().usable_cores().count().max(1),
+            unique: false,
+            compress_program: None,
+            fan_in: 0,
+            control: Control::default(),
+        })
+    }
 }
 
 /// Half of the available memory; limits of the container and of the process (`ulimit -v`, `-d`) are honoured.

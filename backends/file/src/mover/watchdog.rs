@@ -4,7 +4,7 @@
 //! thread now and then (a limit on processes), Linux can lose a request. A worker that leaves still counts as one that runs, so no
 //! other is made for what arrives meanwhile; the worker that was to stay may be the one that could not be made. The request stays
 //! in the queue of its thread until another one is put there, which may be never. A soak met this once in some 10,000 processes
-//! (three writes, unanswered for two minutes); see also `anchor.rs`.
+//! (three writes, unanswered for two minutes); see also `iowq_keepalive.rs`.
 //!
 //! So each ring with requests under way has a timer at the kernel. It makes an answer like any other, so that whoever waits for
 //! the ring looks at it, however they wait. A request that was unanswered for a whole period is then asked back
