@@ -1,5 +1,6 @@
-//! What reads by futures cost beside `gather`, in CPU time a read: `cargo run --release -p datapipes-cache --example futures FILE`.
-//! 64 at once, of 128 bytes at random, most of them misses; the two in turns.
+//! What reads by futures cost beside `gather`, in CPU time a read: `cargo run --release -p
+//! datapipes-cache --example futures FILE`. 64 at once, of 128 bytes at random, most of them
+//! misses; the two in turns.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use std::future::Future;

@@ -3,7 +3,8 @@
 //!     cargo run --release -p datapipes-cache --example hit_ratios -- [--requests N] [--file-mib N] [--budget-part N]
 //!         [--policy NAME]
 //!
-//! Items of 128 bytes; the file is N times the budget; hits of the second half of the requests. What would be read from a device is made from its offset.
+//! Items of 128 bytes; the file is N times the budget; hits of the second half of the requests.
+//! What would be read from a device is made from its offset.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;

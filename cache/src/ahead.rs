@@ -1,8 +1,10 @@
-//! Reads to come: extents of which somebody says that they will be wanted are read and cached by a thread of the pool's.
+//! Reads to come: extents of which somebody says that they will be wanted are read and cached by a
+//! thread of the pool's.
 //!
-//! The thread begins with the first word of this kind, and ends with the pool. Extents wait in a queue of a fixed length, which has
-//! no more bytes of files than the budget; what finds it full is not taken. They are read in pieces, into a part of the budget that
-//! is set aside. It is advice: an extent that cannot be read is met again by whoever reads it.
+//! The thread begins with the first word of this kind, and ends with the pool. Extents wait in a
+//! queue of a fixed length, which has no more bytes of files than the budget; what finds it full is
+//! not taken. They are read in pieces, into a part of the budget that is set aside. It is advice:
+//! an extent that cannot be read is met again by whoever reads it.
 
 use std::collections::VecDeque;
 use std::sync::Weak;
@@ -79,15 +81,16 @@ impl Ahead {
         }
     }
 
-    /// What is of use of an extent, where as many bytes are left: none of one that is not within the file, and nothing but all of
-    /// one that is to be checked.
+    /// What is of use of an extent, where as many bytes are left: none of one that is not within
+    /// the file, and nothing but all of one that is to be checked.
     fn useful(&self, file: &Inner, (offset, len): (u64, usize), left: usize) -> Option<usize> {
         let checked = file.options.verify.is_some();
         let is_read = len > 0 && !file.is_beyond(offset, len) && (!checked || len <= self.together);
         is_read.then(|| if checked { len } else { len.min(left) })
     }
 
-    /// Takes extents, as far as there is room; returns how many. With `thread`, they are read by one.
+    /// Takes extents, as far as there is room; returns how many. With `thread`, they are read by
+    /// one.
     ///
     /// # Errors
     /// What starting a thread meets; `OutOfMemory` where there is none for the queue.
@@ -126,7 +129,8 @@ impl Ahead {
     pub(crate) fn read_all(&self) {
         let mut left = lock(&self.queue).bytes;
         while left > 0 {
-            // Let go of before anything is read: a check is code of others, which may give advice, too.
+            // Let go of before anything is read: a check is code of others, which may give advice,
+            // too.
             let some = self.some(&mut lock(&self.queue));
             let Some(some) = some else { return };
             left = left.saturating_sub(some.iter().map(|e| e.len).sum());
@@ -140,7 +144,8 @@ impl Ahead {
         self.bell.notify_all();
     }
 
-    /// The next extents, all of one file, or the next piece of one that is too long to be read at once.
+    /// The next extents, all of one file, or the next piece of one that is too long to be read at
+    /// once.
     fn some(&self, queue: &mut Queue) -> Option<Vec<Extent>> {
         let mut some: Vec<Extent> = Vec::new();
         let mut bytes = 0;
@@ -183,8 +188,8 @@ impl Ahead {
     }
 }
 
-/// A check of the caller's may panic: that harms the extents that it was asked about, and no thread. It is counted for the whole
-/// process (`guard::panics`): there is nobody else to tell.
+/// A check of the caller's may panic: that harms the extents that it was asked about, and no
+/// thread. It is counted for the whole process (`guard::panics`): there is nobody else to tell.
 fn read_guarded(some: &[Extent]) {
     let _ = guard::call(ForeignCode::Thread, || read(some));
 }

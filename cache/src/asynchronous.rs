@@ -1,4 +1,5 @@
-//! Reads as futures: hits are ready at once, misses are transfers of a runtime (CIDR'23, section 5.2).
+//! Reads as futures: hits are ready at once, misses are transfers of a runtime (CIDR'23, section
+//! 5.2).
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -56,10 +57,12 @@ pub struct InFlight {
 }
 
 impl FineGrained {
-    /// Reads by futures: at most `in_flight` are at the device, up to 65,536 more wait for their turn.
+    /// Reads by futures: at most `in_flight` are at the device, up to 65,536 more wait for their
+    /// turn.
     ///
     /// # Errors
-    /// `InvalidInput` for a cache that is not over a file, or for none in flight; what connecting meets.
+    /// `InvalidInput` for a cache that is not over a file, or for none in flight; what connecting
+    /// meets.
     pub fn on(&self, runtime: &Runtime, in_flight: usize) -> Result<AsyncReader> {
         self.on_with(runtime, InFlight { reads: in_flight, waiting: 1 << 16 })
     }
@@ -104,12 +107,14 @@ impl FineGrained {
 }
 
 impl AsyncReader {
-    /// Reads `len` bytes at `offset`; nothing happens until the future is polled. Dropping it neither cancels the device's work
-    /// nor frees its buffer before that is over. A read across pages goes to the device page by page.
+    /// Reads `len` bytes at `offset`; nothing happens until the future is polled. Dropping it
+    /// neither cancels the device's work nor frees its buffer before that is over. A read across
+    /// pages goes to the device page by page.
     ///
-    /// Where somebody is writing there it waits until that is over, or ends with `Busy` after the file's patience
-    /// ([`FileOptions::patience`](crate::FileOptions::patience)): found out by the cache's thread, which looks every 100 ms at least, or
-    /// by [`FineGrained::maintain`] where it has none. Of a future that waits one waker is kept, the last that it was polled with; none
+    /// Where somebody is writing there it waits until that is over, or ends with `Busy` after the
+    /// file's patience ([`FileOptions::patience`](crate::FileOptions::patience)): found out by the
+    /// cache's thread, which looks every 100 ms at least, or by [`FineGrained::maintain`] where it
+    /// has none. Of a future that waits one waker is kept, the last that it was polled with; none
     /// of one that is over or dropped. A waker that blocks keeps a thread for itself where the
     /// cache's thread had it woken; where a writer of this process or [`FineGrained::maintain`]
     /// wakes it, it keeps those.
@@ -403,7 +408,8 @@ impl ReadFuture {
             Err(_) if !inner.writes.is_same(&range, since) => {
                 return self.again().err().map(|error| Poll::Ready(Err(error)));
             }
-            // Perhaps only bytes beside those that were asked for cannot be had, or the file is shorter than it was.
+            // Perhaps only bytes beside those that were asked for cannot be had, or the file is
+            // shorter than it was.
             Err(error) if !self.careful && error.kind() != ErrorKind::Corrupt => {
                 self.careful = true;
                 self.leave();
@@ -417,7 +423,8 @@ impl ReadFuture {
     }
 }
 
-/// A buffer that is in use, and free when this is dropped, whatever happens to who looks at its bytes.
+/// A buffer that is in use, and free when this is dropped, whatever happens to who looks at its
+/// bytes.
 struct Taken<'a> {
     shared: &'a Shared,
     slot: usize,

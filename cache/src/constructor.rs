@@ -1,4 +1,5 @@
-//! The access constructor (Pipette, section 3.1.2): what is missing becomes requests to the device, merged where they touch.
+//! The access constructor (Pipette, section 3.1.2): what is missing becomes requests to the device,
+//! merged where they touch.
 
 use crate::dispatcher::Path;
 use crate::engine::{EngineFacts, Extent};
@@ -21,7 +22,8 @@ impl Piece {
         self.offset + self.len as u64
     }
 
-    /// The bytes that are kept in the cache, once they are read: never less than the piece, even if the file was cut since.
+    /// The bytes that are kept in the cache, once they are read: never less than the piece, even if
+    /// the file was cut since.
     pub(crate) fn kept(&self, file_len: u64) -> (u64, u64) {
         let (from, to) = match self.path {
             Path::Bytes => (self.offset, self.end()),
@@ -40,8 +42,8 @@ pub(crate) struct Request {
     pub(crate) count: usize,
 }
 
-/// Sorts the pieces by offset and makes the requests that bring them: aligned as the engine wants it, merged where they touch,
-/// none longer than it takes, clipped to the file.
+/// Sorts the pieces by offset and makes the requests that bring them: aligned as the engine wants
+/// it, merged where they touch, none longer than it takes, clipped to the file.
 pub(crate) fn construct(pieces: &mut [Piece], file_len: u64, facts: EngineFacts) -> Vec<Request> {
     pieces.sort_unstable_by_key(|p| (p.offset, p.len));
     let grain = u64::from(facts.granularity.max(1));

@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::store::index::mix;
 use crate::store::{PAGE, SECTOR};
 
-/// One entry a page that was demanded from the device: which page (24 bits of its hash), and which of its sectors.
+/// One entry a page that was demanded from the device: which page (24 bits of its hash), and which
+/// of its sectors.
 ///
-/// It forgets: a page that comes to the place of another one pushes it out, so what is remembered was demanded within
-/// about as many misses as there are entries. Races lose a bit now and then, which costs nothing but a later decision.
+/// It forgets: a page that comes to the place of another one pushes it out, so what is remembered
+/// was demanded within about as many misses as there are entries. Races lose a bit now and then,
+/// which costs nothing but a later decision.
 pub(crate) struct Detector {
     entries: Box<[AtomicU32]>,
 }
@@ -24,7 +26,8 @@ impl Detector {
         self.entries.len() * 4
     }
 
-    /// Notes a demand for bytes of one page; returns how many of its sectors are known to be demanded, this one included.
+    /// Notes a demand for bytes of one page; returns how many of its sectors are known to be
+    /// demanded, this one included.
     pub(crate) fn demand(&self, offset: u64, len: usize) -> u32 {
         let hash = mix(offset / PAGE);
         let entry = &self.entries[(((hash >> 32) * self.entries.len() as u64) >> 32) as usize];

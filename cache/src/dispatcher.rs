@@ -7,7 +7,8 @@ use crate::store::{Missing, PAGE};
 /// How much is read and kept for bytes that are missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Path {
-    /// The byte path: the smallest pieces that have the bytes are read, and the bytes are kept as they were asked for.
+    /// The byte path: the smallest pieces that have the bytes are read, and the bytes are kept as
+    /// they were asked for.
     Bytes,
     /// As the byte path, but whole sectors are kept: they are wanted piece by piece.
     Sectors,
@@ -17,7 +18,8 @@ pub(crate) enum Path {
 
 /// Items that begin in one sector, from which on the sector as a whole is cheaper.
 const CROWDED: u32 = 12;
-/// Sectors of a page that must be in demand before its block is read for a small read, where both cost the same.
+/// Sectors of a page that must be in demand before its block is read for a small read, where both
+/// cost the same.
 const IN_DEMAND: f64 = 4.0;
 
 /// Decides, and learns what the two ways cost.

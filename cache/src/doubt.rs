@@ -1,9 +1,10 @@
 //! How long what is cached is doubted, after a change that may not be over.
 //!
-//! A call that writes moves the file's times when it begins; its bytes may come much later: gigabytes to a slow device take minutes.
-//! Who reads in between gets old bytes of a file that looks as it does afterwards. So what is cached goes again each time that the
-//! change has become twice as old. Whatever time the write took, old bytes are given out at most for about as long again, and over
-//! the life of a file that happens few times.
+//! A call that writes moves the file's times when it begins; its bytes may come much later:
+//! gigabytes to a slow device take minutes. Who reads in between gets old bytes of a file that
+//! looks as it does afterwards. So what is cached goes again each time that the change has become
+//! twice as old. Whatever time the write took, old bytes are given out at most for about as long
+//! again, and over the life of a file that happens few times.
 
 use std::time::{Duration, Instant};
 
@@ -68,7 +69,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// When it goes, in milliseconds from its beginning, looked at each of them; `each` may renew it first.
+    /// When it goes, in milliseconds from its beginning, looked at each of them; `each` may renew
+    /// it first.
     fn gone(doubt: &mut Doubt, until: u32, each: impl Fn(&mut Doubt, u32, Instant)) -> Vec<u32> {
         let start = doubt.at;
         let at = |ms: u32| start + ms * MS;

@@ -1,11 +1,13 @@
 //! The kernel's word that somebody else modified a file (fanotify).
 //!
-//! One queue serves many files: an event names its file by a handle, and the process that caused it, so changes by this process
-//! are told apart. It comes right after the change, so who reads between the two may still get old bytes. Needs no privilege from
-//! kernel 5.13 on. Stores to memory that maps the file cause no events; on a network file system other machines cause none.
+//! One queue serves many files: an event names its file by a handle, and the process that caused
+//! it, so changes by this process are told apart. It comes right after the change, so who reads
+//! between the two may still get old bytes. Needs no privilege from kernel 5.13 on. Stores to
+//! memory that maps the file cause no events; on a network file system other machines cause none.
 //!
-//! Unsafe code: three system calls that rustix does not have, and the reading of what they deliver. Promises: every pointer is of
-//! a live value of the type that the call wants; events are read from bytes that the kernel filled, by their stated lengths.
+//! Unsafe code: three system calls that rustix does not have, and the reading of what they deliver.
+//! Promises: every pointer is of a live value of the type that the call wants; events are read from
+//! bytes that the kernel filled, by their stated lengths.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -54,7 +56,8 @@ impl Events {
     /// A queue that listens to no file yet.
     ///
     /// # Errors
-    /// `Unavailable`, `PermissionDenied`, or what the kernel says, where it does not let this process listen.
+    /// `Unavailable`, `PermissionDenied`, or what the kernel says, where it does not let this
+    /// process listen.
     pub(crate) fn new() -> Result<Events> {
         let flags = libc::FAN_CLOEXEC | libc::FAN_CLASS_NOTIF | libc::FAN_NONBLOCK | libc::FAN_REPORT_FID;
         // SAFETY: no pointers; the result is checked.
@@ -106,7 +109,8 @@ impl Events {
                 break;
             }
             while rest.len() >= size_of::<libc::fanotify_event_metadata>() {
-                // SAFETY: there are enough bytes, which the kernel filled with such a value; it needs no alignment to be read so.
+                // SAFETY: there are enough bytes, which the kernel filled with such a value; it
+                // needs no alignment to be read so.
                 let event = unsafe { rest.as_ptr().cast::<libc::fanotify_event_metadata>().read_unaligned() };
                 let len = (event.event_len as usize).max(size_of::<libc::fanotify_event_metadata>());
                 if event.mask & libc::FAN_Q_OVERFLOW != 0 {
@@ -149,7 +153,8 @@ fn name_of(ssd: &Ssd) -> Option<FileName> {
     let mut mount = 0i32;
     let mut ask = |flags: i32| {
         handle.bytes = MAX_HANDLE as u32;
-        // SAFETY: the handle has room for as many bytes as it says; the other pointers are of an empty name and a live number.
+        // SAFETY: the handle has room for as many bytes as it says; the other pointers are of an
+        // empty name and a live number.
         unsafe {
             libc::name_to_handle_at(
                 file,

@@ -65,8 +65,8 @@ use crate::writes::Writes;
 /// Dropping a handle waits for nobody: a file whose file system may answer late, or never, is
 /// closed by another thread.
 ///
-/// It belongs to the process that opened it: in a child that was made by `fork` reading and writing fail (`Forked`), and what
-/// cannot fail does nothing. A child opens a cache of its own.
+/// It belongs to the process that opened it: in a child that was made by `fork` reading and writing
+/// fail (`Forked`), and what cannot fail does nothing. A child opens a cache of its own.
 pub struct FineGrained(pub(crate) Arc<Inner>);
 
 impl Clone for FineGrained {
@@ -78,8 +78,8 @@ impl Clone for FineGrained {
 
 impl Drop for FineGrained {
     fn drop(&mut self) {
-        // Counted by themselves: the pool and the watchers have the file for a moment now and then, and keep nothing open by that.
-        // A child has no part in what its parent's pool does.
+        // Counted by themselves: the pool and the watchers have the file for a moment now and then,
+        // and keep nothing open by that. A child has no part in what its parent's pool does.
         if self.0.handles.fetch_sub(1, Ordering::AcqRel) == 1 && self.0.owner.is_here() {
             self.0.pool.close(&self.0);
         }
@@ -163,18 +163,20 @@ impl std::fmt::Debug for Bytes {
 }
 
 impl FineGrained {
-    /// A handle to a file that is still open: one that has no handle any more is closed, and gets none.
+    /// A handle to a file that is still open: one that has no handle any more is closed, and gets
+    /// none.
     pub(crate) fn again(inner: Arc<Inner>) -> Option<FineGrained> {
         let more = |n: usize| (n > 0).then_some(n + 1);
         inner.handles.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
         Some(FineGrained(inner))
     }
 
-    /// Opens a cache over a file: a [`BufferPool`](crate::BufferPool) with this one file. Many files share a budget, and more, in
-    /// a pool.
+    /// Opens a cache over a file: a [`BufferPool`](crate::BufferPool) with this one file. Many
+    /// files share a budget, and more, in a pool.
     ///
     /// # Errors
-    /// `InvalidInput` for a budget below 2 MiB, a file that is not open for reading or one beyond 16 TiB, and for
+    /// `InvalidInput` for a budget below 2 MiB, a file that is not open for reading or one beyond
+    /// 16 TiB, and for
     /// [`Outside::Events`](crate::ExternalChanges::Events) without the maintenance thread; also for a block device without
     /// [`Outside::Never`](crate::ExternalChanges::Never) or a time to live ([`Outside`](crate::ExternalChanges)); `OutOfMemory` for a budget beyond the memory that
     /// this process may have; what connecting meets.
@@ -183,8 +185,8 @@ impl FineGrained {
         Pool::over_files(config)?.open(ssd, options, |_| Ok(Map::whole()))
     }
 
-    /// Opens a cache over whatever an engine reads: a model of a device, or one that fails on purpose. Nothing tells it of
-    /// changes of the bytes but [`invalidate`](Self::invalidate).
+    /// Opens a cache over whatever an engine reads: a model of a device, or one that fails on
+    /// purpose. Nothing tells it of changes of the bytes but [`invalidate`](Self::invalidate).
     ///
     /// # Errors
     /// As [`over`](Self::over).
@@ -194,10 +196,12 @@ impl FineGrained {
         Pool::over_engine(config, engine)?.add(source, options, |_| Ok(Map::whole()))
     }
 
-    /// Reads `out.len()` bytes at `offset`. They are as they were at one moment between the call and its return.
+    /// Reads `out.len()` bytes at `offset`. They are as they were at one moment between the call
+    /// and its return.
     ///
     /// # Errors
-    /// `EndOfFile` where the file is shorter; `Busy` where a transfer into these bytes was started and does not end within
+    /// `EndOfFile` where the file is shorter; `Busy` where a transfer into these bytes was started
+    /// and does not end within
     /// [`Config::patience`](crate::CacheConfig::patience), or they changed again and again for so long; `Device` with errno and offset;
     /// `Corrupt` where [`Config::verify`](crate::CacheConfig::verify) finds them wrong.
     #[inline]
@@ -213,17 +217,18 @@ impl FineGrained {
         }
     }
 
-    /// Begins or ends to measure how long each [`read`](Self::read) takes, for [`Metrics::latencies`](crate::Metrics). Off, a read
-    /// looks at one flag; on, at the clock twice, and counts into 16 KiB that the file gets then, for as long as it is open.
+    /// Begins or ends to measure how long each [`read`](Self::read) takes, for
+    /// [`Metrics::latencies`](crate::Metrics). Off, a read looks at one flag; on, at the clock
+    /// twice, and counts into 16 KiB that the file gets then, for as long as it is open.
     pub fn measure_latencies(&self, on: bool) {
         if self.0.owner.is_here() {
             self.0.latencies.measure(on);
         }
     }
 
-    /// The bytes at `offset`, without copying them where one item of the cache has them all. While they are held, a slab of the
-    /// cache stays as it is: for short use. One that is forgotten (`std::mem::forget`) is held for ever; a slab that is held 2^31
-    /// times over gives out copies.
+    /// The bytes at `offset`, without copying them where one item of the cache has them all. While
+    /// they are held, a slab of the cache stays as it is: for short use. One that is forgotten
+    /// (`std::mem::forget`) is held for ever; a slab that is held 2^31 times over gives out copies.
     ///
     /// # Errors
     /// As [`read`](Self::read); `OutOfMemory` where there is no memory for so many bytes.
@@ -259,7 +264,8 @@ impl FineGrained {
         self.invalidate(0..u64::MAX);
     }
 
-    /// Does what the maintenance thread does: moves slabs, ends the time to live, looks for changes from outside. Where
+    /// Does what the maintenance thread does: moves slabs, ends the time to live, looks for changes
+    /// from outside. Where
     /// [`Config::maintenance`](crate::CacheConfig) is off, the caller calls it now and then. It does so for all files of its pool.
     pub fn maintain(&self) {
         self.0.pool.maintain();
@@ -277,8 +283,9 @@ impl FineGrained {
         Ok(self.0.look_outside()? || told)
     }
 
-    /// What it did, and how it stands; nothing of it is known in a child of the process that opened it. Of a file of a pool: what is
-    /// asked of the device, joined, repeated, failed or changed is this file's; the rest is of the pool.
+    /// What it did, and how it stands; nothing of it is known in a child of the process that opened
+    /// it. Of a file of a pool: what is asked of the device, joined, repeated, failed or changed is
+    /// this file's; the rest is of the pool.
     pub fn metrics(&self) -> Metrics {
         if !self.0.owner.is_here() {
             return Metrics::default();
@@ -368,7 +375,8 @@ impl WriteObserver for Inner {
     }
 
     fn changed(&self, range: Range<u64>) {
-        // Before the change is over for readers: the new length, and how the file looks now from outside.
+        // Before the change is over for readers: the new length, and how the file looks now from
+        // outside.
         if let Ok(len) = self.engine.len_bytes() {
             self.file_len.store(len, Ordering::Release);
         }
@@ -380,7 +388,8 @@ impl WriteObserver for Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         if self.owner.is_here() {
-            // What is cached went with the last handle; places that others get must be empty for certain.
+            // What is cached went with the last handle; places that others get must be empty for
+            // certain.
             if !self.map.is_whole() {
                 self.forget(EVERYTHING);
             }
@@ -390,7 +399,8 @@ impl Drop for Inner {
 }
 
 impl Inner {
-    /// A file of a pool. `listens`: the kernel tells of its changes, under this name if that is known.
+    /// A file of a pool. `listens`: the kernel tells of its changes, under this name if that is
+    /// known.
     pub(crate) fn over(
         pool: &Arc<Pool>,
         source: Source,
@@ -435,14 +445,16 @@ impl Inner {
         }))
     }
 
-    /// Copies what is asked for, if it lies in one page and is cached; otherwise what is missing, if that was asked.
+    /// Copies what is asked for, if it lies in one page and is cached; otherwise what is missing,
+    /// if that was asked.
     #[inline]
     fn look_at(&self, offset: u64, out: &mut [u8]) -> std::result::Result<(), Option<Missing>> {
         self.sample(offset);
         if out.is_empty() || out.len() as u64 > PAGE - offset % PAGE {
             return Err(None);
         }
-        // A hit is within the file: what is cached goes when the file is cut. Everything else is looked at closely.
+        // A hit is within the file: what is cached goes when the file is cut. Everything else is
+        // looked at closely.
         self.cached(offset, out).map_err(Some)
     }
 
@@ -467,11 +479,13 @@ impl Inner {
         self.store.pin(self.map.of(offset).ok_or_else(|| Some(Missing::default()))?, len)
     }
 
-    /// Offers bytes of one page to the store, which were read by a read that began at `asked`, behind their beginning.
+    /// Offers bytes of one page to the store, which were read by a read that began at `asked`,
+    /// behind their beginning.
     pub(crate) fn insert(&self, offset: u64, bytes: &[u8], asked: u64, valid: &dyn Fn() -> bool) -> bool {
         // Without a place in the pool's space they are given out only.
         let Some(place) = self.map.of_or_make(offset, &self.pool.space) else { return false };
-        // Before it is asked whether they are valid: a change that does not see this here refuses them there.
+        // Before it is asked whether they are valid: a change that does not see this here refuses
+        // them there.
         self.kept.store(true, Ordering::SeqCst);
         self.store.insert(place, bytes, place + asked.saturating_sub(offset), valid)
     }
@@ -506,7 +520,8 @@ impl Inner {
         }
     }
 
-    /// Before a change of our own, after which the file looks otherwise in any case: whether others changed it before that.
+    /// Before a change of our own, after which the file looks otherwise in any case: whether others
+    /// changed it before that.
     pub(crate) fn notice_others(&self) {
         if self.outside.looks()
             && let Ok(Found::Changed) = self.outside.look(self.ssd.as_ref(), &|| !self.writes.any(), false)
@@ -547,11 +562,13 @@ impl Inner {
         }
     }
 
-    /// What is cached may be old. Many files may be young at once, and nothing may be cached of most of them.
+    /// What is cached may be old. Many files may be young at once, and nothing may be cached of
+    /// most of them.
     fn doubted(&self) {
         let had = self.kept.swap(false, Ordering::SeqCst);
         self.writes.begin(&EVERYTHING);
-        // What was kept until here goes, and what others keep from here on was found valid after this began.
+        // What was kept until here goes, and what others keep from here on was found valid after
+        // this began.
         if self.kept.load(Ordering::SeqCst) || had {
             self.forget(EVERYTHING);
         }
@@ -645,8 +662,8 @@ impl Inner {
         Ok(())
     }
 
-    /// The way for bytes of one page that are missing. While other bytes of the page change, only those that were asked for
-    /// are kept; where bytes are checked, only what was checked is.
+    /// The way for bytes of one page that are missing. While other bytes of the page change, only
+    /// those that were asked for are kept; where bytes are checked, only what was checked is.
     pub(crate) fn dispatch(&self, offset: u64, len: usize, missing: Missing) -> Path {
         let demanded = self.pool.detector.demand(self.map.of(offset).unwrap_or(offset), len);
         let page = offset / PAGE * PAGE;

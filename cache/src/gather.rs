@@ -1,4 +1,5 @@
-//! Many reads at once: what is cached is copied, the rest is sorted, merged, and read with a deep queue.
+//! Many reads at once: what is cached is copied, the rest is sorted, merged, and read with a deep
+//! queue.
 
 use std::ops::Range;
 
@@ -23,7 +24,8 @@ pub struct Gathered {
     pub hits: u64,
     /// Those that needed the device.
     pub misses: u64,
-    /// Those that failed, by their number in the batch: nothing is certain of their bytes, the others are not concerned.
+    /// Those that failed, by their number in the batch: nothing is certain of their bytes, the
+    /// others are not concerned.
     pub failed: Vec<(usize, Error)>,
 }
 
@@ -55,7 +57,8 @@ impl Read {
     }
 }
 
-/// A read that is not a hit: its number, and the versions of its bytes from before it was looked up.
+/// A read that is not a hit: its number, and the versions of its bytes from before it was looked
+/// up.
 #[derive(Clone, Copy)]
 struct Begun {
     number: usize,
@@ -65,11 +68,12 @@ struct Begun {
 }
 
 impl FineGrained {
-    /// Reads `len` bytes at each offset into `out`, one after the other: the rows of a table. Reads of the same bytes go to the
-    /// device once. Each read is of one moment; the batch is not.
+    /// Reads `len` bytes at each offset into `out`, one after the other: the rows of a table. Reads
+    /// of the same bytes go to the device once. Each read is of one moment; the batch is not.
     ///
     /// # Errors
-    /// `InvalidInput` where `out` is not `offsets.len() * len` bytes long. What single reads meet is in [`Gathered`].
+    /// `InvalidInput` where `out` is not `offsets.len() * len` bytes long. What single reads meet
+    /// is in [`Gathered`].
     pub fn gather(&self, offsets: &[u64], len: usize, out: &mut [u8]) -> Result<Gathered> {
         self.0.owner.check("gather")?;
         check(offsets.len().checked_mul(len), out.len())?;
@@ -153,7 +157,8 @@ impl Inner {
             return;
         }
         begun.push(Begun { number, stamp, alone: true });
-        // A read that must wait or be refused is made by itself, later; so is one whose parts can be checked only together.
+        // A read that must wait or be refused is made by itself, later; so is one whose parts can
+        // be checked only together.
         let parts = first.is_none() && self.options.verify.is_some();
         if parts || self.writes.is_changing(&range) || self.is_beyond(offset, len) {
             return;
@@ -176,8 +181,8 @@ impl Inner {
         }
     }
 
-    /// Reads what is missing of a window. What changed meanwhile is read again, one by one; so is what failed, because the
-    /// request that failed may have been for other reads as well.
+    /// Reads what is missing of a window. What changed meanwhile is read again, one by one; so is
+    /// what failed, because the request that failed may have been for other reads as well.
     fn fetch(
         &self,
         reads: &dyn Fn(usize) -> Read,

@@ -1,4 +1,5 @@
-//! How long reads took: log-linear buckets (as HdrHistogram has them), so that every figure is right to a sixteenth.
+//! How long reads took: log-linear buckets (as HdrHistogram has them), so that every figure is
+//! right to a sixteenth.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -59,7 +60,8 @@ impl Counting {
 /// How many calls took how long. Each time stands for those up to a sixteenth below it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Histogram {
-    /// The longest time of each bucket that has any, in nanoseconds, ascending; and how many calls it has.
+    /// The longest time of each bucket that has any, in nanoseconds, ascending; and how many calls
+    /// it has.
     buckets: Vec<(u64, u64)>,
     sum_ns: u64,
 }
@@ -91,7 +93,8 @@ impl Histogram {
         self.buckets.last().map_or(0, |&(ns, _)| ns)
     }
 
-    /// The buckets that have any: the longest time of each in nanoseconds, ascending, and its calls.
+    /// The buckets that have any: the longest time of each in nanoseconds, ascending, and its
+    /// calls.
     pub fn buckets(&self) -> &[(u64, u64)] {
         &self.buckets
     }

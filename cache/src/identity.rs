@@ -12,7 +12,8 @@
 //! file system was mounted anew, equal times are a hint only, and where they may have been made by
 //! anybody they are none ([`Proof`]).
 //!
-//! Unsafe code: two system calls that rustix has no names for. Promises: their types are those that the kernel fills.
+//! Unsafe code: two system calls that rustix has no names for. Promises: their types are those that
+//! the kernel fills.
 #![allow(unsafe_code)]
 
 use datapipes_core::{Error, Result, Ssd};
@@ -80,7 +81,8 @@ impl Identity {
             .ok()
             .filter(|x| x.stx_mask & StatxFlags::BTIME.bits() != 0)
             .map_or(0, |x| i128::from(x.stx_btime.tv_sec) * 1_000_000_000 + i128::from(x.stx_btime.tv_nsec));
-        // SAFETY: the call's number says that it fills as many bytes as the type has, at most; zeros are a value of it.
+        // SAFETY: the call's number says that it fills as many bytes as the type has, at most;
+        // zeros are a value of it.
         let generation = unsafe { ioctl(fd, GetGeneration::new()) }.map_or(0, |n| u64::from(n[0]));
         let id = rustix::fs::fstatvfs(fd).map_or(0, |fs| fs.f_fsid);
         // SAFETY: the number is made of the type, which is the kernel's.

@@ -1,6 +1,7 @@
 //! The Info Area: which extents are on their way, and for whom (Pipette, section 3.1.2).
 //!
-//! Who finds that an extent is being read by another thread waits for that instead of reading it again.
+//! Who finds that an extent is being read by another thread waits for that instead of reading it
+//! again.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -56,8 +57,9 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
-    /// Whether its bytes are those of the file from when it took off until now, and it has all of the extent. It is asked of
-    /// all that the flight brings: one who wants a part of it has fewer stripes, whose versions are no measure of the flight.
+    /// Whether its bytes are those of the file from when it took off until now, and it has all of
+    /// the extent. It is asked of all that the flight brings: one who wants a part of it has fewer
+    /// stripes, whose versions are no measure of the flight.
     fn serves(&self, extent: Extent, writes: &Writes) -> bool {
         let own = self.extent.offset..self.extent.end();
         self.extent.offset == extent.offset
@@ -67,7 +69,8 @@ impl Flight {
     }
 }
 
-/// A flight of one's own. Whoever drops it without a word, by a panic perhaps, leaves an error to those who wait.
+/// A flight of one's own. Whoever drops it without a word, by a panic perhaps, leaves an error to
+/// those who wait.
 pub(crate) struct Own<'a> {
     area: &'a InfoArea,
     flight: Option<Arc<Flight>>,
@@ -97,9 +100,9 @@ impl InfoArea {
         &self.parts[mix(offset) as usize % PARTS]
     }
 
-    /// Takes the extent, or finds who has it. A flight that took off before a change of its bytes is of no use to who asks
-    /// after it. Nor is one that took off while a byte of it was changing: who reads there may want none of the changing bytes,
-    /// and who asks may.
+    /// Takes the extent, or finds who has it. A flight that took off before a change of its bytes
+    /// is of no use to who asks after it. Nor is one that took off while a byte of it was changing:
+    /// who reads there may want none of the changing bytes, and who asks may.
     pub(crate) fn claim(&self, extent: Extent, writes: &Writes) -> Claim<'_> {
         let range = extent.offset..extent.end();
         // In this order: what begins to change after the look at the list is told by the stamp.

@@ -1,8 +1,10 @@
-//! Every interleaving of few readers and a writer, over the very versions and flights that reads use.
+//! Every interleaving of few readers and a writer, over the very versions and flights that reads
+//! use.
 //!
-//! Each actor is a list of steps, and a step is what a thread does between two moments at which another one may matter to it.
-//! The search runs all orders of all steps, each order from the beginning, and leaves an order where it comes to a state from
-//! which it has gone on before. The file has two stripes, each of which is one number; a device reads and writes stripe after
+//! Each actor is a list of steps, and a step is what a thread does between two moments at which
+//! another one may matter to it. The search runs all orders of all steps, each order from the
+//! beginning, and leaves an order where it comes to a state from which it has gone on before. The
+//! file has two stripes, each of which is one number; a device reads and writes stripe after
 //! stripe.
 //!
 //! ```text
@@ -137,7 +139,8 @@ struct World<'w> {
     writes: &'w Writes,
     content: [Cell<u8>; 2],
     claims: Cell<u32>,
-    /// The last claim that became a flight, by the stripe it begins in: those before it are not found any more.
+    /// The last claim that became a flight, by the stripe it begins in: those before it are not
+    /// found any more.
     last: [Cell<u32>; 2],
 }
 
@@ -216,7 +219,8 @@ impl<A: Area> Reader<A> {
             return Ok(At::Begin);
         }
         for (&stripe, &number) in self.part.stripes().iter().zip(numbers) {
-            // Nothing was changing after the stamp, and nothing began to since: so it is what the file has had all the time.
+            // Nothing was changing after the stamp, and nothing began to since: so it is what the
+            // file has had all the time.
             let has = world.content[stripe].get();
             if number != has {
                 return Err(format!("{:?}: {number} of stripe {stripe}, which has {has}", self.part));
@@ -275,7 +279,8 @@ struct Case<'s> {
     writer: &'s [Part],
 }
 
-/// All that decides how it goes on. Of flights that nobody joined and that have landed nothing is left.
+/// All that decides how it goes on. Of flights that nobody joined and that have landed nothing is
+/// left.
 fn state<A: Area>(world: &World<'_>, area: &A, readers: &[Reader<A>], writer: &Writer<'_>) -> String {
     let is_found = |part: Part, number: u32| world.last[part.stripes()[0]].get() == number;
     let owner = |flight: &A::Others| {

@@ -1,7 +1,9 @@
-//! The engine over files: lanes, each a reader of extents with buffers of its own (Pipette's requester).
+//! The engine over files: lanes, each a reader of extents with buffers of its own (Pipette's
+//! requester).
 //!
-//! A thread that reads takes a lane, so that nobody waits for another's lock while the device works. A lane belongs to no file.
-//! A thread is given the lane that it had last where that is free: its ring is that thread's, and its buffers are warm.
+//! A thread that reads takes a lane, so that nobody waits for another's lock while the device
+//! works. A lane belongs to no file. A thread is given the lane that it had last where that is
+//! free: its ring is that thread's, and its buffers are warm.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -104,7 +106,8 @@ impl Lanes {
         Ok(Lane { reader: self.machine.extent_reader(options)?, last: None })
     }
 
-    /// A lane that is free, or a new one; where none can be made, one that others use, once they return it.
+    /// A lane that is free, or a new one; where none can be made, one that others use, once they
+    /// return it.
     fn take(&self) -> Result<Taken<'_>> {
         let me = std::thread::current().id();
         let taken = |lane| Ok(Taken { lanes: self, lane: Some(lane) });
@@ -128,7 +131,8 @@ impl Lanes {
                     Err(error) => {
                         let left = self.made.fetch_sub(1, Ordering::Relaxed) - 1;
                         if left == 0 {
-                            // Nobody is there to be waited for; those who wait for this one try for themselves.
+                            // Nobody is there to be waited for; those who wait for this one try for
+                            // themselves.
                             self.returned.notify_all();
                             return Err(error);
                         }
@@ -151,7 +155,8 @@ impl Lanes {
             free.waiting += 1;
             free = self.sleep(free);
             free.waiting -= 1;
-            // A device that is slow gives some back. One that gives none back may never do so: a file system that does not answer.
+            // A device that is slow gives some back. One that gives none back may never do so: a
+            // file system that does not answer.
             if free.returns == returns && since.elapsed() >= self.patience && cfg!(not(shuttle)) {
                 let context = format!("none of {made} ways to the device came back within {:?}", self.patience);
                 return Err(Error::new(ErrorKind::Busy, "read", context)
@@ -183,8 +188,8 @@ impl Lanes {
     }
 }
 
-/// A lane in use, which is free again when this is dropped. Who is told of bytes runs no code of the cache's user: that might want
-/// a lane, too.
+/// A lane in use, which is free again when this is dropped. Who is told of bytes runs no code of
+/// the cache's user: that might want a lane, too.
 struct Taken<'a> {
     lanes: &'a Lanes,
     lane: Option<Lane>,
@@ -207,7 +212,8 @@ pub(crate) struct FileEngine {
 }
 
 impl FileEngine {
-    /// Over a file that is open for reading. A lane is made now where there is none, so that what is wrong is known now.
+    /// Over a file that is open for reading. A lane is made now where there is none, so that what
+    /// is wrong is known now.
     pub(crate) fn open(ssd: &Ssd, lanes: &Arc<Lanes>) -> Result<FileEngine> {
         let file = ssd.file();
         if !file.readable() {
@@ -217,7 +223,8 @@ impl FileEngine {
                 format!("{} is open for writing only", ssd.path().display()),
             ));
         }
-        // Past the page cache, in the device's own blocks: a page cache in front would hold the same bytes again, by pages.
+        // Past the page cache, in the device's own blocks: a page cache in front would hold the
+        // same bytes again, by pages.
         let direct = file.direct_fd().is_ok() && u64::from(file.offset_align()) <= PAGE;
         let direct = direct && file.access() != FileAccess::Cached;
         drop(lanes.take()?);

@@ -1,8 +1,8 @@
 //! Fine-grained reads: a few bytes from storage without paying for pages.
 //!
-//! The system of *Pipette: Efficient Fine-Grained Reads for SSDs* (Bai et al., DAC 2022) on stock hardware, in user space. For
-//! embedding tables, graph stores, search engines and key-value stores that read 8 bytes to 4 KiB at random from files larger
-//! than memory.
+//! The system of *Pipette: Efficient Fine-Grained Reads for SSDs* (Bai et al., DAC 2022) on stock
+//! hardware, in user space. For embedding tables, graph stores, search engines and key-value stores
+//! that read 8 bytes to 4 KiB at random from files larger than memory.
 //!
 //! | the paper's part | here |
 //! |---|---|
@@ -19,12 +19,14 @@
 //!
 //! Many files share one budget, policy and thread in a [`BufferPool`].
 //!
-//! What it does not do: it is no write cache, and no protocol between processes. Other processes' writes are found by the
-//! kernel's events and the file's times (see [`ExternalChanges`]); writes through memory that maps the file may not be found. On devices of
-//! blocks the smallest read is a logical block, as the kernel states it for direct reads: 512 bytes on most devices, also on those
-//! whose physical blocks are larger (512e). Where it is 4096, each small miss moves 4 KiB: 128 bytes under zipf 0.8 with an eighth of
-//! the file as memory cost 14.9 bytes moved a byte asked there, and 1.9 with 512; formatting the device with blocks of 512 (`nvme
-//! format`) gives the difference back. A device that moves single bytes needs an
+//! What it does not do: it is no write cache, and no protocol between processes. Other processes'
+//! writes are found by the kernel's events and the file's times (see [`ExternalChanges`]); writes
+//! through memory that maps the file may not be found. On devices of blocks the smallest read is a
+//! logical block, as the kernel states it for direct reads: 512 bytes on most devices, also on
+//! those whose physical blocks are larger (512e). Where it is 4096, each small miss moves 4 KiB:
+//! 128 bytes under zipf 0.8 with an eighth of the file as memory cost 14.9 bytes moved a byte asked
+//! there, and 1.9 with 512; formatting the device with blocks of 512 (`nvme format`) gives the
+//! difference back. A device that moves single bytes needs an
 //! [`engine::ReadEngine`] that says so, and a place in persistent memory needs no cache at all.
 
 pub mod engine;

@@ -1,7 +1,9 @@
-//! Who looks at files whose file systems may answer late, or never: a thread for each device that has such files open.
+//! Who looks at files whose file systems may answer late, or never: a thread for each device that
+//! has such files open.
 //!
-//! The maintenance thread takes events and ends the time to live for all files, so it never waits for one of them. A thread of the
-//! device does, and keeps only files of that device waiting. It ends with the last of them.
+//! The maintenance thread takes events and ends the time to live for all files, so it never waits
+//! for one of them. A thread of the device does, and keeps only files of that device waiting. It
+//! ends with the last of them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

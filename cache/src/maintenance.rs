@@ -1,8 +1,8 @@
-//! The maintenance thread (Pipette, section 3.2.3): it watches evictions, moves slabs, ends the time to live and looks for
-//! changes from outside.
+//! The maintenance thread (Pipette, section 3.2.3): it watches evictions, moves slabs, ends the
+//! time to live and looks for changes from outside.
 //!
-//! The paper has a second thread that moves slabs on its behalf; here a move takes one shard's lock for some microseconds,
-//! so the first thread does it itself.
+//! The paper has a second thread that moves slabs on its behalf; here a move takes one shard's lock
+//! for some microseconds, so the first thread does it itself.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -82,7 +82,8 @@ fn run(pool: &Weak<Pool>, stop: &OwnedFd) {
             return;
         }
         let told = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
-        // Only for the time of the look: who drops the last handle ends the cache, and this thread with it.
+        // Only for the time of the look: who drops the last handle ends the cache, and this thread
+        // with it.
         let Some(pool) = pool.upgrade() else { return };
         if told {
             pool.take_events();

@@ -87,7 +87,8 @@ impl Marks {
         lock(&self.listening).queue.clone()
     }
 
-    /// The names of files that were closed since this was last asked, of which events may still come.
+    /// The names of files that were closed since this was last asked, of which events may still
+    /// come.
     pub(crate) fn gone(&self) -> BTreeSet<FileName> {
         std::mem::take(&mut lock(&self.listening).gone)
     }

@@ -63,8 +63,8 @@ pub struct Metrics {
     pub changes: u64,
     /// Changes of the file that came from elsewhere.
     pub changes_outside: u64,
-    /// How often all that was cached of a file went because others may have changed it where that cannot be seen
-    /// ([`Outside`](crate::ExternalChanges)).
+    /// How often all that was cached of a file went because others may have changed it where that
+    /// cannot be seen ([`Outside`](crate::ExternalChanges)).
     pub uncertain: u64,
     /// Reads by path: bytes, sectors, blocks.
     pub by_path: [u64; 3],
@@ -88,8 +88,9 @@ pub struct Metrics {
     pub under_way: usize,
     /// What a page's read costs, in reads of a sector.
     pub page_cost: f64,
-    /// How long calls of `read` took, where [`FineGrained::measure_latencies`](crate::FineGrained::measure_latencies) was asked for
-    /// it; of a pool, of all files that are open.
+    /// How long calls of `read` took, where
+    /// [`FineGrained::measure_latencies`](crate::FineGrained::measure_latencies) was asked for it;
+    /// of a pool, of all files that are open.
     pub latencies: Option<Latencies>,
     /// By class, those that were ever used.
     pub classes: Vec<ClassMetrics>,

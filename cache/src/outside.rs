@@ -6,10 +6,11 @@
 //! doubt:                            a change that was seen may not be over, and one beside a change of our own is not seen at all:
 //!                                   what is cached goes once more later, and again (doubt.rs)
 //! ```
-//! A write moves the times when it begins, and asynchronous ones of other processes cause no event; one through a mapping moves the
-//! times only when the page is first written after it was cleaned; two writes within a tick of the file system's clock (nanoseconds
-//! on kernels from 6.13 on, milliseconds before, up to two seconds on old file systems) look like one. So this finds a file that
-//! was edited or replaced in place; it is no protocol between processes.
+//! A write moves the times when it begins, and asynchronous ones of other processes cause no event;
+//! one through a mapping moves the times only when the page is first written after it was cleaned;
+//! two writes within a tick of the file system's clock (nanoseconds on kernels from 6.13 on,
+//! milliseconds before, up to two seconds on old file systems) look like one. So this finds a file
+//! that was edited or replaced in place; it is no protocol between processes.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -29,13 +30,13 @@ pub(crate) struct Look {
     pub(crate) changed_ns: i128,
 }
 
-/// File systems (by `f_type`) that know how an open file looks without asking anybody: ext2 to ext4, XFS, Btrfs, F2FS, tmpfs, ramfs,
-/// FAT, SquashFS, EROFS and ISO 9660.
+/// File systems (by `f_type`) that know how an open file looks without asking anybody: ext2 to
+/// ext4, XFS, Btrfs, F2FS, tmpfs, ramfs, FAT, SquashFS, EROFS and ISO 9660.
 const STEADY: [u32; 10] =
     [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0102_1994, 0x8584_58f6, 0x4d44, 0x7371_7368, 0xe0f5_e1e2, 0x9660];
 
-/// Whether a look at the file waits for nobody. Others (network file systems, those of programs, layers over them) may answer late, or
-/// never.
+/// Whether a look at the file waits for nobody. Others (network file systems, those of programs,
+/// layers over them) may answer late, or never.
 pub(crate) fn is_steady(ssd: &Ssd) -> bool {
     ssd.file().file_system().is_some_and(|kind| STEADY.contains(&kind))
 }
@@ -52,8 +53,9 @@ impl Look {
         })
     }
 
-    /// The same, such that every change from now on is seen: it waits, at most for some ticks of the file system's clock, while the
-    /// last change is younger than that. None where it changes again and again.
+    /// The same, such that every change from now on is seen: it waits, at most for some ticks of
+    /// the file system's clock, while the last change is younger than that. None where it changes
+    /// again and again.
     pub(crate) fn at_rest(ssd: &Ssd) -> Result<Option<Look>> {
         for _ in 0..4 {
             let look = Look::at(ssd)?;
@@ -69,7 +71,8 @@ impl Look {
         Ok(None)
     }
 
-    /// Since the last change, at least. The times of a network file system are of another machine's clock, by which nothing is reckoned.
+    /// Since the last change, at least. The times of a network file system are of another machine's
+    /// clock, by which nothing is reckoned.
     fn age(&self, ssd: &Ssd) -> Duration {
         if !is_steady(ssd) {
             return Duration::ZERO;
@@ -78,8 +81,9 @@ impl Look {
         SystemTime::now().duration_since(UNIX_EPOCH + Duration::from_nanos(last)).unwrap_or_default()
     }
 
-    /// A file that changed within this time may change again without looking otherwise. A file system whose times are whole seconds
-    /// (ext4 with inodes of 128 bytes, HFS+, old servers), or each second one (FAT), is known by that.
+    /// A file that changed within this time may change again without looking otherwise. A file
+    /// system whose times are whole seconds (ext4 with inodes of 128 bytes, HFS+, old servers), or
+    /// each second one (FAT), is known by that.
     fn tick(&self) -> Duration {
         if self.is_of_whole_seconds() { SECONDS } else { TICK }
     }
@@ -94,10 +98,11 @@ impl Look {
 const TICK: Duration = Duration::from_millis(20);
 /// None that has whole seconds does.
 const SECONDS: Duration = Duration::from_secs(2);
-/// What was read before a change was so old is not taken for the present by a snapshot: a write's time is that of its beginning.
+/// What was read before a change was so old is not taken for the present by a snapshot: a write's
+/// time is that of its beginning.
 const SETTLED: Duration = Duration::from_secs(1);
-/// While changes of our own go on and events are listened to, what is cached goes at most so often for their sake: what they hide is
-/// rare then, as most changes by others cause events.
+/// While changes of our own go on and events are listened to, what is cached goes at most so often
+/// for their sake: what they hide is rare then, as most changes by others cause events.
 const BESIDE_OUR_OWN: Duration = Duration::from_secs(10);
 
 /// What a look found.
@@ -168,7 +173,8 @@ impl Outside {
         Outside { how, listens, name, block, known, told: AtomicBool::new(false) }
     }
 
-    /// Whether changes of our own hide all of those of others, and not only those of which no event comes.
+    /// Whether changes of our own hide all of those of others, and not only those of which no event
+    /// comes.
     fn by_times_alone(&self) -> bool {
         self.looks() && !self.listens
     }
@@ -222,8 +228,9 @@ impl Outside {
         }
     }
 
-    /// Whether the file looks otherwise than before. Times say nothing while changes of our own are under way: `quiet` is asked
-    /// after the look. With `settle`, a doubt that is due is answered; the caller does what that asks for.
+    /// Whether the file looks otherwise than before. Times say nothing while changes of our own are
+    /// under way: `quiet` is asked after the look. With `settle`, a doubt that is due is answered;
+    /// the caller does what that asks for.
     pub(crate) fn look(&self, ssd: Option<&Ssd>, quiet: &dyn Fn() -> bool, settle: bool) -> Result<Found> {
         let Some(ssd) = ssd else { return Ok(Found::Same) };
         if self.block {
@@ -253,10 +260,10 @@ impl Outside {
         Ok(Found::Uncertain)
     }
 
-    /// Whether all that is cached is of the file as it looked then: nobody changed it unnoticed until then, as far as this way of
-    /// finding changes can know. If so, for how long from now on that may be taken for true without
-    /// another read: a change that was young when it was read may not be over. Events that have not
-    /// been taken are not reckoned with.
+    /// Whether all that is cached is of the file as it looked then: nobody changed it unnoticed
+    /// until then, as far as this way of finding changes can know. If so, for how long from now on
+    /// that may be taken for true without another read: a change that was young when it was read
+    /// may not be over. Events that have not been taken are not reckoned with.
     pub(crate) fn is_current(&self, look: Look) -> Option<Duration> {
         let mut known = lock(&self.known);
         let now = Instant::now();

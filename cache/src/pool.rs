@@ -40,23 +40,27 @@ use crate::wakers::Wakers;
 const MIN_POOL_BYTES: usize = 2 << 20;
 /// Quarters of the time to live are periods.
 const PERIODS_OF_TTL: u64 = 4;
-/// Bytes of budget for a byte of the detector. It is to remember little: pages of which several parts are wanted at about the
-/// same time. With 16 times as many entries, one small read in a hundred under zipf 0.8 brought a page that nobody needed, and the
-/// device moved 2.3 bytes a byte asked instead of 1.9.
+/// Bytes of budget for a byte of the detector. It is to remember little: pages of which several
+/// parts are wanted at about the same time. With 16 times as many entries, one small read in a
+/// hundred under zipf 0.8 brought a page that nobody needed, and the device moved 2.3 bytes a byte
+/// asked instead of 1.9.
 const DETECTOR_PART: usize = 8192;
 
-/// A cache for many files: one budget of memory, in which one policy decides what of all of them stays; one thread that looks after
-/// it, one set of rings to the device. Cloning it makes another handle; the files keep it, too.
+/// A cache for many files: one budget of memory, in which one policy decides what of all of them
+/// stays; one thread that looks after it, one set of rings to the device. Cloning it makes another
+/// handle; the files keep it, too.
 ///
-/// A file on a network file system, or on that of a program, may wait for an answer for ever. Its own reads do then; other files are
-/// looked after as ever, and get `Busy` where each way to the device waits for it ([`Config::lanes`](crate::CacheConfig)). Files of
-/// such systems are looked at by one more thread a device, and closed by a thread of their own.
-/// While it waits, nothing of other files is kept open, and no drop waits.
+/// A file on a network file system, or on that of a program, may wait for an answer for ever. Its
+/// own reads do then; other files are looked after as ever, and get `Busy` where each way to the
+/// device waits for it ([`Config::lanes`](crate::CacheConfig)). Files of such systems are looked at
+/// by one more thread a device, and closed by a thread of their own. While it waits, nothing of
+/// other files is kept open, and no drop waits.
 ///
-/// It costs its budget, and beside it about 8 KiB a file with its [`Ssd`] (the versions of the file's parts, and the table of reads under way, which
-/// grows with those); no thread and no descriptor a file beside those of the `Ssd`. The lengths of the files that are open at once,
-/// each rounded up to a power of two and at least 1 MiB, have room in 16 TiB together; what a file grows to beyond that is read, and
-/// not kept.
+/// It costs its budget, and beside it about 8 KiB a file with its [`Ssd`] (the versions of the
+/// file's parts, and the table of reads under way, which grows with those); no thread and no
+/// descriptor a file beside those of the `Ssd`. The lengths of the files that are open at once,
+/// each rounded up to a power of two and at least 1 MiB, have room in 16 TiB together; what a file
+/// grows to beyond that is read, and not kept.
 ///
 /// ```
 /// use datapipes_cache::{BufferPool, CacheConfig, ExternalChanges};
@@ -110,7 +114,8 @@ pub(crate) struct Pool {
     /// Which files the kernel tells of.
     pub(crate) marks: Arc<Marks>,
     wakers: Arc<Wakers>,
-    /// Held while events are taken and what they ask for is done: whoever has had it knows that no event is half dealt with.
+    /// Held while events are taken and what they ask for is done: whoever has had it knows that no
+    /// event is half dealt with.
     taking: Mutex<()>,
     maintenance: Mutex<Option<Maintenance>>,
     /// Reads to come.
@@ -125,13 +130,14 @@ impl BufferPool {
     /// A pool without files.
     ///
     /// # Errors
-    /// `InvalidInput` for a budget below 2 MiB; `OutOfMemory` for one beyond the memory that this process may have.
+    /// `InvalidInput` for a budget below 2 MiB; `OutOfMemory` for one beyond the memory that this
+    /// process may have.
     pub fn new(config: CacheConfig) -> Result<BufferPool> {
         Pool::over_files(config).map(BufferPool)
     }
 
-    /// Opens a file in it, with the pool's settings. Its reads, errors and changes are its own; hits, misses and items are of all
-    /// files together in [`FineGrained::metrics`].
+    /// Opens a file in it, with the pool's settings. Its reads, errors and changes are its own;
+    /// hits, misses and items are of all files together in [`FineGrained::metrics`].
     ///
     /// # Errors
     /// `InvalidInput` for a file that is not open for reading or one beyond 16 TiB, and for
@@ -172,8 +178,9 @@ impl BufferPool {
         if self.0.owner.is_here() { self.0.files().len() } else { 0 }
     }
 
-    /// Does what the maintenance thread does. Where [`Config::maintenance`](crate::CacheConfig) is off, the caller calls it now and then; it
-    /// then waits for file systems that answer late, those of programs and networks, after everything else is done.
+    /// Does what the maintenance thread does. Where [`Config::maintenance`](crate::CacheConfig) is
+    /// off, the caller calls it now and then; it then waits for file systems that answer late,
+    /// those of programs and networks, after everything else is done.
     pub fn maintain(&self) {
         self.0.maintain();
     }
@@ -333,8 +340,8 @@ impl Pool {
         Ok(FineGrained(inner))
     }
 
-    /// Times and events of a block device are those of one of its names. Others write to it by other names, or through a file system
-    /// that is mounted on it, and nothing tells of that.
+    /// Times and events of a block device are those of one of its names. Others write to it by
+    /// other names, or through a file system that is mounted on it, and nothing tells of that.
     fn check_device(&self, source: &Source, outside: ExternalChanges) -> Result<()> {
         let is_block = source.file.as_ref().is_some_and(|(ssd, _)| ssd.file().is_block_device());
         let (lives, looks) =
@@ -371,7 +378,8 @@ impl Pool {
         Files(lock(&self.files).iter().filter_map(Weak::upgrade).collect())
     }
 
-    /// Takes the kernel's events: what is cached of files that others changed goes. It touches no file: one may never answer.
+    /// Takes the kernel's events: what is cached of files that others changed goes. It touches no
+    /// file: one may never answer.
     pub(crate) fn take_events(&self) {
         let Some(queue) = self.queue() else { return };
         let taking = lock(&self.taking);
@@ -386,7 +394,8 @@ impl Pool {
         }
         let files = self.files();
         let listening = || files.iter().filter(|f| f.outside.listens());
-        // A name that is none of ours may be one that the kernel gives otherwise: then it is of any.
+        // A name that is none of ours may be one that the kernel gives otherwise: then it is of
+        // any.
         let is_known =
             |n: &FileName| gone.contains(n) || listening().any(|f| f.outside.name() == Some(n)) || self.marks.has(n);
         let any = any || !names.iter().all(is_known);
@@ -597,8 +606,9 @@ impl std::ops::Deref for Files {
 impl Drop for Files {
     fn drop(&mut self) {
         for last in self.0.drain(..).filter_map(Arc::into_inner) {
-            // Its last handle went meanwhile. To close its descriptors may wait for its file system, and this thread may be the one that
-            // all files need. Without another thread it is this one.
+            // Its last handle went meanwhile. To close its descriptors may wait for its file
+            // system, and this thread may be the one that all files need. Without another thread it
+            // is this one.
             let _ = std::thread::Builder::new().name("fine-close".into()).spawn(move || drop(last));
         }
     }

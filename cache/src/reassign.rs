@@ -1,7 +1,9 @@
-//! Which class should have which slabs (Pipette, section 3.2.3), and the balance between pages and small items (3.2.4).
+//! Which class should have which slabs (Pipette, section 3.2.3), and the balance between pages and
+//! small items (3.2.4).
 //!
-//! The pages' class takes part like any other: it is the block side of the cache, and what Pipette decides between its own
-//! cache and the page cache is decided here between classes of one budget, so that nothing ever leaves it.
+//! The pages' class takes part like any other: it is the block side of the cache, and what Pipette
+//! decides between its own cache and the page cache is decided here between classes of one budget,
+//! so that nothing ever leaves it.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,16 +15,17 @@ use crate::store::class::{CLASSES, SLAB};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reassignment {
-    /// A slab goes from the class that would lose least to the one that would gain most: misses that the policy remembers
-    /// as evicted not long ago, per byte (the gradient of Cliffhanger: Cidon et al., NSDI 2016).
+    /// A slab goes from the class that would lose least to the one that would gain most: misses
+    /// that the policy remembers as evicted not long ago, per byte (the gradient of Cliffhanger:
+    /// Cidon et al., NSDI 2016).
     #[default]
     Marginal,
-    /// The paper's reassignment (section 3.2.3): a class that evicted nothing since the last look gives a slab to the one that
-    /// evicted most.
+    /// The paper's reassignment (section 3.2.3): a class that evicted nothing since the last look
+    /// gives a slab to the one that evicted most.
     EvictionCounts,
-    /// The paper's dynamic allocation (section 3.2.4): the side with the higher hit ratio, pages or small items, takes a slab from
-    /// the other; among small items, as by eviction counts. With small reads alone the small side always wins, and takes all
-    /// that pages have but one slab.
+    /// The paper's dynamic allocation (section 3.2.4): the side with the higher hit ratio, pages or
+    /// small items, takes a slab from the other; among small items, as by eviction counts. With
+    /// small reads alone the small side always wins, and takes all that pages have but one slab.
     HitRatios,
     /// Slabs stay where they were first needed.
     Never,
@@ -45,8 +48,8 @@ pub(crate) struct Lately {
 }
 
 impl Reassignment {
-    /// Moves a few slabs of the shard at most; returns how many it moved. `hits`: of each class, those that the shard's
-    /// lock-holders did not count.
+    /// Moves a few slabs of the shard at most; returns how many it moved. `hits`: of each class,
+    /// those that the shard's lock-holders did not count.
     pub(crate) fn apply<P: Policy>(self, shard: &mut Shard<P>, hits: &[u64; CLASSES]) -> u64 {
         let mut lately = shard.lately(hits);
         if self == Reassignment::Never || shard.has_free_slabs() {
@@ -128,7 +131,8 @@ mod tests {
     fn by_evictions_who_evicted_nothing_gives_to_who_evicted_most() {
         let by = Reassignment::EvictionCounts;
         assert_eq!(by.choose(&lately([[4, 1, 1, 0, 99], [9, 5, 5, 7, 0], [3, 0, 0, 2, 0]])), Some((3, 7)));
-        // Remembered misses are not evictions, the last slab stays, and where all evict nothing moves.
+        // Remembered misses are not evictions, the last slab stays, and where all evict nothing
+        // moves.
         assert_eq!(by.choose(&lately([[1, 1, 1, 0, 0], [9, 5, 5, 7, 0], [3, 0, 0, 2, 0]])), None);
         assert_eq!(by.choose(&lately([[4, 1, 1, 0, 9], [9, 5, 5, 0, 9], [3, 0, 0, 0, 9]])), None);
     }

@@ -1,4 +1,5 @@
-//! The requester (Pipette, section 3.1.2): what is missing is claimed, read, given out, and offered to the store.
+//! The requester (Pipette, section 3.1.2): what is missing is claimed, read, given out, and offered
+//! to the store.
 //!
 //! ```text
 //! pieces -> constructor: requests -> info area: mine, or on their way for another
@@ -23,7 +24,8 @@ use crate::store::{Missing, PAGE};
 use crate::writes::{Since, Writes};
 
 impl Inner {
-    /// Reads what is not there, or not in one piece. `missed` is what the store said if it was asked already, for all of it.
+    /// Reads what is not there, or not in one piece. `missed` is what the store said if it was
+    /// asked already, for all of it.
     #[cold]
     pub(crate) fn read_slowly(&self, offset: u64, out: &mut [u8], missed: Option<Missing>) -> Result<()> {
         if out.is_empty() {
@@ -67,8 +69,8 @@ impl Inner {
             }
             let Some(error) = failure else { return Ok(()) };
             if !careful && error.kind() != ErrorKind::Corrupt {
-                // Of a request that failed, perhaps only bytes beside those that were asked for; or the file is shorter than
-                // it was. Once more, for these bytes alone.
+                // Of a request that failed, perhaps only bytes beside those that were asked for; or
+                // the file is shorter than it was. Once more, for these bytes alone.
                 careful = true;
                 self.look_at_len()?;
                 continue;
@@ -96,8 +98,8 @@ impl Inner {
         Error::new(ErrorKind::Corrupt, "read", format!("{}: {len} bytes: {why}", self.name)).offset(offset)
     }
 
-    /// Reads pieces from the device into `out`, and offers what they bring to the store. Errors go to `failed`, with the piece
-    /// they concern.
+    /// Reads pieces from the device into `out`, and offers what they bring to the store. Errors go
+    /// to `failed`, with the piece they concern.
     pub(crate) fn bring(
         &self,
         pieces: &mut [Piece],
@@ -185,8 +187,8 @@ impl Inner {
             let extent = requests[number].extent;
             settle(number, extent, result.as_deref(), false);
         }
-        // A check is code of others, which may read through this cache: no way to the device is held any more, and nobody waits for
-        // an extent of this read.
+        // A check is code of others, which may read through this cache: no way to the device is
+        // held any more, and nobody waits for an extent of this read.
         for (at, read_here) in unchecked.into_iter().filter(|_| how.whole) {
             let piece = &pieces[at];
             let settle = Settle { keep: read_here, whole: true, unchanged: &|| (how.unchanged)(piece) };
@@ -196,8 +198,8 @@ impl Inner {
         }
     }
 
-    /// Offers bytes that were read to the store. `valid` is about the read's stripes, which have what is kept beside it, too:
-    /// that lies in the same page.
+    /// Offers bytes that were read to the store. `valid` is about the read's stripes, which have
+    /// what is kept beside it, too: that lies in the same page.
     pub(crate) fn keep(&self, piece: &Piece, kept: (u64, u64), extent: Extent, bytes: &[u8], valid: &dyn Fn() -> bool) {
         Tally::add(&self.tally.by_path[piece.path as usize], 1);
         if piece.path == Path::Blocks && !self.options.keep_blocks {
@@ -208,7 +210,8 @@ impl Inner {
         self.insert(from, bytes, piece.offset, valid);
     }
 
-    /// Checks what a read of one piece brought, and keeps it, where bytes are checked. Nothing that others could wait for is held.
+    /// Checks what a read of one piece brought, and keeps it, where bytes are checked. Nothing that
+    /// others could wait for is held.
     pub(crate) fn check_read(&self, piece: &Piece, bytes: &[u8], how: Settle<'_>) -> Result<()> {
         let Some(verify) = self.options.verify.as_ref().filter(|_| how.whole) else { return Ok(()) };
         verify(piece.offset, bytes).map_err(|why| self.corrupt(piece.offset, piece.len, &why))?;
@@ -327,11 +330,13 @@ fn silence() -> Error {
 
 /// How pieces are brought.
 pub(crate) struct Bring<'a> {
-    /// Each request by itself: what others are reading may be more than what was asked for, and fail for that.
+    /// Each request by itself: what others are reading may be more than what was asked for, and
+    /// fail for that.
     pub(crate) careful: bool,
     /// Each piece is a whole read, and may be checked and kept by itself.
     pub(crate) whole: bool,
-    /// Whether a piece's read has not changed since before it was looked up: by the stripes of the whole read.
+    /// Whether a piece's read has not changed since before it was looked up: by the stripes of the
+    /// whole read.
     pub(crate) unchanged: &'a dyn Fn(&Piece) -> bool,
 }
 
@@ -341,7 +346,8 @@ pub(crate) struct Settle<'a> {
     pub(crate) whole: bool,
     /// It was not read for another, who keeps it.
     pub(crate) keep: bool,
-    /// Whether nothing changed since before the read was looked up: by the stripes of the whole read.
+    /// Whether nothing changed since before the read was looked up: by the stripes of the whole
+    /// read.
     pub(crate) unchanged: &'a dyn Fn() -> bool,
 }
 

@@ -1,7 +1,9 @@
-//! The cache under schedules of which each is chosen at random: a file that is an array, readers, a writer.
+//! The cache under schedules of which each is chosen at random: a file that is an array, readers, a
+//! writer.
 //!
-//! The model (`shuttle`) has the locks, condition variables and atomics of `sync`; counts of pins, periods and metrics are the
-//! standard library's, and no schedule differs by them. Memory orders are not modelled: every atomic is sequentially consistent.
+//! The model (`shuttle`) has the locks, condition variables and atomics of `sync`; counts of pins,
+//! periods and metrics are the standard library's, and no schedule differs by them. Memory orders
+//! are not modelled: every atomic is sequentially consistent.
 #![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 use datapipes_core::topology::Topology;
@@ -22,8 +24,8 @@ use datapipes_testkit::schedules;
 const GRANULE: u64 = 64;
 const LEN: u64 = 2 << 16;
 
-/// The file: each granule of 64 bytes has one number, in all of its bytes. A device reads and writes it granule by granule, so
-/// who overtakes whom shows.
+/// The file: each granule of 64 bytes has one number, in all of its bytes. A device reads and
+/// writes it granule by granule, so who overtakes whom shows.
 struct File {
     granules: Vec<AtomicU64>,
     len: AtomicU64,
@@ -81,8 +83,8 @@ fn cache(file: &Arc<File>) -> FineGrained {
     FineGrained::with_engine(Arc::new(Device(file.clone())), config, "model").unwrap()
 }
 
-/// What readers may see: numbers at least as high as those of writes that returned before the read began, one number in all
-/// granules that are always written together.
+/// What readers may see: numbers at least as high as those of writes that returned before the read
+/// began, one number in all granules that are always written together.
 struct Sight {
     returned: AtomicU64,
 }
@@ -168,8 +170,9 @@ fn reads_across_pages_and_stripes_are_of_one_moment() {
 
 #[test]
 fn a_read_of_a_part_joins_no_flight_of_more_that_is_older() {
-    // One reads across two stripes, the other the part in the first one, which alone is written; the second stripe, or the first,
-    // changed before, so that sums over one and over two stripes can meet.
+    // One reads across two stripes, the other the part in the first one, which alone is written;
+    // the second stripe, or the first, changed before, so that sums over one and over two stripes
+    // can meet.
     schedules(|| {
         use shuttle::rand::Rng;
         let file = File::new();
@@ -210,7 +213,8 @@ fn a_write_beside_a_block_does_not_bring_old_bytes_back() {
         let other = fine.clone();
         let blocks = thread::spawn(move || {
             for _ in 0..2 {
-                // More than is read by bytes; nothing is asserted of it, since granules are written by themselves.
+                // More than is read by bytes; nothing is asserted of it, since granules are written
+                // by themselves.
                 other.read(4096, &mut [0; 3000]).unwrap();
             }
         });
@@ -405,7 +409,8 @@ fn who_insists_reads_one_moment_and_a_writer_that_waits_goes_on() {
         for _ in 0..2 {
             let named = writes.insist(&(5..6), true, std::time::Duration::MAX).unwrap();
             let seen = [0, 1].map(|i| both[i].load(Ordering::SeqCst));
-            // Two writers at once leave either's number in each; a reader that is not disturbed sees what is left.
+            // Two writers at once leave either's number in each; a reader that is not disturbed
+            // sees what is left.
             let now = || [0, 1].map(|i| both[i].load(Ordering::SeqCst));
             if writes.is_same(&(5..6), crate::writes::Since::Named(named)) {
                 assert!(seen == now() || !writes.is_same(&(5..6), crate::writes::Since::Named(named)), "{seen:?}");

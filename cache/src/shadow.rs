@@ -1,8 +1,10 @@
-//! Which of two policies would serve better at present: both are played on a sample of the keys, with a cache in proportion.
+//! Which of two policies would serve better at present: both are played on a sample of the keys,
+//! with a cache in proportion.
 //!
-//! One key in 256 takes part (SHARDS: Waldspurger et al., FAST 2015). The two are S3-FIFO, good where some items are wanted again
-//! and again, and a clock, good where the hot set drifts. Both see the same reads, so only those count that one of them has
-//! and the other has not: a few thousand samples show a difference of two points that way.
+//! One key in 256 takes part (SHARDS: Waldspurger et al., FAST 2015). The two are S3-FIFO, good
+//! where some items are wanted again and again, and a clock, good where the hot set drifts. Both
+//! see the same reads, so only those count that one of them has and the other has not: a few
+//! thousand samples show a difference of two points that way.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -86,8 +88,8 @@ pub(crate) struct Shadow {
 }
 
 impl Shadow {
-    /// Plays a read on both, each with room for `items` of the cache's items in proportion. Some if the preference changes now:
-    /// whether recency serves better.
+    /// Plays a read on both, each with room for `items` of the cache's items in proportion. Some if
+    /// the preference changes now: whether recency serves better.
     pub(crate) fn read(&mut self, key: u64, items: usize) -> Option<bool> {
         let room = items / SAMPLE as usize;
         if room < 16 {

@@ -4,9 +4,10 @@
 //! magic, version | how the file looked, which it is, until when that counts, CRC
 //! blocks: { items, bytes, CRC | items: offset, length | their bytes } | 0, 0, count, CRC
 //! ```
-//! All numbers are little-endian. The snapshot is written without a name and published whole. If the file looks as it did then,
-//! the bytes are taken as they are; otherwise only the offsets are, and the bytes are read from the file, in order. Whether the items
-//! were of the file as it looked is known last: where others changed it unnoticed, or anybody did meanwhile, the place of how it
+//! All numbers are little-endian. The snapshot is written without a name and published whole. If
+//! the file looks as it did then, the bytes are taken as they are; otherwise only the offsets are,
+//! and the bytes are read from the file, in order. Whether the items were of the file as it looked
+//! is known last: where others changed it unnoticed, or anybody did meanwhile, the place of how it
 //! looked stays empty, and nothing ever looks like that.
 
 use std::fs::File;
@@ -31,7 +32,8 @@ const HEAD: usize = 12;
 const BLOCK: usize = 1 << 20;
 /// Items that are read again together.
 const TOGETHER: usize = 4096;
-/// The most bytes that a block has: its last item may begin just below [`BLOCK`]. It has no more items than bytes.
+/// The most bytes that a block has: its last item may begin just below [`BLOCK`]. It has no more
+/// items than bytes.
 const MAX_BUFFER_BYTES: u64 = BLOCK as u64 + PAGE - 1;
 
 /// One item of so many is compared with the file, where only its times say that it is the same.
@@ -208,12 +210,14 @@ fn io(path: &Path, what: &'static str) -> impl Fn(std::io::Error) -> Error {
 }
 
 impl FineGrained {
-    /// Saves what was read more than once to `path`, which is replaced as a whole or not at all. Returns the number of items.
-    /// Where another process may have changed the file unnoticed, or anybody changes it meanwhile, only the items' places are of
-    /// use: [`load`](Self::load) reads their bytes again. So it is while a change that the file's times show is younger than a second
-    /// or two, and after changes of our own until [`Outside`](crate::ExternalChanges) has what they hide; with `Outside::Never` nobody else is
-    /// reckoned with while this is open. Where the times of the file system are whole seconds this waits up to two of them, so that
-    /// a change right afterwards is seen. With `Outside::Events` it is so after each event until
+    /// Saves what was read more than once to `path`, which is replaced as a whole or not at all.
+    /// Returns the number of items. Where another process may have changed the file unnoticed, or
+    /// anybody changes it meanwhile, only the items' places are of use: [`load`](Self::load) reads
+    /// their bytes again. So it is while a change that the file's times show is younger than a
+    /// second or two, and after changes of our own until [`Outside`](crate::ExternalChanges) has
+    /// what they hide; with `Outside::Never` nobody else is reckoned with while this is open. Where
+    /// the times of the file system are whole seconds this waits up to two of them, so that a
+    /// change right afterwards is seen. With `Outside::Events` it is so after each event until
     /// [`look_outside`](Self::look_outside) is called twice. What is not noticed: what
     /// [`Outside`](crate::ExternalChanges) says.
     ///
@@ -266,20 +270,21 @@ impl FineGrained {
         Ok(count)
     }
 
-    /// Loads what [`save`](Self::save) saved. Items for which there is no room are left out. The bytes are taken as they are if it is
-    /// the same file, by its file system and inode, and looks as it did then; of any other they are
-    /// read. Where its file system was mounted anew meanwhile (or the kernel, before 6.8, does not
-    /// say), one item in 64 is compared with the file first, 4,096 at most about; and all are read
-    /// again if the times may be those that an image was built with: whole seconds, or a file
-    /// system other than ext2 to ext4, XFS, Btrfs, F2FS and tmpfs. They are also read again if a
-    /// change of the file that was young when it was saved has become twice as old since, as it may
-    /// have gone on ([`Outside`](crate::ExternalChanges)); if not yet, what was loaded goes once when it
-    /// has. With a time to live the bytes are read again, as they are if the file changed: nothing
-    /// becomes younger by being saved.
+    /// Loads what [`save`](Self::save) saved. Items for which there is no room are left out. The
+    /// bytes are taken as they are if it is the same file, by its file system and inode, and looks
+    /// as it did then; of any other they are read. Where its file system was mounted anew meanwhile
+    /// (or the kernel, before 6.8, does not say), one item in 64 is compared with the file first,
+    /// 4,096 at most about; and all are read again if the times may be those that an image was
+    /// built with: whole seconds, or a file system other than ext2 to ext4, XFS, Btrfs, F2FS and
+    /// tmpfs. They are also read again if a change of the file that was young when it was saved has
+    /// become twice as old since, as it may have gone on ([`Outside`](crate::ExternalChanges)); if
+    /// not yet, what was loaded goes once when it has. With a time to live the bytes are read
+    /// again, as they are if the file changed: nothing becomes younger by being saved.
     ///
     /// # Errors
-    /// `NotFound`; `Corrupt` where it is damaged, or says what no snapshot of a cache says (whatever its checksums are): what came
-    /// before the damage is loaded, and was checked; `OutOfMemory` where there is none for a block of it, which is 14 MiB at most.
+    /// `NotFound`; `Corrupt` where it is damaged, or says what no snapshot of a cache says
+    /// (whatever its checksums are): what came before the damage is loaded, and was checked;
+    /// `OutOfMemory` where there is none for a block of it, which is 14 MiB at most.
     pub fn load(&self, path: impl AsRef<Path>) -> Result<LoadSummary> {
         self.0.owner.check("load")?;
         let path = path.as_ref();
@@ -302,8 +307,9 @@ impl FineGrained {
         if head[..8] != MAGIC[..] {
             return Err(corrupt(path, "it is no snapshot of a cache, or of another version"));
         }
-        // A file that changes from here on is found by the stamp, if by this process; by the look outside, if by another.
-        // How old the bytes are is not in it, so where they may be too old they are read again.
+        // A file that changes from here on is found by the stamp, if by this process; by the look
+        // outside, if by another. How old the bytes are is not in it, so where they may be too old
+        // they are read again.
         let lives = self.config().ttl.is_some();
         let said = look_of(&array(&head[MAGIC.len()..])).filter(|_| !self.0.writes.any() && !lives);
         let left = match said.and_then(|said| said.left().map(|left| (said, left))) {
@@ -428,8 +434,8 @@ fn items_of(heads: &[u8]) -> impl Iterator<Item = (u64, usize)> {
     heads.chunks_exact(HEAD).map(|head| (u64_at(head, 0), u32_at(head, 8) as usize))
 }
 
-/// Whether all of them are such as a cache has, each within a page, and have just as many bytes together as the block has. Whether
-/// the file still has them is looked up later.
+/// Whether all of them are such as a cache has, each within a page, and have just as many bytes
+/// together as the block has. Whether the file still has them is looked up later.
 fn are_items(heads: &[u8], len: u64) -> bool {
     let is_item = |offset: u64, len: u64| {
         let end = offset.checked_add(len).filter(|&end| len > 0 && end <= MAX_OFFSET);

@@ -1,11 +1,13 @@
-//! Where the bytes of each file of a pool lie in its one space of offsets, by which the store knows them.
+//! Where the bytes of each file of a pool lie in its one space of offsets, by which the store knows
+//! them.
 //!
 //! ```text
 //! file A: [ first part ][ second, as long ][ third, twice as long ] ...     parts are taken when bytes there are first kept
 //! space:  ...[ part of B ][ first part of A ][ part of C ]...               a buddy system of 16 TiB
 //! ```
-//! A part stays where it is until its file is closed, so a lookup is an addition, and no reader ever meets another file's bytes. A
-//! cache of one file has all of the space: its offsets are the file's.
+//! A part stays where it is until its file is closed, so a lookup is an addition, and no reader
+//! ever meets another file's bytes. A cache of one file has all of the space: its offsets are the
+//! file's.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -115,7 +117,8 @@ impl Map {
         (place != NOWHERE).then(|| place + (offset - begin))
     }
 
-    /// The same; a part without a place is given one. None where there is no room: such bytes are not kept.
+    /// The same; a part without a place is given one. None where there is no room: such bytes are
+    /// not kept.
     pub(crate) fn of_or_make(&self, offset: u64, space: &Space) -> Option<u64> {
         if let Some(place) = self.of(offset) {
             return Some(place);

@@ -8,9 +8,10 @@ use crate::store::PAGE;
 use crate::sync::Arc;
 
 impl FineGrained {
-    /// Copies the bytes at `offset`, if all of them are cached: neither the device nor another thread is waited for. None where one
-    /// is not there, another thread is just changing that part of the cache, or bytes across pages are being written; what `out`
-    /// has then is not certain. They are as they were at one moment between the call and its return.
+    /// Copies the bytes at `offset`, if all of them are cached: neither the device nor another
+    /// thread is waited for. None where one is not there, another thread is just changing that part
+    /// of the cache, or bytes across pages are being written; what `out` has then is not certain.
+    /// They are as they were at one moment between the call and its return.
     pub fn try_read(&self, offset: u64, out: &mut [u8]) -> Option<()> {
         let inner = &*self.0;
         if !inner.owner.is_here() {
@@ -37,8 +38,9 @@ impl FineGrained {
         inner.writes.unchanged(&range, stamp).then_some(())
     }
 
-    /// The bytes at `offset` without copying them, if one item of the cache has them all: neither the device nor another thread is
-    /// waited for. None also where [`get`](Self::get) would copy them, because too many hold that slab.
+    /// The bytes at `offset` without copying them, if one item of the cache has them all: neither
+    /// the device nor another thread is waited for. None also where [`get`](Self::get) would copy
+    /// them, because too many hold that slab.
     pub fn try_get(&self, offset: u64, len: usize) -> Option<Bytes> {
         let inner = &*self.0;
         if !inner.owner.is_here() || len == 0 || len as u64 > PAGE - offset % PAGE {
@@ -48,8 +50,9 @@ impl FineGrained {
         inner.store.try_pin(inner.map.of(offset)?, len).map(|pinned| Bytes(Held::Cached(pinned)))
     }
 
-    /// Many extents, (offset, length) each, without copying those that are cached; the others are read together, with a deep queue,
-    /// into one buffer that lives as long as any of them. Each is of one moment; all of them are not. As with
+    /// Many extents, (offset, length) each, without copying those that are cached; the others are
+    /// read together, with a deep queue, into one buffer that lives as long as any of them. Each is
+    /// of one moment; all of them are not. As with
     /// [`get`](Self::get), slabs of the cache stay as they are while they are held.
     ///
     /// # Errors
@@ -79,15 +82,18 @@ impl FineGrained {
         Ok(all)
     }
 
-    /// Says which extents, (offset, length) each, will be read soon: they are read and cached meanwhile, as by reads of just these
-    /// extents, by a thread of the pool's, or by [`maintain`](Self::maintain) where the pool has no threads. It is advice: errors are
-    /// left to whoever reads, and what is not within the file is not read; in [`Metrics`](crate::Metrics) these reads count as others
-    /// do.
+    /// Says which extents, (offset, length) each, will be read soon: they are read and cached
+    /// meanwhile, as by reads of just these extents, by a thread of the pool's, or by
+    /// [`maintain`](Self::maintain) where the pool has no threads. It is advice: errors are left to
+    /// whoever reads, and what is not within the file is not read; in [`Metrics`](crate::Metrics)
+    /// these reads count as others do.
     ///
-    /// Returns how many were taken. What waits, of all files, has no more bytes than the budget, and no more extents than have room
-    /// in a 256th of it (4096 at most): of an extent that is longer than that leaves, the beginning is read, and the ones behind it
-    /// are not taken. They are read in pieces of a 128th of the budget, 16 to 256 KiB; where reads are checked
-    /// ([`Config::verify`](crate::CacheConfig::verify)), which is done of whole reads, longer extents are not read ahead.
+    /// Returns how many were taken. What waits, of all files, has no more bytes than the budget,
+    /// and no more extents than have room in a 256th of it (4096 at most): of an extent that is
+    /// longer than that leaves, the beginning is read, and the ones behind it are not taken. They
+    /// are read in pieces of a 128th of the budget, 16 to 256 KiB; where reads are checked
+    /// ([`Config::verify`](crate::CacheConfig::verify)), which is done of whole reads, longer
+    /// extents are not read ahead.
     ///
     /// # Errors
     /// `Forked`; what starting the thread meets, and `OutOfMemory`, with the first advice.

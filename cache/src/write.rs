@@ -22,7 +22,8 @@ pub struct Writer {
 }
 
 impl FineGrained {
-    /// Opens a way to write. Any pipe to the same file does as well; this one keeps cached what was cached, with the new bytes.
+    /// Opens a way to write. Any pipe to the same file does as well; this one keeps cached what was
+    /// cached, with the new bytes.
     ///
     /// # Errors
     /// `InvalidInput` for a cache that is not over a file; what connecting meets.
@@ -39,14 +40,15 @@ impl FineGrained {
 }
 
 impl Writer {
-    /// Writes the bytes at `offset`, beyond the end too. When it returns, every read sees them; they survive a power failure
-    /// after [`Ssd::sync`](datapipes_core::Ssd::sync). Of more than 256 KiB, readers may see a part before the rest. It waits for
-    /// reads of these bytes that were repeated often because the bytes changed each time, at most as long as
+    /// Writes the bytes at `offset`, beyond the end too. When it returns, every read sees them;
+    /// they survive a power failure after [`Ssd::sync`](datapipes_core::Ssd::sync). Of more than
+    /// 256 KiB, readers may see a part before the rest. It waits for reads of these bytes that were
+    /// repeated often because the bytes changed each time, at most as long as
     /// [`Config::patience`](crate::CacheConfig::patience) says.
     ///
     /// # Errors
-    /// `OutOfRange` for bytes beyond what a file can have (2^63); `NoSpace`, `Device`, with the bytes done; of the rest nothing is
-    /// certain.
+    /// `OutOfRange` for bytes beyond what a file can have (2^63); `NoSpace`, `Device`, with the
+    /// bytes done; of the rest nothing is certain.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.fine.0.owner.check("write")?;
         if offset.checked_add(bytes.len() as u64).is_none_or(|end| i64::try_from(end).is_err()) {
@@ -74,13 +76,15 @@ impl Writer {
         let short = bytes.len() <= MAX_KEPT;
         let kept: Vec<_> = in_pages(offset, bytes.len()).filter(|&(at, len)| short && inner.holds(at, len)).collect();
         inner.writes.let_readers_go(&range, inner.options.patience);
-        // Around the pipe's own announcement, so that readers wait until the new bytes are cached, too.
+        // Around the pipe's own announcement, so that readers wait until the new bytes are cached,
+        // too.
         inner.notice_others();
         let change = Change { writes: &inner.writes, range: &range };
         let before = inner.writes.begin(&range);
         let result = self.pipe.transfer(Span { source: 0, target: offset, len: bytes.len() as u64 });
         if let (Ok(()), Some(before)) = (&result, before) {
-            // Nobody else wrote there if nobody did when this began, and only the pipe's announcement was made since.
+            // Nobody else wrote there if nobody did when this began, and only the pipe's
+            // announcement was made since.
             let valid = || inner.writes.unchanged_but_once(&range, before);
             for (at, len) in kept {
                 let from = (at - offset) as usize;

@@ -1,4 +1,5 @@
-//! Which bytes change when: the consistency of cache and file (Pipette, section 3.1.3, and beyond it).
+//! Which bytes change when: the consistency of cache and file (Pipette, section 3.1.3, and beyond
+//! it).
 //!
 //! ```text
 //! writer: begin(range): version + 1 for its stripes, the range is active;  cached items of the range go
@@ -7,11 +8,13 @@
 //! reader: stamp = versions of its stripes;  wait while an active range overlaps;  read the device
 //!         stamp still the same?  the bytes are of one moment: give them out, keep them;  otherwise again
 //! ```
-//! Cached items are removed when a change begins and none is added while it lasts, so a hit is never of the past. A read of
-//! the device is valid only if nothing changed from before it began until after it ended, so it is never of two moments.
+//! Cached items are removed when a change begins and none is added while it lasts, so a hit is
+//! never of the past. A read of the device is valid only if nothing changed from before it began
+//! until after it ended, so it is never of two moments.
 //!
-//! Versions are of stripes, so a read is repeated for changes beside it as well. One that was repeated often names its range
-//! ([`Writes::insist`]): then only changes of these very bytes count, and a writer that can wait lets it finish first.
+//! Versions are of stripes, so a read is repeated for changes beside it as well. One that was
+//! repeated often names its range ([`Writes::insist`]): then only changes of these very bytes
+//! count, and a writer that can wait lets it finish first.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -27,9 +30,10 @@ use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError, drop_waker, lock, wak
 const STRIPES: usize = 256;
 pub(crate) const STRIPE: u64 = 64 << 10;
 
-/// The versions of a range at some moment: which stripes it has, and the sum of their versions. Versions only grow, so sums
-/// over the same stripes are equal only if all versions are. Sums over different stripes say nothing about each other, so
-/// stamps of ranges with different stripes are never equal.
+/// The versions of a range at some moment: which stripes it has, and the sum of their versions.
+/// Versions only grow, so sums over the same stripes are equal only if all versions are. Sums over
+/// different stripes say nothing about each other, so stamps of ranges with different stripes are
+/// never equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
     sum: u64,
@@ -132,8 +136,8 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
 }
 
 impl Writes {
-    /// A range is about to change. The caller removes what is cached of it after this. Returns the versions from now on, if
-    /// no other change of the range is under way.
+    /// A range is about to change. The caller removes what is cached of it after this. Returns the
+    /// versions from now on, if no other change of the range is under way.
     pub(crate) fn begin(&self, range: &Range<u64>) -> Option<Stamp> {
         let mut active = lock(&self.active);
         let alone = !active.is_changing(range);
@@ -166,8 +170,9 @@ impl Writes {
         sleepers.into_values().map(|sleeper| sleeper.waker).collect()
     }
 
-    /// Whether a byte of the range is changing; if so, `waker` is woken when a change is over. Who asks again shows what it got in
-    /// `waits`: there is one waker of each, the last one. Who goes away [does not wait any more](Self::wait_no_more).
+    /// Whether a byte of the range is changing; if so, `waker` is woken when a change is over. Who
+    /// asks again shows what it got in `waits`: there is one waker of each, the last one. Who goes
+    /// away [does not wait any more](Self::wait_no_more).
     pub(crate) fn wake_when_quiet(&self, range: &Range<u64>, waker: &Waker, waits: &mut Option<Waits>) -> bool {
         if self.count.load(Ordering::SeqCst) == 0 {
             // Whoever ended the last change takes all wakers.
@@ -223,8 +228,8 @@ impl Writes {
             .advice("wait for the transfer that writes there")
     }
 
-    /// Names the range of a read that was repeated often, from when nothing of it is changing. With `waits`, writers that can wait
-    /// are to wait for it: a thread is at it.
+    /// Names the range of a read that was repeated often, from when nothing of it is changing. With
+    /// `waits`, writers that can wait are to wait for it: a thread is at it.
     ///
     /// # Errors
     /// As [`wait_quiet`](Self::wait_quiet).
@@ -256,8 +261,8 @@ impl Writes {
         self.over.notify_all();
     }
 
-    /// Before a change, by who can wait: until no read insists on a byte of the range that did so before, or until `patience` is
-    /// at an end.
+    /// Before a change, by who can wait: until no read insists on a byte of the range that did so
+    /// before, or until `patience` is at an end.
     pub(crate) fn let_readers_go(&self, range: &Range<u64>, patience: Duration) {
         let started = Instant::now();
         let mut active = lock(&self.active);

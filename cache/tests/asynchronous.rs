@@ -70,7 +70,8 @@ fn nobody_is_forgotten_when_others_leave_or_find_their_bytes_cached() {
             })
             .collect();
         let mut dropped = false;
-        // A lost wake-up would be an endless loop here: all but one of the tasks are known to be over.
+        // A lost wake-up would be an endless loop here: all but one of the tasks are known to be
+        // over.
         while !tasks.iter_mut().map(|t| t.poll(&bytes)).fold(true, |all, over| all & over) {
             if !dropped && r.one_in(3) {
                 let at = r.below(tasks.len() as u64) as usize;

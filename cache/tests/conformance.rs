@@ -1,4 +1,5 @@
-//! The conformance suite with a cache of fine-grained reads as one more place, over a small cache and a file.
+//! The conformance suite with a cache of fine-grained reads as one more place, over a small cache
+//! and a file.
 #![allow(clippy::unwrap_used)]
 
 mod fixture;

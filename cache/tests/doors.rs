@@ -1,4 +1,5 @@
-//! What comes from outside: numbers of any size, code of others that panics or comes back, a machine that is short of something.
+//! What comes from outside: numbers of any size, code of others that panics or comes back, a
+//! machine that is short of something.
 #![allow(clippy::unwrap_used)]
 
 mod fixture;
@@ -443,7 +444,8 @@ fn a_file_has_its_own_patience_whoever_asks() {
     options.patience = Duration::from_millis(20);
     let fine = pool.open_with(&ssd, options).unwrap();
     let change = ssd.write_observers().begin(64..128);
-    // The future is asked again only when it is woken: by the pool's thread, by the file's patience.
+    // The future is asked again only when it is woken: by the pool's thread, by the file's
+    // patience.
     let kinds = ends("a read of what changes", {
         let runtime = Runtime::start(machine()).unwrap();
         let (alone, fine) = (fine.on(&runtime, 1).unwrap(), fine.clone());
@@ -510,7 +512,8 @@ fn where_no_more_lanes_can_be_made_those_that_are_there_serve() {
 
 #[test]
 fn a_read_that_others_change_again_and_again_ends() {
-    // Somebody changes bytes each time they are read: others' bytes, which share their versions; or the very bytes.
+    // Somebody changes bytes each time they are read: others' bytes, which share their versions; or
+    // the very bytes.
     for (at, is_over_it) in [(4096 + 64, false), (4096, true)] {
         let array = Arc::new(Array::new(512, noise(LEN, 4)));
         let mut config = small(CachePolicy::default());
@@ -541,7 +544,8 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Writers at full speed, by the cache's own writer and by a pipe: reads of the same bytes end, and bytes are of one moment.
+/// Writers at full speed, by the cache's own writer and by a pipe: reads of the same bytes end, and
+/// bytes are of one moment.
 #[test]
 fn reads_against_writers_at_full_speed_end() {
     for by_pipe in [false, true] {

@@ -128,7 +128,8 @@ fn writes_by_every_way_are_seen_when_they_return() {
         let on_runtime = runtime.connect(&memory, &Ssd::open_rw(of.file.path()).unwrap()).unwrap();
         let fd = runtime.connect_fd(&memory, &other).unwrap();
         let writer = of.fine.writer().unwrap();
-        // The same file as memory: by a pipe from another place, in both flavors, and by a lease whose bytes are persisted.
+        // The same file as memory: by a pipe from another place, in both flavors, and by a lease
+        // whose bytes are persisted.
         let mapped = PmemOptions { len: None, emulated: true };
         let pmem = Pmem::open_with(of.file.path(), mapped).unwrap();
         let part = pmem.range(4096, 8192).unwrap();
@@ -243,7 +244,8 @@ fn pinned_bytes_stay_while_the_file_and_the_cache_change() {
 #[test]
 fn what_is_invalidated_comes_from_the_device_again() {
     let of = over(CachePolicy::default());
-    // Four sectors, which are too few for the whole page to be read: whether five are depends on what a page costs.
+    // Four sectors, which are too few for the whole page to be read: whether five are depends on
+    // what a page costs.
     for i in 0..16 {
         of.read(i * 128, 128);
     }
@@ -267,7 +269,8 @@ fn changes_from_outside_are_found_by_looking() {
         assert!(!of.fine.look_outside().unwrap());
         of.read(0, 300);
         of.read(100_000, 300);
-        // By a descriptor of which the library knows nothing. The clock of the file system has ticks.
+        // By a descriptor of which the library knows nothing. The clock of the file system has
+        // ticks.
         std::thread::sleep(Duration::from_millis(20));
         let new = noise(300, 20);
         let outside = std::fs::OpenOptions::new().write(true).open(of.file.path()).unwrap();
@@ -379,7 +382,8 @@ fn an_engine_that_says_nothing_or_panics_harms_its_own_reads_only() {
     std::thread::scope(|scope| {
         let one = scope.spawn(|| fine.read(512, &mut [0; 64]));
         engine.reading.wait();
-        // It joins the read that panics, or comes after it: in any case it ends, and its own read is right.
+        // It joins the read that panics, or comes after it: in any case it ends, and its own read
+        // is right.
         let mut out = [0; 64];
         fine.read(512, &mut out).unwrap();
         assert_eq!(out, noise(LEN, 3)[512..576]);
@@ -498,7 +502,8 @@ fn a_write_that_overlaps_another_does_not_say_who_wins() {
     let of = over(CachePolicy::default());
     let writer = of.fine.writer().unwrap();
     of.read(5000, 128);
-    // Somebody else writes there, and is later than the cache's own writer, which begins later and ends earlier.
+    // Somebody else writes there, and is later than the cache's own writer, which begins later and
+    // ends earlier.
     let change = of.ssd.write_observers().begin(4096..8192);
     writer.write(5000, &[1; 128]).unwrap();
     let outside = std::fs::OpenOptions::new().write(true).open(of.file.path()).unwrap();
@@ -511,7 +516,8 @@ fn a_write_that_overlaps_another_does_not_say_who_wins() {
 
 #[test]
 fn what_a_small_miss_moves_is_what_the_device_states() {
-    // Of a device that moves single bytes, one with sectors of 512 bytes, and one with sectors of 4 KiB: 128 bytes, all misses.
+    // Of a device that moves single bytes, one with sectors of 512 bytes, and one with sectors of 4
+    // KiB: 128 bytes, all misses.
     for (granularity, amplification) in [(1, 1.0), (512, 4.0), (4096, 32.0)] {
         let array = Arc::new(Array::new(granularity, noise(LEN, 7)));
         let fine = FineGrained::with_engine(array, small(CachePolicy::default()), "array").unwrap();
@@ -520,7 +526,8 @@ fn what_a_small_miss_moves_is_what_the_device_states() {
         }
         assert_eq!(fine.metrics().amplification(), amplification, "pieces of {granularity}");
     }
-    // Where the kernel states 512 (a device with logical blocks of 512 bytes, whatever its physical ones are), 512 are read.
+    // Where the kernel states 512 (a device with logical blocks of 512 bytes, whatever its physical
+    // ones are), 512 are read.
     let of = over(CachePolicy::default());
     let mask = rustix::fs::StatxFlags::DIOALIGN;
     let stat = rustix::fs::statx(rustix::fs::CWD, of.file.path(), rustix::fs::AtFlags::empty(), mask).unwrap();

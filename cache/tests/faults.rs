@@ -1,4 +1,5 @@
-//! The cache over a device that fails, against a plain byte array: random operations, one thread, all policies.
+//! The cache over a device that fails, against a plain byte array: random operations, one thread,
+//! all policies.
 #![allow(clippy::unwrap_used)]
 
 mod fixture;
@@ -234,7 +235,8 @@ fn a_short_file_is_an_error_that_says_how_long_it_is() {
     }
     fine.read(10_000, &mut []).unwrap();
     assert_eq!(fine.read(10_001, &mut []).unwrap_err().kind(), ErrorKind::EndOfFile);
-    // It grows and shrinks behind the cache's back: what is there is given out, what is not is an error.
+    // It grows and shrinks behind the cache's back: what is there is given out, what is not is an
+    // error.
     array.change(|bytes| bytes.resize(20_000, 7));
     let mut out = [0; 10];
     fine.read(19_990, &mut out).unwrap();
@@ -315,8 +317,9 @@ fn what_a_checksum_rejects_is_neither_given_out_nor_kept() {
 
 #[test]
 fn what_changes_while_it_is_read_is_read_again() {
-    // A read of two pages that lie in different stripes of the versions; the first stripe changes while it is under way,
-    // the second one has changed as often before: sums of versions of different stripes must not be compared.
+    // A read of two pages that lie in different stripes of the versions; the first stripe changes
+    // while it is under way, the second one has changed as often before: sums of versions of
+    // different stripes must not be compared.
     for (before, changes) in (0..12u64).map(|n| (n / 3, 1 + n % 3)) {
         let array = Arc::new(Array::new(512, noise(256 << 10, 4)));
         let fine = FineGrained::with_engine(array.clone(), small(CachePolicy::default()), "array").unwrap();
@@ -345,8 +348,9 @@ fn what_changes_while_it_is_read_is_read_again() {
 
 #[test]
 fn a_read_joins_no_flight_that_took_off_before_a_write_that_ended() {
-    // A read across two stripes of versions is on its way with the bytes from before a write; the write ends; then a read of
-    // the first part begins. However often either stripe changed before, it must not be given what is on its way.
+    // A read across two stripes of versions is on its way with the bytes from before a write; the
+    // write ends; then a read of the first part begins. However often either stripe changed before,
+    // it must not be given what is on its way.
     for (before_first, before_second, changes) in (0..27u64).map(|n| (n / 9, n / 3 % 3, 1 + n % 3)) {
         let array = Arc::new(Array::new(512, noise(256 << 10, 6)));
         let fine = FineGrained::with_engine(array.clone(), small(CachePolicy::default()), "array").unwrap();

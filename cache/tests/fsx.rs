@@ -1,7 +1,9 @@
-//! Many threads read through the cache while others write, cut, extend and punch the same real file by other ways.
+//! Many threads read through the cache while others write, cut, extend and punch the same real file
+//! by other ways.
 //!
-//! Every read is checked: no bytes older than the last write that had returned when it began, none that went back, none of
-//! two moments. `DATAPIPES_STEPS` and `DATAPIPES_SEED` set how long and what; the order of threads is the machine's.
+//! Every read is checked: no bytes older than the last write that had returned when it began, none
+//! that went back, none of two moments. `DATAPIPES_STEPS` and `DATAPIPES_SEED` set how long and
+//! what; the order of threads is the machine's.
 #![allow(clippy::unwrap_used)]
 
 mod fixture;
@@ -128,7 +130,8 @@ fn reads(world: &World, r: &mut Random, alone: &AsyncReader) {
                 for (i, &(offset, len)) in ranges.iter().enumerate() {
                     let error = failed.iter().find(|(n, _)| *n == i);
                     let result = error.map_or(Ok(&out[at..at + len]), |(_, e)| Err(e));
-                    // Reads of one batch are side by side, so they may see the versions in any order.
+                    // Reads of one batch are side by side, so they may see the versions in any
+                    // order.
                     world.check(&mut world.history.reader(), "gather", (offset, len), &before[i], result);
                     at += len;
                 }
@@ -335,7 +338,8 @@ fn stress(policy: CachePolicy, change: impl Fn(&mut CacheConfig), seed: u64, ste
         world.ended.load(SeqCst),
     );
     assert!(lost * 20 < checked, "{context}: too much was not checked");
-    // A write of our own that comes between two looks is taken for another's now and then: the safe side.
+    // A write of our own that comes between two looks is taken for another's now and then: the safe
+    // side.
     assert!(m.hits > 0 && m.changes > steps / 100 && m.changes_outside * 100 < m.changes, "{context}: {m:?}");
 }
 
@@ -358,8 +362,8 @@ fn a_cache_with_its_own_thread_and_a_time_to_live_does_the_same() {
     stress(CachePolicy::default(), lively, seed, steps);
 }
 
-/// Rivals write the same bytes at once, and cut the file meanwhile: nobody knows who wins, but afterwards the cache must say
-/// what the file says.
+/// Rivals write the same bytes at once, and cut the file meanwhile: nobody knows who wins, but
+/// afterwards the cache must say what the file says.
 #[test]
 fn the_cache_agrees_with_the_file_after_rivals_wrote_to_it() {
     const SPAN: u64 = 512;

@@ -1,4 +1,5 @@
-//! What a file of a pool costs: threads, descriptors, memory. The only test of its process, whose figures it looks at.
+//! What a file of a pool costs: threads, descriptors, memory. The only test of its process, whose
+//! figures it looks at.
 #![allow(clippy::unwrap_used)]
 
 mod fixture;
@@ -39,7 +40,8 @@ fn three_hundred_files_take_one_thread_and_their_own_descriptors() {
     let start = figures();
     // All of the budget is there at once, so what comes after it is of files.
     let mut config = CacheConfig::new(machine()).budget(BUDGET);
-    // These files are young: by their times what is cached of them is in doubt, and goes now and then.
+    // These files are young: by their times what is cached of them is in doubt, and goes now and
+    // then.
     config.outside = ExternalChanges::Events;
     if let Err(e) = FineGrained::over(&Ssd::open(files[0].path()).unwrap(), config.clone()) {
         println!("without events: {e}");

@@ -1,4 +1,5 @@
-//! Every way to change a file by memory that maps it: a cache in front of the file gives no bytes that were there before.
+//! Every way to change a file by memory that maps it: a cache in front of the file gives no bytes
+//! that were there before.
 #![allow(clippy::unwrap_used)]
 
 mod fixture;
@@ -14,7 +15,8 @@ use datapipes_core::{
 use fixture::{File, machine, noise, small};
 
 const LEN: usize = 256 << 10;
-/// Where each way writes, and how much: within a page of the file, and within the part that the core's cache lies over.
+/// Where each way writes, and how much: within a page of the file, and within the part that the
+/// core's cache lies over.
 const AT: usize = 5000;
 const MANY: usize = 300;
 

@@ -1,4 +1,5 @@
-//! What other processes write: found, whatever this process writes meanwhile, and never taken for what is in the file now.
+//! What other processes write: found, whatever this process writes meanwhile, and never taken for
+//! what is in the file now.
 #![allow(clippy::unwrap_used)]
 
 mod fixture;
@@ -79,8 +80,9 @@ fn a_write_of_our_own_hides_none_of_another_process() {
     }
 }
 
-/// A file whose times have moved, and whose bytes change without a word: as those of one long call that writes, whose time is
-/// that of its beginning. It is stood in for by memory that maps the file, of a page that was written to before.
+/// A file whose times have moved, and whose bytes change without a word: as those of one long call
+/// that writes, whose time is that of its beginning. It is stood in for by memory that maps the
+/// file, of a page that was written to before.
 struct Silent {
     at: *mut u8,
 }
@@ -118,7 +120,8 @@ impl Drop for Silent {
 fn a_change_that_goes_on_after_its_times_moved_is_found() {
     for how in ways() {
         let file = File::with(&noise(LEN, 7));
-        // Through the page cache: a direct read would clean the page, after which a store to it moves the times again.
+        // Through the page cache: a direct read would clean the page, after which a store to it
+        // moves the times again.
         let ssd = Ssd::open_rw(file.path()).unwrap().with_access(datapipes_core::FileAccess::Cached).unwrap();
         let fine = FineGrained::over(&ssd, config(how, true)).unwrap();
         eight(&fine, 640);

@@ -131,8 +131,9 @@ fn a_pipe_from_the_cache_sees_what_a_pipe_to_the_file_wrote() {
     assert!(fine.metrics().changes >= 200);
 }
 
-/// A span onto itself, moved by less than what is under way at once: each piece is read before what comes after it is
-/// written, or it is refused; it never waits for itself for ever, and nothing is torn.
+/// A span onto itself, moved by less than what is under way at once: each piece is read before what
+/// comes after it is written, or it is refused; it never waits for itself for ever, and nothing is
+/// torn.
 #[test]
 fn a_copy_within_its_own_file_ends() {
     let bytes = noise(LEN, 4);

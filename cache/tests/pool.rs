@@ -1,4 +1,5 @@
-//! Many files in one pool, beside a model of each: opened and closed while others read, written, refused by their checks.
+//! Many files in one pool, beside a model of each: opened and closed while others read, written,
+//! refused by their checks.
 #![allow(clippy::unwrap_used)]
 
 mod fixture;
@@ -27,7 +28,8 @@ fn pool_that_looks(policy: CachePolicy, outside: ExternalChanges) -> BufferPool 
     BufferPool::new(config).unwrap()
 }
 
-/// Bytes of a record; each begins with the number of its version, and the rest follows from that, the file and the record.
+/// Bytes of a record; each begins with the number of its version, and the rest follows from that,
+/// the file and the record.
 const RECORD: usize = 96;
 const RECORDS: u64 = 700;
 

@@ -1,4 +1,5 @@
-//! Hits of the default policy beside those of who knows more: under a load that stays as it is, and under one that drifts.
+//! Hits of the default policy beside those of who knows more: under a load that stays as it is, and
+//! under one that drifts.
 #![allow(clippy::unwrap_used)]
 
 mod fixture;
@@ -64,8 +65,9 @@ fn hits(policy: CachePolicy, popularity: Popularity, warm_up: usize, reads: usiz
     (hits, now.items)
 }
 
-/// Hits of who counts every read of every item for ever, and holds those with the largest counts. As long as popularities stay as
-/// they are, nobody does better who knows of them by the reads alone.
+/// Hits of who counts every read of every item for ever, and holds those with the largest counts.
+/// As long as popularities stay as they are, nobody does better who knows of them by the reads
+/// alone.
 fn hits_of_who_counts(capacity: usize, popularity: Popularity) -> f64 {
     let mut counts: HashMap<u64, u32> = HashMap::new();
     let mut held: BTreeSet<(u32, u64)> = BTreeSet::new();

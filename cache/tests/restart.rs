@@ -1,4 +1,5 @@
-//! Warm restart: saved and loaded, over files that changed or did not, and from snapshots that are damaged.
+//! Warm restart: saved and loaded, over files that changed or did not, and from snapshots that are
+//! damaged.
 #![allow(clippy::unwrap_used)]
 
 mod fixture;
@@ -12,7 +13,8 @@ use fixture::{File, Random, noise, seed, small};
 
 const LEN: usize = 256 << 10;
 
-/// Nobody else writes while the cache is open: a file that is as young as these are may be half written otherwise.
+/// Nobody else writes while the cache is open: a file that is as young as these are may be half
+/// written otherwise.
 fn alone(policy: CachePolicy) -> CacheConfig {
     let mut config = small(policy);
     config.outside = ExternalChanges::Never;
@@ -83,7 +85,8 @@ fn what_was_read_while_a_change_may_not_have_been_over_is_read_again() {
     let file = File::with(&bytes);
     let snapshot = file.beside(".snapshot");
     for settles in [false, true] {
-        // It was written just now, perhaps not to its end; where this machine lets it become older than that, once more.
+        // It was written just now, perhaps not to its end; where this machine lets it become older
+        // than that, once more.
         let fine = loop {
             let now = std::time::Instant::now();
             std::fs::write(file.path(), &bytes).unwrap();

@@ -92,7 +92,8 @@ fn a_file_system_that_answers_no_more_stops_no_other_file() {
         say.send(()).unwrap();
     });
     said.recv_timeout(HANGS).expect("another file is opened and closed");
-    // All ways to the device wait for the stopped one: who wants one is refused in the end, and what is cached is read.
+    // All ways to the device wait for the stopped one: who wants one is refused in the end, and
+    // what is cached is read.
     let stuck: Vec<_> = (0..2).map(|n| read(&b, 300_000 + n * 8192)).collect();
     let started = Instant::now();
     let refused = loop {

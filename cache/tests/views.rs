@@ -1,4 +1,5 @@
-//! Reads from the cache alone, many views at once, advice of what is to come, limits to those who wait, and how long reads took.
+//! Reads from the cache alone, many views at once, advice of what is to come, limits to those who
+//! wait, and how long reads took.
 #![allow(clippy::unwrap_used)]
 
 mod fixture;
@@ -297,8 +298,8 @@ fn futures_that_wait_beyond_the_limit_are_refused() {
     let runtime = Runtime::start(machine()).unwrap();
     let reads = fine.on_with(&runtime, InFlight { reads: 1, waiting: 2 }).unwrap();
     let mut context = Context::from_waker(Waker::noop());
-    // The first has the only buffer from its first look until somebody looks after its end: a quick device may be done at the first
-    // look, and then it is tried again.
+    // The first has the only buffer from its first look until somebody looks after its end: a quick
+    // device may be done at the first look, and then it is tried again.
     let attempt = |_: u32| {
         fine.clear();
         let mut futures: Vec<_> = (0..5).map(|i| reads.read(i * 8192, 100)).collect();

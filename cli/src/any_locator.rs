@@ -31,8 +31,9 @@ pub(crate) enum AnyLocator {
 /// The most bytes of a file that does not say how long it is.
 const UNSTATED: u64 = 1 << 30;
 
-/// Opens a file that is to be read whole. One that does not have the length that it states (in `/proc` and `/sys`, or through
-/// FUSE) is read now, to its end: it is in memory then, under its own name and with its own mode.
+/// Opens a file that is to be read whole. One that does not have the length that it states (in
+/// `/proc` and `/sys`, or through FUSE) is read now, to its end: it is in memory then, under its
+/// own name and with its own mode.
 pub(crate) fn open_to_read(path: &Path) -> Result<Ssd> {
     let ssd = Ssd::open(path)?;
     if ssd.len_is_exact()? {
@@ -104,13 +105,15 @@ impl AnyLocator {
         }
     }
 
-    /// Opens persistent memory to write `len` bytes to: in place, in what is there or in a new file of this mode.
+    /// Opens persistent memory to write `len` bytes to: in place, in what is there or in a new file
+    /// of this mode.
     pub(crate) fn pmem_target(path: &Path, emulated: bool, len: u64, mode: FileMode) -> Result<AnyLocator> {
         use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
         // A device is mapped whole: it takes no other lengths than multiples of its alignment.
         let whole = std::fs::metadata(path).is_ok_and(|m| m.file_type().is_char_device() || m.len() >= len);
         let len = if whole { None } else { Some(len) };
-        // It is mapped, and written where it is: there is no other file that could be given its name.
+        // It is mapped, and written where it is: there is no other file that could be given its
+        // name.
         let new = std::fs::OpenOptions::new().write(true).create_new(true).mode(mode.bits()).open(path).is_ok();
         let opened = Pmem::open_with(path, PmemOptions { len, emulated });
         if new && opened.is_err() {
@@ -158,7 +161,8 @@ impl AnyLocator {
         }
     }
 
-    /// Returns when what was moved here would survive a power failure, where the place can keep it at all.
+    /// Returns when what was moved here would survive a power failure, where the place can keep it
+    /// at all.
     pub(crate) fn sync(&self) -> Result<()> {
         match self {
             AnyLocator::Ssd(ssd) => ssd.sync(),

@@ -1,7 +1,7 @@
 //! `dpipe`: move, sort, generate, check and look, through data pipes.
 //!
-//! Exit codes: 0 done; 1 what was checked does not hold (disorder, a difference); 2 an error, or a command line that
-//! makes no sense. Ended by a signal, it dies of that signal.
+//! Exit codes: 0 done; 1 what was checked does not hold (disorder, a difference); 2 an error, or a
+//! command line that makes no sense. Ended by a signal, it dies of that signal.
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -16,7 +16,8 @@ mod system;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // A controller or a device of `dpipe stream`: that, and nothing else. First of all, while there is one thread.
+    // A controller or a device of `dpipe stream`: that, and nothing else. First of all, while there
+    // is one thread.
     if let Some(code) = datapipes_fabric::process::enter(&commands::stream::functions()) {
         return code;
     }

@@ -31,7 +31,8 @@ pub(crate) fn exit_code_in_words(
         Ok(CommandStatus::Good) => 0,
         Ok(CommandStatus::Bad) => 1,
         Err(error) => {
-            // Everything was cleaned up on the way here: now the signal may do what it does to others.
+            // Everything was cleaned up on the way here: now the signal may do what it does to
+            // others.
             signals::die_of_signal();
             if is_abandoned_output(&error) && !standard_streams::sigpipe_was_ignored() {
                 signals::die_of(libc::SIGPIPE);
@@ -44,12 +45,14 @@ pub(crate) fn exit_code_in_words(
     ExitCode::from(if standard_streams::unheard() { 2 } else { code })
 }
 
-/// Whether the reader of the standard output went away. Of other outputs that is an error with a word.
+/// Whether the reader of the standard output went away. Of other outputs that is an error with a
+/// word.
 fn is_abandoned_output(error: &Error) -> bool {
     error.raw_os_error() == Some(libc::EPIPE) && error.context().ends_with(standard_streams::OUTPUT)
 }
 
-/// An error for people: without the number behind the system's words, and without saying the command twice.
+/// An error for people: without the number behind the system's words, and without saying the
+/// command twice.
 pub(crate) fn shown(command: &str, error: &Error) -> String {
     let mut text = error.to_string();
     if let Some(errno) = error.raw_os_error() {

@@ -1,4 +1,5 @@
-//! Progress on a terminal: a bar with rate and time left, drawn from a thread of its own; silence elsewhere.
+//! Progress on a terminal: a bar with rate and time left, drawn from a thread of its own; silence
+//! elsewhere.
 
 use std::io::IsTerminal;
 use std::sync::mpsc::{RecvTimeoutError, channel};

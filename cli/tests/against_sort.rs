@@ -1,8 +1,9 @@
-//! Whole command lines of `dpipe sort` against GNU sort in the C locale: the same output, exit code, words and files over
-//! seeded options and inputs. The generator of orders and inputs is that of the engine's test.
+//! Whole command lines of `dpipe sort` against GNU sort in the C locale: the same output, exit
+//! code, words and files over seeded options and inputs. The generator of orders and inputs is that
+//! of the engine's test.
 //!
-//! `LINES_SEED` and `LINES_CASES` choose another seed and a longer run, `GNU_SORT` another sort. Where the machine has no
-//! GNU sort the test says so and is skipped.
+//! `LINES_SEED` and `LINES_CASES` choose another seed and a longer run, `GNU_SORT` another sort.
+//! Where the machine has no GNU sort the test says so and is skipped.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 #[path = "../../sort/tests/cases/mod.rs"]
@@ -66,7 +67,8 @@ impl Line {
         };
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         if let Some(mut stdin) = child.stdin.take() {
-            // Whoever complains of its options does not read; what an input has at most fits a pipe.
+            // Whoever complains of its options does not read; what an input has at most fits a
+            // pipe.
             let _ = stdin.write_all(&self.files["in"]);
         }
         let output = child.wait_with_output().unwrap();

@@ -318,7 +318,8 @@ fn a_signal_ends_it_and_leaves_nothing() {
     fs::write(&output, "old\n").unwrap();
     // It waits for a standard input that says nothing.
     let mut child = dpipe().args(["sort", "-o"]).arg(&output).stdin(Stdio::piped()).spawn().unwrap();
-    // Kept open: `wait` would close it, and an input that ends may be sorted before the signal is heard.
+    // Kept open: `wait` would close it, and an input that ends may be sorted before the signal is
+    // heard.
     let silent = child.stdin.take();
     std::thread::sleep(std::time::Duration::from_millis(300));
     let pid = child.id().to_string();

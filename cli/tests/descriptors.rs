@@ -1,4 +1,5 @@
-//! The standard streams as shells and programs hand them over: closed, consumed before, named twice, full, abandoned.
+//! The standard streams as shells and programs hand them over: closed, consumed before, named
+//! twice, full, abandoned.
 //!
 //! Every case is one command line of a shell, in which `$D` is the program.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -29,7 +30,8 @@ fn shell(folder: &TempFolder, line: &str) -> Ended {
     }
 }
 
-/// `f` is out of order, `s` in order, `empty` empty, `log` a log of one record, `u64` numbers in order.
+/// `f` is out of order, `s` in order, `empty` empty, `log` a log of one record, `u64` numbers in
+/// order.
 fn scene() -> TempFolder {
     let folder = folder();
     fs::write(folder.path("f"), "b\nc\na\n").unwrap();

@@ -1,4 +1,5 @@
-//! `dpipe log` and `dpipe checkpoint` as a user runs them: the real program, real files, real exit codes.
+//! `dpipe log` and `dpipe checkpoint` as a user runs them: the real program, real files, real exit
+//! codes.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod scene;

@@ -1,6 +1,7 @@
-//! What GNU sort does with the command lines of its own tests' kinds: keys, orders, -c, -m, -u, -z, -o, --files0-from,
-//! --debug, sizes, and what it refuses. Output, exit code and words are recorded in `gnu_cases.txt`, so the test needs no
-//! GNU sort; where there is one that is new enough, the record is checked, too.
+//! What GNU sort does with the command lines of its own tests' kinds: keys, orders, -c, -m, -u, -z,
+//! -o, --files0-from, --debug, sizes, and what it refuses. Output, exit code and words are recorded
+//! in `gnu_cases.txt`, so the test needs no GNU sort; where there is one that is new enough, the
+//! record is checked, too.
 //!
 //! `GNU_SORT` names another sort to check the record with.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -80,7 +81,8 @@ fn unescaped(text: &str) -> Vec<u8> {
 }
 
 impl Case {
-    /// The line with its input by name, redirected, and through a pipe; or as it is, where it says itself what it reads.
+    /// The line with its input by name, redirected, and through a pipe; or as it is, where it says
+    /// itself what it reads.
     fn ways(&self) -> Vec<String> {
         let line = &self.line;
         let word = |word: &str| line.split([' ', '=', ';']).any(|w| w == word);

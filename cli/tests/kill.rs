@@ -1,5 +1,6 @@
-//! `dpipe sort` killed at random moments: the input is intact, the output absent or old, and nothing else is left (after
-//! `kill -9`: nothing once the next run has run). Every failure prints the seed; `KILL_SEED` replays it.
+//! `dpipe sort` killed at random moments: the input is intact, the output absent or old, and
+//! nothing else is left (after `kill -9`: nothing once the next run has run). Every failure prints
+//! the seed; `KILL_SEED` replays it.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod scene;

@@ -1,4 +1,5 @@
-//! What a machine, a shell or a parent holds back: descriptors, address space, threads; and files that are not what they say.
+//! What a machine, a shell or a parent holds back: descriptors, address space, threads; and files
+//! that are not what they say.
 //!
 //! Every case is one command line of a shell, in which `$D` is the program.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -112,7 +113,8 @@ fn address_space_is_taken_as_it_is_needed() {
     assert!(code == Some(0) || said.contains("raise the limit on open files"), "{said}");
 }
 
-/// Lines that do not fit the memory that was given: what is taken beyond it is stated, whatever the heap does with it.
+/// Lines that do not fit the memory that was given: what is taken beyond it is stated, whatever the
+/// heap does with it.
 #[test]
 fn long_lines_take_no_more_memory_than_is_stated() {
     let folder = folder();
@@ -167,7 +169,8 @@ fn files_whose_length_is_not_what_they_say() {
         &folder,
         "$D checkpoint save ck /proc/version && $D checkpoint restore ck --to back && cmp back/version expected",
     );
-    // Not every file can be read where it says that it ends; and the kernel wants memory for as much as is asked for.
+    // Not every file can be read where it says that it ends; and the kernel wants memory for as
+    // much as is asked for.
     good(&folder, "f=/sys/devices/system/cpu/cpu0/topology/package_cpus; ! test -e $f || $D copy $f copied");
     good(&folder, "$D sort -S 1G /proc/sys/kernel/ostype > sorted && cmp sorted /proc/sys/kernel/ostype");
     good(&folder, "$D copy /sys/kernel/mm/transparent_hugepage/enabled copied");
@@ -204,7 +207,8 @@ fn records_that_are_not_whole() {
 
 #[test]
 fn duplicates_need_no_room() {
-    // The output and the runs of a file of duplicates are short, so a place that is too small for the input will do.
+    // The output and the runs of a file of duplicates are short, so a place that is too small for
+    // the input will do.
     let folder = folder();
     if !is_root() {
         println!("SKIPPED: duplicates_need_no_room: only root may mount");
@@ -237,7 +241,8 @@ fn children_whose_end_the_parent_ignores() {
     good(&folder, "trap '' CHLD; $D demo --size 8M --memory 16M --dir .");
 }
 
-/// The beginning of a command line that runs as a user who has no other process, so that limits on threads meet it alone.
+/// The beginning of a command line that runs as a user who has no other process, so that limits on
+/// threads meet it alone.
 fn as_nobody_else(test: &str, folder: &TempFolder, user: u32) -> Option<String> {
     if !is_root() || !on_path("setpriv") {
         println!("SKIPPED: {test}: root is needed, to be another user whose threads are counted");
@@ -252,7 +257,8 @@ fn as_nobody_else(test: &str, folder: &TempFolder, user: u32) -> Option<String> 
     Some(line)
 }
 
-/// Whatever a command needs threads for: it does with those it has, or says that it has none. It neither panics nor hangs.
+/// Whatever a command needs threads for: it does with those it has, or says that it has none. It
+/// neither panics nor hangs.
 #[test]
 fn threads_that_no_command_can_have() {
     let folder = folder();

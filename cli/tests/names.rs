@@ -1,5 +1,5 @@
-//! Hidden names of files that are not complete: programs that die with one, in containers in which all of them have the
-//! process number 1, and programs that live and must keep theirs.
+//! Hidden names of files that are not complete: programs that die with one, in containers in which
+//! all of them have the process number 1, and programs that live and must keep theirs.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod scene;
@@ -20,7 +20,8 @@ const DPIPE: &str = env!("CARGO_BIN_EXE_dpipe");
 /// The arguments of the program that `becomes_the_program` becomes, one a line.
 const ARGUMENTS: &str = "NAMES_ARGUMENTS";
 
-/// Not a test of its own: the process becomes `dpipe`, and the kernel ends it when it is about to rename a file.
+/// Not a test of its own: the process becomes `dpipe`, and the kernel ends it when it is about to
+/// rename a file.
 #[test]
 #[ignore = "it is started by the tests that need it"]
 fn becomes_the_program() {

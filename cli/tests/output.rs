@@ -1,5 +1,5 @@
-//! `dpipe sort -o` leaves the files that GNU sort leaves, whatever is at the name: links, devices, descriptors, other
-//! users' files, mounts; and `dpipe copy` those that `cp` leaves.
+//! `dpipe sort -o` leaves the files that GNU sort leaves, whatever is at the name: links, devices,
+//! descriptors, other users' files, mounts; and `dpipe copy` those that `cp` leaves.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod scene;

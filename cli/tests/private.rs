@@ -1,5 +1,6 @@
-//! What was private stays so: the modes of all files that the commands make, by `cp`'s rules. A new file is as readable as
-//! what it is made of, less the umask; a file that is replaced keeps its mode, and its other names.
+//! What was private stays so: the modes of all files that the commands make, by `cp`'s rules. A new
+//! file is as readable as what it is made of, less the umask; a file that is replaced keeps its
+//! mode, and its other names.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod scene;
@@ -39,7 +40,8 @@ fn mode(path: impl AsRef<Path>) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o7777
 }
 
-/// A new file, one that replaces a private one, and one that has a second name, all made by a command that is told where.
+/// A new file, one that replaces a private one, and one that has a second name, all made by a
+/// command that is told where.
 fn targets(what: &str, new: u32, command: impl Fn(&str) -> String) {
     let folder = folder();
     let private = put(&folder, "secret", 0o600);

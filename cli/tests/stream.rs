@@ -1,5 +1,5 @@
-//! `dpipe stream` as a user runs it: real processes, a real network connection, real files; and what is left when any of the
-//! processes is killed.
+//! `dpipe stream` as a user runs it: real processes, a real network connection, real files; and
+//! what is left when any of the processes is killed.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod scene;

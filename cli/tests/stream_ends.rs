@@ -1,4 +1,5 @@
-//! Where streams of `dpipe stream` come from and go to: named pipes, the standard streams, links; modes, patience, signals.
+//! Where streams of `dpipe stream` come from and go to: named pipes, the standard streams, links;
+//! modes, patience, signals.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod scene;
@@ -115,7 +116,8 @@ fn a_named_pipe_is_read_until_its_writer_closes() {
     assert!(error.contains("a writer of") && error.contains("and its first bytes"), "{error}");
     assert!(error.contains("patience"), "{error}");
     let mut child = stream(&from_file(&pipe), "crc32", &out).spawn().unwrap();
-    // Without a writer it has opened the pipe, and waits: a writer that does not wait for readers finds one.
+    // Without a writer it has opened the pipe, and waits: a writer that does not wait for readers
+    // finds one.
     let no_wait = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NONBLOCK;
     until("a reader", || rustix::fs::open(&pipe, no_wait, rustix::fs::Mode::empty()).is_ok());
     signal(&child, Signal::INT);

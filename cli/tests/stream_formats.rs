@@ -1,4 +1,5 @@
-//! What `dpipe stream` compresses is read by the tools of the formats, and what they write is read by it: under every placement.
+//! What `dpipe stream` compresses is read by the tools of the formats, and what they write is read
+//! by it: under every placement.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod scene;
@@ -9,7 +10,8 @@ use std::process::{Command, Stdio};
 use scene::streams::{bad, bytes, from_file, good, stream};
 use scene::{folder, on_path};
 
-/// The tool, how it compresses, our names of the two ways, and the ways in which the tool may compress.
+/// The tool, how it compresses, our names of the two ways, and the ways in which the tool may
+/// compress.
 const FORMATS: [(&str, &str, &str, &[&str]); 3] = [
     ("lz4", "lz4", "unlz4", &["-c", "-1 -c -BD", "-9 -c -B4", "-c --content-size", "-c -l"]),
     ("zstd", "zstd=6", "unzstd", &["-c", "-19 -c", "-c --no-check", "-1 -c --fast"]),

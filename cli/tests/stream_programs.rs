@@ -1,4 +1,5 @@
-//! Stages of `dpipe stream` that are programs of the user's: what they read and write, how they fail, and what is left of them.
+//! Stages of `dpipe stream` that are programs of the user's: what they read and write, how they
+//! fail, and what is left of them.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod scene;

@@ -1,7 +1,9 @@
-//! Stages of `dpipe stream` that are programs, while a process of somebody else starts a program and cannot: what it has to close
-//! first lies on a file system whose server never answers. The kernel lets nobody read `/proc/PID/stat` of such a process.
+//! Stages of `dpipe stream` that are programs, while a process of somebody else starts a program
+//! and cannot: what it has to close first lies on a file system whose server never answers. The
+//! kernel lets nobody read `/proc/PID/stat` of such a process.
 //!
-//! A program of its own with one test: whoever looks through `/proc` waits while it runs, which is a few seconds.
+//! A program of its own with one test: whoever looks through `/proc` waits while it runs, which is
+//! a few seconds.
 #![allow(clippy::unwrap_used)]
 
 mod scene;
@@ -54,7 +56,8 @@ fn a_program_ends_though_a_stranger_cannot_start_another() {
     let mut stranger = Command::new("sleep");
     stranger.arg("0");
     let path = served.file();
-    // SAFETY: the child makes system calls and allocates nothing that is not small; it uses none of what it closes any more.
+    // SAFETY: the child makes system calls and allocates nothing that is not small; it uses none of
+    // what it closes any more.
     unsafe {
         stranger.pre_exec(move || {
             rustix::io::write(&tells, &std::process::id().to_ne_bytes())?;

@@ -1,8 +1,9 @@
 //! The contract between the planner and those who move bytes.
 //!
-//! A [`Backend`] states, for a pair of places, which primitives could serve and at what quality; the planner decides;
-//! the backend then opens a [`Mover`] for the primitive that was chosen. Descriptors flow down (jobs), completions flow
-//! up. A backend never chooses for the planner and never calls another backend.
+//! A [`Backend`] states, for a pair of places, which primitives could serve and at what quality;
+//! the planner decides; the backend then opens a [`Mover`] for the primitive that was chosen.
+//! Descriptors flow down (jobs), completions flow up. A backend never chooses for the planner and
+//! never calls another backend.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,7 +19,8 @@ use crate::sync::Arc;
 use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use crate::topology::Topology;
 
-/// What the caller demands of a pipe. What cannot be met is refused at connect, with the alternatives.
+/// What the caller demands of a pipe. What cannot be met is refused at connect, with the
+/// alternatives.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Constraints {
@@ -34,14 +36,17 @@ pub struct Constraints {
     pub bypass_processor_cache: bool,
     /// The estimated rate must be at least this, in bytes per second: a finite number above zero.
     pub at_least: Option<f64>,
-    /// The length of a typical transfer in bytes, by which latency is weighed against rate; 1 MiB if not given.
+    /// The length of a typical transfer in bytes, by which latency is weighed against rate; 1 MiB
+    /// if not given.
     pub typical_len: Option<u64>,
     /// Requests kept outstanding on a device, at least 1; by the device's limits if not given.
     pub queue_depth: Option<u32>,
-    /// Bytes of one request, at least 1; by the device's limits if not given. Direct requests are rounded to whole blocks.
+    /// Bytes of one request, at least 1; by the device's limits if not given. Direct requests are
+    /// rounded to whole blocks.
     pub request_bytes: Option<u32>,
-    /// Its requests go before those of others at the device (I/O priority), where the kernel honours that and the process
-    /// may ask for it. A device may be kept from others by it: for few and short requests.
+    /// Its requests go before those of others at the device (I/O priority), where the kernel
+    /// honours that and the process may ask for it. A device may be kept from others by it: for few
+    /// and short requests.
     pub urgent: bool,
 }
 
@@ -49,7 +54,8 @@ impl Constraints {
     /// Whether the numbers make sense: what nobody can mean is refused before anything is planned.
     ///
     /// # Errors
-    /// `InvalidInput` for a rate that is no number above zero, and for a queue or a request of nothing.
+    /// `InvalidInput` for a rate that is no number above zero, and for a queue or a request of
+    /// nothing.
     pub fn check(&self) -> Result<()> {
         if let Some(rate) = self.at_least {
             check_rate("at_least", rate)?;
@@ -138,8 +144,8 @@ pub trait Backend: Send + Sync {
     /// Its primitives on this machine, the absent ones too.
     fn primitives(&self) -> Vec<Primitive>;
 
-    /// The primitives that could or could not carry bytes from source to target; none at all where the pair is not
-    /// this backend's business.
+    /// The primitives that could or could not carry bytes from source to target; none at all where
+    /// the pair is not this backend's business.
     fn offers(&self, ask: &OfferQuery<'_>) -> Vec<Offer>;
 
     /// Opens a mover for a primitive that it offered.
@@ -148,7 +154,8 @@ pub trait Backend: Send + Sync {
     /// Whatever prevents it now, though it was offered.
     fn open(&self, ask: &OfferQuery<'_>, primitive: &str) -> Result<Mover>;
 
-    /// Makes a reader of many short extents of files. None where that is not this backend's business.
+    /// Makes a reader of many short extents of files. None where that is not this backend's
+    /// business.
     ///
     /// # Errors
     /// Whatever prevents it now.
@@ -190,7 +197,8 @@ pub trait InlineMover: Send + Sync {
     /// `OutOfRange`, `Busy`, and what the primitive can meet.
     fn transfer(&self, span: Span) -> Result<()>;
 
-    /// The same for parts of a job whose leases somebody else holds; None where each call must lease for itself.
+    /// The same for parts of a job whose leases somebody else holds; None where each call must
+    /// lease for itself.
     fn parts(&self) -> Option<&dyn Chunked> {
         None
     }
@@ -201,11 +209,13 @@ pub trait InlineMover: Send + Sync {
 
 /// An inline mover that can be used piece by piece: how a runtime keeps a long copy interruptible.
 pub trait Chunked: Send + Sync {
-    /// Moves one part. `whole` is the length of what it is a part of, so that a kernel is chosen for the whole. The job is
-    /// borrowed for writing: its leases permit one thread at a time to move the bytes.
+    /// Moves one part. `whole` is the length of what it is a part of, so that a kernel is chosen
+    /// for the whole. The job is borrowed for writing: its leases permit one thread at a time to
+    /// move the bytes.
     ///
     /// # Errors
-    /// `InvalidInput` where the job's leases are missing, do not permit it, or are of other lengths than its span.
+    /// `InvalidInput` where the job's leases are missing, do not permit it, or are of other lengths
+    /// than its span.
     ///
     /// ```compile_fail,E0596
     /// # use datapipes_core::backend::{Chunked, Job};
@@ -219,9 +229,11 @@ pub trait Chunked: Send + Sync {
     fn transfer_part(&self, part: &mut Job, whole: u64) -> Result<()>;
 }
 
-/// A mover with a queue. Jobs bring their leases along, and the mover keeps them until the device is done.
+/// A mover with a queue. Jobs bring their leases along, and the mover keeps them until the device
+/// is done.
 pub trait QueuedMover: Send + Sync {
-    /// Accepts a job of any length; cutting it into requests and finishing short ones is the mover's work.
+    /// Accepts a job of any length; cutting it into requests and finishing short ones is the
+    /// mover's work.
     ///
     /// # Errors
     /// The job comes back with the error.
@@ -242,21 +254,22 @@ pub trait QueuedMover: Send + Sync {
         Ok(())
     }
 
-    /// A descriptor that is readable while [`complete`](Self::complete) has something to do. None where there is no such
-    /// thing: then `submit` may block, and somebody has to wait in `complete`.
+    /// A descriptor that is readable while [`complete`](Self::complete) has something to do. None
+    /// where there is no such thing: then `submit` may block, and somebody has to wait in
+    /// `complete`.
     fn event(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Appends the jobs that are done. With `wait`, returns only when there is at least one, or no job at all.
-    /// Other threads may submit meanwhile.
+    /// Appends the jobs that are done. With `wait`, returns only when there is at least one, or no
+    /// job at all. Other threads may submit meanwhile.
     ///
     /// # Errors
     /// Only where the queue itself is broken; a job's own error is in its [`JobCompletion`].
     fn complete(&self, wait: bool, done: &mut Vec<JobCompletion>) -> Result<()>;
 
-    /// As `complete` with `wait`, and better if it returns only when about `least` jobs are done: a mover that can sleep until
-    /// then wakes its caller less often. Not more than are under way.
+    /// As `complete` with `wait`, and better if it returns only when about `least` jobs are done: a
+    /// mover that can sleep until then wakes its caller less often. Not more than are under way.
     ///
     /// # Errors
     /// As [`complete`](Self::complete).
@@ -303,17 +316,20 @@ pub struct ExtentOptions {
 pub struct ExtentSource<'a> {
     /// The file.
     pub file: &'a Arc<FilePlace>,
-    /// Past the page cache: offsets are multiples of [`FilePlace::offset_align`], which the longest extent is a multiple of.
+    /// Past the page cache: offsets are multiples of [`FilePlace::offset_align`], which the longest
+    /// extent is a multiple of.
     pub direct: bool,
 }
 
 /// Reads many short extents of files, for one caller at a time: what a cache needs for its misses.
 ///
-/// A pipe does the same with leases, tokens and a queue for many threads, which cost as much as the kernel's part of a read of 512
-/// bytes. Here the memory is the reader's own and the caller sees it in a callback, so that none of this is needed.
+/// A pipe does the same with leases, tokens and a queue for many threads, which cost as much as the
+/// kernel's part of a read of 512 bytes. Here the memory is the reader's own and the caller sees it
+/// in a callback, so that none of this is needed.
 pub trait ExtentReader: Send {
-    /// Reads the extents in any order, several side by side, and calls `done` once for each on this thread, before it returns. An
-    /// error concerns only the extent it is told of; an extent that ends behind the end of the file is an `EndOfFile`.
+    /// Reads the extents in any order, several side by side, and calls `done` once for each on this
+    /// thread, before it returns. An error concerns only the extent it is told of; an extent that
+    /// ends behind the end of the file is an `EndOfFile`.
     fn read(&mut self, from: ExtentSource<'_>, extents: &[ReadExtent], done: &mut OnExtent<'_>);
 
     /// Bytes of memory that it holds.
@@ -337,13 +353,14 @@ pub struct Job {
     pub source: Option<RawLease>,
     /// The lease on the target, if it is in memory.
     pub target: Option<RawLease>,
-    /// To be rung when it is done, by a mover whose device can do so by itself; others leave it alone.
+    /// To be rung when it is done, by a mover whose device can do so by itself; others leave it
+    /// alone.
     pub notifier: Option<Arc<CompletionNotifier>>,
 }
 
-/// A byte into a socket, sent when a job is done, not by a thread that must wake up for it but by the device (an
-/// io_uring sends it behind the last request of the job). It says "look", not how it went: a request that must be repeated
-/// rings as well.
+/// A byte into a socket, sent when a job is done, not by a thread that must wake up for it but by
+/// the device (an io_uring sends it behind the last request of the job). It says "look", not how it
+/// went: a request that must be repeated rings as well.
 #[derive(Debug)]
 pub struct CompletionNotifier {
     notifier_socket: Arc<NotifierSocket>,
@@ -351,12 +368,13 @@ pub struct CompletionNotifier {
     rings: AtomicU64,
 }
 
-/// The socket of notifiers, and what is known for certain of the bytes in it. Bytes look alike: whoever hears of a job may read
-/// another one's.
+/// The socket of notifiers, and what is known for certain of the bytes in it. Bytes look alike:
+/// whoever hears of a job may read another one's.
 #[derive(Debug)]
 pub struct NotifierSocket {
     socket: OwnedFd,
-    /// Bytes that are known to have been sent, less bytes that were read. While it is above 0, there is one in the socket.
+    /// Bytes that are known to have been sent, less bytes that were read. While it is above 0,
+    /// there is one in the socket.
     sure: AtomicI64,
 }
 
@@ -366,7 +384,8 @@ impl NotifierSocket {
         Arc::new(NotifierSocket { socket, sure: AtomicI64::new(0) })
     }
 
-    /// Sends a byte that is no device's to send. It fails where the socket is full, and so readable, or has nobody who reads.
+    /// Sends a byte that is no device's to send. It fails where the socket is full, and so
+    /// readable, or has nobody who reads.
     pub(crate) fn ring(&self) {
         self.sure.fetch_add(1, Ordering::SeqCst);
         if rustix::net::send(&self.socket, CompletionNotifier::BYTE, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_err()
@@ -465,15 +484,16 @@ pub struct Counters {
     pub short_finished: u64,
     /// Requests repeated after EINTR or EAGAIN.
     pub retries: u64,
-    /// Requests that the file system refused past the page cache, though it opened the file for that; they were made
-    /// again through it.
+    /// Requests that the file system refused past the page cache, though it opened the file for
+    /// that; they were made again through it.
     pub direct_refused: u64,
-    /// Requests that the kernel gave back undone, twice, because it had no thread to carry them out; whoever took the answer
-    /// carried them out.
+    /// Requests that the kernel gave back undone, twice, because it had no thread to carry them
+    /// out; whoever took the answer carried them out.
     pub queue_refused: u64,
     /// The most requests outstanding at once.
     pub max_outstanding: u64,
-    /// Time during which the mover had work, in nanoseconds (transfers below 64 KiB on a core are counted, not timed).
+    /// Time during which the mover had work, in nanoseconds (transfers below 64 KiB on a core are
+    /// counted, not timed).
     pub busy_ns: u64,
     /// Transfers into a core's cache that ran on another core.
     pub wrong_core: u64,

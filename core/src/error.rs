@@ -1,4 +1,5 @@
-//! The one error of the library: what the caller can do about it, where it happened, how far it got.
+//! The one error of the library: what the caller can do about it, where it happened, how far it
+//! got.
 
 use std::fmt;
 
@@ -38,7 +39,8 @@ pub enum ErrorKind {
     System,
     /// It was made by the process that forked this one: make it anew here.
     Forked,
-    /// Code of the caller's that the library called (a callback, a closure of a graph) panicked: mend it.
+    /// Code of the caller's that the library called (a callback, a closure of a graph) panicked:
+    /// mend it.
     Panicked,
 }
 
@@ -70,7 +72,8 @@ pub struct Error(Box<Inner>);
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An error of a kind, in an operation (an infinitive: "open", "connect"), with its context (what, where).
+    /// An error of a kind, in an operation (an infinitive: "open", "connect"), with its context
+    /// (what, where).
     pub fn new(kind: ErrorKind, operation: &'static str, context: impl Into<String>) -> Self {
         Error(Box::new(Inner {
             kind,
@@ -175,7 +178,8 @@ fn kind_of(errno: i32) -> ErrorKind {
     match errno {
         libc::ENOSPC | libc::EDQUOT | libc::EFBIG => ErrorKind::NoSpace,
         libc::EIO | libc::ENODATA | libc::EILSEQ | libc::EREMOTEIO | libc::ENXIO => ErrorKind::Device,
-        // The kernel met memory that is not there: of a mapped file that was cut, or on a page that the machine lost.
+        // The kernel met memory that is not there: of a mapped file that was cut, or on a page that
+        // the machine lost.
         libc::EFAULT | libc::EHWPOISON => ErrorKind::Device,
         libc::EINTR | libc::ECANCELED => ErrorKind::Interrupted,
         libc::ENOENT | libc::ENODEV | libc::ENOTDIR => ErrorKind::NotFound,

@@ -1,19 +1,24 @@
-//! Calls of code that is not ours: callbacks, wakers, closures of graphs, iterators, destructors of the caller's values.
+//! Calls of code that is not ours: callbacks, wakers, closures of graphs, iterators, destructors of
+//! the caller's values.
 //!
-//! Such code may panic, block, call back into the library, or fork. Two things are done about it, here for every place:
+//! Such code may panic, block, call back into the library, or fork. Two things are done about it,
+//! here for every place:
 //!
-//! * [`call`] catches a panic and says what it was. The caller of `call` goes on: it tells everybody else their outcome,
-//!   and counts the panic where a person will look ([`Panics`]). The program's panic hook has printed it by then.
-//! * What must not be called in the middle of our own work is put into an *outbox* of the thread, and called when the
-//!   thread has finished it: no lock of ours is held then, and whatever was complete has been told. So foreign code may
-//!   call any function of the library, and a chain of 100,000 callbacks is a loop and not a recursion.
+//! * [`call`] catches a panic and says what it was. The caller of `call` goes on: it tells
+//!   everybody else their outcome, and counts the panic where a person will look ([`Panics`]). The
+//!   program's panic hook has printed it by then.
+//! * What must not be called in the middle of our own work is put into an *outbox* of the thread,
+//!   and called when the thread has finished it: no lock of ours is held then, and whatever was
+//!   complete has been told. So foreign code may call any function of the library, and a chain of
+//!   100,000 callbacks is a loop and not a recursion.
 //!
 //! ```text
 //! hold() ... deliver, deliver, later(wake) ... drop(hold): the outermost?  call what is in the outbox, one after another
 //!                                                         within a call?   leave it to the loop that made the call
 //! ```
 //!
-//! With `panic = "abort"` there is nothing to catch, and the program ends with the panic, as everywhere.
+//! With `panic = "abort"` there is nothing to catch, and the program ends with the panic, as
+//! everywhere.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -121,15 +126,16 @@ impl fmt::Display for Panicked {
 /// Panics that were caught in this process.
 static ALL: AtomicU64 = AtomicU64::new(0);
 
-/// How many panics of foreign code the library has caught in this process, wherever they are reported.
+/// How many panics of foreign code the library has caught in this process, wherever they are
+/// reported.
 pub fn panics() -> u64 {
     ALL.load(Ordering::Relaxed)
 }
 
 /// Calls foreign code. A panic ends it, and is given to the caller, who must tell somebody of it.
 ///
-/// No lock may be held that the foreign code could want, and what it leaves half done must be nobody else's: the closure is
-/// taken to be unwind safe.
+/// No lock may be held that the foreign code could want, and what it leaves half done must be
+/// nobody else's: the closure is taken to be unwind safe.
 ///
 /// # Errors
 /// The panic.
@@ -145,8 +151,9 @@ pub struct Panics {
     number: u32,
 }
 
-/// Those of this process, by number. What is complete when it is started knows no runtime, for a reference would cost it more
-/// than it takes; a number costs nothing, and is looked up where there was a panic.
+/// Those of this process, by number. What is complete when it is started knows no runtime, for a
+/// reference would cost it more than it takes; a number costs nothing, and is looked up where there
+/// was a panic.
 static NUMBERED: PerProcess<Mutex<BTreeMap<u32, Weak<Panics>>>> = PerProcess::new();
 
 fn numbered() -> MutexGuard<'static, BTreeMap<u32, Weak<Panics>>> {
@@ -248,8 +255,8 @@ impl Outbox {
     }
 }
 
-/// Calls that one thread may be within: more than one only where foreign code blocks in the library, which calls others
-/// meanwhile. Beyond that they wait until one of those returns.
+/// Calls that one thread may be within: more than one only where foreign code blocks in the
+/// library, which calls others meanwhile. Beyond that they wait until one of those returns.
 const MAX_DEPTH: usize = 16;
 
 thread_local! {
@@ -283,7 +290,8 @@ impl Drop for CallDeferral {
     }
 }
 
-/// Calls foreign code as soon as the thread is in the middle of nothing: now, if it is not. A panic of it is counted by the
+/// Calls foreign code as soon as the thread is in the middle of nothing: now, if it is not. A panic
+/// of it is counted by the
 /// [`Panics`] of this number; by nobody but the process for 0.
 pub(crate) fn call_or_defer(call: Call, counts: u32) {
     let mut entry = Some((call, counts));
@@ -313,7 +321,8 @@ pub(crate) fn call_or_defer_callback(callback: impl FnOnce() + Send + 'static, c
     }
 }
 
-/// A call that was made at once is over: what it put aside follows. None where the thread ends and has no outbox.
+/// A call that was made at once is over: what it put aside follows. None where the thread ends and
+/// has no outbox.
 fn leave(is_now: Option<bool>) {
     let left = with(|outbox| {
         outbox.depth -= usize::from(is_now == Some(true));
@@ -324,8 +333,8 @@ fn leave(is_now: Option<bool>) {
     }
 }
 
-/// A value of the caller's that is kept for as long as something lives. Its destructor may do anything: it is called when the
-/// thread that drops it is in the middle of nothing.
+/// A value of the caller's that is kept for as long as something lives. Its destructor may do
+/// anything: it is called when the thread that drops it is in the middle of nothing.
 pub(crate) struct DeferredDrop(Option<Box<dyn Any + Send + Sync>>);
 
 impl DeferredDrop {
@@ -348,15 +357,16 @@ pub(crate) fn is_in_foreign_code() -> bool {
     with(|outbox| outbox.depth > 0) == Some(true)
 }
 
-/// For a thread that is about to sleep within the library: what it has put aside is called now, though it was called by foreign
-/// code itself, for others may wait for it.
+/// For a thread that is about to sleep within the library: what it has put aside is called now,
+/// though it was called by foreign code itself, for others may wait for it.
 pub(crate) fn run_deferred_before_sleep() {
     let held = with(|outbox| std::mem::take(&mut outbox.holds)).unwrap_or(0);
     run_deferred(MAX_DEPTH);
     with(|outbox| outbox.holds = held);
 }
 
-/// This is a child that was forked in the middle of something: what is to be called is the parent's to call.
+/// This is a child that was forked in the middle of something: what is to be called is the parent's
+/// to call.
 pub(crate) fn abandon() {
     with(|outbox| {
         std::mem::take(&mut outbox.entries).into_iter().for_each(std::mem::forget);
@@ -364,7 +374,8 @@ pub(crate) fn abandon() {
     });
 }
 
-/// Makes the calls of the outbox, unless the thread is in the middle of something or within `most` calls.
+/// Makes the calls of the outbox, unless the thread is in the middle of something or within `most`
+/// calls.
 fn run_deferred(most: usize) {
     let owner = OwningProcess::here();
     let next = || {

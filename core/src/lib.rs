@@ -20,7 +20,8 @@
 //! | [`graph`] | go, together with computation, each after what it depends on |
 //! | [`descriptor`] | go, from any event loop |
 //!
-//! Each imports only those before it. The crate names no backend; `datapipes` puts core and backends together.
+//! Each imports only those before it. The crate names no backend; `datapipes` puts core and
+//! backends together.
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

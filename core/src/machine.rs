@@ -19,7 +19,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine of these parts. Programs use `datapipes::discover`; models and tests bring their own.
+    /// A machine of these parts. Programs use `datapipes::discover`; models and tests bring their
+    /// own.
     pub fn new(topology: Topology, backends: Vec<Arc<dyn Backend>>) -> Machine {
         Machine { topology: Arc::new(topology), backends: backends.into() }
     }
@@ -29,7 +30,8 @@ impl Machine {
         &self.topology
     }
 
-    /// The place of a core among the usable ones, from 0: the paper's `core_idx`. Numbers of cores may have gaps.
+    /// The place of a core among the usable ones, from 0: the paper's `core_idx`. Numbers of cores
+    /// may have gaps.
     pub fn position(&self, core: &Core) -> usize {
         self.topology.usable_cores().take_while(|c| c.index != core.index).count()
     }
@@ -42,8 +44,9 @@ impl Machine {
     /// Connects two places by the best route this machine has.
     ///
     /// # Errors
-    /// `Unsupported` where there is none, with what each primitive lacks; what opening the primitive meets, if no other can be
-    /// opened in its place; `InvalidInput` for constraints that make no sense ([`Constraints::check`]).
+    /// `Unsupported` where there is none, with what each primitive lacks; what opening the
+    /// primitive meets, if no other can be opened in its place; `InvalidInput` for constraints that
+    /// make no sense ([`Constraints::check`]).
     pub fn connect(&self, source: &dyn Locator, target: &dyn Locator) -> Result<Pipe> {
         self.connect_with(source, target, &Constraints::default())
     }
@@ -75,11 +78,13 @@ impl Machine {
         self.backends.iter().find_map(|backend| backend.extent_reader(options)).unwrap_or_else(none)
     }
 
-    /// Opens places to stage data in (CIDR'23, section 5.3). By cost, the order is that of this machine's routes from memory
-    /// to each place and back; places that cost the same take turns, and one without free space comes last.
+    /// Opens places to stage data in (CIDR'23, section 5.3). By cost, the order is that of this
+    /// machine's routes from memory to each place and back; places that cost the same take turns,
+    /// and one without free space comes last.
     ///
     /// # Errors
-    /// As [`Staging::open`]; by cost also `Unsupported` for a place that this machine cannot write and read.
+    /// As [`Staging::open`]; by cost also `Unsupported` for a place that this machine cannot write
+    /// and read.
     pub fn staging(&self, places: Vec<StagePlace>, order: StageOrder) -> Result<Staging> {
         let staging = Staging::open(places)?;
         if order == StageOrder::Cost {
@@ -88,14 +93,16 @@ impl Machine {
         Ok(staging)
     }
 
-    /// Runs `work` on every usable core at once, each call on a thread bound to its core, and returns the first error.
+    /// Runs `work` on every usable core at once, each call on a thread bound to its core, and
+    /// returns the first error.
     ///
-    /// Called within a callback of a runtime or a reader, `work` must not wait for what those are within (drain the runtime, drop the
-    /// last one): nothing is known of that on its threads.
+    /// Called within a callback of a runtime or a reader, `work` must not wait for what those are
+    /// within (drain the runtime, drop the last one): nothing is known of that on its threads.
     ///
     /// # Errors
-    /// The first error of `work`; `Unavailable` where no core is usable or a thread cannot be bound; `System` where the
-    /// kernel gives no thread: `work` then ran on some of the cores, or on none.
+    /// The first error of `work`; `Unavailable` where no core is usable or a thread cannot be
+    /// bound; `System` where the kernel gives no thread: `work` then ran on some of the cores, or
+    /// on none.
     pub fn each_core<F>(&self, work: F) -> Result<()>
     where
         F: Fn(&Core) -> Result<()> + Sync,
@@ -120,7 +127,8 @@ impl Machine {
                 match thread.map(|thread| thread.join()) {
                     Ok(Ok(outcome)) => result = result.and(outcome),
                     Err(refused) => result = result.and(Err(refused)),
-                    // The caller's closure panicked: that is the caller's bug, and goes on in the caller's thread.
+                    // The caller's closure panicked: that is the caller's bug, and goes on in the
+                    // caller's thread.
                     Ok(Err(panic)) => std::panic::resume_unwind(panic),
                 }
             }
@@ -128,7 +136,8 @@ impl Machine {
         })
     }
 
-    /// The L2 of the smallest usable core, in bytes: a run that fits every core's cache (figure 6a's `CacheSize`).
+    /// The L2 of the smallest usable core, in bytes: a run that fits every core's cache (figure
+    /// 6a's `CacheSize`).
     pub fn l2_size(&self) -> u64 {
         self.topology.usable_cores().filter_map(|c| c.data_cache(2)?.size_bytes).min().unwrap_or(256 << 10)
     }

@@ -145,7 +145,8 @@ pub(crate) struct Unopened {
 enum Demands {
     /// All.
     Movement,
-    /// Lines are loaded into a cache or flushed from it, which moves nothing between places: only what was denied.
+    /// Lines are loaded into a cache or flushed from it, which moves nothing between places: only
+    /// what was denied.
     Placement,
 }
 
@@ -163,7 +164,8 @@ impl Planner<'_> {
         let mut ways: Vec<(RouteShape, Vec<Leg>, Vec<Dram>)> = Vec::new();
 
         if let Some(leg) = self.best(source, target, (Demands::Movement, failed), &mut rejected) {
-            // Bytes that arrive from elsewhere are in the memory behind the cache; their lines are loaded by a second leg.
+            // Bytes that arrive from elsewhere are in the memory behind the cache; their lines are
+            // loaded by a second leg.
             if target.facts.core.is_some() && source.memory().is_none() {
                 let landed = behind_cache(target);
                 if let Some(placement) = self.best(&landed, target, (Demands::Placement, failed), &mut rejected) {
@@ -173,7 +175,8 @@ impl Planner<'_> {
                 ways.push((RouteShape::Direct, vec![leg], Vec::new()));
             }
         }
-        // What a device or the kernel writes to persistent memory may still lie in the caches: a second leg flushes it.
+        // What a device or the kernel writes to persistent memory may still lie in the caches: a
+        // second leg flushes it.
         if source.memory().is_none()
             && target.memory().is_some()
             && target.facts.persistence == Persistence::OnCompletion
@@ -189,7 +192,8 @@ impl Planner<'_> {
             let pool = Pool::new(STAGED_BYTES, MapOptions { prefault: false, ..MapOptions::default() })?;
             let buffers =
                 (0..BOUNCE_BUFFERS).map(|_| Dram::from_pool(&pool, BOUNCE_BYTES)).collect::<Result<Vec<_>>>()?;
-            // The whole region is the end of the hops, so that one pair of movers serves all buffers.
+            // The whole region is the end of the hops, so that one pair of movers serves all
+            // buffers.
             let whole = Dram::over(pool.region().range(0, STAGED_BYTES)?);
             let middle = whole.endpoint();
             let up = self.best(source, &middle, (Demands::Movement, failed), &mut rejected);

@@ -1,8 +1,9 @@
 //! Which process a value belongs to.
 //!
-//! `fork` copies a process with one of its threads. What the copy has of runtimes, pipes and leases are descriptions of
-//! threads that are not there, of locks that nobody will release, and of rings and epoll instances that it *shares* with the
-//! parent: a child that completed a queue would take the parent's completions. So everything that owns such things keeps an
+//! `fork` copies a process with one of its threads. What the copy has of runtimes, pipes and leases
+//! are descriptions of threads that are not there, of locks that nobody will release, and of rings
+//! and epoll instances that it *shares* with the parent: a child that completed a queue would take
+//! the parent's completions. So everything that owns such things keeps an
 //! [`OwningProcess`]: in another process its functions fail with [`ErrorKind::Forked`], and dropping it gives nothing back that is
 //! the parent's.
 //!
@@ -11,13 +12,14 @@
 //! asked:   not 0  -> that is the number                        two loads, no system call
 //!          0      -> the next number becomes this process's
 //! ```
-//! (Rejected: `getpid`, which is a system call of 50 to 100 ns; `pthread_atfork` alone, which does not see a child that was
-//! made by the system call itself. It serves where the kernel does not know the advice.)
+//! (Rejected: `getpid`, which is a system call of 50 to 100 ns; `pthread_atfork` alone, which does
+//! not see a child that was made by the system call itself. It serves where the kernel does not
+//! know the advice.)
 //!
 //! What of a parent's a child may use, and what it may not, is in docs/runtime.md.
 //!
-//! Unsafe code: the page is mapped, and read through a pointer that never changes once it is set; values of [`PerProcess`]
-//! are leaked before they are given out.
+//! Unsafe code: the page is mapped, and read through a pointer that never changes once it is set;
+//! values of [`PerProcess`] are leaked before they are given out.
 #![allow(unsafe_code)]
 
 use std::mem::ManuallyDrop;
@@ -99,7 +101,8 @@ fn mark() -> &'static AtomicU64 {
     match MARK.compare_exchange(std::ptr::null_mut(), made.as_ptr(), Ordering::AcqRel, Ordering::Acquire) {
         // SAFETY: `made` is a page that is never unmapped, or the static.
         Ok(_) => unsafe { made.as_ref() },
-        // SAFETY: as in `number`. What this thread made is left: two threads were first, a page is lost, once.
+        // SAFETY: as in `number`. What this thread made is left: two threads were first, a page is
+        // lost, once.
         Err(seen) => unsafe { &*seen },
     }
 }
@@ -130,7 +133,8 @@ fn wiped_page() -> Option<std::ptr::NonNull<AtomicU64>> {
 
 /// Bytes of a page of this machine.
 ///
-/// As the C library knows it, without asking the kernel: a process that was locked down may ask nothing (rustix panics there).
+/// As the C library knows it, without asking the kernel: a process that was locked down may ask
+/// nothing (rustix panics there).
 pub fn page_size() -> usize {
     // SAFETY: it takes a number and returns one.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
@@ -145,15 +149,17 @@ fn stand_in() -> std::ptr::NonNull<AtomicU64> {
         extern "C" fn in_child() {
             STAND_IN.store(0, Ordering::Relaxed);
         }
-        // SAFETY: the handler does what is allowed between `fork` and `exec`: it stores a number. Refused for want of memory,
-        // children are not told from their parent, as on every kernel before this.
+        // SAFETY: the handler does what is allowed between `fork` and `exec`: it stores a number.
+        // Refused for want of memory, children are not told from their parent, as on every kernel
+        // before this.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     }
     std::ptr::NonNull::from(&STAND_IN)
 }
 
-/// A value that is dropped by the process that made it, and by no child: its destructor would undo what the parent still
-/// uses (registrations of a ring that both share), or wait for a thread or a lock that no child has.
+/// A value that is dropped by the process that made it, and by no child: its destructor would undo
+/// what the parent still uses (registrations of a ring that both share), or wait for a thread or a
+/// lock that no child has.
 ///
 /// What it owns stays with a child until the child ends or becomes another program.
 #[derive(Debug)]
@@ -187,14 +193,15 @@ impl<T> Deref for DroppedHere<T> {
 impl<T> Drop for DroppedHere<T> {
     fn drop(&mut self) {
         if self.owner.is_here() {
-            // SAFETY: the value is dropped here and nowhere else, and this is the drop of what holds it.
+            // SAFETY: the value is dropped here and nowhere else, and this is the drop of what
+            // holds it.
             unsafe { ManuallyDrop::drop(&mut self.value) };
         }
     }
 }
 
-/// A value of which each process has its own: a `static` that a child makes anew, rather than find a lock in it that a
-/// thread of its parent held when it was forked.
+/// A value of which each process has its own: a `static` that a child makes anew, rather than find
+/// a lock in it that a thread of its parent held when it was forked.
 #[derive(Debug)]
 pub struct PerProcess<T: Send + Sync + 'static>(AtomicPtr<(OwningProcess, T)>);
 
@@ -204,8 +211,9 @@ impl<T: Send + Sync> PerProcess<T> {
         PerProcess(AtomicPtr::new(std::ptr::null_mut()))
     }
 
-    /// This process's value, which `make` makes when it is asked for first. Where two threads are first together both make
-    /// one, and one of the two is dropped. What a parent had made stays where it is, and is never dropped in a child.
+    /// This process's value, which `make` makes when it is asked for first. Where two threads are
+    /// first together both make one, and one of the two is dropped. What a parent had made stays
+    /// where it is, and is never dropped in a child.
     pub fn get(&'static self, make: impl FnOnce() -> T) -> &'static T {
         let before = self.0.load(Ordering::Acquire);
         // SAFETY: null, or a box that was leaked below: it is never freed.
@@ -216,12 +224,14 @@ impl<T: Send + Sync> PerProcess<T> {
         }
         let made = Box::into_raw(Box::new((OwningProcess::here(), make())));
         match self.0.compare_exchange(before, made, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: the box was just made, and is leaked: whoever reads the pointer finds it whole, for ever.
+            // SAFETY: the box was just made, and is leaked: whoever reads the pointer finds it
+            // whole, for ever.
             Ok(_) => unsafe { &(*made).1 },
             Err(seen) => {
                 // SAFETY: the box was just made, and nobody else saw its address.
                 drop(unsafe { Box::from_raw(made) });
-                // SAFETY: not null, for it was set by a thread of this process since `before` was read; never freed.
+                // SAFETY: not null, for it was set by a thread of this process since `before` was
+                // read; never freed.
                 unsafe { &(*seen).1 }
             }
         }

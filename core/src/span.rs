@@ -14,12 +14,14 @@ use crate::error::{Error, ErrorKind, Result};
 /// The end of the last byte that any place may have: the kernel counts offsets as `loff_t`.
 pub(crate) const MAX_OFFSET: u64 = i64::MAX as u64;
 
-/// What a transfer moves: `len` bytes from offset `source` of the source locator to offset `target` of the target.
+/// What a transfer moves: `len` bytes from offset `source` of the source locator to offset `target`
+/// of the target.
 ///
-/// The fields have names because three integers side by side get swapped (CIDR'23, section 5.2, takes them by position).
-/// Any numbers make a span. A pipe refuses one that does not lie within its ends, as `OutOfRange`, before anything moves:
-/// memory ends with its length, and every other place at 2^63 - 1, beyond which the kernel has no offsets. From a file to itself
-/// it must not overlap itself either (`InvalidInput`; within memory, `Busy`).
+/// The fields have names because three integers side by side get swapped (CIDR'23, section 5.2,
+/// takes them by position). Any numbers make a span. A pipe refuses one that does not lie within
+/// its ends, as `OutOfRange`, before anything moves: memory ends with its length, and every other
+/// place at 2^63 - 1, beyond which the kernel has no offsets. From a file to itself it must not
+/// overlap itself either (`InvalidInput`; within memory, `Busy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Span {
     /// Offset in the source locator, in bytes.
@@ -34,7 +36,8 @@ impl Span {
     /// The part of this span that starts `at` bytes into it and has `len` bytes.
     ///
     /// # Errors
-    /// `OutOfRange` where the part does not lie within the span, or the span beyond what 64 bits count.
+    /// `OutOfRange` where the part does not lie within the span, or the span beyond what 64 bits
+    /// count.
     ///
     /// ```
     /// use datapipes_core::Span;
@@ -59,9 +62,9 @@ impl Span {
 pub(crate) struct Bounds {
     pub(crate) source: u64,
     pub(crate) target: u64,
-    /// Where in the file both ends begin, where they are one file, opened or mapped: a span that overlaps itself there would
-    /// read what it wrote, and may never come to an end. (One region of memory needs no such check: its leases exclude each
-    /// other.)
+    /// Where in the file both ends begin, where they are one file, opened or mapped: a span that
+    /// overlaps itself there would read what it wrote, and may never come to an end. (One region of
+    /// memory needs no such check: its leases exclude each other.)
     pub(crate) one_file: Option<Begins>,
 }
 
@@ -92,7 +95,8 @@ impl Bounds {
     }
 }
 
-/// A span that lies within both ends of its pipe: no sum of an offset and a length within it is beyond [`MAX_OFFSET`].
+/// A span that lies within both ends of its pipe: no sum of an offset and a length within it is
+/// beyond [`MAX_OFFSET`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CheckedSpan(Span);
 

@@ -1,9 +1,10 @@
 //! Threads of the library start here, and nowhere else.
 //!
-//! The kernel may refuse a thread at any time (`RLIMIT_NPROC`, the `pids` controller of a container, no memory for a
-//! stack), so starting one gives a [`Result`]: the caller fails with it, or does the work on a thread that it has. The
-//! standard library's `thread::spawn` and `Scope::spawn` panic instead, so `clippy.toml` disallows them; a crate opts in
-//! with `#![cfg_attr(not(test), deny(clippy::disallowed_methods))]`.
+//! The kernel may refuse a thread at any time (`RLIMIT_NPROC`, the `pids` controller of a
+//! container, no memory for a stack), so starting one gives a [`Result`]: the caller fails with it,
+//! or does the work on a thread that it has. The standard library's `thread::spawn` and
+//! `Scope::spawn` panic instead, so `clippy.toml` disallows them; a crate opts in with
+//! `#![cfg_attr(not(test), deny(clippy::disallowed_methods))]`.
 //!
 //! Unsafe code: threads that borrow are joined before what they borrow may end (`with_helpers`).
 #![allow(unsafe_code)]
@@ -47,14 +48,16 @@ pub fn spawn_scoped<'scope, T: Send + 'scope>(
 pub(crate) struct Helpers<'env> {
     threads: Vec<std::thread::JoinHandle<()>>,
     owner: OwningProcess,
-    /// Invariant, as the scope of the standard library: what they borrow may not be taken to live shorter.
+    /// Invariant, as the scope of the standard library: what they borrow may not be taken to live
+    /// shorter.
     env: PhantomData<&'env mut &'env ()>,
 }
 
-/// Runs `work`, which may start threads that borrow what outlives this call, and returns when those have ended.
+/// Runs `work`, which may start threads that borrow what outlives this call, and returns when those
+/// have ended.
 ///
-/// As [`std::thread::scope`], but for a child that `work` makes by `fork`: it does not have the threads, and does not wait for
-/// them. (The standard library's scope would, for ever.)
+/// As [`std::thread::scope`], but for a child that `work` makes by `fork`: it does not have the
+/// threads, and does not wait for them. (The standard library's scope would, for ever.)
 pub(crate) fn with_helpers<'env, R>(work: impl FnOnce(&mut Helpers<'env>) -> R) -> R {
     // Its drop joins them, also where `work` panics; nobody else can have it, to leak it.
     let mut helpers = Helpers { threads: Vec::new(), owner: OwningProcess::here(), env: PhantomData };
@@ -68,8 +71,9 @@ impl<'env> Helpers<'env> {
     /// As [`spawn`].
     pub(crate) fn spawn(&mut self, name: &str, work: impl FnOnce() + Send + 'env) -> Result<()> {
         let builder = std::thread::Builder::new().name(kept(name));
-        // SAFETY: what the thread borrows outlives 'env, which outlives the call of `with_helpers`, and that does not return
-        // before the thread was joined by the drop of `Helpers`, or is of a child, which does not have the thread.
+        // SAFETY: what the thread borrows outlives 'env, which outlives the call of `with_helpers`,
+        // and that does not return before the thread was joined by the drop of `Helpers`, or is of
+        // a child, which does not have the thread.
         let thread = unsafe { builder.spawn_unchecked(work) }.map_err(|e| refused(name, &e))?;
         self.threads.push(thread);
         Ok(())
@@ -80,7 +84,8 @@ impl Drop for Helpers<'_> {
     fn drop(&mut self) {
         for thread in std::mem::take(&mut self.threads) {
             if self.owner.is_here() {
-                // Foreign code that panicked in it was caught; were it ours, the others are waited for all the same.
+                // Foreign code that panicked in it was caught; were it ours, the others are waited
+                // for all the same.
                 let _ = thread.join().map_err(|payload| Panicked::of(ForeignCode::Thread, payload));
             } else {
                 std::mem::forget(thread);

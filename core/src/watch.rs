@@ -1,11 +1,12 @@
 //! Who must know when a file's bytes change: caches in front of it.
 //!
-//! All places of one file, however often it was opened, share one [`WriteObservers`], and so does the memory that maps it. Pipes
-//! tell it before they write and after; so does what changes a file's length or punches holes, and what writes to memory that
-//! maps the file: a copy into it, a lease for writing while it lives. What other processes do nobody tells.
+//! All places of one file, however often it was opened, share one [`WriteObservers`], and so does
+//! the memory that maps it. Pipes tell it before they write and after; so does what changes a
+//! file's length or punches holes, and what writes to memory that maps the file: a copy into it, a
+//! lease for writing while it lives. What other processes do nobody tells.
 //!
-//! A watch is code of somebody else. The panic of one is caught and counted: the other watches hear what they must hear, and the
-//! change goes on.
+//! A watch is code of somebody else. The panic of one is caught and counted: the other watches hear
+//! what they must hear, and the change goes on.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,22 +22,25 @@ use crate::process::{OwningProcess, PerProcess};
 
 /// Wants to know of changes of a file.
 ///
-/// Both calls are made by whoever changes the file, on its thread; several at once where several change it. They are to be short,
-/// and not to wait: the change is held up meanwhile, and everybody whose transfers end by the same queue.
-/// A panic is caught and counted ([`guard::panics`](crate::guard::panics)).
+/// Both calls are made by whoever changes the file, on its thread; several at once where several
+/// change it. They are to be short, and not to wait: the change is held up meanwhile, and everybody
+/// whose transfers end by the same queue. A panic is caught and counted
+/// ([`guard::panics`](crate::guard::panics)).
 pub trait WriteObserver: Send + Sync {
-    /// Bytes of the range are about to change. Until [`changed`](Self::changed) with the same range, reads may return the
-    /// old bytes, the new ones, or some of both.
+    /// Bytes of the range are about to change. Until [`changed`](Self::changed) with the same
+    /// range, reads may return the old bytes, the new ones, or some of both.
     fn changing(&self, range: Range<u64>);
 
     /// The change of a range is over, whether it succeeded or not.
     fn changed(&self, range: Range<u64>);
 }
 
-/// How often a new watch is told of changes that began meanwhile, before no other thread may begin one for a moment.
+/// How often a new watch is told of changes that began meanwhile, before no other thread may begin
+/// one for a moment.
 const TURNS: u32 = 64;
 
-/// All watches of a file; another list with each change of it, so that one can be called without the lock.
+/// All watches of a file; another list with each change of it, so that one can be called without
+/// the lock.
 type Watches = Arc<[Weak<dyn WriteObserver>]>;
 
 #[derive(Default)]
@@ -44,7 +48,8 @@ struct Known {
     watches: Watches,
     /// Changes under way, by number: who begins to watch hears of them.
     under_way: BTreeMap<u64, Begun>,
-    /// The thread of a watch that did not get to its end: no other thread begins a change until it has.
+    /// The thread of a watch that did not get to its end: no other thread begins a change until it
+    /// has.
     comes: Option<ThreadId>,
 }
 
@@ -83,8 +88,8 @@ impl Default for WriteObservers {
 }
 
 impl WriteObservers {
-    /// Whether this is the process that opened the file. A child opens it anew: caches that the child has of it would not
-    /// hear of what it does by places of its parent.
+    /// Whether this is the process that opened the file. A child opens it anew: caches that the
+    /// child has of it would not hear of what it does by places of its parent.
     ///
     /// # Errors
     /// `Forked` in a child.
@@ -104,7 +109,8 @@ impl WriteObservers {
         self.came.wait_while(self.lock(), waits).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a watch; it hears at once of changes that are under way. It ends with the last reference to it.
+    /// Adds a watch; it hears at once of changes that are under way. It ends with the last
+    /// reference to it.
     pub fn add(&self, watch: &Arc<dyn WriteObserver>) {
         if !self.owner.is_here() {
             return;
@@ -152,7 +158,8 @@ impl WriteObservers {
         }
         let _hold = guard::defer_calls();
         let mut known = self.lock_to_begin();
-        // A watch that is added from here on hears of the change when it is added, and is not among those that are called here.
+        // A watch that is added from here on hears of the change when it is added, and is not among
+        // those that are called here.
         known.under_way.insert(number, Begun { range: range.clone(), is_alone: false });
         let watches = known.watches.clone();
         drop(known);
@@ -173,9 +180,9 @@ impl WriteObservers {
         each(&watches, |w| w.changed(range.clone()));
     }
 
-    /// Runs what changes a range, and nothing else of this process that is told here changes it meanwhile. `None`, and
-    /// nothing is run, where such a change is under way already. Who begins another change waits until this one is over; the
-    /// watches were told before, so it is short.
+    /// Runs what changes a range, and nothing else of this process that is told here changes it
+    /// meanwhile. `None`, and nothing is run, where such a change is under way already. Who begins
+    /// another change waits until this one is over; the watches were told before, so it is short.
     pub(crate) fn write_exclusively<R>(&self, range: Range<u64>, change: impl FnOnce() -> R) -> Option<R> {
         if !self.owner.is_here() {
             return None;
@@ -229,8 +236,8 @@ impl<W: Deref<Target = WriteObservers>> Drop for Change<W> {
     }
 }
 
-/// Tells each watch. One that panics was told, and the others are, too. Whoever drops a watch meanwhile drops it here: its
-/// destructor is called when this thread is in the middle of nothing.
+/// Tells each watch. One that panics was told, and the others are, too. Whoever drops a watch
+/// meanwhile drops it here: its destructor is called when this thread is in the middle of nothing.
 fn each(watches: &Watches, tell: impl Fn(&dyn WriteObserver)) {
     for watch in watches.iter().filter_map(Weak::upgrade) {
         // The process counts it, and the panic hook has printed it.
@@ -249,9 +256,10 @@ impl fmt::Debug for WriteObservers {
 /// A file by what the kernel calls it.
 type Identity = (u64, u64);
 
-/// Which files are open as places. This is the library's only state that belongs to the process: that two descriptors are
-/// of the same file is known to nobody else, and a cache that misses a write because the writer opened the file by itself
-/// would give out wrong bytes. A child has its own.
+/// Which files are open as places. This is the library's only state that belongs to the process:
+/// that two descriptors are of the same file is known to nobody else, and a cache that misses a
+/// write because the writer opened the file by itself would give out wrong bytes. A child has its
+/// own.
 static FILES: PerProcess<Mutex<BTreeMap<Identity, Weak<WriteObservers>>>> = PerProcess::new();
 
 /// The watchers of the file with this device and inode.
@@ -307,7 +315,8 @@ mod tests {
             self.0.changing(range.clone());
             if range.start == 0 {
                 self.1.write_observed(100..101, || {});
-                // A change of somebody else's ends, and another begins, before this one is among those who are told.
+                // A change of somebody else's ends, and another begins, before this one is among
+                // those who are told.
                 self.1.end(0);
                 self.1.begin(200..201);
             }

@@ -1,4 +1,5 @@
-//! Arrows point one way: between the modules of the core, by their imports; between the crates, by their manifests.
+//! Arrows point one way: between the modules of the core, by their imports; between the crates, by
+//! their manifests.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -133,7 +134,8 @@ fn may(from: Role, to: Role) -> bool {
     }
 }
 
-/// Our crates that a manifest names, in its sections of dependencies; those for tests may point anywhere.
+/// Our crates that a manifest names, in its sections of dependencies; those for tests may point
+/// anywhere.
 fn dependencies(manifest: &str) -> (String, Vec<String>) {
     let (mut section, mut package, mut ours) = ("", String::new(), Vec::new());
     for line in manifest.lines().map(str::trim) {

@@ -1,5 +1,6 @@
-//! Files come to be through one door, `core/src/locator/atomic_file.rs`, which keeps private what is private and leaves no halves.
-//! Whoever else makes files or names is listed here, with the reason.
+//! Files come to be through one door, `core/src/locator/atomic_file.rs`, which keeps private what
+//! is private and leaves no halves. Whoever else makes files or names is listed here, with the
+//! reason.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
@@ -50,7 +51,8 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
 }
 
-/// The sources of the programs and libraries: not of tests, of examples, of test kits and of what developers run.
+/// The sources of the programs and libraries: not of tests, of examples, of test kits and of what
+/// developers run.
 fn sources(under: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(under).unwrap().map(|e| e.unwrap().path()) {
         let name = entry.file_name().unwrap().to_str().unwrap();

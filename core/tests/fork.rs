@@ -1,4 +1,5 @@
-//! What a child that was made by `fork` finds: values of its parent that say so, and values of its own that work.
+//! What a child that was made by `fork` finds: values of its parent that say so, and values of its
+//! own that work.
 #![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 use std::sync::Mutex;

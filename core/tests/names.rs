@@ -1,4 +1,5 @@
-//! One name, one thing: public types have names of their own over all crates, and bounds are called MAX_ and MIN_.
+//! One name, one thing: public types have names of their own over all crates, and bounds are called
+//! MAX_ and MIN_.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;

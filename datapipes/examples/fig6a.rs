@@ -1,10 +1,12 @@
-//! Figure 6a of "Data Pipes: Declarative Control over Data Movement" (CIDR'23), line by line, on a real file.
+//! Figure 6a of "Data Pipes: Declarative Control over Data Movement" (CIDR'23), line by line, on a
+//! real file.
 //!
 //! ```text
 //! cargo run --release -p datapipes --example fig6a [FILE]
 //! ```
-//! The figure's lines stand as comments over ours. It sorts the 64-bit numbers of the file into runs of the size of an
-//! L2 cache, in memory; the merge of the runs is figure 6c. Without a file it makes one of 64 MiB.
+//! The figure's lines stand as comments over ours. It sorts the 64-bit numbers of the file into
+//! runs of the size of an L2 cache, in memory; the merge of the runs is figure 6c. Without a file
+//! it makes one of 64 MiB.
 
 use std::path::PathBuf;
 

@@ -1,11 +1,13 @@
-//! Figure 6b of "Data Pipes: Declarative Control over Data Movement" (CIDR'23), line by line, on real files.
+//! Figure 6b of "Data Pipes: Declarative Control over Data Movement" (CIDR'23), line by line, on
+//! real files.
 //!
 //! ```text
 //! cargo run --release -p datapipes --example fig6b [FILE [PMEM]]
 //! ```
-//! The figure's lines stand as comments over ours. It sorts the 64-bit numbers of FILE into runs and stores the runs on
-//! persistent memory, by a runtime that moves them while the cores go on. PMEM is a file of a DAX file system or a DAX
-//! device; without it an ordinary file emulates it, and the route says so. Without FILE it makes one of 64 MiB.
+//! The figure's lines stand as comments over ours. It sorts the 64-bit numbers of FILE into runs
+//! and stores the runs on persistent memory, by a runtime that moves them while the cores go on.
+//! PMEM is a file of a DAX file system or a DAX device; without it an ordinary file emulates it,
+//! and the route says so. Without FILE it makes one of 64 MiB.
 
 use std::path::{Path, PathBuf};
 
@@ -67,8 +69,8 @@ fn store_runs(machine: &Machine, ssd: &Ssd, pmem_locator: &Pmem, sz: u64) -> Res
         let half = (base / watermark % 2) * watermark;
         let len = watermark.min(sz - base);
         sort_runs(machine, ssd, &dram_locator.range(half as usize, len as usize)?, base, run_sz)?;
-        // 25    // Block until all moves are done      (those of the other half, which were stored meanwhile)
-        // 26    wait_all(futures).wait();
+        // 25    // Block until all moves are done      (those of the other half, which were stored
+        // meanwhile) 26    wait_all(futures).wait();
         if let Some(moves) = moves.take() {
             moves.wait()?;
         }
@@ -76,12 +78,12 @@ fn store_runs(machine: &Machine, ssd: &Ssd, pmem_locator: &Pmem, sz: u64) -> Res
         // 12    vector<future> futures;
         // 13    for (size_t offset = 0; offset < watermark; offset += run_sz) {
         let spans = (0..len).step_by(run_sz as usize).map(|offset| {
-            // 15      promise<void> write_promise;
-            // 16      futures.push_back(write_promise.get_future());
-            // 18      //Uses I/OAT with disabled DCA to not pollute the cache. Moves are scheduled asynchronously by the
+            // 15      promise<void> write_promise; 16
+            // futures.push_back(write_promise.get_future()); 18      //Uses I/OAT with disabled DCA
+            // to not pollute the cache. Moves are scheduled asynchronously by the
             //         runtime, the promise is transferred to the runtime.
-            // 19      dram_downpipe.transfer_with_cb(offset /*dram offset*/, base+offset /*pmem offset*/,
-            // 22                                     run_sz, move(write_promise));
+            // 19      dram_downpipe.transfer_with_cb(offset /*dram offset*/, base+offset /*pmem
+            // offset*/, 22                                     run_sz, move(write_promise));
             Span { source: half + offset, target: base + offset, len: run_sz.min(len - offset) }
         });
         // 23    }

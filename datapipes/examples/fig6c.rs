@@ -1,11 +1,13 @@
-//! Figure 6c of "Data Pipes: Declarative Control over Data Movement" (CIDR'23), line by line: a pipe is a descriptor.
+//! Figure 6c of "Data Pipes: Declarative Control over Data Movement" (CIDR'23), line by line: a
+//! pipe is a descriptor.
 //!
 //! ```text
 //! cargo run --release -p datapipes --example fig6c [PMEM RUN_BYTES]
 //! ```
-//! The figure's lines stand as comments over ours. It loads sorted runs from persistent memory into the caches of the
-//! cores, k at a time, and merges them there. PMEM holds 64-bit numbers in sorted runs of RUN_BYTES (figure 6b leaves such a
-//! place); without it a file of 64 MiB is made that emulates one, and the route says so.
+//! The figure's lines stand as comments over ours. It loads sorted runs from persistent memory into
+//! the caches of the cores, k at a time, and merges them there. PMEM holds 64-bit numbers in sorted
+//! runs of RUN_BYTES (figure 6b leaves such a place); without it a file of 64 MiB is made that
+//! emulates one, and the route says so.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -71,9 +73,8 @@ fn merge_runs(machine: &Machine, pmem_locator: &Pmem, run_sz: u64) -> Result<()>
     // 14  do_parallel_for_each_core {
     machine.each_core(|_| {
         loop {
-            // 15    // Wait until the pipe can make the transfer as the I/OAT unit might be occupied elsewhere.
-            // 16    epoll_event event;
-            // 17    epoll_wait(epoll_fd, &event, 1);
+            // 15    // Wait until the pipe can make the transfer as the I/OAT unit might be
+            // occupied elsewhere. 16    epoll_event event; 17    epoll_wait(epoll_fd, &event, 1);
             let mut event = Vec::with_capacity(1);
             match epoll::wait(&epoll_fd, rustix::buffer::spare_capacity(&mut event), None) {
                 Err(Errno::INTR) => continue,
@@ -84,7 +85,8 @@ fn merge_runs(machine: &Machine, pmem_locator: &Pmem, run_sz: u64) -> Result<()>
             }
             let Some(locator) = event.first().map(|event| event.data.u64()) else { continue };
             let (pmem_uppipe_fd, cache_locator) = &pipes[locator as usize];
-            // 21    size_t offset = core_idx*merge_sz;          (ours: the next that nobody took, until all are merged)
+            // 21    size_t offset = core_idx*merge_sz;          (ours: the next that nobody took,
+            // until all are merged)
             let offset = next.fetch_add(merge_sz, Ordering::Relaxed);
             // The event was for one thread; now the pipe is ready for the next one.
             let again =
@@ -93,12 +95,9 @@ fn merge_runs(machine: &Machine, pmem_locator: &Pmem, run_sz: u64) -> Result<()>
                 again(EventFlags::OUT)?; // so that the others find out, too
                 return Ok(());
             }
-            // 22    // Issue a DMA request from PMem using I/OAT. Recall that the cache locator is backed by a memory area
-            // 24    pipe_transfer(
-            // 25      pmem_uppipe_fd,
-            // 26      offset /*pmem offset*/,
-            // 27      0 /*cache offset*/,
-            // 28      merge_sz);
+            // 22    // Issue a DMA request from PMem using I/OAT. Recall that the cache locator is
+            // backed by a memory area 24    pipe_transfer( 25      pmem_uppipe_fd, 26      offset
+            // /*pmem offset*/, 27      0 /*cache offset*/, 28      merge_sz);
             pmem_uppipe_fd.submit(Span { source: offset, target: 0, len: merge_sz })?;
             let done = pmem_uppipe_fd.complete_wait()?;
             done.result?;

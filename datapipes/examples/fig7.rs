@@ -1,5 +1,5 @@
-//! Figure 7 of "Data Pipes: Declarative Control over Data Movement" (CIDR'23): abstract pipes to a staging area, which the
-//! library instantiates while the job runs.
+//! Figure 7 of "Data Pipes: Declarative Control over Data Movement" (CIDR'23): abstract pipes to a
+//! staging area, which the library instantiates while the job runs.
 //!
 //! ```text
 //! cargo run --release -p datapipes --example fig7 [FILE [PLACES]]
@@ -7,8 +7,9 @@
 //! (a)  SSD -> cache: sort -> [staging] -> merge -> SSD          what the program says
 //! (b)  [staging] = persistent memory, and when it is exhausted the SSD    what the library makes of it
 //! ```
-//! It sorts the 64-bit numbers of FILE. PLACES is a list as of `dpipe sort -T`; without it a file that emulates a
-//! persistent memory too small for the job, and then the folder of temporary files. Without FILE it makes one of 64 MiB.
+//! It sorts the 64-bit numbers of FILE. PLACES is a list as of `dpipe sort -T`; without it a file
+//! that emulates a persistent memory too small for the job, and then the folder of temporary files.
+//! Without FILE it makes one of 64 MiB.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,7 +1,9 @@
-//! What each flavor of a pipe costs: 4 KiB reads one at a time, 4 KiB reads at depth 32, and 64 bytes of memory.
+//! What each flavor of a pipe costs: 4 KiB reads one at a time, 4 KiB reads at depth 32, and 64
+//! bytes of memory.
 //!
-//! `cargo run --release -p datapipes --example flavors [-- --small] [--only=WAY] [DIR]` prints one JSON object a row. All ways read the
-//! same random offsets of one file, past the page cache, in turns.
+//! `cargo run --release -p datapipes --example flavors [-- --small] [--only=WAY] [DIR]` prints one
+//! JSON object a row. All ways read the same random offsets of one file, past the page cache, in
+//! turns.
 #![allow(unsafe_code, clippy::unwrap_used)] // A peer by hand: a ring, polled.
 
 use std::future::Future;
@@ -381,7 +383,8 @@ fn memory(times: u64, turns: u32) -> Result<()> {
 
 fn cpu_seconds() -> f64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the pointer is to a live variable of the type that the call writes, all of whose patterns are valid.
+    // SAFETY: the pointer is to a live variable of the type that the call writes, all of whose
+    // patterns are valid.
     let usage = unsafe {
         libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
         usage.assume_init()

@@ -1,7 +1,8 @@
-//! What a runtime promises beside bulk work: a 4 KiB copy beside endless copies of 64 MiB, and a 4 KiB read beside endless
-//! reads of 1 MiB; with classes, and without.
+//! What a runtime promises beside bulk work: a 4 KiB copy beside endless copies of 64 MiB, and a 4
+//! KiB read beside endless reads of 1 MiB; with classes, and without.
 //!
-//! `cargo run --release -p datapipes --example qos [-- --small] [--disk] [--cap=BYTES] [--chunk=BYTES] [DIR]` prints one JSON object a row.
+//! `cargo run --release -p datapipes --example qos [-- --small] [--disk] [--cap=BYTES]
+//! [--chunk=BYTES] [DIR]` prints one JSON object a row.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

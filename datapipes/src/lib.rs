@@ -1,8 +1,9 @@
 //! Declare where data is, connect two places, transfer: the library picks the way and says why.
 //!
-//! This crate is what programs depend on: the vocabulary of [`datapipes_core`] and a [`Machine`] that has every backend.
-//! The shape of a program is figure 6a of the Data Pipes paper (CIDR'23), here over a real file. Each core moves a run
-//! from the SSD into its L2, sorts it there, and hands it back to memory:
+//! This crate is what programs depend on: the vocabulary of [`datapipes_core`] and a [`Machine`]
+//! that has every backend. The shape of a program is figure 6a of the Data Pipes paper (CIDR'23),
+//! here over a real file. Each core moves a run from the SSD into its L2, sorts it there, and hands
+//! it back to memory:
 //!
 //! ```
 //! use datapipes::{CoreCache, Dram, Span, Ssd};
@@ -32,8 +33,8 @@
 //! # Ok::<(), datapipes::Error>(())
 //! ```
 //!
-//! `examples/fig6a.rs` follows the figure line by line. Sorting files larger than memory is `datapipes-sort`, and the
-//! command line is `dpipe`; neither is in here.
+//! `examples/fig6a.rs` follows the figure line by line. Sorting files larger than memory is
+//! `datapipes-sort`, and the command line is `dpipe`; neither is in here.
 #![deny(unsafe_code)]
 
 pub use datapipes_bundle::discover;
@@ -49,7 +50,8 @@ pub use datapipes_core::{
     backend, descriptor, graph, guard, locator, memory, pipe, plan, process, runtime, threads, topology,
 };
 
-/// Reads of a few bytes from files larger than memory, through a cache of bytes (*Pipette*, DAC'22).
+/// Reads of a few bytes from files larger than memory, through a cache of bytes (*Pipette*,
+/// DAC'22).
 #[cfg(feature = "cache")]
 pub use datapipes_cache as cache;
 /// Logs and checkpoints that survive a crash.

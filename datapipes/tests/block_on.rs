@@ -1,5 +1,5 @@
-//! Everything that blocks may be called within `Runtime::block_on`: the thread that does the coordinator's work goes on
-//! doing it while it waits.
+//! Everything that blocks may be called within `Runtime::block_on`: the thread that does the
+//! coordinator's work goes on doing it while it waits.
 #![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 mod scene;
@@ -21,7 +21,8 @@ fn narrow() -> Scene {
 
 const PIECES: u64 = 24;
 
-/// Runs `work` within `block_on`, on every route, on a runtime whose device takes one part at a time.
+/// Runs `work` within `block_on`, on every route, on a runtime whose device takes one part at a
+/// time.
 fn within_block_on(what: &str, work: impl Fn(&Scene, &str) + Send + Sync + 'static) {
     let work = Arc::new(work);
     for route in ROUTES {

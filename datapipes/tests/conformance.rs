@@ -85,8 +85,9 @@ fn every_backend_and_every_locator_conforms() {
     nothing_was_skipped_silently(&machine, &kinds, &outcomes);
 }
 
-/// Without the kinds that `DATAPIPES_CONFORMANCE_WITHOUT` lists (with commas): a slow machine takes a part. What is not listed
-/// takes part, so that a kind that is new is left out by nobody who has not heard of it.
+/// Without the kinds that `DATAPIPES_CONFORMANCE_WITHOUT` lists (with commas): a slow machine takes
+/// a part. What is not listed takes part, so that a kind that is new is left out by nobody who has
+/// not heard of it.
 fn leave_out(kinds: &mut Vec<PlaceKind>) {
     let Ok(listed) = std::env::var("DATAPIPES_CONFORMANCE_WITHOUT") else { return };
     let listed: Vec<&str> = listed.split(',').collect();
@@ -114,8 +115,8 @@ fn print_skipped(outcomes: &[CaseOutcome]) {
     }
 }
 
-/// Every ordered pair has an outcome; every pair that could be made has a way that passed; every primitive that this
-/// machine has passed somewhere.
+/// Every ordered pair has an outcome; every pair that could be made has a way that passed; every
+/// primitive that this machine has passed somewhere.
 fn nothing_was_skipped_silently(machine: &Machine, kinds: &[PlaceKind], outcomes: &[CaseOutcome]) {
     for (source, target) in kinds.iter().flat_map(|s| kinds.iter().map(move |t| (s, t))) {
         let of_pair: Vec<_> = outcomes.iter().filter(|o| o.source == source.name && o.target == target.name).collect();

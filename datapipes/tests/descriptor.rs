@@ -1,4 +1,5 @@
-//! The descriptor flavor with select, poll and epoll, and the other two flavors made from it (CIDR'23, figure 6c).
+//! The descriptor flavor with select, poll and epoll, and the other two flavors made from it
+//! (CIDR'23, figure 6c).
 #![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 mod scene;
@@ -167,7 +168,8 @@ fn level_and_edge_triggered_over_many_pipes_each_event_names_the_place() {
         let mut events = Vec::with_capacity(8);
         while done.iter().sum::<u64>() < 4 * pieces {
             events.clear();
-            // The kernel ends a wait of a thread that opened a ring when the ring of an earlier pipe is closed.
+            // The kernel ends a wait of a thread that opened a ring when the ring of an earlier
+            // pipe is closed.
             retry_on_intr(|| epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), None)).unwrap();
             for event in &events {
                 let i = event.data.u64() as usize;
@@ -187,7 +189,8 @@ fn level_and_edge_triggered_over_many_pipes_each_event_names_the_place() {
                     }
                 }
                 if started[i] == pieces && edge.is_empty() {
-                    // A level-triggered program drops its interest in writing when it has nothing to write.
+                    // A level-triggered program drops its interest in writing when it has nothing
+                    // to write.
                     epoll::modify(&epoll, &pipes[i], event.data, EventFlags::IN).unwrap();
                 }
             }
@@ -380,7 +383,8 @@ fn a_pipe_that_its_giver_ends_stops_what_was_not_begun() {
     into.lease_mut().unwrap().fill(1);
 }
 
-/// The straightforward flavor from a descriptor: "encapsulating lines 15 - 28 into a transfer method" (section 5.2).
+/// The straightforward flavor from a descriptor: "encapsulating lines 15 - 28 into a transfer
+/// method" (section 5.2).
 fn transfer(pipe: &PipeFd, span: Span) -> datapipes::Result<()> {
     until(pipe.as_fd(), PollFlags::OUT);
     let token = pipe.submit(span)?;
@@ -390,7 +394,8 @@ fn transfer(pipe: &PipeFd, span: Span) -> datapipes::Result<()> {
     done.result
 }
 
-/// The inversion of control from a descriptor: "adding a request to a queue before epolling on a separate thread".
+/// The inversion of control from a descriptor: "adding a request to a queue before epolling on a
+/// separate thread".
 struct Inverted {
     queue: mpsc::Sender<(Span, mpsc::Sender<datapipes::Result<()>>)>,
     thread: std::thread::JoinHandle<()>,

@@ -1,5 +1,5 @@
-//! Files grow by reserving, and nothing that was written is cut off by it: where the file system reserves, and where it
-//! cannot.
+//! Files grow by reserving, and nothing that was written is cut off by it: where the file system
+//! reserves, and where it cannot.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -17,7 +17,8 @@ fn here() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// Each lane reserves a run of its own and writes it, as lanes of a sort do, all in the same file at the same time.
+/// Each lane reserves a run of its own and writes it, as lanes of a sort do, all in the same file
+/// at the same time.
 fn lanes_reserve_and_write(ssd: &Ssd) {
     let machine = datapipes::discover();
     let barrier = Barrier::new(LANES as usize);
@@ -81,7 +82,8 @@ fn lanes_that_reserve_lose_nothing_on_a_real_file_system_without_fallocate() {
     }
 }
 
-/// Writers that extend a file by writing, while others reserve what lies before: nobody may be cut off.
+/// Writers that extend a file by writing, while others reserve what lies before: nobody may be cut
+/// off.
 #[test]
 fn what_is_written_beyond_a_range_that_is_reserved_stays() {
     let folder = TempFolder::under(here()).unwrap();
@@ -115,7 +117,8 @@ fn what_is_written_beyond_a_range_that_is_reserved_stays() {
     }
 }
 
-/// The byte by which a file is extended is of the range that a pipe is writing: the pipe's byte stays.
+/// The byte by which a file is extended is of the range that a pipe is writing: the pipe's byte
+/// stays.
 #[test]
 fn a_pipe_that_writes_the_last_byte_keeps_it() {
     let folder = TempFolder::under(here()).unwrap();
@@ -188,7 +191,8 @@ fn free_bytes(at: &Path) -> u64 {
     fs.f_bfree * fs.f_frsize
 }
 
-/// Every way to ask for the space of a file, by name; each is asked for a length of the file at a path.
+/// Every way to ask for the space of a file, by name; each is asked for a length of the file at a
+/// path.
 type Asks = fn(&Path, u64) -> datapipes::Result<()>;
 const RESERVES: [(&str, Asks); 4] = [
     ("reserve", |path, len| Ssd::open_rw(path)?.reserve(0, len).map(drop)),

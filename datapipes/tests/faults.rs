@@ -1,5 +1,5 @@
-//! The same faults through every flavor: the same error with the same facts everywhere, no lease left behind, and a pipe
-//! that serves on.
+//! The same faults through every flavor: the same error with the same facts everywhere, no lease
+//! left behind, and a pipe that serves on.
 #![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 use std::future::Future;

@@ -1,10 +1,12 @@
-//! The paper's listings as programs (examples/), run on real files. `cargo test` builds them beside the tests.
+//! The paper's listings as programs (examples/), run on real files. `cargo test` builds them beside
+//! the tests.
 #![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Runs an example without arguments: it makes its own files, checks its own result and removes what it made.
+/// Runs an example without arguments: it makes its own files, checks its own result and removes
+/// what it made.
 fn run(example: &str) -> String {
     let tests = std::env::current_exe().unwrap();
     let program = tests.parent().and_then(|deps| deps.parent()).unwrap().join("examples").join(example);

@@ -1,5 +1,6 @@
-//! Code of the caller's in our threads: it panics, blocks, calls back, forks. Everybody else hears their outcome, and the
-//! runtime's report says what panicked. The places are listed in docs/runtime.md.
+//! Code of the caller's in our threads: it panics, blocks, calls back, forks. Everybody else hears
+//! their outcome, and the runtime's report says what panicked. The places are listed in
+//! docs/runtime.md.
 #![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 mod scene;
@@ -209,10 +210,12 @@ fn a_callback_may_call_whatever_there_is() {
     for call in CALLS {
         on_every_route(&format!("a callback that calls {call}"), move |scene, route, pipe| {
             let (sender, told) = mpsc::channel();
-            // Several are done together: what one waits for may be among what the same thread is to tell next.
+            // Several are done together: what one waits for may be among what the same thread is to
+            // tell next.
             std::thread::scope(|scope| {
                 let (scene, pipe) = (&scene, &pipe);
-                // A callback outlives every borrow, so it hands the call to a place that the scope keeps alive.
+                // A callback outlives every borrow, so it hands the call to a place that the scope
+                // keeps alive.
                 let context = Arc::new(Leaked(std::ptr::from_ref::<Scene>(scene).expose_provenance()));
                 for i in 0..8 {
                     let (sender, pipe, context) = (sender.clone(), RuntimePipe::clone(pipe), context.clone());
@@ -483,7 +486,8 @@ fn foreign_memory_whose_keeper_panics_ends_with_the_transfer_that_used_it() {
             let (gone, keeper_gone) = mpsc::channel();
             let mut bytes = vec![0; 128 * KIB as usize];
             let (start, len) = (std::ptr::NonNull::new(bytes.as_mut_ptr()).unwrap(), bytes.len());
-            // SAFETY: the vector's bytes stay where they are until the keeper, which has it, is dropped; nobody else uses it.
+            // SAFETY: the vector's bytes stay where they are until the keeper, which has it, is
+            // dropped; nobody else uses it.
             let region = unsafe { datapipes_core::memory::Region::foreign(start, len, Box::new(Keeper(bytes, gone))) };
             let target = Dram::over(region.range(0, len).unwrap());
             let source: &dyn datapipes::Locator = if route == "copiers" { &scene.memory } else { &scene.file };
@@ -660,7 +664,8 @@ fn whoever_waits_in_the_middle_of_a_lock_is_not_made_to_wake_others() {
     for call in ["wait", "cancel", "drain", "is_done", "transfer"] {
         bounded(&format!("a waker that wants a lock, {call}"), move || {
             let route = "a ring";
-            // One part at a time, so that what is polled is pending, and is done while somebody waits.
+            // One part at a time, so that what is polled is pending, and is done while somebody
+            // waits.
             let scene = Scene::with(PIECES * 128 * KIB, |config| config.device.outstanding_chunks = 1);
             let pipe = scene.pipe(route);
             let lock = Arc::new(Mutex::new(()));
@@ -668,7 +673,8 @@ fn whoever_waits_in_the_middle_of_a_lock_is_not_made_to_wake_others() {
             for _ in 0..8 {
                 let wants = || Arc::new(Wants(lock.clone(), AtomicBool::new(false)));
                 let mut handles: Vec<_> = (0..16).map(|i| pipe.transfer(scene.span(route, i)).unwrap()).collect();
-                // By another thread, which has its own tasks: the last ones, for each poll sees to what is done.
+                // By another thread, which has its own tasks: the last ones, for each poll sees to
+                // what is done.
                 let polled = handles.split_off(14).into_iter().map(|handle| (handle, wants())).collect::<Vec<_>>();
                 let polls = std::thread::spawn(move || {
                     let mut pending = Vec::new();

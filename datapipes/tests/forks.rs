@@ -1,6 +1,7 @@
-//! What a child that was made by `fork` may do with what its parent has: nothing that takes from the parent, nothing that waits
-//! for threads that it does not have. And what it may do by itself: everything. (Children are made by the C library's `fork`: in
-//! one that was made by the system call alone, beside other threads, not even `malloc` need ever return.)
+//! What a child that was made by `fork` may do with what its parent has: nothing that takes from
+//! the parent, nothing that waits for threads that it does not have. And what it may do by itself:
+//! everything. (Children are made by the C library's `fork`: in one that was made by the system
+//! call alone, beside other threads, not even `malloc` need ever return.)
 #![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 mod scene;
@@ -346,7 +347,8 @@ fn children_of_a_busy_parent_end_whatever_its_threads_were_at() {
                         assert_forked_error(pipe.transfer(Span { source: 0, target: 0, len: 4 * KIB }));
                         runtime.drain();
                         drop((pipe, runtime));
-                        // A table of leases that was locked at that moment says so; it is waited for by nobody.
+                        // A table of leases that was locked at that moment says so; it is waited
+                        // for by nobody.
                         match scene.target.lease_mut().map_err(|e| e.kind()) {
                             Ok(_) | Err(ErrorKind::Busy | ErrorKind::Forked) => {}
                             Err(other) => panic!("{other:?}"),
@@ -363,8 +365,8 @@ fn children_of_a_busy_parent_end_whatever_its_threads_were_at() {
     });
 }
 
-/// A closure of a graph forks, and both processes go on from there: the child has neither the graph's threads nor, perhaps, who
-/// would let go of the graph's locks.
+/// A closure of a graph forks, and both processes go on from there: the child has neither the
+/// graph's threads nor, perhaps, who would let go of the graph's locks.
 #[test]
 fn a_closure_that_forks_in_the_middle_of_a_graph_leaves_a_child_that_is_told() {
     for threads in [0, 1, 3] {
@@ -405,7 +407,8 @@ fn a_closure_that_forks_in_the_middle_of_a_graph_leaves_a_child_that_is_told() {
     }
 }
 
-/// A waker forks, called by a thread that registered it and waits for another transfer, while the runtime's threads are busy.
+/// A waker forks, called by a thread that registered it and waits for another transfer, while the
+/// runtime's threads are busy.
 #[test]
 fn a_waker_that_forks_in_a_wait_leaves_a_child_that_is_told() {
     struct Forks(std::sync::atomic::AtomicI32, std::thread::ThreadId);

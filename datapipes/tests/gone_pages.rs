@@ -1,5 +1,6 @@
-//! A page that a mapped file has lost, or has no room for, is an error in every way to touch it, and kills nobody. Each way is
-//! tried in a process of its own: this program once more, told by its environment what to do.
+//! A page that a mapped file has lost, or has no room for, is an error in every way to touch it,
+//! and kills nobody. Each way is tried in a process of its own: this program once more, told by its
+//! environment what to do.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used)]
 
@@ -137,7 +138,8 @@ fn ways() -> Vec<(String, Way)> {
     ways
 }
 
-/// Told a way and a file, does it, and says how it ended. Passes at once where it is not told anything.
+/// Told a way and a file, does it, and says how it ended. Passes at once where it is not told
+/// anything.
 #[test]
 fn act_as_a_child() {
     let Ok(told) = std::env::var(VARIABLE) else { return };
@@ -205,7 +207,8 @@ fn a_sparse_file_without_room_is_an_error_in_every_way_to_touch_it() {
         Ok(mounted) => mounted,
         Err(why) => return println!("SKIPPED: {name}: {why}"),
     };
-    // Nothing is left for a page of the other file. (Of a file system in memory, a hole that is read needs one as well.)
+    // Nothing is left for a page of the other file. (Of a file system in memory, a hole that is
+    // read needs one as well.)
     let _ = std::fs::write(mounted.path("all"), vec![1; 2 << 20]).unwrap_err();
     let wrong = wrong(|| {
         let path = mounted.path("full");
@@ -217,7 +220,8 @@ fn a_sparse_file_without_room_is_an_error_in_every_way_to_touch_it() {
 
 #[test]
 fn bytes_that_are_read_after_a_file_was_cut_and_extended_are_in_the_file() {
-    // Of a file system in memory, the kernel lets a ring pin pages, which a cut then takes from the file.
+    // Of a file system in memory, the kernel lets a ring pin pages, which a cut then takes from the
+    // file.
     let name = "bytes_that_are_read_after_a_file_was_cut_and_extended_are_in_the_file";
     let mounted = match Mounted::small(env!("CARGO_TARGET_TMPDIR"), 4 << 20) {
         Ok(mounted) => mounted,

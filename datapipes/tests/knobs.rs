@@ -1,4 +1,5 @@
-//! Numbers that make no sense are refused where they are given, by every structure of options in the library.
+//! Numbers that make no sense are refused where they are given, by every structure of options in
+//! the library.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Memory that is not there is an error, and nobody is killed for asking: limits of control groups, of address space, and
-//! file systems without room.
+//! Memory that is not there is an error, and nobody is killed for asking: limits of control groups,
+//! of address space, and file systems without room.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! A newcomer's path: an empty crate outside the workspace adds `datapipes` with features, and runs README's ten lines, a sort, a
-//! cached read and a log.
+//! A newcomer's path: an empty crate outside the workspace adds `datapipes` with features, and runs
+//! README's ten lines, a sort, a cached read and a log.
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! File systems that do less than they say: opened past the page cache and refused there, spaces and lengths that are not so.
+//! File systems that do less than they say: opened past the page cache and refused there, spaces
+//! and lengths that are not so.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -219,7 +220,8 @@ fn a_descriptor_serves_with_whatever_flags_it_was_opened() {
     }
 }
 
-/// The kernel finishes short requests of io_uring itself, and puts the rest in the wrong place where a server was short.
+/// The kernel finishes short requests of io_uring itself, and puts the rest in the wrong place
+/// where a server was short.
 #[test]
 fn a_server_that_answers_short_costs_no_byte() {
     let name = "a_server_that_answers_short_costs_no_byte";

@@ -1,5 +1,5 @@
-//! What safe programs cannot do: see bytes change under a reference, move them without a lease that permits it, or reach
-//! memory that belongs to somebody else by now.
+//! What safe programs cannot do: see bytes change under a reference, move them without a lease that
+//! permits it, or reach memory that belongs to somebody else by now.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -95,7 +95,8 @@ fn no_mover_writes_under_a_lease_for_reading() {
             }
             for (name, mover) in movers(&machine, &from, &to) {
                 let before = memory.to_vec().unwrap();
-                // Who holds a lease for reading sees the bytes, as others do who may have one beside it.
+                // Who holds a lease for reading sees the bytes, as others do who may have one
+                // beside it.
                 let held = memory.raw_lease(Access::Read).unwrap();
                 if let Some(outcome) = carry_out(&mover, job(from.memory(), Some(memory), Access::Read)) {
                     let kind = outcome.map_err(|e| e.kind());
@@ -196,7 +197,8 @@ fn nobody_gets_a_reference_to_bytes_that_others_can_change() {
     let map = |access| Region::map_sealed(fd.as_fd(), LEN as u64, access, Box::new(())).unwrap();
     let (a, b) = (map(Access::Write), map(Access::Read));
     let [a, b] = [a, b].map(|region| region.range(0, LEN).unwrap());
-    // Whatever way leads to the range: a part of it, another locator over it, what a pipe's end is made of.
+    // Whatever way leads to the range: a part of it, another locator over it, what a pipe's end is
+    // made of.
     let parts = [one.memory().clone(), two.range(10, 100).unwrap().memory().clone(), a.clone(), b.clone()];
     for memory in parts.iter().chain([one.endpoint().memory().unwrap(), Dram::over(a.clone()).memory()]) {
         assert_eq!(kinds(memory), [Some(ErrorKind::Unsupported); 2], "{memory:?}");
@@ -260,7 +262,8 @@ fn a_place_that_reads_itself_fills_shared_memory_too() {
     assert_eq!((bytes[0], bytes[len - 1]), (0, 0));
 }
 
-/// Readers look at leased bytes, again and again, while others try whatever safe code offers to change them.
+/// Readers look at leased bytes, again and again, while others try whatever safe code offers to
+/// change them.
 #[test]
 fn leased_bytes_do_not_change_while_others_try() {
     let machine = datapipes::discover();

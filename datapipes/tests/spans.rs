@@ -1,4 +1,5 @@
-//! Any span, through every flavor and between places of every kind: refused with nothing changed, or done exactly.
+//! Any span, through every flavor and between places of every kind: refused with nothing changed,
+//! or done exactly.
 //!
 //! Random and extreme numbers, from a seed (`SEED`); a model says what each span must do.
 #![allow(clippy::unwrap_used)]
@@ -392,7 +393,8 @@ fn any_span_of_caches_persistent_memory_and_stagings_is_refused_or_done_exactly(
     let from_staging = Pair { name: "staging to memory", source: &staging, ..base };
     every_flavor(&machine, &runtime, &from_staging, &mut random);
 
-    // Offsets of a staging need no file system that has them: what lies behind the first bytes is looked at by itself.
+    // Offsets of a staging need no file system that has them: what lies behind the first bytes is
+    // looked at by itself.
     for (name, from, memory) in
         [("memory to staging", &memory as &dyn Locator, true), ("file to staging", &source, false)]
     {
@@ -483,7 +485,8 @@ fn a_file_is_moved_onto_itself_only_where_nothing_overlaps() {
         let side = runtime.connect_with(&one, &other, &connect).unwrap();
         let descriptor = runtime.connect_fd_with(&one, &other, &ask).unwrap();
         for turn in 0..40 {
-            // The file stays as long as it is, so what ends does so soon; what overlaps is as long as it likes.
+            // The file stays as long as it is, so what ends does so soon; what overlaps is as long
+            // as it likes.
             let (source, target) = (random.below(LEN), random.below(LEN));
             let fits = LEN - source.max(target);
             let far = source.abs_diff(target) + 1 + random.below(1 << 40);
@@ -523,7 +526,8 @@ fn a_mapped_file_is_moved_onto_itself_only_where_nothing_overlaps() {
     let map = || Pmem::open_with(&path, PmemOptions { len: None, emulated: true }).unwrap();
     let begins = 5000;
     let len = LEN as usize - begins;
-    // One file by its descriptor, mapped twice, and as memory without a name. Where each begins in the file:
+    // One file by its descriptor, mapped twice, and as memory without a name. Where each begins in
+    // the file:
     let ends: [(Box<dyn Locator>, u64); 4] = [
         (Box::new(one), 0),
         (Box::new(map()), 0),

@@ -1,7 +1,8 @@
-//! Whatever is called where the library's threads run the caller's code: each call returns, or gives an error that says why.
+//! Whatever is called where the library's threads run the caller's code: each call returns, or
+//! gives an error that says why.
 //!
-//! A table: places (docs/runtime.md, "Code that is not ours") by calls. Every cell ends, every transfer has an outcome, and
-//! the runtime serves on or is gone.
+//! A table: places (docs/runtime.md, "Code that is not ours") by calls. Every cell ends, every
+//! transfer has an outcome, and the runtime serves on or is gone.
 #![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 mod scene;
@@ -270,7 +271,8 @@ impl World {
     }
 }
 
-/// Starts the transfer for which the hook is called; its outcome comes by the channel, where somebody hears of it.
+/// Starts the transfer for which the hook is called; its outcome comes by the channel, where
+/// somebody hears of it.
 fn start(place: &str, world: &Arc<World>) -> Option<mpsc::Receiver<Result<(), datapipes::Error>>> {
     let runtime = world.runtime();
     let one = || ConnectOptions { queue: Some(1), ..ConnectOptions::default() };
@@ -326,7 +328,8 @@ fn start(place: &str, world: &Arc<World>) -> Option<mpsc::Receiver<Result<(), da
             let mut bytes = vec![0; PIECE as usize];
             let (start, len) = (std::ptr::NonNull::new(bytes.as_mut_ptr()).unwrap(), bytes.len());
             let keeper = Box::new((Keeps(world.clone()), bytes));
-            // SAFETY: the vector's bytes stay where they are until the keeper, which has it, is dropped; nobody else uses it.
+            // SAFETY: the vector's bytes stay where they are until the keeper, which has it, is
+            // dropped; nobody else uses it.
             let region = unsafe { datapipes_core::memory::Region::foreign(start, len, keeper) };
             let target = Dram::over(region.range(0, len).unwrap());
             drop(region);

@@ -1,8 +1,8 @@
 //! One writer at a time for a folder.
 //!
-//! The folder itself is locked, which nobody can remove while it is used, as they could a file in it: whoever tidies up would
-//! let a second writer in. Where the file system locks no folders (some network file systems), a file `.lock` in it is locked,
-//! and must be left alone.
+//! The folder itself is locked, which nobody can remove while it is used, as they could a file in
+//! it: whoever tidies up would let a second writer in. Where the file system locks no folders (some
+//! network file systems), a file `.lock` in it is locked, and must be left alone.
 
 use std::fs::{File, Metadata, TryLockError};
 use std::os::unix::fs::MetadataExt;
@@ -17,8 +17,9 @@ const NAME: &str = ".lock";
 /// How often a folder or a file may be replaced while we look at it.
 const LOOKS: usize = 16;
 
-/// The sole right to write to a folder. The kernel takes it back with the process, whatever happens to that, and with the children that
-/// it made by `fork` and that became no other program: they have the open file, too.
+/// The sole right to write to a folder. The kernel takes it back with the process, whatever happens
+/// to that, and with the children that it made by `fork` and that became no other program: they
+/// have the open file, too.
 #[derive(Debug)]
 pub(crate) struct DirLock {
     file: File,
@@ -41,7 +42,8 @@ impl DirLock {
         DirLock { file, path: path.to_owned(), owner: OwningProcess::here() }
     }
 
-    /// Removes a file of the folder: of this one, whatever has its name by then (where the file system locks folders).
+    /// Removes a file of the folder: of this one, whatever has its name by then (where the file
+    /// system locks folders).
     pub(crate) fn remove(&self, path: &Path) -> Result<()> {
         self.check()?;
         let locks_folder = self.path.file_name().is_none_or(|name| name != NAME);
@@ -54,8 +56,8 @@ impl DirLock {
         removed.map_err(|e| Error::io("remove", &e, path.display().to_string()))
     }
 
-    /// Whether the name still leads to what is locked. If not, the folder was moved, and whoever goes on by its name would
-    /// change what belongs to somebody else.
+    /// Whether the name still leads to what is locked. If not, the folder was moved, and whoever
+    /// goes on by its name would change what belongs to somebody else.
     ///
     /// # Errors
     /// `NotFound` where it does not; what looking meets.
@@ -120,11 +122,12 @@ fn refusal(folder: &Path, locked: &Path, e: TryLockError) -> Error {
     }
 }
 
-/// The processes that have a lock on this, as far as this one may see them: the writer where it lives, and else children that it left
-/// by `fork`, if they are of this user. Asked only for the text of an error.
+/// The processes that have a lock on this, as far as this one may see them: the writer where it
+/// lives, and else children that it left by `fork`, if they are of this user. Asked only for the
+/// text of an error.
 ///
-/// What `/proc` says of the files of a process can take for ever, if that wants it: so it is asked of this user's alone, and of those
-/// only that the kernel names, where it names one.
+/// What `/proc` says of the files of a process can take for ever, if that wants it: so it is asked
+/// of this user's alone, and of those only that the kernel names, where it names one.
 fn holders(locked: &Path) -> Option<String> {
     let there = std::fs::metadata(locked).ok()?;
     let (major, minor) = (rustix::fs::major(there.dev()), rustix::fs::minor(there.dev()));
@@ -167,7 +170,8 @@ fn has_lock(pid: u32, place: &str) -> bool {
 
 impl Drop for DirLock {
     fn drop(&mut self) {
-        // Children share the open file, and with it the lock: it ends here, though they live on; and not with one of them.
+        // Children share the open file, and with it the lock: it ends here, though they live on;
+        // and not with one of them.
         if self.owner.is_here() {
             let _ = self.file.unlock();
         }
@@ -217,7 +221,8 @@ mod tests {
             assert!(refused.kind() == ErrorKind::Busy && (text.contains(&named) || !tells), "{how}: {text}");
             drop(one);
             drop(lock(&dir).unwrap());
-            // While it comes and goes, nobody has it together with another who looked at the same name.
+            // While it comes and goes, nobody has it together with another who looked at the same
+            // name.
             let held = std::sync::atomic::AtomicU32::new(0);
             std::thread::scope(|scope| {
                 for _ in 0..2 {

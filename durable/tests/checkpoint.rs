@@ -1,4 +1,5 @@
-//! Checkpoints as their users see them, on real files: saved, restored, damaged, cut, cancelled, killed.
+//! Checkpoints as their users see them, on real files: saved, restored, damaged, cut, cancelled,
+//! killed.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 mod scene;
@@ -45,7 +46,8 @@ fn what_was_saved_is_restored() {
     let (scratch, machine) = (Scratch::new(), machine());
     let store = Checkpoints::at(&machine, scratch.path("made/below"));
     assert_eq!(store.latest().unwrap_err().kind(), ErrorKind::NotFound);
-    // Larger than a piece, not a multiple of anything; smaller than a block; a part of another region.
+    // Larger than a piece, not a multiple of anything; smaller than a block; a part of another
+    // region.
     let (large, small) = (region(1, (70 << 20) + 4097), region(2, 100));
     let part = large.range(12345, 1 << 20).unwrap();
     let mut seen = Vec::new();

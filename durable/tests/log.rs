@@ -82,7 +82,8 @@ fn it_goes_on_after_it_was_closed_dropped_or_forgotten() {
             _ => {
                 log.sync().unwrap();
                 std::mem::forget(log);
-                // The lock goes with the process, which lives: another folder with the same files stands for a restart.
+                // The lock goes with the process, which lives: another folder with the same files
+                // stands for a restart.
                 let next = scratch.path(&format!("log-{turn}"));
                 fs::create_dir(&next).unwrap();
                 for name in scratch.names("log").iter().filter(|n| n.ends_with(".log")) {
@@ -224,7 +225,8 @@ fn what_makes_no_sense_is_refused() {
     let limit = log.record_limit();
     assert_eq!(log.append(&vec![0; limit + 1]).err().unwrap().kind(), ErrorKind::InvalidInput);
     assert_eq!(log.append_durable(&vec![7; limit]).unwrap(), 1);
-    // A half that is full, with nobody to write it, is written by the one who needs room; who does not wait is told.
+    // A half that is full, with nobody to write it, is written by the one who needs room; who does
+    // not wait is told.
     drop(log.try_append(&vec![8; limit]).unwrap());
     let busy = log.try_append(b"x").err().unwrap();
     assert_eq!(busy.kind(), ErrorKind::Busy, "{busy}");
@@ -239,8 +241,8 @@ fn what_makes_no_sense_is_refused() {
     assert_eq!(open(&machine, &scratch.0, SMALL).err().unwrap().kind(), ErrorKind::Corrupt);
 }
 
-/// A log of some batches of some records, with or without a mark at its end; the bytes of its file, and how many of
-/// them are used.
+/// A log of some batches of some records, with or without a mark at its end; the bytes of its file,
+/// and how many of them are used.
 fn small_log(machine: &Machine, dir: &Path, close: bool) -> (Vec<u8>, usize, u64) {
     let options = LogOptions { segment_bytes: 12 << 10, batch_bytes: 4096 };
     let log = open(machine, dir, options).unwrap();
@@ -274,7 +276,8 @@ impl Case {
         fs::write(segment(&self.dir, 1), bytes).unwrap();
     }
 
-    /// What is read is a beginning of what was written, or the log is said to be damaged. Returns how many records.
+    /// What is read is a beginning of what was written, or the log is said to be damaged. Returns
+    /// how many records.
     fn read(&self, all: &[LogRecord], name: &str) -> Result<usize> {
         let records = read(&self.machine, &self.dir)?;
         assert!(records.len() <= all.len() && records[..] == all[..records.len()], "{name}: {records:?}");
@@ -295,8 +298,8 @@ fn a_file_that_was_cut_is_damaged_wherever_it_was_cut() {
         assert_eq!(case.read(&all, "whole").unwrap(), all.len());
         let path = segment(&case.dir, 1);
         let file = fs::File::options().write(true).open(&path).unwrap();
-        // From the end, so that one file serves for all. Of the header and of the zeros behind the frames some lengths, of the
-        // frames all.
+        // From the end, so that one file serves for all. Of the header and of the zeros behind the
+        // frames some lengths, of the frames all.
         let zeros = (used + 8..bytes.len()).rev().step_by(211);
         for cut in zeros.chain((4096..=used + 8).rev()).chain((0..4096).rev().step_by(89)) {
             let name = format!("cut at {cut} of {used}, closed {close}");

@@ -1,4 +1,5 @@
-//! A log that was closed knows where it ends: whatever goes missing of it, or changes, is `Corrupt`, and never an end.
+//! A log that was closed knows where it ends: whatever goes missing of it, or changes, is
+//! `Corrupt`, and never an end.
 #![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 mod scene;
@@ -78,7 +79,8 @@ impl Closed {
         Closed { _scratch: scratch, machine, image, all, dir }
     }
 
-    /// Damages a copy; all readers find all records, or say that it is corrupt. True if one said so.
+    /// Damages a copy; all readers find all records, or say that it is corrupt. True if one said
+    /// so.
     fn check(&self, what: &str, damage: impl FnOnce(&Path)) -> bool {
         self.image.put(&self.dir);
         damage(&self.dir);
@@ -198,7 +200,8 @@ fn a_note_of_another_log_is_no_note_of_this_one() {
     assert!(closed.check("another log's note", |dir| fs::write(dir.join(NOTE), note).unwrap()));
 }
 
-/// An open log has no note, so that a crash is a crash; an older program that knows of none may have gone on behind one.
+/// An open log has no note, so that a crash is a crash; an older program that knows of none may
+/// have gone on behind one.
 #[test]
 fn the_note_is_there_while_the_log_is_closed() {
     let (scratch, machine) = (Scratch::new(), machine());

@@ -1,5 +1,5 @@
-//! The log on a device that loses what was not synced, whose syncs fail, and whose bits flip. Every failure prints the
-//! seed; `DURABLE_SEED` replays it.
+//! The log on a device that loses what was not synced, whose syncs fail, and whose bits flip. Every
+//! failure prints the seed; `DURABLE_SEED` replays it.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 mod scene;
@@ -18,8 +18,8 @@ fn read(machine: &Machine, model: &Model) -> Result<Vec<LogRecord>> {
     LogReader::open(machine, &storage, 0)?.collect()
 }
 
-/// A payload that no other record of the test has. Lengths often differ by a mark's 40 bytes, so that what a torn batch
-/// left behind starts just where something newer ends.
+/// A payload that no other record of the test has. Lengths often differ by a mark's 40 bytes, so
+/// that what a torn batch left behind starts just where something newer ends.
 fn payload(random: &mut Random, generation: u64) -> Vec<u8> {
     let len = [24, 24, 24, 64, 64, 104, 0, 900][random.below(8)];
     let mut bytes = [generation.to_le_bytes(), random.next().to_le_bytes()].concat();
@@ -35,7 +35,8 @@ fn power_fails_at_random_syncs() {
     for case in 0..60 {
         let random = &mut Random(seed + case);
         let mut model = Model::default();
-        // What the log must hold: all that was acknowledged or recovered, and then a beginning of what was appended.
+        // What the log must hold: all that was acknowledged or recovered, and then a beginning of
+        // what was appended.
         let (mut sure, mut maybe): (Vec<Vec<u8>>, Vec<Vec<u8>>) = (Vec::new(), Vec::new());
         for generation in 0..12 {
             let name = format!("seed {seed}, case {case}, generation {generation}");
@@ -92,8 +93,9 @@ fn power_fails_at_random_syncs() {
 
 #[test]
 fn what_a_torn_batch_left_behind_is_never_taken_for_a_record() {
-    // Records of one length: [A] is acknowledged, then a batch [B C] of which only C reaches the device. After that, [D]
-    // is written where B was to be, so that C follows it without a gap and with the right number.
+    // Records of one length: [A] is acknowledged, then a batch [B C] of which only C reaches the
+    // device. After that, [D] is written where B was to be, so that C follows it without a gap and
+    // with the right number.
     let machine = machine();
     // Seeds by which the model keeps nothing, or all, of what was not synced.
     let keeps = |share: usize| (0..).find(|seed| Random(*seed).below(5) == share).unwrap();
@@ -145,7 +147,8 @@ fn a_failed_sync_is_the_end_and_everybody_is_told() {
     for error in errors {
         assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::Device, Some(libc::EIO)), "{error}");
     }
-    // The device would answer well by now, and must not be asked: what it forgot, it would not write again.
+    // The device would answer well by now, and must not be asked: what it forgot, it would not
+    // write again.
     assert_eq!(log.append(b"x").err().unwrap().kind(), ErrorKind::Device);
     assert_eq!(log.sync().unwrap_err().kind(), ErrorKind::Device);
     assert!(log.stats().failed.unwrap().contains("open it again"));
@@ -195,7 +198,8 @@ fn damaged_at_every_bit() {
                 Ok(found) => {
                     assert!(all.starts_with(&found), "{name}: a wrong record");
                     let lost = all.len() - found.len();
-                    // The last batch has four records; without a mark, damage to it cannot be told from a torn tail.
+                    // The last batch has four records; without a mark, damage to it cannot be told
+                    // from a torn tail.
                     assert!(lost <= if close { 0 } else { 4 }, "{name}: {lost} records are missing in silence");
                     shorter += usize::from(lost > 0);
                 }

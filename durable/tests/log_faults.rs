@@ -84,7 +84,8 @@ fn an_error_of_any_write_loses_nothing_that_was_acknowledged() {
                 log.close()
             });
             let hit = faults.hits.load(SeqCst) > 0;
-            // The space for the next segment is made ahead, and made again where that failed: then nobody is told.
+            // The space for the next segment is made ahead, and made again where that failed: then
+            // nobody is told.
             if let Err(error) = &outcome {
                 assert!(hit, "{name}: {error}");
                 assert_eq!((error.kind(), error.raw_os_error()), (kind, Some(errno)), "{name}: {error}");
@@ -106,7 +107,8 @@ fn an_error_of_any_write_loses_nothing_that_was_acknowledged() {
     }
 }
 
-/// The child of the test below: appends from several threads until it is killed, and says which records are durable.
+/// The child of the test below: appends from several threads until it is killed, and says which
+/// records are durable.
 #[test]
 #[ignore = "a process that `killed_at_any_moment` starts and kills"]
 fn child_appends_until_killed() {

@@ -1,4 +1,5 @@
-//! Storage of somebody else that panics, and a kernel that gives no threads: nobody hangs, and what was acknowledged is there.
+//! Storage of somebody else that panics, and a kernel that gives no threads: nobody hangs, and what
+//! was acknowledged is there.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 mod scene;

@@ -1,4 +1,5 @@
-//! Who may not write is told who writes, and not kept waiting by a process that has nothing to do with it.
+//! Who may not write is told who writes, and not kept waiting by a process that has nothing to do
+//! with it.
 //!
 //! A program of its own with one test: the stranger is a copy of it.
 //!
@@ -22,14 +23,16 @@ const LONG: Duration = Duration::from_secs(30);
 /// Who cannot read a file of `/proc` for so long waits for something.
 const WAITS: Duration = Duration::from_secs(1);
 
-/// Waits for an event, to be told in memory that never comes. While it does the kernel says nothing of the descriptor it waits at.
+/// Waits for an event, to be told in memory that never comes. While it does the kernel says nothing
+/// of the descriptor it waits at.
 fn wait_for_ever(path: &std::path::Path) -> std::io::Result<()> {
     // With copies of this test's descriptors it would keep the file system.
     // SAFETY: this process uses none of them any more.
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
     let file = std::fs::File::open(path)?;
     let (_reader, writer) = std::io::pipe()?;
-    // SAFETY: a private mapping of a file, at a place that the kernel chooses; used as room for one event, which fits into a page.
+    // SAFETY: a private mapping of a file, at a place that the kernel chooses; used as room for one
+    // event, which fits into a page.
     unsafe {
         let (rights, private) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE);
         let page = libc::mmap(std::ptr::null_mut(), 4096, rights, private, file.as_raw_fd(), 0);
@@ -71,7 +74,8 @@ fn a_stranger_keeps_nobody_from_being_told_who_writes() {
     let (mut told, tells) = std::io::pipe().unwrap();
     let mut stranger = Command::new("true");
     let path = served.file();
-    // SAFETY: the child of a process with several threads; what it allocates is a short name, and it has no lock of the others'.
+    // SAFETY: the child of a process with several threads; what it allocates is a short name, and
+    // it has no lock of the others'.
     unsafe {
         stranger.pre_exec(move || {
             rustix::io::write(&tells, &std::process::id().to_ne_bytes())?;

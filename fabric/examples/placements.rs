@@ -1,4 +1,5 @@
-//! What the placements cost on this machine, side by side and in turns: `placements [--small]` prints one JSON object a row.
+//! What the placements cost on this machine, side by side and in turns: `placements [--small]`
+//! prints one JSON object a row.
 //!
 //! ```text
 //! latency      application -> device -> device -> application, one block under way; there and back
@@ -7,7 +8,9 @@
 //! ratios       like with like, in short turns one right after the other: see `ratios`; `placements ratios [--small]` alone
 //! only         one of them: `placements only WAY SIZE MS`
 //! ```
-//! Blocks are processed in place where nothing else is said: unsafe, for it vouches for the senders. Processor time is that of all processes during the throughput. Run by `cargo xtask bench fabric`.
+//! Blocks are processed in place where nothing else is said: unsafe, for it vouches for the
+//! senders. Processor time is that of all processes during the throughput. Run by `cargo xtask
+//! bench fabric`.
 #![allow(unsafe_code)]
 
 #[path = "placements/bodies.rs"]
@@ -51,7 +54,8 @@ const WAYS: [Way; 6] = {
         Way { name, placement, carrier, trust }
     }
     let memory = Carrier::SharedMemory;
-    // SAFETY: all senders are the crate's own and those of `bodies`, which write no block again before its reply.
+    // SAFETY: all senders are the crate's own and those of `bodies`, which write no block again
+    // before its reply.
     let in_place = unsafe { Trust::in_place() };
     [
         way("distributed, shared memory", DistributedResourceSide, memory, in_place),
@@ -93,7 +97,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// `only WAY SIZE MS`: one throughput, of ours by its place among the ways or of one by hand by its name; to be looked into.
+/// `only WAY SIZE MS`: one throughput, of ours by its place among the ways or of one by hand by its
+/// name; to be looked into.
 fn only(arguments: &[String]) -> Outcome<()> {
     let [way, size, ms] = arguments else { return Err("only WAY SIZE MS".into()) };
     let (size, span) = (size.parse()?, Duration::from_millis(ms.parse()?));
@@ -195,7 +200,8 @@ fn round_trips(sender: &mut Sender, receiver: &mut Receiver, size: usize, span: 
     Ok((times[times.len() / 2], times[times.len() * 99 / 100]))
 }
 
-/// 10^9 bytes a second through a stream from device to device, and the processor time of a gigabyte.
+/// 10^9 bytes a second through a stream from device to device, and the processor time of a
+/// gigabyte.
 fn throughput(session: &mut Session, way: &Way, devices: usize, size: usize, span: Duration) -> Outcome<(f64, f64)> {
     let mut graph = DeviceGraph::new(ChannelShape::new(CREDITS, size), way.trust).over(way.carrier);
     let custom = |name: &str, arguments| DeviceRole::Custom { name: name.into(), arguments };
@@ -225,8 +231,9 @@ fn throughput(session: &mut Session, way: &Way, devices: usize, size: usize, spa
     Ok((gb / seconds, (after - before) / gb))
 }
 
-/// Puts processes on cores, where it was asked for: `PIN=apart` on one each in turn, `PIN=together` all on the first. Where two
-/// processes run is the scheduler's choice, and makes more of a difference than what they do.
+/// Puts processes on cores, where it was asked for: `PIN=apart` on one each in turn, `PIN=together`
+/// all on the first. Where two processes run is the scheduler's choice, and makes more of a
+/// difference than what they do.
 fn pin(pids: &[u32]) {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     let Ok(pin) = std::env::var("PIN") else { return };

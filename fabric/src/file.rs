@@ -1,10 +1,11 @@
-//! Files block by block over data channels: open, next-in, next-out, commit (the *File Protocol* of section 3.1.4), and reads and
-//! writes at offsets.
+//! Files block by block over data channels: open, next-in, next-out, commit (the *File Protocol* of
+//! section 3.1.4), and reads and writes at offsets.
 //!
-//! One storage device serves many clients: each has a channel to it and one back, the n-th of each, and what one has open, or does
-//! not take, is no matter to the others.
+//! One storage device serves many clients: each has a channel to it and one back, the n-th of each,
+//! and what one has open, or does not take, is no matter to the others.
 //!
-//! The storage device has the files as descriptors, by number; names stay with the application. A file to be written is a
+//! The storage device has the files as descriptors, by number; names stay with the application. A
+//! file to be written is a
 //! [`AtomicFile`]: it has no name until the device has made it durable and the application gives it one, so that nothing half-written
 //! is ever seen under a name, whoever dies when.
 
@@ -15,7 +16,8 @@ pub use crate::device::Mode;
 use crate::device::{COMMIT, OPEN, READ, READ_AT, WRITE, WRITE_AT};
 use crate::transport::{Block, Grant, Receiver, Sender};
 
-/// The client of a storage device: its requests and blocks go one way, the device's blocks come the other.
+/// The client of a storage device: its requests and blocks go one way, the device's blocks come the
+/// other.
 pub struct FileClient {
     requests: Sender,
     blocks: Receiver,
@@ -41,7 +43,8 @@ impl FileClient {
         Ok(word)
     }
 
-    /// The next block of a file that is open for reading; None at its end. The device reads ahead as far as there are credits.
+    /// The next block of a file that is open for reading; None at its end. The device reads ahead
+    /// as far as there are credits.
     ///
     /// # Errors
     /// What the device met; what ended a channel.
@@ -65,8 +68,8 @@ impl FileClient {
         Ok(Some(block))
     }
 
-    /// The bytes from an offset on, of a file that is open for reading: as many as are there, up to `len`, which no block may
-    /// be longer than.
+    /// The bytes from an offset on, of a file that is open for reading: as many as are there, up to
+    /// `len`, which no block may be longer than.
     ///
     /// # Errors
     /// `OutOfRange` for more than a block has; what the device met; what ended a channel.
@@ -76,8 +79,8 @@ impl FileClient {
         self.piece(at)
     }
 
-    /// The same for many pieces, of which as many are asked for ahead as there are credits. `each` is called with the position
-    /// of a piece and its bytes, in the order of the pieces.
+    /// The same for many pieces, of which as many are asked for ahead as there are credits. `each`
+    /// is called with the position of a piece and its bytes, in the order of the pieces.
     ///
     /// # Errors
     /// As [`read_at`](Self::read_at), and the first error of `each`: pieces after it are not read.
@@ -133,7 +136,8 @@ impl FileClient {
         self.blocks.shape().credits.min(self.requests.shape().credits)
     }
 
-    /// Memory of the device for the next block of a file that is open for writing; to be sent by [`NextOut::send`].
+    /// Memory of the device for the next block of a file that is open for writing; to be sent by
+    /// [`NextOut::send`].
     ///
     /// # Errors
     /// `NoSpace`, `Device`: what the device met with earlier blocks; what ended a channel.
@@ -141,7 +145,8 @@ impl FileClient {
         Ok(NextOut { grant: self.requests.grant()?, words: [WRITE, 0, 0, 0] })
     }
 
-    /// The same for bytes at an offset. What is written nowhere before the end of the file is zeros.
+    /// The same for bytes at an offset. What is written nowhere before the end of the file is
+    /// zeros.
     ///
     /// # Errors
     /// As [`next_out`](Self::next_out).
@@ -149,7 +154,8 @@ impl FileClient {
         Ok(NextOut { grant: self.requests.grant()?, words: [WRITE_AT, at, 0, 0] })
     }
 
-    /// Waits until all blocks are written and durable; where the last of them ends, which is the file's length where it had none.
+    /// Waits until all blocks are written and durable; where the last of them ends, which is the
+    /// file's length where it had none.
     ///
     /// # Errors
     /// `NoSpace`, `Device`: what the device met; what ended a channel.
@@ -167,8 +173,8 @@ impl FileClient {
         Ok(len)
     }
 
-    /// Sends a request and waits for the reply to it, all others before it included. It is the end of a stream to whoever
-    /// relays it, so that the device's own reply comes back.
+    /// Sends a request and waits for the reply to it, all others before it included. It is the end
+    /// of a stream to whoever relays it, so that the device's own reply comes back.
     fn call(&mut self, words: [u64; 4]) -> Result<Reply> {
         self.requests.drain()?;
         self.requests.finish(words)

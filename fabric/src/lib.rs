@@ -1,9 +1,10 @@
-//! Data channels between isolated devices, in three placements (Asmussen, Roitzsch: *Towards Disaggregation-Native Data
-//! Streaming between Devices*).
+//! Data channels between isolated devices, in three placements (Asmussen, Roitzsch: *Towards
+//! Disaggregation-Native Data Streaming between Devices*).
 //!
-//! Devices are processes that wrap a place (storage, network) or a function (checksum, decompression, sorting) and are locked
-//! down: they open nothing and reach nobody. A controller, and it alone, connects them by data channels. The application
-//! declares a graph; where the protocol between the devices runs is a parameter:
+//! Devices are processes that wrap a place (storage, network) or a function (checksum,
+//! decompression, sorting) and are locked down: they open nothing and reach nobody. A controller,
+//! and it alone, connects them by data channels. The application declares a graph; where the
+//! protocol between the devices runs is a parameter:
 //!
 //! ```standalone_crate
 //! use datapipes_fabric::channel::{Head, ChannelShape, Trust};
@@ -59,32 +60,44 @@
 //!
 //! # What is guaranteed, by what
 //!
-//! * No channel exists by default. Only the controller creates one, and gives each end to one party.
-//! * Nobody can write a page, a counter or a payload that is not theirs: the kernel refuses it, with whatever descriptor, for
-//!   the memory is sealed before others get to see it (see [`control`]).
-//! * Counters, descriptors and replies of the other side are copied once and checked; a side that breaks the protocol loses the
-//!   channel, and nothing else happens (see [`channel`]).
-//! * Every wait of the application is bounded by a [`Patience`](channel::Patience); devices and relays wait until their channel
-//!   ends, so a placement changes times and never outcomes. A peer's death, a revocation and the controller's end wake who
-//!   waits. Nobody spins, unless it says that it owns its core.
-//! * A device cannot open, fork, exec, trace, signal, connect or pass a descriptor on (see [`process`]).
-//! * What was revoked is out of reach of the devices that had it, whatever they do, when [`Session::revoke`](control::Session::revoke)
-//!   returns; between two devices that both cheat, after a second at most.
-//! * A device's memory and threads are charged to it and bounded ([`DelegationLimits`](control::DeviceLimits)), as far as the system has a way
-//!   to: [`Status::charges`](control::ControllerStatus) says which. What it says on standard error is shown labelled and bounded.
+//! * No channel exists by default. Only the controller creates one, and gives each end to one
+//!   party.
+//! * Nobody can write a page, a counter or a payload that is not theirs: the kernel refuses it,
+//!   with whatever descriptor, for the memory is sealed before others get to see it (see
+//!   [`control`]).
+//! * Counters, descriptors and replies of the other side are copied once and checked; a side that
+//!   breaks the protocol loses the channel, and nothing else happens (see [`channel`]).
+//! * Every wait of the application is bounded by a [`Patience`](channel::Patience); devices and
+//!   relays wait until their channel ends, so a placement changes times and never outcomes. A
+//!   peer's death, a revocation and the controller's end wake who waits. Nobody spins, unless it
+//!   says that it owns its core.
+//! * A device cannot open, fork, exec, trace, signal, connect or pass a descriptor on (see
+//!   [`process`]).
+//! * What was revoked is out of reach of the devices that had it, whatever they do, when
+//!   [`Session::revoke`](control::Session::revoke) returns; between two devices that both cheat,
+//!   after a second at most.
+//! * A device's memory and threads are charged to it and bounded
+//!   ([`DelegationLimits`](control::DeviceLimits)), as far as the system has a way to:
+//!   [`Status::charges`](control::ControllerStatus) says which. What it says on standard error is
+//!   shown labelled and bounded.
 //!
 //! # What is not
 //!
-//! * Devices here are processes: the kernel's page tables stand between them. Hardware with DMA would need an IOMMU, and an
-//!   interface to it, to be held to the same.
+//! * Devices here are processes: the kernel's page tables stand between them. Hardware with DMA
+//!   would need an IOMMU, and an interface to it, to be held to the same.
 //! * In place means trust, and to say so is `unsafe`: see [`TrustToken`](channel::TrustToken).
-//! * Links between machines are encrypted unless both sides say otherwise ([`Encryption`](control::Encryption)), and their
-//!   [`Key`](control::Key) is never shown. Who sits on the wire can still end them, delay them, and see how much they carry. Channels
-//!   within a machine, over the loopback interface too, are not encrypted: who may read others' packets there is root.
-//! * Of a link that another machine revoked, this one is told that the other side has gone, not why.
-//! * A device that receives from several channels receives from all of them over sockets, or from all over shared memory.
+//! * Links between machines are encrypted unless both sides say otherwise
+//!   ([`Encryption`](control::Encryption)), and their [`Key`](control::Key) is never shown. Who
+//!   sits on the wire can still end them, delay them, and see how much they carry. Channels within
+//!   a machine, over the loopback interface too, are not encrypted: who may read others' packets
+//!   there is root.
+//! * Of a link that another machine revoked, this one is told that the other side has gone, not
+//!   why.
+//! * A device that receives from several channels receives from all of them over sockets, or from
+//!   all over shared memory.
 //! * Without a control group a device that sets out to can have more memory than its limit, by a
-//!   GiB and a half, and page tables are among that: see [`DelegationLimits`](control::DeviceLimits).
+//!   GiB and a half, and page tables are among that: see
+//!   [`DelegationLimits`](control::DeviceLimits).
 //! * Timing is not hidden: who shares a machine can measure others.
 #![deny(unsafe_code)]
 

@@ -1,7 +1,8 @@
 //! Memory endpoints: bytes of which the controller says who may read and who may write them.
 //!
-//! This module is unsafe code. It promises that a memory is touched within its mapping, and written only where it was mapped
-//! for writing. Other processes may write the same bytes meanwhile: so they are copied, never shown in place.
+//! This module is unsafe code. It promises that a memory is touched within its mapping, and written
+//! only where it was mapped for writing. Other processes may write the same bytes meanwhile: so
+//! they are copied, never shown in place.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -12,7 +13,8 @@ use datapipes_core::{Error, ErrorKind, Result};
 
 use crate::channel::memory::Mapping;
 
-/// A memory endpoint of this party. It belongs to the process that took it: a child made by `fork` would not hear of a revocation.
+/// A memory endpoint of this party. It belongs to the process that took it: a child made by `fork`
+/// would not hear of a revocation.
 #[derive(Clone)]
 pub struct MemoryEndpoint {
     mapping: Arc<Mapping>,

@@ -1,6 +1,8 @@
-//! Devices that attack: each is a body of its own in a locked-down process, and must fail without harm to others.
+//! Devices that attack: each is a body of its own in a locked-down process, and must fail without
+//! harm to others.
 //!
-//! This program is also the controller and the devices, so it has a `main` of its own and runs the tests by itself.
+//! This program is also the controller and the devices, so it has a `main` of its own and runs the
+//! tests by itself.
 #![allow(clippy::unwrap_used, clippy::expect_used, unsafe_code)]
 
 mod attacker;
@@ -137,8 +139,8 @@ fn a_forged_receiver_page_is_not_believed() {
     bystander.stays_well(&mut session);
 }
 
-/// A device that may delegate gives another an end of a channel, and would configure it there: to be believed blindly, or
-/// under a name that the other knows.
+/// A device that may delegate gives another an end of a channel, and would configure it there: to
+/// be believed blindly, or under a name that the other knows.
 fn nobody_configures_an_end_at_another() {
     let mut session = own_session();
     let (device, mut results) = launch(&mut session, "vouching", json!({}));
@@ -173,8 +175,9 @@ fn a_forged_end_is_not_taken_for_the_result() {
     bystander.stays_well(&mut session);
 }
 
-/// What a process that is not locked down, and has all rights of its user, can do to memory that is not its own to write: this
-/// one does it, by way of /proc, to what each of application, controller and devices has mapped.
+/// What a process that is not locked down, and has all rights of its user, can do to memory that is
+/// not its own to write: this one does it, by way of /proc, to what each of application, controller
+/// and devices has mapped.
 fn the_seals_hold_without_any_lock_down() {
     let mut session = own_session();
     let mut graph = DeviceGraph::new(ChannelShape::new(2, 4096), Trust::Copy);
@@ -212,7 +215,8 @@ fn the_seals_hold_without_any_lock_down() {
         }
     }
     if tried > 0 {
-        // Two channels: four memories of each at the application and at the device, one at the controller.
+        // Two channels: four memories of each at the application and at the device, one at the
+        // controller.
         assert_eq!(tried, 5 * 18);
     }
     for n in 0..4 {
@@ -333,7 +337,8 @@ fn there_is_no_event_descriptor_to_block() {
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     let open: Vec<String> =
         open.map(|e| std::fs::read_link(e.unwrap().path()).unwrap().display().to_string()).collect();
-    // The control socket, nothing as standard input and output, a pipe as standard error; memories are closed once mapped.
+    // The control socket, nothing as standard input and output, a pipe as standard error; memories
+    // are closed once mapped.
     assert!(!open.iter().any(|to| to.contains("anon_inode") || to.contains("memfd")), "{open:?}");
     // What this process had open without close-on-exec is not among them.
     assert_eq!(open.len(), 4, "{open:?}");

@@ -70,7 +70,8 @@ fn files_are_read_and_published_block_by_block_under_every_placement() {
         let target = draft.ssd().file().cached_fd().try_clone_to_owned().unwrap();
         let given = vec![reader(&dir.join("in")), reader(&dir.join("empty")), target];
         let (flow, mut client) = storage(&mut session, given, placement);
-        // Opened twice, the first time not read to its end: what was read ahead does not come later.
+        // Opened twice, the first time not read to its end: what was read ahead does not come
+        // later.
         for whole in [false, true] {
             assert_eq!(client.open(0, Mode::Read).unwrap(), data.len() as u64);
             let mut read = Vec::new();
@@ -167,7 +168,8 @@ fn each_client_of_a_storage_device_has_its_own_file_and_place_in_it() {
             for (n, mut client) in clients.into_iter().enumerate() {
                 let files = &files;
                 scope.spawn(move || {
-                    // Each in its own order of files, so that no two are in the same place at a time.
+                    // Each in its own order of files, so that no two are in the same place at a
+                    // time.
                     for turn in 0..CLIENTS {
                         let file = (n + turn) % CLIENTS;
                         assert_eq!(client.open(file as u64, Mode::Read).unwrap(), files[file].len() as u64);

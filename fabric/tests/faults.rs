@@ -1,5 +1,5 @@
-//! Peers that die, stop or are cut off, wherever a block is just then; and what must hold: waits end, errors say what it is, what
-//! arrived is right, nothing is left.
+//! Peers that die, stop or are cut off, wherever a block is just then; and what must hold: waits
+//! end, errors say what it is, what arrived is right, nothing is left.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod scene;
@@ -172,7 +172,8 @@ fn revoking_a_device_s_capability_takes_away_what_it_delegated() {
     let cap = session.channel(ChannelShape::new(1, 64)).unwrap();
     let given = session.delegate(cap, a.0, Rights::SEND.and(Rights::DELEGATE)).unwrap();
     let kind = |r: datapipes_core::Result<_>| r.map(|_| ()).unwrap_err().kind();
-    // The application does not hold the child, so it cannot give it on; it commands it, so it can revoke it.
+    // The application does not hold the child, so it cannot give it on; it commands it, so it can
+    // revoke it.
     assert_eq!(kind(session.delegate(given, b.0, Rights::SEND).map(|_| 0)), ErrorKind::PermissionDenied);
     assert_eq!(
         kind(session.activate(given, "x", Rights::RECEIVE, Trust::Copy).map(|_| 0)),

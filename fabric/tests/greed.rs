@@ -1,6 +1,8 @@
-//! Devices that take more than their share, of memory, threads, standard error and of the controller's time.
+//! Devices that take more than their share, of memory, threads, standard error and of the
+//! controller's time.
 //!
-//! This program is also the controller and the devices, so it has a `main` of its own and runs the tests by itself.
+//! This program is also the controller and the devices, so it has a `main` of its own and runs the
+//! tests by itself.
 #![allow(clippy::unwrap_used, clippy::expect_used, unsafe_code)]
 
 mod attacker;

@@ -1,4 +1,5 @@
-//! Channels over sockets: the same devices and the same application over them, and graphs that span two controllers.
+//! Channels over sockets: the same devices and the same application over them, and graphs that span
+//! two controllers.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod scene;
@@ -154,7 +155,8 @@ fn a_graph_spans_two_controllers_under_every_placement() {
     }
 }
 
-/// Each controller takes away its own end; the other machine is told that it has gone, and not that the stream ended.
+/// Each controller takes away its own end; the other machine is told that it has gone, and not that
+/// the stream ended.
 #[test]
 fn a_revoked_link_is_dead_on_both_machines_and_nothing_else_is() {
     let (mut a, mut b) = (session(), session());
@@ -164,7 +166,8 @@ fn a_revoked_link_is_dead_on_both_machines_and_nothing_else_is() {
     let (mut sender, mut receiver) = ends(&mut cut.a);
     sender.send(b"one", Head::default()).unwrap();
     receiver.receive().unwrap().done().unwrap();
-    // Application -> xor -> elsewhere: the capability of the second wire, from which the device has its own.
+    // Application -> xor -> elsewhere: the capability of the second wire, from which the device has
+    // its own.
     a.revoke(cut.a.capabilities()[1]).unwrap();
     let e = cut.b.report(&mut b, cut.sum, LONG).unwrap_err();
     assert!(e.to_string().contains("the other side has gone"), "{e}");
@@ -308,7 +311,8 @@ fn only_who_has_the_key_the_shape_and_the_other_side_is_let_in() {
     nothing_is_left(&mut b, &before_b);
 }
 
-/// Who sits on the way: carries bytes both ways, keeps a copy of them, and changes one if it is told to.
+/// Who sits on the way: carries bytes both ways, keeps a copy of them, and changes one if it is
+/// told to.
 struct Eavesdropper {
     address: SocketAddr,
     thread: std::thread::JoinHandle<[Vec<u8>; 2]>,
@@ -402,7 +406,8 @@ fn between_machines_nobody_reads_or_changes_what_is_sent() {
     // Where both sides have said so it is not encrypted.
     let (there, came) = past(|to| Eavesdropper::before(to, None), Encryption::Off);
     assert!(came.is_ok() && reads(&there));
-    // After 64 bytes of handshake: in the hello, in the header of the block, in its bytes, in its seal.
+    // After 64 bytes of handshake: in the hello, in the header of the block, in its bytes, in its
+    // seal.
     for at in [64, 64 + 79, 64 + 80 + 5, 64 + 160 + 3, 64 + 160 + SAID.len() + 2] {
         let (_, came) = past(|to| Eavesdropper::before(to, Some(at)), Encryption::On);
         assert_eq!(came, Err(ErrorKind::Corrupt), "byte {at} was changed on the way");

@@ -189,7 +189,8 @@ fn ingested(data: &[u8], whole_blocks: bool) -> (Vec<u8>, Vec<usize>) {
     (back, lens)
 }
 
-/// Pipes that do not wait, as others may have set them; two streams into one pipe, which is closed when both have ended.
+/// Pipes that do not wait, as others may have set them; two streams into one pipe, which is closed
+/// when both have ended.
 #[test]
 fn streams_are_read_to_their_end_and_written_to_the_last_one() {
     use std::io::{Read, Write};
@@ -298,7 +299,8 @@ fn auto_chooses_and_explains() {
     flow.end(&mut session).unwrap();
 }
 
-/// A transform that cannot go on tells upstream at once, under every placement, and the application learns why.
+/// A transform that cannot go on tells upstream at once, under every placement, and the application
+/// learns why.
 #[test]
 fn a_failure_in_the_middle_reaches_both_ends_and_the_application() {
     let mut session = session();

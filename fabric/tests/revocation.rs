@@ -1,6 +1,8 @@
-//! What a device still has of a memory or a channel that was taken away from it, when it does all it can to keep it.
+//! What a device still has of a memory or a channel that was taken away from it, when it does all
+//! it can to keep it.
 //!
-//! This program is also the controller and the devices, so it has a `main` of its own and runs the tests by itself.
+//! This program is also the controller and the devices, so it has a `main` of its own and runs the
+//! tests by itself.
 #![allow(clippy::unwrap_used, clippy::expect_used, unsafe_code)]
 
 mod attacker;
@@ -55,7 +57,8 @@ fn no_reader_sees_what_is_written_after_its_revocation() {
     for how in READERS {
         let mut session = own_session();
         let bystander = Bystander::new(&mut session);
-        // Bystander: two channels, four endpoints; results: two; the application's own: one; then the reader's.
+        // Bystander: two channels, four endpoints; results: two; the application's own: one; then
+        // the reader's.
         let (device, mut results) = launch(&mut session, "keeping", json!({"how": how, "endpoint": 8}));
         let cap = session.memory(MEMORY_BYTES).unwrap();
         session.activate(cap, "own", BOTH, Trust::Copy).unwrap();
@@ -99,7 +102,8 @@ fn no_writer_shows_anything_after_its_revocation() {
     }
 }
 
-/// The first has a memory and a channel to the second that is a Unix socket; the first is dead when the secret is written.
+/// The first has a memory and a channel to the second that is a Unix socket; the first is dead when
+/// the secret is written.
 fn no_descriptor_is_passed_on_to_another_device() {
     let mut session = own_session();
     let (first, mut of_first) = launch(&mut session, "passing-on", json!({}));
@@ -124,7 +128,8 @@ fn no_descriptor_is_passed_on_to_another_device() {
     assert_eq!(errno, libc::EPERM, "passing a descriptor on was let through");
 }
 
-/// The application has memory of a block in hand when it revokes the channel, and goes on writing there.
+/// The application has memory of a block in hand when it revokes the channel, and goes on writing
+/// there.
 fn what_is_written_into_a_credit_after_revocation_nobody_sees() {
     let mut session = own_session();
     let (device, mut results) = launch(&mut session, "peeking", json!({}));

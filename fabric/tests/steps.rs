@@ -1,8 +1,9 @@
-//! SIGKILL and SIGSTOP at every step of the protocol, before it and after it, to who sends, who receives and the controller.
+//! SIGKILL and SIGSTOP at every step of the protocol, before it and after it, to who sends, who
+//! receives and the controller.
 //!
-//! The victim halts by itself exactly where it is to be struck (a body of this program, which is why it has a `main` of its
-//! own): nothing here depends on time. What must hold: waits end, errors say what it is, blocks are whole, other channels do
-//! not notice, nothing is left.
+//! The victim halts by itself exactly where it is to be struck (a body of this program, which is
+//! why it has a `main` of its own): nothing here depends on time. What must hold: waits end, errors
+//! say what it is, blocks are whole, other channels do not notice, nothing is left.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod scene;
@@ -42,7 +43,8 @@ const POINTS: [(Step, &str); 11] = [
     (Step::Reply, "after"),
 ];
 
-/// Whether the victim has sent its block on at a point, and whether it has replied to the one it got.
+/// Whether the victim has sent its block on at a point, and whether it has replied to the one it
+/// got.
 fn done_by(point: usize) -> (bool, bool) {
     (point >= 8, point >= 10)
 }
@@ -356,8 +358,8 @@ fn a_controller_killed_at_any_step() {
     }
 }
 
-/// The controller is on no block's way: while it is stopped everything goes on, and what it is asked is not waited for longer
-/// than said.
+/// The controller is on no block's way: while it is stopped everything goes on, and what it is
+/// asked is not waited for longer than said.
 fn a_controller_stopped_at_any_step() {
     let mine = own();
     let mut session = own_session();
@@ -389,8 +391,9 @@ fn a_controller_stopped_at_any_step() {
     assert_eq!(own(), mine, "this process kept something");
 }
 
-/// Who has less patience than a stage needs is told so, and tries again; what comes of it is the same wherever blocks pass.
-/// How slow the stage is, is no matter: run with `FABRIC_SLOW_MS=12000` or `35000` it takes minutes and ends the same.
+/// Who has less patience than a stage needs is told so, and tries again; what comes of it is the
+/// same wherever blocks pass. How slow the stage is, is no matter: run with `FABRIC_SLOW_MS=12000`
+/// or `35000` it takes minutes and ends the same.
 fn a_stage_that_is_slower_than_patience_ends_the_same_under_every_placement() {
     let ms = std::env::var("FABRIC_SLOW_MS").ok().and_then(|ms| ms.parse().ok()).unwrap_or(120u64);
     let impatient = Patience::up_to(Duration::from_millis(ms / 6));

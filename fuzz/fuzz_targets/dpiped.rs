@@ -1,6 +1,6 @@
-//! Conversations with dpiped over its socket, through the whole protocol: hello, pipes over descriptors of every kind, spans,
-//! completions, status, leaving in the middle. The service runs in this process, and beside the conversation an honest client
-//! is served after each of them.
+//! Conversations with dpiped over its socket, through the whole protocol: hello, pipes over
+//! descriptors of every kind, spans, completions, status, leaving in the middle. The service runs
+//! in this process, and beside the conversation an honest client is served after each of them.
 #![no_main]
 #![allow(dead_code)] // The grammar is a test's module.
 

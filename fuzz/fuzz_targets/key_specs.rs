@@ -1,4 +1,5 @@
-//! -k, the obsolescent +POS1 -POS2, and orders compiled from them: no panic, and an order that agrees with itself.
+//! -k, the obsolescent +POS1 -POS2, and orders compiled from them: no panic, and an order that
+//! agrees with itself.
 #![no_main]
 
 use datapipes_sort::text::{KeySpec, TextOptions};

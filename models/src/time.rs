@@ -5,9 +5,9 @@
 //!     act on it; agenda.after(delay, consequence)
 //! }
 //! ```
-//! Time is a count of picoseconds, so that a byte on a link of 16 GB/s (62.5 ps) is not lost to rounding and sums are
-//! exact; 2^64 ps are 213 days. Events of one instant come in the order in which they were put down, which makes
-//! every run the same.
+//! Time is a count of picoseconds, so that a byte on a link of 16 GB/s (62.5 ps) is not lost to
+//! rounding and sums are exact; 2^64 ps are 213 days. Events of one instant come in the order in
+//! which they were put down, which makes every run the same.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,7 +15,8 @@ use std::ops::{Add, AddAssign, Div, Mul, Sub};
 
 use serde::Serialize;
 
-/// A span of virtual time, or an instant as the span since the beginning. In picoseconds; sums saturate at 213 days.
+/// A span of virtual time, or an instant as the span since the beginning. In picoseconds; sums
+/// saturate at 213 days.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(u64);
 
@@ -39,9 +40,11 @@ impl Time {
         Time((ns * 1000.0).round() as u64)
     }
 
-    /// The time that bytes take on a link or a bus of so many bytes a second; none where the rate is infinite.
+    /// The time that bytes take on a link or a bus of so many bytes a second; none where the rate
+    /// is infinite.
     pub fn of_bytes(bytes: u64, bytes_per_s: f64) -> Time {
-        // Adding a half and cutting is rounding here, where nothing is negative; `round` is a call on plain x86-64.
+        // Adding a half and cutting is rounding here, where nothing is negative; `round` is a call
+        // on plain x86-64.
         Time((bytes as f64 / bytes_per_s * 1e12 + 0.5) as u64)
     }
 
@@ -189,7 +192,8 @@ pub struct QueueServer {
 }
 
 impl QueueServer {
-    /// Takes the server for a while, as soon as it is free from `now` on, and returns when that ends.
+    /// Takes the server for a while, as soon as it is free from `now` on, and returns when that
+    /// ends.
     pub fn serve(&mut self, now: Time, takes: Time) -> Time {
         self.free_at = self.free_at.max(now) + takes;
         self.busy += takes;

@@ -1,12 +1,13 @@
-//! The real processes against the model, on a fabric that is 500 times slower: each step of the protocol takes as long as the
-//! model says, times 500, by sleeping; the channels, the processes and the bytes are real.
+//! The real processes against the model, on a fabric that is 500 times slower: each step of the
+//! protocol takes as long as the model says, times 500, by sleeping; the channels, the processes
+//! and the bytes are real.
 //!
 //! ```text
 //! unit    software of a step: sleep. a command: issue it (push, reply), and sleep for the round trip until it is acknowledged
 //! link    who is notified sleeps until half a round trip after the command was issued: its time travels along
 //! ```
-//! A unit continues from when it really began, so what the machine adds to each hop is in the figures; 5% of it may be. What
-//! waking up takes here is a part of the link, not added to it.
+//! A unit continues from when it really began, so what the machine adds to each hop is in the
+//! figures; 5% of it may be. What waking up takes here is a part of the link, not added to it.
 //!
 //! This program is also the controller and the devices, so it has a `main` of its own.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -232,13 +233,15 @@ impl Unit {
         sleep_until(self.at);
     }
 
-    /// Is there when what was issued then has come over half of the round trip, and goes on from the real time.
+    /// Is there when what was issued then has come over half of the round trip, and goes on from
+    /// the real time.
     fn meet(&mut self, issued: u64, round_trip: u64) {
         sleep_until(issued + round_trip / 2);
         self.at = now();
     }
 
-    /// The next block and where it comes from, when it has arrived; None when nobody sends any more.
+    /// The next block and where it comes from, when it has arrived; None when nobody sends any
+    /// more.
     fn next(&mut self) -> Result<Option<(usize, Block)>> {
         let (at, block) = receive_any(&mut self.inlets, self.last, LONG)?;
         let block = match block {

@@ -19,7 +19,8 @@ pub(crate) struct Packet {
     pub(crate) fds: Vec<OwnedFd>,
     /// It was longer than the buffer.
     pub(crate) cut: bool,
-    /// It had more descriptors than [`MAX_DESCRIPTORS`], or than this process can have; the kernel closed the others.
+    /// It had more descriptors than [`MAX_DESCRIPTORS`], or than this process can have; the kernel
+    /// closed the others.
     pub(crate) fds_cut: bool,
 }
 

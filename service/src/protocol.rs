@@ -1,7 +1,8 @@
-//! What a client and the service say to each other, over a Unix socket of the type `SOCK_SEQPACKET`.
+//! What a client and the service say to each other, over a Unix socket of the type
+//! `SOCK_SEQPACKET`.
 //!
-//! Each packet is one JSON value; descriptors travel beside it (`SCM_RIGHTS`) and are named by their position. The client
-//! speaks first, and gets one answer to each request:
+//! Each packet is one JSON value; descriptors travel beside it (`SCM_RIGHTS`) and are named by
+//! their position. The client speaks first, and gets one answer to each request:
 //!
 //! ```text
 //! {"ask":"hello","version":1,"name":"backup"}          {"answer":"hello","version":1,"limits":{...}}
@@ -13,13 +14,14 @@
 //! anything else                                        {"answer":"error","kind":1,"errno":null,"text":"..."}
 //! ```
 //!
-//! A client that is not let in, or cut off, or there when the service stops, reads an error that it did not ask for, and then
-//! the end of the connection.
+//! A client that is not let in, or cut off, or there when the service stops, reads an error that it
+//! did not ask for, and then the end of the connection.
 //!
-//! An answer with a descriptor waits until the client has read those before it, and the end of a session until it has read or closed all
-//! that was sent to it, completions of its pipes included.
+//! An answer with a descriptor waits until the client has read those before it, and the end of a
+//! session until it has read or closed all that was sent to it, completions of its pipes included.
 //!
-//! The kinds of errors are numbered as in [`datapipes_core::descriptor::wire`], by which the pipe's descriptor speaks, too.
+//! The kinds of errors are numbered as in [`datapipes_core::descriptor::wire`], by which the pipe's
+//! descriptor speaks, too.
 
 use datapipes_core::descriptor::wire;
 use datapipes_core::{Constraints, Error, FileAccess, ServiceLevel};
@@ -84,8 +86,9 @@ pub struct PipeSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum PlaceSpec {
-    /// A memfd, sealed against shrinking, all of whose pages are there (written, or allocated by fallocate(2)): the kernel charges a page
-    /// to whoever touches it first, and that is not the service. Offsets of transfers begin at `offset`.
+    /// A memfd, sealed against shrinking, all of whose pages are there (written, or allocated by
+    /// fallocate(2)): the kernel charges a page to whoever touches it first, and that is not the
+    /// service. Offsets of transfers begin at `offset`.
     Memory {
         /// Which descriptor.
         fd: usize,
@@ -96,12 +99,14 @@ pub enum PlaceSpec {
         #[serde(default)]
         len: Option<u64>,
     },
-    /// A file or a block device, with the offsets that it has. A file that lies in memory (a memfd, tmpfs) can be a source only: as a
-    /// target it is passed as memory. A file of an overlay must be of a mount that the service's namespace has, too.
+    /// A file or a block device, with the offsets that it has. A file that lies in memory (a memfd,
+    /// tmpfs) can be a source only: as a target it is passed as memory. A file of an overlay must
+    /// be of a mount that the service's namespace has, too.
     File {
         /// Which descriptor: one that goes through the page cache.
         fd: usize,
-        /// Which descriptor of the same file goes past it (`O_DIRECT`). Without one, all bytes go through the page cache.
+        /// Which descriptor of the same file goes past it (`O_DIRECT`). Without one, all bytes go
+        /// through the page cache.
         #[serde(default)]
         direct: Option<usize>,
         /// Whether transfers go past the page cache.
@@ -126,8 +131,9 @@ pub enum ServiceAnswer {
         /// The way it takes, with reasons, for people.
         route: String,
     },
-    /// So many bytes of JSON, a [`Status`](crate::ServiceStatus), come after this, in packets of [`STATUS_PIECE`]. They are not in memory
-    /// that is passed: that would be the service's for as long as a client keeps it.
+    /// So many bytes of JSON, a [`Status`](crate::ServiceStatus), come after this, in packets of
+    /// [`STATUS_PIECE`]. They are not in memory that is passed: that would be the service's for as
+    /// long as a client keeps it.
     Status {
         /// Bytes.
         len: u64,
@@ -173,7 +179,8 @@ impl ServiceAnswer {
     }
 }
 
-/// Quotes and control characters take more bytes in JSON than in the text, six at most; few texts have any.
+/// Quotes and control characters take more bytes in JSON than in the text, six at most; few texts
+/// have any.
 fn cut(mut text: String) -> String {
     let escaped = |c: char| if c == '"' || c == '\\' || c.is_control() { 6 } else { c.len_utf8() };
     let mut bytes = 0;

@@ -7,12 +7,14 @@ use datapipes_core::{Dram, Endpoint, Error, Locator, Pages, Result};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
 
-/// Memory that can be passed to the service: a memfd, sealed so that its length stays. Here it is a place like any other.
+/// Memory that can be passed to the service: a memfd, sealed so that its length stays. Here it is a
+/// place like any other.
 ///
-/// While a [`ClientPipe`](crate::ClientPipe) moves bytes from or to it, it holds leases on them, as a pipe of this process
-/// does. Who has the descriptor can reach the bytes past any lease: give it to those only that keep to what was agreed. So
-/// nobody gets a reference to them: [`read`](Self::read) and [`write`](Self::write) copy, and who knows what the others do
-/// leases them by [`memory`](Self::memory) (`lease_unchecked`).
+/// While a [`ClientPipe`](crate::ClientPipe) moves bytes from or to it, it holds leases on them, as
+/// a pipe of this process does. Who has the descriptor can reach the bytes past any lease: give it
+/// to those only that keep to what was agreed. So nobody gets a reference to them:
+/// [`read`](Self::read) and [`write`](Self::write) copy, and who knows what the others do leases
+/// them by [`memory`](Self::memory) (`lease_unchecked`).
 ///
 /// ```
 /// use datapipes_service::SharedMemory;
@@ -28,8 +30,8 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// Makes `len` bytes, zeroed, of ordinary pages. They are touched here: memory that is passed to the service must be there, for pages
-    /// are charged to whoever touches them first.
+    /// Makes `len` bytes, zeroed, of ordinary pages. They are touched here: memory that is passed
+    /// to the service must be there, for pages are charged to whoever touches them first.
     ///
     /// # Errors
     /// `InvalidInput` for 0 bytes; `OutOfMemory`.
@@ -37,10 +39,12 @@ impl SharedMemory {
         SharedMemory::create_on(Pages::Small, len)
     }
 
-    /// Makes `len` bytes, zeroed. Huge pages are taken from the system's reserve (hugetlb), and `len` must be a multiple of one.
+    /// Makes `len` bytes, zeroed. Huge pages are taken from the system's reserve (hugetlb), and
+    /// `len` must be a multiple of one.
     ///
     /// # Errors
-    /// As [`create`](Self::create); `OutOfMemory` where there are not as many huge pages free; `InvalidInput` for another length.
+    /// As [`create`](Self::create); `OutOfMemory` where there are not as many huge pages free;
+    /// `InvalidInput` for another length.
     pub fn create_on(pages: Pages, len: usize) -> Result<SharedMemory> {
         let os = |e: Errno| Error::os("create", e.raw_os_error(), format!("{len} bytes of shared memory"));
         let huge = if pages == Pages::Huge { MemfdFlags::HUGETLB } else { MemfdFlags::empty() };
@@ -58,8 +62,8 @@ impl SharedMemory {
         Ok(memory)
     }
 
-    /// Takes a memfd that was made elsewhere, all of it, for reading and writing. The service takes it where all of its pages are there
-    /// (written, or allocated by fallocate(2)).
+    /// Takes a memfd that was made elsewhere, all of it, for reading and writing. The service takes
+    /// it where all of its pages are there (written, or allocated by fallocate(2)).
     ///
     /// # Errors
     /// As [`Region::map_sealed`].

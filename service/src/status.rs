@@ -23,7 +23,8 @@ pub struct ServiceStatus {
     pub clients: Vec<ClientStatus>,
     /// What each may have.
     pub limits: ServiceLimits,
-    /// The runtime's report: [`datapipes_core::runtime::RuntimeReport`]; without the single pipes where the asker does not see all.
+    /// The runtime's report: [`datapipes_core::runtime::RuntimeReport`]; without the single pipes
+    /// where the asker does not see all.
     pub runtime: serde_json::Value,
 }
 

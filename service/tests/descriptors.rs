@@ -1,4 +1,5 @@
-//! What clients pass, and do with it afterwards: closing it may take for ever, and its pages may be gone.
+//! What clients pass, and do with it afterwards: closing it may take for ever, and its pages may be
+//! gone.
 #![allow(clippy::unwrap_used)]
 
 mod scene;
@@ -20,7 +21,8 @@ use scene::{
     others_are_served, pattern, whole,
 };
 
-/// A TCP connection with unsent bytes that lingers: closing it takes until the other end reads, or a minute.
+/// A TCP connection with unsent bytes that lingers: closing it takes until the other end reads, or
+/// a minute.
 fn lingering() -> (OwnedFd, std::net::TcpStream) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();

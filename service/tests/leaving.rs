@@ -1,4 +1,5 @@
-//! Clients that leave in the middle of whatever they asked for, or are not let in; and what they cost the others.
+//! Clients that leave in the middle of whatever they asked for, or are not let in; and what they
+//! cost the others.
 #![allow(clippy::unwrap_used)]
 
 mod scene;
@@ -163,7 +164,8 @@ fn a_file_is_not_copied_over_itself() {
 
 #[test]
 fn asked_to_stop_it_ends_in_its_time_whatever_clients_asked_for() {
-    // 18446744073709551615 seconds are more than a clock has: it waits as long as it can, here for nothing.
+    // 18446744073709551615 seconds are more than a clock has: it waits as long as it can, here for
+    // nothing.
     for (patience, code) in [("1", 1), ("18446744073709551615", 0)] {
         let service = Service::start(&["--patience", patience]);
         let client = service.client();

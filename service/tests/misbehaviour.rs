@@ -1,4 +1,5 @@
-//! Clients that die, lie, flood, or keep silent; and another one beside them, which must not notice.
+//! Clients that die, lie, flood, or keep silent; and another one beside them, which must not
+//! notice.
 #![allow(clippy::unwrap_used)]
 
 mod scene;
@@ -180,12 +181,14 @@ fn numbers_that_make_no_sense_are_refused_before_anything_is_done() {
     bad.push(r#""place":-1"#.into());
     for more in &bad {
         let (kind, text) = raw.refused(request(more).as_bytes(), &fds);
-        // A number that is a number, and too large for what this client may have, is a matter of limits.
+        // A number that is a number, and too large for what this client may have, is a matter of
+        // limits.
         let limit = kind == ErrorKind::Busy && text.contains("--transfers");
         assert!(kind == ErrorKind::InvalidInput || limit || kind == ErrorKind::Unsupported, "{more}: {text}");
     }
     service.until("refused requests leave nothing", |now| now.descriptors <= before.descriptors);
-    // What is odd and makes sense is carried out, beside others: each of these moves all, by files' own threads.
+    // What is odd and makes sense is carried out, beside others: each of these moves all, by files'
+    // own threads.
     for more in [
         constraints(r#""request_bytes":1,"queue_depth":1"#),
         constraints(r#""typical_len":0"#),
@@ -301,7 +304,8 @@ fn floods_and_garbage_on_a_pipe_hold_nobody_up() {
         let _ = rustix::net::send(&deaf, &request(turn), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
     assert!(refusals > 0);
-    // Descriptors beside a request are refused; an older kernel closes them, since nobody asked for them.
+    // Descriptors beside a request are refused; an older kernel closes them, since nobody asked for
+    // them.
     let passing = Raw(noisy.as_fd().try_clone_to_owned().unwrap());
     let mut passed = 0;
     while passed < 20 {
@@ -375,7 +379,8 @@ fn killed_after(mut child: Child, us: u64) {
 fn a_client_killed_in_the_middle_is_cleaned_up_after() {
     let service = Service::start(&[]);
     let good = Good::start(&service);
-    // The first one warms up: threads of the runtime come with the first work of their kind, and stay.
+    // The first one warms up: threads of the runtime come with the first work of their kind, and
+    // stay.
     killed_after(scene::child("child_that_is_killed", &service.socket, 0), 3000);
     let base = service.until("its memory goes", |now| now.connected == 2 && now.mapped_bytes == 2 * MIB);
     for seed in 1..6 {
@@ -431,7 +436,8 @@ fn limits_are_kept_and_named() {
     let e = Client::connect(&service.socket).unwrap_err();
     assert!(e.kind() == ErrorKind::Busy && e.to_string().contains("2 clients of user"), "{e}");
     drop((one, two));
-    // What was given up can be had again: the pipes' end is known here before it is there, so it is asked again.
+    // What was given up can be had again: the pipes' end is known here before it is there, so it is
+    // asked again.
     let again = (0..30_000).find_map(|_| {
         std::thread::sleep(std::time::Duration::from_millis(1));
         connect(&client, 2, 3, deep(10)).ok()
@@ -457,7 +463,8 @@ fn descriptors_that_are_kept_are_limited() {
     drop(one);
 }
 
-/// Whoever reads a packet closes what nobody takes out of it, and a socket that lingers makes that last for as long as its owner likes.
+/// Whoever reads a packet closes what nobody takes out of it, and a socket that lingers makes that
+/// last for as long as its owner likes.
 #[test]
 fn descriptors_come_only_where_one_thread_is_its_own_client_s() {
     let (probe, _other) = std::os::unix::net::UnixStream::pair().unwrap();
@@ -549,7 +556,8 @@ fn huge_pages_that_are_not_there_end_their_client_and_nobody_else() {
         .unwrap();
     pipe.transfer(Span { source: 0, target: 0, len: page as u64 }).unwrap();
     assert!(target.to_vec().unwrap()[..] == source.to_vec().unwrap()[..]);
-    // The page is punched out, and every free one taken: there is none for the service when it writes.
+    // The page is punched out, and every free one taken: there is none for the service when it
+    // writes.
     let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(&target, flags, 0, page as u64).unwrap();
     let mut taken = Vec::new();

@@ -142,7 +142,8 @@ fn plain_packets_do_and_errors_come_with_their_kind() {
     );
     let held = target.to_vec().unwrap();
     assert!(held[MIB as usize..] == bytes[..] && held[..MIB as usize].iter().all(|b| *b == 0));
-    // A file that is shorter than was thought, and one that is cut while it is used: errors, and the service lives.
+    // A file that is shorter than was thought, and one that is cut while it is used: errors, and
+    // the service lives.
     let file = file_of(&bytes[..5000]);
     let mut pipe = client
         .connect_pipe(&ClientPlace::file(&file), &ClientPlace::memory(&target), &ConnectFdOptions::default())

@@ -1,8 +1,9 @@
-//! Conversations made of random bytes, through the whole protocol, with a real service (`grammar`); beside them a client that
-//! checks every byte. The service lives, the honest client is served, and nothing grows.
+//! Conversations made of random bytes, through the whole protocol, with a real service (`grammar`);
+//! beside them a client that checks every byte. The service lives, the honest client is served, and
+//! nothing grows.
 //!
-//! The seed is printed and can be given again (`SEED`); `INPUTS` says how many conversations. The fuzz target `dpiped` has the
-//! same conversations with bytes that coverage chose.
+//! The seed is printed and can be given again (`SEED`); `INPUTS` says how many conversations. The
+//! fuzz target `dpiped` has the same conversations with bytes that coverage chose.
 #![allow(clippy::unwrap_used)]
 
 mod grammar;
@@ -62,7 +63,8 @@ fn honest(client: &Client, stop: &AtomicBool, rounds: &AtomicU64) {
     }
 }
 
-/// Bytes that the honest client is charged for: its memory, and what a pipe between two files has of its own.
+/// Bytes that the honest client is charged for: its memory, and what a pipe between two files has
+/// of its own.
 const HONEST: u64 = 2 * MIB + datapipes::STAGED_BYTES as u64;
 
 /// What the kernel says that a process has.
@@ -97,7 +99,8 @@ fn whatever_bytes_say_the_service_lives_and_serves_others() {
     println!("SEED={seed} INPUTS={inputs}");
     let dir = Dir::new();
     let socket = dir.0.join("s");
-    // What it writes is bounded for the sake of the disk under this test: a client finds out that a file is full.
+    // What it writes is bounded for the sake of the disk under this test: a client finds out that a
+    // file is full.
     let mut command = std::process::Command::new("sh");
     command.args(["-c", "ulimit -f 65536; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_dpiped"), "--socket"]).arg(&socket);
     let limits = "--clients 16 --clients-per-uid 12 --pipes 8 --transfers 2000 --descriptors 64 --mapped-bytes 40M \
@@ -161,6 +164,7 @@ fn whatever_bytes_say_the_service_lives_and_serves_others() {
     assert!(last.descriptors <= warm.descriptors, "SEED={seed}: {warm:?}, then {last:?}");
     assert!(last.threads <= warm.threads, "SEED={seed}: {warm:?}, then {last:?}");
     assert_eq!(alone.mappings, 0, "SEED={seed}: {alone:?}");
-    // The allocator keeps what was in use at once; what each client left behind would be seen nevertheless.
+    // The allocator keeps what was in use at once; what each client left behind would be seen
+    // nevertheless.
     assert!(last.anonymous_kb < warm.anonymous_kb + (32 << 10), "SEED={seed}: {warm:?}, then {last:?}");
 }

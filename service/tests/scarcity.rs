@@ -1,4 +1,5 @@
-//! A service that is short of something: threads, descriptors, places; and clients that stop or fork in the middle.
+//! A service that is short of something: threads, descriptors, places; and clients that stop or
+//! fork in the middle.
 #![allow(clippy::unwrap_used)]
 
 mod scene;
@@ -68,7 +69,8 @@ fn limits_of_nothing_are_refused_when_it_starts() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("pipes: 0"));
 }
 
-/// Who asks without end is served at a pace, and concerns nobody: neither other clients, nor the end of the service.
+/// Who asks without end is served at a pace, and concerns nobody: neither other clients, nor the
+/// end of the service.
 #[test]
 fn who_asks_too_often_waits() {
     let service = Service::start(&["--requests", "50"]);
@@ -80,7 +82,8 @@ fn who_asks_too_often_waits() {
     // Fifty at once, the hello is not counted, and then fifty a second.
     assert!(begun.elapsed() > Duration::from_millis(1150), "{:?}", begun.elapsed());
     other.status().unwrap();
-    // What it asked for and has no turn yet is not carried out for one who left; and the end does not wait for turns.
+    // What it asked for and has no turn yet is not carried out for one who left; and the end does
+    // not wait for turns.
     let flood = || {
         let raw = Raw::hello(&service.socket);
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;

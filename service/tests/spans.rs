@@ -1,4 +1,5 @@
-//! Spans whose numbers wrap, or end beyond what anybody counts, from a client: refused by the service, with nothing changed.
+//! Spans whose numbers wrap, or end beyond what anybody counts, from a client: refused by the
+//! service, with nothing changed.
 #![allow(clippy::unwrap_used)]
 
 mod scene;

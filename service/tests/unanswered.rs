@@ -1,6 +1,8 @@
-//! What a client passes lies on a file system whose server never answers: each close of it may wait for ever.
+//! What a client passes lies on a file system whose server never answers: each close of it may wait
+//! for ever.
 //!
-//! A program of its own, whose tests take turns: a process that is started closes what it has of this one's files, and would wait, too.
+//! A program of its own, whose tests take turns: a process that is started closes what it has of
+//! this one's files, and would wait, too.
 #![allow(clippy::unwrap_used)]
 
 mod scene;
@@ -36,7 +38,8 @@ fn a_file_whose_server_never_answers_costs_its_client_alone() {
         let raw = Raw::hello(&service.socket);
         raw.send(FILE_TO_MEMORY, &[file.as_fd(), memory.as_fd()]).unwrap();
         if never == PendingRequests::Flush {
-            // What it is can be seen, and it is refused for that; only letting go of it takes for ever.
+            // What it is can be seen, and it is refused for that; only letting go of it takes for
+            // ever.
             let e = raw.answer().unwrap().into_result().unwrap_err();
             assert!(e.kind() == ErrorKind::Unsupported && e.to_string().contains("file system"), "{e}");
             raw.send(MEMORY_TO_MEMORY, &[memory.as_fd(), memory.as_fd()]).unwrap();
@@ -68,7 +71,8 @@ fn a_file_whose_server_never_answers_costs_its_client_alone() {
     }
 }
 
-/// Sends requests with a file until no more fit, or the service hangs up; how many. The service is to take one a second: the others wait in the socket.
+/// Sends requests with a file until no more fit, or the service hangs up; how many. The service is
+/// to take one a second: the others wait in the socket.
 fn leave_unread(raw: &Raw, file: &impl AsFd) -> usize {
     let memory = memory_of(&[0; 4096]);
     let mut sent = 0;
@@ -76,7 +80,8 @@ fn leave_unread(raw: &Raw, file: &impl AsFd) -> usize {
     while sent < 100 {
         match raw.send(FILE_TO_MEMORY, &[file.as_fd(), memory.as_fd()]) {
             Ok(()) => sent += 1,
-            // As many descriptors as may be on their way; hung up on, before and after the socket is shut.
+            // As many descriptors as may be on their way; hung up on, before and after the socket
+            // is shut.
             Err(Errno::AGAIN | Errno::TOOMANYREFS | Errno::PIPE | Errno::CONNRESET | Errno::PERM) => break,
             Err(e) => panic!("{e}"),
         }

@@ -29,7 +29,8 @@ pub enum Input {
         /// The descriptor.
         fd: OwnedFd,
     },
-    /// A path that is opened when its turn comes; `-` is the standard input. See [`Input::deferred`].
+    /// A path that is opened when its turn comes; `-` is the standard input. See
+    /// [`Input::deferred`].
     Deferred {
         /// The path.
         path: PathBuf,
@@ -49,8 +50,9 @@ impl Input {
         Input::from_file(file, path)
     }
 
-    /// A path that is opened when its turn comes, so that many inputs need few descriptors, and so that another program
-    /// may write named pipes one after the other. Whether it can be read is asked now. `-` is the standard input.
+    /// A path that is opened when its turn comes, so that many inputs need few descriptors, and so
+    /// that another program may write named pipes one after the other. Whether it can be read is
+    /// asked now. `-` is the standard input.
     ///
     /// # Errors
     /// As [`open`](Self::open), as far as that can be known without opening it.
@@ -73,8 +75,8 @@ impl Input {
         }
     }
 
-    /// The standard input; a file redirected there is read from its present offset, and that offset is set to its end, as
-    /// if it had been read by `read`.
+    /// The standard input; a file redirected there is read from its present offset, and that offset
+    /// is set to its end, as if it had been read by `read`.
     ///
     /// # Errors
     /// Where it is closed.
@@ -161,7 +163,8 @@ impl Input {
         }
     }
 
-    /// The bytes it has, as far as the system says: none of a pipe, and of some special files too few or too many.
+    /// The bytes it has, as far as the system says: none of a pipe, and of some special files too
+    /// few or too many.
     ///
     /// # Errors
     /// What `fstat` says.
@@ -183,7 +186,8 @@ impl Input {
         }
     }
 
-    /// Some of the first bytes of a regular file, to see what its records are like; what is read is not used otherwise.
+    /// Some of the first bytes of a regular file, to see what its records are like; what is read is
+    /// not used otherwise.
     pub(crate) fn sample(&self, buffer: &mut [u8]) -> Option<usize> {
         match self {
             Input::File { ssd, from } => rustix::io::pread(ssd.file().cached_fd(), buffer, *from).ok(),
@@ -194,7 +198,8 @@ impl Input {
                 rustix::io::pread(stdin, buffer, from).ok()
             }
             Input::Deferred { path } => {
-                // A named pipe would have to be opened to be looked at, and that waits for its writer.
+                // A named pipe would have to be opened to be looked at, and that waits for its
+                // writer.
                 let regular = std::fs::metadata(path).is_ok_and(|meta| meta.is_file());
                 let file = File::open(path).ok().filter(|_| regular)?;
                 rustix::io::pread(&file, buffer, 0).ok()
@@ -207,13 +212,15 @@ fn cannot_open(error: &std::io::Error, path: &Path) -> Error {
     Error::io("open", error, path.display().to_string())
 }
 
-/// Files in /proc and /sys, and some of FUSE file systems, have another length than they say. They have no blocks, which
-/// other files have only where they are one hole; those are read as streams too.
+/// Files in /proc and /sys, and some of FUSE file systems, have another length than they say. They
+/// have no blocks, which other files have only where they are one hole; those are read as streams
+/// too.
 fn says_its_length(meta: &std::fs::Metadata) -> bool {
     meta.len() > 0 && meta.blocks() > 0
 }
 
-/// Files shorter than this are read by one `read`: a pipe of their own would cost more than it saves.
+/// Files shorter than this are read by one `read`: a pipe of their own would cost more than it
+/// saves.
 const SMALL: u64 = 128 << 10;
 
 /// An input that was opened for reading it from end to end.
@@ -307,8 +314,8 @@ pub(crate) struct InputReader<'a> {
     /// Whether the open source gave no chunk yet.
     fresh: bool,
     movements: &'a Movements,
-    /// Pipes of sources that were asked for in full. Their last chunks may still be under way, so what they counted is
-    /// taken note of later.
+    /// Pipes of sources that were asked for in full. Their last chunks may still be under way, so
+    /// what they counted is taken note of later.
     closing: VecDeque<Pipe>,
     /// The name of the source begun last, for messages.
     pub(crate) current: PathBuf,
@@ -338,8 +345,9 @@ impl<'a> InputReader<'a> {
         self.open.is_none() && self.waiting.is_empty()
     }
 
-    /// Opens the next source if its turn has come, and says where its next chunk may begin. `None` where no source is left,
-    /// or where the next one cannot be opened yet; [`exhausted`](Self::exhausted) tells the two apart.
+    /// Opens the next source if its turn has come, and says where its next chunk may begin. `None`
+    /// where no source is left, or where the next one cannot be opened yet;
+    /// [`exhausted`](Self::exhausted) tells the two apart.
     pub(crate) fn prepare(&mut self, in_flight: bool) -> Result<Option<Begin>> {
         if self.open.is_none() {
             let Some(input) = self.waiting.pop_front() else { return Ok(None) };
@@ -436,7 +444,8 @@ fn read_full(file: &mut File, buffer: &mut [u8]) -> Result<usize, (std::io::Erro
     Ok(done)
 }
 
-/// The most bytes that are asked for at once. Files of /proc/sys want memory of the kernel for as many, and refuse 4 MiB.
+/// The most bytes that are asked for at once. Files of /proc/sys want memory of the kernel for as
+/// many, and refuse 4 MiB.
 const AT_ONCE: usize = 1 << 20;
 
 /// Reads what there is, and waits only while there is nothing.

@@ -71,8 +71,8 @@ pub struct SortJob {
     pub output: Output,
     /// All the memory that the process may use, in bytes.
     pub memory_bytes: u64,
-    /// Places for runs that do not fit the memory, by tiers: those of one tier take turns, the next comes when they are
-    /// full. Memory among them is beside `memory_bytes`.
+    /// Places for runs that do not fit the memory, by tiers: those of one tier take turns, the next
+    /// comes when they are full. Memory among them is beside `memory_bytes`.
     pub spill: Vec<StagePlace>,
     /// Whether the tiers count, or what the places cost.
     pub spill_order: StageOrder,
@@ -89,8 +89,9 @@ pub struct SortJob {
 }
 
 impl SortJob {
-    /// A sort of one file into another, with what else a job has as it is by default: half of the available memory, a thread
-    /// a core, and runs that do not fit the memory in the output's folder. The fields may be changed.
+    /// A sort of one file into another, with what else a job has as it is by default: half of the
+    /// available memory, a thread a core, and runs that do not fit the memory in the output's
+    /// folder. The fields may be changed.
     ///
     /// ```no_run
     /// use datapipes_sort::{RecordFormat, SortJob, sort};
@@ -127,7 +128,8 @@ impl SortJob {
     }
 }
 
-/// Half of the available memory; limits of the container and of the process (`ulimit -v`, `-d`) are honoured.
+/// Half of the available memory; limits of the container and of the process (`ulimit -v`, `-d`) are
+/// honoured.
 pub fn default_memory(topology: &Topology) -> u64 {
     let available = topology.memory.usable_bytes().unwrap_or(1 << 30);
     let most = address_space().map_or(available, |limit| available.min(limit));
@@ -150,9 +152,10 @@ fn less(memory_bytes: u64) -> u64 {
 /// Sorts.
 ///
 /// # Errors
-/// `NoSpace` before it starts where spill or output certainly do not fit, and later where they do not; `OutOfMemory`
-/// where the memory does not suffice for a record; `Interrupted`; errors of the inputs and outputs. Whatever happens,
-/// inputs are intact, and neither spill files nor a part of the output are left.
+/// `NoSpace` before it starts where spill or output certainly do not fit, and later where they do
+/// not; `OutOfMemory` where the memory does not suffice for a record; `Interrupted`; errors of the
+/// inputs and outputs. Whatever happens, inputs are intact, and neither spill files nor a part of
+/// the output are left.
 pub fn sort(machine: &Machine, job: SortJob) -> Result<SortReport> {
     run(machine, job, Task::Sort)
 }
@@ -197,7 +200,8 @@ fn run(machine: &Machine, job: SortJob, task: Task) -> Result<SortReport> {
             Engine::new(machine, &layout, settings, &control, &work)?.run(task, work)
         }
         RecordFormat::Numbers { kind, reverse } => {
-            // Merging takes runs, in which numbers are encoded; sorting files that are sorted is as good.
+            // Merging takes runs, in which numbers are encoded; sorting files that are sorted is as
+            // good.
             let layout = Numbers { kind, reverse };
             Engine::new(machine, &layout, settings, &control, &work)?.run(Task::Sort, work)
         }
@@ -262,8 +266,9 @@ impl<'a, L: Layout> Engine<'a, L> {
             if let (false, Some(total)) = (fits, work.total) {
                 budget.limit(total);
             }
-            // Pages are touched as the job needs them: a small input does not pay for a large budget. One that would leave
-            // most of a huge page unused does not pay for its zeros either.
+            // Pages are touched as the job needs them: a small input does not pay for a large
+            // budget. One that would leave most of a huge page unused does not pay for its zeros
+            // either.
             let huge_page = machine.topology().memory.thp_bytes.unwrap_or(2 << 20);
             let small = work.total.is_some_and(|total| total < huge_page);
             let pages = if small { Pages::Small } else { Pages::Huge };

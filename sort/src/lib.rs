@@ -1,4 +1,5 @@
-//! External sort over data pipes: the flagship use of the CIDR'23 paper (section 3), on all cores, within a budget.
+//! External sort over data pipes: the flagship use of the CIDR'23 paper (section 3), on all cores,
+//! within a budget.
 //!
 //! ```text
 //! input --pipe--> slot     chunks arrive; each record gets an entry (key prefix, place)

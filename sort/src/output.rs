@@ -1,4 +1,5 @@
-//! Where the sorted records go: a file that appears under its name when it is complete, or a stream.
+//! Where the sorted records go: a file that appears under its name when it is complete, or a
+//! stream.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,8 +10,9 @@ use datapipes_core::{Error, ErrorKind, Result, TargetKind};
 /// Where to.
 #[derive(Debug)]
 pub enum Output {
-    /// A file, written beside its name and renamed when complete and synced; or in place, where a rename would cost the
-    /// file that is there its identity ([`datapipes_core::OutputFile`]). It may be one of the inputs.
+    /// A file, written beside its name and renamed when complete and synced; or in place, where a
+    /// rename would cost the file that is there its identity ([`datapipes_core::OutputFile`]). It
+    /// may be one of the inputs.
     File(PathBuf),
     /// Anything that is written in order: the standard output, a pipe.
     Stream {
@@ -22,11 +24,12 @@ pub enum Output {
 }
 
 impl Output {
-    /// The output of this name: a file, unless it exists and is no regular file (`/dev/null`, a named pipe).
+    /// The output of this name: a file, unless it exists and is no regular file (`/dev/null`, a
+    /// named pipe).
     ///
     /// # Errors
-    /// What `open(2)` says of a path that cannot be that of a file; what opening a device or a named pipe meets;
-    /// `InvalidInput` for a block device.
+    /// What `open(2)` says of a path that cannot be that of a file; what opening a device or a
+    /// named pipe meets; `InvalidInput` for a block device.
     pub fn to(path: &Path) -> Result<Output> {
         let fail = |errno: i32| Error::os("open", errno, path.display().to_string());
         match target_kind(path)? {
@@ -40,8 +43,8 @@ impl Output {
             )
             .advice("sort to a file and use `dpipe copy` to write it to the device")),
             TargetKind::Stream => {
-                // As GNU sort opens it: one who thinks to create a file is not given another user's named pipe in a folder
-                // that is anybody's (fs.protected_fifos).
+                // As GNU sort opens it: one who thinks to create a file is not given another user's
+                // named pipe in a folder that is anybody's (fs.protected_fifos).
                 let opened = File::options().write(true).create(true).truncate(false).open(path);
                 let file = opened.map_err(|e| Error::io("open", &e, path.display().to_string()))?;
                 Ok(Output::Stream { name: path.to_path_buf(), file })

@@ -47,8 +47,9 @@ pub struct Phase {
 /// How the output came to be where it is.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct OutputReport {
-    /// `new`: a file that was not there. `replaced`: it took the place of another file, and its identity. `in-place`: it was
-    /// written into the file that was there. `stream`: it was written in order to what is no file.
+    /// `new`: a file that was not there. `replaced`: it took the place of another file, and its
+    /// identity. `in-place`: it was written into the file that was there. `stream`: it was written
+    /// in order to what is no file.
     pub way: &'static str,
     /// Why it was written in place.
     pub why: Option<String>,
@@ -61,7 +62,8 @@ pub struct SpacePlan {
     pub input_bytes: Option<u64>,
     /// Bytes of memory that it will use at most.
     pub memory_bytes: u64,
-    /// Bytes of spill space needed: 0 where the input fits the memory, none where that is not known.
+    /// Bytes of spill space needed: 0 where the input fits the memory, none where that is not
+    /// known.
     pub spill_bytes: Option<u64>,
     /// The spill places and the bytes free there, or that they have.
     pub places: Vec<(String, Option<u64>)>,
@@ -105,9 +107,11 @@ pub struct SortReport {
     pub merge_passes: u64,
     /// The memory budget, in bytes.
     pub memory_bytes: u64,
-    /// The memory that was asked for, in bytes: more than the budget where the system refused to map it.
+    /// The memory that was asked for, in bytes: more than the budget where the system refused to
+    /// map it.
     pub memory_asked_bytes: u64,
-    /// Bytes that long records took beyond the budget in a merge, where two records that are compared do not fit it.
+    /// Bytes that long records took beyond the budget in a merge, where two records that are
+    /// compared do not fit it.
     pub memory_excess_bytes: u64,
     /// Threads that sorted and merged.
     pub threads: u64,

@@ -23,8 +23,9 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// Called once, before the first byte is written and after the last one of the inputs is read or staged. Reserves room
-    /// where the number of bytes is known; the old bytes of a file that is written in place end here.
+    /// Called once, before the first byte is written and after the last one of the inputs is read
+    /// or staged. Reserves room where the number of bytes is known; the old bytes of a file that is
+    /// written in place end here.
     pub(crate) fn begin(&self, bytes: Option<u64>) -> Result<()> {
         match self {
             Sink::File { file, .. } => file.begin(bytes),
@@ -32,9 +33,9 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// Whether what is written here may overwrite what is still to be read there. Two names of a file that is written in place
-    /// are not always known for that: seen through another file system (FUSE, an overlay) it has other numbers, and a block
-    /// device may lie in it.
+    /// Whether what is written here may overwrite what is still to be read there. Two names of a
+    /// file that is written in place are not always known for that: seen through another file
+    /// system (FUSE, an overlay) it has other numbers, and a block device may lie in it.
     pub(crate) fn may_overwrite(&self, input: &Input) -> Result<bool> {
         let fail = |e: rustix::io::Errno| Error::os("look at", e.raw_os_error(), input.name().display().to_string());
         let read = input.stat().map_err(fail)?;
@@ -72,7 +73,8 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// All is written: the output is cut to its length, synced and given its name, where it is a file.
+    /// All is written: the output is cut to its length, synced and given its name, where it is a
+    /// file.
     pub(crate) fn publish(self, bytes: u64, movements: &Movements) -> Result<OutputReport> {
         let Sink::File { file, pipe } = self else { return Ok(OutputReport { way: "stream", why: None }) };
         movements.keep(MovementRole::Output, *pipe);

@@ -12,8 +12,8 @@ pub(crate) struct Space {
     pub(crate) spill_bytes: Option<u64>,
 }
 
-/// Refuses what certainly will not fit. An output is given by a path on its device and the bytes that it
-/// has there already.
+/// Refuses what certainly will not fit. An output is given by a path on its device and the bytes
+/// that it has there already.
 pub(crate) fn check_space(places: &[StagePlace], output: Option<(PathBuf, u64)>, space: Space) -> Result<()> {
     let mut needs: Vec<(PathBuf, u64)> = Vec::new();
     if let (Some((dir, has)), Some(bytes)) = (output, space.output_bytes) {

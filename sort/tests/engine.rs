@@ -1,4 +1,5 @@
-//! The engine against naive twins and the system's `sort`: formats, shapes of input, budgets, threads, outputs.
+//! The engine against naive twins and the system's `sort`: formats, shapes of input, budgets,
+//! threads, outputs.
 //!
 //! Every failure prints the seed; `SORT_SEED` replays it.
 // A test stops where it stands; clippy's leave for tests ends at functions without #[test].
@@ -280,7 +281,8 @@ fn some_lines(random: &mut Random, len: usize, terminator: u8) -> Vec<u8> {
             2 => bytes.extend_from_slice(random.pick(&[&b"x"[..], b"X", b"y,1", b"", b"-3"])),
             _ => {
                 let n = random.below(300);
-                // GNU sort -n (9.1, without a locale) takes the byte 0x80 for a thousands separator: it is left out.
+                // GNU sort -n (9.1, without a locale) takes the byte 0x80 for a thousands
+                // separator: it is left out.
                 bytes.extend(random.bytes(n).into_iter().filter(|&b| b != terminator && b != 0x80));
             }
         }

@@ -1,7 +1,9 @@
-//! The engine where things go wrong: short transfers, EIO in each phase, full places, a stop at any moment.
+//! The engine where things go wrong: short transfers, EIO in each phase, full places, a stop at any
+//! moment.
 //!
-//! What holds in all of them: the result is right or there is an error that says what and where; the input is intact,
-//! the output is what it was, and no file is left. Every failure prints the seed; `SORT_SEED` replays it.
+//! What holds in all of them: the result is right or there is an error that says what and where;
+//! the input is intact, the output is what it was, and no file is left. Every failure prints the
+//! seed; `SORT_SEED` replays it.
 // A test stops where it stands; clippy's leave for tests ends at functions without #[test].
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
@@ -33,8 +35,8 @@ enum Phase {
 
 const PHASES: [Phase; 4] = [Phase::Input, Phase::Spill, Phase::Merge, Phase::Output];
 
-/// Tells the phases of a sort of one file in one merge pass apart: when all was read, reads are those of the merge, and
-/// the writes after the first of them go to the output.
+/// Tells the phases of a sort of one file in one merge pass apart: when all was read, reads are
+/// those of the merge, and the writes after the first of them go to the output.
 struct Watch {
     control: Control,
     merging: AtomicBool,
@@ -415,7 +417,8 @@ fn places_that_are_too_small_together() {
 
 #[test]
 fn an_output_where_files_need_names() {
-    // On tmpfs nameless files exist too; what counts is that another file system than the spill's takes the output.
+    // On tmpfs nameless files exist too; what counts is that another file system than the spill's
+    // takes the output.
     let (folder, input, bytes) = scene(12, 150_000);
     let Some(small) = SmallPlace::mount("an_output_where_files_need_names", folder.path("small"), "64m") else {
         return;
@@ -477,7 +480,8 @@ fn a_spill_place_that_is_not_there() {
         };
         let error = sort(job).expect_err(name);
         assert!(error.to_string().contains(dir.to_str().unwrap()), "{name}: {error}");
-        // Root may write where the mode forbids it; only /proc refuses it too, each kernel in its own words.
+        // Root may write where the mode forbids it; only /proc refuses it too, each kernel in its
+        // own words.
         assert!(error.kind() == kind || name == "/proc", "{name}: {error}");
         assert_untouched(&folder, &bytes, name);
     }

@@ -1,5 +1,6 @@
-//! Outputs that are written in place, because another file in their place would not be the same file. They are the
-//! inputs, too: what is read must be all read before the first byte is written. Every failure prints the seed.
+//! Outputs that are written in place, because another file in their place would not be the same
+//! file. They are the inputs, too: what is read must be all read before the first byte is written.
+//! Every failure prints the seed.
 // A test stops where it stands; clippy's leave for tests ends at functions without #[test].
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 

@@ -1,4 +1,5 @@
-//! A spill place that lies: what is read back is not what was written. No wrong byte may come out of a sort then.
+//! A spill place that lies: what is read back is not what was written. No wrong byte may come out
+//! of a sort then.
 //!
 //! Every failure prints the seed; `SORT_SEED` replays it.
 // A test stops where it stands; clippy's leave for tests ends at functions without #[test].
@@ -220,7 +221,8 @@ fn spilling_through_fuse() {
     let bytes = Random(seed).bytes(60_000_000);
     let input = folder.put("in/a", &bytes);
     let expected = sort_records(&bytes, &RecordFormat::SORT_BENCHMARK, false);
-    // The first has no fallocate and no nameless files, the second refuses direct writes that it lets be opened.
+    // The first has no fallocate and no nameless files, the second refuses direct writes that it
+    // lets be opened.
     for (kind, mounted) in [("bindfs", Mounted::bindfs(&folder.0)), ("mergerfs", Mounted::mergerfs(&folder.0))] {
         match mounted {
             Ok(mounted) => spill_into(mounted.at(), &folder, &input, &expected, &format!("seed {seed}, {kind}")),

@@ -1,5 +1,5 @@
-//! Records of any length, from one byte to all of the memory, with any number of threads, in any budget: they are sorted,
-//! or refused with the right reason.
+//! Records of any length, from one byte to all of the memory, with any number of threads, in any
+//! budget: they are sorted, or refused with the right reason.
 //!
 //! Every failure prints the seed; `SORT_SEED` replays it.
 // A test stops where it stands; clippy's leave for tests ends at functions without #[test].
@@ -53,7 +53,8 @@ fn lines_of(random: &mut Random, bytes: usize, mut len: impl FnMut(&mut Random) 
 #[test]
 fn the_shortest_lines() {
     let seed = seed(1);
-    // Empty lines need 32 bytes of entries for each byte; the input fits neither the slots nor the memory.
+    // Empty lines need 32 bytes of entries for each byte; the input fits neither the slots nor the
+    // memory.
     for (case, (len, threads, memory)) in
         [(0, 2, 16), (0, 1, 16), (1, 4, 16), (1, 8, 20), (1, 64, 64), (0, 64, 16), (2, 3, 100)].into_iter().enumerate()
     {
@@ -172,7 +173,8 @@ fn a_line_as_long_as_the_memory_allows() {
     }
 }
 
-/// Long lines of one length come to lie where others lay, with their keys elsewhere: what was found out about those must not count.
+/// Long lines of one length come to lie where others lay, with their keys elsewhere: what was found
+/// out about those must not count.
 #[test]
 fn keys_at_other_places_of_lines_at_the_same_place() {
     const LINE: usize = 4096;
@@ -213,7 +215,8 @@ fn keys_at_other_places_of_lines_at_the_same_place() {
     }
 }
 
-/// A long line takes all slots together; what is left when short ones fill those is more than a slot.
+/// A long line takes all slots together; what is left when short ones fill those is more than a
+/// slot.
 #[test]
 fn long_lines_before_short_ones_with_many_threads() {
     let seed = seed(412);
@@ -235,7 +238,8 @@ fn long_lines_before_short_ones_with_many_threads() {
     }
 }
 
-/// Where only unique keys are kept, the last record is kept, too: within the memory, or it is stated.
+/// Where only unique keys are kept, the last record is kept, too: within the memory, or it is
+/// stated.
 #[test]
 fn the_last_record_of_long_unique_ones_is_counted() {
     let seed = seed(413);

@@ -1,8 +1,8 @@
 //! `text::Order` against `LC_ALL=C sort`: the same bytes over seeded random inputs and option sets.
 //!
-//! To keep the number of processes low, each case sorts a few hundred short lines. Where the machine has no GNU
-//! sort the test says so and is skipped. `TEXT_SEED` and `TEXT_CASES` choose another seed and a longer run, `GNU_SORT`
-//! another sort.
+//! To keep the number of processes low, each case sorts a few hundred short lines. Where the
+//! machine has no GNU sort the test says so and is skipped. `TEXT_SEED` and `TEXT_CASES` choose
+//! another seed and a longer run, `GNU_SORT` another sort.
 // A test stops where it stands; clippy's leave for tests ends at functions without #[test].
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 

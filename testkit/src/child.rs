@@ -1,5 +1,5 @@
-//! Pieces of tests in processes of their own: a copy made by `fork`, or the test's program again, as another user and
-//! within limits.
+//! Pieces of tests in processes of their own: a copy made by `fork`, or the test's program again,
+//! as another user and within limits.
 //!
 //! Unsafe code: the system calls that make such processes.
 #![allow(unsafe_code)]
@@ -17,7 +17,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const PANICKED: i32 = 101;
 /// In the environment of a program that was started again: for which test.
 const AGAIN: &str = "DATAPIPES_TEST_AGAIN";
-/// The first of the users that nobody is, as whom programs are started again: each has its own count of threads.
+/// The first of the users that nobody is, as whom programs are started again: each has its own
+/// count of threads.
 const NOBODYS: u32 = 1_610_000_000;
 
 /// What belongs to another process says so.
@@ -37,7 +38,8 @@ pub fn assert_forked_error<T>(result: Result<T>) {
 /// # Panics
 /// Where the copy panics, dies or does not end.
 pub fn in_child(work: &dyn Fn()) {
-    // SAFETY: the copy has this thread alone. It calls `work`, which is written for that, and ends by `_exit`.
+    // SAFETY: the copy has this thread alone. It calls `work`, which is written for that, and ends
+    // by `_exit`.
     let pid = unsafe { libc::fork() };
     run_or_wait(pid, work);
 }
@@ -52,14 +54,16 @@ pub fn in_child_by_system_call(work: &dyn Fn()) {
     run_or_wait(i32::try_from(pid).unwrap_or(-1), work);
 }
 
-/// Makes a copy here, in the middle of something: 0 in the copy, which goes on from here as this process does, and must end by
+/// Makes a copy here, in the middle of something: 0 in the copy, which goes on from here as this
+/// process does, and must end by
 /// [`end_copy`].
 pub fn fork_here() -> i32 {
     // SAFETY: the copy has this thread alone, and goes on with what the test is about.
     unsafe { libc::fork() }
 }
 
-/// For a fork_here made by [`fork_here`]: in it, runs `work` and ends. In the parent: waits for that.
+/// For a fork_here made by [`fork_here`]: in it, runs `work` and ends. In the parent: waits for
+/// that.
 ///
 /// # Panics
 /// As [`in_child`].
@@ -83,7 +87,8 @@ fn run_or_wait(pid: i32, work: &dyn Fn()) {
                 PANICKED
             }
         };
-        // SAFETY: it ends this process, whose other threads do not exist, without running what the parent registered.
+        // SAFETY: it ends this process, whose other threads do not exist, without running what the
+        // parent registered.
         unsafe { libc::_exit(code) };
     }
     let status = wait(pid);
@@ -111,9 +116,10 @@ fn wait(pid: i32) -> Option<i32> {
     }
 }
 
-/// Runs this test's program once more for this test alone, as a user of its own without any privilege, where root runs it.
-/// True in that program, where the test goes on; false in the first one, when that is over: it has nothing left to do.
-/// `test` is the test's name as the harness knows it.
+/// Runs this test's program once more for this test alone, as a user of its own without any
+/// privilege, where root runs it. True in that program, where the test goes on; false in the first
+/// one, when that is over: it has nothing left to do. `test` is the test's name as the harness
+/// knows it.
 ///
 /// # Panics
 /// Where the other program fails or does not end.
@@ -154,7 +160,8 @@ pub fn as_another_user(test: &str) -> bool {
     false
 }
 
-/// While it lives, this user gets no further thread or process. For a program that was started by [`as_another_user`].
+/// While it lives, this user gets no further thread or process. For a program that was started by
+/// [`as_another_user`].
 #[derive(Debug)]
 pub struct NoThreads(libc::rlimit);
 

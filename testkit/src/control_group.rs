@@ -12,8 +12,8 @@ static COUNT: AtomicU64 = AtomicU64::new(0);
 pub struct ControlGroup(PathBuf);
 
 impl ControlGroup {
-    /// A group below that of this process (version 1), or beside it (version 2, where a group with processes has no groups
-    /// below), whose processes may have so many bytes of memory.
+    /// A group below that of this process (version 1), or beside it (version 2, where a group with
+    /// processes has no groups below), whose processes may have so many bytes of memory.
     ///
     /// # Errors
     /// Why there can be none here, for a line that says that a test was skipped.

@@ -11,7 +11,8 @@ pub struct TempFolder(PathBuf);
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
 impl TempFolder {
-    /// A new one under another: for tests their target folder (`CARGO_TARGET_TMPDIR`), for /tmp may be memory.
+    /// A new one under another: for tests their target folder (`CARGO_TARGET_TMPDIR`), for /tmp may
+    /// be memory.
     ///
     /// # Errors
     /// Those of making a folder.
@@ -32,7 +33,8 @@ impl TempFolder {
         self.0.join(name)
     }
 
-    /// What is in it: every file and folder, hidden ones and those further down too, by its path from here, in order.
+    /// What is in it: every file and folder, hidden ones and those further down too, by its path
+    /// from here, in order.
     ///
     /// # Errors
     /// Those of reading a folder.

@@ -1,12 +1,15 @@
 //! What Data Pipes is tested with, and what its command generates and checks data with.
 //!
 //! - [`generate`]: records, numbers and lines as pure functions from a byte range to its content.
-//! - [`access`]: which bytes of a file are read, in which order: uniform, zipf, embeddings, a social graph.
+//! - [`access`]: which bytes of a file are read, in which order: uniform, zipf, embeddings, a
+//!   social graph.
 //! - [`validate`]: order and multiset checksum of data fed in pieces.
 //! - [`conformance`]: one suite for every backend and every locator.
-//! - [`TempFolder`]: where a test works; with `--cfg shuttle`, `schedules` runs one under schedules chosen at random.
+//! - [`TempFolder`]: where a test works; with `--cfg shuttle`, `schedules` runs one under schedules
+//!   chosen at random.
 //! - [`UnresponsiveFs`]: a file system whose server never answers.
-//! - [`Mounted`], [`without_calls`], [`ControlGroup`]: file systems and kernels that lack something, or have little.
+//! - [`Mounted`], [`without_calls`], [`ControlGroup`]: file systems and kernels that lack
+//!   something, or have little.
 //!
 //! - [`child`]: pieces of a test in another process: a fork, another user, limits.
 //!

@@ -1,11 +1,13 @@
-//! File systems that a test mounts, and devices over files: real ones, with the gaps that real ones have.
+//! File systems that a test mounts, and devices over files: real ones, with the gaps that real ones
+//! have.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 
 use crate::TempFolder;
 
-/// A file system of another program, mounted over a folder of the test's own; it is unmounted with this value.
+/// A file system of another program, mounted over a folder of the test's own; it is unmounted with
+/// this value.
 #[derive(Debug)]
 pub struct Mounted {
     at: PathBuf,
@@ -21,7 +23,8 @@ impl Mounted {
         Mounted::over(under(parent)?, &mut Command::new("bindfs"))
     }
 
-    /// `bindfs` over a new folder under `parent`, and its server, which can be stopped: then the file system answers no more.
+    /// `bindfs` over a new folder under `parent`, and its server, which can be stopped: then the
+    /// file system answers no more.
     ///
     /// # Errors
     /// As [`bindfs`](Self::bindfs).
@@ -43,7 +46,8 @@ impl Mounted {
         Ok((server, mounted))
     }
 
-    /// `mergerfs` over a new folder under `parent`: it opens files for direct I/O and refuses direct writes (`EINVAL`).
+    /// `mergerfs` over a new folder under `parent`: it opens files for direct I/O and refuses
+    /// direct writes (`EINVAL`).
     ///
     /// # Errors
     /// As [`bindfs`](Self::bindfs).
@@ -51,7 +55,8 @@ impl Mounted {
         Mounted::over(under(parent)?, Command::new("mergerfs").args(["-o", "use_ino"]))
     }
 
-    /// A file system in memory of so many bytes, over a new folder under `parent`; there is nothing behind it.
+    /// A file system in memory of so many bytes, over a new folder under `parent`; there is nothing
+    /// behind it.
     ///
     /// # Errors
     /// As [`bindfs`](Self::bindfs).
@@ -68,7 +73,8 @@ impl Mounted {
         )
     }
 
-    /// `bindfs` whose server answers a third of the requests short, as a server may, past the kernel's page cache.
+    /// `bindfs` whose server answers a third of the requests short, as a server may, past the
+    /// kernel's page cache.
     ///
     /// # Errors
     /// As [`bindfs`](Self::bindfs); also where there is no C compiler.
@@ -85,7 +91,8 @@ impl Mounted {
         Mounted::over(folder, Command::new("bindfs").env("LD_PRELOAD", &library).args(["-o", "direct_io"]))
     }
 
-    /// An ext4 of so many bytes (some of which are its own) in a file of a new folder under `parent`, by a loop device.
+    /// An ext4 of so many bytes (some of which are its own) in a file of a new folder under
+    /// `parent`, by a loop device.
     ///
     /// # Errors
     /// As [`bindfs`](Self::bindfs).
@@ -186,7 +193,8 @@ impl Mounted {
     }
 }
 
-/// The server of a mounted file system; it is ended with this value, and who waits for it hears of that.
+/// The server of a mounted file system; it is ended with this value, and who waits for it hears of
+/// that.
 #[derive(Debug)]
 pub struct MountServer(Child);
 

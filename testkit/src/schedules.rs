@@ -5,9 +5,11 @@ use std::sync::Arc;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, MaxSteps, Runner};
 
-/// Runs a test under many schedules: random ones, and such in which few threads are overtaken at unlucky moments (PCT).
+/// Runs a test under many schedules: random ones, and such in which few threads are overtaken at
+/// unlucky moments (PCT).
 ///
-/// `DATAPIPES_SCHEDULES` sets how many of each. A failure prints its seed; `SHUTTLE_RANDOM_SEED` repeats it.
+/// `DATAPIPES_SCHEDULES` sets how many of each. A failure prints its seed; `SHUTTLE_RANDOM_SEED`
+/// repeats it.
 pub fn schedules(test: impl Fn() + Send + Sync + 'static) {
     let count = std::env::var("DATAPIPES_SCHEDULES").ok().and_then(|n| n.parse().ok()).unwrap_or(2000);
     let config = || {

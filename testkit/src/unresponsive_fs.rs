@@ -1,4 +1,5 @@
-//! A file system that a test serves itself, and whose requests it need not answer: what a hostile client passes.
+//! A file system that a test serves itself, and whose requests it need not answer: what a hostile
+//! client passes.
 //!
 //! Unsafe code: `mount`, `umount2` and `poll`.
 #![allow(unsafe_code)]
@@ -25,15 +26,17 @@ pub enum PendingRequests {
     Read = 15,
 }
 
-/// One folder with one file of a page, `file`, served by a thread of this process (FUSE). One kind of request is never answered.
+/// One folder with one file of a page, `file`, served by a thread of this process (FUSE). One kind
+/// of request is never answered.
 ///
-/// Whoever asks waits, whatever signal comes, until this is dropped. So the last descriptor of it must be closed after it, or by
-/// another process: [`open`](Self::open) sees to that. A process that this one starts waits, too, when it closes its copy: start
-/// it before, and none beside.
+/// Whoever asks waits, whatever signal comes, until this is dropped. So the last descriptor of it
+/// must be closed after it, or by another process: [`open`](Self::open) sees to that. A process
+/// that this one starts waits, too, when it closes its copy: start it before, and none beside.
 #[derive(Debug)]
 pub struct UnresponsiveFs {
     at: PathBuf,
-    /// Taken when it ends. The connection ends with its last descriptor, and all who wait get an error.
+    /// Taken when it ends. The connection ends with its last descriptor, and all who wait get an
+    /// error.
     serves: Option<(PipeWriter, JoinHandle<()>)>,
     opened: Mutex<Vec<Arc<OwnedFd>>>,
     _folder: TempFolder,
@@ -65,10 +68,12 @@ impl UnresponsiveFs {
         let (ready, is_ready) = std::sync::mpsc::channel();
         let (device_fd, end_fd) = (device.into_raw_fd(), end.into_raw_fd());
         let thread = std::thread::spawn(move || {
-            // It has no descriptors but these, and nobody else has them: the connection ends with this thread, also when the process is
-            // killed. In one table the kernel would close the file, and wait for an answer, before it let go of the device.
+            // It has no descriptors but these, and nobody else has them: the connection ends with
+            // this thread, also when the process is killed. In one table the kernel would close the
+            // file, and wait for an answer, before it let go of the device.
             let apart = own_descriptors([device_fd, end_fd]);
-            // SAFETY: given up to this thread above; a copy of each is in its own table where there is one.
+            // SAFETY: given up to this thread above; a copy of each is in its own table where there
+            // is one.
             let (device, end) =
                 unsafe { (File::from_raw_fd(device_fd), PipeReader::from(OwnedFd::from_raw_fd(end_fd))) };
             let _ = ready.send(apart);

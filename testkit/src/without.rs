@@ -1,5 +1,5 @@
-//! Work on a thread for which the kernel refuses some system calls, as a container's filter does, or a file system that
-//! lacks them.
+//! Work on a thread for which the kernel refuses some system calls, as a container's filter does,
+//! or a file system that lacks them.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,8 @@ pub struct RefusedCall {
 }
 
 impl RefusedCall {
-    /// The call is refused only with these bits in one of its arguments, which is of 32 bits; the first is number 0.
+    /// The call is refused only with these bits in one of its arguments, which is of 32 bits; the
+    /// first is number 0.
     pub fn with_bits(self, argument: u8, bits: u32) -> RefusedUse {
         RefusedUse { call: self, bits: Some((argument, bits)) }
     }

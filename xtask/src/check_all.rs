@@ -1,7 +1,9 @@
-//! `cargo xtask check-all`: every command of this program, one after the other, each with short settings.
+//! `cargo xtask check-all`: every command of this program, one after the other, each with short
+//! settings.
 //!
-//! Commands that nobody runs rot. Each one here passes, or says with a line `SKIPPED: COMMAND: why` that it cannot run on
-//! this machine; a table at the end says which. A command that is in the help and not in the list is an error.
+//! Commands that nobody runs rot. Each one here passes, or says with a line `SKIPPED: COMMAND: why`
+//! that it cannot run on this machine; a table at the end says which. A command that is in the help
+//! and not in the list is an error.
 
 use std::io::{BufRead, BufReader};
 use std::process::{ExitStatus, Stdio};
@@ -61,7 +63,8 @@ pub(crate) fn run(args: &[String]) -> TaskResult<()> {
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", ")).into()) }
 }
 
-/// Runs a command as a person would, shows what it prints, and looks for the line by which it says that it was skipped.
+/// Runs a command as a person would, shows what it prints, and looks for the line by which it says
+/// that it was skipped.
 fn run_one(check: &Check) -> TaskResult<Verdict> {
     let mut command = cargo(&["xtask", check.command]);
     let mut child = command.args(check.settings).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
@@ -84,7 +87,8 @@ fn verdict(status: ExitStatus, skipped: Option<String>) -> Verdict {
     }
 }
 
-/// Why a whole command was skipped, if this is the line that says so; skips of single tests are the command's own business.
+/// Why a whole command was skipped, if this is the line that says so; skips of single tests are the
+/// command's own business.
 fn skip_of(command: &str, line: &str) -> Option<String> {
     line.strip_prefix("SKIPPED: ")?.strip_prefix(command)?.strip_prefix(": ").map(str::to_owned)
 }

@@ -20,7 +20,8 @@ pub(crate) fn miri() -> TaskResult<()> {
     }
     for (package, tests) in [("datapipes-core", "memory"), ("datapipes-cache", "store::")] {
         let mut command = nightly_cargo(&["miri", "test", "-p", package, "--lib", tests, "--", "--show-output"]);
-        // The code under test asks for the page size and maps memory; isolation would refuse clocks and files.
+        // The code under test asks for the page size and maps memory; isolation would refuse clocks
+        // and files.
         command.env("MIRIFLAGS", "-Zmiri-disable-isolation").env("CARGO_TARGET_DIR", root().join("target/miri"));
         stream(&mut command)?;
     }
@@ -33,17 +34,20 @@ pub(crate) fn asan() -> TaskResult<()> {
         return Ok(());
     };
     let everything = ["datapipes-core", "datapipes-cpu", "datapipes-file", "datapipes-cache"];
-    // The fabric's devices are locked down, and the sanitizer opens files when a thread begins: units only.
+    // The fabric's devices are locked down, and the sanitizer opens files when a thread begins:
+    // units only.
     for (packages, kinds) in [(&everything[..], &["--lib", "--tests"][..]), (&["datapipes-fabric"], &["--lib"])] {
         // --target keeps the sanitizer out of build scripts and macros; doc tests do not take part.
         let mut command = nightly_cargo(&["test", "--no-fail-fast", "--target", &host]);
         command.args(packages.iter().flat_map(|p| ["-p", p])).args(kinds).args(["--", "--show-output"]);
-        // One leaks on purpose (a panic's payload whose end panics); one takes away the memory that the sanitizer needs.
+        // One leaks on purpose (a panic's payload whose end panics); one takes away the memory that
+        // the sanitizer needs.
         command.args(["--skip", "whatever_it_throws", "--skip", "where_no_more_lanes"]);
         // What it allocates beside each allocation is not the cache's.
         command.args(["--skip", "three_hundred_files"]);
         command.env("RUSTFLAGS", "-Zsanitizer=address").env("CARGO_TARGET_DIR", root().join("target/asan"));
-        // An allocation that is refused is an error of ours, as it is without the sanitizer; and a test looks at where the stack is.
+        // An allocation that is refused is an error of ours, as it is without the sanitizer; and a
+        // test looks at where the stack is.
         command.env("ASAN_OPTIONS", "allocator_may_return_null=1:detect_stack_use_after_return=0");
         stream(&mut command)?;
     }
@@ -70,9 +74,11 @@ pub(crate) fn tsan() -> TaskResult<()> {
         return Ok(());
     }
     for (package, programs) in THREADED {
-        // The standard library is built anew: of what it does unseen, the sanitizer would take locks for races.
+        // The standard library is built anew: of what it does unseen, the sanitizer would take
+        // locks for races.
         let mut command = nightly_cargo(&["test", "-Zbuild-std", "--no-fail-fast", "--target", &host, "-p", package]);
-        // What the scheduler decides is a value without threads: thousands of steps that have nothing to race with.
+        // What the scheduler decides is a value without threads: thousands of steps that have
+        // nothing to race with.
         command.args(programs).args(["--", "--show-output", "--skip", "runtime::schedule::tests"]);
         command.env("DATAPIPES_STEPS", "10000");
         // Tests that fork do so with other threads about.
@@ -82,7 +88,8 @@ pub(crate) fn tsan() -> TaskResult<()> {
     Ok(())
 }
 
-/// Sees to the source of the standard library and to what it depends on, or says why it is not to be had.
+/// Sees to the source of the standard library and to what it depends on, or says why it is not to
+/// be had.
 fn source_of_std() -> Result<(), String> {
     let sysroot = first_line(Command::new("rustup").args(["run", "nightly", "rustc", "--print", "sysroot"]));
     let manifest = Path::new(&sysroot.unwrap_or_default()).join("lib/rustlib/src/rust/library/Cargo.toml");

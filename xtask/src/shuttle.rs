@@ -1,9 +1,9 @@
-//! `cargo xtask shuttle [SCHEDULES] [NAME]`: the queue and the runtime of the core, and the ring of a data channel, and
-//! the cache of fine-grained reads, under schedules chosen at random.
+//! `cargo xtask shuttle [SCHEDULES] [NAME]`: the queue and the runtime of the core, and the ring of
+//! a data channel, and the cache of fine-grained reads, under schedules chosen at random.
 //!
-//! The crates are built with `--cfg shuttle`, which puts a model in the place of locks, atomics, threads and the kernel's
-//! events (`src/sync.rs` of each), in a target folder of its own. A failure prints its seed; with it in
-//! `SHUTTLE_RANDOM_SEED` the same schedule is run again.
+//! The crates are built with `--cfg shuttle`, which puts a model in the place of locks, atomics,
+//! threads and the kernel's events (`src/sync.rs` of each), in a target folder of its own. A
+//! failure prints its seed; with it in `SHUTTLE_RANDOM_SEED` the same schedule is run again.
 
 use crate::TaskResult;
 use crate::steps::{cargo, root};

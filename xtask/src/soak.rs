@@ -1,10 +1,12 @@
-//! `cargo xtask soak [--minutes N] [--seed S] [--dir DIR] [--no-clients]`: random pipes, faults and cancellations in all flavors
-//! for a while, and clients of `dpiped` beside them that are killed, flood it and leave in the middle.
+//! `cargo xtask soak [--minutes N] [--seed S] [--dir DIR] [--no-clients]`: random pipes, faults and
+//! cancellations in all flavors for a while, and clients of `dpiped` beside them that are killed,
+//! flood it and leave in the middle.
 //!
-//! The program is `datapipes/examples/soak`; it is built with the checks of the dev profile (overflow, assertions). It is no
-//! part of CI. Its files, at most some hundred MB, have no names and are in `target/` unless said otherwise: a real disk.
-//! The clients are those of the service's tests (`misbehaviour`, which look at what each left behind), again and again until
-//! the program has ended.
+//! The program is `datapipes/examples/soak`; it is built with the checks of the dev profile
+//! (overflow, assertions). It is no part of CI. Its files, at most some hundred MB, have no names
+//! and are in `target/` unless said otherwise: a real disk. The clients are those of the service's
+//! tests (`misbehaviour`, which look at what each left behind), again and again until the program
+//! has ended.
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,8 +1,8 @@
 //! Reads what test programs print and adds it up. It does not run anything.
 //!
-//! A test that could not run a case prints `SKIPPED: name: why`; libtest knows nothing of it and counts the test
-//! as passed. So a skip whose name is that of a passed test is taken off the passed ones, and any other skip is
-//! one case of a larger test that did run.
+//! A test that could not run a case prints `SKIPPED: name: why`; libtest knows nothing of it and
+//! counts the test as passed. So a skip whose name is that of a passed test is taken off the passed
+//! ones, and any other skip is one case of a larger test that did run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,8 @@ pub(crate) struct TestOutputParser {
     programs_started: usize,
     programs_finished: usize,
     passed_names: BTreeSet<String>,
-    /// Name to reason; a map, because the same line may reach us by stderr and again by `--show-output`.
+    /// Name to reason; a map, because the same line may reach us by stderr and again by
+    /// `--show-output`.
     skipped: BTreeMap<String, String>,
     ignored: Vec<(String, String)>,
     in_outputs: bool,

@@ -1,8 +1,8 @@
 //! `cargo xtask test`: every test there is, then one line that sums them up.
 //!
-//! The dev profile is used (the workspace sets opt-level 1 there): it keeps the debug assertions and overflow
-//! checks, which are half of what the tests are for, and it builds in a third of the time of a release build.
-//! `--release` is passed on for those who want it.
+//! The dev profile is used (the workspace sets opt-level 1 there): it keeps the debug assertions
+//! and overflow checks, which are half of what the tests are for, and it builds in a third of the
+//! time of a release build. `--release` is passed on for those who want it.
 
 use crate::tally::TestOutputParser;
 use crate::{TaskResult, steps};
@@ -10,7 +10,8 @@ use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
-/// What the tests lean on beyond a Rust toolchain; what is absent leads to skipped cases, named at the end.
+/// What the tests lean on beyond a Rust toolchain; what is absent leads to skipped cases, named at
+/// the end.
 const TOOLS: [(&str, &str); 4] =
     [("cc", "C interface"), ("c++", "C++ interface"), ("python3", "Python"), ("sort", "comparison with sort(1)")];
 
@@ -27,7 +28,8 @@ pub(crate) fn run(options: &[String]) -> TaskResult<()> {
     let mut command = steps::cargo(&["test", "--no-fail-fast"]);
     // A developer at work on one crate may name it; otherwise all of them.
     command.args((!chosen).then_some("--workspace"));
-    // Without --show-output libtest would swallow the SKIPPED lines of tests that then count as passed.
+    // Without --show-output libtest would swallow the SKIPPED lines of tests that then count as
+    // passed.
     command.args(cargo_options).args(["--", "--show-output"]).args(test_options);
     if std::io::stdout().is_terminal() {
         command.env("CARGO_TERM_COLOR", "always");
@@ -35,8 +37,8 @@ pub(crate) fn run(options: &[String]) -> TaskResult<()> {
     stream(&mut command)
 }
 
-/// Runs the tests, shows their output as it comes, prints the sum. That no test ran at all is an error: a filter
-/// that matches nothing must not look like success.
+/// Runs the tests, shows their output as it comes, prints the sum. That no test ran at all is an
+/// error: a filter that matches nothing must not look like success.
 pub(crate) fn stream(command: &mut Command) -> TaskResult<()> {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let tally = Mutex::new(TestOutputParser::default());

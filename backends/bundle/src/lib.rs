@@ -1,6 +1,7 @@
 //! The one list of backends. A new backend is added here, and nowhere else.
 //!
-//! It chooses nothing: the planner in `datapipes-core` asks every backend of the list what it offers.
+//! It chooses nothing: the planner in `datapipes-core` asks every backend of the list what it
+//! offers.
 #![deny(unsafe_code)]
 
 use std::sync::Arc;
@@ -14,8 +15,9 @@ use datapipes_file::FileBackend;
 
 /// Every backend for this machine, ready for [`Machine::new`](datapipes_core::Machine::new).
 ///
-/// It never measures and never fails: the processor's costs are those that `dpipe calibrate` left on disk, or assumed
-/// ones until it ran; they are looked up when the first pipe is planned. Primitives that this machine lacks are in the list too, as absent, with the reason.
+/// It never measures and never fails: the processor's costs are those that `dpipe calibrate` left
+/// on disk, or assumed ones until it ran; they are looked up when the first pipe is planned.
+/// Primitives that this machine lacks are in the list too, as absent, with the reason.
 ///
 /// ```
 /// use datapipes_core::topology::Topology;

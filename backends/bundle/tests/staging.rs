@@ -1,5 +1,5 @@
-//! Staging with real pipes: over memory and real files, through full places, broken places, and many threads at once.
-//! A failure prints the seed; `STAGING_SEED` replays it.
+//! Staging with real pipes: over memory and real files, through full places, broken places, and
+//! many threads at once. A failure prints the seed; `STAGING_SEED` replays it.
 // A test stops where it stands; clippy's leave for tests ends at functions without #[test].
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
@@ -111,7 +111,8 @@ impl FaultInjector for Broken {
     }
 }
 
-/// Figure 7b: path (a), memory, until it is exhausted, then path (b), a file, with no change in the program.
+/// Figure 7b: path (a), memory, until it is exhausted, then path (b), a file, with no change in the
+/// program.
 #[test]
 fn memory_until_it_is_exhausted_and_then_a_file() {
     let folder = Folder::new();
@@ -207,7 +208,8 @@ fn the_order_by_cost_has_reasons() {
     assert_eq!(given.iter().map(|u| u.tier).collect::<Vec<_>>(), [0, 0, 1, 2]);
     let uses = machine.staging(places(), StageOrder::Cost).unwrap().uses();
     let names: Vec<_> = uses.iter().map(|u| (u.tier, u.place.starts_with("dram"))).collect();
-    // Memory, the two folders of one cost in turns, and last the place that has no room to speak of.
+    // Memory, the two folders of one cost in turns, and last the place that has no room to speak
+    // of.
     assert_eq!(names, [(0, true), (1, false), (1, false), (2, true)], "{uses:?}");
     assert!(uses[0].reason.contains("by cost") && uses[0].reason.contains("free"), "{uses:?}");
 }
@@ -423,7 +425,8 @@ fn like_the_model() {
                                 full += 1;
                                 let expected = [ErrorKind::NoSpace, ErrorKind::Device];
                                 assert!(expected.contains(&e.kind()), "{case}: {e}");
-                                // What is there now is not specified; nothing else may have changed.
+                                // What is there now is not specified; nothing else may have
+                                // changed.
                                 staging.free(half.target, half.len);
                                 model[half.target as usize..(half.target + half.len) as usize].fill(None);
                             }
@@ -552,7 +555,8 @@ impl Drop for Mounted {
     }
 }
 
-/// Two real file systems, of which the first is too small; then the second, until it is full too; then space comes back.
+/// Two real file systems, of which the first is too small; then the second, until it is full too;
+/// then space comes back.
 fn overflows(first: &Path, second: &Path) {
     let machine = machine(None);
     let places = vec![StagePlace::folder(first), StagePlace::folder(second).in_tier(1)];

@@ -1,4 +1,5 @@
-//! Measures this machine and prints the calibration as JSON, its knobs, and how long measuring took.
+//! Measures this machine and prints the calibration as JSON, its knobs, and how long measuring
+//! took.
 
 use datapipes_core::Result;
 use datapipes_core::topology::Topology;

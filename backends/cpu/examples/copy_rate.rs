@@ -1,7 +1,9 @@
-//! Rates of copies through pipes, in turns: the kernels one by one, and the copy that picks among them by size.
+//! Rates of copies through pipes, in turns: the kernels one by one, and the copy that picks among
+//! them by size.
 //!
-//! One JSON line a size, with the median rates of kernel and of `ours` in GB/s, the last line the cost of a blocking
-//! transfer of 64 bytes over a bare memcpy. `--small` ends within a second; `--assumed` does not calibrate.
+//! One JSON line a size, with the median rates of kernel and of `ours` in GB/s, the last line the
+//! cost of a blocking transfer of 64 bytes over a bare memcpy. `--small` ends within a second;
+//! `--assumed` does not calibrate.
 
 use std::hint::black_box;
 use std::sync::Arc;

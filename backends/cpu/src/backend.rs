@@ -14,7 +14,8 @@ use crate::kernel::{Copier, Kernel, LineInstruction, LineOp};
 use crate::mover::{CopyMover, Ends, InPlaceAction, InPlaceMover, ReadMover};
 use crate::offers::{self, COPY_BY_SIZE, LEAVE, LOAD, READ, Relation};
 
-/// The prefetch distance where caches are to be bypassed and the calibration found prefetching no faster.
+/// The prefetch distance where caches are to be bypassed and the calibration found prefetching no
+/// faster.
 const BYPASS_PREFETCH_BYTES: usize = 512;
 
 /// Moves bytes between places in memory by instructions of the caller's core.
@@ -24,13 +25,14 @@ pub struct CpuBackend {
 }
 
 impl CpuBackend {
-    /// The processor of this topology, with these costs. Instructions count as there only where this processor's CPUID
-    /// says so too.
+    /// The processor of this topology, with these costs. Instructions count as there only where
+    /// this processor's CPUID says so too.
     pub fn new(topology: &Topology, calibration: Calibration) -> CpuBackend {
         CpuBackend::calibrated_by(topology, || calibration)
     }
 
-    /// The same, with costs that are looked up when the first pipe is planned: a short program may plan none.
+    /// The same, with costs that are looked up when the first pipe is planned: a short program may
+    /// plan none.
     pub fn calibrated_by(topology: &Topology, costs: impl FnOnce() -> Calibration + Send + 'static) -> CpuBackend {
         let calibration = LazyLock::new(Box::new(costs) as Box<dyn FnOnce() -> Calibration + Send>);
         CpuBackend { instructions: CopyInstructions::detect(&topology.cpu), calibration }
@@ -48,7 +50,8 @@ impl CpuBackend {
         }
         if ask.constraints.bypass_processor_cache {
             let kernel = self.calibration.non_temporal_kernel(&self.instructions)?;
-            // Without prefetchnta the source's lines would displace others, though the target's do not.
+            // Without prefetchnta the source's lines would displace others, though the target's do
+            // not.
             let prefetch = if prefetch == 0 { BYPASS_PREFETCH_BYTES } else { prefetch };
             return Copier::fixed(kernel, prefetch, &self.instructions);
         }
@@ -119,7 +122,8 @@ impl Backend for CpuBackend {
             Relation::Persistent => Err(refuse("one of them keeps its bytes without power, and this does not flush")),
             Relation::Load | Relation::HandBack => {
                 let placement = self.placement(primitive).ok_or_else(|| refuse("this processor lacks it"))?;
-                // Only spans that are not in place are copied; then the target is in the caches, or nobody asked.
+                // Only spans that are not in place are copied; then the target is in the caches, or
+                // nobody asked.
                 let copier = self.calibration.by_size(&self.instructions, ask.target.facts.core.is_some());
                 Ok(Mover::Inline(Box::new(InPlaceMover::new(ends, placement, copier))))
             }

@@ -4,9 +4,10 @@ use datapipes_core::topology::CpuFeatures;
 
 /// The instructions for moving bytes that this process may execute.
 ///
-/// A feature counts only where the topology says so *and* this processor's CPUID does: a recorded topology describes
-/// another machine. That an instruction raises no SIGILL is no evidence (CLDEMOTE is a no-op where it is absent).
-/// The fields are private, so that a value of this type is proof of a detection.
+/// A feature counts only where the topology says so *and* this processor's CPUID does: a recorded
+/// topology describes another machine. That an instruction raises no SIGILL is no evidence
+/// (CLDEMOTE is a no-op where it is absent). The fields are private, so that a value of this type
+/// is proof of a detection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CopyInstructions {
     x86: bool,

@@ -1,4 +1,5 @@
-//! The processor moves bytes: copy kernels, loads into a core's cache, write-backs and demotions of cache lines.
+//! The processor moves bytes: copy kernels, loads into a core's cache, write-backs and demotions of
+//! cache lines.
 //!
 //! | primitive | what it does |
 //! |---|---|

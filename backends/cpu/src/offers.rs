@@ -104,8 +104,8 @@ pub(crate) fn offers(
 pub(crate) fn read(ask: &OfferQuery<'_>) -> Offer {
     let verdict = match ask.target.facts.persistence {
         Persistence::OnCompletion => Err("it does not flush what it stores".into()),
-        // What a read costs depends on what is cached: assumed, a hit of a few bytes and a copy's rate. Into memory that others
-        // have as well it copies with care for pages that are gone.
+        // What a read costs depends on what is cached: assumed, a hit of a few bytes and a copy's
+        // rate. Into memory that others have as well it copies with care for pages that are gone.
         _ => Ok(Quality {
             latency_ns: 200.0,
             bytes_per_s: 1e9,
@@ -154,7 +154,8 @@ fn copies(ask: &OfferQuery<'_>, calibration: &Calibration, instructions: &CopyIn
         false => Kernel::ALL.into_iter().collect(),
     };
     let candidates: Vec<&Quality> = kernels.iter().filter_map(|kernel| good(*kernel)).collect();
-    // It picks the best of its kernels for each length, so it is as good as the best of them at both ends.
+    // It picks the best of its kernels for each length, so it is as good as the best of them at
+    // both ends.
     let verdict = match candidates.first() {
         None => Err("no kernel of this processor copies past the caches into this target".into()),
         Some(first) => Ok(Quality {
@@ -236,8 +237,8 @@ fn load(calibration: &Calibration) -> Offer {
     Offer { primitive: LOAD, verdict: Ok(quality), why: why.into() }
 }
 
-/// The first that is there and not denied is offered; the others only where the caller names them, for by cost alone
-/// doing nothing would always win.
+/// The first that is there and not denied is offered; the others only where the caller names them,
+/// for by cost alone doing nothing would always win.
 fn hand_backs(ask: &OfferQuery<'_>, calibration: &Calibration, instructions: &CopyInstructions) -> Vec<Offer> {
     let lines = &calibration.lines;
     let ways = [

@@ -1,4 +1,5 @@
-//! Every copy kernel against its naive twin, for all alignments and lengths around its steps; bytes beside stay.
+//! Every copy kernel against its naive twin, for all alignments and lengths around its steps; bytes
+//! beside stay.
 #![allow(clippy::unwrap_used)]
 
 use datapipes_core::memory::{MapOptions, MemoryRange, Pages, Region};

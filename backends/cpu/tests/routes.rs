@@ -107,7 +107,8 @@ fn figure_6a_loads_and_hands_back_in_place() {
             assert!(cache.lease()?.iter().all(|byte| *byte == core.index as u8 + 1));
             let counters = up.report().hops[0].counters.clone();
             assert_eq!((counters.transfers, counters.bytes, counters.wrong_core), (1, len, 0));
-            // A span that is not in place is a copy; each core has its own half of the memory to copy to.
+            // A span that is not in place is a copy; each core has its own half of the memory to
+            // copy to.
             let elsewhere = at + (cores.len() * run) as u64;
             down.transfer(Span { source: 0, target: elsewhere, len: 128 })?;
             assert_eq!(dram.range(elsewhere as usize, 128)?.lease()?[127], core.index as u8 + 1);
@@ -237,7 +238,8 @@ fn copies_in_both_directions_at_once_neither_block_nor_tear() {
             });
         }
     });
-    // Every copy was whole, so both hold one value in the first 64 bytes, which all copies cover; nothing stays held.
+    // Every copy was whole, so both hold one value in the first 64 bytes, which all copies cover;
+    // nothing stays held.
     for place in [&a, &b] {
         let bytes = place.lease_mut().unwrap();
         assert!(bytes[..64].iter().all(|byte| *byte == bytes[0]));

@@ -9,7 +9,8 @@ use crate::instructions::FlushInstructions;
 use crate::mover::DaxMover;
 use crate::offers::{self, Relation};
 
-/// Moves bytes into, out of and between places in persistent memory by instructions of the caller's core.
+/// Moves bytes into, out of and between places in persistent memory by instructions of the caller's
+/// core.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -35,8 +36,8 @@ pub struct DaxBackend {
 }
 
 impl DaxBackend {
-    /// The processor of this topology. Instructions count as there only where this processor's CPUID says so too. Nothing is
-    /// installed in the process until a pipe is opened.
+    /// The processor of this topology. Instructions count as there only where this processor's
+    /// CPUID says so too. Nothing is installed in the process until a pipe is opened.
     pub fn new(topology: &Topology) -> DaxBackend {
         DaxBackend { instructions: FlushInstructions::detect(&topology.cpu) }
     }

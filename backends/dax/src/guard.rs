@@ -10,7 +10,8 @@ pub(crate) use datapipes_core::memory::guarded::{AccessFault, LINE};
 
 use crate::instructions::{Flush, FlushInstructions, Width};
 
-/// The routines for this processor. Having one is proof that the handler is installed and the instructions are there.
+/// The routines for this processor. Having one is proof that the handler is installed and the
+/// instructions are there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Guarded {
     flush: Flush,
@@ -33,8 +34,8 @@ impl Guarded {
     /// Ordinary loads and stores.
     ///
     /// # Safety
-    /// `len` bytes must be mapped at `from` for reading and at `to` for writing, held by nobody else, and must not overlap.
-    /// Their pages may be gone.
+    /// `len` bytes must be mapped at `from` for reading and at `to` for writing, held by nobody
+    /// else, and must not overlap. Their pages may be gone.
     pub(crate) unsafe fn copy(self, from: *const u8, to: *mut u8, len: usize) -> Result<(), AccessFault> {
         // SAFETY: what this function demands.
         unsafe { guarded::copy(from, to, len) }

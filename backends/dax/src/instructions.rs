@@ -3,8 +3,9 @@
 pub(crate) use datapipes_core::memory::guarded::{Flush, Width};
 use datapipes_core::topology::CpuFeatures;
 
-/// The instructions for persistent memory that this process may execute: where the topology says so *and* this processor's
-/// CPUID does, since a recorded topology describes another machine. The fields are private: a value is proof of a detection.
+/// The instructions for persistent memory that this process may execute: where the topology says so
+/// *and* this processor's CPUID does, since a recorded topology describes another machine. The
+/// fields are private: a value is proof of a detection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlushInstructions {
     x86: bool,
@@ -30,7 +31,8 @@ impl FlushInstructions {
         }
     }
 
-    /// The same processor without some of what it has, so that a test can take every way that others take.
+    /// The same processor without some of what it has, so that a test can take every way that
+    /// others take.
     #[cfg(test)]
     pub(crate) fn without(self, features: &[&str]) -> FlushInstructions {
         let lacks = |name| features.contains(&name);
@@ -63,7 +65,8 @@ impl FlushInstructions {
         }
     }
 
-    /// What the better flushes and stores that this processor lacks are called; empty where it has the best.
+    /// What the better flushes and stores that this processor lacks are called; empty where it has
+    /// the best.
     pub(crate) fn absent(&self) -> String {
         let all = [
             ("CLWB", self.clwb),

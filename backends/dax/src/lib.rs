@@ -9,9 +9,10 @@
 //! | `pmem-load-nt` | prefetched past the caches, stored past the caches |
 //! | `pmem-flush` | writes back what another primitive left in the caches, in place |
 //!
-//! Which place is persistent memory is told by its facts: memory that is not volatile. Into a place that persists on completion
-//! only these primitives store, since they alone flush. A page that is gone, because the file was truncated or the medium
-//! has a bad block there, is an error of kind `Device` with the offset, not the end of the process.
+//! Which place is persistent memory is told by its facts: memory that is not volatile. Into a place
+//! that persists on completion only these primitives store, since they alone flush. A page that is
+//! gone, because the file was truncated or the medium has a bad block there, is an error of kind
+//! `Device` with the offset, not the end of the process.
 //!
 //! | module | what |
 //! |---|---|
@@ -21,8 +22,9 @@
 //! | `guard` | the core's loops that a bad page ends with an answer, for this processor |
 //! | `instructions` | what the processor has |
 //!
-//! It does not map files (the locator does) and does not make stores through a lease durable (`Pmem::persist` does). That a
-//! flush was forgotten cannot be seen on an emulated device; the order of stores and flushes is tested by what is issued.
+//! It does not map files (the locator does) and does not make stores through a lease durable
+//! (`Pmem::persist` does). That a flush was forgotten cannot be seen on an emulated device; the
+//! order of stores and flushes is tested by what is issued.
 #![deny(unsafe_code)]
 
 mod backend;

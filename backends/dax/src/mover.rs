@@ -70,8 +70,8 @@ impl DaxMover {
     }
 
     /// # Safety
-    /// `piece.len` bytes must be leased for reading at `from` and for writing at `to`, and must not overlap; `whole` is at
-    /// least `len`.
+    /// `piece.len` bytes must be leased for reading at `from` and for writing at `to`, and must not
+    /// overlap; `whole` is at least `len`.
     unsafe fn run(&self, piece: Piece, whole: usize) -> Result<()> {
         let Piece { from, to, len, .. } = piece;
         // SAFETY: what this function demands.
@@ -122,8 +122,8 @@ impl DaxMover {
             return unsafe { self.run(piece, len) };
         }
         copy_pair((&self.source.range, source), (&self.target.range, target), len, |from, to| {
-            // SAFETY: `copy_pair` calls with `len` bytes leased for reading at `from` and for writing at `to`, and refuses
-            // ranges that overlap.
+            // SAFETY: `copy_pair` calls with `len` bytes leased for reading at `from` and for
+            // writing at `to`, and refuses ranges that overlap.
             unsafe { self.run(Piece { from, to, len, span }, len) }
         })?
     }
@@ -143,8 +143,9 @@ impl DaxMover {
             return refuse("whose source and target overlap, or do not where they must");
         }
         let whole = usize::try_from(whole).unwrap_or(usize::MAX).max(len);
-        // SAFETY: the leases give `len` bytes for reading at `from` and, unless none is written, for writing at `to`; whoever
-        // made them as parts of larger ones promises that no other part with these bytes is in use.
+        // SAFETY: the leases give `len` bytes for reading at `from` and, unless none is written,
+        // for writing at `to`; whoever made them as parts of larger ones promises that no other
+        // part with these bytes is in use.
         unsafe { self.run(Piece { from, to, len, span: part.span }, whole) }
     }
 

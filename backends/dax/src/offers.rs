@@ -77,7 +77,8 @@ pub(crate) fn primitives(instructions: &FlushInstructions) -> Vec<Primitive> {
     ]
 }
 
-/// Figures of first-generation persistent memory as its users published them; nothing here was measured.
+/// Figures of first-generation persistent memory as its users published them; nothing here was
+/// measured.
 fn quality(latency_ns: f64, bytes_per_s: f64, fills_processor_cache: bool) -> Quality {
     Quality {
         latency_ns,

@@ -9,16 +9,19 @@
 //! whole blocks:  four lines by stores past the caches, back to back
 //! ```
 //!
-//! The bytes beside the span, which belong to others, are not stored, as a block read, changed and written would do.
+//! The bytes beside the span, which belong to others, are not stored, as a block read, changed and
+//! written would do.
 
 use crate::guard::{AccessFault, Guarded, LINE};
 
 /// Bytes that the medium reads and writes at once.
 pub(crate) const BLOCK: usize = 256;
-/// From this length on stores past the caches are faster than storing and writing back: they need not read the line first
-/// (Yang et al., "An Empirical Guide to the Behavior and Use of Scalable Persistent Memory", FAST'20, section 5.2).
+/// From this length on stores past the caches are faster than storing and writing back: they need
+/// not read the line first (Yang et al., "An Empirical Guide to the Behavior and Use of Scalable
+/// Persistent Memory", FAST'20, section 5.2).
 pub(crate) const MIN_STREAM_BYTES: usize = 512;
-/// Bytes that are stored before they are written back: they are in the nearest cache then. A multiple of `BLOCK`.
+/// Bytes that are stored before they are written back: they are in the nearest cache then. A
+/// multiple of `BLOCK`.
 const CHUNK: usize = 4096;
 
 /// How bytes are stored to persistent memory.
@@ -66,8 +69,8 @@ fn after(done: usize) -> impl Fn(AccessFault) -> AccessFault {
     move |gone| AccessFault { done: gone.done + done, ..gone }
 }
 
-/// Stores `len` bytes so that they survive when it returns, where the target is persistent memory. `whole` is the length of
-/// what they are a part of.
+/// Stores `len` bytes so that they survive when it returns, where the target is persistent memory.
+/// `whole` is the length of what they are a part of.
 ///
 /// # Safety
 /// As for [`Guarded::copy`]; `len` bytes must be held at both addresses.
@@ -85,8 +88,8 @@ pub(crate) unsafe fn store(
     }
     let Parts { head, blocks, tail } = Parts::of(to.addr(), len, BLOCK);
     let (blocks_end, mid) = (head + blocks, head);
-    // SAFETY: the three parts lie one after the other within the `len` bytes that the caller vouches for; that of whole blocks
-    // starts at a multiple of BLOCK, which is one of LINE.
+    // SAFETY: the three parts lie one after the other within the `len` bytes that the caller
+    // vouches for; that of whole blocks starts at a multiple of BLOCK, which is one of LINE.
     unsafe {
         write_back(guarded, from, to, head)?;
         guarded.stream(from.add(mid), to.add(mid), blocks).map_err(after(mid))?;
@@ -104,7 +107,8 @@ unsafe fn write_back(guarded: Guarded, from: *const u8, to: *mut u8, len: usize)
         let part = (CHUNK - (to.addr() + done) % CHUNK).min(len - done);
         // SAFETY: `part` bytes after `done` lie within the `len` bytes that the caller vouches for.
         unsafe {
-            // What was stored before a page was gone is written back too, so that what is said to be done is.
+            // What was stored before a page was gone is written back too, so that what is said to
+            // be done is.
             let copied = guarded.copy(from.add(done), to.add(done), part);
             let stored = copied.err().map_or(part, |gone| gone.done);
             guarded.write_back(to.add(done), stored).map_err(after(done))?;

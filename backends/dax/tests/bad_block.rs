@@ -1,6 +1,7 @@
-//! A page that the medium cannot read, made by telling the kernel that the memory under it is bad. That page of the machine is
-//! lost until it boots again, so this runs only where the environment names a place in which that is no loss (`cargo xtask
-//! guest` does). A program of its own, for it needs a handler that is there before that of the backend.
+//! A page that the medium cannot read, made by telling the kernel that the memory under it is bad.
+//! That page of the machine is lost until it boots again, so this runs only where the environment
+//! names a place in which that is no loss (`cargo xtask guest` does). A program of its own, for it
+//! needs a handler that is there before that of the backend.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used)]
 
@@ -17,7 +18,8 @@ const LEN: u64 = 16 * PAGE as u64;
 /// Signals that were seen while the page was being poisoned.
 static EXPECTED: AtomicU32 = AtomicU32::new(0);
 
-/// The kernel tells whoever poisons a page at once that it did; that is no access. Any other ends the process.
+/// The kernel tells whoever poisons a page at once that it did; that is no access. Any other ends
+/// the process.
 extern "C" fn while_poisoning(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel gives a valid structure; `_exit` may be called by a handler.
     unsafe {
@@ -35,7 +37,8 @@ fn a_page_that_the_medium_cannot_read_is_an_error() {
             "SKIPPED: {TEST}: DATAPIPES_POISON_DIR names no directory in memory of which a page may be poisoned"
         );
     };
-    // SAFETY: all zeros is a value of the structure, and the handler has the form that the flag says.
+    // SAFETY: all zeros is a value of the structure, and the handler has the form that the flag
+    // says.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = while_poisoning as *const () as usize;
@@ -50,7 +53,8 @@ fn a_page_that_the_medium_cannot_read_is_an_error() {
     dram.lease_mut().unwrap().fill(7);
     up.transfer(span(0, LEN)).unwrap();
     let page = pmem.range(5 * PAGE, PAGE).unwrap().endpoint().memory().unwrap().address();
-    // SAFETY: marks one page of this mapping; nobody touches it but the transfers below, which is under test.
+    // SAFETY: marks one page of this mapping; nobody touches it but the transfers below, which is
+    // under test.
     let rc = unsafe { libc::madvise(page.cast(), PAGE, libc::MADV_HWPOISON) };
     if rc != 0 {
         return println!("SKIPPED: {TEST}: the kernel refuses: {}", std::io::Error::last_os_error());

@@ -1,5 +1,6 @@
-//! What a plain file cannot show: a real `MAP_SYNC`, and a DAX device. Each needs hardware that the environment names (`cargo
-//! xtask guest` makes it up), and says that it was skipped where it does not.
+//! What a plain file cannot show: a real `MAP_SYNC`, and a DAX device. Each needs hardware that the
+//! environment names (`cargo xtask guest` makes it up), and says that it was skipped where it does
+//! not.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used)]
 

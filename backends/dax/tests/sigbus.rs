@@ -1,5 +1,5 @@
-//! A `SIGBUS` that is none of the library's takes the course it would have taken without it. Each case is a process of its own:
-//! this program once more, told by its environment what to do.
+//! A `SIGBUS` that is none of the library's takes the course it would have taken without it. Each
+//! case is a process of its own: this program once more, told by its environment what to do.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used)]
 
@@ -72,8 +72,8 @@ fn set_action(handler: usize, flags: libc::c_int) {
     }
 }
 
-/// Sets the action that was there before, has a transfer meet a page that is gone, which must be an error, and then does what
-/// it is told. Passes at once where it is not told anything.
+/// Sets the action that was there before, has a transfer meet a page that is gone, which must be an
+/// error, and then does what it is told. Passes at once where it is not told anything.
 #[test]
 fn act_as_a_child() {
     let Ok(case) = std::env::var(VARIABLE) else { return };

@@ -1,4 +1,5 @@
-//! Which way is taken for persistent memory, what arrives, and what happens when a page goes away. On plain files.
+//! Which way is taken for persistent memory, what arrives, and what happens when a page goes away.
+//! On plain files.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used)]
 
@@ -89,7 +90,8 @@ fn what_a_file_brings_to_persistent_memory_is_flushed_by_a_second_hop() {
     let part = pattern(LEN)[4096..LEN as usize - 4096].to_vec();
     assert_eq!(place.0.memory().to_vec().unwrap()[100..100 + part.len()], part);
     assert_eq!(up.report().hops[1].counters.bytes, LEN - 8192);
-    // Back, and between two of them; the emulated one takes the file's bytes in one hop, since it promises less.
+    // Back, and between two of them; the emulated one takes the file's bytes in one hop, since it
+    // promises less.
     let other = Scene::new("flush-other");
     let second = AsIfPersistent(other.pmem(LEN));
     let between = machine.connect(&place, &second).unwrap();
@@ -121,7 +123,8 @@ fn lines_of_persistent_memory_go_into_a_cores_cache_in_place_and_come_back_flush
     back.transfer(span(100, 4096 + 100, 8000)).unwrap();
     // Bytes that would move are refused, not left without a flush.
     assert_eq!(back.transfer(span(0, 0, 64)).unwrap_err().kind(), ErrorKind::InvalidInput);
-    // Hand-over of lines of a cache that keeps as much itself, as one over real persistent memory does.
+    // Hand-over of lines of a cache that keeps as much itself, as one over real persistent memory
+    // does.
     let certain = Certain(cache.clone());
     let load = machine.connect(&place, &certain).unwrap();
     assert_eq!(load.route().primitives(), ["load-into-cache"], "{}", load.route());
@@ -169,7 +172,8 @@ fn a_truncated_file_is_an_error_with_the_offset_and_the_process_lives() {
         let up = machine.connect_with(&dram, &pmem, &whole(name)).unwrap();
         scene.set_len(cut);
         gone(up.transfer(span(0, 1000, LEN - 1000)), cut..cut + 4096, cut - 1000);
-        // A short one, which is made while the table of leases is locked; nothing stays locked or leased.
+        // A short one, which is made while the table of leases is locked; nothing stays locked or
+        // leased.
         gone(up.transfer(span(5, cut + 10, 300)), cut..cut + 4096, 0);
         up.transfer(span(5, 10, 300)).unwrap();
         scene.set_len(LEN);

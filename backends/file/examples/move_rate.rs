@@ -1,5 +1,6 @@
-//! `move_rate FILE SIZE [PRIMITIVE [DEPTH [REQUEST]]]`: moves FILE to and from 256 MiB of memory until SIZE bytes went each way, and prints
-//! rates and core time as JSON. FILE is created and overwritten.
+//! `move_rate FILE SIZE [PRIMITIVE [DEPTH [REQUEST]]]`: moves FILE to and from 256 MiB of memory
+//! until SIZE bytes went each way, and prints rates and core time as JSON. FILE is created and
+//! overwritten.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -33,7 +34,8 @@ fn main() -> Result<()> {
     memory.lease_mut()?.iter_mut().enumerate().for_each(|(i, b)| *b = i as u8);
 
     let write = machine.connect_with(&memory, &file, &constraints)?;
-    // Blocks that were never written are marked as written on the way, which is not what is measured.
+    // Blocks that were never written are marked as written on the way, which is not what is
+    // measured.
     run(&write, size, true)?;
     let (write_rate, write_cpu) = run(&write, size, true)?;
     let read = machine.connect_with(&file, &memory, &constraints)?;

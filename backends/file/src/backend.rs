@@ -32,10 +32,11 @@ const PRIMITIVES: [(&str, Engine, CacheMode, Option<Direction>); 6] = [
 const DEPTH: u32 = 16;
 /// Bytes of a request of a short job, and of any where the device does not say what it takes.
 const REQUEST: u64 = 1 << 20;
-/// Bytes of a request of a long job, where the device takes them: measured here, 5 core ms a GiB where 1 MiB cost 9.
+/// Bytes of a request of a long job, where the device takes them: measured here, 5 core ms a GiB
+/// where 1 MiB cost 9.
 const LONG_REQUEST: u64 = 2 << 20;
-/// Bytes of memory registered at a time: 50 us where it is prefaulted; else it is faulted in then, 16 MiB in 1 to 5 ms
-/// (64 MiB: 4 to 260), and what was not used yet is not touched.
+/// Bytes of memory registered at a time: 50 us where it is prefaulted; else it is faulted in then,
+/// 16 MiB in 1 to 5 ms (64 MiB: 4 to 260), and what was not used yet is not touched.
 const SLICE: usize = 16 << 20;
 /// Slices of a range; in a longer range they are larger.
 const SLICES: usize = 1 << 13;
@@ -51,14 +52,16 @@ pub struct FileConfig {
     pub queue_depth: Option<u32>,
     /// Bytes of one request, for pipes whose constraints do not say.
     pub request_bytes: Option<u32>,
-    /// Bytes of memory registered at a time: rounded up to a power of two, between 1 MiB and 1 GiB; 16 MiB by default.
+    /// Bytes of memory registered at a time: rounded up to a power of two, between 1 MiB and 1 GiB;
+    /// 16 MiB by default.
     pub slice_bytes: Option<usize>,
     /// Short transfers and errors on request, for tests.
     pub faults: Option<Arc<dyn FaultInjector>>,
 }
 
 impl FileConfig {
-    /// Whether the numbers make sense. A backend with settings that do not is refused when a pipe is opened.
+    /// Whether the numbers make sense. A backend with settings that do not is refused when a pipe
+    /// is opened.
     ///
     /// # Errors
     /// `InvalidInput` for queues, requests and slices of nothing.
@@ -139,7 +142,8 @@ impl FileBackend {
         let offset_align = u64::from(file.offset_align()).next_power_of_two();
         let block = rustix::fs::fstat(file.cached_fd()).map_or(4096, |s| u64::try_from(s.st_blksize).unwrap_or(4096));
         let page = datapipes_core::process::page_size() as u64;
-        // A file system on several disks may name a whole stripe as the block it likes: that is no unit of its cache.
+        // A file system on several disks may name a whole stripe as the block it likes: that is no
+        // unit of its cache.
         let block = if block.is_power_of_two() && block <= 64 << 10 { block } else { page };
         let edge_align = offset_align.max(page).max(block);
         let rules = Rules {
@@ -212,7 +216,8 @@ fn ends<'a>(ask: &OfferQuery<'a>) -> Option<FileAndMemory<'a>> {
     Some(FileAndMemory { file, memory, direction: Direction::Write })
 }
 
-/// Whether requests may go through the page cache although the primitive goes past it: not where the caller demands it.
+/// Whether requests may go through the page cache although the primitive goes past it: not where
+/// the caller demands it.
 fn may_fall_back(ask: &OfferQuery<'_>, ends: &FileAndMemory<'_>) -> bool {
     let (access, demands) = (ends.file.access(), ask.constraints);
     let through =

@@ -1,8 +1,8 @@
 //! Past the page cache or through it, and how good each primitive would be.
 //!
-//! The figures are assumptions for a solid-state drive that moves a few GB/s (`measured` is false): they rank the
-//! primitives. Where the file's access is `Auto`, they say what the choice says: what the page cache holds is read from
-//! there, small files go through it, large ones past it.
+//! The figures are assumptions for a solid-state drive that moves a few GB/s (`measured` is false):
+//! they rank the primitives. Where the file's access is `Auto`, they say what the choice says: what
+//! the page cache holds is read from there, small files go through it, large ones past it.
 
 use datapipes_core::FileAccess;
 use datapipes_core::backend::{Constraints, Quality};
@@ -11,7 +11,8 @@ use datapipes_core::locator::FilePlace;
 use crate::mover::{CacheMode, Direction};
 use crate::residency;
 
-/// Files below this go through the page cache: they are likely to be used again, and cost it little.
+/// Files below this go through the page cache: they are likely to be used again, and cost it
+/// little.
 const SMALL: u64 = 1 << 20;
 /// A file of which the page cache holds this share is moved through it.
 const RESIDENT: f64 = 0.5;
@@ -100,7 +101,8 @@ pub(crate) fn quality(
         (CacheMode::Cached, Direction::Write, Engine::Ring) => (60.0, 0.9, 0.6),
         (CacheMode::Cached, Direction::Write, Engine::Blocking) => (59.0, 0.8, 0.6),
     };
-    // What the choice is against must not win by the planner's arithmetic on some length, unless it is all there is.
+    // What the choice is against must not win by the planner's arithmetic on some length, unless it
+    // is all there is.
     let penalty = if chosen { 1.0 } else { 4.0 };
     Ok(Quality {
         latency_ns: latency_us * 1e3 * penalty,

@@ -18,12 +18,13 @@ pub struct Operation {
 pub enum FaultVerdict {
     /// Nothing special.
     Pass,
-    /// Only so many bytes are asked of the kernel. Direct requests are rounded up to the alignment, so that the kernel
-    /// takes them; a request of one block cannot be shortened.
+    /// Only so many bytes are asked of the kernel. Direct requests are rounded up to the alignment,
+    /// so that the kernel takes them; a request of one block cannot be shortened.
     Short(u32),
     /// It is carried out, and its result replaced by this errno.
     Errno(i32),
-    /// A ring does not answer it before it is asked back, as if the kernel had lost it. Elsewhere as [`FaultVerdict::Pass`].
+    /// A ring does not answer it before it is asked back, as if the kernel had lost it. Elsewhere
+    /// as [`FaultVerdict::Pass`].
     Lost,
 }
 

@@ -1,4 +1,5 @@
-//! File to file inside the kernel: reflink where the file system shares blocks, else `copy_file_range`.
+//! File to file inside the kernel: reflink where the file system shares blocks, else
+//! `copy_file_range`.
 //!
 //! ```text
 //! transfer: whole blocks on both sides, at the same misfit?  FICLONERANGE for them      no byte is moved
@@ -47,7 +48,8 @@ fn clone_range(source: BorrowedFd<'_>, target: BorrowedFd<'_>, span: Span) -> Re
         len: span.len,
         target_at: span.target,
     };
-    // SAFETY: the structure has the kernel's layout and outlives the call; the descriptors are borrowed.
+    // SAFETY: the structure has the kernel's layout and outlives the call; the descriptors are
+    // borrowed.
     let rc = unsafe { libc::ioctl(target.as_raw_fd(), FICLONERANGE as _, &raw const range) };
     if rc == 0 {
         return Ok(());
@@ -55,8 +57,8 @@ fn clone_range(source: BorrowedFd<'_>, target: BorrowedFd<'_>, span: Span) -> Re
     Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
 }
 
-/// Whether the file system can share blocks of the two: a request that is misaligned, so that it changes nothing, is
-/// answered by `EINVAL` where it can and by something else where it cannot.
+/// Whether the file system can share blocks of the two: a request that is misaligned, so that it
+/// changes nothing, is answered by `EINVAL` where it can and by something else where it cannot.
 fn shares_blocks(source: &FilePlace, target: &FilePlace) -> Result<(), Errno> {
     match clone_range(source.cached_fd(), target.cached_fd(), Span { source: 1, target: 1, len: 1 }) {
         Ok(()) | Err(Errno::INVAL) => Ok(()),
@@ -160,7 +162,8 @@ impl KernelCopy {
                     add(&mut done, len);
                 }
                 Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::NOTTY) => self.shares.store(false, Ordering::Relaxed),
-                // Past the end, a swap file, blocks of another size: the copy below finds out, or serves.
+                // Past the end, a swap file, blocks of another size: the copy below finds out, or
+                // serves.
                 Err(_) => {}
             }
         }
@@ -181,7 +184,8 @@ impl KernelCopy {
             let outcome =
                 rustix::fs::copy_file_range(source, Some(&mut source_at), target, Some(&mut target_at), len as usize);
             match outcome {
-                // The end; or a file system that is served by others stopped short of it, and would again.
+                // The end; or a file system that is served by others stopped short of it, and would
+                // again.
                 Ok(0) => match self.copy_by_hand(from, to, len, counters).map_err(at)? {
                     0 => return Err(at(Error::new(ErrorKind::EndOfFile, "copy", self.pair()))),
                     n => (done, tries) = (done.saturating_add(n), 0),
@@ -203,7 +207,8 @@ impl KernelCopy {
         Ok(())
     }
 
-    /// Copies some of `len` bytes through memory of this process, and says how many: 0 at the end of the source.
+    /// Copies some of `len` bytes through memory of this process, and says how many: 0 at the end
+    /// of the source.
     fn copy_by_hand(&self, from: u64, to: u64, len: u64, counters: &mut Counters) -> Result<u64> {
         let os = |e: Errno| Error::os("copy", e.raw_os_error(), self.pair());
         let mut buffer = vec![0; BY_HAND.min(usize::try_from(len).unwrap_or(BY_HAND))];

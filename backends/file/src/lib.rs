@@ -10,8 +10,9 @@
 //! | `short_requests` | which files io_uring may be used on |
 //! | `faults` | short transfers and errors on request, for tests |
 //!
-//! It does not decide between primitives (the planner does), open files (the locator does) or preallocate: direct
-//! writes that extend a file are slow on most file systems, so callers preallocate.
+//! It does not decide between primitives (the planner does), open files (the locator does) or
+//! preallocate: direct writes that extend a file are slow on most file systems, so callers
+//! preallocate.
 #![deny(unsafe_code)]
 
 mod backend;

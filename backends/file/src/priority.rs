@@ -1,7 +1,9 @@
-//! I/O priorities, where the kernel's scheduler of the device honours them (mq-deadline and bfq do, none does not).
+//! I/O priorities, where the kernel's scheduler of the device honours them (mq-deadline and bfq do,
+//! none does not).
 //!
-//! mq-deadline sends nothing of a lower class to the device while a request of a higher one is under way: one reader that
-//! asks again at once leaves a bulk reader 7% of its rate. So a mover is urgent for a quarter of the time at most.
+//! mq-deadline sends nothing of a lower class to the device while a request of a higher one is
+//! under way: one reader that asks again at once leaves a bulk reader 7% of its rate. So a mover is
+//! urgent for a quarter of the time at most.
 
 use std::time::{Duration, Instant};
 

@@ -28,10 +28,12 @@ struct Stat {
     recently_evicted: u64,
 }
 
-/// The share of a file of `len` bytes that the page cache holds, from 0 to 1; `None` where the kernel does not tell.
+/// The share of a file of `len` bytes that the page cache holds, from 0 to 1; `None` where the
+/// kernel does not tell.
 pub(crate) fn share(file: &FilePlace, len: u64) -> Option<f64> {
-    // A file on DAX has no pages in the cache. It must not be asked after: `cachestat` takes what the kernel keeps of such a
-    // file for pages that were evicted, and brought kernel 6.12 down (seen in `cargo xtask guest`).
+    // A file on DAX has no pages in the cache. It must not be asked after: `cachestat` takes what
+    // the kernel keeps of such a file for pages that were evicted, and brought kernel 6.12 down
+    // (seen in `cargo xtask guest`).
     if len == 0 || on_dax(file) {
         return Some(0.0);
     }

@@ -1,19 +1,23 @@
-//! Whether io_uring may be used on a file: whether the kernel finishes short requests rightly there.
+//! Whether io_uring may be used on a file: whether the kernel finishes short requests rightly
+//! there.
 //!
-//! A system call that moved less than it was asked for says so, and its caller asks for the rest. io_uring does that by
-//! itself for regular files, inside the kernel (`io_read`, `need_complete_io`), and goes on where the file system's cursor
-//! in the memory stands. A file system that was answered short by somebody else, a FUSE server or another machine, may
-//! have its cursor further on than the bytes that were moved: the rest lands beside its place, and the request is told to be
-//! complete (seen on Linux 6.18 with FUSE, reading and writing). Nothing can be seen of that from outside, and it cannot be
-//! switched off. So only file systems of the kernel's own are served by io_uring, whose requests are short at the end of a
-//! file alone; all others are served by system calls.
+//! A system call that moved less than it was asked for says so, and its caller asks for the rest.
+//! io_uring does that by itself for regular files, inside the kernel (`io_read`,
+//! `need_complete_io`), and goes on where the file system's cursor in the memory stands. A file
+//! system that was answered short by somebody else, a FUSE server or another machine, may have its
+//! cursor further on than the bytes that were moved: the rest lands beside its place, and the
+//! request is told to be complete (seen on Linux 6.18 with FUSE, reading and writing). Nothing can
+//! be seen of that from outside, and it cannot be switched off. So only file systems of the
+//! kernel's own are served by io_uring, whose requests are short at the end of a file alone; all
+//! others are served by system calls.
 //!
-//! An overlay is trusted though what is below it may be a FUSE file system: the kernel does not tell.
+//! An overlay is trusted though what is below it may be a FUSE file system: the kernel does not
+//! tell.
 
 use datapipes_core::locator::FilePlace;
 
-/// Names and numbers of file systems that are the kernel's own, over devices of this machine or its memory; the numbers are
-/// those of `statfs(2)`.
+/// Names and numbers of file systems that are the kernel's own, over devices of this machine or its
+/// memory; the numbers are those of `statfs(2)`.
 const LOCAL: [(&str, u32); 18] = [
     ("ext2, ext3 or ext4", 0xef53),
     ("xfs", 0x5846_5342),

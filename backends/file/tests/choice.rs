@@ -112,7 +112,8 @@ fn child_under_seccomp() {
 #[test]
 fn under_a_seccomp_filter_system_calls_take_over() {
     use std::os::unix::process::CommandExt;
-    // Refuses io_uring_setup (425) with EPERM and cachestat (451) with ENOSYS; allows everything else.
+    // Refuses io_uring_setup (425) with EPERM and cachestat (451) with ENOSYS; allows everything
+    // else.
     let op = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     const LOAD: u16 = 0x20;
     const JUMP_IF_EQUAL: u16 = 0x15;
@@ -128,7 +129,8 @@ fn under_a_seccomp_filter_system_calls_take_over() {
     ];
     let mut child = std::process::Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", "child_under_seccomp", "--nocapture"]).env("DATAPIPES_UNDER_SECCOMP", "1");
-    // SAFETY: the closure makes two system calls and allocates nothing, as is required between fork and exec.
+    // SAFETY: the closure makes two system calls and allocates nothing, as is required between fork
+    // and exec.
     unsafe {
         child.pre_exec(move || {
             let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };

@@ -129,7 +129,8 @@ fn an_error_says_where_and_how_far_and_hits_only_its_job() {
     }
 }
 
-/// The kernel gives every request back undone, as it does where it may make no thread for those that would block.
+/// The kernel gives every request back undone, as it does where it may make no thread for those
+/// that would block.
 struct NoWorkers;
 
 impl FaultInjector for NoWorkers {

@@ -1,4 +1,5 @@
-//! Bells: a byte behind the last request of a job, sent by the ring. Never one too few, and counted as they come.
+//! Bells: a byte behind the last request of a job, sent by the ring. Never one too few, and counted
+//! as they come.
 #![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 mod common;
@@ -76,8 +77,8 @@ fn what_is_left_of_a_job_that_rang_rings_too() {
     let source = bytes(256 << 10, 3);
     let Some(ssd) = file(&common::disk(), &source, FileAccess::Direct) else { return };
     let dram = memory(256 << 10);
-    // One bounce at first, because nothing is aligned. The rest of it is aligned, in memory too: a middle and a tail, in
-    // flight together.
+    // One bounce at first, because nothing is aligned. The rest of it is aligned, in memory too: a
+    // middle and a tail, in flight together.
     let span = Span { source: 4096 + 100, target: 100, len: 40_000 };
     let Some(ring) = ring(&ssd, &dram, Some(Arc::new(FirstShort(4096)))) else { return };
     let ((mut near, notifier_socket), before) = (notifier_socket(), span.target as usize);

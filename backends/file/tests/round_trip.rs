@@ -157,7 +157,8 @@ fn threads_share_a_pipe() {
                             started.push(pipe.start(Span { source: at, target: at, len }).unwrap());
                             at += len;
                         }
-                        // Some are waited for, some dropped in flight, whose bytes stay leased until they are done.
+                        // Some are waited for, some dropped in flight, whose bytes stay leased
+                        // until they are done.
                         let keep = random.below(2) == 0;
                         for (i, transfer) in started.into_iter().enumerate() {
                             if keep || i % 2 == 0 { transfer.wait().unwrap() } else { drop(transfer) }
@@ -165,7 +166,8 @@ fn threads_share_a_pipe() {
                         let span = Span { source: thread * EACH, target: thread * EACH, len: EACH };
                         while let Err(e) = pipe.transfer(span) {
                             assert_eq!(e.kind(), datapipes_core::ErrorKind::Busy, "seed {seed}: {e}");
-                            // A dropped transfer is finished by whoever waits next; one of no bytes will do.
+                            // A dropped transfer is finished by whoever waits next; one of no bytes
+                            // will do.
                             pipe.transfer(Span { len: 0, ..span }).unwrap();
                             std::thread::yield_now();
                         }

@@ -1,5 +1,6 @@
-//! The kernel's workers of a thread that writes through the page cache stay when its pipe is closed: with the last ring they
-//! would be told to leave, and a request that arrives while they do may be lost (`mover/anchor.rs`).
+//! The kernel's workers of a thread that writes through the page cache stay when its pipe is
+//! closed: with the last ring they would be told to leave, and a request that arrives while they do
+//! may be lost (`mover/anchor.rs`).
 #![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 mod common;
@@ -30,7 +31,8 @@ fn dismisses() -> Option<bool> {
     ring.submit_and_wait(1).ok()?;
     assert!(workers() > 0, "a worker did it");
     drop(ring);
-    // The kernel takes a ring down on its own time. Where it takes longer than this, nothing is tested, which is said.
+    // The kernel takes a ring down on its own time. Where it takes longer than this, nothing is
+    // tested, which is said.
     Some((0..400).any(|_| {
         std::thread::sleep(Duration::from_millis(5));
         workers() == 0

@@ -1,4 +1,5 @@
-//! A hand that goes round over the slots of a class, in the order in which they lie in memory: no links, no queue.
+//! A hand that goes round over the slots of a class, in the order in which they lie in memory: no
+//! links, no queue.
 
 use crate::store::header::{Header, State};
 use crate::store::memory::Slots;

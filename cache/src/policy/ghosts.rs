@@ -1,13 +1,15 @@
-//! Who was evicted not long ago: two generations of a Bloom filter, each key within one line (a blocked Bloom filter: Putze,
-//! Sanders, Singler, "Cache-, Hash- and Space-Efficient Bloom Filters", WEA 2007).
+//! Who was evicted not long ago: two generations of a Bloom filter, each key within one line (a
+//! blocked Bloom filter: Putze, Sanders, Singler, "Cache-, Hash- and Space-Efficient Bloom
+//! Filters", WEA 2007).
 //!
 //! ```text
 //! line:  [ 256 bits of one generation ][ 256 bits of the other ]      a key sets 4 bits of the young half
 //! young generation has as many as there are items?  the old one is forgotten, and is the young one from now on
 //! ```
-//! What was evicted is remembered for one to two times as many evictions as there are items; of those that were never there
-//! about 4 in 100 are taken for evicted, and cost a place in main. Fingerprints with a time took four bytes a key: the same
-//! memory remembered half as many as there are items (of 128 bytes), without such errors, for fewer hits.
+//! What was evicted is remembered for one to two times as many evictions as there are items; of
+//! those that were never there about 4 in 100 are taken for evicted, and cost a place in main.
+//! Fingerprints with a time took four bytes a key: the same memory remembered half as many as there
+//! are items (of 128 bytes), without such errors, for fewer hits.
 
 use crate::store::ground::Table;
 use crate::store::index::mix;

@@ -1,7 +1,8 @@
 //! Who is admitted, and who has to go: each policy in a file of its own, with its source.
 //!
-//! A policy works on one shard, under its lock. It keeps its order in the slots' headers, in links beside them where it asks
-//! for that, and in what it allocates itself; the shard moves bytes and keeps the index.
+//! A policy works on one shard, under its lock. It keeps its order in the slots' headers, in links
+//! beside them where it asks for that, and in what it allocates itself; the shard moves bytes and
+//! keeps the index.
 
 mod clock;
 mod ghosts;
@@ -35,12 +36,12 @@ pub(crate) trait Policy: Send + Sized {
     /// Bytes beside each item for links: 0 or 8.
     const EXTRA: usize;
 
-    /// For a shard of `share` bytes, of which it may take tables for what must be remembered of items that are not there any
-    /// more.
+    /// For a shard of `share` bytes, of which it may take tables for what must be remembered of
+    /// items that are not there any more.
     fn new(share: usize, ground: &Arc<Ground>) -> Self;
 
-    /// From this count of an item's reads (in its header) on a further one changes nothing, and need not be told. None: every
-    /// read is to be told.
+    /// From this count of an item's reads (in its header) on a further one changes nothing, and
+    /// need not be told. None: every read is to be told.
     fn enough(&self) -> Option<u8>;
 
     /// An item was read.
@@ -58,16 +59,18 @@ pub(crate) trait Policy: Send + Sized {
     /// The item, with its header, lies in another slot now; the old one still has its header.
     fn moved(&mut self, slots: &mut Slots, class: u8, from: u32, to: u32);
 
-    /// Chooses an item of the class that goes for the sake of a new one with `key`, and forgets it. None where every one is in use.
+    /// Chooses an item of the class that goes for the sake of a new one with `key`, and forgets it.
+    /// None where every one is in use.
     fn victim(&mut self, slots: &mut Slots, class: u8, slabs: &[u32], key: u64) -> Option<u32>;
 
-    /// Slots that will probably go soon, the next one and one some way behind it: what lies there is brought nearer.
+    /// Slots that will probably go soon, the next one and one some way behind it: what lies there
+    /// is brought nearer.
     fn next_victims(&self, _class: u8) -> [Option<u32>; 2] {
         [None; 2]
     }
 
-    /// Misses of this class since the last call, of which the policy remembers that they were evicted not long ago: what
-    /// more memory would have made hits.
+    /// Misses of this class since the last call, of which the policy remembers that they were
+    /// evicted not long ago: what more memory would have made hits.
     fn regrets(&mut self, class: u8) -> u64;
 
     /// Whether recency serves better than frequency at present (of policies that know both).

@@ -1,13 +1,13 @@
-//! Pipette's own policy (Bai et al., DAC 2022, section 3.2): least recently used by class, a threshold of references that
-//! lets data in, and a buffer for what is below it (TempBuf).
+//! Pipette's own policy (Bai et al., DAC 2022, section 3.2): least recently used by class, a
+//! threshold of references that lets data in, and a buffer for what is below it (TempBuf).
 //!
 //! ```text
 //! access counter, reuse counter -> their ratio, once a window
 //! ratio below the minimum: threshold + 1;  above the maximum: threshold - 1
 //! references >= threshold: data area;  fewer: TempBuf
 //! ```
-//! References are counted in a sketch whose counters are halved now and then: in the original they live in table entries that
-//! are never removed and never decay.
+//! References are counted in a sketch whose counters are halved now and then: in the original they
+//! live in table entries that are never removed and never decay.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,8 @@ use crate::store::header::State;
 use crate::store::memory::Slots;
 use crate::sync::Arc;
 
-/// Ratios of reuses to accesses outside of which the threshold moves, in percent (the published code's).
+/// Ratios of reuses to accesses outside of which the threshold moves, in percent (the published
+/// code's).
 const MIN_PERCENT: u64 = 25;
 const MAX_PERCENT: u64 = 75;
 /// The threshold moves between these.

@@ -1,16 +1,19 @@
-//! S3-FIFO (Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023), on slots instead of queues.
+//! S3-FIFO (Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023), on slots
+//! instead of queues.
 //!
 //! ```text
 //! miss: remembered as evicted?  -> main;  else -> probation (a tenth of the class, first in first out)
 //! leaving probation: read twice since?  -> main;  else evicted, and remembered
 //! main: a hand goes round; an item with a count loses one of it, one without is evicted, and remembered
 //! ```
-//! Three differences to the paper. Main is a clock over slots as they lie, not a queue, so that an item costs no links and no
-//! copy; since an item that is promoted may lie just before the hand, it starts with a count of one. Who left main is
-//! remembered, too, and all of them in a filter (`ghosts.rs`): where most items are read less than once in the time that they
-//! stay, what was forgotten is what costs hits (zipf 0.8 over nine times the memory: all but half a point of what anybody can
-//! have who learns from the reads, `tests/ratios.rs`). And `prefer_recency` makes it a clock without probation, for loads
-//! whose hot set drifts; who asks for that decides by samples (`shadow.rs`).
+//! Three differences to the paper. Main is a clock over slots as they lie, not a queue, so that an
+//! item costs no links and no copy; since an item that is promoted may lie just before the hand, it
+//! starts with a count of one. Who left main is remembered, too, and all of them in a filter
+//! (`ghosts.rs`): where most items are read less than once in the time that they stay, what was
+//! forgotten is what costs hits (zipf 0.8 over nine times the memory: all but half a point of what
+//! anybody can have who learns from the reads, `tests/ratios.rs`). And `prefer_recency` makes it a
+//! clock without probation, for loads whose hot set drifts; who asks for that decides by samples
+//! (`shadow.rs`).
 
 use std::collections::VecDeque;
 
@@ -25,8 +28,9 @@ use crate::sync::Arc;
 
 /// Probation has one part in this many of a class.
 const PROBATION_PART: usize = 10;
-/// Reads in probation by which an item shows that it is worth a place. With one, zipf 0.8 has 0.2 points more, and a scan that
-/// reads everything twice shortly after each other fills main: three points less.
+/// Reads in probation by which an item shows that it is worth a place. With one, zipf 0.8 has 0.2
+/// points more, and a scan that reads everything twice shortly after each other fills main: three
+/// points less.
 const PROMOTED_AT: u8 = 2;
 
 /// Items that probation has in any case.

@@ -1,5 +1,6 @@
-//! SIEVE (Zhang et al., "SIEVE is simpler than LRU", NSDI 2024): a queue in the order of arrival, a mark for what was read, a
-//! hand that goes from old to new and evicts the first item without a mark.
+//! SIEVE (Zhang et al., "SIEVE is simpler than LRU", NSDI 2024): a queue in the order of arrival, a
+//! mark for what was read, a hand that goes from old to new and evicts the first item without a
+//! mark.
 
 use super::lru::List;
 use super::{Admission, Policy};

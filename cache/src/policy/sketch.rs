@@ -1,5 +1,5 @@
-//! How often a key was seen lately: small counters shared by many keys, halved now and then (a count-min sketch with
-//! aging, as in TinyLFU: Einziger, Friedman, Manes, ACM TOS 2017).
+//! How often a key was seen lately: small counters shared by many keys, halved now and then (a
+//! count-min sketch with aging, as in TinyLFU: Einziger, Friedman, Manes, ACM TOS 2017).
 
 use crate::store::ground::Table;
 use crate::store::index::mix;
@@ -34,7 +34,8 @@ impl Sketch {
         let least = self.estimate(key);
         if least < 15 {
             for (at, shift) in places {
-                // Only the smallest are raised: the others are too large already (conservative update).
+                // Only the smallest are raised: the others are too large already (conservative
+                // update).
                 if u32::from(self.counters[at] >> shift & 15) == least {
                     self.counters[at] += 1 << shift;
                 }

@@ -1,8 +1,9 @@
-//! W-TinyLFU (Einziger, Friedman, Manes, "TinyLFU: A Highly Efficient Cache Admission Policy", ACM TOS 2017): a small window
-//! in the order of arrival, and a main part that an item from the window enters only if it was seen more often than the one
-//! that would have to go.
+//! W-TinyLFU (Einziger, Friedman, Manes, "TinyLFU: A Highly Efficient Cache Admission Policy", ACM
+//! TOS 2017): a small window in the order of arrival, and a main part that an item from the window
+//! enters only if it was seen more often than the one that would have to go.
 //!
-//! The main part is a clock instead of a segmented LRU (no links); the sketch counts what is read and what is missed.
+//! The main part is a clock instead of a segmented LRU (no links); the sketch counts what is read
+//! and what is missed.
 
 use std::collections::VecDeque;
 

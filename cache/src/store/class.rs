@@ -5,8 +5,8 @@ use super::header::MAX_LEN;
 /// Bytes of a slab.
 pub(crate) const SLAB: usize = 64 << 10;
 
-/// What items of each class hold at most, in bytes: four steps from each power of two to the next, so at most a fifth of an item is
-/// unused, from 32 bytes on.
+/// What items of each class hold at most, in bytes: four steps from each power of two to the next,
+/// so at most a fifth of an item is unused, from 32 bytes on.
 #[rustfmt::skip]
 pub(crate) const CAPACITIES: [usize; 32] = [
     8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256,

@@ -4,9 +4,10 @@
 //! index by the sector the range begins in, or by its page -> a header covers the range?  copy;  nothing changed meanwhile?  a hit
 //! everything else: the lock
 //! ```
-//! With a lock at every hit, threads took its line from each other. What is read here may be torn, so every number is checked
-//! before it is used as a place, and nothing is given out unless the shard's version says that nothing changed (`guarded.rs`).
-//! Fetching the index's next line as well, where one search in four goes on, changed nothing that could be measured.
+//! With a lock at every hit, threads took its line from each other. What is read here may be torn,
+//! so every number is checked before it is used as a place, and nothing is given out unless the
+//! shard's version says that nothing changed (`guarded.rs`). Fetching the index's next line as
+//! well, where one search in four goes on, changed nothing that could be measured.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -15,7 +16,8 @@ use super::header::Header;
 use super::index::{self, Key};
 use super::shard::{PAGE, SECTOR};
 
-/// Buckets that are searched: an entry lies further from its first one only where the index is unusually full.
+/// Buckets that are searched: an entry lies further from its first one only where the index is
+/// unusually full.
 const BUCKETS: usize = 4;
 /// Longer reads are worth a lock, under which bytes are copied faster than word by word.
 pub(crate) const MAX_OPTIMISTIC_BYTES: usize = 1024;
@@ -27,8 +29,8 @@ pub(crate) struct Seen {
     pub(crate) header: Header,
 }
 
-/// Copies the bytes at `offset` from an item that covers them and begins in the same sector, or with the page. Valid only if
-/// nothing changed meanwhile.
+/// Copies the bytes at `offset` from an item that covers them and begins in the same sector, or
+/// with the page. Valid only if nothing changed meanwhile.
 #[inline]
 pub(crate) fn read(ground: &Ground, offset: u64, out: &mut [u8]) -> Option<Seen> {
     let page = page_before(ground, offset);

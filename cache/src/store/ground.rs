@@ -3,12 +3,14 @@
 //! ```text
 //! [ slab 0 ][ slab 1 ] ... [ slab n-1 ][ less than a slab ][ index, grows down ][ the policy's tables, fixed ]
 //! ```
-//! Slabs and index are read by threads that do not hold the shard's lock (`glance.rs`) while one that does writes them. So they
-//! are words, each an atomic of eight bytes, and whoever reads without the lock asks afterwards whether anything changed
-//! (`guarded.rs`): a word may be old or new, never something else, and what is made of torn words is thrown away.
+//! Slabs and index are read by threads that do not hold the shard's lock (`glance.rs`) while one
+//! that does writes them. So they are words, each an atomic of eight bytes, and whoever reads
+//! without the lock asks afterwards whether anything changed (`guarded.rs`): a word may be old or
+//! new, never something else, and what is made of torn words is thrown away.
 //!
-//! Unsafe code: slices over one mapping. Promises: every range is checked against the part it belongs to; the words end where
-//! the tables begin, and no two tables overlap; words are reached only as atomics, except pinned ones, which nobody writes.
+//! Unsafe code: slices over one mapping. Promises: every range is checked against the part it
+//! belongs to; the words end where the tables begin, and no two tables overlap; words are reached
+//! only as atomics, except pinned ones, which nobody writes.
 #![allow(unsafe_code)]
 
 use std::ops::{Deref, DerefMut};
@@ -161,8 +163,9 @@ impl Ground {
     #[inline]
     fn words(&self, at: usize, count: usize) -> &[AtomicU64] {
         assert!(at.is_multiple_of(WORD) && at + count * WORD <= self.words.load(Relaxed), "{count} words at {at}");
-        // SAFETY: within the shard's memory, aligned (its base is aligned to lines), initialized (mapped memory is); below
-        // the tables, where everything is reached as an atomic, or is pinned and not written.
+        // SAFETY: within the shard's memory, aligned (its base is aligned to lines), initialized
+        // (mapped memory is); below the tables, where everything is reached as an atomic, or is
+        // pinned and not written.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(at).cast(), count) }
     }
 
@@ -194,7 +197,8 @@ impl Ground {
     pub(crate) fn bytes(&self, place: Place<'_>, at: usize, len: usize) -> NonNull<u8> {
         let capacity = place.geometry.capacity;
         assert!(at <= capacity && len <= capacity - at, "{len} bytes at {at} of an item of {capacity}");
-        // SAFETY: the item lies within its slab (`Geometry`), the slab within the memory, and at + len within the item.
+        // SAFETY: the item lies within its slab (`Geometry`), the slab within the memory, and at +
+        // len within the item.
         unsafe { self.base.add(Self::data_at(place) + at) }
     }
 
@@ -222,7 +226,8 @@ impl Ground {
         unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), count) }
     }
 
-    /// Gives the index so many buckets, all of them empty. The caller has seen to it that no slab in use lies there.
+    /// Gives the index so many buckets, all of them empty. The caller has seen to it that no slab
+    /// in use lies there.
     pub(crate) fn set_index(&self, buckets: usize) {
         let below = self.slabs_below(buckets) as u32;
         assert!((below..self.slabs() as u32).all(|s| self.class_of_slab(s).is_none()), "an index over slabs in use");
@@ -231,7 +236,8 @@ impl Ground {
         self.words(self.words.load(Relaxed) - count * WORD, count).iter().for_each(|w| w.store(0, Relaxed));
     }
 
-    /// Takes a table of `count` zeros from the end of what are words until now. Only before anything else is there.
+    /// Takes a table of `count` zeros from the end of what are words until now. Only before
+    /// anything else is there.
     pub(crate) fn table<T: Zero>(self: &Arc<Self>, count: usize) -> Table<T> {
         let bytes = (count * size_of::<T>()).next_multiple_of(64);
         let end = self.words.load(Relaxed);
@@ -269,7 +275,8 @@ fn load(word: &AtomicU64) -> [u8; WORD] {
 /// Copies bytes from the first word on.
 #[inline]
 fn copy_words(words: &[AtomicU64], out: &mut [u8]) {
-    // By lines: atomics are not made into larger moves, and a loop a word would be half of a short read.
+    // By lines: atomics are not made into larger moves, and a loop a word would be half of a short
+    // read.
     let (lines, words) = words.as_chunks::<8>();
     let (whole, out) = out.split_at_mut((lines.len() * 64).min(out.len() / 64 * 64));
     let (chunks, _) = whole.as_chunks_mut::<64>();
@@ -325,7 +332,8 @@ impl<T: Zero> Deref for Table<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: `Ground::table` made it over `count` values, zeroed, which nobody else reaches; the memory is kept.
+        // SAFETY: `Ground::table` made it over `count` values, zeroed, which nobody else reaches;
+        // the memory is kept.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.count) }
     }
 }

@@ -1,11 +1,13 @@
-//! A lock whose holders count what they change, so that others may read without it and see whether they read something whole.
+//! A lock whose holders count what they change, so that others may read without it and see whether
+//! they read something whole.
 //!
 //! ```text
 //! changer: lock;  version odd;   ... change ...;   version even again, two further;  unlock
 //! reader:  version, even?  ... read ...;   the version still the same?  then nothing changed meanwhile
 //! ```
-//! The seqlock of Lameter ("Effective synchronization on Linux/NUMA systems", 2005), with the fences of Boehm ("Can seqlocks get
-//! along with programming language memory models?", MSPC 2012). What is read so must be atomics.
+//! The seqlock of Lameter ("Effective synchronization on Linux/NUMA systems", 2005), with the
+//! fences of Boehm ("Can seqlocks get along with programming language memory models?", MSPC 2012).
+//! What is read so must be atomics.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::TryLockError;
@@ -86,7 +88,8 @@ impl<T> Guarded<T> {
 
     fn changing<'a>(&'a self, it: MutexGuard<'a, T>) -> Changing<'a, T> {
         self.version.store(self.version.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        // Before all that is changed: who sees something of it sees the odd version, too, or a later one.
+        // Before all that is changed: who sees something of it sees the odd version, too, or a
+        // later one.
         fence(Ordering::Release);
         Changing { version: &self.version, it }
     }
@@ -106,8 +109,8 @@ impl<T> Guarded<T> {
         self.version.load(Ordering::Relaxed) == then.0
     }
 
-    /// The value, if it can be had at once and nothing changed since: for marks that readers without the lock may see or
-    /// not see.
+    /// The value, if it can be had at once and nothing changed since: for marks that readers
+    /// without the lock may see or not see.
     pub(crate) fn mark(&self, then: Version) -> Option<impl DerefMut<Target = T>> {
         let it = self.it.try_lock().ok()?;
         (self.version.load(Ordering::Relaxed) == then.0).then_some(it)

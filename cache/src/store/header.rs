@@ -13,7 +13,8 @@ pub(crate) enum State {
     Free,
     /// Nothing any more, but somebody may still read what it was.
     Dead,
-    /// An item that has not shown yet that it is read again (S3-FIFO's small queue, a window, the paper's TempBuf).
+    /// An item that has not shown yet that it is read again (S3-FIFO's small queue, a window, the
+    /// paper's TempBuf).
     Probation,
     /// An item that has.
     Main,

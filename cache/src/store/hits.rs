@@ -1,8 +1,9 @@
-//! Hits that were served without a lock, counted without one: a thread that owns a stripe adds to it as to a variable.
+//! Hits that were served without a lock, counted without one: a thread that owns a stripe adds to
+//! it as to a variable.
 //!
-//! An atomic addition waits for all loads before it, which is what a hit is made of; on numbers that two threads share, also
-//! for the line. So a thread is given a stripe that nobody else adds to while it lives; where there are more threads than
-//! stripes, the rest share one.
+//! An atomic addition waits for all loads before it, which is what a hit is made of; on numbers
+//! that two threads share, also for the line. So a thread is given a stripe that nobody else adds
+//! to while it lives; where there are more threads than stripes, the rest share one.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -3,13 +3,16 @@
 //! ```text
 //! bucket, one line: [ slot x10 ][ tag x10 ][ which are used ][ how many went past ]
 //! ```
-//! An item is found by the 512-byte sector it begins in, and its tag says where in it: so the one that begins where a read does is
-//! tried first, and those that begin behind it are not looked at (each look at a header is a wait for memory). A full bucket passes an entry on to the next one and counts that, so
-//! a search that finds a count of zero ends (F14's overflow counts: facebook/folly, F14.md). The table knows nothing of
-//! items but slot and tag; whether a candidate is the right one is asked by its header.
+//! An item is found by the 512-byte sector it begins in, and its tag says where in it: so the one
+//! that begins where a read does is tried first, and those that begin behind it are not looked at
+//! (each look at a header is a wait for memory). A full bucket passes an entry on to the next one
+//! and counts that, so a search that finds a count of zero ends (F14's overflow counts:
+//! facebook/folly, F14.md). The table knows nothing of items but slot and tag; whether a candidate
+//! is the right one is asked by its header.
 //!
-//! It is searched without the shard's lock, too, while another thread changes it. Then it may say anything, except a place
-//! beyond its end; `glance.rs` throws away what was read while something changed.
+//! It is searched without the shard's lock, too, while another thread changes it. Then it may say
+//! anything, except a place beyond its end; `glance.rs` throws away what was read while something
+//! changed.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -39,7 +42,8 @@ const TAGS: usize = 5;
 /// The word of the last tags, what is used and what went past.
 const LAST: usize = 7;
 
-/// Bits of a tag that say where in its sector an item begins, in units of eight bytes; the others are of the sector's hash.
+/// Bits of a tag that say where in its sector an item begins, in units of eight bytes; the others
+/// are of the sector's hash.
 const START: u16 = 63;
 
 /// By what an item is found, or a range.
@@ -50,7 +54,8 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// Of an item that begins at an offset, or a range; items of its sector that begin before it are found as well.
+    /// Of an item that begins at an offset, or a range; items of its sector that begin before it
+    /// are found as well.
     #[inline]
     pub(crate) fn of(offset: u64) -> Key {
         let hash = mix(offset / SECTOR);
@@ -184,8 +189,8 @@ fn entries(mut bits: u16) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The first slot under a key that `is_it` (asked with where in its sector the item begins, to eight bytes), in at most so many
-/// buckets; and how many of the sector were met until then, about.
+/// The first slot under a key that `is_it` (asked with where in its sector the item begins, to
+/// eight bytes), in at most so many buckets; and how many of the sector were met until then, about.
 #[inline]
 pub(crate) fn find(
     buckets: &[Bucket],
@@ -266,7 +271,8 @@ impl Index {
         self.find_among(key, is_it).0
     }
 
-    /// The same, and how many of its sector were met until then: never fewer than there are where none is found.
+    /// The same, and how many of its sector were met until then: never fewer than there are where
+    /// none is found.
     #[inline]
     pub(crate) fn find_among(&self, key: Key, mut is_it: impl FnMut(u32) -> bool) -> (Option<u32>, u32) {
         let buckets = self.all();
@@ -291,7 +297,8 @@ impl Index {
                 self.entries += 1;
                 return true;
             }
-            // Beyond what it can count it stays: searches are then longer than they need to be, not wrong.
+            // Beyond what it can count it stays: searches are then longer than they need to be, not
+            // wrong.
             bucket.set_passed(bucket.passed().saturating_add(1));
             at = after(at, buckets.len());
         }

@@ -1,11 +1,13 @@
-//! Slots of a shard, as who holds its lock uses them; and pins, by which bytes are read after the lock was let go.
+//! Slots of a shard, as who holds its lock uses them; and pins, by which bytes are read after the
+//! lock was let go.
 //!
-//! A slot is named by slab and place in it, in 32 bits. Slots give out bytes only by copy, except to a [`Pinned`], whose
-//! slab is neither reused nor reassigned until it is dropped. A slab is pinned a limited number of times, so that its count never
-//! wraps; then bytes are copied instead.
+//! A slot is named by slab and place in it, in 32 bits. Slots give out bytes only by copy, except
+//! to a [`Pinned`], whose slab is neither reused nor reassigned until it is dropped. A slab is
+//! pinned a limited number of times, so that its count never wraps; then bytes are copied instead.
 //!
-//! Unsafe code: slices over pinned bytes, and copies under the lock. Promises: nobody writes to a slot of a pinned slab that
-//! held an item when it was pinned; what is copied under the lock is written by nobody meanwhile.
+//! Unsafe code: slices over pinned bytes, and copies under the lock. Promises: nobody writes to a
+//! slot of a pinned slab that held an item when it was pinned; what is copied under the lock is
+//! written by nobody meanwhile.
 #![allow(unsafe_code)]
 
 use std::ops::Deref;
@@ -21,8 +23,9 @@ use crate::sync::Arc;
 /// No slot.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Pins of one slab at most. Who forgets pins (`std::mem::forget`) keeps the slab as it is for ever; a count that came round to
-/// nothing would give it away under those who read. Far from the end of the number, so that no count ever comes near that.
+/// Pins of one slab at most. Who forgets pins (`std::mem::forget`) keeps the slab as it is for
+/// ever; a count that came round to nothing would give it away under those who read. Far from the
+/// end of the number, so that no count ever comes near that.
 pub(crate) const MAX_PINS: u32 = u32::MAX / 2;
 
 /// Who still reads from which slab without the lock.
@@ -49,8 +52,8 @@ impl Deref for Pinned {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: start and len are of one slot, checked when it was pinned; the memory is kept by `pins`, and nobody
-        // writes to a slot of a pinned slab that ever held an item since.
+        // SAFETY: start and len are of one slot, checked when it was pinned; the memory is kept by
+        // `pins`, and nobody writes to a slot of a pinned slab that ever held an item since.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -146,7 +149,8 @@ impl Slots {
         self.ground.extra_word(self.locate(slot)).store(both, Ordering::Relaxed);
     }
 
-    /// The header, while the first bytes of the data are on their way, too: one wait for memory instead of two.
+    /// The header, while the first bytes of the data are on their way, too: one wait for memory
+    /// instead of two.
     #[inline]
     pub(crate) fn header_and_data_soon(&self, slot: u32) -> Header {
         let place = self.locate(slot);
@@ -163,15 +167,15 @@ impl Slots {
     #[inline]
     pub(crate) fn copy_out(&self, slot: u32, at: usize, out: &mut [u8]) {
         let from = self.ground.bytes(self.locate(slot), at, out.len());
-        // SAFETY: `bytes` checked the length; who writes items has the shard, which is borrowed; `out` is no part of the
-        // cache's memory, which nobody has a mutable slice of.
+        // SAFETY: `bytes` checked the length; who writes items has the shard, which is borrowed;
+        // `out` is no part of the cache's memory, which nobody has a mutable slice of.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), out.as_mut_ptr(), out.len()) }
     }
 
     /// Writes an item's bytes. The slot must be free, or in a slab that nobody has pinned.
     pub(crate) fn copy_in(&mut self, slot: u32, bytes: &[u8]) {
-        // A free slot is never one that somebody has pinned: a slot that dies while its slab is pinned becomes free only
-        // when the slab is not pinned any more.
+        // A free slot is never one that somebody has pinned: a slot that dies while its slab is
+        // pinned becomes free only when the slab is not pinned any more.
         debug_assert!(self.header(slot).state() == State::Free || !self.is_pinned(Self::slab_of(slot)));
         ground::copy_in(self.ground.data(self.locate(slot)), bytes);
     }
@@ -184,12 +188,14 @@ impl Slots {
         }
     }
 
-    /// Keeps bytes of an item readable without the lock. None where the slab is pinned [too often](MAX_PINS).
+    /// Keeps bytes of an item readable without the lock. None where the slab is pinned [too
+    /// often](MAX_PINS).
     pub(crate) fn pin(&mut self, slot: u32, at: usize, len: usize) -> Option<Pinned> {
         let slab = Self::slab_of(slot);
         let start = self.ground.bytes(self.locate(slot), at, len);
         let count = self.pins.counts.get(slab as usize)?;
-        // Who pins has the shard, which is borrowed; others take away only: it cannot grow between these two.
+        // Who pins has the shard, which is borrowed; others take away only: it cannot grow between
+        // these two.
         if count.load(Ordering::Relaxed) >= MAX_PINS {
             return None;
         }

@@ -29,7 +29,8 @@ use index::mix;
 use memory::Pinned;
 pub(crate) use shard::{ClassState, Missing, PAGE, SECTOR, Shard};
 
-/// The memory of a shard, where there is enough: with less, classes fight for slabs, and what rounding costs is felt.
+/// The memory of a shard, where there is enough: with less, classes fight for slabs, and what
+/// rounding costs is felt.
 const SHARD_BYTES: usize = 8 << 20;
 /// More shards than this serve no purpose on machines we know.
 const MAX_SHARDS: usize = 256;
@@ -41,18 +42,20 @@ pub(crate) trait Store: Send + Sync {
     /// Copies the bytes, if all are there.
     fn read(&self, offset: u64, out: &mut [u8]) -> std::result::Result<(), Missing>;
 
-    /// Keeps the bytes readable, if one item has them all. Nothing is missing where it has, and cannot be kept so: then they are to
-    /// be copied.
+    /// Keeps the bytes readable, if one item has them all. Nothing is missing where it has, and
+    /// cannot be kept so: then they are to be copied.
     fn pin(&self, offset: u64, len: usize) -> std::result::Result<Pinned, Option<Missing>>;
 
-    /// The same without waiting for anybody: None where another thread has the shard, or the bytes are not there.
+    /// The same without waiting for anybody: None where another thread has the shard, or the bytes
+    /// are not there.
     fn try_read(&self, offset: u64, out: &mut [u8]) -> Option<()>;
 
     /// The same for [`pin`](Self::pin).
     fn try_pin(&self, offset: u64, len: usize) -> Option<Pinned>;
 
-    /// Takes bytes that were read from the device, by a read that began at `asked`, if `valid` (asked under the lock that
-    /// every invalidation of these bytes takes) and if the policy wants them.
+    /// Takes bytes that were read from the device, by a read that began at `asked`, if `valid`
+    /// (asked under the lock that every invalidation of these bytes takes) and if the policy wants
+    /// them.
     fn insert(&self, offset: u64, bytes: &[u8], asked: u64, valid: &dyn Fn() -> bool) -> bool;
 
     /// Whether one item has all the bytes. It counts as no read.
@@ -79,7 +82,8 @@ pub(crate) trait Store: Send + Sync {
     /// How many parts [`each`](Self::each) goes through.
     fn shards(&self) -> usize;
 
-    /// Calls with each item of a part: offset, bytes, and how much it is worth keeping. The part is locked meanwhile.
+    /// Calls with each item of a part: offset, bytes, and how much it is worth keeping. The part is
+    /// locked meanwhile.
     fn each(&self, shard: usize, call: &mut dyn FnMut(u64, &[u8], u8));
 
     /// How it stands.
@@ -108,7 +112,8 @@ struct Apart<P> {
     shard: Guarded<Shard<P>>,
     /// What is read of it without the lock.
     ground: Arc<Ground>,
-    /// How often an item must have been read that a further read changes nothing; [`EVERY`]: every read does.
+    /// How often an item must have been read that a further read changes nothing; [`EVERY`]: every
+    /// read does.
     enough: AtomicU8,
 }
 

@@ -1,4 +1,5 @@
-//! One shard: slabs, index and policy, under one lock. Items never cross a page, and a page lies in one shard.
+//! One shard: slabs, index and policy, under one lock. Items never cross a page, and a page lies in
+//! one shard.
 //!
 //! ```text
 //! read:   index by the sector it begins in -> header covers the range?  copy, tell the policy
@@ -93,7 +94,8 @@ pub(crate) struct Shard<P> {
     dead: Vec<u32>,
     /// Slabs below the index.
     usable: usize,
-    /// Items by the number of sectors before their last one in which they begin: how far back a search must look.
+    /// Items by the number of sectors before their last one in which they begin: how far back a
+    /// search must look.
     reach: [usize; 8],
     live_bytes: usize,
 }
@@ -176,7 +178,8 @@ impl<P: Policy> Shard<P> {
         Look { whole, first, missing: Missing { neighbours } }
     }
 
-    /// The slot of an item that covers the whole range. Otherwise whether several could, and what is missing.
+    /// The slot of an item that covers the whole range. Otherwise whether several could, and what
+    /// is missing.
     #[inline]
     fn whole(&mut self, offset: u64, len: usize, period: Option<u8>) -> std::result::Result<u32, (bool, Missing)> {
         let look = self.look(offset, len);
@@ -238,8 +241,8 @@ impl<P: Policy> Shard<P> {
         self.covering(Key::of(offset), offset, len).is_some()
     }
 
-    /// Keeps the bytes readable without the lock, if one item has them all. Nothing is missing where they are there and cannot be
-    /// pinned: they are to be copied, and that is counted then.
+    /// Keeps the bytes readable without the lock, if one item has them all. Nothing is missing
+    /// where they are there and cannot be pinned: they are to be copied, and that is counted then.
     pub(crate) fn pin(
         &mut self,
         offset: u64,
@@ -263,8 +266,8 @@ impl<P: Policy> Shard<P> {
         Ok(pinned)
     }
 
-    /// Puts bytes that were read from the device where the policy wants them. `asked` is where the read began that
-    /// brought them. False if they are not kept.
+    /// Puts bytes that were read from the device where the policy wants them. `asked` is where the
+    /// read began that brought them. False if they are not kept.
     pub(crate) fn insert(&mut self, offset: u64, bytes: &[u8], period: u8, asked: u64) -> bool {
         let class = class_of(bytes.len());
         let look = self.look(offset, bytes.len());
@@ -311,7 +314,8 @@ impl<P: Policy> Shard<P> {
         }
     }
 
-    /// Whether there can be an item that begins so many sectors before this one and reaches it: none crosses its page's end.
+    /// Whether there can be an item that begins so many sectors before this one and reaches it:
+    /// none crosses its page's end.
     #[inline]
     fn may_reach(&self, sector: usize, back: usize) -> bool {
         self.reach[back..(8 - sector + back).min(8)].iter().any(|&n| n > 0)
@@ -435,7 +439,8 @@ impl<P: Policy> Shard<P> {
         })
     }
 
-    /// What the classes did since the last call; `hits` are those of it that were served without the lock.
+    /// What the classes did since the last call; `hits` are those of it that were served without
+    /// the lock.
     pub(crate) fn lately(&mut self, hits: &[u64; CLASSES]) -> [Lately; CLASSES] {
         std::array::from_fn(|c| {
             let regrets = self.policy.regrets(c as u8);

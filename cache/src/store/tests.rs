@@ -26,7 +26,8 @@ fn fill(offset: u64, len: usize, version: impl Fn(u64) -> u64) -> Vec<u8> {
 fn random_range(r: &mut Random, file: u64) -> (u64, usize) {
     let page = r.below(file / PAGE) * PAGE;
     let most = [8, 16, 100, 128, 600, 4096][r.below(6) as usize];
-    // Of two classes under Miri: there are more classes than slabs, and a slab that changes its class takes many steps.
+    // Of two classes under Miri: there are more classes than slabs, and a slab that changes its
+    // class takes many steps.
     let len = if cfg!(miri) { [600, 4096][r.below(2) as usize] } else { 1 + r.below(most) };
     // Many begin at the same places, so that there are hits.
     let at = if r.below(4) == 0 { r.below(PAGE - len + 1) } else { (r.below(PAGE - len + 1) / 128) * 128 };
@@ -35,7 +36,8 @@ fn random_range(r: &mut Random, file: u64) -> (u64, usize) {
 
 fn against_a_plain_file<P: Policy>(seed: u64, steps: usize) {
     const FILE: u64 = 16 << 20;
-    // So small that one read in thirty is a hit, from the first thousands of steps on; few steps under Miri need it smaller.
+    // So small that one read in thirty is a hit, from the first thousands of steps on; few steps
+    // under Miri need it smaller.
     const HOT: u64 = if cfg!(miri) { 1 << 14 } else { 1 << 16 };
     let store = Sharded::<P>::new(1 << 20, false, false).unwrap();
     let mut r = Random(seed);
@@ -92,7 +94,8 @@ fn against_a_plain_file<P: Policy>(seed: u64, steps: usize) {
     }
     pins.clear();
     store.check();
-    // Miri looks for what is unsound in the few steps that it has time for; it says nothing about hits.
+    // Miri looks for what is unsound in the few steps that it has time for; it says nothing about
+    // hits.
     assert!(
         cfg!(miri) || hits > steps / 50 && kept > steps as u64 / 50,
         "seed {seed}: {hits} hits, {kept} kept: nothing was tested"
@@ -156,7 +159,8 @@ fn every_policy_gives_out_what_the_file_holds() {
     against_a_plain_file::<Pipette>(seed(), steps);
 }
 
-// Miri is for the unsafe code, which the random operations cover; figures take too many steps in it.
+// Miri is for the unsafe code, which the random operations cover; figures take too many steps in
+// it.
 #[cfg_attr(miri, ignore)]
 #[test]
 fn an_item_of_128_bytes_costs_at_most_150() {

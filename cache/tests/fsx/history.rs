@@ -1,7 +1,9 @@
-//! What was written when: enough to say of every read whether the bytes are of one moment between its call and its return.
+//! What was written when: enough to say of every read whether the bytes are of one moment between
+//! its call and its return.
 //!
-//! The file is granules of 64 bytes. Whoever changes granules has them locked against other writers, and gives each its next
-//! version: it is *begun* before the bytes may change, and *done* when the writer's call returned.
+//! The file is granules of 64 bytes. Whoever changes granules has them locked against other
+//! writers, and gives each its next version: it is *begun* before the bytes may change, and *done*
+//! when the writer's call returned.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -26,9 +26,11 @@ struct CommandLine {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Write records, sort them in a fraction of their size, check the result, and compare with the system's sort
+    /// Write records, sort them in a fraction of their size, check the result, and compare with the
+    /// system's sort
     Demo(demo::Args),
-    /// Sort files or the standard input, as GNU sort in the C locale does, or binary records and numbers
+    /// Sort files or the standard input, as GNU sort in the C locale does, or binary records and
+    /// numbers
     #[command(disable_help_flag = true)]
     Sort {
         /// See `dpipe sort --help`
@@ -47,13 +49,15 @@ enum Command {
     Checkpoint(checkpoint::Args),
     /// Show which way bytes would take from one place to another, and why not another
     Explain(explain::Args),
-    /// Read a few bytes at random, through a cache that pays for no pages: metrics under a load, two applications
+    /// Read a few bytes at random, through a cache that pays for no pages: metrics under a load,
+    /// two applications
     Fine(fine::Args),
     /// Show what this machine has: cores, caches, memory, storage, primitives
     Machine(machine::Args),
     /// Measure what the processor's primitives cost here, and turn the knobs
     Calibrate(calibrate::Args),
-    /// Stream from a network source through transforms to a file, by isolated processes, under each placement of the protocol
+    /// Stream from a network source through transforms to a file, by isolated processes, under each
+    /// placement of the protocol
     Stream(stream::Args),
     /// Show models of hardware in virtual time, beside what the papers published
     Model(model::Args),

@@ -1,4 +1,5 @@
-//! Names of files in messages, as GNU programs show them in the C locale: a shell reads back what is shown.
+//! Names of files in messages, as GNU programs show them in the C locale: a shell reads back what
+//! is shown.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -90,7 +91,8 @@ mod tests {
         }
     }
 
-    /// The system's sort shows names in both ways: where it cannot read one, and where it is one too many.
+    /// The system's sort shows names in both ways: where it cannot read one, and where it is one
+    /// too many.
     #[test]
     fn as_the_system_sort_shows_them() {
         let sort = std::env::var_os("GNU_SORT").unwrap_or_else(|| "sort".into());

@@ -1,8 +1,9 @@
 //! The arguments of `dpipe sort`: those of GNU `sort` with its wording and exit codes, and our own.
 //!
 //! Above 300 lines because what each option does and the checks between options are read together.
-//! Rejected: clap, which neither knows `+POS1 -POS2` nor takes `-k1 -k2` and abbreviations as `getopt_long` does.
-//! Our own options have no abbreviations, so that an abbreviation means here what it means to GNU.
+//! Rejected: clap, which neither knows `+POS1 -POS2` nor takes `-k1 -k2` and abbreviations as
+//! `getopt_long` does. Our own options have no abbreviations, so that an abbreviation means here
+//! what it means to GNU.
 
 mod names;
 #[cfg(test)]
@@ -100,7 +101,8 @@ pub(crate) struct Parsed {
 }
 
 impl Parsed {
-    /// The largest of all -S, as GNU takes it; an error where one is a percentage that comes to 2^64 bytes or more.
+    /// The largest of all -S, as GNU takes it; an error where one is a percentage that comes to
+    /// 2^64 bytes or more.
     pub(crate) fn buffer_bytes(&self, physical_bytes: u64) -> Result<Option<u64>, UsageError> {
         let resolve = |size: &BufferSize| match (size.resolve(physical_bytes), size) {
             (None, BufferSize::Percent(percent)) => Err(trouble(format!("-S argument '{percent}%' too large"))),
@@ -183,8 +185,8 @@ pub(crate) struct SortArgs {
 }
 
 impl SortArgs {
-    /// Parses the arguments behind `dpipe sort`; `env` looks up a variable of the environment, `list` reads the names in
-    /// the file of --files0-from.
+    /// Parses the arguments behind `dpipe sort`; `env` looks up a variable of the environment,
+    /// `list` reads the names in the file of --files0-from.
     pub(crate) fn parse(
         args: impl Iterator<Item = OsString>,
         env: impl Fn(&str) -> Option<OsString>,

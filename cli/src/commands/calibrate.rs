@@ -7,7 +7,8 @@ use serde::Serialize;
 use crate::arguments::units;
 use crate::outcome::{CommandStatus, print, print_json};
 
-/// Without options it measures this machine unless that was done before, keeps the result, and shows it.
+/// Without options it measures this machine unless that was done before, keeps the result, and
+/// shows it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Only show what is known, without measuring
@@ -19,7 +20,8 @@ pub(crate) struct Args {
     /// Measure again; knobs that were set are forgotten
     #[arg(long)]
     redo: bool,
-    /// Print JSON: path, fingerprint, measured, took_ms, copies, classes, prefetch_bytes, lines, layers, set, knobs
+    /// Print JSON: path, fingerprint, measured, took_ms, copies, classes, prefetch_bytes, lines,
+    /// layers, set, knobs
     #[arg(long)]
     json: bool,
 }

@@ -39,7 +39,8 @@ pub(crate) struct Args {
     /// Lines: what separates fields, as for sort -t
     #[arg(short = 't', long, value_name = "SEP")]
     field_separator: Option<char>,
-    /// Lines: ordering letters that hold for the whole line or for keys without any, such as `n` or `bf`
+    /// Lines: ordering letters that hold for the whole line or for keys without any, such as `n` or
+    /// `bf`
     #[arg(long, value_name = "LETTERS", default_value = "")]
     order: String,
     /// Lines: equal keys are duplicates, whatever else is in the line
@@ -48,8 +49,8 @@ pub(crate) struct Args {
     /// Lines end with NUL
     #[arg(short, long)]
     zero_terminated: bool,
-    /// Print JSON: kind, sorted, records, bytes, unordered, first_unordered_record, first_unordered_offset, duplicates,
-    /// checksum, trailing_bytes, seconds, gb_per_s
+    /// Print JSON: kind, sorted, records, bytes, unordered, first_unordered_record,
+    /// first_unordered_offset, duplicates, checksum, trailing_bytes, seconds, gb_per_s
     #[arg(long)]
     json: bool,
 }
@@ -66,7 +67,8 @@ struct Outcome {
     kind: String,
     /// Whether no record is less than the one before it, and the last one is complete.
     sorted: bool,
-    /// The checksum in it is valsort's: the sum of the records' CRC-32, in hexadecimal, the same for every order.
+    /// The checksum in it is valsort's: the sum of the records' CRC-32, in hexadecimal, the same
+    /// for every order.
     #[serde(flatten)]
     summary: ValidationSummary,
     seconds: f64,

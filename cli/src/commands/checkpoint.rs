@@ -21,7 +21,8 @@ use crate::progress::{self, State};
 use crate::system::files;
 use crate::system::signals::{self, WaitsFor};
 
-/// A checkpoint is one file in a folder of them. It gets its name when all of it is durable; each MiB has a checksum.
+/// A checkpoint is one file in a folder of them. It gets its name when all of it is durable; each
+/// MiB has a checksum.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]

@@ -26,9 +26,9 @@ use crate::{arguments::units, system::child};
 const PIECE: u64 = 32 << 20;
 const IN_FLIGHT: u64 = 2;
 
-/// A file appears under its name when it is complete and synced; holes of the source are written as zeros. `-` is a file's
-/// name, not a stream's. Where one end is memory that is smaller than the other,
-/// the bytes go through it round and round: a test of bandwidth.
+/// A file appears under its name when it is complete and synced; holes of the source are written as
+/// zeros. `-` is a file's name, not a stream's. Where one end is memory that is smaller than the
+/// other, the bytes go through it round and round: a test of bandwidth.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Where the bytes are
@@ -41,7 +41,8 @@ pub(crate) struct Args {
     /// Read both ends again, files past the page cache, and compare
     #[arg(long)]
     verify: bool,
-    /// Write to a block device, or in place to persistent memory that is there: what they held is lost
+    /// Write to a block device, or in place to persistent memory that is there: what they held is
+    /// lost
     #[arg(long)]
     force: bool,
     /// Print JSON: bytes, seconds, sync_seconds, gb_per_s, cpu_seconds, verified, route, report
@@ -149,7 +150,8 @@ fn mode_of(source: &AnyLocator) -> Result<FileMode> {
     }
 }
 
-/// Refuses a target that is the source, by whatever name: another link to it, another mount, another node of the device.
+/// Refuses a target that is the source, by whatever name: another link to it, another mount,
+/// another node of the device.
 fn refuse_same(source: &AnyLocator, target: &Path) -> Result<()> {
     let from = match source {
         AnyLocator::Ssd(ssd) => {

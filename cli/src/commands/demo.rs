@@ -4,8 +4,8 @@
 //! gen records -> check (count, checksum) -> sort in little memory -> check (order, same count, same checksum)
 //!                                       \-> the system's sort in the same memory -> the same bytes?
 //! ```
-//! Each step is a process of its own, so that what the kernel says of its time and memory is about that step alone. This
-//! process stays small: a child's peak memory counts from its parent's.
+//! Each step is a process of its own, so that what the kernel says of its time and memory is about
+//! that step alone. This process stays small: a child's peak memory counts from its parent's.
 
 mod steps;
 mod table;
@@ -47,8 +47,8 @@ pub(crate) struct Args {
     /// Do not run the system's sort beside
     #[arg(long)]
     no_compare: bool,
-    /// Print JSON: bytes, records, memory_bytes, dir, generated, input, dpipe, routes, output, system, system_absent, same,
-    /// holds
+    /// Print JSON: bytes, records, memory_bytes, dir, generated, input, dpipe, routes, output,
+    /// system, system_absent, same, holds
     #[arg(long)]
     json: bool,
 }
@@ -169,7 +169,8 @@ fn act(dir: &Path, args: &Args, memory: u64) -> Result<Outcome> {
     })
 }
 
-/// The routes of the sort. They are asked for after it, lest this process grow before its children are measured.
+/// The routes of the sort. They are asked for after it, lest this process grow before its children
+/// are measured.
 fn routes(input: &Path, output: &Path, spill: &Path) -> Result<Vec<Route>> {
     let machine = datapipes::discover();
     let output = Output::File(output.to_path_buf());

@@ -24,7 +24,8 @@ pub(crate) struct Args {
     len: Option<u64>,
     #[command(flatten)]
     demands: Demands,
-    /// Print the route as JSON: source, target, hops (from, to, backend, primitive, why, quality), rejected
+    /// Print the route as JSON: source, target, hops (from, to, backend, primitive, why, quality),
+    /// rejected
     #[arg(long)]
     json: bool,
 }

@@ -1,4 +1,5 @@
-//! `dpipe fine`: reads of a few bytes through a cache, on real files: what it does under a load, and two applications.
+//! `dpipe fine`: reads of a few bytes through a cache, on real files: what it does under a load,
+//! and two applications.
 
 mod applications;
 mod content;

@@ -3,7 +3,8 @@
 //! ```text
 //! each thread: next block number -> fill a block of memory -> pipe to the file; meanwhile fill its other block
 //! ```
-//! What a block holds depends on its place and the seed only, so any number of threads writes the same file.
+//! What a block holds depends on its place and the seed only, so any number of threads writes the
+//! same file.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -42,7 +43,8 @@ pub(crate) struct Args {
     size: u64,
     /// Where to; `-` is the standard output
     file: PathBuf,
-    /// The same seed gives the same bytes; `records` and `records-ascii` are gensort's, which have none
+    /// The same seed gives the same bytes; `records` and `records-ascii` are gensort's, which have
+    /// none
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Number of the first record, as gensort -b has it

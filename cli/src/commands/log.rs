@@ -15,8 +15,9 @@ use crate::arguments::units;
 use crate::outcome::{CommandStatus, print, print_json};
 use crate::system::standard_streams;
 
-/// A log is a folder of segment files. A record that was acknowledged survives kill -9 and a power failure; a torn tail
-/// is cut off when the log is opened; damage is an error with its offset (exit code 1 from `stat`).
+/// A log is a folder of segment files. A record that was acknowledged survives kill -9 and a power
+/// failure; a torn tail is cut off when the log is opened; damage is an error with its offset (exit
+/// code 1 from `stat`).
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -62,7 +63,8 @@ struct Append {
     /// Do not print the numbers
     #[arg(long, short)]
     quiet: bool,
-    /// At the end print JSON: records, bytes, batches, acknowledged and others, instead of the numbers
+    /// At the end print JSON: records, bytes, batches, acknowledged and others, instead of the
+    /// numbers
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -113,8 +115,8 @@ fn storage(machine: &Machine, dir: &Path) -> Arc<dyn SegmentStorage> {
     Arc::new(LogFolder::at(machine, dir))
 }
 
-/// Lines that are there already go together; before this waits for more, all are durable. A signal simply ends it: what
-/// was acknowledged is safe, which is what a log is for.
+/// Lines that are there already go together; before this waits for more, all are durable. A signal
+/// simply ends it: what was acknowledged is safe, which is what a log is for.
 fn append(args: &Append) -> Result<CommandStatus> {
     let machine = datapipes::discover();
     let log = args.settings.open(&machine, &args.dir)?;

@@ -20,7 +20,8 @@ use storage::StorageCost;
 /// What `--json` prints.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Print JSON: fingerprint, topology, storage, backends (name, primitives, knobs), io_uring, calibration, storage_cost
+    /// Print JSON: fingerprint, topology, storage, backends (name, primitives, knobs), io_uring,
+    /// calibration, storage_cost
     #[arg(long)]
     json: bool,
     /// Measure, and draw the storage pyramid of this machine

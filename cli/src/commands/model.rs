@@ -19,9 +19,11 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Model {
-    /// Reads of a few bytes from SSDs that are read by pages or by bytes, beside the published tables
+    /// Reads of a few bytes from SSDs that are read by pages or by bytes, beside the published
+    /// tables
     Pipette(pipette::Args),
-    /// Data channels between devices under three placements of the protocol, beside the published ranges
+    /// Data channels between devices under three placements of the protocol, beside the published
+    /// ranges
     Placements(placements::Args),
 }
 
@@ -39,7 +41,8 @@ fn save(path: &Path, picture: &str) -> Result<()> {
     Ok(())
 }
 
-/// A table for a terminal: the first column to the left, the others to the right, as wide as what is in them.
+/// A table for a terminal: the first column to the left, the others to the right, as wide as what
+/// is in them.
 #[derive(Debug, Default)]
 struct Table {
     rows: Vec<Vec<String>>,

@@ -136,7 +136,8 @@ fn watched<T>(parsed: &Parsed, control: &Control, work: impl FnOnce() -> T) -> T
     progress::during(visible, look, work)
 }
 
-/// Reading and sorting overlap, so they are one phase; what is written after all was read is the merge.
+/// Reading and sorting overlap, so they are one phase; what is written after all was read is the
+/// merge.
 fn state(counters: &SortProgress, merges: bool) -> State {
     let [total, read, spilled, written] =
         [&counters.total, &counters.read, &counters.spilled, &counters.written].map(|counter| counter.load(Relaxed));

@@ -1,5 +1,5 @@
-//! `dpipe stream`: a source, transforms and a sink, each a locked-down process of its own, connected by data channels; the same
-//! under each placement of the protocol.
+//! `dpipe stream`: a source, transforms and a sink, each a locked-down process of its own,
+//! connected by data channels; the same under each placement of the protocol.
 //!
 //! ```text
 //! generator --TCP--> source --channel--> transform --channel--> ... --channel--> sink --> a file without a name
@@ -52,12 +52,14 @@ pub(crate) use supervisor::enter as keeper;
 use trust::TrustLevel;
 use waiting::WaitTimeout;
 
-/// A private copy of each block under way is kept by each receiver, and charged to it: see `Limits` of the fabric.
+/// A private copy of each block under way is kept by each receiver, and charged to it: see `Limits`
+/// of the fabric.
 const MAX_BLOCK_BYTES: u64 = 8 << 20;
 /// As long as anybody waits: beyond that a time cannot be added to the clock.
 const MAX_PATIENCE_SECONDS: f64 = 1e9;
 
-/// Nothing is at the target's name unless all of it arrived. Exit code 1 where what is on disk is not what was sent.
+/// Nothing is at the target's name unless all of it arrived. Exit code 1 where what is on disk is
+/// not what was sent.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Transforms, one after the other, each in a process of its own:
@@ -80,15 +82,17 @@ same. What can be read only once (tcp:, a named pipe, -) or run only once (exec:
 bytes: the disk is compared with what the sink received, and the report says so. With --to - nothing can be read back, the report
 goes to the standard error, and what fails under way has been written in part.")]
 pub(crate) struct Args {
-    /// generate:SIZE (made by this command and sent over TCP), tcp:HOST:PORT (what a listener sends until it closes), file:PATH (a
-    /// file, a block device or a named pipe), - (the standard input)
+    /// generate:SIZE (made by this command and sent over TCP), tcp:HOST:PORT (what a listener sends
+    /// until it closes), file:PATH (a file, a block device or a named pipe), - (the standard input)
     #[arg(long, default_value = "generate:256M", value_name = "ORIGIN")]
     from: Origin,
-    /// Transforms on the way, separated by commas: see below. Given more than once, the lists follow each other
+    /// Transforms on the way, separated by commas: see below. Given more than once, the lists
+    /// follow each other
     #[arg(long, default_value = "crc32", value_name = "LIST")]
     through: Vec<String>,
-    /// The file to write, or - for the standard output. What is there is replaced when all of it has arrived, and keeps its mode; a
-    /// link is followed. A new file is no more readable than the file that it came from
+    /// The file to write, or - for the standard output. What is there is replaced when all of it
+    /// has arrived, and keeps its mode; a link is followed. A new file is no more readable than the
+    /// file that it came from
     #[arg(long, value_name = "PATH")]
     to: Target,
     /// Where the protocol between the devices runs; all: one after the other, and a comparison
@@ -103,11 +107,13 @@ pub(crate) struct Args {
     /// How far receivers trust senders not to write a block again
     #[arg(long, value_enum, default_value_t = TrustLevel::Copy)]
     trust: TrustLevel,
-    /// Give up when no block has moved for so long, when nobody answers or writes, or when the sink takes so long to make the file
-    /// durable; may have a fraction. Without it, wait for as long as it takes
+    /// Give up when no block has moved for so long, when nobody answers or writes, or when the sink
+    /// takes so long to make the file durable; may have a fraction. Without it, wait for as long as
+    /// it takes
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     patience: Option<Duration>,
-    /// Neither apply the transforms to the origin once more nor read the file back: only what the devices counted is compared
+    /// Neither apply the transforms to the origin once more nor read the file back: only what the
+    /// devices counted is compared
     #[arg(long)]
     no_verify: bool,
     /// Print JSON: from, through, to, block_bytes, credits, trust, runs, verified
@@ -215,7 +221,8 @@ pub(crate) fn run(args: &Args) -> Result<CommandStatus> {
     let mut job = job(args)?;
     signals::catch(WaitsFor::Places);
     signals::keep_children();
-    // Before anything is started: what is wrong with the input is told at once, and the runs are not held up by it.
+    // Before anything is started: what is wrong with the input is told at once, and the runs are
+    // not held up by it.
     if job.verifies {
         job.due = replay::replay(&job)?;
     }
@@ -300,7 +307,8 @@ fn job(args: &Args) -> Result<Job> {
     })
 }
 
-/// What was measured of this machine by `dpipe calibrate`; without that all copies go through the caches.
+/// What was measured of this machine by `dpipe calibrate`; without that all copies go through the
+/// caches.
 fn calibrated() -> Copies {
     match Calibration::load(&Topology::discover()) {
         Ok(Calibration { handoff_nt_min_bytes: Some(from), prefetch_bytes, .. }) => {
@@ -310,7 +318,8 @@ fn calibrated() -> Copies {
     }
 }
 
-/// The longest that `lz4-compress` makes of so many bytes: a tenth more, its own 20 bytes, and the length before it.
+/// The longest that `lz4-compress` makes of so many bytes: a tenth more, its own 20 bytes, and the
+/// length before it.
 fn max_compressed_len(len: usize) -> usize {
     len + len / 10 + 24
 }

@@ -1,11 +1,13 @@
-//! The storage pyramid of a machine as a picture: figure 1 of the Data Pipes paper (CIDR'23), with this machine's figures.
+//! The storage pyramid of a machine as a picture: figure 1 of the Data Pipes paper (CIDR'23), with
+//! this machine's figures.
 //!
 //! ```text
 //!   primitives between two layers        pyramid        figures of the layer
 //!   [ mov ] [ prefetch ]  - - - - - - -   /L1 \   ----  48 KiB, 1.1 ns, 100 GB/s
 //!   [ CLDEMOTE: absent ]  - - - - - - -  / L2  \  ----  ...
 //! ```
-//! A pure function from values to text: it measures nothing. The SVG stands alone (no scripts, fonts or links).
+//! A pure function from values to text: it measures nothing. The SVG stands alone (no scripts,
+//! fonts or links).
 
 use crate::picture::svg::{Drawing, FAINT, Text, escape};
 
@@ -106,8 +108,8 @@ struct Row {
     bottom: f64,
 }
 
-/// Layers take turns with bands of primitives; a slab reaches to the middle of the bands next to it, so the pyramid is
-/// solid and each border lies beside the primitives that cross it.
+/// Layers take turns with bands of primitives; a slab reaches to the middle of the bands next to
+/// it, so the pyramid is solid and each border lies beside the primitives that cross it.
 fn rows(layers: &[Layer]) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::with_capacity(layers.len());
     let mut top = TOP;
@@ -328,7 +330,8 @@ mod tests {
         }
     }
 
-    /// The figures of this project's machines (anchors, section 6), and a stress of 8 primitives in each layer.
+    /// The figures of this project's machines (anchors, section 6), and a stress of 8 primitives in
+    /// each layer.
     fn sample(stress: bool) -> Vec<Layer> {
         use Ease::{Easy, Instruction, Specialised};
         let mut layers = vec![

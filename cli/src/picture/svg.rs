@@ -1,5 +1,5 @@
-//! Pictures as SVG documents that stand alone (no scripts, fonts or links): what all of them are drawn with. Pure functions from
-//! values to text.
+//! Pictures as SVG documents that stand alone (no scripts, fonts or links): what all of them are
+//! drawn with. Pure functions from values to text.
 
 use std::fmt::{self, Write as _};
 

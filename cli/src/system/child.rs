@@ -1,4 +1,5 @@
-//! A child process and what it used: time, processor time, peak memory, as the kernel counts them for it alone.
+//! A child process and what it used: time, processor time, peak memory, as the kernel counts them
+//! for it alone.
 //!
 //! Unsafe: `wait4` fills a structure; rustix and the standard library do not give its figures.
 #![allow(unsafe_code)]
@@ -40,13 +41,15 @@ pub(crate) fn own_cpu_seconds() -> f64 {
     cpu_seconds_of(libc::RUSAGE_SELF)
 }
 
-/// Processor time that this process and those of its children that ended (and theirs) used so far, in seconds.
+/// Processor time that this process and those of its children that ended (and theirs) used so far,
+/// in seconds.
 pub(crate) fn family_cpu_seconds() -> f64 {
     cpu_seconds_of(libc::RUSAGE_SELF) + cpu_seconds_of(libc::RUSAGE_CHILDREN)
 }
 
 fn cpu_seconds_of(whom: libc::c_int) -> f64 {
-    // SAFETY: rusage is a structure of numbers, for which zeros are values; getrusage fills our own variable.
+    // SAFETY: rusage is a structure of numbers, for which zeros are values; getrusage fills our own
+    // variable.
     let rusage = unsafe {
         let mut rusage: libc::rusage = std::mem::zeroed();
         libc::getrusage(whom, &mut rusage);
@@ -59,7 +62,8 @@ fn time(t: libc::timeval) -> f64 {
     t.tv_sec as f64 + t.tv_usec as f64 / 1e6
 }
 
-/// Runs a command to its end; returns what it used and what it wrote to its standard output. The standard error is ours.
+/// Runs a command to its end; returns what it used and what it wrote to its standard output. The
+/// standard error is ours.
 pub(crate) fn run(command: &mut Command) -> Result<(Usage, String)> {
     let shown = command.get_program().to_string_lossy().into_owned();
     let started = Instant::now();
@@ -75,7 +79,8 @@ pub(crate) fn run(command: &mut Command) -> Result<(Usage, String)> {
     let reader = match reader {
         Ok(reader) => reader,
         Err(error) => {
-            // It is told to end, and waited for, so that nothing of it is left; how it ends is of no interest.
+            // It is told to end, and waited for, so that nothing of it is left; how it ends is of
+            // no interest.
             let _ = child.kill().and_then(|()| child.wait());
             return Err(error);
         }
@@ -104,8 +109,8 @@ pub(crate) fn run(command: &mut Command) -> Result<(Usage, String)> {
     Ok((usage, output))
 }
 
-/// Waits, and asks the child to end where we were asked to. It looks again and again: a signal may come to another thread,
-/// so that no call of this one would return.
+/// Waits, and asks the child to end where we were asked to. It looks again and again: a signal may
+/// come to another thread, so that no call of this one would return.
 fn wait(child: &mut Child) -> Result<(libc::c_int, libc::rusage)> {
     let pid = child.id().cast_signed();
     let mut told = false;
@@ -113,8 +118,8 @@ fn wait(child: &mut Child) -> Result<(libc::c_int, libc::rusage)> {
         let mut status = 0;
         // SAFETY: rusage is a structure of numbers, for which zeros are values.
         let mut rusage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: both pointers are to our own variables, which live through the call. The child is not waited for by
-        // anybody else, so its id is still its own.
+        // SAFETY: both pointers are to our own variables, which live through the call. The child is
+        // not waited for by anybody else, so its id is still its own.
         let got = unsafe { libc::wait4(pid, &mut status, libc::WNOHANG, &mut rusage) };
         if got == pid {
             return Ok((status, rusage));

@@ -14,7 +14,8 @@ use crate::system::signals;
 /// So many random names are tried before something else must be wrong.
 const MAX_TRIES: usize = 100;
 
-/// Writes a picture: a file whole or not at all, and what is no file (`/dev/stdout`, a named pipe) in order.
+/// Writes a picture: a file whole or not at all, and what is no file (`/dev/stdout`, a named pipe)
+/// in order.
 pub(crate) fn draw(path: &Path, picture: &str) -> Result<()> {
     let bytes = picture.as_bytes();
     if target_kind(path)? == TargetKind::Stream {
@@ -28,8 +29,8 @@ pub(crate) fn draw(path: &Path, picture: &str) -> Result<()> {
     Ok(())
 }
 
-/// Publishes a file, and says so where it was not done by giving it its name. True where its bytes were copied to another
-/// file than the one that was written.
+/// Publishes a file, and says so where it was not done by giving it its name. True where its bytes
+/// were copied to another file than the one that was written.
 pub(crate) fn publish(draft: AtomicFile, len: u64) -> Result<bool> {
     let path = draft.path().display().to_string();
     match draft.publish(len)? {
@@ -41,8 +42,8 @@ pub(crate) fn publish(draft: AtomicFile, len: u64) -> Result<bool> {
     }
 }
 
-/// A folder to work in, which only its owner may enter. It vanishes with this value and everything in it, unless it is to
-/// be kept.
+/// A folder to work in, which only its owner may enter. It vanishes with this value and everything
+/// in it, unless it is to be kept.
 #[derive(Debug)]
 pub(crate) struct WorkFolder {
     path: PathBuf,
@@ -50,8 +51,9 @@ pub(crate) struct WorkFolder {
 }
 
 impl WorkFolder {
-    /// A new one under another, which is made if it is not there. Its name begins with `prefix` and ends with a random
-    /// number: the number of a process may be that of one that is dead, or of one in another container.
+    /// A new one under another, which is made if it is not there. Its name begins with `prefix` and
+    /// ends with a random number: the number of a process may be that of one that is dead, or of
+    /// one in another container.
     pub(crate) fn under(parent: &Path, prefix: &str, keep: bool) -> Result<WorkFolder> {
         let fail = |path: &Path, e: &std::io::Error| Error::io("create", e, path.display().to_string());
         std::fs::create_dir_all(parent).map_err(|e| fail(parent, &e))?;

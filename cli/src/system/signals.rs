@@ -1,8 +1,9 @@
-//! Signals: they ask the running work to stop, the work cleans up, and then the process dies of the signal, as its parent
-//! expects.
+//! Signals: they ask the running work to stop, the work cleans up, and then the process dies of the
+//! signal, as its parent expects.
 //!
-//! Unsafe: this module installs a handler. The handler loads and stores atomics, which a handler may do, and calls what
-//! POSIX allows in one; it reaches the work through a `OnceLock` that was filled before the handler was installed.
+//! Unsafe: this module installs a handler. The handler loads and stores atomics, which a handler
+//! may do, and calls what POSIX allows in one; it reaches the work through a `OnceLock` that was
+//! filled before the handler was installed.
 #![allow(unsafe_code)]
 
 use std::sync::OnceLock;
@@ -17,10 +18,12 @@ static ARRIVED: AtomicI32 = AtomicI32::new(0);
 static WORK: OnceLock<Control> = OnceLock::new();
 /// Whether the work may wait for ever.
 static WAITS_FOR_STREAMS: AtomicBool = AtomicBool::new(false);
-/// How long the work may take to stop by itself, in seconds. It may be waiting for a terminal that says nothing, or for
-/// whoever does not read its output: then there is nothing on disk under a name, and the process can simply end.
+/// How long the work may take to stop by itself, in seconds. It may be waiting for a terminal that
+/// says nothing, or for whoever does not read its output: then there is nothing on disk under a
+/// name, and the process can simply end.
 const PATIENCE: libc::c_uint = 1;
-/// What ends a program and can be caught: as GNU sort has it, but for SIGPIPE, which is an error of a write.
+/// What ends a program and can be caught: as GNU sort has it, but for SIGPIPE, which is an error of
+/// a write.
 const ENDING: [libc::c_int; 10] = [
     libc::SIGINT,
     libc::SIGTERM,
@@ -43,14 +46,15 @@ pub(crate) enum WaitsFor {
     Streams,
 }
 
-/// Catches signals that end a program from here on and returns what they stop. Those that the parent chose to ignore
-/// (`nohup`) stay ignored. Called once, by the command that works.
+/// Catches signals that end a program from here on and returns what they stop. Those that the
+/// parent chose to ignore (`nohup`) stay ignored. Called once, by the command that works.
 pub(crate) fn catch(waits_for: WaitsFor) -> Control {
     let control = WORK.get_or_init(Control::default).clone();
     WAITS_FOR_STREAMS.store(waits_for == WaitsFor::Streams, SeqCst);
     for signal in ENDING {
-        // SAFETY: sigaction is given a zeroed structure to fill, and then one that is fully set; the handler is a function
-        // of the right signature that only touches atomics (see the module).
+        // SAFETY: sigaction is given a zeroed structure to fill, and then one that is fully set;
+        // the handler is a function of the right signature that only touches atomics (see the
+        // module).
         unsafe {
             let mut old: libc::sigaction = std::mem::zeroed();
             let known = libc::sigaction(signal, std::ptr::null(), &mut old) == 0;
@@ -70,15 +74,16 @@ pub(crate) fn catch(waits_for: WaitsFor) -> Control {
     control
 }
 
-/// To be called before a child is started: a parent may have chosen to ignore SIGCHLD, and then the kernel leaves nothing of
-/// a child to wait for. GNU sort does the same.
+/// To be called before a child is started: a parent may have chosen to ignore SIGCHLD, and then the
+/// kernel leaves nothing of a child to wait for. GNU sort does the same.
 pub(crate) fn keep_children() {
     // SAFETY: signal may be called in any state; no handler is installed.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }
 
-/// Lets signals that end a program, and that the parent does not ignore, do nothing to this process. What it starts has them as
-/// usual again: a handler, unlike a signal that is ignored, does not outlast the start of another program.
+/// Lets signals that end a program, and that the parent does not ignore, do nothing to this
+/// process. What it starts has them as usual again: a handler, unlike a signal that is ignored,
+/// does not outlast the start of another program.
 pub(crate) fn outlive() {
     for signal in ENDING {
         // SAFETY: as in `catch`; the handler does nothing.
@@ -142,7 +147,8 @@ pub(crate) fn die_of(signal: libc::c_int) {
 }
 
 fn unblock(signal: libc::c_int) {
-    // SAFETY: the set is ours, and sigemptyset fills it before it is read; all three may be called in a handler.
+    // SAFETY: the set is ours, and sigemptyset fills it before it is read; all three may be called
+    // in a handler.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);

@@ -1,4 +1,5 @@
-//! The standard streams as the parent handed them over. A stream that was closed is an error when it is used.
+//! The standard streams as the parent handed them over. A stream that was closed is an error when
+//! it is used.
 //!
 //! ```text
 //! loader    look()         notes which of 0, 1, 2 are closed, and whether the parent ignores SIGPIPE
@@ -6,11 +7,13 @@
 //! main      guard()        puts a descriptor there with which nothing can be read, written or opened again
 //! commands  input() ...    plain system calls: the standard library takes EBADF for an empty or an endless stream
 //! ```
-//! The runtime's /dev/null alone would make `dpipe sort f >&-` a success whose output is gone. Once it is there, it cannot
-//! be told from a /dev/null of the parent: only what runs before the runtime sees the difference. Because the runtime
-//! fills the places 0 to 2, no file that a command opens becomes a standard stream.
+//! The runtime's /dev/null alone would make `dpipe sort f >&-` a success whose output is gone. Once
+//! it is there, it cannot be told from a /dev/null of the parent: only what runs before the runtime
+//! sees the difference. Because the runtime fills the places 0 to 2, no file that a command opens
+//! becomes a standard stream.
 //!
-//! Unsafe: a function that the loader calls, as it calls the standard library's own for the arguments.
+//! Unsafe: a function that the loader calls, as it calls the standard library's own for the
+//! arguments.
 #![allow(unsafe_code)]
 
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -33,9 +36,10 @@ const SIGPIPE_IGNORED: u8 = 1 << 3;
 /// Whether something that had to be said could not be written to the standard error.
 static UNHEARD: AtomicBool = AtomicBool::new(false);
 
-// SAFETY: the loader calls every function of this section once, before `main`, with the C library ready (the section
-// comes after the libraries' own); it passes arguments that a C function without parameters ignores. `look` makes two
-// kinds of system calls and stores one atomic: it needs nothing of the Rust runtime, which does not run yet.
+// SAFETY: the loader calls every function of this section once, before `main`, with the C library
+// ready (the section comes after the libraries' own); it passes arguments that a C function without
+// parameters ignores. `look` makes two kinds of system calls and stores one atomic: it needs
+// nothing of the Rust runtime, which does not run yet.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOOK: extern "C" fn() = look;
@@ -48,7 +52,8 @@ extern "C" fn look() {
             found |= 1 << fd;
         }
     }
-    // SAFETY: without a new action, sigaction fills the structure that it is given, for which zeros are valid.
+    // SAFETY: without a new action, sigaction fills the structure that it is given, for which zeros
+    // are valid.
     let ignored = unsafe {
         let mut old: libc::sigaction = std::mem::zeroed();
         libc::sigaction(libc::SIGPIPE, std::ptr::null(), &mut old) == 0 && old.sa_sigaction == libc::SIG_IGN
@@ -63,7 +68,8 @@ fn was_closed(fd: u8) -> bool {
     FOUND.load(Relaxed) & 1 << fd != 0
 }
 
-/// Whether the parent ignores SIGPIPE: then a reader that went away is an error with a message, not a death.
+/// Whether the parent ignores SIGPIPE: then a reader that went away is an error with a message, not
+/// a death.
 pub(crate) fn sigpipe_was_ignored() -> bool {
     FOUND.load(Relaxed) & SIGPIPE_IGNORED != 0
 }
@@ -73,7 +79,8 @@ pub(crate) fn guard() {
     if (0..3).all(|fd| !was_closed(fd)) {
         return;
     }
-    // A symbolic link, not followed: what is done with it is EBADF, and to open it again (/dev/stdin) is ELOOP.
+    // A symbolic link, not followed: what is done with it is EBADF, and to open it again
+    // (/dev/stdin) is ELOOP.
     let path = OFlags::PATH | OFlags::CLOEXEC;
     let nothing = rustix::fs::open("/proc/self/exe", path | OFlags::NOFOLLOW, Mode::empty());
     let Ok(nothing) = nothing.or_else(|_| rustix::fs::open("/", path, Mode::empty())) else { return };
@@ -161,7 +168,8 @@ pub(crate) fn input_is_terminal() -> bool {
     rustix::termios::isatty(rustix::stdio::stdin())
 }
 
-/// The lines of the standard input that nobody took yet: what was read ahead is there for the next caller.
+/// The lines of the standard input that nobody took yet: what was read ahead is there for the next
+/// caller.
 ///
 /// # Errors
 /// Where the parent closed it.
@@ -201,7 +209,8 @@ pub(crate) fn output_fd() -> Result<OwnedFd> {
     fd.try_clone_to_owned().map_err(|e| Error::io("open", &e, OUTPUT))
 }
 
-/// Prints to the standard error what has to be known: where that fails, the exit code is 2, see [`unheard`].
+/// Prints to the standard error what has to be known: where that fails, the exit code is 2, see
+/// [`unheard`].
 pub(crate) fn print_error(bytes: &[u8]) {
     if !note(bytes) {
         UNHEARD.store(true, Relaxed);
@@ -222,7 +231,8 @@ pub(crate) fn unheard() -> bool {
 mod tests {
     use std::path::Path;
 
-    /// The standard library's streams swallow EBADF, and its macros panic: only this module may touch the streams.
+    /// The standard library's streams swallow EBADF, and its macros panic: only this module may
+    /// touch the streams.
     #[test]
     fn nothing_goes_past_this_module() {
         fn look(dir: &Path, found: &mut Vec<String>) {

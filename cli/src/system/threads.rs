@@ -8,8 +8,9 @@ use datapipes::threads::spawn_scoped;
 
 use crate::outcome::note;
 
-/// Does pieces of work, each once, on as many threads, of which this is one; where the kernel refuses a thread, those that
-/// there are do all, and a note says so. The results are in the order of the pieces; after an error no piece is begun.
+/// Does pieces of work, each once, on as many threads, of which this is one; where the kernel
+/// refuses a thread, those that there are do all, and a note says so. The results are in the order
+/// of the pieces; after an error no piece is begun.
 ///
 /// # Errors
 /// The first one of the pieces, in their order.

@@ -1,4 +1,5 @@
-//! Reads a file through a pipe into a window of memory: while one block is looked at, the next ones arrive.
+//! Reads a file through a pipe into a window of memory: while one block is looked at, the next ones
+//! arrive.
 //!
 //! ```text
 //! file   | b0 | b1 | b2 | b3 | b4 | ...
@@ -32,7 +33,8 @@ impl Window {
         Ok(Window { pipe: machine.connect_with(ssd, &memory, &constraints)?, memory })
     }
 
-    /// Hands on the bytes of a range of the file, block by block and in order, until `look` has seen enough.
+    /// Hands on the bytes of a range of the file, block by block and in order, until `look` has
+    /// seen enough.
     pub(crate) fn read(&self, range: Range<u64>, mut look: impl FnMut(&[u8]) -> Result<ControlFlow<()>>) -> Result<()> {
         let slots = (self.memory.len() / BLOCK).max(1);
         let block = self.memory.len().min(BLOCK) as u64;
@@ -58,7 +60,8 @@ impl Window {
     }
 }
 
-/// The same file past the page cache where its file system can, so that what is read is what is on the device.
+/// The same file past the page cache where its file system can, so that what is read is what is on
+/// the device.
 pub(crate) fn direct(ssd: &Ssd) -> Result<Ssd> {
     match ssd.file().direct_fd() {
         Ok(_) => ssd.with_access(FileAccess::Direct),

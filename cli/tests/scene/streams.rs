@@ -98,8 +98,9 @@ pub(crate) fn signal(child: &Child, signal: rustix::process::Signal) {
     rustix::process::kill_process(rustix::process::Pid::from_child(child), signal).unwrap();
 }
 
-/// Processes that have this word in their environment: those that a test started, and all below them. Asked are those only that
-/// this process or its children started, see [`stream`]: the kernel may keep who reads the environment of another waiting.
+/// Processes that have this word in their environment: those that a test started, and all below
+/// them. Asked are those only that this process or its children started, see [`stream`]: the kernel
+/// may keep who reads the environment of another waiting.
 pub(crate) fn with_mark(mark: &str) -> Vec<u32> {
     let is_marked = |pid: &u32| {
         let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();

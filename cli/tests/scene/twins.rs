@@ -1,5 +1,6 @@
-//! Two programs in the same scene: the same exit code, and afterwards the same files: contents, types, modes, owners,
-//! groups, links, extended attributes, ACLs and flags. A case needs root where it changes users or mounts.
+//! Two programs in the same scene: the same exit code, and afterwards the same files: contents,
+//! types, modes, owners, groups, links, extended attributes, ACLs and flags. A case needs root
+//! where it changes users or mounts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -31,7 +32,8 @@ pub(crate) const fn case(name: &'static str, make: &'static str, run: &'static s
     Case { name, make, run, who }
 }
 
-/// A shell in a folder, run by somebody, with the program as `$SORT`. It is not told of what it prints.
+/// A shell in a folder, run by somebody, with the program as `$SORT`. It is not told of what it
+/// prints.
 fn shell(dir: &Path, who: Who, program: &str, script: &str) -> (Option<i32>, String) {
     let mut command = match who {
         Who::Any => Command::new("sh"),
@@ -90,7 +92,8 @@ fn picture(folder: &TempFolder) -> BTreeMap<String, String> {
 /// What became of a scene.
 type Outcome = (Option<i32>, String, BTreeMap<String, String>);
 
-/// Makes the scene in a fresh folder and runs the program in it. `first` makes what all scenes have.
+/// Makes the scene in a fresh folder and runs the program in it. `first` makes what all scenes
+/// have.
 fn play(case: &Case, program: &str, first: &str) -> Result<Outcome, String> {
     let folder = folder();
     let own = if case.who == Who::Nobody { "chown 65534:65534 .; umask 022; " } else { "umask 022; " };

@@ -12,8 +12,8 @@ use crate::error::Result;
 use crate::locator::Locator;
 use crate::runtime::{Runtime, RuntimePipe};
 
-/// The giver's hold on a pipe. It keeps the socket alone: the pipe ends when the last copy of its descriptor is closed and nothing
-/// is under way.
+/// The giver's hold on a pipe. It keeps the socket alone: the pipe ends when the last copy of its
+/// descriptor is closed and nothing is under way.
 #[derive(Clone)]
 pub struct PassedPipe {
     serving: Weak<DescriptorServer>,
@@ -25,16 +25,17 @@ impl PassedPipe {
         PassedPipe { serving: Arc::downgrade(serving), socket: serving.socket() }
     }
 
-    /// Takes no further request, whoever has the descriptor, and stops what is under way as far as it was not begun: parts
-    /// that a device or a thread has already (a few megabytes each, at most) are carried out. Nobody is told of any of it.
+    /// Takes no further request, whoever has the descriptor, and stops what is under way as far as
+    /// it was not begun: parts that a device or a thread has already (a few megabytes each, at
+    /// most) are carried out. Nobody is told of any of it.
     pub fn end(&self) {
         if let Some(serving) = self.serving.upgrade() {
             serving.end();
         }
     }
 
-    /// Whether who has the descriptor has not taken all that was sent to it, and has not closed it. It is charged to this process so long,
-    /// also when the pipe has ended.
+    /// Whether who has the descriptor has not taken all that was sent to it, and has not closed it.
+    /// It is charged to this process so long, also when the pipe has ended.
     pub fn has_unread(&self) -> bool {
         passing::has_unread(&*self.socket)
     }
@@ -52,8 +53,8 @@ impl fmt::Debug for PassedPipe {
 }
 
 impl Runtime {
-    /// As [`connect_raw_fd`](Runtime::connect_raw_fd), for who must know when the pipe has ended: `keeper` is dropped then, by
-    /// the thread that ended it, after the pipe. It should not block.
+    /// As [`connect_raw_fd`](Runtime::connect_raw_fd), for who must know when the pipe has ended:
+    /// `keeper` is dropped then, by the thread that ended it, after the pipe. It should not block.
     ///
     /// # Errors
     /// As [`connect_fd`](Runtime::connect_fd).

@@ -5,13 +5,14 @@
 //! readable   a transfer is done              read(fd, completion)    or complete
 //! ```
 //!
-//! It is one end of a `SOCK_SEQPACKET` pair, so that both conditions are the kernel's own, and `select`, `poll`, `epoll`
-//! (level- and edge-triggered), and every event loop know them, for every pair of places. The descriptor may be passed to
-//! another thread or process, and inherited; the messages ([`wire`]) are plain packets, for any language. The other end is
-//! the runtime's, which carries the transfers out.
+//! It is one end of a `SOCK_SEQPACKET` pair, so that both conditions are the kernel's own, and
+//! `select`, `poll`, `epoll` (level- and edge-triggered), and every event loop know them, for every
+//! pair of places. The descriptor may be passed to another thread or process, and inherited; the
+//! messages ([`wire`]) are plain packets, for any language. The other end is the runtime's, which
+//! carries the transfers out.
 //!
-//! (The paper asks the kernel for such pipes. An io_uring's own descriptor would be readable at the same moments, but only
-//! for pipes that are rings, and it cannot be sent to another process.)
+//! (The paper asks the kernel for such pipes. An io_uring's own descriptor would be readable at the
+//! same moments, but only for pipes that are rings, and it cannot be sent to another process.)
 
 mod given;
 pub mod passing;
@@ -48,9 +49,10 @@ const REQUESTS_BUFFER: usize = 1;
 
 /// A pipe as a file descriptor. It may be used by several threads at once.
 ///
-/// A thread that connected a pipe may see one `epoll_wait` end with `EINTR` after the pipe is gone: the kernel interrupts each
-/// thread that opened or entered an io_uring when that ring is closed. Waits that the kernel restarts (`poll`, `select`,
-/// `read`) do not show it. An event loop looks again, as for a signal.
+/// A thread that connected a pipe may see one `epoll_wait` end with `EINTR` after the pipe is gone:
+/// the kernel interrupts each thread that opened or entered an io_uring when that ring is closed.
+/// Waits that the kernel restarts (`poll`, `select`, `read`) do not show it. An event loop looks
+/// again, as for a signal.
 pub struct PipeFd {
     socket: OwnedFd,
     serving: Arc<DescriptorServer>,
@@ -114,8 +116,8 @@ impl Runtime {
         Ok((socket, serving))
     }
 
-    /// Connects two places by a pipe and gives its descriptor away: to another process, say. The pipe ends when the last
-    /// copy of the descriptor is closed.
+    /// Connects two places by a pipe and gives its descriptor away: to another process, say. The
+    /// pipe ends when the last copy of the descriptor is closed.
     ///
     /// # Errors
     /// As [`connect_fd`](Runtime::connect_fd).
@@ -148,7 +150,8 @@ fn pair() -> Result<(OwnedFd, OwnedFd)> {
     let os = |e: Errno| Error::os("connect", e.raw_os_error(), "a pair of sockets for a pipe's descriptor");
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (socket, ours) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(os)?;
-    // The kernel takes the least it can. With more, a full pipe would stay writable until many requests are unread.
+    // The kernel takes the least it can. With more, a full pipe would stay writable until many
+    // requests are unread.
     sockopt::set_socket_send_buffer_size(&socket, REQUESTS_BUFFER).map_err(os)?;
     Ok((socket, ours))
 }
@@ -157,7 +160,8 @@ impl PipeFd {
     /// Starts a transfer; the number comes back with its completion.
     ///
     /// # Errors
-    /// `Busy` while the descriptor is not writable. What starting the transfer meets comes as its completion.
+    /// `Busy` while the descriptor is not writable. What starting the transfer meets comes as its
+    /// completion.
     pub fn submit(&self, span: Span) -> Result<u64> {
         self.serving.pipe().check_process("submit")?;
         let token = self.next.fetch_add(1, Ordering::Relaxed);

@@ -31,8 +31,8 @@ impl TransferSlots {
         self.open.load(Ordering::SeqCst) < self.most
     }
 
-    /// Takes a place; false where there is none. It is not taken first and given back: whoever frees one meanwhile would
-    /// find none, and leave the descriptor unwritable for good.
+    /// Takes a place; false where there is none. It is not taken first and given back: whoever
+    /// frees one meanwhile would find none, and leave the descriptor unwritable for good.
     pub(super) fn take(&self) -> bool {
         let more = |open: usize| (open < self.most).then_some(open + 1);
         self.open.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
@@ -43,7 +43,8 @@ impl TransferSlots {
         self.open.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Gives a place back; true if the descriptor may be plugged, and is to be [`unplug`](Self::unplug)ged.
+    /// Gives a place back; true if the descriptor may be plugged, and is to be
+    /// [`unplug`](Self::unplug)ged.
     pub(super) fn give_back(&self) -> bool {
         self.open.fetch_sub(1, Ordering::SeqCst);
         self.plugged.load(Ordering::SeqCst)

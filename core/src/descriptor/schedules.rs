@@ -1,6 +1,6 @@
-//! A descriptor under schedules of which each is chosen at random: several threads take what is done, over a device that
-//! sends its bytes late, or not at all. The socket is a real one; a thread that sleeps beside it for ever exceeds the steps
-//! that a schedule may take.
+//! A descriptor under schedules of which each is chosen at random: several threads take what is
+//! done, over a device that sends its bytes late, or not at all. The socket is a real one; a thread
+//! that sleeps beside it for ever exceeds the steps that a schedule may take.
 
 use rustix::net::SendFlags;
 
@@ -11,7 +11,8 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, thread};
 use datapipes_testkit::schedules;
 
-/// Threads that submit and take, `each` so many; and one that waits for transfers of the pipe by itself.
+/// Threads that submit and take, `each` so many; and one that waits for transfers of the pipe by
+/// itself.
 fn takers(far: &Far, each: [usize; 3], waits: u64) {
     let runtime = runtime(8);
     let near = dram(4096);

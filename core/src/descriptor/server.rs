@@ -31,11 +31,12 @@ use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, thread_local};
 /// A request that stands for none: it takes up room in the socket while the pipe is full.
 pub(super) const PLUG: [u8; 1] = [0];
 
-/// Requests taken before the other pipes are looked after: who sends without end stands in nobody's way.
+/// Requests taken before the other pipes are looked after: who sends without end stands in nobody's
+/// way.
 const AT_ONCE: usize = 32;
 
-/// Bells are rung for pipes that take at most so many transfers: there is room in the socket for all of them, and for
-/// those that are one too many.
+/// Bells are rung for pipes that take at most so many transfers: there is room in the socket for
+/// all of them, and for those that are one too many.
 const BELLS: usize = 96;
 
 pub(super) struct DescriptorServer {
@@ -50,12 +51,14 @@ pub(super) struct DescriptorServer {
     closed: AtomicBool,
     /// The giver ended it: nothing is started any more.
     ended: AtomicBool,
-    /// The coordinator left what there is to read in the socket: for lack of room, and so until there is some.
+    /// The coordinator left what there is to read in the socket: for lack of room, and so until
+    /// there is some.
     left: AtomicBool,
     notifier_socket: Arc<NotifierSocket>,
-    /// Completions for this process. Where there are any and nobody is about to take one, there is a byte in the socket: whoever
-    /// leaves some behind rings for them, unless it is sure of that. (A byte that the device is to send may not come: the kernel
-    /// gives it up with the thread that submitted the transfer, and tells of that later, to nobody perhaps.)
+    /// Completions for this process. Where there are any and nobody is about to take one, there is
+    /// a byte in the socket: whoever leaves some behind rings for them, unless it is sure of that.
+    /// (A byte that the device is to send may not come: the kernel gives it up with the thread that
+    /// submitted the transfer, and tells of that later, to nobody perhaps.)
     heard: Mutex<Heard>,
     /// Dropped after the pipe: it tells the giver that the pipe has ended.
     _keeper: Option<DeferredDrop>,
@@ -64,7 +67,8 @@ pub(super) struct DescriptorServer {
 #[derive(Default)]
 struct Heard {
     completions: VecDeque<Completion>,
-    /// Messages that were read from the socket: they come in their order, so who saw one knows whether it is still the next.
+    /// Messages that were read from the socket: they come in their order, so who saw one knows
+    /// whether it is still the next.
     read: u64,
 }
 
@@ -129,7 +133,8 @@ impl DescriptorServer {
     fn hear(self: &Arc<Self>, token: u64, span: Span, notifier: &CompletionNotifier, result: Result<()>) {
         let bytes = result.as_ref().map_or_else(Error::done, |()| span.len);
         self.heard().completions.push_back(Completion { token, place: self.place, result, bytes });
-        // Nobody rang, or who heard the notifier may have looked before this was here. Who takes completions here looks next.
+        // Nobody rang, or who heard the notifier may have looked before this was here. Who takes
+        // completions here looks next.
         if notifier.rings() == 0 || TAKING.with(Cell::get) != Arc::as_ptr(self).addr() {
             self.notifier_socket.ring();
         }
@@ -149,8 +154,8 @@ impl DescriptorServer {
         loop {
             self.look();
             let mut heard = self.heard();
-            // Each completion takes a message out of the socket, so that it is readable while there are others. One that has
-            // not arrived yet is one too many later.
+            // Each completion takes a message out of the socket, so that it is readable while there
+            // are others. One that has not arrived yet is one too many later.
             if !heard.completions.is_empty() {
                 self.read(socket, &mut message, &mut heard);
                 let completion = heard.completions.pop_front();
@@ -163,7 +168,8 @@ impl DescriptorServer {
                 Ok((0, _)) => {
                     return Err(Error::new(ErrorKind::Unavailable, "complete", "the runtime was shut down"));
                 }
-                // It was there before the look, which found nothing: it is one too many. What rings after the look stays.
+                // It was there before the look, which found nothing: it is one too many. What rings
+                // after the look stays.
                 Ok((1, _)) if seen == Some(heard.read) => self.read(socket, &mut message, &mut heard),
                 // It came before the look, or after.
                 Ok((1, _)) => seen = Some(heard.read),
@@ -219,7 +225,8 @@ impl DescriptorServer {
         // Before the look at what is there: who starts a transfer now sees this, and stops it.
         self.ended.store(true, Ordering::SeqCst);
         self.closed.store(true, Ordering::SeqCst);
-        // The coordinator sees a socket that is shut, and forgets it. It fails only where the other end is gone already.
+        // The coordinator sees a socket that is shut, and forgets it. It fails only where the other
+        // end is gone already.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
         self.pipe.cancel_all();
     }
@@ -231,7 +238,8 @@ impl DescriptorServer {
         }
     }
 
-    /// Asks the coordinator to come back: for room while completions wait for it, otherwise for requests.
+    /// Asks the coordinator to come back: for room while completions wait for it, otherwise for
+    /// requests.
     fn rearm(&self) {
         // Under the lock: who keeps a completion and who finds no request may ask at the same time.
         let unsent = self.unsent();
@@ -346,7 +354,8 @@ impl DescriptorServer {
                 Ok((len, _)) => match TransferRequest::from_bytes(&message[..len]) {
                     Some(request) => {
                         if let Err(e) = self.accept(request) {
-                            // Room was there and is taken: somebody submits beside the socket. Tell, rather than lose it.
+                            // Room was there and is taken: somebody submits beside the socket.
+                            // Tell, rather than lose it.
                             self.room.take_anyway();
                             self.done(request.token, request.span, Err(e));
                         }
@@ -377,7 +386,8 @@ impl Drop for DescriptorServer {
         if self.pipe.check_process("drop").is_err() {
             return;
         }
-        // The other end hears the end, though the giver may keep the socket. It fails only where that end is gone already.
+        // The other end hears the end, though the giver may keep the socket. It fails only where
+        // that end is gone already.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
         if self.may_carry {
             passing::abandon(&self.socket);
@@ -410,7 +420,8 @@ impl EventSource for DescriptorServer {
 
     fn runtime_gone(&self) {
         self.closed.store(true, Ordering::SeqCst);
-        // The other end hears what was sent to it, and then the end. It fails only where that end is gone already.
+        // The other end hears what was sent to it, and then the end. It fails only where that end
+        // is gone already.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
     }
 }

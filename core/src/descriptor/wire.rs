@@ -1,4 +1,5 @@
-//! What travels over a pipe's descriptor: one message a packet, integers in the machine's byte order.
+//! What travels over a pipe's descriptor: one message a packet, integers in the machine's byte
+//! order.
 //!
 //! ```text
 //! request:     token u64 | source u64 | target u64 | len u64                                     32 bytes

@@ -1,5 +1,5 @@
-//! Movement and computation that depend on each other, declared and then run (CIDR'23, section 6, principle 2: composable;
-//! figure 7).
+//! Movement and computation that depend on each other, declared and then run (CIDR'23, section 6,
+//! principle 2: composable; figure 7).
 //!
 //! ```text
 //! item 0   read -> sort -> spill
@@ -7,9 +7,10 @@
 //! item 2                    ^ read -> ...         starts when item 0 gives its buffer back
 //! ```
 //!
-//! A graph has stages: transfers of pipes, and computations. Every item goes through all of them, each stage after those it
-//! depends on. Buffers are numbered places of the caller's; an item holds one of a set from the first stage that uses the
-//! set to the last. Items overlap as far as buffers allow, so two buffers make double buffering.
+//! A graph has stages: transfers of pipes, and computations. Every item goes through all of them,
+//! each stage after those it depends on. Buffers are numbered places of the caller's; an item holds
+//! one of a set from the first stage that uses the set to the last. Items overlap as far as buffers
+//! allow, so two buffers make double buffering.
 //!
 //! Sets are granted in the order of items, so no two items ever wait for each other.
 
@@ -25,14 +26,16 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::{Runtime, RuntimePipe};
 use crate::span::Span;
 
-/// The most threads that compute for one graph: each has a stack, and maps of which a process may have some ten thousand.
+/// The most threads that compute for one graph: each has a stack, and maps of which a process may
+/// have some ten thousand.
 const MAX_THREADS: usize = 1024;
 
 /// A stage of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StageId(usize);
 
-/// A set of buffers, numbered from 0. What they are is the caller's business: ranges of a locator, say.
+/// A set of buffers, numbered from 0. What they are is the caller's business: ranges of a locator,
+/// say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferSet {
     id: u64,
@@ -152,7 +155,8 @@ impl<'a> Graph<'a> {
     /// The stage begins with an item when another is done with it.
     ///
     /// # Errors
-    /// `InvalidInput` for a stage that was declared later (so that there is no circle), or of another graph.
+    /// `InvalidInput` for a stage that was declared later (so that there is no circle), or of
+    /// another graph.
     pub fn after(&mut self, stage: StageId, earlier: StageId) -> Result<()> {
         if earlier.0 >= stage.0 || stage.0 >= self.stages.len() {
             return Err(Error::new(
@@ -166,7 +170,8 @@ impl<'a> Graph<'a> {
         Ok(())
     }
 
-    /// The stage works with a buffer of the set. The item holds it from its first stage that does to its last.
+    /// The stage works with a buffer of the set. The item holds it from its first stage that does
+    /// to its last.
     ///
     /// # Errors
     /// `InvalidInput` for a stage of another graph.
@@ -198,7 +203,8 @@ impl<'a> Graph<'a> {
         Ok(())
     }
 
-    /// Threads that compute; as many as cores are usable if not said. From 1 to 1024, and no more than there are computations.
+    /// Threads that compute; as many as cores are usable if not said. From 1 to 1024, and no more
+    /// than there are computations.
     pub fn threads(&mut self, threads: usize) {
         self.threads = Some(threads.clamp(1, MAX_THREADS));
     }
@@ -218,9 +224,9 @@ impl Runtime {
     /// Runs `items` items through a graph, and returns when all are through.
     ///
     /// # Errors
-    /// The error of the first item (in their order) that failed, with the stage's name; what was under way is waited for,
-    /// nothing else is begun. `Panicked` where a closure of a stage panicked. `InvalidInput` for a set without buffers that is
-    /// used.
+    /// The error of the first item (in their order) that failed, with the stage's name; what was
+    /// under way is waited for, nothing else is begun. `Panicked` where a closure of a stage
+    /// panicked. `InvalidInput` for a set without buffers that is used.
     pub fn run(&self, graph: &Graph<'_>, items: u64) -> Result<GraphReport> {
         run::run(self, graph, items)
     }

@@ -17,7 +17,8 @@ pub struct StageReport {
     pub busy_ns: u64,
     /// Time that items spent in it, added up.
     pub work_ns: u64,
-    /// Time that items which it could have begun waited for it, added up: for a thread, its turn, or room in the pipe.
+    /// Time that items which it could have begun waited for it, added up: for a thread, its turn,
+    /// or room in the pipe.
     pub queued_ns: u64,
     /// Time that items waited for one of its buffers, added up.
     pub buffer_ns: u64,

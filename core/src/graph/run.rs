@@ -7,8 +7,8 @@
 //!       wait for something to end: a transfer (callback) or a computation (thread), both by one list
 //! ```
 //!
-//! The closures are the caller's, and may panic: that is the error of the item. Where the kernel gives no thread, the caller's
-//! own computes.
+//! The closures are the caller's, and may panic: that is the error of the item. Where the kernel
+//! gives no thread, the caller's own computes.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Instant;
@@ -28,7 +28,8 @@ struct Ended {
     result: Result<()>,
 }
 
-/// Items under way at once, at most, where nothing else bounds them: as many as keep every thread and queue at work.
+/// Items under way at once, at most, where nothing else bounds them: as many as keep every thread
+/// and queue at work.
 const AT_ONCE: usize = 4096;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -77,7 +78,8 @@ pub(super) fn run(runtime: &Runtime, graph: &Graph<'_>, items: u64) -> Result<Gr
     let computes = computing > 0;
     let tasks = usize::try_from(items).unwrap_or(usize::MAX).saturating_mul(computing);
     let cores = runtime.machine().topology().usable_cores().count().max(1);
-    // Within foreign code it is this thread of which is known what it is in the middle of: a closure on another one could wait for that.
+    // Within foreign code it is this thread of which is known what it is in the middle of: a
+    // closure on another one could wait for that.
     let is_nested = guard::is_in_foreign_code() || reentry::is_in_operation();
     let threads = if is_nested { 0 } else { graph.threads.unwrap_or(cores).min(tasks) };
     let bench = Bench {
@@ -169,8 +171,8 @@ struct Run<'r, 'g> {
     turn_of_set: Vec<u64>,
     /// By stage: the next item, where the order matters.
     turn_of_stage: Vec<u64>,
-    /// Stages of items that may begin by now, in the order of items: what ended, or came free, names those that waited for it, so
-    /// that nobody looks through all items that are under way.
+    /// Stages of items that may begin by now, in the order of items: what ended, or came free,
+    /// names those that waited for it, so that nobody looks through all items that are under way.
     candidates: BTreeSet<(u64, usize)>,
     /// By stage: those that depend on it. By set: those that use it.
     followers: Vec<Vec<usize>>,
@@ -282,8 +284,8 @@ impl<'r, 'g> Run<'r, 'g> {
         }
     }
 
-    /// Another item, once the last one has begun: more could only wait. And not more than can be of use, so that as many items as
-    /// anybody likes take little memory.
+    /// Another item, once the last one has begun: more could only wait. And not more than can be of
+    /// use, so that as many items as anybody likes take little memory.
     fn admit(&mut self) -> bool {
         let waits = self.under.back().is_some_and(|last| last.stages.iter().all(|s| *s == Progress::Ahead));
         let count = self.graph.stages.len();

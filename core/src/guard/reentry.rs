@@ -1,5 +1,6 @@
-//! Code that is not ours in the middle of our own work: a mover, a reader, a watch. The transfer that it is called for cannot end
-//! before it returns, so whoever waits there for all transfers would wait for itself.
+//! Code that is not ours in the middle of our own work: a mover, a reader, a watch. The transfer
+//! that it is called for cannot end before it returns, so whoever waits there for all transfers
+//! would wait for itself.
 //!
 //! ```text
 //! carry(X) ... user code: sleeps in the library?  X is marked as one that waits     drop: calls that were put off follow
@@ -38,7 +39,8 @@ fn entries<R>(f: impl FnOnce(&mut Vec<Entry>) -> R) -> Option<R> {
     CARRIED.try_with(|entries| f(&mut entries.borrow_mut())).ok()
 }
 
-/// The thread is in the middle of something until this is dropped; what was put off is called then, with no lock held.
+/// The thread is in the middle of something until this is dropped; what was put off is called then,
+/// with no lock held.
 #[must_use]
 pub(crate) struct OperationScope(Option<CallDeferral>);
 
@@ -53,7 +55,8 @@ pub(crate) fn enter_transfer(of: usize, carried: Arc<dyn BlockableWork>) -> Oper
     enter(Entry { of, carried: Some(carried), has_parts: false }, Some(defer_calls()))
 }
 
-/// As [`enter_transfer`], where the thread completes what others submitted meanwhile: what is to be told of those does not wait.
+/// As [`enter_transfer`], where the thread completes what others submitted meanwhile: what is to be
+/// told of those does not wait.
 pub(crate) fn enter_shared_transfer(of: usize, carried: Arc<dyn BlockableWork>) -> OperationScope {
     enter(Entry { of, carried: Some(carried), has_parts: false }, None)
 }
@@ -85,7 +88,8 @@ impl Drop for OperationScope {
     }
 }
 
-/// Whether the thread is in the middle of something: neither [`enter_transfer`] nor [`is_in_queue`] says of what.
+/// Whether the thread is in the middle of something: neither [`enter_transfer`] nor [`is_in_queue`]
+/// says of what.
 pub(crate) fn is_in_operation() -> bool {
     with(|outbox| outbox.middles > 0) == Some(true)
 }
@@ -95,7 +99,8 @@ pub(crate) fn is_within(of: usize) -> bool {
     is_in_operation() && entries(|entries| entries.iter().any(|e| e.of == of)) == Some(true)
 }
 
-/// Whether it is at a queue with transfers of a runtime, nobody knows which: it can wait for all of them no more than it can for one.
+/// Whether it is at a queue with transfers of a runtime, nobody knows which: it can wait for all of
+/// them no more than it can for one.
 pub(crate) fn is_in_queue() -> bool {
     is_in_operation() && entries(|entries| entries.iter().any(|e| e.has_parts)) == Some(true)
 }

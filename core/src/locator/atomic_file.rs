@@ -1,35 +1,43 @@
 //! The door through which files come to be: outputs that are published whole, and scratch files.
 //!
-//! **How.** A [`AtomicFile`] is written beside the name that it is to have. It has no name itself (`O_TMPFILE`) where the file
-//! system has such files, so that the kernel frees it with the process, whatever happens to that. When it is complete and
-//! durable it takes the name, or the place of the file that has it, in one step: a reader sees the old file or the new one.
+//! **How.** A [`AtomicFile`] is written beside the name that it is to have. It has no name itself
+//! (`O_TMPFILE`) where the file system has such files, so that the kernel frees it with the
+//! process, whatever happens to that. When it is complete and durable it takes the name, or the
+//! place of the file that has it, in one step: a reader sees the old file or the new one.
 //!
-//! **What is kept of a file that is replaced.** Its owner, group, mode, extended attributes, ACL, security label and inode
-//! flags are taken over. Its inode number, its birth time and its project (of project quotas) are not: a program that has
-//! the old file open goes on seeing the old bytes, and so does a mount of that one file in another container.
+//! **What is kept of a file that is replaced.** Its owner, group, mode, extended attributes, ACL,
+//! security label and inode flags are taken over. Its inode number, its birth time and its project
+//! (of project quotas) are not: a program that has the old file open goes on seeing the old bytes,
+//! and so does a mount of that one file in another container.
 //!
-//! **When a rename would lose something** — the file has several names, or something mounted on it; a part of its identity
-//! cannot be given to another file; its directory takes no new files or does not let go of its name; somebody held a lease
-//! on it; running it gives rights; it was named by a descriptor (`/dev/fd/3`) — an [`OutputFile`] or a draft made by
+//! **When a rename would lose something** — the file has several names, or something mounted on it;
+//! a part of its identity cannot be given to another file; its directory takes no new files or does
+//! not let go of its name; somebody held a lease on it; running it gives rights; it was named by a
+//! descriptor (`/dev/fd/3`) — an [`OutputFile`] or a draft made by
 //! [`AtomicFile::replacing`] writes the bytes into the file that is there, as `cp` does, and says so ([`InPlaceReason`]). That
-//! is decided when it is opened. An output file is written in place from [`OutputFile::begin`] on. A draft is completed
-//! first, in its directory or in that for temporary files, and copied at the end. [`AtomicFile::create`] never writes in place:
-//! it is for files of which no half may ever be seen, and takes over what it can.
+//! is decided when it is opened. An output file is written in place from [`OutputFile::begin`] on.
+//! A draft is completed first, in its directory or in that for temporary files, and copied at the
+//! end. [`AtomicFile::create`] never writes in place: it is for files of which no half may ever be
+//! seen, and takes over what it can.
 //!
-//! **What comes meanwhile.** A file that came by the name after the draft was opened gives it nothing of its identity, and
-//! is not written to: anybody may have made it, where anybody may make files (`/tmp`). It is replaced, or, where the kernel
-//! does not allow that, the draft is not published.
+//! **What comes meanwhile.** A file that came by the name after the draft was opened gives it
+//! nothing of its identity, and is not written to: anybody may have made it, where anybody may make
+//! files (`/tmp`). It is replaced, or, where the kernel does not allow that, the draft is not
+//! published.
 //!
-//! **What is refused.** A file that the process may not write to is not replaced, though its directory would allow that:
-//! the error is that of `open(2)`.
+//! **What is refused.** A file that the process may not write to is not replaced, though its
+//! directory would allow that: the error is that of `open(2)`.
 //!
-//! **Who may read what is not complete.** Its owner. A file gets its final mode when it is published.
+//! **Who may read what is not complete.** Its owner. A file gets its final mode when it is
+//! published.
 //!
-//! **What a crash leaves.** Where files need no names, nothing; and a hidden name (`.dpipe-output-*`) where it falls between
-//! two calls of the kernel, because no call gives a nameless file the name of another. Where they need names (NFS, FUSE,
-//! overlayfs before Linux 6.3), a hidden name with the bytes so far. The next user of the directory removes it: see
-//! `names.rs` for how it knows that nobody is at work on it. Only the first 4096 names of a directory are looked at. What is
-//! written in place is incomplete after a crash; the bytes not yet written are zeros, or the file is shorter.
+//! **What a crash leaves.** Where files need no names, nothing; and a hidden name
+//! (`.dpipe-output-*`) where it falls between two calls of the kernel, because no call gives a
+//! nameless file the name of another. Where they need names (NFS, FUSE, overlayfs before Linux
+//! 6.3), a hidden name with the bytes so far. The next user of the directory removes it: see
+//! `names.rs` for how it knows that nobody is at work on it. Only the first 4096 names of a
+//! directory are looked at. What is written in place is incomplete after a crash; the bytes not yet
+//! written are zeros, or the file is shorter.
 
 mod decide;
 mod folder;
@@ -117,13 +125,14 @@ enum Whole {
 }
 
 impl AtomicFile {
-    /// A file beside `path`; whatever is at `path` stays until it is published. The file behind a link is replaced, not
-    /// the link, also where the link leads to nothing yet. A reader sees the old file or the new one, never anything else.
+    /// A file beside `path`; whatever is at `path` stays until it is published. The file behind a
+    /// link is replaced, not the link, also where the link leads to nothing yet. A reader sees the
+    /// old file or the new one, never anything else.
     ///
     /// # Errors
-    /// `InvalidInput` where `path` is there and is no regular file; `PermissionDenied`, and whatever else `open(2)` says,
-    /// where it may not be written to; `Busy` or `PermissionDenied` where its name cannot be taken; what creating a file
-    /// in its directory meets.
+    /// `InvalidInput` where `path` is there and is no regular file; `PermissionDenied`, and
+    /// whatever else `open(2)` says, where it may not be written to; `Busy` or `PermissionDenied`
+    /// where its name cannot be taken; what creating a file in its directory meets.
     pub fn create(path: &Path) -> Result<AtomicFile> {
         AtomicFile::create_with(path, FileMode::USUAL)
     }
@@ -143,8 +152,9 @@ impl AtomicFile {
         AtomicFile::of(target, Whole::Always)
     }
 
-    /// A file that is to take the place of the one at `path`, if there is one, without its losing its identity: where a
-    /// rename would cost it that, the bytes are copied into it when they are complete, and it is not whole meanwhile.
+    /// A file that is to take the place of the one at `path`, if there is one, without its losing
+    /// its identity: where a rename would cost it that, the bytes are copied into it when they are
+    /// complete, and it is not whole meanwhile.
     ///
     /// # Errors
     /// As [`beside`](Self::create), but for a name that cannot be taken.
@@ -238,9 +248,9 @@ impl AtomicFile {
     /// Cuts the file to its length, makes it durable and gives it its name.
     ///
     /// # Errors
-    /// `NoSpace`, `Device` from making it durable; what naming it meets. Nothing of it is left then, and what was there is
-    /// as it was, unless the error says that it was being written in place. `Forked` in a child of the process that made
-    /// it, where dropping it does nothing.
+    /// `NoSpace`, `Device` from making it durable; what naming it meets. Nothing of it is left
+    /// then, and what was there is as it was, unless the error says that it was being written in
+    /// place. `Forked` in a child of the process that made it, where dropping it does nothing.
     pub fn publish(mut self, len: u64) -> Result<PublishOutcome> {
         self.owner.check("publish")?;
         if self.ssd.len()? != len {
@@ -280,9 +290,10 @@ impl AtomicFile {
         Err(Error::new(ErrorKind::Busy, "rename", format!("{} comes and goes", self.shown.display())))
     }
 
-    /// Takes the place of a file that came by its name since the beginning, and may be anybody's: nothing of its identity is
-    /// taken over, and nothing is written into it. What is kept is the identity of the file that was there in the
-    /// beginning, if there was one. `None` where the name must be looked at again.
+    /// Takes the place of a file that came by its name since the beginning, and may be anybody's:
+    /// nothing of its identity is taken over, and nothing is written into it. What is kept is the
+    /// identity of the file that was there in the beginning, if there was one. `None` where the
+    /// name must be looked at again.
     fn displace(&mut self, len: u64) -> Result<Option<PublishOutcome>> {
         self.take_identity()?;
         self.sync()?;
@@ -296,7 +307,8 @@ impl AtomicFile {
         }
     }
 
-    /// Whoever could not read the file that was there in the beginning cannot read this one, wherever that one is by now.
+    /// Whoever could not read the file that was there in the beginning cannot read this one,
+    /// wherever that one is by now.
     fn take_identity(&self) -> Result<()> {
         match &self.there {
             Some(there) => identity::take_over(there.as_fd(), self.fd()).map(drop),
@@ -305,7 +317,8 @@ impl AtomicFile {
         .map_err(|e| self.failed("set owner and mode of", e))
     }
 
-    /// Takes the place of the file that had the name in the beginning and has it now; `None` where it must be looked at again.
+    /// Takes the place of the file that had the name in the beginning and has it now; `None` where
+    /// it must be looked at again.
     fn replace(&mut self, len: u64) -> Result<Option<PublishOutcome>> {
         let Some(there) = self.there.take() else { return Ok(None) };
         let Some((folder, name)) = &self.place else { return Ok(None) };
@@ -319,7 +332,8 @@ impl AtomicFile {
         self.sync()?;
         match self.name_it(Over::File) {
             Ok(()) => self.named(PublishOutcome::Replaced).map(Some),
-            // Not allowed, or not known to the file system. A device that fails is another matter: the old bytes are safe there.
+            // Not allowed, or not known to the file system. A device that fails is another matter:
+            // the old bytes are safe there.
             Err(e) if self.whole == Whole::UnlessLost && !is_hopeless(e) => {
                 self.copy(len, InPlaceReason::Refused(e.raw_os_error())).map(Some)
             }
@@ -359,7 +373,8 @@ impl AtomicFile {
         renamed.map(|()| self.hidden = None)
     }
 
-    /// A file without a name could not be given one: its bytes go to a file with a hidden name, which can be renamed.
+    /// A file without a name could not be given one: its bytes go to a file with a hidden name,
+    /// which can be renamed.
     fn get_name(&mut self, e: Errno, len: u64) -> Result<()> {
         let Some((folder, _)) = &self.place else { return Err(self.failed("name", e)) };
         let gone = folder.stat().is_ok_and(|stat| stat.st_nlink == 0);
@@ -442,8 +457,9 @@ impl Drop for AtomicFile {
 }
 
 impl Ssd {
-    /// A file in `dir` that nobody else sees and that is gone with its last user, also after `kill -9`. Only its owner may
-    /// open it in the moment in which it has a name, where the file system has no files without.
+    /// A file in `dir` that nobody else sees and that is gone with its last user, also after `kill
+    /// -9`. Only its owner may open it in the moment in which it has a name, where the file system
+    /// has no files without.
     ///
     /// # Errors
     /// `NotFound` where there is no such directory; `PermissionDenied`; what the kernel says.

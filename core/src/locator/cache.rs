@@ -9,12 +9,14 @@ use crate::topology::Core;
 
 /// The L2 of a core, or its share of L3, as a place (CIDR'23, figure 6a).
 ///
-/// A cache has no addresses of its own, so it is backed by a range of memory: bytes moved here are at that range's
-/// addresses, and the pipe sees to it that their lines are in the cache of the core that transfers. It is a place to
-/// compute, not a reservation: other work on the core may evict the lines.
+/// A cache has no addresses of its own, so it is backed by a range of memory: bytes moved here are
+/// at that range's addresses, and the pipe sees to it that their lines are in the cache of the core
+/// that transfers. It is a place to compute, not a reservation: other work on the core may evict
+/// the lines.
 ///
 /// A transfer loads the caches of the core that *runs* it. Use it from the core it names
-/// ([`Machine::each_core`](crate::Machine::each_core) does); the report counts transfers that ran elsewhere.
+/// ([`Machine::each_core`](crate::Machine::each_core) does); the report counts transfers that ran
+/// elsewhere.
 #[derive(Clone, Debug)]
 pub struct CoreCache {
     backing: Dram,
@@ -27,16 +29,18 @@ impl CoreCache {
     /// The L2 of `core` over `backing`.
     ///
     /// # Errors
-    /// `OutOfRange` where the backing is larger than the cache; `Unavailable` where its size is not known.
+    /// `OutOfRange` where the backing is larger than the cache; `Unavailable` where its size is not
+    /// known.
     pub fn over(core: &Core, backing: &Dram) -> Result<CoreCache> {
         CoreCache::at_level(core, 2, backing)
     }
 
-    /// The cache of `core` at `level` over `backing`; a cache that cores share counts with the core's share.
+    /// The cache of `core` at `level` over `backing`; a cache that cores share counts with the
+    /// core's share.
     ///
     /// # Errors
-    /// `OutOfRange` where the backing is larger than the share: such a range would evict itself; `Unavailable` where
-    /// the machine does not tell the size.
+    /// `OutOfRange` where the backing is larger than the share: such a range would evict itself;
+    /// `Unavailable` where the machine does not tell the size.
     pub fn at_level(core: &Core, level: u8, backing: &Dram) -> Result<CoreCache> {
         let facts = core.data_cache(u32::from(level));
         let capacity = facts.and_then(|c| if level >= 3 { c.share_bytes() } else { c.size_bytes });

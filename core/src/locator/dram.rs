@@ -8,8 +8,8 @@ use crate::memory::{Lease, LeaseMut, MapOptions, MemoryRange, Pool, Region};
 
 /// A range of main memory.
 ///
-/// Over memory that maps a file ([`Pmem::memory`](super::Pmem::memory)) it is that file's: it keeps what the file keeps, and
-/// caches in front of the file hear of what is moved into it.
+/// Over memory that maps a file ([`Pmem::memory`](super::Pmem::memory)) it is that file's: it keeps
+/// what the file keeps, and caches in front of the file hear of what is moved into it.
 ///
 /// ```
 /// use datapipes_core::{Dram, ErrorKind};
@@ -43,8 +43,9 @@ impl Dram {
         Ok(Dram::over(Region::map(len, options)?.range(0, len)?))
     }
 
-    /// Takes `len` bytes from a pool. They return to it when nothing refers to them any more: the last clone of this locator,
-    /// the last pipe that was connected to it, the last lease. Their contents are what their last user left.
+    /// Takes `len` bytes from a pool. They return to it when nothing refers to them any more: the
+    /// last clone of this locator, the last pipe that was connected to it, the last lease. Their
+    /// contents are what their last user left.
     ///
     /// # Errors
     /// `OutOfMemory` where no hole of the pool is large enough.

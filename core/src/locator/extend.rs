@@ -5,9 +5,10 @@
 //!           it cannot?  is the file shorter? its length is set by writing the last byte of the range, a zero
 //! ```
 //!
-//! Rejected: `ftruncate`. Between the look at the length and the call somebody else may have written further on, and would
-//! be cut off. A byte that is written never shortens. It is written while no pipe of this process writes it; another process
-//! that writes this one byte between our look and our write would lose it.
+//! Rejected: `ftruncate`. Between the look at the length and the call somebody else may have
+//! written further on, and would be cut off. A byte that is written never shortens. It is written
+//! while no pipe of this process writes it; another process that writes this one byte between our
+//! look and our write would lose it.
 #![deny(clippy::arithmetic_side_effects)]
 
 use std::ops::Range;
@@ -20,8 +21,8 @@ use super::space::{self, Refused};
 use crate::span::MAX_OFFSET;
 use crate::watch::WriteObservers;
 
-/// Reserves the blocks of a range of a regular file, which is at least as long as the end of the range afterwards. False
-/// where the file system cannot reserve: then only the length is seen to.
+/// Reserves the blocks of a range of a regular file, which is at least as long as the end of the
+/// range afterwards. False where the file system cannot reserve: then only the length is seen to.
 pub(super) fn reserve(file: &impl AsFd, watchers: &WriteObservers, range: Range<u64>) -> Result<bool, Refused> {
     if range.is_empty() {
         return Ok(true);
@@ -50,7 +51,7 @@ fn extend(file: BorrowedFd<'_>, watchers: &WriteObservers, end: u64) -> Result<(
         },
         false => Ok(()),
     };
-    // A transfer that writes this byte extends the file itself, if it succeeds. It must not be waited for: the caller may
-    // be who completes it.
+    // A transfer that writes this byte extends the file itself, if it succeeds. It must not be
+    // waited for: the caller may be who completes it.
     watchers.write_exclusively(last..end, grow).unwrap_or(Ok(()))
 }

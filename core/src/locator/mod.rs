@@ -1,6 +1,7 @@
 //! Where data is: typed places (CIDR'23, section 5.1).
 //!
-//! A locator acquires and releases its resource and states facts; it moves nothing. What backends see of it is its
+//! A locator acquires and releases its resource and states facts; it moves nothing. What backends
+//! see of it is its
 //! [`Endpoint`]: the facts and a handle.
 
 mod atomic_file;
@@ -110,11 +111,13 @@ pub enum EndpointHandle {
 pub trait Reader: Send + Sync {
     /// Fills `into` with the bytes at `offset`.
     ///
-    /// A thread of a runtime may call it, in the middle of the transfer. It may call everything: another thread has its place
-    /// while it sleeps in the library. What waits for this very transfer fails as `InvalidInput`.
+    /// A thread of a runtime may call it, in the middle of the transfer. It may call everything:
+    /// another thread has its place while it sleeps in the library. What waits for this very
+    /// transfer fails as `InvalidInput`.
     ///
     /// # Errors
-    /// `EndOfFile` where it ends before that, and what the place can meet; then nothing is certain of what is in `into`.
+    /// `EndOfFile` where it ends before that, and what the place can meet; then nothing is certain
+    /// of what is in `into`.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<()>;
 }
 
@@ -136,7 +139,8 @@ impl Endpoint {
         }
     }
 
-    /// Who must know when bytes of it change, where it is a file or maps one; and where in the file it begins.
+    /// Who must know when bytes of it change, where it is a file or maps one; and where in the file
+    /// it begins.
     pub(crate) fn watched(&self) -> Option<(&Arc<WriteObservers>, u64)> {
         match &self.handle {
             EndpointHandle::File(file) => Some((file.write_observers(), 0)),
@@ -145,8 +149,8 @@ impl Endpoint {
         }
     }
 
-    /// The same place, stating at least what the file that its memory maps keeps: whoever made it, and whatever it is
-    /// called, bytes of a file are moved as such.
+    /// The same place, stating at least what the file that its memory maps keeps: whoever made it,
+    /// and whatever it is called, bytes of a file are moved as such.
     pub(crate) fn of_what_it_maps(&self) -> Endpoint {
         let Some(range) = self.memory() else { return self.clone() };
         let persistence = kept(range, self.facts.persistence);

@@ -26,12 +26,14 @@ pub struct NumaMemory {
 }
 
 impl NumaMemory {
-    /// Allocates `len` bytes of a node: bound to it (`mbind`, strict), touched, and then asked after page by page
-    /// (`move_pages`; of more than 1 GiB of ordinary pages every n-th, so that 262144 are asked after).
+    /// Allocates `len` bytes of a node: bound to it (`mbind`, strict), touched, and then asked
+    /// after page by page (`move_pages`; of more than 1 GiB of ordinary pages every n-th, so that
+    /// 262144 are asked after).
     ///
     /// # Errors
-    /// `NotFound` where there is no such node, with those that exist; `Unavailable` where the kernel knows no nodes, refuses
-    /// to bind or put pages elsewhere; `OutOfMemory` where the node has no room; `PermissionDenied` in a sandbox.
+    /// `NotFound` where there is no such node, with those that exist; `Unavailable` where the
+    /// kernel knows no nodes, refuses to bind or put pages elsewhere; `OutOfMemory` where the node
+    /// has no room; `PermissionDenied` in a sandbox.
     pub fn allocate(node: u32, len: usize) -> Result<NumaMemory> {
         let nodes = NumaNode::all();
         let cpu_less = find(&nodes, node)?.cpu_less;
@@ -58,7 +60,8 @@ impl NumaMemory {
         self.node
     }
 
-    /// Whether the node has no processors of its own: memory as behind CXL, or persistent memory used as plain memory.
+    /// Whether the node has no processors of its own: memory as behind CXL, or persistent memory
+    /// used as plain memory.
     pub fn is_cpu_less(&self) -> bool {
         self.cpu_less
     }

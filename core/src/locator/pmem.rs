@@ -12,37 +12,43 @@ use crate::error::Result;
 use crate::memory::MemoryRange;
 use crate::watch::WriteObservers;
 
-/// Bytes that the medium writes at once; a store to a part of them costs the medium a read and a write of all.
+/// Bytes that the medium writes at once; a store to a part of them costs the medium a read and a
+/// write of all.
 const BLOCK: u64 = 256;
 
 /// How a [`Pmem`] is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PmemOptions {
-    /// Bytes to map. A file that is missing is created, one that is shorter is extended, with its space reserved. None: the
-    /// whole of what exists.
+    /// Bytes to map. A file that is missing is created, one that is shorter is extended, with its
+    /// space reserved. None: the whole of what exists.
     pub len: Option<u64>,
-    /// Take a file on which `MAP_SYNC` is refused. Its bytes survive a power failure once [`Pmem::persist`] or
+    /// Take a file on which `MAP_SYNC` is refused. Its bytes survive a power failure once
+    /// [`Pmem::persist`] or
     /// [`Pmem::sync`] returned, as of any file, and every route that names the place says "emulated".
     pub emulated: bool,
 }
 
-/// Persistent memory as a place (CIDR'23, section 5.1): bytes that are loaded and stored, and survive a power failure.
+/// Persistent memory as a place (CIDR'23, section 5.1): bytes that are loaded and stored, and
+/// survive a power failure.
 ///
-/// **What survives when.** A transfer into a `Pmem` has its bytes flushed and fenced before it returns. Bytes changed through
-/// a lease survive once [`persist`](Self::persist) returned for them. Neither is atomic: what a power failure cuts short may
-/// be there in any part, in lines of 64 bytes. A place opened as `emulated` is a file in the page cache: what was moved or
-/// stored survives once `persist` or `sync` returned.
+/// **What survives when.** A transfer into a `Pmem` has its bytes flushed and fenced before it
+/// returns. Bytes changed through a lease survive once [`persist`](Self::persist) returned for
+/// them. Neither is atomic: what a power failure cuts short may be there in any part, in lines of
+/// 64 bytes. A place opened as `emulated` is a file in the page cache: what was moved or stored
+/// survives once `persist` or `sync` returned.
 ///
-/// **Who else can change it.** Whoever opens the file or device: other processes, other places of this one, a pipe into the
-/// file. So nobody gets a reference to its bytes: [`read`](Self::read) and [`write`](Self::write) copy, pipes move, and who
-/// knows that nobody else is there says so ([`MemoryRange::lease_unchecked`]). Two places over one file do not know
-/// of each other's leases.
+/// **Who else can change it.** Whoever opens the file or device: other processes, other places of
+/// this one, a pipe into the file. So nobody gets a reference to its bytes: [`read`](Self::read)
+/// and [`write`](Self::write) copy, pipes move, and who knows that nobody else is there says so
+/// ([`MemoryRange::lease_unchecked`]). Two places over one file do not know of each other's leases.
 ///
-/// **What can go wrong.** A page that the file lost (truncated, or a hole on a full file system) or that the medium cannot read
-/// (a bad block) raises `SIGBUS`. Transfers, [`read`](Self::read), [`write`](Self::write) and [`persist`](Self::persist) answer
-/// with an error of kind `Device`, the offset in the file and the bytes done (on x86-64, in threads that do not block `SIGBUS`;
-/// where the kernel itself moves the bytes, from or to a file, the offset is that file's and the errno `EFAULT`). For that, opening one installs a handler of `SIGBUS`,
-/// which passes every other one on. Who touches such a page through a lease is killed by the signal, as with any mapped file.
+/// **What can go wrong.** A page that the file lost (truncated, or a hole on a full file system) or
+/// that the medium cannot read (a bad block) raises `SIGBUS`. Transfers, [`read`](Self::read),
+/// [`write`](Self::write) and [`persist`](Self::persist) answer with an error of kind `Device`, the
+/// offset in the file and the bytes done (on x86-64, in threads that do not block `SIGBUS`; where
+/// the kernel itself moves the bytes, from or to a file, the offset is that file's and the errno
+/// `EFAULT`). For that, opening one installs a handler of `SIGBUS`, which passes every other one
+/// on. Who touches such a page through a lease is killed by the signal, as with any mapped file.
 ///
 /// ```
 /// use datapipes_core::{Persistence, Locator, Pmem, PmemOptions};
@@ -66,12 +72,14 @@ pub struct Pmem {
 }
 
 impl Pmem {
-    /// Opens all of what exists: a file on a file system mounted with DAX, or a device such as `/dev/dax0.0`.
+    /// Opens all of what exists: a file on a file system mounted with DAX, or a device such as
+    /// `/dev/dax0.0`.
     ///
     /// # Errors
-    /// `Unavailable` where stores would not be persistent once flushed (the kernel refuses `MAP_SYNC`, a DAX device is not
-    /// of persistent memory, or no instruction to flush with is known for the processor); `InvalidInput` for an empty file or
-    /// anything else that is no file; errors of opening and mapping.
+    /// `Unavailable` where stores would not be persistent once flushed (the kernel refuses
+    /// `MAP_SYNC`, a DAX device is not of persistent memory, or no instruction to flush with is
+    /// known for the processor); `InvalidInput` for an empty file or anything else that is no file;
+    /// errors of opening and mapping.
     pub fn open(path: impl AsRef<Path>) -> Result<Pmem> {
         Pmem::open_with(path, PmemOptions::default())
     }
@@ -79,8 +87,8 @@ impl Pmem {
     /// Opens as told.
     ///
     /// # Errors
-    /// As [`open`](Self::open); `OutOfRange` or `Misaligned` for a length that a device does not have or cannot map;
-    /// `NoSpace` where the file system has no room for the length.
+    /// As [`open`](Self::open); `OutOfRange` or `Misaligned` for a length that a device does not
+    /// have or cannot map; `NoSpace` where the file system has no room for the length.
     pub fn open_with(path: impl AsRef<Path>, options: PmemOptions) -> Result<Pmem> {
         let open::Mapped { range, watchers, file } = open::map(path.as_ref(), options)?;
         let path = Arc::new(path.as_ref().to_path_buf());
@@ -114,35 +122,40 @@ impl Pmem {
     /// Copies the bytes at `at` into a buffer.
     ///
     /// # Errors
-    /// `OutOfRange`; `Busy` while a transfer or somebody else of this process may write them; `Device` where the file lost a
-    /// page, with its offset.
+    /// `OutOfRange`; `Busy` while a transfer or somebody else of this process may write them;
+    /// `Device` where the file lost a page, with its offset.
     pub fn read(&self, at: usize, into: &mut [u8]) -> Result<()> {
         self.range.read(at, into)
     }
 
-    /// Copies a buffer over the bytes at `at`. They survive a power failure once [`persist`](Self::persist) returned for them.
-    /// Caches in front of the file hear of the change.
+    /// Copies a buffer over the bytes at `at`. They survive a power failure once
+    /// [`persist`](Self::persist) returned for them. Caches in front of the file hear of the
+    /// change.
     ///
     /// # Errors
-    /// `OutOfRange`; `Busy` while a transfer or anybody else of this process holds them; `Device` where the file lost a page, or
-    /// has no room for it, with its offset; what was written before it is changed.
+    /// `OutOfRange`; `Busy` while a transfer or anybody else of this process holds them; `Device`
+    /// where the file lost a page, or has no room for it, with its offset; what was written before
+    /// it is changed.
     pub fn write(&self, at: usize, from: &[u8]) -> Result<()> {
         self.range.write(at, from)
     }
 
-    /// The memory range, which knows whose it is: what is written to it, or to a place over it ([`Dram::over`](super::Dram::over)),
-    /// is written to the file, and caches in front of the file hear of it. It leases bytes in place to who vouches that nobody
-    /// else is there ([`MemoryRange::lease_unchecked`]); a lease for writing is a change of the file until it ends.
+    /// The memory range, which knows whose it is: what is written to it, or to a place over it
+    /// ([`Dram::over`](super::Dram::over)), is written to the file, and caches in front of the file
+    /// hear of it. It leases bytes in place to who vouches that nobody else is there
+    /// ([`MemoryRange::lease_unchecked`]); a lease for writing is a change of the file until it
+    /// ends.
     pub fn memory(&self) -> &MemoryRange {
         &self.range
     }
 
-    /// Touches every page, so that later access does not fault: on a DAX file each first store to a page may cost a commit
-    /// of the file system's journal. The blocks of a file are reserved first, so that a full file system is an error, not a
-    /// signal.
+    /// Touches every page, so that later access does not fault: on a DAX file each first store to a
+    /// page may cost a commit of the file system's journal. The blocks of a file are reserved
+    /// first, so that a full file system is an error, not a signal.
     ///
     /// # Errors
-    /// `NoSpace`; `OutOfMemory`; `Device` where the file lost a page; `Unavailable` on a kernel before 5.14.
+    /// `NoSpace`; `OutOfMemory`; `Device` where the file lost a page; `Unavailable` on a kernel
+    /// before 5.14.
     pub fn prefault(&self) -> Result<()> {
         self.watchers.check_process("prefault")?;
         if let Some(file) = &self.file {
@@ -152,13 +165,15 @@ impl Pmem {
         self.range.prefault()
     }
 
-    /// Returns when the bytes of `part`, as they are now, would survive a power failure: their lines are written back (CLWB,
-    /// else CLFLUSHOPT, else CLFLUSH) and fenced; where it is emulated, their pages are also written to the file (`msync`).
-    /// Takes no lease, so that a writer can persist while it goes on. Caches in front of the file (`datapipes-cache`) hear of
+    /// Returns when the bytes of `part`, as they are now, would survive a power failure: their
+    /// lines are written back (CLWB, else CLFLUSHOPT, else CLFLUSH) and fenced; where it is
+    /// emulated, their pages are also written to the file (`msync`). Takes no lease, so that a
+    /// writer can persist while it goes on. Caches in front of the file (`datapipes-cache`) hear of
     /// the part, in case that it was stored to by an address.
     ///
     /// # Errors
-    /// `OutOfRange`; `Device` where the file lost a page; where it is emulated, what the kernel says: `Device`, `NoSpace`.
+    /// `OutOfRange`; `Device` where the file lost a page; where it is emulated, what the kernel
+    /// says: `Device`, `NoSpace`.
     pub fn persist(&self, part: Range<usize>) -> Result<()> {
         self.watchers.check_process("persist")?;
         let at = |byte: usize| (self.range.at() as u64).saturating_add(byte as u64);

@@ -5,9 +5,10 @@
 //!                     fallocate                                                             the next step
 //! ```
 //!
-//! A kernel that is asked for more than there is may take all there is before it says so, and the file system is full for
-//! everybody else meanwhile. So it is asked for what is there, and looked at again before each step: others take space, too.
-//! A file system that states no blocks at all does not count them: there the kernel alone decides.
+//! A kernel that is asked for more than there is may take all there is before it says so, and the
+//! file system is full for everybody else meanwhile. So it is asked for what is there, and looked
+//! at again before each step: others take space, too. A file system that states no blocks at all
+//! does not count them: there the kernel alone decides.
 #![deny(clippy::arithmetic_side_effects)]
 
 use std::ops::Range;
@@ -73,12 +74,14 @@ pub(super) fn reserve(file: &impl AsFd, flags: FallocateFlags, range: Range<u64>
     Ok(())
 }
 
-/// What is missing for the rest of a range of which all before `at` is reserved; None where it is there, or not known.
+/// What is missing for the rest of a range of which all before `at` is reserved; None where it is
+/// there, or not known.
 fn missing(file: &impl AsFd, range: &Range<u64>, at: u64) -> Result<Option<Missing>, Errno> {
     let Some(free_bytes) = free_bytes(file) else { return Ok(None) };
     let stat = rustix::fs::fstat(file)?;
     let has = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(STATED_BLOCK);
-    // Blocks that the file has may all lie in the rest; those before `at` do not. So it needs this much at least.
+    // Blocks that the file has may all lie in the rest; those before `at` do not. So it needs this
+    // much at least.
     let elsewhere = has.saturating_sub(at.saturating_sub(range.start));
     let needed_bytes = range.end.saturating_sub(at).saturating_sub(elsewhere);
     Ok((needed_bytes > free_bytes).then_some(Missing { needed_bytes, free_bytes }))
@@ -87,7 +90,8 @@ fn missing(file: &impl AsFd, range: &Range<u64>, at: u64) -> Result<Option<Missi
 /// Bytes that this user can have of a file's file system; None where it does not count them.
 pub(super) fn free_bytes(file: &impl AsFd) -> Option<u64> {
     let fs = rustix::fs::fstatvfs(file).ok().filter(|fs| fs.f_blocks > 0)?;
-    // Some blocks are kept for root. Other users to whom they are given can be set at the mount; of those nothing is known.
+    // Some blocks are kept for root. Other users to whom they are given can be set at the mount; of
+    // those nothing is known.
     let blocks = if rustix::process::geteuid().is_root() { fs.f_bfree } else { fs.f_bavail };
     blocks.checked_mul(fs.f_frsize)
 }

@@ -23,7 +23,8 @@ const STATX_DIOALIGN: u32 = 0x2000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileAccess {
-    /// By residency and size, decided at connect: what is in the page cache is read from there, large files past it.
+    /// By residency and size, decided at connect: what is in the page cache is read from there,
+    /// large files past it.
     #[default]
     Auto,
     /// Past the page cache (`O_DIRECT`); refused where the file system cannot.
@@ -32,7 +33,8 @@ pub enum FileAccess {
     Cached,
 }
 
-/// An open file: the descriptors and what is known about it. This is what backends see of an [`Ssd`].
+/// An open file: the descriptors and what is known about it. This is what backends see of an
+/// [`Ssd`].
 pub struct FilePlace {
     path: PathBuf,
     cached: OwnedFd,
@@ -79,7 +81,8 @@ impl FilePlace {
         self.direct.as_ref().map(AsFd::as_fd).map_err(String::as_str)
     }
 
-    /// Takes note that the file system opens the file past the page cache and refuses requests there. From now on
+    /// Takes note that the file system opens the file past the page cache and refuses requests
+    /// there. From now on
     /// [`direct_fd`](Self::direct_fd) says so, for every place that shares this opening of the file.
     pub fn refuse_direct(&self, why: impl Into<String>) {
         // Whoever was first has said it.
@@ -111,8 +114,8 @@ impl FilePlace {
         }
     }
 
-    /// The number of its file system (`f_type` of `statfs(2)`); of a block device, of the one that its name is in. `None` where
-    /// the kernel did not say.
+    /// The number of its file system (`f_type` of `statfs(2)`); of a block device, of the one that
+    /// its name is in. `None` where the kernel did not say.
     pub fn file_system(&self) -> Option<u32> {
         self.file_system
     }
@@ -157,20 +160,23 @@ impl FilePlace {
         Ok(self.len()? == 0)
     }
 
-    /// Whether [`len`](Self::len) is the number of bytes that reading gives. Files that the kernel makes up while they are
-    /// read (in /proc, /sys) state 0, or a page, and hold more or less: they are read to their end, whatever they state.
+    /// Whether [`len`](Self::len) is the number of bytes that reading gives. Files that the kernel
+    /// makes up while they are read (in /proc, /sys) state 0, or a page, and hold more or less:
+    /// they are read to their end, whatever they state.
     ///
     /// # Errors
     /// What the kernel says.
     pub fn len_is_exact(&self) -> Result<bool> {
         let stat = rustix::fs::fstat(&self.cached).map_err(|e| self.error("measure", e))?;
-        // What has blocks is on a medium. Nothing else is looked into, so that the page cache stays as it is.
+        // What has blocks is on a medium. Nothing else is looked into, so that the page cache stays
+        // as it is.
         if self.block_device || stat.st_blocks > 0 || !self.readable {
             return Ok(true);
         }
         let len = u64::try_from(stat.st_size).unwrap_or(0);
         let has = |at: u64| retry_on_intr(|| rustix::io::pread(&self.cached, &mut [0u8; 1], at)).map(|bytes| bytes > 0);
-        // A file that refuses to be read there (some of /sys do) is not one whose length is known; reading it tells more.
+        // A file that refuses to be read there (some of /sys do) is not one whose length is known;
+        // reading it tells more.
         Ok(has(len) == Ok(false) && len.checked_sub(1).is_none_or(|last| has(last) == Ok(true)))
     }
 
@@ -203,7 +209,8 @@ impl Ssd {
     /// Opens for reading.
     ///
     /// # Errors
-    /// `NotFound`, `PermissionDenied`; `InvalidInput` for a directory, a pipe or a character device.
+    /// `NotFound`, `PermissionDenied`; `InvalidInput` for a directory, a pipe or a character
+    /// device.
     pub fn open(path: impl AsRef<Path>) -> Result<Ssd> {
         Ssd::open_flags(path.as_ref(), OFlags::RDONLY)
     }
@@ -232,7 +239,8 @@ impl Ssd {
         Ssd::open_flags(path.as_ref(), OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
     }
 
-    /// A file without a name in `dir`: the kernel frees it with its last descriptor, whatever happens to the process.
+    /// A file without a name in `dir`: the kernel frees it with its last descriptor, whatever
+    /// happens to the process.
     ///
     /// # Errors
     /// `Unavailable` where the file system knows no such files; otherwise as [`open`](Self::open).
@@ -240,8 +248,8 @@ impl Ssd {
         Ssd::open_flags(dir.as_ref(), OFlags::RDWR | OFlags::TMPFILE)
     }
 
-    /// Takes a descriptor that somebody opened; `name` is for messages. One that was opened with `O_APPEND` is a source only:
-    /// the kernel writes to its end, whatever the offset.
+    /// Takes a descriptor that somebody opened; `name` is for messages. One that was opened with
+    /// `O_APPEND` is a source only: the kernel writes to its end, whatever the offset.
     ///
     /// # Errors
     /// `InvalidInput` where it is neither a regular file nor a block device.
@@ -262,11 +270,13 @@ impl Ssd {
         Ssd::describe(cached, name, flags, |_, _| Ok(fd))
     }
 
-    /// Takes descriptors that somebody opened, and opens nothing itself: `cached` goes through the page cache, `direct`, if
-    /// there is one, is of the same file, opened in the same mode, and goes past it (`O_DIRECT`). `name` is for messages.
+    /// Takes descriptors that somebody opened, and opens nothing itself: `cached` goes through the
+    /// page cache, `direct`, if there is one, is of the same file, opened in the same mode, and
+    /// goes past it (`O_DIRECT`). `name` is for messages.
     ///
     /// # Errors
-    /// `InvalidInput` where it is neither a regular file nor a block device, or the two do not belong together.
+    /// `InvalidInput` where it is neither a regular file nor a block device, or the two do not
+    /// belong together.
     pub fn from_fds(cached: OwnedFd, direct: Option<OwnedFd>, name: impl AsRef<Path>) -> Result<Ssd> {
         let name = name.as_ref();
         let fail = |e: Errno| Error::os("open", e.raw_os_error(), name.display().to_string());
@@ -334,7 +344,8 @@ impl Ssd {
             Ok(x) if x.stx_mask & STATX_DIOALIGN != 0 && x.stx_dio_offset_align != 0 => {
                 (x.stx_dio_mem_align.max(1), x.stx_dio_offset_align)
             }
-            // Not reported (kernel before 6.1, tmpfs): a page serves every file system that we know.
+            // Not reported (kernel before 6.1, tmpfs): a page serves every file system that we
+            // know.
             _ => (4096, 4096),
         };
         let mode = flags & OFlags::RWMODE;
@@ -366,7 +377,8 @@ impl Ssd {
     /// The same file with another access.
     ///
     /// # Errors
-    /// `Unavailable` where direct access is asked for and the file system refuses it; what `dup` says.
+    /// `Unavailable` where direct access is asked for and the file system refuses it; what `dup`
+    /// says.
     pub fn with_access(&self, access: FileAccess) -> Result<Ssd> {
         let old = &self.0;
         if access == FileAccess::Direct
@@ -409,7 +421,8 @@ impl Ssd {
         self.0.len()
     }
 
-    /// Whether [`len`](Self::len) is the number of bytes that reading gives; see [`FilePlace::len_is_exact`].
+    /// Whether [`len`](Self::len) is the number of bytes that reading gives; see
+    /// [`FilePlace::len_is_exact`].
     ///
     /// # Errors
     /// What the kernel says.
@@ -423,29 +436,35 @@ impl Ssd {
     /// `NoSpace`, `PermissionDenied`; what the kernel says.
     pub fn set_len(&self, len: u64) -> Result<()> {
         self.0.watchers.check_process("set length")?;
-        // To the end of all files: a write beyond what the length was a moment ago is cut off as well.
+        // To the end of all files: a write beyond what the length was a moment ago is cut off as
+        // well.
         self.0.watchers.write_observed(self.len()?.min(len)..u64::MAX, || {
             rustix::fs::ftruncate(&self.0.cached, len).map_err(|e| self.0.error("set length", e).offset(len))
         })
     }
 
-    /// Reserves space for `len` bytes and extends to them, so that later writes neither run out of space nor change
-    /// the file's length. Where the file system cannot reserve, only the length is set and `false` is returned.
+    /// Reserves space for `len` bytes and extends to them, so that later writes neither run out of
+    /// space nor change the file's length. Where the file system cannot reserve, only the length is
+    /// set and `false` is returned.
     ///
     /// # Errors
-    /// `NoSpace` where they do not fit: what is more than the file system says is free is refused before the kernel is asked
-    /// for anything. What the kernel says; what it had reserved by then stays with the file.
+    /// `NoSpace` where they do not fit: what is more than the file system says is free is refused
+    /// before the kernel is asked for anything. What the kernel says; what it had reserved by then
+    /// stays with the file.
     pub fn preallocate(&self, len: u64) -> Result<bool> {
         self.reserve(0, len)
     }
 
-    /// Reserves space for a range, so that later writes there do not run out of it; the file is extended to its end, and
-    /// never shortened, whoever else writes or reserves meanwhile. Where the file system cannot reserve, only the length is
-    /// seen to and `false` is returned. The last byte of the range is written then, as zero, if the file was shorter, unless
-    /// a pipe of this process is about to write it; another process that writes this very byte at the same time may lose it.
+    /// Reserves space for a range, so that later writes there do not run out of it; the file is
+    /// extended to its end, and never shortened, whoever else writes or reserves meanwhile. Where
+    /// the file system cannot reserve, only the length is seen to and `false` is returned. The last
+    /// byte of the range is written then, as zero, if the file was shorter, unless a pipe of this
+    /// process is about to write it; another process that writes this very byte at the same time
+    /// may lose it.
     ///
     /// # Errors
-    /// As [`preallocate`](Self::preallocate); `OutOfRange` for a range beyond 2^63 - 1, what the kernel takes as an offset.
+    /// As [`preallocate`](Self::preallocate); `OutOfRange` for a range beyond 2^63 - 1, what the
+    /// kernel takes as an offset.
     pub fn reserve(&self, offset: u64, len: u64) -> Result<bool> {
         self.0.watchers.check_process("reserve space for")?;
         if self.0.block_device {

@@ -1,5 +1,5 @@
-//! Places by name, for command lines: `ssd:/path?access=direct`, `dram:64M`, `cache:l2/core0`, `pmem:/mnt/pmem/x`,
-//! `numa:1?len=64M`, or a plain path.
+//! Places by name, for command lines: `ssd:/path?access=direct`, `dram:64M`, `cache:l2/core0`,
+//! `pmem:/mnt/pmem/x`, `numa:1?len=64M`, or a plain path.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -49,7 +49,8 @@ pub enum Uri {
         /// Take a file that is not on persistent memory.
         emulated: bool,
     },
-    /// Fresh memory of a NUMA node: `numa:NODE[?len=SIZE]`; without a size (0), as much as the other end has.
+    /// Fresh memory of a NUMA node: `numa:NODE[?len=SIZE]`; without a size (0), as much as the
+    /// other end has.
     Numa {
         /// The node.
         node: u32,
@@ -140,7 +141,8 @@ impl FromStr for Uri {
     }
 }
 
-/// Parses a size: a number and an optional unit of 1024 (`K`, `M`, `G`, `T`, also `KiB`) or 1000 (`KB`, `MB`, ...).
+/// Parses a size: a number and an optional unit of 1024 (`K`, `M`, `G`, `T`, also `KiB`) or 1000
+/// (`KB`, `MB`, ...).
 ///
 /// # Errors
 /// `InvalidInput` with what is wrong; a size over 2^63 - 1 is refused.

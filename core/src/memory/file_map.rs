@@ -18,8 +18,9 @@ use crate::watch::{Change, WriteObservers};
 pub(crate) enum Sharing {
     /// `MAP_SHARED`: stores reach the file when the kernel writes them back, or on `msync`.
     Written,
-    /// `MAP_SHARED_VALIDATE | MAP_SYNC`: stores are on the medium once they left the processor's caches, and the file's
-    /// blocks are on disk before a page can be written. The kernel refuses it where that is not so.
+    /// `MAP_SHARED_VALIDATE | MAP_SYNC`: stores are on the medium once they left the processor's
+    /// caches, and the file's blocks are on disk before a page can be written. The kernel refuses
+    /// it where that is not so.
     Synchronous,
 }
 
@@ -65,8 +66,8 @@ unsafe impl Sync for Unmap {}
 
 impl Drop for Unmap {
     fn drop(&mut self) {
-        // SAFETY: base and length are what mmap gave whoever made this value; the region, which alone referred to the mapping, is
-        // dropped, because it owns this value.
+        // SAFETY: base and length are what mmap gave whoever made this value; the region, which
+        // alone referred to the mapping, is dropped, because it owns this value.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
@@ -74,8 +75,8 @@ impl Drop for Unmap {
 impl Region {
     /// Maps the first `len` bytes of an open file or character device for reading and writing.
     ///
-    /// A page that the file no longer has, or that the medium cannot give, raises `SIGBUS` for whoever touches it: what is
-    /// copied here is guarded against that.
+    /// A page that the file no longer has, or that the medium cannot give, raises `SIGBUS` for
+    /// whoever touches it: what is copied here is guarded against that.
     pub(crate) fn map_file(file: BorrowedFd<'_>, len: usize, of: MappedFile) -> Result<Region, Errno> {
         guarded::install().map_err(|e| e.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error))?;
         let flags = match of.sharing {
@@ -89,7 +90,8 @@ impl Region {
             return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
         }
         let Some(base) = NonNull::new(base.cast::<u8>()) else { return Err(Errno::NOMEM) };
-        // SAFETY: the mapping is valid until `Unmap` is dropped. Whoever opens the file may change it, so it is shared.
+        // SAFETY: the mapping is valid until `Unmap` is dropped. Whoever opens the file may change
+        // it, so it is shared.
         Ok(unsafe { Region::of_file(base, len, (Box::new(Unmap::new(file, base, len)), of)) })
     }
 }
@@ -100,8 +102,8 @@ impl MemoryRange {
         self.region().file()
     }
 
-    /// Tells the file's watches, where it is one, that all of the range is about to change. To be made before the lease and
-    /// dropped after it.
+    /// Tells the file's watches, where it is one, that all of the range is about to change. To be
+    /// made before the lease and dropped after it.
     ///
     /// # Errors
     /// `Forked` where the file was mapped by a parent of this process.
@@ -131,7 +133,8 @@ impl MemoryRange {
         Ok(Some(Change::begin(refer(&file.watchers), start..start.saturating_add(self.len() as u64))))
     }
 
-    /// Returns when the bytes of `part` of this range, which must be of a mapped file, are in the file (`msync`).
+    /// Returns when the bytes of `part` of this range, which must be of a mapped file, are in the
+    /// file (`msync`).
     ///
     /// # Errors
     /// `OutOfRange`; what the kernel says: `Device` where a page could not be written.

@@ -1,8 +1,9 @@
-//! Moves bytes where a page may turn out to be gone, and says how far it came: what every access of safe code to memory that
-//! maps a file goes through.
+//! Moves bytes where a page may turn out to be gone, and says how far it came: what every access of
+//! safe code to memory that maps a file goes through.
 //!
-//! This module's unsafe code promises: a routine touches only the bytes it is given; a `SIGBUS` that an access of a routine
-//! raises ends that routine with an answer, and every other `SIGBUS` takes the course it would have taken without us.
+//! This module's unsafe code promises: a routine touches only the bytes it is given; a `SIGBUS`
+//! that an access of a routine raises ends that routine with an answer, and every other `SIGBUS`
+//! takes the course it would have taken without us.
 //!
 //! ```text
 //! routine:  start: loop with loads, stores or flushes, rdx = bytes left        faults here are answered:
@@ -10,12 +11,14 @@
 //!           fixup: fence, return (rax, rdx)
 //! ```
 //!
-//! The alternative, asking the kernel to copy (`process_vm_readv`), costs a system call for each transfer and flushes nothing.
-//! `setjmp` around a copy in Rust would skip over frames that own things; here no frame is left, a routine merely returns.
+//! The alternative, asking the kernel to copy (`process_vm_readv`), costs a system call for each
+//! transfer and flushes nothing. `setjmp` around a copy in Rust would skip over frames that own
+//! things; here no frame is left, a routine merely returns.
 //!
-//! Not answered, because the kernel kills the process itself: a `SIGBUS` while the thread blocks that signal. And whoever
-//! installs a handler after us and does not pass faults on takes ours out of work. On another architecture than x86-64
-//! nothing is answered: the copies are ordinary ones, and a page that is gone ends the process.
+//! Not answered, because the kernel kills the process itself: a `SIGBUS` while the thread blocks
+//! that signal. And whoever installs a handler after us and does not pass faults on takes ours out
+//! of work. On another architecture than x86-64 nothing is answered: the copies are ordinary ones,
+//! and a page that is gone ends the process.
 
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 mod plain;
@@ -127,8 +130,8 @@ impl Width {
     }
 }
 
-/// Installs the handler of `SIGBUS`, once in a process. Whoever maps a file has that done: without it a page that is gone
-/// ends the process, in these routines as elsewhere.
+/// Installs the handler of `SIGBUS`, once in a process. Whoever maps a file has that done: without
+/// it a page that is gone ends the process, in these routines as elsewhere.
 ///
 /// # Errors
 /// What the kernel says.
@@ -138,7 +141,8 @@ pub fn install() -> Result<()> {
     Ok(())
 }
 
-/// Ends the routine in which a thread was interrupted by a fault, and says why there; false where it was in none.
+/// Ends the routine in which a thread was interrupted by a fault, and says why there; false where
+/// it was in none.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub(super) fn answer_in_routine(context: &mut libc::ucontext_t, address: usize, bad_block: bool) -> bool {
     let registers = &mut context.uc_mcontext.gregs;
@@ -153,15 +157,15 @@ mod answered {
     use super::routines::{self, answer};
     use super::{AccessFault, Flush, LINE, Width};
 
-    /// Copies by ordinary loads and stores. Who changes the bytes meanwhile changes what is copied, and nothing else: the
-    /// compiler knows neither what is read nor when.
+    /// Copies by ordinary loads and stores. Who changes the bytes meanwhile changes what is copied,
+    /// and nothing else: the compiler knows neither what is read nor when.
     ///
     /// # Errors
     /// Where a page is gone, and how far it came.
     ///
     /// # Safety
-    /// `len` bytes must be mapped at `from` for reading and at `to` for writing, and must not overlap. Their pages may be
-    /// gone.
+    /// `len` bytes must be mapped at `from` for reading and at `to` for writing, and must not
+    /// overlap. Their pages may be gone.
     #[inline]
     pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) -> Result<(), AccessFault> {
         // SAFETY: what this function demands.
@@ -174,7 +178,8 @@ mod answered {
     /// As [`copy`].
     ///
     /// # Safety
-    /// As for [`copy`]; `to` and `len` are multiples of [`LINE`], and the processor has stores of this width.
+    /// As for [`copy`]; `to` and `len` are multiples of [`LINE`], and the processor has stores of
+    /// this width.
     pub unsafe fn stream(width: Width, from: *const u8, to: *mut u8, len: usize) -> Result<(), AccessFault> {
         debug_assert!(len == 0 || to.addr().is_multiple_of(LINE) && len.is_multiple_of(LINE));
         // SAFETY: what this function demands.
@@ -193,11 +198,12 @@ mod answered {
     /// As [`copy`].
     ///
     /// # Safety
-    /// `len` bytes must be mapped at `start`, and the processor must have the instruction. Their pages may be gone.
+    /// `len` bytes must be mapped at `start`, and the processor must have the instruction. Their
+    /// pages may be gone.
     pub unsafe fn write_back(flush: Flush, start: *const u8, len: usize) -> Result<(), AccessFault> {
         each_line(start, len, |first, lines| {
-            // SAFETY: a line that holds a mapped byte is mapped as a whole, since lines do not span pages; flushing changes no
-            // byte; the caller promises the instruction.
+            // SAFETY: a line that holds a mapped byte is mapped as a whole, since lines do not span
+            // pages; flushing changes no byte; the caller promises the instruction.
             unsafe {
                 match flush {
                     Flush::Clwb => routines::datapipes_guarded_clwb(first, lines),
@@ -208,7 +214,8 @@ mod answered {
         })
     }
 
-    /// Brings every line that holds one of the bytes into the caches of the core that runs this, by reading it.
+    /// Brings every line that holds one of the bytes into the caches of the core that runs this, by
+    /// reading it.
     ///
     /// # Errors
     /// As [`copy`].
@@ -216,7 +223,8 @@ mod answered {
     /// # Safety
     /// `len` bytes must be mapped at `start`. Their pages may be gone.
     pub unsafe fn load(start: *const u8, len: usize) -> Result<(), AccessFault> {
-        // SAFETY: a line that holds a mapped byte is mapped as a whole; nothing is done with what is read.
+        // SAFETY: a line that holds a mapped byte is mapped as a whole; nothing is done with what
+        // is read.
         each_line(start, len, |first, lines| unsafe { routines::datapipes_guarded_load(first, lines) })
     }
 

@@ -6,7 +6,8 @@
 //!                   (left has one that ends beyond R's start and none that overlaps: it starts behind R, and so does all
 //!                   that is right)
 //! ```
-//! (Rejected: a map of the depth at each border. A long lease over thousands of short ones would change them all.)
+//! (Rejected: a map of the depth at each border. A long lease over thousands of short ones would
+//! change them all.)
 
 use std::ops::Range;
 

@@ -24,21 +24,23 @@ pub struct RawLease {
     pub(super) _cut: Option<Arc<Cut>>,
 }
 
-// SAFETY: the pointer is into the region, which is Send and Sync itself and is kept by the lease; what may be done with
-// the bytes is what the table granted.
+// SAFETY: the pointer is into the region, which is Send and Sync itself and is kept by the lease;
+// what may be done with the bytes is what the table granted.
 unsafe impl Send for RawLease {}
 // SAFETY: as above; a shared lease gives out nothing but its address.
 unsafe impl Sync for RawLease {}
 
 impl RawLease {
-    /// The address of the first byte, valid for the lease's access and length while the lease lives.
+    /// The address of the first byte, valid for the lease's access and length while the lease
+    /// lives.
     #[inline]
     pub fn address(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// A lease on `len` bytes at `at` of this one. The bytes are free when the whole and all of its parts are gone. Not
-    /// public: parts are not checked against each other, and the runtime makes only such as do not overlap.
+    /// A lease on `len` bytes at `at` of this one. The bytes are free when the whole and all of its
+    /// parts are gone. Not public: parts are not checked against each other, and the runtime makes
+    /// only such as do not overlap.
     ///
     /// # Errors
     /// `OutOfRange` where they do not lie within.
@@ -76,7 +78,8 @@ impl RawLease {
 impl Drop for RawLease {
     fn drop(&mut self) {
         if self.whole.is_none() {
-            // In a child whose copy of the table is locked for ever the lease stays: nobody could ask for the bytes.
+            // In a child whose copy of the table is locked for ever the lease stays: nobody could
+            // ask for the bytes.
             if let Some(mut table) = self.region.0.table.lock() {
                 table.remove(&self.range, self.access);
             }
@@ -94,7 +97,8 @@ impl fmt::Debug for RawLease {
 #[derive(Debug)]
 pub struct Lease(pub(super) RawLease);
 
-/// The sole right to bytes; it is a `&mut [u8]`. The fields drop in order: a change of a file ends when the bytes are free.
+/// The sole right to bytes; it is a `&mut [u8]`. The fields drop in order: a change of a file ends
+/// when the bytes are free.
 #[derive(Debug)]
 pub struct LeaseMut {
     pub(super) lease: RawLease,
@@ -121,8 +125,9 @@ impl Lease {
     /// `Misaligned` where the address or the length is not a multiple of the number's size.
     pub fn as_slice_of<T: Plain>(&self) -> Result<&[T]> {
         check_cast::<T>(&self.0)?;
-        // SAFETY: the lease gives the right to read len() bytes at address(), which check_cast found to be aligned and
-        // a whole number of T; every pattern of bits is a T (the trait is sealed to such types).
+        // SAFETY: the lease gives the right to read len() bytes at address(), which check_cast
+        // found to be aligned and a whole number of T; every pattern of bits is a T (the trait is
+        // sealed to such types).
         Ok(unsafe { std::slice::from_raw_parts(self.0.address().cast(), self.0.len() / size_of::<T>()) })
     }
 }
@@ -141,7 +146,8 @@ impl LeaseMut {
 
 /// Numbers as their bytes, in the machine's byte order.
 pub fn as_bytes<T: Plain>(values: &[T]) -> &[u8] {
-    // SAFETY: the sealed trait admits only numbers, which have no padding, so every byte is initialized.
+    // SAFETY: the sealed trait admits only numbers, which have no padding, so every byte is
+    // initialized.
     unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }
 
@@ -161,8 +167,8 @@ impl Deref for Lease {
     type Target = [u8];
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the lease gives the right to read these bytes, and the table admits no writer beside it; mapped
-        // memory is initialized.
+        // SAFETY: the lease gives the right to read these bytes, and the table admits no writer
+        // beside it; mapped memory is initialized.
         unsafe { std::slice::from_raw_parts(self.0.address(), self.0.len()) }
     }
 }

@@ -7,8 +7,9 @@ use super::region::MemoryRange;
 use crate::error::Result;
 
 impl MemoryRange {
-    /// Writes every line that holds a byte of `part` back to memory, and returns when that is ordered (`sfence`). No byte
-    /// changes, so that it needs no lease. Nothing is done on a processor without such an instruction.
+    /// Writes every line that holds a byte of `part` back to memory, and returns when that is
+    /// ordered (`sfence`). No byte changes, so that it needs no lease. Nothing is done on a
+    /// processor without such an instruction.
     ///
     /// # Errors
     /// `OutOfRange`; `Device` with the offset in the file where a page is gone.

@@ -7,7 +7,8 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Pages asked about in one system call.
 const AT_ONCE: usize = 4096;
-/// The most pages asked about: all of 1 GiB of ordinary pages. Of a longer range every n-th page is.
+/// The most pages asked about: all of 1 GiB of ordinary pages. Of a longer range every n-th page
+/// is.
 pub(crate) const MAX_PAGES: usize = 1 << 18;
 
 /// Where pages were found.
@@ -17,16 +18,18 @@ pub(crate) struct PageNodes {
     pub(crate) asked: usize,
     /// How many were on which node.
     pub(crate) on: BTreeMap<u32, usize>,
-    /// Pages that are on no node, with the errno: never touched (`ENOENT`, or `EFAULT` of an older kernel), or not to be moved.
+    /// Pages that are on no node, with the errno: never touched (`ENOENT`, or `EFAULT` of an older
+    /// kernel), or not to be moved.
     pub(crate) without: BTreeMap<i32, usize>,
 }
 
 impl MemoryRange {
-    /// Asks the kernel (`move_pages` without a destination) on which node each page is, or each n-th page of a range of
-    /// more than `MAX_PAGES`.
+    /// Asks the kernel (`move_pages` without a destination) on which node each page is, or each
+    /// n-th page of a range of more than `MAX_PAGES`.
     ///
     /// # Errors
-    /// `Unavailable` on a kernel without NUMA; `PermissionDenied` in a sandbox that forbids the call.
+    /// `Unavailable` on a kernel without NUMA; `PermissionDenied` in a sandbox that forbids the
+    /// call.
     pub(crate) fn page_nodes(&self) -> Result<PageNodes> {
         let page = crate::process::page_size();
         let skip = self.address().addr() % page;
@@ -61,8 +64,8 @@ fn pages_status(_: &[*mut libc::c_void], _: &mut [i32]) -> Result<()> {
 fn pages_status(pages: &[*mut libc::c_void], status: &mut [i32]) -> Result<()> {
     debug_assert_eq!(pages.len(), status.len());
     let nowhere = std::ptr::null::<libc::c_int>();
-    // SAFETY: both arrays have `pages.len()` elements and outlive the call; without destinations no page moves, and an
-    // address that is not mapped is answered, not touched.
+    // SAFETY: both arrays have `pages.len()` elements and outlive the call; without destinations no
+    // page moves, and an address that is not mapped is answered, not touched.
     let rc =
         unsafe { libc::syscall(libc::SYS_move_pages, 0, pages.len(), pages.as_ptr(), nowhere, status.as_mut_ptr(), 0) };
     if rc == 0 {

@@ -24,7 +24,8 @@ struct Shared {
 
 /// A region from which ranges are taken and to which they return.
 ///
-/// A first touch of fresh memory and a registration with the kernel are dear; a pool pays for both once.
+/// A first touch of fresh memory and a registration with the kernel are dear; a pool pays for both
+/// once.
 #[derive(Clone, Debug)]
 pub struct Pool(Arc<Shared>);
 
@@ -53,7 +54,8 @@ impl Pool {
         })))
     }
 
-    /// The region under the pool: all of its bytes, those that were taken too. Leases keep its users apart.
+    /// The region under the pool: all of its bytes, those that were taken too. Leases keep its
+    /// users apart.
     pub fn region(&self) -> &Region {
         &self.0.region
     }
@@ -66,8 +68,8 @@ impl Pool {
         self.0.free.lock().unwrap_or_else(PoisonError::into_inner).holes.iter().map(|h| h.1).sum()
     }
 
-    /// The first hole of at least `len` bytes (rounded up to 4 KiB) becomes a range. It returns to the pool when nothing
-    /// refers to it any more: no place, no pipe, no lease.
+    /// The first hole of at least `len` bytes (rounded up to 4 KiB) becomes a range. It returns to
+    /// the pool when nothing refers to it any more: no place, no pipe, no lease.
     pub(crate) fn take(&self, len: usize) -> Result<MemoryRange> {
         self.0.owner.check("take")?;
         let rounded = len.max(1).checked_next_multiple_of(GRAIN);

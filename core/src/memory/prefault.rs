@@ -1,4 +1,5 @@
-//! Pages are touched before they are needed, and not beyond what is there: a process that touches more is killed.
+//! Pages are touched before they are needed, and not beyond what is there: a process that touches
+//! more is killed.
 //!
 //! ```text
 //! look: what can this process take now (machine, control groups, node)?
@@ -8,7 +9,8 @@
 //! nothing left but the margin? an error, and the memory goes back
 //! ```
 //!
-//! Pages are populated by `MADV_POPULATE_WRITE`, which answers with an errno where a touch would raise SIGBUS.
+//! Pages are populated by `MADV_POPULATE_WRITE`, which answers with an errno where a touch would
+//! raise SIGBUS.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,13 +24,15 @@ use crate::topology::MemoryHeadroom;
 const STEP: usize = 16 << 20;
 /// The least step.
 const MIN_STEP: usize = 64 << 10;
-/// What must stay unused at least: heaps, stacks and page tables, of this process and others, grow without anybody asking.
+/// What must stay unused at least: heaps, stacks and page tables, of this process and others, grow
+/// without anybody asking.
 const SPARE: u64 = 4 << 20;
 
 /// How often the kernel may lack something for a moment.
 const TRIES: u32 = 1000;
 
-/// Bytes that may be touched before the next look, so that many small pieces are looked after as one large piece is.
+/// Bytes that may be touched before the next look, so that many small pieces are looked after as
+/// one large piece is.
 static LEFT: AtomicUsize = AtomicUsize::new(0);
 
 /// What must stay unused beside so many bytes: their page tables, and a 64th of what there is.
@@ -86,9 +90,10 @@ impl MemoryRange {
     /// Touches every page, so that later access does not fault.
     ///
     /// # Errors
-    /// `OutOfMemory` where the machine, a control group or the node has no more to give, before anybody is killed for it;
-    /// `Device` where the file that is mapped has no such page, or no room for it; `Unavailable` for a mapped file on a
-    /// kernel before 5.14. Some pages may have been touched then.
+    /// `OutOfMemory` where the machine, a control group or the node has no more to give, before
+    /// anybody is killed for it; `Device` where the file that is mapped has no such page, or no
+    /// room for it; `Unavailable` for a mapped file on a kernel before 5.14. Some pages may have
+    /// been touched then.
     pub fn prefault(&self) -> Result<()> {
         let mut done = 0;
         while done < self.len() {
@@ -143,7 +148,8 @@ impl MemoryRange {
         let (address, len) = self.pages(part.clone());
         let mut tries = 0;
         loop {
-            // SAFETY: whole pages that hold bytes of the range, which the region keeps mapped; populating changes no byte.
+            // SAFETY: whole pages that hold bytes of the range, which the region keeps mapped;
+            // populating changes no byte.
             if unsafe { advise(address.cast(), len, libc::MADV_POPULATE_WRITE) } == 0 {
                 return Ok(());
             }
@@ -196,7 +202,8 @@ mod tests {
             [(0, 0), (5 << 20, 64 << 20), (90 << 20, 96 << 20), (1 << 30, 1 << 30), (20 << 30, 24 << 30)]
         {
             let room = MemoryHeadroom { bytes, of_bytes, limited_by: "a test".to_owned() };
-            // The others took all but the margin since: a process that was held up touches what it was granted then.
+            // The others took all but the margin since: a process that was held up touches what it
+            // was granted then.
             let late = 8 * grant(&room).max(MIN_STEP) as u64;
             assert!(late <= margin(STEP as u64, &room), "{late} of {room:?}");
         }

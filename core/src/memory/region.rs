@@ -29,7 +29,8 @@ const SHORT: usize = 4096;
 pub enum Pages {
     /// The system's ordinary pages.
     Small,
-    /// Huge pages by `madvise(MADV_HUGEPAGE)`; the kernel may give ordinary ones, which is not an error.
+    /// Huge pages by `madvise(MADV_HUGEPAGE)`; the kernel may give ordinary ones, which is not an
+    /// error.
     #[default]
     Huge,
 }
@@ -39,9 +40,10 @@ pub enum Pages {
 pub struct MapOptions {
     /// Which pages to ask for.
     pub pages: Pages,
-    /// Touch every page now, so that no transfer pays for a first touch (0.3 to 1.5 GB/s on virtual machines). Memory that is
-    /// not there, or that a limit does not leave, is an error then; memory that is touched later, by a transfer, is not looked
-    /// for, and the kernel may end the process where there is none.
+    /// Touch every page now, so that no transfer pays for a first touch (0.3 to 1.5 GB/s on virtual
+    /// machines). Memory that is not there, or that a limit does not leave, is an error then;
+    /// memory that is touched later, by a transfer, is not looked for, and the kernel may end the
+    /// process where there is none.
     pub prefault: bool,
     /// Bind to this NUMA node (`mbind`, strict); `None` leaves it to the first touch.
     pub node: Option<u32>,
@@ -75,8 +77,8 @@ pub(super) struct Inner {
     generation: AtomicU64,
 }
 
-// SAFETY: the pointers refer to a mapping that belongs to the process, not to a thread; access to the bytes is
-// regulated by `table`, which is Sync.
+// SAFETY: the pointers refer to a mapping that belongs to the process, not to a thread; access to
+// the bytes is regulated by `table`, which is Sync.
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
@@ -84,8 +86,9 @@ unsafe impl Sync for Inner {}
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Owner::Mapped { base, len } = self.owner {
-            // SAFETY: base and len are what mmap returned and was given in `Region::map`, and nothing refers to the
-            // mapping any more, because every range and lease holds the Arc whose last drop this is.
+            // SAFETY: base and len are what mmap returned and was given in `Region::map`, and
+            // nothing refers to the mapping any more, because every range and lease holds the Arc
+            // whose last drop this is.
             unsafe { unmap_pages(base.as_ptr(), len) };
         }
     }
@@ -99,8 +102,9 @@ impl Region {
     /// Maps `len` bytes of anonymous memory, zeroed.
     ///
     /// # Errors
-    /// `InvalidInput` for a length of 0; `OutOfMemory` where the kernel refuses, or, with `prefault`, where the machine, a
-    /// control group or the node has not so much to give; `Unavailable` where binding to the node is refused.
+    /// `InvalidInput` for a length of 0; `OutOfMemory` where the kernel refuses, or, with
+    /// `prefault`, where the machine, a control group or the node has not so much to give;
+    /// `Unavailable` where binding to the node is refused.
     pub fn map(len: usize, options: MapOptions) -> Result<Region> {
         if len == 0 || len > isize::MAX as usize - HUGE {
             return Err(Error::new(ErrorKind::InvalidInput, "map", format!("{len} bytes of memory")));
@@ -132,8 +136,8 @@ impl Region {
             generation: AtomicU64::new(0),
         }));
         if align != 0 {
-            // Advice: a kernel without transparent huge pages answers EINVAL and ordinary pages serve.
-            // SAFETY: start and len lie within the mapping made above.
+            // Advice: a kernel without transparent huge pages answers EINVAL and ordinary pages
+            // serve. SAFETY: start and len lie within the mapping made above.
             unsafe { advise(start.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
         }
         if let Some(node) = options.node {
@@ -145,21 +149,22 @@ impl Region {
         Ok(region)
     }
 
-    /// Takes memory that somebody else owns; `keeper` is dropped when the last reference to the region is: by a thread of a
-    /// runtime, where a transfer was the last to use it. A panic of its destructor is caught and counted
-    /// ([`guard::panics`](crate::guard::panics)).
+    /// Takes memory that somebody else owns; `keeper` is dropped when the last reference to the
+    /// region is: by a thread of a runtime, where a transfer was the last to use it. A panic of its
+    /// destructor is caught and counted ([`guard::panics`](crate::guard::panics)).
     ///
     /// # Safety
-    /// `start..start + len` must stay valid for reads and writes until `keeper` is dropped, and must not be reached by
-    /// any other way while a lease or a transfer holds it.
+    /// `start..start + len` must stay valid for reads and writes until `keeper` is dropped, and
+    /// must not be reached by any other way while a lease or a transfer holds it.
     pub unsafe fn foreign(start: NonNull<u8>, len: usize, keeper: Box<dyn Any + Send + Sync>) -> Region {
         Region::over((start, len), keeper, false, None)
     }
 
-    /// As [`foreign`](Self::foreign), of memory that others reach as well, without asking: other processes, other mappings
-    /// of the same pages, whoever has the descriptor of the file. Transfers move its bytes; nobody gets a reference to them.
-    /// That it maps a file is not known here: caches in front of the file hear of no change, and a page that the file loses
-    /// may end the process by `SIGBUS`. [`Pmem`](../struct.Pmem.html) maps files.
+    /// As [`foreign`](Self::foreign), of memory that others reach as well, without asking: other
+    /// processes, other mappings of the same pages, whoever has the descriptor of the file.
+    /// Transfers move its bytes; nobody gets a reference to them. That it maps a file is not known
+    /// here: caches in front of the file hear of no change, and a page that the file loses may end
+    /// the process by `SIGBUS`. [`Pmem`](../struct.Pmem.html) maps files.
     ///
     /// # Safety
     /// `start..start + len` must stay valid for reads and writes until `keeper` is dropped.
@@ -198,13 +203,15 @@ impl Region {
         }))
     }
 
-    /// Whether others than those who lease may change the bytes at any time: then [`MemoryRange::lease`] is refused.
+    /// Whether others than those who lease may change the bytes at any time: then
+    /// [`MemoryRange::lease`] is refused.
     pub fn is_shared(&self) -> bool {
         self.0.shared
     }
 
-    /// Whether its bytes are those of a file (persistent memory): the file may lose pages that stay mapped, or pinned,
-    /// elsewhere, so that whoever keeps pages (registers them with a ring or a device) keeps those of another file, or of none.
+    /// Whether its bytes are those of a file (persistent memory): the file may lose pages that stay
+    /// mapped, or pinned, elsewhere, so that whoever keeps pages (registers them with a ring or a
+    /// device) keeps those of another file, or of none.
     pub fn maps_file(&self) -> bool {
         self.0.file.is_some()
     }
@@ -230,8 +237,9 @@ impl Region {
         self.0.id
     }
 
-    /// How often [`MemoryRange::release`] gave pages of this region back. Whoever pinned pages (registered them with a
-    /// ring or a device) must pin anew when it changed: the pinned pages are no longer those at the addresses.
+    /// How often [`MemoryRange::release`] gave pages of this region back. Whoever pinned pages
+    /// (registered them with a ring or a device) must pin anew when it changed: the pinned pages
+    /// are no longer those at the addresses.
     pub fn generation(&self) -> u64 {
         self.0.generation.load(Ordering::Acquire)
     }
@@ -276,13 +284,15 @@ impl fmt::Debug for Region {
     }
 }
 
-/// A range of a region: what locators in memory hold. It permits nothing by itself; ask it for a lease.
+/// A range of a region: what locators in memory hold. It permits nothing by itself; ask it for a
+/// lease.
 #[derive(Clone, Debug)]
 pub struct MemoryRange {
     region: Region,
     at: usize,
     len: usize,
-    /// What the range was taken from a pool by: the pool gives the bytes to nobody else while anything refers to them.
+    /// What the range was taken from a pool by: the pool gives the bytes to nobody else while
+    /// anything refers to them.
     cut: Option<Arc<Cut>>,
 }
 
@@ -341,8 +351,9 @@ impl MemoryRange {
     /// Leases the whole range for reading.
     ///
     /// # Errors
-    /// `Busy` while somebody may write any of these bytes; `Unsupported` where others may change them whatever is leased
-    /// (a mapped file, shared memory): [`read`](Self::read) and [`write`](Self::write) copy, and pipes move.
+    /// `Busy` while somebody may write any of these bytes; `Unsupported` where others may change
+    /// them whatever is leased (a mapped file, shared memory): [`read`](Self::read) and
+    /// [`write`](Self::write) copy, and pipes move.
     pub fn lease(&self) -> Result<Lease> {
         self.check_own()?;
         Ok(Lease(self.raw_lease(Access::Read)?))
@@ -351,18 +362,20 @@ impl MemoryRange {
     /// Leases the whole range for writing.
     ///
     /// # Errors
-    /// `Busy` while anybody else holds any of these bytes; `Unsupported` as for [`lease`](Self::lease).
+    /// `Busy` while anybody else holds any of these bytes; `Unsupported` as for
+    /// [`lease`](Self::lease).
     pub fn lease_mut(&self) -> Result<LeaseMut> {
         self.check_own()?;
         Ok(LeaseMut { lease: self.raw_lease(Access::Write)?, _change: None })
     }
 
-    /// As [`lease`](Self::lease), also of bytes that others could change. A page that a mapped file lost raises `SIGBUS` in whoever
-    /// touches it through the lease: [`read`](Self::read) answers with an error.
+    /// As [`lease`](Self::lease), also of bytes that others could change. A page that a mapped file
+    /// lost raises `SIGBUS` in whoever touches it through the lease: [`read`](Self::read) answers
+    /// with an error.
     ///
     /// # Safety
-    /// While the lease lives, nobody changes the bytes who does not lease them here: no other process, no other mapping, no
-    /// write through a descriptor of the file, no pipe to that file.
+    /// While the lease lives, nobody changes the bytes who does not lease them here: no other
+    /// process, no other mapping, no write through a descriptor of the file, no pipe to that file.
     ///
     /// # Errors
     /// `Busy`.
@@ -370,12 +383,14 @@ impl MemoryRange {
         Ok(Lease(self.raw_lease(Access::Read)?))
     }
 
-    /// As [`lease_mut`](Self::lease_mut), also of bytes that others could reach. Memory that maps a file changes as long as
-    /// the lease lives, for caches in front of the file: reads of these bytes through them wait for its end, or are refused.
-    /// A page that the file lost raises `SIGBUS` in whoever touches it through the lease.
+    /// As [`lease_mut`](Self::lease_mut), also of bytes that others could reach. Memory that maps a
+    /// file changes as long as the lease lives, for caches in front of the file: reads of these
+    /// bytes through them wait for its end, or are refused. A page that the file lost raises
+    /// `SIGBUS` in whoever touches it through the lease.
     ///
     /// # Safety
-    /// While the lease lives, nobody reads or changes the bytes who does not lease them here, as for
+    /// While the lease lives, nobody reads or changes the bytes who does not lease them here, as
+    /// for
     /// [`lease_unchecked`](Self::lease_unchecked).
     ///
     /// # Errors
@@ -385,15 +400,17 @@ impl MemoryRange {
         Ok(LeaseMut { lease: self.raw_lease(Access::Write)?, _change: change })
     }
 
-    /// Copies the bytes at `at` into a buffer, also of memory that others may change: what they change meanwhile is there in
-    /// any part.
+    /// Copies the bytes at `at` into a buffer, also of memory that others may change: what they
+    /// change meanwhile is there in any part.
     ///
     /// # Errors
-    /// `OutOfRange`; `Busy` while somebody of this process may write them; `Device`, with the offset in the file and the bytes
-    /// done, where a mapped file has lost a page (on x86-64; elsewhere `SIGBUS` ends the process).
+    /// `OutOfRange`; `Busy` while somebody of this process may write them; `Device`, with the
+    /// offset in the file and the bytes done, where a mapped file has lost a page (on x86-64;
+    /// elsewhere `SIGBUS` ends the process).
     pub fn read(&self, at: usize, into: &mut [u8]) -> Result<()> {
         let lease = self.range(at, into.len())?.raw_lease(Access::Read)?;
-        // SAFETY: the lease gives the right to read as many bytes as the buffer has, and the buffer is borrowed for writing.
+        // SAFETY: the lease gives the right to read as many bytes as the buffer has, and the buffer
+        // is borrowed for writing.
         let outcome = unsafe { guarded::copy(lease.address().cast_const(), into.as_mut_ptr(), into.len()) };
         outcome.map_err(|gone| gone.error("read", &self.region))
     }
@@ -408,17 +425,19 @@ impl MemoryRange {
         Ok(bytes)
     }
 
-    /// Copies a buffer over the bytes at `at`, also of memory that others may change. Where it maps a file, caches in front of
-    /// the file hear of the change.
+    /// Copies a buffer over the bytes at `at`, also of memory that others may change. Where it maps
+    /// a file, caches in front of the file hear of the change.
     ///
     /// # Errors
-    /// `OutOfRange`; `Busy` while anybody of this process holds them; `Device` as for [`read`](Self::read); `Forked` where the
-    /// memory maps a file that a parent of this process opened.
+    /// `OutOfRange`; `Busy` while anybody of this process holds them; `Device` as for
+    /// [`read`](Self::read); `Forked` where the memory maps a file that a parent of this process
+    /// opened.
     pub fn write(&self, at: usize, from: &[u8]) -> Result<()> {
         let part = self.range(at, from.len())?;
         let _change = part.change("write")?;
         let lease = part.raw_lease(Access::Write)?;
-        // SAFETY: the lease gives the right to write as many bytes as the buffer has; a buffer that is borrowed is not leased.
+        // SAFETY: the lease gives the right to write as many bytes as the buffer has; a buffer that
+        // is borrowed is not leased.
         let outcome = unsafe { guarded::copy(from.as_ptr(), lease.address(), from.len()) };
         outcome.map_err(|gone| gone.error("write", &self.region))
     }
@@ -432,8 +451,9 @@ impl MemoryRange {
         Ok(())
     }
 
-    /// Leases the whole range for a transfer. Of a file that is mapped, watches hear of what a pipe does under such a lease
-    /// from the pipe; of what is stored through its address by other means nobody hears.
+    /// Leases the whole range for a transfer. Of a file that is mapped, watches hear of what a pipe
+    /// does under such a lease from the pipe; of what is stored through its address by other means
+    /// nobody hears.
     ///
     /// # Errors
     /// `Busy` as for [`lease`](Self::lease) and [`lease_mut`](Self::lease_mut).
@@ -451,8 +471,9 @@ impl MemoryRange {
         Ok(RawLease { start, region: self.region.clone(), range, access, whole: None, _cut: self.cut.clone() })
     }
 
-    /// Gives the whole pages of the range back to the kernel: their bytes read as zero afterwards. Bytes of pages that lie in the
-    /// range in part keep their values, and so does all memory that this library did not map, or that maps a file.
+    /// Gives the whole pages of the range back to the kernel: their bytes read as zero afterwards.
+    /// Bytes of pages that lie in the range in part keep their values, and so does all memory that
+    /// this library did not map, or that maps a file.
     ///
     /// # Errors
     /// `Busy` while anybody holds any of these bytes.
@@ -464,9 +485,11 @@ impl MemoryRange {
         if len > 0 {
             // Foreign memory may be a file's: it is left alone.
             if matches!(self.region.0.owner, Owner::Mapped { .. }) {
-                // SAFETY: the whole pages of a range that is leased for writing; anonymous pages read as zero afterwards.
+                // SAFETY: the whole pages of a range that is leased for writing; anonymous pages
+                // read as zero afterwards.
                 unsafe { advise(self.address().add(skip).cast(), len, libc::MADV_DONTNEED) };
-                // After the pages went and before the lease ends: who leases these bytes next sees the change.
+                // After the pages went and before the lease ends: who leases these bytes next sees
+                // the change.
                 self.region.0.generation.fetch_add(1, Ordering::Release);
             }
         }
@@ -481,13 +504,14 @@ impl MemoryRange {
     }
 }
 
-/// Leases `len` bytes at `source_at` of `source` for reading and at `target_at` of `target` for writing, and calls
-/// `work` with their addresses; the leases end when it returns. It may do anything: what it leases of the same bytes is
-/// refused as `Busy`, as for everybody else. Where the target maps a file, caches in front of it hear of the change.
+/// Leases `len` bytes at `source_at` of `source` for reading and at `target_at` of `target` for
+/// writing, and calls `work` with their addresses; the leases end when it returns. It may do
+/// anything: what it leases of the same bytes is refused as `Busy`, as for everybody else. Where
+/// the target maps a file, caches in front of it hear of the change.
 ///
 /// # Errors
-/// `OutOfRange`, `Busy`; `InvalidInput` where the two overlap each other; `Forked` where the target maps a file that a parent
-/// of this process opened.
+/// `OutOfRange`, `Busy`; `InvalidInput` where the two overlap each other; `Forked` where the target
+/// maps a file that a parent of this process opened.
 pub fn lease_pair<R>(
     source: (&MemoryRange, usize),
     target: (&MemoryRange, usize),
@@ -501,10 +525,10 @@ pub fn lease_pair<R>(
     with_pair::<R, 0>(source, target, len, work)
 }
 
-/// As [`lease_pair`], for the kernel of a mover, which does nothing but move the bytes: while it makes a short copy the
-/// tables of both regions are locked, which costs one atomic exchange a region instead of two. A kernel that leased in
-/// there would wait for ever, and so would others. The pipe of the mover tells the watches of a file that the target maps;
-/// this does not.
+/// As [`lease_pair`], for the kernel of a mover, which does nothing but move the bytes: while it
+/// makes a short copy the tables of both regions are locked, which costs one atomic exchange a
+/// region instead of two. A kernel that leased in there would wait for ever, and so would others.
+/// The pipe of the mover tells the watches of a file that the target maps; this does not.
 ///
 /// # Errors
 /// As [`lease_pair`].
@@ -564,7 +588,8 @@ fn with_pair<R, const LOCKED: usize>(
         }
         return Ok(copy(from_ptr, to_ptr));
     }
-    // Held by borrow: a `RawLease` would count references to each region, which costs more than the copy of 8 KiB.
+    // Held by borrow: a `RawLease` would count references to each region, which costs more than the
+    // copy of 8 KiB.
     let source_held = hold(a, from, Access::Read)?;
     let target_held = hold(b, to, Access::Write)?;
     let result = copy(from_ptr, to_ptr);
@@ -654,13 +679,15 @@ pub(super) use libc::madvise as advise;
 #[cfg(not(miri))]
 fn bind_pages(region: &Region, mask: &[u64; 16], policy: libc::c_int) -> bool {
     let bits = mask.len() * 64;
-    // SAFETY: the range is this region's mapping; the mask is an array of so many bits that outlives the call.
+    // SAFETY: the range is this region's mapping; the mask is an array of so many bits that
+    // outlives the call.
     let rc =
         unsafe { libc::syscall(libc::SYS_mbind, region.address(), region.len(), policy, mask.as_ptr(), bits, 0u32) };
     rc == 0
 }
 
-/// Anonymous private pages at an address of the kernel's choice; `MAP_FAILED` and errno where it refuses.
+/// Anonymous private pages at an address of the kernel's choice; `MAP_FAILED` and errno where it
+/// refuses.
 #[cfg(not(miri))]
 fn map_pages(len: usize) -> *mut libc::c_void {
     let access = libc::PROT_READ | libc::PROT_WRITE;
@@ -677,8 +704,8 @@ unsafe fn unmap_pages(base: *mut u8, len: usize) {
     unsafe { libc::munmap(base.cast(), len) };
 }
 
-/// Miri knows neither `MAP_NORESERVE` nor advice, and no NUMA: there, memory comes from the allocator, and binding is
-/// refused as by a kernel without NUMA.
+/// Miri knows neither `MAP_NORESERVE` nor advice, and no NUMA: there, memory comes from the
+/// allocator, and binding is refused as by a kernel without NUMA.
 #[cfg(miri)]
 mod miri {
     use std::alloc::{Layout, alloc_zeroed, dealloc};

@@ -15,17 +15,19 @@ use crate::error::{Error, ErrorKind, Result};
 const SEAL_IT: &str = "seal it with fcntl(F_ADD_SEALS, F_SEAL_SHRINK) once it has its length";
 
 impl Region {
-    /// Maps the first `len` bytes of a memfd, which other processes may have mapped, too; `keeper` is dropped when nothing
-    /// refers to them any more, just before they are unmapped. Leases regulate this mapping alone: what others do to the bytes
-    /// meanwhile is theirs to agree on. So the region is [shared](Region::is_shared), unless the memfd is sealed against
-    /// writing (`F_SEAL_WRITE`), which nobody can undo.
+    /// Maps the first `len` bytes of a memfd, which other processes may have mapped, too; `keeper`
+    /// is dropped when nothing refers to them any more, just before they are unmapped. Leases
+    /// regulate this mapping alone: what others do to the bytes meanwhile is theirs to agree on. So
+    /// the region is [shared](Region::is_shared), unless the memfd is sealed against writing
+    /// (`F_SEAL_WRITE`), which nobody can undo.
     ///
-    /// The memfd must be sealed against shrinking, so that nobody can take its pages away while they are in use. Mapped for
-    /// reading, no lease for writing is granted on it, ever.
+    /// The memfd must be sealed against shrinking, so that nobody can take its pages away while
+    /// they are in use. Mapped for reading, no lease for writing is granted on it, ever.
     ///
     /// # Errors
-    /// `InvalidInput` where it is not a memfd, has no such seal, or `len` is 0; `OutOfRange` where it is shorter;
-    /// `PermissionDenied` where the descriptor or a seal does not permit the access; `OutOfMemory`.
+    /// `InvalidInput` where it is not a memfd, has no such seal, or `len` is 0; `OutOfRange` where
+    /// it is shorter; `PermissionDenied` where the descriptor or a seal does not permit the access;
+    /// `OutOfMemory`.
     pub fn map_sealed(
         memory: BorrowedFd<'_>,
         len: u64,
@@ -57,20 +59,23 @@ impl Region {
             Access::Write => libc::PROT_READ | libc::PROT_WRITE,
         };
         let sharing = match access {
-            // A private mapping that is never written shows the same pages. Kernels before 6.7 refuse to share what is sealed against
-            // writing, and none watches over missing pages of a shared one that may not be written (userfaultfd).
+            // A private mapping that is never written shows the same pages. Kernels before 6.7
+            // refuse to share what is sealed against writing, and none watches over missing pages
+            // of a shared one that may not be written (userfaultfd).
             Access::Read => libc::MAP_PRIVATE | libc::MAP_NORESERVE,
             Access::Write => libc::MAP_SHARED,
         };
         let base = map_pages(memory, whole, protection, sharing);
         let base = base.map_err(|e| os(e, format!("{len} bytes of a memfd")))?;
-        // SAFETY: the mapping was just made with this length; advice changes no byte, and is refused where it makes no sense.
+        // SAFETY: the mapping was just made with this length; advice changes no byte, and is
+        // refused where it makes no sense.
         unsafe { libc::madvise(base.as_ptr().cast(), whole, libc::MADV_HUGEPAGE) };
         let keeper = Keeper { _first: keeper, _unmap: Unmap::new(memory, base, whole) };
         let is_constant = access == Access::Read && seals.contains(SealFlags::WRITE);
-        // SAFETY: the mapping is valid until `Unmap` is dropped, and the seal keeps its pages there. Nobody changes the bytes of
-        // a memfd that is sealed against writing: the kernel sets that seal only where no mapping for writing exists, and
-        // makes none afterwards. Others may change, and are shared. One for reading is never written, for the lease below
+        // SAFETY: the mapping is valid until `Unmap` is dropped, and the seal keeps its pages
+        // there. Nobody changes the bytes of a memfd that is sealed against writing: the kernel
+        // sets that seal only where no mapping for writing exists, and makes none afterwards.
+        // Others may change, and are shared. One for reading is never written, for the lease below
         // stands in the way of every lease for writing.
         let region = unsafe {
             match is_constant {

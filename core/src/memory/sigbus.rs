@@ -1,9 +1,12 @@
-//! The handler of `SIGBUS`: one for all who answer such faults, installed on first use, and kind to whoever was there before.
+//! The handler of `SIGBUS`: one for all who answer such faults, installed on first use, and kind to
+//! whoever was there before.
 //!
-//! Asked in this order: who answers for addresses ([`add_fault_handler`]), the guarded copies, whoever had a handler before. It allocates nothing,
-//! takes no lock and reads constants and atomic pointers, so that it may run at any instruction.
+//! Asked in this order: who answers for addresses ([`add_fault_handler`]), the guarded copies,
+//! whoever had a handler before. It allocates nothing, takes no lock and reads constants and atomic
+//! pointers, so that it may run at any instruction.
 //!
-//! This module's unsafe code promises: a fault that nobody answers takes the course it would have taken without us.
+//! This module's unsafe code promises: a fault that nobody answers takes the course it would have
+//! taken without us.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -24,8 +27,9 @@ static ANSWERS: [OnceLock<FaultAnswer>; 4] = [const { OnceLock::new() }; 4];
 /// `Busy` where so many are there; what the kernel says where the handler cannot be installed.
 ///
 /// # Safety
-/// The function may run in any thread at any instruction: it calls only what is safe in a handler of signals (signal-safety(7)), takes no
-/// lock, allocates nothing, does not unwind, and leaves `errno` as it was.
+/// The function may run in any thread at any instruction: it calls only what is safe in a handler
+/// of signals (signal-safety(7)), takes no lock, allocates nothing, does not unwind, and leaves
+/// `errno` as it was.
 pub unsafe fn add_fault_handler(answer: FaultAnswer) -> Result<()> {
     let same = |there: &FaultAnswer| std::ptr::fn_addr_eq(*there, answer);
     let has = ANSWERS.iter().any(|place| place.set(answer).is_ok() || place.get().is_some_and(same));
@@ -35,7 +39,8 @@ pub unsafe fn add_fault_handler(answer: FaultAnswer) -> Result<()> {
     install()
 }
 
-/// The action before ours; null while ours is not installed. Leaked, because a handler may read it at any time.
+/// The action before ours; null while ours is not installed. Leaked, because a handler may read it
+/// at any time.
 static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Installs the handler where that was not done yet.
@@ -56,12 +61,14 @@ pub(crate) fn install() -> Result<()> {
     PREVIOUS.store(Box::leak(Box::new(before)), Ordering::Release);
     let mut ours = before;
     ours.sa_sigaction = on_sigbus as *const () as usize;
-    // Those flags and the mask that the previous handler wants hold for it when ours calls it. SA_ONSTACK: the fault may be of
-    // a thread whose stack is at its end, which the standard library's handler looks into.
+    // Those flags and the mask that the previous handler wants hold for it when ours calls it.
+    // SA_ONSTACK: the fault may be of a thread whose stack is at its end, which the standard
+    // library's handler looks into.
     let kept = libc::SA_NODEFER | libc::SA_RESTART | libc::SA_NOCLDSTOP;
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | (before.sa_flags & kept);
     let mut replaced = before;
-    // SAFETY: `on_sigbus` has the form that SA_SIGINFO asks for and is a function of this program for ever.
+    // SAFETY: `on_sigbus` has the form that SA_SIGINFO asks for and is a function of this program
+    // for ever.
     if unsafe { libc::sigaction(libc::SIGBUS, &raw const ours, &raw mut replaced) } != 0 {
         let e = failed();
         PREVIOUS.store(std::ptr::null_mut(), Ordering::Release);
@@ -76,15 +83,18 @@ pub(crate) fn install() -> Result<()> {
 
 /// Has a fault answered, or passes it on.
 extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel calls this with a valid `siginfo_t`; for SIGBUS the address is set where the code is positive.
+    // SAFETY: the kernel calls this with a valid `siginfo_t`; for SIGBUS the address is set where
+    // the code is positive.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
-    // A code of 0 or less: sent by a program. BUS_MCEERR_AO: a bad block found by somebody else; this thread did not touch it.
+    // A code of 0 or less: sent by a program. BUS_MCEERR_AO: a bad block found by somebody else;
+    // this thread did not touch it.
     let raised_by_an_access = code > 0 && code != libc::BUS_MCEERR_AO;
     if raised_by_an_access && ANSWERS.iter().filter_map(OnceLock::get).any(|answer| answer(address)) {
         return;
     }
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: with SA_SIGINFO the third argument is the context of the interrupted thread, which is ours to change.
+    // SAFETY: with SA_SIGINFO the third argument is the context of the interrupted thread, which is
+    // ours to change.
     if raised_by_an_access && answer_in_routine(unsafe { &mut *context.cast() }, address, code == libc::BUS_MCEERR_AR) {
         return;
     }
@@ -98,15 +108,17 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
 /// The arguments are those of a handler that runs.
 unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void, by_access: bool) {
     let previous = PREVIOUS.load(Ordering::Acquire);
-    // SAFETY: not null, since `install` stores it before this handler can run; leaked, so valid for ever.
+    // SAFETY: not null, since `install` stores it before this handler can run; leaked, so valid for
+    // ever.
     let previous = unsafe { &*previous };
     match previous.sa_sigaction {
-        // An ignored SIGBUS is ignored where it was sent; one by an access would repeat for ever, and the kernel takes the
-        // default action for it, as we do.
+        // An ignored SIGBUS is ignored where it was sent; one by an access would repeat for ever,
+        // and the kernel takes the default action for it, as we do.
         libc::SIG_IGN if !by_access => {}
         libc::SIG_DFL | libc::SIG_IGN => {
-            // SAFETY: the default action takes no handler. The faulting instruction is executed again on return, and one that
-            // was sent is sent again: either ends the process as if we had not been there.
+            // SAFETY: the default action takes no handler. The faulting instruction is executed
+            // again on return, and one that was sent is sent again: either ends the process as if
+            // we had not been there.
             unsafe {
                 let mut default: libc::sigaction = std::mem::zeroed();
                 default.sa_sigaction = libc::SIG_DFL;

@@ -1,10 +1,12 @@
 //! Who holds which bytes of a region.
 //!
-//! A spin lock around a short list. A short copy between memories takes the lock, looks, copies and lets go, which
-//! costs one atomic exchange a region; a mutex would cost two and the target of 30 ns over memcpy would be out of reach.
-//! In a child that was made by `fork` the table is a copy. One that a thread of the parent had locked at that moment stays
-//! locked for ever, for that thread is not there: who would wait for it hears so, and the way of a short copy pays nothing.
-//! Leases for which the list has no room are in a tree (`intervals.rs`), which costs nothing while there are few.
+//! A spin lock around a short list. A short copy between memories takes the lock, looks, copies and
+//! lets go, which costs one atomic exchange a region; a mutex would cost two and the target of 30
+//! ns over memcpy would be out of reach. In a child that was made by `fork` the table is a copy.
+//! One that a thread of the parent had locked at that moment stays locked for ever, for that thread
+//! is not there: who would wait for it hears so, and the way of a short copy pays nothing. Leases
+//! for which the list has no room are in a tree (`intervals.rs`), which costs nothing while there
+//! are few.
 
 use std::cell::UnsafeCell;
 use std::ops::Range;
@@ -29,7 +31,8 @@ struct Held {
     access: Access,
 }
 
-/// How long a child waits for a table that was its parent's before it takes its holder for one that is not there.
+/// How long a child waits for a table that was its parent's before it takes its holder for one that
+/// is not there.
 const CHILD_LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Leases that are looked through one by one: about as quick as the tree for so many.
@@ -49,8 +52,9 @@ pub(super) struct Table {
     leases: UnsafeCell<Leases>,
 }
 
-// SAFETY: `leases` is reached only through `Locked`, and at most one `Locked` exists, because `lock` makes one only after
-// it changed `locked` from false to true, and the drop of `Locked` is what changes it back.
+// SAFETY: `leases` is reached only through `Locked`, and at most one `Locked` exists, because
+// `lock` makes one only after it changed `locked` from false to true, and the drop of `Locked` is
+// what changes it back.
 unsafe impl Sync for Table {}
 // SAFETY: the table owns plain integers.
 unsafe impl Send for Table {}
@@ -74,7 +78,8 @@ impl Table {
 
     #[cold]
     fn lock_contended(&self) -> bool {
-        // Threads of a child may hold it, too: as long as a short copy may take, though its thread waits for a core.
+        // Threads of a child may hold it, too: as long as a short copy may take, though its thread
+        // waits for a core.
         let patience = (!self.owner.is_here()).then(|| Instant::now() + CHILD_LOCK_TIMEOUT);
         let mut turns = 0u32;
         while self.locked.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -101,7 +106,8 @@ pub(super) struct Locked<'a> {
 impl Locked<'_> {
     #[inline]
     fn leases(&self) -> &Leases {
-        // SAFETY: `self` is the only `Locked` of this table (see `Sync for Table`), so nobody writes the leases.
+        // SAFETY: `self` is the only `Locked` of this table (see `Sync for Table`), so nobody
+        // writes the leases.
         unsafe { &*self.table.leases.get() }
     }
 
@@ -111,7 +117,8 @@ impl Locked<'_> {
         unsafe { &mut *self.table.leases.get() }
     }
 
-    /// A lease that stands in the way of `access` to `range`. An empty range holds nothing, wherever it lies.
+    /// A lease that stands in the way of `access` to `range`. An empty range holds nothing,
+    /// wherever it lies.
     #[inline]
     pub(super) fn conflict(&self, range: &Range<usize>, access: Access) -> Option<Range<usize>> {
         // The way of a short copy: nothing is held.

@@ -1,4 +1,5 @@
-//! Leases against a naive list, the pool against a naive map, ranges, and giving pages back. All of it runs under Miri.
+//! Leases against a naive list, the pool against a naive map, ranges, and giving pages back. All of
+//! it runs under Miri.
 
 use super::{Access, MapOptions, MemoryRange, Pages, Pool, RawLease, Region, copy_pair, lease_pair};
 use crate::error::ErrorKind;
@@ -54,7 +55,8 @@ fn a_refusal_names_both_ranges() {
     assert!(said.contains("12..62") && said.contains("10..15"), "{said}");
 }
 
-/// (bytes of the region, bytes of the longest lease, leases at most): a few, as in most programs, and as many as fit.
+/// (bytes of the region, bytes of the longest lease, leases at most): a few, as in most programs,
+/// and as many as fit.
 const CROWDS: [(usize, usize, usize); 2] = [(64, 12, 12), (400, 5, 200)];
 
 #[test]
@@ -262,7 +264,8 @@ fn copy_pair_refuses_what_is_out_of_range_overlapping_or_held() {
         assert_eq!(kind(pair((&a, 0), (&b, 1), len)), Some(ErrorKind::Busy));
         drop(reader);
         assert!(untouched());
-        // A reader of the source and neighbours of the target stand in nobody's way, and nothing stays leased.
+        // A reader of the source and neighbours of the target stand in nobody's way, and nothing
+        // stays leased.
         let held = (a.lease().unwrap(), b.range(0, 1).unwrap().lease_mut().unwrap());
         pair((&a, 0), (&b, 1), len).unwrap();
         drop(held);

@@ -37,7 +37,8 @@ impl PartSink for Arrivals {
     fn deliveries_done(&self) {}
 }
 
-/// Transfers of one pipe that are submitted in groups, each group with one call to the device, and completed in any order.
+/// Transfers of one pipe that are submitted in groups, each group with one call to the device, and
+/// completed in any order.
 ///
 /// ```no_run
 /// # fn main() -> datapipes_core::Result<()> {
@@ -52,7 +53,8 @@ impl PartSink for Arrivals {
 /// # }
 /// ```
 ///
-/// A batch that is dropped waits for what it started. In a child made by `fork` it takes nothing, and `next` says `Forked`.
+/// A batch that is dropped waits for what it started. In a child made by `fork` it takes nothing,
+/// and `next` says `Forked`.
 pub struct Batch<'a> {
     pipe: &'a Pipe,
     arrivals: Arc<Arrivals>,
@@ -68,9 +70,10 @@ impl Pipe {
 }
 
 impl Batch<'_> {
-    /// Starts transfers, each with a tag by which it comes back. One that cannot be started comes back with its error. Where
-    /// the route has no queue, they are carried out here, one after the other. Where the iterator panics, what it gave before is
-    /// not started, but on a route without a queue, and the batch goes on with what it had.
+    /// Starts transfers, each with a tag by which it comes back. One that cannot be started comes
+    /// back with its error. Where the route has no queue, they are carried out here, one after the
+    /// other. Where the iterator panics, what it gave before is not started, but on a route without
+    /// a queue, and the batch goes on with what it had.
     pub fn submit(&mut self, transfers: impl IntoIterator<Item = (u64, Span)>) {
         if !self.owner.is_here() {
             // A thread of the parent's may hold the lock of what arrived.
@@ -84,8 +87,8 @@ impl Batch<'_> {
             }
             return;
         };
-        // The iterator is the caller's and may panic: what it gave is counted when it is submitted, and what was not, with its
-        // leases, goes with the panic.
+        // The iterator is the caller's and may panic: what it gave is counted when it is submitted,
+        // and what was not, with its leases, goes with the panic.
         let mut parts = Vec::new();
         for (tag, span) in transfers {
             match self.pipe.check(span).and_then(|span| queue.leases(span.span())) {
@@ -120,8 +123,8 @@ impl Batch<'_> {
         Ok(self.try_next())
     }
 
-    /// Waits until something is done; where the device can say so, until about `least` are. Returns at once if nothing is
-    /// under way, or something is done already.
+    /// Waits until something is done; where the device can say so, until about `least` are. Returns
+    /// at once if nothing is under way, or something is done already.
     ///
     /// # Errors
     /// As [`next`](Self::next).

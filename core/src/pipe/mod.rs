@@ -1,7 +1,8 @@
 //! Go: a pipe from one place to another (CIDR'23, section 5.2).
 //!
-//! There is one submit path and one completion path (`queue.rs`); the blocking flavor is a thin face on it. A transfer
-//! between two memories has no queue: it is one call to the primitive, on the caller's core.
+//! There is one submit path and one completion path (`queue.rs`); the blocking flavor is a thin
+//! face on it. A transfer between two memories has no queue: it is one call to the primitive, on
+//! the caller's core.
 
 mod batch;
 mod chain;
@@ -29,8 +30,9 @@ use staged::{Flight, Staged};
 
 /// A one-way connection of two places. It holds the route that was chosen at connect.
 ///
-/// Many threads may use one pipe at once. A pipe that is dropped waits for what it started. In a child that was made by `fork`
-/// it moves nothing (`Forked`), says that nothing was moved, and waits for nothing.
+/// Many threads may use one pipe at once. A pipe that is dropped waits for what it started. In a
+/// child that was made by `fork` it moves nothing (`Forked`), says that nothing was moved, and
+/// waits for nothing.
 pub struct Pipe {
     route: Route,
     body: Body,
@@ -101,8 +103,9 @@ impl Drop for Transfer {
 }
 
 impl Pipe {
-    /// Opens the best route. Where a primitive that was offered cannot be opened (no descriptor is left, say, or a filter came
-    /// since it was asked for), the next best route is taken, which says so.
+    /// Opens the best route. Where a primitive that was offered cannot be opened (no descriptor is
+    /// left, say, or a filter came since it was asked for), the next best route is taken, which
+    /// says so.
     ///
     /// # Errors
     /// What planning says; what opening met first, if nothing can be opened.
@@ -175,8 +178,8 @@ impl Pipe {
         Pipe { route, body, source, target, bounds, owner: OwningProcess::here() }
     }
 
-    /// The span, if it lies within both ends and this is the process that connected them: the door of every flavor. What is
-    /// behind it cuts without looking again.
+    /// The span, if it lies within both ends and this is the process that connected them: the door
+    /// of every flavor. What is behind it cuts without looking again.
     ///
     /// # Errors
     /// `OutOfRange`; `InvalidInput` for a span of one file that overlaps itself; `Forked`.
@@ -210,8 +213,8 @@ impl Pipe {
     /// Moves a span; returns when the bytes are there.
     ///
     /// # Errors
-    /// `OutOfRange`, `Busy`, `EndOfFile` where the source is shorter, `NoSpace`, `Device`; I/O errors carry errno, offset and
-    /// the bytes done.
+    /// `OutOfRange`, `Busy`, `EndOfFile` where the source is shorter, `NoSpace`, `Device`; I/O
+    /// errors carry errno, offset and the bytes done.
     #[inline]
     pub fn transfer(&self, span: Span) -> Result<()> {
         let span = self.check(span)?;

@@ -7,11 +7,13 @@
 //!         otherwise sleep until the one who completes wakes me
 //! ```
 //!
-//! A result is either filed under a token, for the blocking flavor, or delivered to a [`PartSink`], for the runtime, which
-//! moves parts of transfers. Whoever completes delivers, after the lock is let go.
+//! A result is either filed under a token, for the blocking flavor, or delivered to a [`PartSink`],
+//! for the runtime, which moves parts of transfers. Whoever completes delivers, after the lock is
+//! let go.
 //!
-//! A child that was made by `fork` shares the mover's ring and its registrations with its parent, and may have a copy of a lock
-//! that a thread held which it does not have. So it neither asks nor locks nor drops the mover.
+//! A child that was made by `fork` shares the mover's ring and its registrations with its parent,
+//! and may have a copy of a lock that a thread held which it does not have. So it neither asks nor
+//! locks nor drops the mover.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -28,7 +30,8 @@ use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Who hears that a part is done.
 pub(crate) trait PartSink: Send + Sync {
-    /// The part of `len` bytes at `at` of its transfer is done; called once a part, by whoever completes.
+    /// The part of `len` bytes at `at` of its transfer is done; called once a part, by whoever
+    /// completes.
     fn part_done(&self, at: u64, len: u64, result: Result<()>);
 
     /// All that was done at once has been told.
@@ -75,7 +78,8 @@ struct QueueState {
     waiting: bool,
     /// Threads that deliver what they took from the mover.
     delivering: usize,
-    /// The coordinator came while somebody was completing: what is left afterwards needs its attention.
+    /// The coordinator came while somebody was completing: what is left afterwards needs its
+    /// attention.
     wanted: bool,
     /// The mover is lost, with this: whoever brings parts hears it at once.
     broken: Option<(ErrorKind, String)>,
@@ -164,7 +168,8 @@ impl Queue {
                 Ok(Ok(())) => break,
                 Ok(Err(error)) => error,
                 Err(panicked) => {
-                    // Which of them it has nobody knows. Their leases go before anybody hears of it.
+                    // Which of them it has nobody knows. Their leases go before anybody hears of
+                    // it.
                     jobs.clear();
                     self.mark_broken(&panicked);
                     break;
@@ -186,7 +191,8 @@ impl Queue {
         self.wake(&results);
     }
 
-    /// Leases the bytes of a span. Where they are busy, it may be a transfer that is done, of which nobody took note yet.
+    /// Leases the bytes of a span. Where they are busy, it may be a transfer that is done, of which
+    /// nobody took note yet.
     pub(crate) fn leases(&self, span: Span) -> Result<(Option<RawLease>, Option<RawLease>)> {
         let source = lease(self.source.as_ref(), span.source, span.len, Access::Read)?;
         let target = lease(self.target.as_ref(), span.target, span.len, Access::Write)?;
@@ -216,8 +222,9 @@ impl Queue {
         }
     }
 
-    /// Completes, or sleeps while another thread does, until the condition holds. It must be one that the delivery of parts
-    /// makes true. True if parts are left behind that the coordinator wanted to look after.
+    /// Completes, or sleeps while another thread does, until the condition holds. It must be one
+    /// that the delivery of parts makes true. True if parts are left behind that the coordinator
+    /// wanted to look after.
     pub(crate) fn drive(&self, until: impl Fn() -> bool) -> Result<bool> {
         self.drive_batch(1, until)
     }
@@ -245,7 +252,8 @@ impl Queue {
         Ok(std::mem::take(&mut results.wanted) && results.parts > 0)
     }
 
-    /// Takes what is done, without blocking, unless another thread is at it. True as for [`lead`](Self::drive).
+    /// Takes what is done, without blocking, unless another thread is at it. True as for
+    /// [`lead`](Self::drive).
     pub(crate) fn try_drive(&self) -> Result<bool> {
         self.owner.check("complete")?;
         let results = self.lock();
@@ -256,9 +264,10 @@ impl Queue {
         Ok(std::mem::take(&mut results.wanted) && results.parts > 0)
     }
 
-    /// As [`poke`](Self::try_drive), but where another thread is at it without sleeping, or delivers what it found, this waits for it:
-    /// what it has looked at may be older than this call. One that sleeps at the mover wakes up for whatever is done, and has the coordinator look after what is
-    /// left when it goes.
+    /// As [`poke`](Self::try_drive), but where another thread is at it without sleeping, or
+    /// delivers what it found, this waits for it: what it has looked at may be older than this
+    /// call. One that sleeps at the mover wakes up for whatever is done, and has the coordinator
+    /// look after what is left when it goes.
     pub(crate) fn try_drive_synced(&self) -> Result<bool> {
         self.owner.check("complete")?;
         let mut results = self.lock();
@@ -275,8 +284,8 @@ impl Queue {
         Ok(std::mem::take(&mut results.wanted) && results.parts > 0)
     }
 
-    /// As [`poke`](Self::try_drive), for the coordinator: true if parts are left for it to look after. Where another thread is at
-    /// it, that thread will see to it that they are.
+    /// As [`poke`](Self::try_drive), for the coordinator: true if parts are left for it to look
+    /// after. Where another thread is at it, that thread will see to it that they are.
     pub(crate) fn drive_for_coordinator(&self) -> Result<bool> {
         self.owner.check("complete")?;
         let mut results = self.lock();
@@ -351,7 +360,8 @@ impl Queue {
             .advice("leave the wait to another thread, or to a callback"))
     }
 
-    /// Asks the mover for what is done, files and delivers it; waits for about `least`. The lock is not held meanwhile.
+    /// Asks the mover for what is done, files and delivers it; waits for about `least`. The lock is
+    /// not held meanwhile.
     fn complete<'a>(&'a self, results: MutexGuard<'a, QueueState>, least: usize) -> Result<MutexGuard<'a, QueueState>> {
         let within = reentry::enter_queue(self.address(), results.parts > 0);
         let outcome = self.complete_within(results, least);
@@ -417,7 +427,8 @@ impl Queue {
         let mut deliveries = std::mem::take(&mut results.deliveries);
         results.delivering += 1;
         drop(results);
-        // What is not ours is called when all is told, and those who lead until a delivery were woken.
+        // What is not ours is called when all is told, and those who lead until a delivery were
+        // woken.
         let hold = guard::defer_calls();
         let mut told: Vec<Arc<dyn PartSink>> = Vec::with_capacity(deliveries.len());
         for (sink, at, len, result) in deliveries.drain(..) {
@@ -466,7 +477,8 @@ impl Queue {
     }
 
     fn lock(&self) -> MutexGuard<'_, QueueState> {
-        // The lock is not held while foreign code runs, so a poisoned one guards a state that is whole.
+        // The lock is not held while foreign code runs, so a poisoned one guards a state that is
+        // whole.
         self.results.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -509,8 +521,8 @@ impl Drop for Queue {
         if !self.owner.is_here() {
             return;
         }
-        // Forgotten transfers may still be in flight: the device must be quiet before the mover goes. Parts keep their queue
-        // alive, so there are none.
+        // Forgotten transfers may still be in flight: the device must be quiet before the mover
+        // goes. Parts keep their queue alive, so there are none.
         let mut done = Vec::new();
         loop {
             let before = done.len();

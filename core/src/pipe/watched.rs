@@ -1,5 +1,5 @@
-//! Movers into files, and into memory that is a file, that tell the file's watches what they are about to write, and when it is
-//! over.
+//! Movers into files, and into memory that is a file, that tell the file's watches what they are
+//! about to write, and when it is over.
 #![deny(clippy::arithmetic_side_effects)]
 
 use std::collections::{HashMap, VecDeque};
@@ -131,7 +131,8 @@ impl QueuedMover for WatchedQueue {
 
 impl Drop for WatchedQueue {
     fn drop(&mut self) {
-        // Of a queue that broke, jobs never came back: what they may have written is not under way for ever.
+        // Of a queue that broke, jobs never came back: what they may have written is not under way
+        // for ever.
         let left: Vec<u64> = self.lock().drain().map(|(_, number)| number).collect();
         left.into_iter().for_each(|number| self.told.watchers.end(number));
     }

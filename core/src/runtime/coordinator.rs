@@ -1,4 +1,5 @@
-//! Who looks after transfers that nobody waits for: one thread of the runtime, or one that would sleep otherwise.
+//! Who looks after transfers that nobody waits for: one thread of the runtime, or one that would
+//! sleep otherwise.
 //!
 //! ```text
 //! turn:       sleep until an event is due, see to it                        whoever has the role, and nobody else
@@ -9,9 +10,10 @@
 //! stand-in:   while a callback takes longer than STAND_IN_DELAY and nobody has the role, turn
 //! ```
 //!
-//! Code that is not ours never runs while its thread has the role. So a callback or a future may call whatever blocks: the
-//! role is free, and the thread that blocks takes it. One that blocks elsewhere is stood in for: a callback by the stand-in, a
-//! future by the own thread, which looks after each [`STAND_IN_DELAY`].
+//! Code that is not ours never runs while its thread has the role. So a callback or a future may
+//! call whatever blocks: the role is free, and the thread that blocks takes it. One that blocks
+//! elsewhere is stood in for: a callback by the stand-in, a future by the own thread, which looks
+//! after each [`STAND_IN_DELAY`].
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -53,7 +55,8 @@ pub(crate) struct Coordinator {
     leaning: AtomicU64,
     /// One of them has the role: who ends a transfer must wake it.
     leaner_turns: AtomicBool,
-    /// The own thread sleeps without a limit, though a thread in `block_on` may keep it from its work.
+    /// The own thread sleeps without a limit, though a thread in `block_on` may keep it from its
+    /// work.
     sleeps_deep: AtomicBool,
     watched: Mutex<Watched>,
     role: Mutex<Role>,
@@ -106,7 +109,8 @@ enum StandIn {
     Refused,
 }
 
-/// Says that a thread sleeps until transfers of others end: while there is one, all that sets out is attended.
+/// Says that a thread sleeps until transfers of others end: while there is one, all that sets out
+/// is attended.
 pub(crate) struct BlockedWaiter<'a>(&'a Coordinator);
 
 impl Drop for BlockedWaiter<'_> {
@@ -147,7 +151,8 @@ impl Role {
         self.wakes.pop_front().map(Foreigner::Waker).or_else(|| self.calls.pop_front().map(Foreigner::Callback))
     }
 
-    /// A guest takes it by itself when it would sleep, but where another thread sleeps it may be away for long.
+    /// A guest takes it by itself when it would sleep, but where another thread sleeps it may be
+    /// away for long.
     fn is_for_own_thread(&self) -> bool {
         self.taken.is_none() && self.wanted == 0 && (!self.guest || self.leaners_asleep > 0)
     }
@@ -297,7 +302,8 @@ impl Coordinator {
         }
     }
 
-    /// To be called before those are attended that are out already: either these are seen, or who submits more sees this.
+    /// To be called before those are attended that are out already: either these are seen, or who
+    /// submits more sees this.
     pub(crate) fn begin_blocked_wait(&self) -> BlockedWaiter<'_> {
         self.leaning.fetch_add(1, Ordering::SeqCst);
         BlockedWaiter(self)
@@ -308,11 +314,13 @@ impl Coordinator {
         self.leaning.load(Ordering::SeqCst) > 0
     }
 
-    /// Has everything that is at a device looked at within [`SAFETY_POLL_NS`]. Completions are told by events; this is for one
-    /// whose event was lost (the kernel gives up what a thread submitted that ended meanwhile, a notifier among it), and for requests
-    /// that the kernel had no memory for when they were submitted.
+    /// Has everything that is at a device looked at within [`SAFETY_POLL_NS`]. Completions are told
+    /// by events; this is for one whose event was lost (the kernel gives up what a thread submitted
+    /// that ended meanwhile, a notifier among it), and for requests that the kernel had no memory
+    /// for when they were submitted.
     pub(crate) fn request_safety_poll(&self) {
-        // Under schedules chosen at random a completion that nobody hears of must be found, not healed.
+        // Under schedules chosen at random a completion that nobody hears of must be found, not
+        // healed.
         if cfg!(shuttle) || self.safety_poll_at.load(Ordering::Relaxed) != u64::MAX {
             return;
         }
@@ -352,7 +360,8 @@ impl Coordinator {
         }
     }
 
-    /// The own thread ends when it has called what there is to call; so does the stand-in, whose handle is given.
+    /// The own thread ends when it has called what there is to call; so does the stand-in, whose
+    /// handle is given.
     pub(crate) fn stop(&self) -> Option<JoinHandle<()>> {
         self.stopping.store(true, Ordering::SeqCst);
         self.wake();
@@ -377,7 +386,8 @@ impl Coordinator {
         loop {
             self.call_out();
             if !self.owner.is_here() {
-                // A callback forked, and this is the child: it has one thread, this one, and nothing of this is the child's.
+                // A callback forked, and this is the child: it has one thread, this one, and
+                // nothing of this is the child's.
                 return;
             }
             match self.turn_of_own_thread() {
@@ -393,8 +403,8 @@ impl Coordinator {
         self.is_stopping() && !self.role().has_calls()
     }
 
-    /// The role, when nobody else has or is to have it, and whether there is nothing to do but to sleep; None where there
-    /// are callbacks to call while another has it, or it is over.
+    /// The role, when nobody else has or is to have it, and whether there is nothing to do but to
+    /// sleep; None where there are callbacks to call while another has it, or it is over.
     fn turn_of_own_thread(&self) -> Option<(RoleGuard<'_>, bool)> {
         let mut role = self.role();
         let mut overdue = false;
@@ -458,8 +468,8 @@ impl Coordinator {
         RoleGuard { coordinator: self, outer, _hold: guard::defer_calls() }
     }
 
-    /// Whether something may become due that somebody must see to. (Asked with `role` held, which nobody takes who holds
-    /// `watched`.)
+    /// Whether something may become due that somebody must see to. (Asked with `role` held, which
+    /// nobody takes who holds `watched`.)
     fn has_work(&self) -> bool {
         self.safety_poll_at.load(Ordering::SeqCst) != u64::MAX
             || self.watched().others > 0
@@ -483,7 +493,8 @@ impl Coordinator {
         self.is_to_call(role);
     }
 
-    /// Has the own thread call a waker, or who stands in for it. It is given back where neither can.
+    /// Has the own thread call a waker, or who stands in for it. It is given back where neither
+    /// can.
     pub(crate) fn wake_later(self: &Arc<Self>, waker: Waker) -> Option<Waker> {
         let mut role = self.role();
         self.have_stand_in(&mut role);
@@ -510,7 +521,8 @@ impl Coordinator {
         guard::call_or_defer(guard::Call::Wake(waker), self.troubles.panics().number());
     }
 
-    /// Somebody stands in for the own thread where a callback keeps it; where the kernel gives no thread, nobody does.
+    /// Somebody stands in for the own thread where a callback keeps it; where the kernel gives no
+    /// thread, nobody does.
     fn have_stand_in(self: &Arc<Self>, role: &mut Role) {
         // The model knows no time.
         if cfg!(shuttle) || !matches!(role.stand_in, StandIn::None) || self.is_stopping() {
@@ -526,7 +538,8 @@ impl Coordinator {
         };
     }
 
-    /// Calls the callbacks that are there now, unless that takes so long that somebody must see to the events.
+    /// Calls the callbacks that are there now, unless that takes so long that somebody must see to
+    /// the events.
     fn call_out(&self) {
         let begun = self.now();
         let mut role = self.role();
@@ -593,7 +606,8 @@ impl Coordinator {
         if std::mem::replace(&mut role.guest, true) { None } else { Some(BorrowedDriver(self)) }
     }
 
-    /// The role for a thread that is about to sleep; if another has it, a note that this one sleeps.
+    /// The role for a thread that is about to sleep; if another has it, a note that this one
+    /// sleeps.
     fn turn_or_sleep(&self) -> Result<RoleGuard<'_>, Asleep<'_>> {
         let mut role = self.role();
         if role.taken.is_some() || role.wanted > 0 {
@@ -603,10 +617,12 @@ impl Coordinator {
         Ok(self.acquire_role(role, Taken::Leaner))
     }
 
-    /// Sleeps until `over`, of which `changed` tells, and does the work meanwhile if nobody else does. While it sleeps it is
-    /// counted in `sleepers`, and who makes it over calls [`wake_blocked_waiters`](Self::wake_blocked_waiters) if there are any.
+    /// Sleeps until `over`, of which `changed` tells, and does the work meanwhile if nobody else
+    /// does. While it sleeps it is counted in `sleepers`, and who makes it over calls
+    /// [`wake_blocked_waiters`](Self::wake_blocked_waiters) if there are any.
     ///
-    /// None, without a look at the lock, where code that it called meanwhile forked, and this is the child.
+    /// None, without a look at the lock, where code that it called meanwhile forked, and this is
+    /// the child.
     pub(crate) fn sleep_until<'a, T>(
         &self,
         lock: &'a Mutex<T>,
@@ -619,7 +635,8 @@ impl Coordinator {
             return Some(state);
         }
         drop(state);
-        // Others may wait for what this thread has put aside, and for the work that it does not do meanwhile.
+        // Others may wait for what this thread has put aside, and for the work that it does not do
+        // meanwhile.
         guard::run_deferred_before_sleep();
         if !self.owner.is_here() {
             return None;
@@ -652,7 +669,8 @@ impl Coordinator {
         }
     }
 
-    /// Sleeps until the descriptor is readable, or something was seen to, and does the work meanwhile if nobody else does.
+    /// Sleeps until the descriptor is readable, or something was seen to, and does the work
+    /// meanwhile if nobody else does.
     pub(crate) fn sleep_beside(&self, fd: BorrowedFd<'_>) {
         guard::run_deferred_before_sleep();
         if !self.owner.is_here() {
@@ -686,7 +704,8 @@ impl Coordinator {
         }
     }
 
-    /// Gets to know something else with a descriptor, which is kept until it is forgotten, and waits for its first event.
+    /// Gets to know something else with a descriptor, which is kept until it is forgotten, and
+    /// waits for its first event.
     ///
     /// # Errors
     /// What `epoll_ctl` says.
@@ -771,7 +790,8 @@ impl RoleGuard<'_> {
     /// Sees to what is due; sleeps, if it may, until something is, or `beside` is readable.
     fn drive_once(self, may_sleep: bool, beside: Option<BorrowedFd<'_>>) {
         let coordinator = self.coordinator;
-        // Announced before the resources are asked, so that whoever names an earlier time after that wakes us.
+        // Announced before the resources are asked, so that whoever names an earlier time after
+        // that wakes us.
         coordinator.sleeps_until.store(u64::MAX, Ordering::SeqCst);
         let until = if may_sleep { coordinator.next_time() } else { Some(0) };
         if let Some(until) = until {
@@ -779,7 +799,8 @@ impl RoleGuard<'_> {
         }
         let ready = coordinator.events.wait(until, beside);
         coordinator.sleeps_until.store(0, Ordering::SeqCst);
-        // Nothing of this is foreign, so nothing panics; if it did, the runtime would still have its coordinator.
+        // Nothing of this is foreign, so nothing panics; if it did, the runtime would still have
+        // its coordinator.
         let outcome = guard::call(ForeignCode::Thread, || {
             for name in ready {
                 if name == WAKE {

@@ -1,5 +1,5 @@
-//! What wakes the coordinator: descriptors, a time, other threads. Here it is the kernel's epoll; with `--cfg shuttle` the
-//! file `events_model.rs` stands in its place.
+//! What wakes the coordinator: descriptors, a time, other threads. Here it is the kernel's epoll;
+//! with `--cfg shuttle` the file `events_model.rs` stands in its place.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -61,7 +61,8 @@ impl Events {
         let _ = rustix::io::read(&self.wake, &mut counter);
     }
 
-    /// Sleeps until an event is due, or the time comes, or another descriptor is readable; gives the names of the events.
+    /// Sleeps until an event is due, or the time comes, or another descriptor is readable; gives
+    /// the names of the events.
     pub(super) fn wait(&self, until: Option<u64>, beside: Option<BorrowedFd<'_>>) -> Vec<u64> {
         let mut timeout = until.map(|at| {
             let ns = at.saturating_sub(self.now());

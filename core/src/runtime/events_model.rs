@@ -1,5 +1,6 @@
-//! The events of a modelled kernel, for tests under chosen schedules: as `events.rs`, of which it knows those descriptors
-//! that model devices declare readable. Time is a count of the questions for it, and may jump to where somebody waits for it.
+//! The events of a modelled kernel, for tests under chosen schedules: as `events.rs`, of which it
+//! knows those descriptors that model devices declare readable. Time is a count of the questions
+//! for it, and may jump to where somebody waits for it.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -92,7 +93,8 @@ impl Events {
         kernel().called.remove(&self.id);
     }
 
-    /// The descriptor is a real one, of which the model hears nothing: it looks at it again and again.
+    /// The descriptor is a real one, of which the model hears nothing: it looks at it again and
+    /// again.
     pub(super) fn wait_for(&self, fd: BorrowedFd<'_>) {
         while !is_readable(fd) {
             shuttle::thread::yield_now();

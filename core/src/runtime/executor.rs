@@ -1,7 +1,8 @@
 //! An executor for one future, whose thread does the coordinator's work while it waits.
 //!
-//! With any other executor a completion takes two wake-ups: the coordinator's, then that of the thread that waits. Here it
-//! takes one. While the future runs, the thread has given the work back: it may block, in this library or elsewhere.
+//! With any other executor a completion takes two wake-ups: the coordinator's, then that of the
+//! thread that waits. Here it takes one. While the future runs, the thread has given the work back:
+//! it may block, in this library or elsewhere.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -45,12 +46,14 @@ impl Wake for Driver {
 }
 
 impl Runtime {
-    /// Runs a future to its end on this thread, which does the coordinator's work when the future waits: the shortest way from
-    /// a completion to who awaits it. Handles may be awaited in any other executor as well.
+    /// Runs a future to its end on this thread, which does the coordinator's work when the future
+    /// waits: the shortest way from a completion to who awaits it. Handles may be awaited in any
+    /// other executor as well.
     ///
-    /// The future may call what blocks, `block_on` too. Where it blocks outside of the library, others do the coordinator's
-    /// work after 100 ms. A panic of the future goes on in the caller. In a child of the process that started the runtime it
-    /// runs the future all the same, in which what is the parent's fails as `Forked`.
+    /// The future may call what blocks, `block_on` too. Where it blocks outside of the library,
+    /// others do the coordinator's work after 100 ms. A panic of the future goes on in the caller.
+    /// In a child of the process that started the runtime it runs the future all the same, in which
+    /// what is the parent's fails as `Forked`.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let coordinator = &self.inner.coordinator;
         let mut future = pin!(future);

@@ -13,26 +13,31 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{self, reentry};
 use crate::pipe::Execution;
 
-/// A transfer that the runtime carries out. It is a future, for any executor; it can be waited for, tested, cancelled, or
-/// told to call back.
+/// A transfer that the runtime carries out. It is a future, for any executor; it can be waited for,
+/// tested, cancelled, or told to call back.
 ///
-/// Where wakers run: on a thread of the runtime; within a poll of any future of the library; or on the thread that registered
-/// them, whatever it calls there. A thread of the caller's that waits for something else, or asks, is never made to run a waker,
-/// so it may hold a lock that the waker wants while a device has its transfer.
+/// Where wakers run: on a thread of the runtime; within a poll of any future of the library; or on
+/// the thread that registered them, whatever it calls there. A thread of the caller's that waits
+/// for something else, or asks, is never made to run a waker, so it may hold a lock that the waker
+/// wants while a device has its transfer.
 ///
-/// A waker must not block for long nonetheless: it holds up other wakers and callbacks. Where threads of the runtime carry
-/// transfers out (copies between memories, primitives that block), one of those threads calls the waker and carries out nothing
-/// else meanwhile. So who waits for such a transfer must hold no lock that a waker of another such transfer wants: with as many
-/// such wakers as threads ([`Config::copiers`](super::RuntimeConfig::copiers), [`Config::blocking`](super::RuntimeConfig::blocking)) all
-/// wait for ever. (Handing wakers to another thread there made an awaited copy of 128 KiB two to four times as slow.)
-/// Destructors of memory's keepers run on whichever thread drops the last reference.
+/// A waker must not block for long nonetheless: it holds up other wakers and callbacks. Where
+/// threads of the runtime carry transfers out (copies between memories, primitives that block), one
+/// of those threads calls the waker and carries out nothing else meanwhile. So who waits for such a
+/// transfer must hold no lock that a waker of another such transfer wants: with as many such wakers
+/// as threads ([`Config::copiers`](super::RuntimeConfig::copiers),
+/// [`Config::blocking`](super::RuntimeConfig::blocking)) all wait for ever. (Handing wakers to
+/// another thread there made an awaited copy of 128 KiB two to four times as slow.) Destructors of
+/// memory's keepers run on whichever thread drops the last reference.
 ///
-/// Dropping it neither cancels the transfer nor frees its memory: the runtime carries it out, and its result is lost.
+/// Dropping it neither cancels the transfer nor frees its memory: the runtime carries it out, and
+/// its result is lost.
 #[must_use = "a transfer is complete when its handle says so; dropping the handle only forgets the result"]
 pub struct Handle(State);
 
 enum State {
-    /// It was complete when it was started. A panic of its callback is counted by who has this number.
+    /// It was complete when it was started. A panic of its callback is counted by who has this
+    /// number.
     Finished(Result<()>, u32),
     Moving(Arc<InFlightTransfer>),
     /// The result was given away.
@@ -60,11 +65,13 @@ impl Handle {
         Handle(State::Moving(transfer))
     }
 
-    /// Waits until the bytes are there. The thread completes the pipe's queue itself, as in the blocking flavor.
+    /// Waits until the bytes are there. The thread completes the pipe's queue itself, as in the
+    /// blocking flavor.
     ///
     /// # Errors
-    /// The transfer's own error, with the bytes done before it; `InvalidInput` where the result was already given, by a poll, and
-    /// within what carries the transfer out (a [`Reader`](crate::locator::Reader)), which would wait for itself.
+    /// The transfer's own error, with the bytes done before it; `InvalidInput` where the result was
+    /// already given, by a poll, and within what carries the transfer out (a
+    /// [`Reader`](crate::locator::Reader)), which would wait for itself.
     pub fn wait(mut self) -> Result<()> {
         match std::mem::replace(&mut self.0, State::Taken) {
             State::Finished(result, _) => result,
@@ -90,12 +97,14 @@ impl Handle {
         }
     }
 
-    /// Has `callback` called with the result, once: by a thread of the runtime, or, where the transfer is complete already, by
-    /// this one before `on_done` returns (within another callback: when that one has returned).
+    /// Has `callback` called with the result, once: by a thread of the runtime, or, where the
+    /// transfer is complete already, by this one before `on_done` returns (within another callback:
+    /// when that one has returned).
     ///
-    /// A callback may call everything, and block: that holds up other callbacks, and nothing else. (Where the kernel refuses
-    /// the thread that stands in for it, it holds up what nobody waits for; the runtime's report says so.) Within a callback,
-    /// draining waits for transfers, not for callbacks. A panic of it is caught, and counted in the runtime's report.
+    /// A callback may call everything, and block: that holds up other callbacks, and nothing else.
+    /// (Where the kernel refuses the thread that stands in for it, it holds up what nobody waits
+    /// for; the runtime's report says so.) Within a callback, draining waits for transfers, not for
+    /// callbacks. A panic of it is caught, and counted in the runtime's report.
     pub fn on_done(mut self, callback: impl FnOnce(Result<()>) + Send + 'static) {
         if let State::Finished(..) = self.0
             && let State::Finished(result, counts_panics) = std::mem::replace(&mut self.0, State::Taken)
@@ -105,7 +114,8 @@ impl Handle {
         self.call_back(Callback::User(Box::new(callback)), true);
     }
 
-    /// As [`on_done`](Self::on_done). The coordinator completes the transfer only if it is to attend to it.
+    /// As [`on_done`](Self::on_done). The coordinator completes the transfer only if it is to
+    /// attend to it.
     pub(super) fn call_back(mut self, callback: Callback, attended: bool) {
         match std::mem::replace(&mut self.0, State::Taken) {
             State::Finished(result, counts_panics) => call_now(callback, result, counts_panics),
@@ -123,7 +133,8 @@ impl Handle {
         }
     }
 
-    /// Returns when it is finished; where that cannot be waited for, the runtime has it as if its handle had been dropped.
+    /// Returns when it is finished; where that cannot be waited for, the runtime has it as if its
+    /// handle had been dropped.
     fn wait_for(&mut self, transfer: &Arc<InFlightTransfer>, operation: &'static str) -> Result<()> {
         let waited = wait_for(transfer, operation);
         if waited.is_err() {
@@ -132,10 +143,12 @@ impl Handle {
         waited
     }
 
-    /// Stops the transfer as far as it was not begun, and returns when no device or thread touches its bytes any more.
+    /// Stops the transfer as far as it was not begun, and returns when no device or thread touches
+    /// its bytes any more.
     ///
     /// # Errors
-    /// The transfer's own error, if it failed by itself; `InvalidInput` within what carries it out, which would wait for itself.
+    /// The transfer's own error, if it failed by itself; `InvalidInput` within what carries it out,
+    /// which would wait for itself.
     pub fn cancel(mut self) -> Result<Cancelled> {
         match std::mem::replace(&mut self.0, State::Taken) {
             State::Finished(result, _) => result.map(|()| Cancelled::Completed),
@@ -170,7 +183,8 @@ fn call_now(callback: Callback, result: Result<()>, counts_panics: u32) {
 /// `InvalidInput` within what carries it out.
 fn wait_for(transfer: &Arc<InFlightTransfer>, operation: &'static str) -> Result<()> {
     if reentry::is_in_operation() && !transfer.is_finished() {
-        // This thread sleeps, as all do who are called by what carries out a transfer: others may have to know.
+        // This thread sleeps, as all do who are called by what carries out a transfer: others may
+        // have to know.
         transfer.check_reentry(operation)?;
         let resource = &transfer.line.resource;
         let _leaning = resource.coordinator.begin_blocked_wait();
@@ -189,14 +203,16 @@ fn wait_for(transfer: &Arc<InFlightTransfer>, operation: &'static str) -> Result
                         Ok(false) => {}
                         Ok(true) => transfer.line.resource.coordinator.arm(queue),
                         Err(e) if e.kind() == ErrorKind::Forked => {}
-                        // A broken queue has told its parts; what was not released fails when it is.
+                        // A broken queue has told its parts; what was not released fails when it
+                        // is.
                         Err(_) => transfer.sleep(false),
                     }
                 }
             }
             _ => transfer.sleep(false),
         }
-        // What was called meanwhile may have forked, and a child may look at nothing that has a lock.
+        // What was called meanwhile may have forked, and a child may look at nothing that has a
+        // lock.
         transfer.check_process(operation)?;
     }
     Ok(())

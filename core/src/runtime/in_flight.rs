@@ -191,7 +191,8 @@ impl InFlightTransfer {
         self.lock().finished
     }
 
-    /// A part is back. The resource was told already; true where the rest is not worth carrying out.
+    /// A part is back. The resource was told already; true where the rest is not worth carrying
+    /// out.
     pub(crate) fn part_finished(&self, at: u64, len: u64, result: Result<()>) -> bool {
         let mut state = self.lock();
         state.out -= 1;
@@ -216,7 +217,8 @@ impl InFlightTransfer {
         state.stopped |= stopped;
     }
 
-    /// Ends the transfer if all parts are back: leases go, then whoever waits hears of it. True if it ended now.
+    /// Ends the transfer if all parts are back: leases go, then whoever waits hears of it. True if
+    /// it ended now.
     pub(crate) fn finish_if_idle(&self) -> bool {
         let mut state = self.lock();
         if state.finished || !state.released || state.out > 0 {
@@ -235,7 +237,8 @@ impl InFlightTransfer {
         };
         let (source, target) = (state.source.take(), state.target.take());
         let (mut waker, callback) = (state.waker.take(), state.callback.take());
-        // Memory that ends with its lease may have a keeper of the caller's, who is called below, with the waker.
+        // Memory that ends with its lease may have a keeper of the caller's, who is called below,
+        // with the waker.
         let _hold = guard::defer_calls();
         drop((source, target));
         match callback {
@@ -265,7 +268,8 @@ impl InFlightTransfer {
         true
     }
 
-    /// Its place is free first, so that the callback can start another transfer; who drains waits for the callback.
+    /// Its place is free first, so that the callback can start another transfer; who drains waits
+    /// for the callback.
     fn call(&self, callback: Callback, result: Result<()>) {
         let (line, good) = (&self.line, result.is_ok());
         line.release_slot();
@@ -316,7 +320,8 @@ impl InFlightTransfer {
         self.lock().outcome.take()
     }
 
-    /// The result, or the waker is kept. Wakers are cloned and dropped without the lock: that is foreign code.
+    /// The result, or the waker is kept. Wakers are cloned and dropped without the lock: that is
+    /// foreign code.
     pub(crate) fn poll(&self, waker: &Waker) -> Option<Result<()>> {
         let mut state = self.lock();
         if let Some(result) = state.outcome.take() {
@@ -353,7 +358,8 @@ impl InFlightTransfer {
         }
     }
 
-    /// Keeps the callback, or gives it back with the result. `attended` says that the coordinator sees to it from now on.
+    /// Keeps the callback, or gives it back with the result. `attended` says that the coordinator
+    /// sees to it from now on.
     pub(crate) fn call_back(&self, callback: Callback, attended: bool) -> Option<(Callback, Result<()>)> {
         let mut state = self.lock();
         if let Some(result) = state.outcome.take() {

@@ -1,4 +1,5 @@
-//! What others put and one thread waits for, which does the coordinator's work meanwhile if nobody else does.
+//! What others put and one thread waits for, which does the coordinator's work meanwhile if nobody
+//! else does.
 
 use std::collections::VecDeque;
 
@@ -37,7 +38,8 @@ impl<T> Inbox<T> {
         }
     }
 
-    /// Sleeps until something is there, and gives all of it. Nothing where foreign code forked meanwhile and this is the child.
+    /// Sleeps until something is there, and gives all of it. Nothing where foreign code forked
+    /// meanwhile and this is the child.
     pub(crate) fn take(&self) -> VecDeque<T> {
         let over = |state: &State<T>| !state.arrived.is_empty();
         let _leaning = self.coordinator.begin_blocked_wait();

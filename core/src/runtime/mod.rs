@@ -1,5 +1,6 @@
-//! The runtime flavor: pipes that are carried out side by side under one coordinator (CIDR'23, section 5.2, figure 6b),
-//! which is the one integrated data mover that *Platform IO DMA Transaction Acceleration* asks for.
+//! The runtime flavor: pipes that are carried out side by side under one coordinator (CIDR'23,
+//! section 5.2, figure 6b), which is the one integrated data mover that *Platform IO DMA
+//! Transaction Acceleration* asks for.
 //!
 //! ```text
 //! transfer -> line (room in the pipe's queue) -> resource (scheduler: class, share, rate, caps) -> device's queue
@@ -15,7 +16,8 @@
 //! | a route with a queue (files by io_uring) | submitted by the caller or whoever completes; nobody polls |
 //! | routes of two hops, primitives that block | a worker pool |
 //!
-//! A runtime without work uses no processor time. It does not decide which primitive is used: the planner did, at connect.
+//! A runtime without work uses no processor time. It does not decide which primitive is used: the
+//! planner did, at connect.
 
 mod coordinator;
 #[cfg(not(shuttle))]
@@ -79,9 +81,11 @@ pub struct RuntimeConfig {
     pub copiers: usize,
     /// Threads for routes of two hops and primitives that block, at most.
     pub blocking: usize,
-    /// Transfers that one pipe has under way, at most, unless its [`ConnectOptions::queue`] says otherwise.
+    /// Transfers that one pipe has under way, at most, unless its [`ConnectOptions::queue`] says
+    /// otherwise.
     pub queue: usize,
-    /// Copies between memories up to this length are made on the caller where nothing is held back, in bytes.
+    /// Copies between memories up to this length are made on the caller where nothing is held back,
+    /// in bytes.
     pub max_inline_bytes: u64,
     /// How copies between memories are shared.
     pub memory: SchedulePolicy,
@@ -93,7 +97,8 @@ impl RuntimeConfig {
     /// What serves a machine.
     pub fn of(machine: &Machine) -> RuntimeConfig {
         let cores = machine.topology().usable_cores().count();
-        // One core saturates a good part of the memory's bandwidth; a second pays on machines with many.
+        // One core saturates a good part of the memory's bandwidth; a second pays on machines with
+        // many.
         let copiers = if cores > 4 { 2 } else { 1 };
         RuntimeConfig {
             name: "dp".into(),
@@ -102,7 +107,8 @@ impl RuntimeConfig {
             queue: 1024,
             max_inline_bytes: 64 << 10,
             memory: SchedulePolicy {
-                // Asking before each 64 KiB costs a copy 11% of its rate, so that is for when somebody is in a hurry.
+                // Asking before each 64 KiB costs a copy 11% of its rate, so that is for when
+                // somebody is in a hurry.
                 chunk_bytes: 256 << 10,
                 shares: [0.5, 0.2, 0.1],
                 outstanding_bytes: u64::MAX,
@@ -152,14 +158,16 @@ pub struct ConnectOptions {
 
 /// The data mover: connects pipes and carries out their transfers side by side.
 ///
-/// Dropping it waits for what is under way; nothing is lost. Pipes that outlive it refuse new transfers. Dropped within a
-/// callback, it waits for transfers, not for callbacks nor for its threads, which end when they have called them. Dropped by
-/// what carries out a transfer ([`Reader`](crate::locator::Reader), [`Watch`](crate::locator::WriteObserver)), it refuses new
+/// Dropping it waits for what is under way; nothing is lost. Pipes that outlive it refuse new
+/// transfers. Dropped within a callback, it waits for transfers, not for callbacks nor for its
+/// threads, which end when they have called them. Dropped by what carries out a transfer
+/// ([`Reader`](crate::locator::Reader), [`Watch`](crate::locator::WriteObserver)), it refuses new
 /// transfers at once, and does the rest when that thread is through with the transfer.
 ///
-/// It belongs to the process that started it. In a child that was made by `fork` all that may fail fails as `Forked`, what waits
-/// returns at once, and dropping it or what was made by it does nothing; a callback that the child asks for is called with
-/// `Forked`, and transfers go on in the parent. A child may start a runtime of its own.
+/// It belongs to the process that started it. In a child that was made by `fork` all that may fail
+/// fails as `Forked`, what waits returns at once, and dropping it or what was made by it does
+/// nothing; a callback that the child asks for is called with `Forked`, and transfers go on in the
+/// parent. A child may start a runtime of its own.
 pub struct Runtime {
     inner: Arc<Inner>,
     thread: Option<JoinHandle<()>>,
@@ -196,7 +204,8 @@ impl Runtime {
     /// Starts a runtime as told.
     ///
     /// # Errors
-    /// As [`start`](Self::start); `InvalidInput` for a configuration that makes no sense ([`RuntimeConfig::check`]).
+    /// As [`start`](Self::start); `InvalidInput` for a configuration that makes no sense
+    /// ([`RuntimeConfig::check`]).
     pub fn start_with(machine: &Machine, config: RuntimeConfig) -> Result<Runtime> {
         config.check()?;
         let coordinator = Coordinator::new()?;
@@ -228,11 +237,12 @@ impl Runtime {
         self.connect_with(source, target, &ConnectOptions::default())
     }
 
-    /// Connects two places by the best route that meets the constraints, for the service that is asked for.
+    /// Connects two places by the best route that meets the constraints, for the service that is
+    /// asked for.
     ///
     /// # Errors
-    /// As [`Machine::connect_with`]; `Unsupported` where the rate asked for cannot be promised beside what was promised
-    /// already.
+    /// As [`Machine::connect_with`]; `Unsupported` where the rate asked for cannot be promised
+    /// beside what was promised already.
     pub fn connect_with(
         &self,
         source: &dyn Locator,
@@ -287,17 +297,18 @@ impl Runtime {
         self.inner.coordinator.troubles.refused(error, instead);
     }
 
-    /// Returns when nothing is under way. Others may start transfers meanwhile; those are waited for, too, and callbacks, but
-    /// within a callback.
+    /// Returns when nothing is under way. Others may start transfers meanwhile; those are waited
+    /// for, too, and callbacks, but within a callback.
     ///
-    /// Within what carries out a transfer (a [`Reader`](crate::locator::Reader)) it waits neither for that nor for others whose
-    /// threads wait in the library likewise. Within a mover with a queue, and a [`Watch`](crate::locator::WriteObserver) that it calls, it
-    /// returns at once.
+    /// Within what carries out a transfer (a [`Reader`](crate::locator::Reader)) it waits neither
+    /// for that nor for others whose threads wait in the library likewise. Within a mover with a
+    /// queue, and a [`Watch`](crate::locator::WriteObserver) that it calls, it returns at once.
     pub fn drain(&self) {
         self.inner.drain();
     }
 
-    /// Refuses new transfers, carries out what is under way, and ends the threads. Dropping the runtime does the same.
+    /// Refuses new transfers, carries out what is under way, and ends the threads. Dropping the
+    /// runtime does the same.
     pub fn shutdown(self) {}
 
     /// What it did and is doing; nothing of it is known in a child of the process that started it.
@@ -326,7 +337,8 @@ impl Runtime {
 impl Drop for Runtime {
     fn drop(&mut self) {
         if self.check("drop").is_err() {
-            // A child has neither the threads nor, perhaps, who would let go of the locks. What there is of it stays.
+            // A child has neither the threads nor, perhaps, who would let go of the locks. What
+            // there is of it stays.
             std::mem::forget((self.inner.clone(), self.thread.take()));
             return;
         }
@@ -350,7 +362,8 @@ struct Ending {
 impl Ending {
     fn end(mut self) {
         self.inner.drain();
-        // A thread of a runtime that waited for threads would wait for itself, or they for each other.
+        // A thread of a runtime that waited for threads would wait for itself, or they for each
+        // other.
         let waits = !guard::is_in_foreign_code();
         for resource in self.inner.resources().values() {
             if let Some(workers) = &resource.workers {
@@ -360,7 +373,8 @@ impl Ending {
         let stand_in = self.inner.coordinator.stop();
         if waits {
             for thread in [self.thread.take(), stand_in].into_iter().flatten() {
-                // Foreign code that panicked in it was caught; were it ours, what is left is dropped all the same.
+                // Foreign code that panicked in it was caught; were it ours, what is left is
+                // dropped all the same.
                 let _ = threads::join(thread);
             }
         }
@@ -479,8 +493,8 @@ impl RuntimePipe {
     /// Starts a transfer; waits for room where the pipe's queue is full.
     ///
     /// # Errors
-    /// `OutOfRange`, `Busy` (the bytes are held by somebody else, or the queue is full of transfers that end only when their
-    /// callers return, of which this is one): nothing was started.
+    /// `OutOfRange`, `Busy` (the bytes are held by somebody else, or the queue is full of transfers
+    /// that end only when their callers return, of which this is one): nothing was started.
     #[inline]
     pub fn transfer(&self, span: Span) -> Result<Handle> {
         let span = self.line.pipe.check(span)?;
@@ -505,7 +519,8 @@ impl RuntimePipe {
         Ok(Handles::new(spans.into_iter().map(|span| self.transfer(span)).collect::<Result<Vec<_>>>()?))
     }
 
-    /// Whether it runs on the caller. Beside others that are held back, only what is in a hurry does.
+    /// Whether it runs on the caller. Beside others that are held back, only what is in a hurry
+    /// does.
     #[inline]
     fn runs_inline(&self, span: CheckedSpan) -> bool {
         self.at_once
@@ -521,7 +536,8 @@ impl RuntimePipe {
             self.inner.open()?;
         }
         match inline.transfer(span.span()) {
-            // Nothing was moved: as for the others, the caller hears of it at once, and it does not count.
+            // Nothing was moved: as for the others, the caller hears of it at once, and it does not
+            // count.
             Err(e) if matches!(e.kind(), ErrorKind::OutOfRange | ErrorKind::Busy | ErrorKind::InvalidInput) => Err(e),
             result => {
                 self.inner.tally.at_once(result.is_ok());
@@ -534,8 +550,8 @@ impl RuntimePipe {
         self.start_ringing(span, wait, None)
     }
 
-    /// As `try_transfer`; `done` is called with the result. Where the device rings the notifier when it is done, nobody else is
-    /// woken up for it: whoever hears it looks.
+    /// As `try_transfer`; `done` is called with the result. Where the device rings the notifier
+    /// when it is done, nobody else is woken up for it: whoever hears it looks.
     #[allow(clippy::result_large_err)]
     pub(crate) fn try_transfer_notifying(
         &self,
@@ -567,7 +583,8 @@ impl RuntimePipe {
         let _hold = guard::defer_calls();
         let line = &self.line;
         line.acquire_slot(wait)?;
-        // Again, after it is counted: either this sees that the runtime was shut down, or who shuts it down waits for this.
+        // Again, after it is counted: either this sees that the runtime was shut down, or who shuts
+        // it down waits for this.
         let leases = match self.inner.open().and_then(|()| self.leases(span)) {
             Ok(leases) => leases,
             Err(e) => {
@@ -586,7 +603,8 @@ impl RuntimePipe {
         match pipe.execution() {
             Execution::Queue(queue) => match queue.leases(span.span()) {
                 Err(e) if e.kind() == ErrorKind::Busy => {
-                    // A transfer whose handle was dropped may be done, with nobody to take note of it.
+                    // A transfer whose handle was dropped may be done, with nobody to take note of
+                    // it.
                     self.look();
                     queue.leases(span.span())
                 }
@@ -648,8 +666,9 @@ impl RuntimePipe {
         self.inner.coordinator.remove_source(other);
     }
 
-    /// Stops everything that is under way as far as it was not begun: those transfers end as `Interrupted`. What a device or a
-    /// thread has of them already is carried out; this does not wait for it.
+    /// Stops everything that is under way as far as it was not begun: those transfers end as
+    /// `Interrupted`. What a device or a thread has of them already is carried out; this does not
+    /// wait for it.
     pub(crate) fn cancel_all(&self) {
         self.line.resource.cancel_all(self.line.flow);
     }
@@ -664,13 +683,14 @@ impl RuntimePipe {
         handle::poll_device(&self.line);
     }
 
-    /// As [`look`](Self::look), also where another thread is at it: what was done before this call is told when it returns, or
-    /// will be by a thread that sleeps until something is done.
+    /// As [`look`](Self::look), also where another thread is at it: what was done before this call
+    /// is told when it returns, or will be by a thread that sleeps until something is done.
     pub(crate) fn look_for_sure(&self) {
         handle::poll_device_synced(&self.line);
     }
 
-    /// Returns when no transfer of this pipe is under way; within what carries out one, as [`Runtime::drain`].
+    /// Returns when no transfer of this pipe is under way; within what carries out one, as
+    /// [`Runtime::drain`].
     pub fn drain(&self) {
         if self.is_here() {
             self.line.drain();
@@ -708,7 +728,8 @@ pub struct RuntimeReport {
     pub completed: u64,
     /// Transfers that failed or were cancelled.
     pub failed: u64,
-    /// Panics of foreign code that were caught: callbacks, wakers, closures of graphs, destructors, movers.
+    /// Panics of foreign code that were caught: callbacks, wakers, closures of graphs, destructors,
+    /// movers.
     pub panics: u64,
     /// What the first of them said.
     pub first_panic: Option<String>,

@@ -15,11 +15,13 @@ pub(crate) struct PipeState {
     pub(crate) pipe: Pipe,
     pub(crate) resource: Arc<SharedResource>,
     pub(crate) flow: Flow,
-    /// Parts begin at multiples of a part's length in the file, not in the transfer: offset of the target or the source.
+    /// Parts begin at multiples of a part's length in the file, not in the transfer: offset of the
+    /// target or the source.
     pub(crate) anchor: AlignmentEnd,
     room: Mutex<Room>,
     freed: Condvar,
-    /// Of those under way, transfers whose threads sleep in the library, called by what carries them out.
+    /// Of those under way, transfers whose threads sleep in the library, called by what carries
+    /// them out.
     stuck: AtomicUsize,
     /// Transfers under way for which no thread waits.
     attended: AtomicU64,
@@ -150,7 +152,8 @@ impl PipeState {
         self.tally.ended(Some(good), &self.resource.coordinator);
     }
 
-    /// A transfer is to call back: before it is handed over to be called, and has [`ended`](Self::ended).
+    /// A transfer is to call back: before it is handed over to be called, and has
+    /// [`ended`](Self::ended).
     pub(crate) fn calls_back(&self) {
         self.tally.calls_back();
     }
@@ -160,7 +163,8 @@ impl PipeState {
         self.tally.called_back(&self.resource.coordinator);
     }
 
-    /// One more transfer is left to the coordinator. To be called before what is out already is attended.
+    /// One more transfer is left to the coordinator. To be called before what is out already is
+    /// attended.
     pub(crate) fn add_attended(&self) {
         self.attended.fetch_add(1, Ordering::SeqCst);
     }

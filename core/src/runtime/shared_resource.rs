@@ -7,8 +7,9 @@
 //! came_back[state] scheduler.done;  all parts back? finish         whoever completed
 //! ```
 //!
-//! Who attends: a thread that waits for a transfer completes its queue itself. Otherwise (a future was polled, a callback
-//! set, a handle dropped, parts are held back) the coordinator is asked to, by arming the mover's event.
+//! Who attends: a thread that waits for a transfer completes its queue itself. Otherwise (a future
+//! was polled, a callback set, a handle dropped, parts are held back) the coordinator is asked to,
+//! by arming the mover's event.
 
 use std::collections::HashMap;
 
@@ -29,7 +30,8 @@ const AT_ONCE: usize = 64;
 pub(crate) struct SharedResource {
     pub(crate) name: String,
     state: Mutex<State>,
-    /// When the scheduler asked to be asked again, in the coordinator's nanoseconds; `u64::MAX` for never.
+    /// When the scheduler asked to be asked again, in the coordinator's nanoseconds; `u64::MAX` for
+    /// never.
     next_at: AtomicU64,
     /// Whether something is held back.
     backlog: AtomicBool,
@@ -181,7 +183,8 @@ impl SharedResource {
         match state.scheduler.next(now) {
             Next::Chunk(chunk) => Some(take(state, chunk)),
             Next::At(at) => {
-                // Before the question when the coordinator wakes up, so that it sees this or is woken.
+                // Before the question when the coordinator wakes up, so that it sees this or is
+                // woken.
                 self.next_at.store(at, Ordering::SeqCst);
                 if self.is_for_coordinator() {
                     self.coordinator.be_awake_at(at);
@@ -203,7 +206,8 @@ impl SharedResource {
         part
     }
 
-    /// Whether the coordinator has to come back when the scheduler named a time: no thread of a worker pool will.
+    /// Whether the coordinator has to come back when the scheduler named a time: no thread of a
+    /// worker pool will.
     fn is_for_coordinator(&self) -> bool {
         self.workers.as_ref().is_none_or(WorkerPool::has_no_threads)
     }
@@ -218,7 +222,8 @@ impl SharedResource {
         Some(self.next_at.load(Ordering::SeqCst)).filter(|at| *at != u64::MAX)
     }
 
-    /// What carries out a part sleeps in the library, perhaps until others are carried out: its place is theirs.
+    /// What carries out a part sleeps in the library, perhaps until others are carried out: its
+    /// place is theirs.
     pub(crate) fn yield_slot(self: &Arc<Self>, transfer: &InFlightTransfer, at: u64, len: u64) {
         let mut state = self.lock();
         self.count_out(&mut state, transfer, at, len);
@@ -257,7 +262,8 @@ impl SharedResource {
         len: u64,
         result: Result<()>,
     ) {
-        // After that: once its last part is back, another thread may finish the transfer and find the resource at rest.
+        // After that: once its last part is back, another thread may finish the transfer and find
+        // the resource at rest.
         if transfer.part_finished(at, len, result) {
             self.drop_unreleased(&mut state, transfer, false);
         }

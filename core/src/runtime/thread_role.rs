@@ -28,9 +28,10 @@ thread_local! {
     static AWAY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether a waker may be called here that a thread registered, by its [`me`]. It may not where somebody waits for something else, or
-/// only asks, perhaps in the middle of a lock that the waker wants; nor by the coordinator's own thread in the middle of its
-/// work, for which nobody stands in.
+/// Whether a waker may be called here that a thread registered, by its [`me`]. It may not where
+/// somebody waits for something else, or only asks, perhaps in the middle of a lock that the waker
+/// wants; nor by the coordinator's own thread in the middle of its work, for which nobody stands
+/// in.
 pub(super) fn may_wake(registered_by: usize) -> bool {
     let is_crew = || HERE.try_with(|here| matches!(*here.borrow(), ThreadRole::Crew(_))).unwrap_or(false);
     registered_by == me() || POLLS.try_with(Cell::get).unwrap_or(false) || is_crew()
@@ -96,7 +97,8 @@ pub(super) struct Sleeps {
 
 /// This thread is about to sleep, in the middle of foreign code perhaps.
 ///
-/// Code that the coordinator's work called keeps nobody else from that work while it sleeps: the role is given back.
+/// Code that the coordinator's work called keeps nobody else from that work while it sleeps: the
+/// role is given back.
 pub(super) fn sleeps() -> Sleeps {
     if let Some(coordinator) = has_turn(None).and_then(|coordinator| coordinator.upgrade()) {
         coordinator.release_role();

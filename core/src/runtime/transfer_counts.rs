@@ -12,8 +12,8 @@ const CALLING: u64 = 1 << 32;
 
 #[derive(Default)]
 pub(crate) struct TransferCounts {
-    /// Both counts in one number, so that they are read together: transfers that move, and above them those whose callback
-    /// is to be called.
+    /// Both counts in one number, so that they are read together: transfers that move, and above
+    /// them those whose callback is to be called.
     counts: AtomicU64,
     /// Threads in `drain`.
     drains: AtomicU64,
@@ -40,8 +40,9 @@ impl TransferCounts {
         self.tell(coordinator);
     }
 
-    /// One is to call back. To be called before its callback is handed over, and [`ended`](Self::ended) after: a runtime whose
-    /// transfers have all ended may stop the thread that calls, which ends when there is nothing to call.
+    /// One is to call back. To be called before its callback is handed over, and
+    /// [`ended`](Self::ended) after: a runtime whose transfers have all ended may stop the thread
+    /// that calls, which ends when there is nothing to call.
     pub(crate) fn calls_back(&self) {
         self.counts.fetch_add(CALLING, Ordering::SeqCst);
     }
@@ -80,8 +81,9 @@ impl TransferCounts {
         self.stuck.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Sleeps until nothing is under way. Within a callback, callbacks do not count: it is one itself. Within what carries
-    /// out a transfer, neither do transfers whose threads sleep likewise.
+    /// Sleeps until nothing is under way. Within a callback, callbacks do not count: it is one
+    /// itself. Within what carries out a transfer, neither do transfers whose threads sleep
+    /// likewise.
     pub(crate) fn drain(&self, coordinator: &Coordinator) {
         self.drains.fetch_add(1, Ordering::SeqCst);
         let (within, in_the_middle) = (guard::is_in_foreign_code(), reentry::is_in_operation());

@@ -1,4 +1,5 @@
-//! What a runtime met and got over: panics of code that is not ours, threads that the kernel refused.
+//! What a runtime met and got over: panics of code that is not ours, threads that the kernel
+//! refused.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

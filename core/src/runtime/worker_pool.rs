@@ -1,11 +1,13 @@
-//! Threads that carry out what has no queue of its own: copies between memories, routes of two hops, movers that block.
+//! Threads that carry out what has no queue of its own: copies between memories, routes of two
+//! hops, movers that block.
 //!
-//! They are started when there is work that no idle one can take, up to a number, and sleep when there is none. A thread
-//! asks the resource before each part, so that a long copy stands in nobody's way for longer than a part takes.
+//! They are started when there is work that no idle one can take, up to a number, and sleep when
+//! there is none. A thread asks the resource before each part, so that a long copy stands in
+//! nobody's way for longer than a part takes.
 //!
-//! A thread of a worker pool may be made to sleep by foreign code that it calls (a waker that waits for a transfer). It counts as
-//! away then, and another one takes its place. Where the kernel gives no thread, whoever brings the work carries it out, and
-//! the coordinator what is due later.
+//! A thread of a worker pool may be made to sleep by foreign code that it calls (a waker that waits
+//! for a transfer). It counts as away then, and another one takes its place. Where the kernel gives
+//! no thread, whoever brings the work carries it out, and the coordinator what is due later.
 
 use std::time::Duration;
 
@@ -139,8 +141,8 @@ impl WorkerPool {
         self.deserted.store(false, Ordering::SeqCst);
     }
 
-    /// Sleeps until there is a call, or a time comes; false when the thread is to end, because the worker pool is dismissed or has
-    /// one too many.
+    /// Sleeps until there is a call, or a time comes; false when the thread is to end, because the
+    /// worker pool is dismissed or has one too many.
     fn sleep(&self, resource: &SharedResource) -> bool {
         let mut state = self.lock();
         loop {
@@ -178,8 +180,8 @@ impl WorkerPool {
         }
     }
 
-    /// Ends the threads; they have nothing left to do, because the runtime was drained. With `wait`, returns when they have
-    /// ended.
+    /// Ends the threads; they have nothing left to do, because the runtime was drained. With
+    /// `wait`, returns when they have ended.
     pub(crate) fn shut_down(&self, wait: bool) {
         self.stopping.store(true, Ordering::SeqCst);
         let threads = std::mem::take(&mut self.lock().threads);
@@ -212,7 +214,8 @@ impl Drop for Worker {
         let Some(workers) = resource.workers.as_ref().filter(|workers| workers.owner.is_here()) else { return };
         let mut state = workers.lock();
         state.alive -= 1;
-        // Nobody waits for its end, unless the worker pool was dismissed, and then it is not in there.
+        // Nobody waits for its end, unless the worker pool was dismissed, and then it is not in
+        // there.
         state.threads.retain(|thread| thread.thread().id() != thread::current().id());
         workers.deserted.store(state.at_work() == 0, Ordering::SeqCst);
     }
@@ -343,7 +346,8 @@ fn run_transfer(carried: &Arc<Carry>) -> Result<Option<Result<()>>> {
             drop(job);
             let told = Arc::new(Told { carried: carried.clone(), told: AtomicBool::new(false) });
             queue.submit_parts([Part { sink: told.clone(), ..transfer.part(at, len)? }]);
-            // The mover has no event: this thread waits for it. A queue that breaks tells its parts, too.
+            // The mover has no event: this thread waits for it. A queue that breaks tells its
+            // parts, too.
             let _ = queue.drive(|| told.told.load(Ordering::Acquire));
             Ok(None)
         }

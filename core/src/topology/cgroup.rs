@@ -1,4 +1,5 @@
-//! Memory limits of containers: control groups of version 2 and 1, from the process's own group upwards.
+//! Memory limits of containers: control groups of version 2 and 1, from the process's own group
+//! upwards.
 //!
 //! A limit anywhere on the way up binds, and a process may see both versions mounted at once:
 //! ```text
@@ -35,7 +36,8 @@ impl CgroupLimit {
 
 /// The files of one version of control groups.
 struct Version {
-    /// Files with a limit; `memory.high` does not kill but throttles to a crawl, so it binds a mover as well.
+    /// Files with a limit; `memory.high` does not kill but throttles to a crawl, so it binds a
+    /// mover as well.
     limits: &'static [&'static str],
     usage: &'static str,
     inactive: &'static str,
@@ -66,7 +68,8 @@ pub(super) fn discover(tree: &Tree, total_bytes: Option<u64>) -> Vec<CgroupLimit
         match mounts.iter().find(is_ours) {
             Some(mount) => walk(tree, version, mount, group, total_bytes, &mut limits),
             None if v1 => tree.unknown(format!("container limits: group {group} has no mount of type {fs_type}")),
-            // Hosts with version 1 list an empty version 2 that is mounted nowhere: no reason to complain.
+            // Hosts with version 1 list an empty version 2 that is mounted nowhere: no reason to
+            // complain.
             None => {}
         }
     }
@@ -82,7 +85,8 @@ fn walk(
     total_bytes: Option<u64>,
     limits: &mut Vec<CgroupLimit>,
 ) {
-    // A group outside the mounted part (a namespace shows `/..`) leaves only the mount point itself to ask.
+    // A group outside the mounted part (a namespace shows `/..`) leaves only the mount point itself
+    // to ask.
     let inside = match mount.root.as_str() {
         "/" => Some(group),
         root => group.strip_prefix(root).filter(|rest| rest.is_empty() || rest.starts_with('/')),
@@ -120,12 +124,14 @@ fn read<'a>(
         let limit = tree.number::<u64>(&path);
         (path, limit)
     });
-    // Ancestors that a container's mount hides still bind, and version 1 tells us of them in this line.
+    // Ancestors that a container's mount hides still bind, and version 1 tells us of them in this
+    // line.
     let hidden = (format!("{at}/memory.stat: hierarchical_memory_limit"), figure("hierarchical_memory_limit"));
     let mut seen = None;
     stated.chain([hidden]).filter_map(move |(source, limit)| {
         let limit_bytes = limit.filter(|limit| total_bytes.is_none_or(|total| *limit < total))?;
-        // Version 1 without a limit says about 2^63 rounded to pages; that may exceed an unknown total.
+        // Version 1 without a limit says about 2^63 rounded to pages; that may exceed an unknown
+        // total.
         if limit_bytes >= 1 << 62 || seen == Some(limit_bytes) {
             return None;
         }

@@ -86,7 +86,8 @@ pub(super) fn discover(tree: &Tree) -> Vec<Core> {
         .into_iter()
         .map(|index| {
             let base = format!("{CPU}/cpu{index}");
-            // A missing `online` list means a kernel without hot plug: all that is present is online.
+            // A missing `online` list means a kernel without hot plug: all that is present is
+            // online.
             let online = online.as_ref().is_none_or(|list| list.contains(&index));
             Core {
                 index,

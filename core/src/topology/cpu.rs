@@ -1,7 +1,8 @@
 //! Instructions of the processor, by CPUID alone.
 //!
-//! That an instruction does not raise SIGILL is not detection: CLDEMOTE is a no-op encoding on processors that lack it.
-//! Under a hypervisor each CPUID leaves the guest (10 to 20 us measured), so each leaf is read once in a process.
+//! That an instruction does not raise SIGILL is not detection: CLDEMOTE is a no-op encoding on
+//! processors that lack it. Under a hypervisor each CPUID leaves the guest (10 to 20 us measured),
+//! so each leaf is read once in a process.
 
 use std::sync::OnceLock;
 
@@ -12,7 +13,8 @@ use super::tree::Tree;
 /// Which instructions for moving bytes are there. All false where `source` is `none`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuFeatures {
-    /// Where the bits come from: `cpuid`, `cpuinfo` (a recorded tree) or `none`. Only `cpuid` permits execution.
+    /// Where the bits come from: `cpuid`, `cpuinfo` (a recorded tree) or `none`. Only `cpuid`
+    /// permits execution.
     pub source: String,
     /// `GenuineIntel`, `AuthenticAMD`, ...
     pub vendor: Option<String>,
@@ -49,7 +51,8 @@ pub struct CpuFeatures {
 }
 
 impl CpuFeatures {
-    /// Those of the processor that this process runs on, by CPUID; `source` is `none` where there is no CPUID.
+    /// Those of the processor that this process runs on, by CPUID; `source` is `none` where there
+    /// is no CPUID.
     pub fn of_this_processor() -> &'static CpuFeatures {
         static FOUND: OnceLock<CpuFeatures> = OnceLock::new();
         FOUND.get_or_init(by_cpuid)
@@ -152,7 +155,8 @@ fn by_cpuid() -> CpuFeatures {
         hypervisor: bit(one_ecx, 31),
         erms: bit(seven_ebx, 9),
         fsrm: bit(seven_edx, 4),
-        // The standard library also reads XCR0, so a kernel that does not save the registers reads as absent.
+        // The standard library also reads XCR0, so a kernel that does not save the registers reads
+        // as absent.
         avx2: std::arch::is_x86_feature_detected!("avx2"),
         avx512f: std::arch::is_x86_feature_detected!("avx512f"),
         clwb: bit(seven_ebx, 24),

@@ -12,7 +12,8 @@ pub struct MemoryFacts {
     pub total_bytes: Option<u64>,
     /// The kernel's estimate of what can be had without swapping (`MemAvailable`).
     pub available_bytes: Option<u64>,
-    /// The smallest container limit on the way up from this process's control group; None where there is none.
+    /// The smallest container limit on the way up from this process's control group; None where
+    /// there is none.
     pub limit_bytes: Option<u64>,
     /// Every control group on that way that has a limit.
     pub limits: Vec<CgroupLimit>,
@@ -56,10 +57,12 @@ pub struct HugePages {
 }
 
 impl MemoryFacts {
-    /// Bytes this process can take now: the smaller of `MemAvailable` and what its container limits leave.
+    /// Bytes this process can take now: the smaller of `MemAvailable` and what its container limits
+    /// leave.
     ///
-    /// Usage counts without the page cache that the kernel drops under pressure (`inactive_file`). Swap is not
-    /// counted: bytes that a pipe moves through must not page. None only if neither figure is known.
+    /// Usage counts without the page cache that the kernel drops under pressure (`inactive_file`).
+    /// Swap is not counted: bytes that a pipe moves through must not page. None only if neither
+    /// figure is known.
     pub fn usable_bytes(&self) -> Option<u64> {
         let limited = self.limits.iter().map(CgroupLimit::headroom_bytes).min();
         [self.available_bytes, limited].into_iter().flatten().min()
@@ -85,7 +88,8 @@ pub(super) fn discover(tree: &Tree) -> MemoryFacts {
     }
 }
 
-/// The page size is a fact of the running kernel; a recorded tree gives it in `AT_PAGESZ` of auxv only, in binary.
+/// The page size is a fact of the running kernel; a recorded tree gives it in `AT_PAGESZ` of auxv
+/// only, in binary.
 fn page_bytes(tree: &Tree) -> Option<u64> {
     if tree.is_live() {
         return u64::try_from(crate::process::page_size()).ok();

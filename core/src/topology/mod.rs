@@ -1,7 +1,8 @@
 //! What is there: cores, caches, NUMA nodes, instructions, memory, and the storage behind a path.
 //!
 //! [`Topology::discover`] reads the machine once and returns a plain value that is passed on. It never fails: what could
-//! not be read is None (or empty), with the reason in [`Topology::unknown`]. It prints as text, and serde gives JSON.
+//! not be read is None (or empty), with the reason in [`Topology::unknown`]. It prints as text, and
+//! serde gives JSON.
 //!
 //! ```
 //! let machine = datapipes_core::topology::Topology::discover();
@@ -9,7 +10,8 @@
 //! println!("{machine}");
 //! ```
 //!
-//! It does not measure (costs come from calibration), and it does not ask for io_uring (the file backend probes that).
+//! It does not measure (costs come from calibration), and it does not ask for io_uring (the file
+//! backend probes that).
 
 mod block;
 mod cgroup;
@@ -64,8 +66,8 @@ impl Topology {
 
     /// Reads a machine recorded under `root` (`root/sys`, `root/proc`).
     ///
-    /// The processor's features then come from its recorded `cpuinfo`; they describe that machine and do not permit
-    /// executing anything on this one (see [`CpuFeatures::source`]).
+    /// The processor's features then come from its recorded `cpuinfo`; they describe that machine
+    /// and do not permit executing anything on this one (see [`CpuFeatures::source`]).
     pub fn discover_under(root: &Path) -> Topology {
         let tree = tree::Tree::at(root);
         let kernel = tree.required("proc/sys/kernel/osrelease", "kernel release");
@@ -111,16 +113,18 @@ impl Topology {
         self.core(core)?.data_cache(3)?.share_bytes()
     }
 
-    /// Bytes in a cache line: of the first usable core, the largest if its caches differ; 64 if nothing says.
+    /// Bytes in a cache line: of the first usable core, the largest if its caches differ; 64 if
+    /// nothing says.
     pub fn line_bytes(&self) -> u32 {
         let caches = self.usable_cores().flat_map(|core| &core.caches);
         caches.filter_map(|cache| cache.line_bytes).filter(|line| line.is_power_of_two()).max().unwrap_or(64)
     }
 
-    /// A stable name for this hardware and kernel, 16 hexadecimal digits, to file calibrations under.
+    /// A stable name for this hardware and kernel, 16 hexadecimal digits, to file calibrations
+    /// under.
     ///
-    /// It covers what costs depend on (processor, cores, caches, nodes, kernel), not what changes while a machine runs
-    /// (memory, which hypervisors add and take, usage, affinity).
+    /// It covers what costs depend on (processor, cores, caches, nodes, kernel), not what changes
+    /// while a machine runs (memory, which hypervisors add and take, usage, affinity).
     pub fn fingerprint(&self) -> String {
         let mut text = format!("{:?} {:?}", self.kernel, self.cpu);
         for core in &self.cores {

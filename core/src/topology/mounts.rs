@@ -6,7 +6,8 @@ use super::tree::Tree;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mount {
     pub(super) id: u64,
-    /// The directory of the file system that is mounted here (`/` unless a bind mount or a subvolume).
+    /// The directory of the file system that is mounted here (`/` unless a bind mount or a
+    /// subvolume).
     pub(super) root: String,
     pub(super) mount_point: String,
     pub(super) fs_type: String,

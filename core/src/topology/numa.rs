@@ -88,7 +88,8 @@ pub(super) fn discover(tree: &Tree) -> Vec<NumaNode> {
     nodes
 }
 
-/// Some kernels count memory that was plugged in later for the machine, but not for its node: say so.
+/// Some kernels count memory that was plugged in later for the machine, but not for its node: say
+/// so.
 pub(super) fn check_total(tree: &Tree, nodes: &[NumaNode], total_bytes: Option<u64>) {
     let in_nodes = nodes.iter().filter_map(|node| node.total_bytes).fold(0, u64::saturating_add);
     if let Some(total) = total_bytes.filter(|total| in_nodes > 0 && in_nodes < total / 2) {
@@ -110,7 +111,8 @@ fn distances(tree: &Tree, base: &str, columns: &[usize]) -> Vec<NodeDistance> {
     columns.iter().zip(values).map(|(&node, distance)| NodeDistance { node, distance }).collect()
 }
 
-/// `access0` counts any initiator (also devices); `access1` only processors. Either has the same files.
+/// `access0` counts any initiator (also devices); `access1` only processors. Either has the same
+/// files.
 fn access(tree: &Tree, base: &str) -> Option<NodePerformance> {
     ["access0", "access1"].into_iter().find_map(|class| {
         let at = format!("{base}/{class}/initiators");
@@ -140,7 +142,8 @@ fn tiers(tree: &Tree) -> Vec<(u32, Vec<usize>)> {
 }
 
 impl NumaNode {
-    /// The nodes of the machine that we run on, ascending; empty on a kernel without NUMA. A part of
+    /// The nodes of the machine that we run on, ascending; empty on a kernel without NUMA. A part
+    /// of
     /// [`Topology::discover`](super::Topology::discover) for those who need no more.
     pub fn all() -> Vec<NumaNode> {
         discover(&Tree::at(std::path::Path::new("/")))

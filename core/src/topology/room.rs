@@ -1,4 +1,5 @@
-//! What this process can take of memory at this moment. A few small files are read, which takes some 50 microseconds.
+//! What this process can take of memory at this moment. A few small files are read, which takes
+//! some 50 microseconds.
 
 use std::path::Path;
 
@@ -17,8 +18,9 @@ pub struct MemoryHeadroom {
 }
 
 impl MemoryHeadroom {
-    /// Asks the kernel: what is available, and what the limits of control groups (versions 1 and 2, from the process's own
-    /// upwards) leave. With a NUMA node, also what is free there or holds a file's pages. None where nothing is told.
+    /// Asks the kernel: what is available, and what the limits of control groups (versions 1 and 2,
+    /// from the process's own upwards) leave. With a NUMA node, also what is free there or holds a
+    /// file's pages. None where nothing is told.
     pub fn now(node: Option<u32>) -> Option<MemoryHeadroom> {
         MemoryHeadroom::under(Path::new("/"), node)
     }

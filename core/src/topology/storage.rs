@@ -55,10 +55,12 @@ pub struct DirectIo {
 impl BlockDevice {
     /// What is behind an existing path: file system, space, block device, direct I/O alignment.
     ///
-    /// For a directory, direct I/O is asked of an unnamed temporary file in it, which leaves no trace.
+    /// For a directory, direct I/O is asked of an unnamed temporary file in it, which leaves no
+    /// trace.
     ///
     /// # Errors
-    /// `NotFound` and `PermissionDenied` for the path itself. What else cannot be read is None with a reason.
+    /// `NotFound` and `PermissionDenied` for the path itself. What else cannot be read is None with
+    /// a reason.
     ///
     /// ```
     /// let storage = datapipes_core::topology::BlockDevice::behind(std::path::Path::new("/tmp"))?;
@@ -107,30 +109,31 @@ impl BlockDevice {
         Ok(storage)
     }
 
-    /// The bytes that may still be written to the file system of a path, and nothing else of what is behind it; `None` where
-    /// that is not known.
+    /// The bytes that may still be written to the file system of a path, and nothing else of what
+    /// is behind it; `None` where that is not known.
     pub fn available_at(path: &Path) -> Option<u64> {
         let fs = counted_blocks(path)?;
         fs.f_bavail.checked_mul(fs.f_frsize)
     }
 }
 
-/// How full the file system of a path is. One that states no blocks at all does not count them (some of FUSE, /proc): it is
-/// not full.
+/// How full the file system of a path is. One that states no blocks at all does not count them
+/// (some of FUSE, /proc): it is not full.
 fn counted_blocks(path: &Path) -> Option<rustix::fs::StatVfs> {
     rustix::fs::statvfs(path).ok().filter(|fs| fs.f_blocks > 0)
 }
 
 impl StorageFacts {
-    /// The alignment for offset and length that direct I/O here is safe with: as reported, else the physical
-    /// block, else 4096.
+    /// The alignment for offset and length that direct I/O here is safe with: as reported, else the
+    /// physical block, else 4096.
     pub fn offset_align_bytes(&self) -> u32 {
         let device = self.device.as_ref();
         let physical = device.and_then(|device| device.physical_block_bytes).map(|bytes| bytes.max(512));
         self.direct_io.offset_align_bytes.or(physical).filter(|align| align.is_power_of_two()).unwrap_or(4096)
     }
 
-    /// The alignment for addresses in memory that direct I/O here is safe with: as reported, else as offsets.
+    /// The alignment for addresses in memory that direct I/O here is safe with: as reported, else
+    /// as offsets.
     pub fn memory_align_bytes(&self) -> u32 {
         let reported = self.direct_io.memory_align_bytes.filter(|align| align.is_power_of_two());
         reported.unwrap_or_else(|| self.offset_align_bytes())
@@ -144,7 +147,8 @@ fn stat(at: impl AsFd, path: &Path) -> Result<Statx> {
         .map_err(|errno| Error::os("stat", errno.raw_os_error(), path.display().to_string()))
 }
 
-/// The mount by the kernel's own id; before Linux 5.8 by the longest mount point that holds the path.
+/// The mount by the kernel's own id; before Linux 5.8 by the longest mount point that holds the
+/// path.
 fn mount_of(tree: &Tree, stat: &Statx, path: &Path) -> Option<Mount> {
     let mounts = mounts::read(tree);
     if has(stat, StatxFlags::MNT_ID) {
@@ -159,7 +163,8 @@ fn has(stat: &Statx, flag: StatxFlags) -> bool {
     stat.stx_mask & flag.bits() != 0
 }
 
-/// The device by number; btrfs and its kind have made-up numbers, but name a device as the source of the mount.
+/// The device by number; btrfs and its kind have made-up numbers, but name a device as the source
+/// of the mount.
 fn find_device(tree: &Tree, number: DeviceNumber, mount: Option<&Mount>) -> Result<BlockDevice, String> {
     if number.major != 0 {
         return block::device(tree, number);

@@ -1,6 +1,7 @@
 //! Discovery on recorded trees (see `trees/`), and on the machine at hand.
 //!
-//! A tree is lines of `path = text`; `\n` and `\t` in the text are that, and `{0,1}` in the path stands for each.
+//! A tree is lines of `path = text`; `\n` and `\t` in the text are that, and `{0,1}` in the path
+//! stands for each.
 
 use std::fs;
 use std::path::{Path, PathBuf};

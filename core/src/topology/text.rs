@@ -107,7 +107,8 @@ fn cores(f: &mut fmt::Formatter<'_>, topology: &Topology) -> fmt::Result {
     writeln!(f, "\ncaches        {:>10}  {:>5}  {:>5}  {:>6}  shared by", "size", "ways", "line", "sets")?;
     let mut shown: Vec<&Cache> = Vec::new();
     for cache in topology.cores.iter().flat_map(|core| &core.caches) {
-        // One row for each physical cache would fill screens on large machines: equal ones are shown once, counted.
+        // One row for each physical cache would fill screens on large machines: equal ones are
+        // shown once, counted.
         let alike = |other: &&Cache| same_geometry(other, cache);
         if shown.iter().any(alike) {
             continue;

@@ -22,7 +22,8 @@ impl Tree {
         self.root == Path::new("/")
     }
 
-    /// A path relative to the root; a leading slash is taken as relative too (mount points are absolute).
+    /// A path relative to the root; a leading slash is taken as relative too (mount points are
+    /// absolute).
     pub(super) fn path(&self, relative: &str) -> PathBuf {
         self.root.join(relative.trim_start_matches('/'))
     }
@@ -58,8 +59,9 @@ impl Tree {
         }
     }
 
-    /// All of a file. There are hundreds on a machine, and every start of a program reads them: so none is asked for its
-    /// length, which is not known anyway, and an attribute of sysfs (a page at most) is not asked for its end.
+    /// All of a file. There are hundreds on a machine, and every start of a program reads them: so
+    /// none is asked for its length, which is not known anyway, and an attribute of sysfs (a page
+    /// at most) is not asked for its end.
     fn read(&self, relative: &str) -> io::Result<Vec<u8>> {
         const PAGE: usize = 4096;
         let mut file = fs::File::open(self.path(relative))?;
@@ -107,10 +109,12 @@ impl Tree {
     }
 }
 
-/// More entries than any kernel lists: a list that claims them is damaged, and must not fill memory.
+/// More entries than any kernel lists: a list that claims them is damaged, and must not fill
+/// memory.
 const MAX_LIST: usize = 1 << 16;
 
-/// Parses the kernel's list format (`0-3,8,10-11`), and its strided form (`0-31:2/4`), ascending without repeats.
+/// Parses the kernel's list format (`0-3,8,10-11`), and its strided form (`0-31:2/4`), ascending
+/// without repeats.
 pub(super) fn parse_list(text: &str) -> Option<Vec<usize>> {
     let mut all = Vec::new();
     for part in text.trim().split(',').map(str::trim).filter(|part| !part.is_empty()) {

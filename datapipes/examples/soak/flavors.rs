@@ -1,4 +1,5 @@
-//! Carrying out the transfers of a leg in one flavor or another. Each returns what became of each span.
+//! Carrying out the transfers of a leg in one flavor or another. Each returns what became of each
+//! span.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -97,7 +98,8 @@ fn by_runtime(pipe: &RuntimePipe, runtime: &Runtime, spans: &[Span], random: &mu
             Ok(Cancelled::Stopped { .. }) => Fate::Cancelled,
             Err(e) => Fate::Done(Err(e)),
         }),
-        // A queue that is full gives the span back: one of those before is waited for, and it is tried again.
+        // A queue that is full gives the span back: one of those before is waited for, and it is
+        // tried again.
         6 => {
             let mut fates: Vec<Fate> = spans.iter().map(|_| Fate::Unheard).collect();
             let mut under: Vec<(usize, Handle)> = Vec::new();

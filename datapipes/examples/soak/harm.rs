@@ -1,5 +1,5 @@
-//! Harm that is done on purpose: code of the caller's that panics, children that drop what is their parent's, and soaks in
-//! processes of their own that get no threads or little memory.
+//! Harm that is done on purpose: code of the caller's that panics, children that drop what is their
+//! parent's, and soaks in processes of their own that get no threads or little memory.
 
 use std::cell::RefCell;
 use std::os::unix::fs::PermissionsExt;
@@ -20,12 +20,14 @@ use datapipes_testkit::child::{NoThreads, in_child};
 pub(crate) static THROWN: AtomicU64 = AtomicU64::new(0);
 /// Children that were made.
 pub(crate) static FORKS: AtomicU64 = AtomicU64::new(0);
-/// Whether no children are made: each has a copy of what is pinned, for which a small control group has no room.
+/// Whether no children are made: each has a copy of what is pinned, for which a small control group
+/// has no room.
 pub(crate) static CHILDLESS: AtomicBool = AtomicBool::new(false);
 /// Whether threads are refused now and then.
 static REFUSES: AtomicBool = AtomicBool::new(false);
 
-/// Bytes of memory, and of the page cache, that a soak in a control group has: two to three times its own.
+/// Bytes of memory, and of the page cache, that a soak in a control group has: two to three times
+/// its own.
 const GROUP_BYTES: u64 = 256 << 20;
 /// How long a soak in a process of its own goes on, in seconds; and how long it may take to end.
 const APART: &str = "8";
@@ -66,7 +68,8 @@ pub(crate) fn waker() -> Waker {
     Waker::from(Arc::new(Throws))
 }
 
-/// A child finds that nothing of its parent's is to be had, drops the handles, and ends; the parent has them as before.
+/// A child finds that nothing of its parent's is to be had, drops the handles, and ends; the parent
+/// has them as before.
 pub(crate) fn fork(pipe: &RuntimePipe, handles: Vec<Handle>, span: Span) -> Vec<Handle> {
     if refuses() || CHILDLESS.load(Ordering::SeqCst) {
         // Without threads, no child either.
@@ -108,8 +111,8 @@ pub(crate) fn is_refusal(e: &Error) -> bool {
     refuses() && e.raw_os_error() == Some(libc::EAGAIN)
 }
 
-/// Soaks in processes of their own, in turns: one to which threads are refused by its user's limit, one with little memory,
-/// one to which threads are refused by its control group.
+/// Soaks in processes of their own, in turns: one to which threads are refused by its user's limit,
+/// one with little memory, one to which threads are refused by its control group.
 pub(crate) struct Apart<'a> {
     dir: &'a Path,
     seed: u64,
@@ -139,7 +142,8 @@ impl<'a> Apart<'a> {
     /// What one of them met.
     pub(crate) fn tend(&mut self, may_start: bool) -> Result<bool, String> {
         if let Ok(group) = &self.threads {
-            // Refused and given in turns, as often as this is called. A soak that begins gets what it needs.
+            // Refused and given in turns, as often as this is called. A soak that begins gets what
+            // it needs.
             self.refuses = self.running.is_some() && !self.refuses && self.started().exists();
             group.refuse_threads(self.refuses)?;
         }
@@ -187,7 +191,8 @@ impl<'a> Apart<'a> {
                 ("a soak in a group that gets no threads now and then", command)
             }
             _ => {
-                // Only root becomes another user, and the user's other threads would be refused, too.
+                // Only root becomes another user, and the user's other threads would be refused,
+                // too.
                 if !rustix::process::geteuid().is_root() {
                     return Ok(None);
                 }

@@ -1,5 +1,5 @@
-//! Random pipes, faults and cancellations, in all flavors at once, for as long as one likes: no byte wrong, no completion lost,
-//! nothing leaked. `cargo xtask soak` runs it.
+//! Random pipes, faults and cancellations, in all flavors at once, for as long as one likes: no
+//! byte wrong, no completion lost, nothing leaked. `cargo xtask soak` runs it.
 //!
 //! ```text
 //! soak [--minutes N] [--seconds N] [--seed S] [--dir DIR]      10 minutes, a seed from the clock, the folder for temporary files
@@ -7,11 +7,13 @@
 //!      [--threads-are-refused-from FILE]                       somebody else refuses them once this file is there
 //! ```
 //!
-//! Several threads send bytes of ever new generations through places and back (`work.rs`), over two machines: one whose files
-//! are sound, and one on which requests are cut short, interrupted or fail by chance (`places.rs`). Every few seconds all
-//! pause; then nothing may be under way, every lease must be free, and there must not be more descriptors, threads and memory than
-//! after the start. Callbacks and wakers panic, and children drop what is their parent's (`harm.rs`); beside it all, soaks in
-//! processes of their own get no thread for moments, or little memory. A thread that does not get on for two minutes is a completion that was lost.
+//! Several threads send bytes of ever new generations through places and back (`work.rs`), over two
+//! machines: one whose files are sound, and one on which requests are cut short, interrupted or
+//! fail by chance (`places.rs`). Every few seconds all pause; then nothing may be under way, every
+//! lease must be free, and there must not be more descriptors, threads and memory than after the
+//! start. Callbacks and wakers panic, and children drop what is their parent's (`harm.rs`); beside
+//! it all, soaks in processes of their own get no thread for moments, or little memory. A thread
+//! that does not get on for two minutes is a completion that was lost.
 
 mod flavors;
 mod harm;
@@ -284,7 +286,8 @@ fn watch(stage: &Stage, options: &Options) {
         }
         let mut held = Held::now();
         if let Some(first) = &first {
-            // The coordinator closes its end of a descriptor when it sees that ours is closed: soon.
+            // The coordinator closes its end of a descriptor when it sees that ours is closed:
+            // soon.
             let patient = Instant::now() + Duration::from_secs(20);
             while held.leaks(first).is_some() && Instant::now() < patient {
                 std::thread::sleep(Duration::from_millis(50));
@@ -297,7 +300,8 @@ fn watch(stage: &Stage, options: &Options) {
         print(stage, begun.elapsed(), &held);
         // The second pause is the first to compare with: by then everything was used once.
         if stage.pauses.load(Ordering::SeqCst) == 2 {
-            // What the coordinator has not closed yet is no part of it: growth below that would go unnoticed.
+            // What the coordinator has not closed yet is no part of it: growth below that would go
+            // unnoticed.
             for _ in 0..40 {
                 std::thread::sleep(Duration::from_millis(50));
                 held.descriptors = held.descriptors.min(Held::now().descriptors);

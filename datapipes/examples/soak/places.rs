@@ -1,4 +1,5 @@
-//! The places that bytes are sent through, the machines that send them, and the faults that one of these has.
+//! The places that bytes are sent through, the machines that send them, and the faults that one of
+//! these has.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -79,7 +80,8 @@ pub(crate) struct Place {
     pub(crate) memory: Option<Dram>,
 }
 
-/// What one thread works with: its own memory to send from and to receive in, and its parts of the others.
+/// What one thread works with: its own memory to send from and to receive in, and its parts of the
+/// others.
 pub(crate) struct Bench {
     pub(crate) source: Dram,
     pub(crate) target: Dram,

@@ -33,7 +33,8 @@ impl Held {
         let too_many = |what: &str, now: u64, then: u64, slack: u64| {
             (now > then + slack).then(|| format!("{what}: {then} after the start, {now} now"))
         };
-        // Crews start threads up to their number when they are needed; allocators keep some memory for each thread.
+        // Crews start threads up to their number when they are needed; allocators keep some memory
+        // for each thread.
         too_many("descriptors", self.descriptors as u64, first.descriptors as u64, 0)
             .or_else(|| too_many("threads", self.threads as u64, first.threads as u64, 8))
             .or_else(|| too_many("KiB resident", self.resident_kib, first.resident_kib, 96 << 10))

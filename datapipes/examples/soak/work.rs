@@ -1,5 +1,6 @@
-//! What one thread does, again and again: bytes of a new generation from its own memory through some places and back into its
-//! own memory, in spans and flavors of chance; what came back is compared, all of it.
+//! What one thread does, again and again: bytes of a new generation from its own memory through
+//! some places and back into its own memory, in spans and flavors of chance; what came back is
+//! compared, all of it.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -131,7 +132,8 @@ impl Worker {
         }
     }
 
-    /// Moves a span from one place to the next, in pieces that may fail or be stopped and are then tried again.
+    /// Moves a span from one place to the next, in pieces that may fail or be stopped and are then
+    /// tried again.
     fn leg(
         &mut self,
         pipes: &mut HashMap<Key, AnyPipe>,
@@ -140,7 +142,8 @@ impl Worker {
     ) -> std::result::Result<(), String> {
         let mut pieces = cut(whole, &mut self.random);
         for _ in 0..TRIES {
-            // A place of a staging that failed once is not used again: there, faults would soon leave nothing to do.
+            // A place of a staging that failed once is not used again: there, faults would soon
+            // leave nothing to do.
             let may_fail = self.name(ends.0) != STAGING && self.name(ends.1) != STAGING;
             let key: Key = (self.random.one_in(2) && may_fail, ends.0, ends.1, self.random.below(4) as u8);
             if self.random.one_in(6) || pipes.len() > OPEN {
@@ -168,7 +171,8 @@ impl Worker {
             if fates.len() != pieces.len() {
                 return Err(format!("{} of {} completions", fates.len(), pieces.len()));
             }
-            // What nobody heard of is there where nothing fails; else it is moved again, whatever became of it.
+            // What nobody heard of is there where nothing fails; else it is moved again, whatever
+            // became of it.
             let mut again = Vec::new();
             for (piece, fate) in pieces.into_iter().zip(fates) {
                 match fate {

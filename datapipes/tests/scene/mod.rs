@@ -1,4 +1,5 @@
-//! What several tests begin with: files and memory with known bytes, an executor that knows nothing, a bound on time.
+//! What several tests begin with: files and memory with known bytes, an executor that knows
+//! nothing, a bound on time.
 #![allow(dead_code)] // Each test uses some of it.
 
 use std::future::Future;
@@ -81,7 +82,8 @@ impl Scene {
         Scene { machine, runtime, bytes, file, memory, target }
     }
 
-    /// A pipe to the target by one of the [`ROUTES`]. Copies between memories run on the caller where they are short.
+    /// A pipe to the target by one of the [`ROUTES`]. Copies between memories run on the caller
+    /// where they are short.
     pub(crate) fn pipe(&self, route: &str) -> RuntimePipe {
         self.pipe_with(route, ConnectOptions::default())
     }

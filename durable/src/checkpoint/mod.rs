@@ -1,4 +1,5 @@
-//! Checkpoints: several large regions of memory, in parallel, to stable storage (CIDR'23, section 2).
+//! Checkpoints: several large regions of memory, in parallel, to stable storage (CIDR'23, section
+//! 2).
 //!
 //! ```
 //! use datapipes_core::{Dram, Machine, topology::Topology};
@@ -25,13 +26,14 @@
 //! ```text
 //! region 0 | region 1 | ... | manifest (JSON: names, places, a checksum for each MiB) | trailer (where the manifest is)
 //! ```
-//! One file, because one rename then publishes it: it has no name until all of it is synced, and after `kill -9` or a power
-//! failure it is there as a whole or not at all. (Rejected: a folder of one file a region. It needs a manifest that says
-//! when all are complete, a sync of each, and somebody who clears up after a crash.) The manifest is last, because the
-//! checksums are known only when the bytes are on their way: they are computed while the device works.
+//! One file, because one rename then publishes it: it has no name until all of it is synced, and
+//! after `kill -9` or a power failure it is there as a whole or not at all. (Rejected: a folder of
+//! one file a region. It needs a manifest that says when all are complete, a sync of each, and
+//! somebody who clears up after a crash.) The manifest is last, because the checksums are known
+//! only when the bytes are on their way: they are computed while the device works.
 //!
-//! It does not copy regions before it saves them, compress, or save only what changed: while a save runs, its regions
-//! are leased for reading, and writers are told `Busy`.
+//! It does not copy regions before it saves them, compress, or save only what changed: while a save
+//! runs, its regions are leased for reading, and writers are told `Busy`.
 
 mod manifest;
 mod pieces;

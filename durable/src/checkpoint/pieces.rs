@@ -22,8 +22,8 @@ pub struct CheckpointProgress {
     pub total: u64,
 }
 
-/// Called between pieces of some MiB; breaking cancels the work, which then ends with `Interrupted` and leaves nothing
-/// under way.
+/// Called between pieces of some MiB; breaking cancels the work, which then ends with `Interrupted`
+/// and leaves nothing under way.
 pub type ProgressCallback<'a> = &'a mut dyn FnMut(CheckpointProgress) -> ControlFlow<()>;
 
 /// Watches nothing.
@@ -101,8 +101,8 @@ impl Flight<'_> {
     }
 }
 
-/// Moves regions and looks at each piece once: when it was started (a save: the device has it meanwhile), or when it
-/// arrived (a restore).
+/// Moves regions and looks at each piece once: when it was started (a save: the device has it
+/// meanwhile), or when it arrived (a restore).
 pub(crate) fn run(
     machine: &Machine,
     (way, file): (CopyDirection, &dyn Locator),

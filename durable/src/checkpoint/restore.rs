@@ -63,12 +63,13 @@ impl Checkpoint {
         &self.path
     }
 
-    /// Fills these regions from those of the same names; others stay on disk. Each MiB is checked when it arrives. After
-    /// an error the regions hold anything.
+    /// Fills these regions from those of the same names; others stay on disk. Each MiB is checked
+    /// when it arrives. After an error the regions hold anything.
     ///
     /// # Errors
-    /// `NotFound` for a name that is not in it; `InvalidInput` for a region of another length; `Corrupt` with the region
-    /// and the offset in it; `Busy`; `Interrupted` where `watch` breaks; what reading meets.
+    /// `NotFound` for a name that is not in it; `InvalidInput` for a region of another length;
+    /// `Corrupt` with the region and the offset in it; `Busy`; `Interrupted` where `watch` breaks;
+    /// what reading meets.
     pub fn restore_into(&self, regions: &[(&str, &Dram)], watch: ProgressCallback<'_>) -> Result<()> {
         let mut indices = Vec::new();
         let mut jobs = Vec::new();

@@ -13,10 +13,12 @@ use super::store::Checkpoints;
 /// How a checkpoint is saved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SaveOptions {
-    /// How many are kept, the new one included; older ones are removed when it is durable. All, if not given.
+    /// How many are kept, the new one included; older ones are removed when it is durable. All, if
+    /// not given.
     pub keep: Option<usize>,
-    /// The permissions of its file, of which the umask is taken as of any new file. Only those are given that the newest
-    /// checkpoint of the folder has too, so that a folder made private stays so.
+    /// The permissions of its file, of which the umask is taken as of any new file. Only those are
+    /// given that the newest checkpoint of the folder has too, so that a folder made private stays
+    /// so.
     pub mode: FileMode,
 }
 
@@ -44,7 +46,8 @@ pub(crate) fn save(
     watch: ProgressCallback<'_>,
 ) -> Result<SavedCheckpoint> {
     let sole = store.sole()?;
-    // For the whole time, so that all regions are of one moment: their writers are told that they are busy.
+    // For the whole time, so that all regions are of one moment: their writers are told that they
+    // are busy.
     let leases: Vec<Lease> = regions.iter().map(|(_, memory)| memory.lease()).collect::<Result<_>>()?;
     let since = Instant::now();
     let mut manifest = plan(store.next_number()?, regions)?;

@@ -27,7 +27,8 @@ pub struct CheckpointEntry {
     pub number: u64,
     /// Its file.
     pub path: PathBuf,
-    /// What is in it, or why it is none. Only its end was looked at; regions are checked when they are read.
+    /// What is in it, or why it is none. Only its end was looked at; regions are checked when they
+    /// are read.
     pub state: Result<Manifest, String>,
 }
 
@@ -58,11 +59,13 @@ impl Checkpoints {
         Checkpoints { machine: machine.clone(), dir: dir.into() }
     }
 
-    /// Saves regions as a new checkpoint, the newest. Before it is durable as a whole, nothing of it is to be seen.
+    /// Saves regions as a new checkpoint, the newest. Before it is durable as a whole, nothing of
+    /// it is to be seen.
     ///
     /// # Errors
-    /// `Busy` while somebody writes to a region, or saves to this folder; `InvalidInput` for no regions or two of one
-    /// name; `NoSpace`; `Interrupted` where `watch` breaks; what writing meets. Nothing is left then.
+    /// `Busy` while somebody writes to a region, or saves to this folder; `InvalidInput` for no
+    /// regions or two of one name; `NoSpace`; `Interrupted` where `watch` breaks; what writing
+    /// meets. Nothing is left then.
     pub fn save(
         &self,
         regions: &[(&str, &Dram)],
@@ -90,7 +93,8 @@ impl Checkpoints {
     /// The newest checkpoint.
     ///
     /// # Errors
-    /// `NotFound` where there is none; `Corrupt` where the newest is damaged, which is not passed over in silence.
+    /// `NotFound` where there is none; `Corrupt` where the newest is damaged, which is not passed
+    /// over in silence.
     pub fn latest(&self) -> Result<Checkpoint> {
         loop {
             let Some(number) = self.numbers()?.pop() else { return Err(self.none()) };
@@ -101,12 +105,14 @@ impl Checkpoints {
         }
     }
 
-    /// Whether a checkpoint could not be opened because somebody, who saved a newer one, removed it meanwhile.
+    /// Whether a checkpoint could not be opened because somebody, who saved a newer one, removed it
+    /// meanwhile.
     fn is_gone(&self, number: u64, e: &Error) -> Result<bool> {
         Ok(e.kind() == ErrorKind::NotFound && !self.numbers()?.contains(&number))
     }
 
-    /// Restores the newest checkpoint into new memory; where it is damaged, the newest intact one if `fallback` says so.
+    /// Restores the newest checkpoint into new memory; where it is damaged, the newest intact one
+    /// if `fallback` says so.
     ///
     /// # Errors
     /// As [`Checkpoint::restore`] and [`latest`](Self::latest); `Corrupt` where none is intact.

@@ -18,10 +18,12 @@ pub(crate) struct Chain {
 /// Opens the segments that are there. None is an empty list.
 ///
 /// # Errors
-/// `Corrupt` where they are not the ones with which the log was closed, or do not follow each other.
+/// `Corrupt` where they are not the ones with which the log was closed, or do not follow each
+/// other.
 pub(crate) fn open(machine: &Machine, storage: &dyn SegmentStorage, writable: bool) -> Result<Chain> {
     loop {
-        // Before the segments: a writer that comes meanwhile removes the note before it changes anything.
+        // Before the segments: a writer that comes meanwhile removes the note before it changes
+        // anything.
         let closing = CloseNote::read(storage)?;
         let segments = open_segments(machine, storage, writable)?;
         let Some(closing) = closing else { return Ok(Chain { segments, closing }) };
@@ -41,7 +43,8 @@ fn open_segments(machine: &Machine, storage: &dyn SegmentStorage, writable: bool
         let name = format!("{} segment {number}", storage.name());
         let medium = match storage.open(number, writable) {
             Err(e) if e.kind() == ErrorKind::NotFound => {
-                // Released since the list was made, then all before it were, too: what there is by now begins later.
+                // Released since the list was made, then all before it were, too: what there is by
+                // now begins later.
                 let now = storage.list()?;
                 if now.first().is_some_and(|first| *first <= number) {
                     return Err(e);
@@ -105,7 +108,8 @@ impl ChainScan {
         ChainScan { closing, ..ChainScan::until(machine, segments, u64::MAX) }
     }
 
-    /// The next record; `None` at the end of the log. A lease on the payload must end before the next call.
+    /// The next record; `None` at the end of the log. A lease on the payload must end before the
+    /// next call.
     ///
     /// # Errors
     /// `Corrupt` for damage; what reading meets.

@@ -4,9 +4,10 @@
 //! open    [note is there?]  the log must be what it says, or it is corrupt     note removed, durably; then the mark of the epoch
 //! close   sync, closing mark                                                   note written, synced, named
 //! ```
-//! So the note is there exactly while the log is closed. Without one (a crash, or an older program) the end is found by the
-//! frames alone: what was acknowledged last and is gone from the very end cannot be told from what never was. An older
-//! program leaves a note in place and goes on behind it; its frames have a later epoch, by which the note is known to be old.
+//! So the note is there exactly while the log is closed. Without one (a crash, or an older program)
+//! the end is found by the frames alone: what was acknowledged last and is gone from the very end
+//! cannot be told from what never was. An older program leaves a note in place and goes on behind
+//! it; its frames have a later epoch, by which the note is known to be old.
 
 use datapipes_core::{Error, ErrorKind, Result};
 
@@ -23,7 +24,8 @@ const KIND: Kind<LEN> = Kind { name: *b"DPLOGEND", version: 1 };
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CloseNote {
     pub(crate) log_id: [u8; 16],
-    /// The numbers of its first and last segments. Older ones may be there that could not be removed.
+    /// The numbers of its first and last segments. Older ones may be there that could not be
+    /// removed.
     pub(crate) first: u64,
     pub(crate) last: u64,
     /// Behind its closing mark.

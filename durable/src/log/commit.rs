@@ -6,9 +6,10 @@
 //!         nobody leads?      I do: swap halves, [unlock] write, sync [lock], wake those of my batch and one of the next
 //!         otherwise          sleep
 //! ```
-//! There is no thread of its own and no timer: a lone appender writes at once, on its own core (handing over to another
-//! thread costs about as much as the device does), and while one batch is written all others gather in the next, so
-//! batches are as large as the load makes them. Memory is two halves; who finds the half full helps or waits.
+//! There is no thread of its own and no timer: a lone appender writes at once, on its own core
+//! (handing over to another thread costs about as much as the device does), and while one batch is
+//! written all others gather in the next, so batches are as large as the load makes them. Memory is
+//! two halves; who finds the half full helps or waits.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -70,17 +71,20 @@ struct State {
 ///
 /// Many threads may append at once; wrap it in an `Arc`.
 ///
-/// It belongs to the process that opened it. In a child that was made by `fork` all that may fail fails (`Forked`), and dropping
-/// it writes nothing. The right to write is the parent's, and ends with its log, whatever children it has.
+/// It belongs to the process that opened it. In a child that was made by `fork` all that may fail
+/// fails (`Forked`), and dropping it writes nothing. The right to write is the parent's, and ends
+/// with its log, whatever children it has.
 ///
-/// What is durable when: once [`Ticket::wait`], [`append_durable`](Self::append_durable), [`sync`](Self::sync) or
+/// What is durable when: once [`Ticket::wait`], [`append_durable`](Self::append_durable),
+/// [`sync`](Self::sync) or
 /// [`close`](Self::close) has returned without an error, the record and all records before it survive the end of the
-/// process and of the system, and a power failure as far as the device keeps what it acknowledged a flush for. Before
-/// that, a record may survive or not; but never without all those before it. What opening finds is made durable
-/// before opening returns.
+/// process and of the system, and a power failure as far as the device keeps what it acknowledged a
+/// flush for. Before that, a record may survive or not; but never without all those before it. What
+/// opening finds is made durable before opening returns.
 ///
-/// The space behind a batch is written again with the next one, starting in the middle of a block: the device must not
-/// change bytes of a sector that are written with the values they have (drives promise that for 512 bytes).
+/// The space behind a batch is written again with the next one, starting in the middle of a block:
+/// the device must not change bytes of a sector that are written with the values they have (drives
+/// promise that for 512 bytes).
 pub struct Log {
     state: Mutex<State>,
     /// For the ends of batches with even and odd numbers.
@@ -97,7 +101,8 @@ pub struct Log {
     _sole: Box<dyn Any + Send + Sync>,
 }
 
-/// A record on its way. Dropping it changes nothing: the record goes with the next batch that anybody waits for.
+/// A record on its way. Dropping it changes nothing: the record goes with the next batch that
+/// anybody waits for.
 #[must_use = "a record is durable when `wait` has returned"]
 pub struct Ticket<'a> {
     log: &'a Log,
@@ -115,8 +120,9 @@ impl Ticket<'_> {
     /// Returns when the record, and all before it, is durable; gives its number.
     ///
     /// # Errors
-    /// What writing or syncing met, the same for all who wait: the record may be lost. The log is never synced again
-    /// after an error, because a kernel that forgot a page would then report success.
+    /// What writing or syncing met, the same for all who wait: the record may be lost. The log is
+    /// never synced again after an error, because a kernel that forgot a page would then report
+    /// success.
     pub fn wait(self) -> Result<u64> {
         self.log.owner.check("wait")?;
         let mut state = self.log.lock();
@@ -137,14 +143,15 @@ impl Ticket<'_> {
 }
 
 impl Log {
-    /// Opens a log for appending, and creates it where there is none. The end of a log that a crash left behind is
-    /// found: a torn tail is cut off; what is not the tail and does not check is an error.
+    /// Opens a log for appending, and creates it where there is none. The end of a log that a crash
+    /// left behind is found: a torn tail is cut off; what is not the tail and does not check is an
+    /// error.
     ///
     /// # Errors
-    /// `Busy` where another writer has it; `Corrupt` with the offset where bytes that once were durable are damaged (of the
-    /// segment in use; older ones are checked when they are read), where any segment is shorter than it was made, and where
-    /// anything is missing of a log that was closed;
-    /// `NoSpace`; what the place meets.
+    /// `Busy` where another writer has it; `Corrupt` with the offset where bytes that once were
+    /// durable are damaged (of the segment in use; older ones are checked when they are read),
+    /// where any segment is shorter than it was made, and where anything is missing of a log that
+    /// was closed; `NoSpace`; what the place meets.
     pub fn open(machine: &Machine, storage: impl SegmentStorage + 'static, options: LogOptions) -> Result<Log> {
         Log::open_shared(machine, Arc::new(storage), options)
     }
@@ -213,17 +220,19 @@ impl Log {
             _sole: sole,
         };
         if !is_new {
-            // Alone in its batch and durable before anything else is: from here on no frame of an older epoch counts.
+            // Alone in its batch and durable before anything else is: from here on no frame of an
+            // older epoch counts.
             log.mark()?;
         }
         Ok(log)
     }
 
-    /// Appends a record; it is durable when the ticket's `wait` returns. Where the batch that gathers is full, this waits
-    /// for the one before it, or writes it.
+    /// Appends a record; it is durable when the ticket's `wait` returns. Where the batch that
+    /// gathers is full, this waits for the one before it, or writes it.
     ///
     /// # Errors
-    /// `InvalidInput` for a record beyond [`record_limit`](Self::record_limit); what an earlier write or sync met.
+    /// `InvalidInput` for a record beyond [`record_limit`](Self::record_limit); what an earlier
+    /// write or sync met.
     pub fn append(&self, record: &[u8]) -> Result<Ticket<'_>> {
         self.append_frame(FrameKind::Record, record, true)
     }
@@ -274,8 +283,8 @@ impl Log {
         LogReader::until(&self.machine, segments, from, until)
     }
 
-    /// Gives back the space of records before `number`, which the caller needs no more. Space is given back by whole
-    /// segments, so some of them may stay. Returns how many segments went.
+    /// Gives back the space of records before `number`, which the caller needs no more. Space is
+    /// given back by whole segments, so some of them may stay. Returns how many segments went.
     ///
     /// # Errors
     /// What removing meets.
@@ -286,7 +295,8 @@ impl Log {
         self.writer().release_before(number)
     }
 
-    /// What it did since it was opened; nothing of it is known in a child of the process that opened it.
+    /// What it did since it was opened; nothing of it is known in a child of the process that
+    /// opened it.
     pub fn stats(&self) -> LogStats {
         if !self.owner.is_here() {
             return LogStats::default();
@@ -319,9 +329,9 @@ impl Log {
         self.writer().route()
     }
 
-    /// Makes all durable, and leaves a mark and a note of where the log ends: until it is opened again, records that are missing
-    /// or damaged are `Corrupt`, the last ones too.
-    /// Dropping the log does the same, but has nobody to tell errors to.
+    /// Makes all durable, and leaves a mark and a note of where the log ends: until it is opened
+    /// again, records that are missing or damaged are `Corrupt`, the last ones too. Dropping the
+    /// log does the same, but has nobody to tell errors to.
     ///
     /// # Errors
     /// As [`Ticket::wait`].
@@ -417,7 +427,8 @@ impl Log {
         let stride = self.batch_bytes + SLACK;
         let (source, len, at, records) = (state.half * stride, state.used, state.start, state.records);
         let batch = state.batch;
-        // The lease ends, so that the pipe can have the bytes; the other half is free, for its batch has ended.
+        // The lease ends, so that the pipe can have the bytes; the other half is free, for its
+        // batch has ended.
         if let Some(mut fill) = state.fill.take() {
             fill[len..len + SLACK].fill(0);
         }
@@ -431,7 +442,8 @@ impl Log {
                 state.writing = true;
                 let end = state.next;
                 drop(state);
-                // Storage is code of somebody else: were it to panic here, all others would wait for ever.
+                // Storage is code of somebody else: were it to panic here, all others would wait
+                // for ever.
                 let took = guard::call(ForeignCode::Storage, || self.writer().write(source as u64, len as u64, at));
                 let took = took.unwrap_or_else(|panicked| Err(panicked.error("append")));
                 (self.lock(), took.map(|took| (took, end)))
@@ -485,8 +497,9 @@ impl Counts {
 
 impl Drop for Log {
     fn drop(&mut self) {
-        // A child writes nothing: what its copy of the memory has is the parent's to write. Here `finish` fails for it.
-        // What failed before was told to those who waited; what fails now has nobody to be told to.
+        // A child writes nothing: what its copy of the memory has is the parent's to write. Here
+        // `finish` fails for it. What failed before was told to those who waited; what fails now
+        // has nobody to be told to.
         let _ = self.finish();
     }
 }

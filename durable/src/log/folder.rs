@@ -1,9 +1,11 @@
-//! Segments as files of a folder: `00000000000000000001.log`, ...; and `closed` beside them, where the log was closed.
+//! Segments as files of a folder: `00000000000000000001.log`, ...; and `closed` beside them, where
+//! the log was closed.
 //!
-//! A segment's file is written full of zeros before it is used. That fdatasync of an append then has nothing to do but
-//! to write the page and flush the device: no block is allocated, no length changes, and no extent turns from "reserved"
-//! to "written", which ext4 would record in its journal each time. (Measured, write + fdatasync at depth 1 on
-//! ext4: 4 KiB appends to zeroed space 6.0 k/s, to space by fallocate alone 4.0 k/s, to the end of a file 3.7 k/s.)
+//! A segment's file is written full of zeros before it is used. That fdatasync of an append then
+//! has nothing to do but to write the page and flush the device: no block is allocated, no length
+//! changes, and no extent turns from "reserved" to "written", which ext4 would record in its
+//! journal each time. (Measured, write + fdatasync at depth 1 on ext4: 4 KiB appends to zeroed
+//! space 6.0 k/s, to space by fallocate alone 4.0 k/s, to the end of a file 3.7 k/s.)
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -49,7 +51,8 @@ impl LogFolder {
         self.dir.join(format!("{number:020}{ENDING}"))
     }
 
-    /// Whether the path still leads to the folder that is locked, if one is: nothing is made, read or removed in another.
+    /// Whether the path still leads to the folder that is locked, if one is: nothing is made, read
+    /// or removed in another.
     fn check(&self) -> Result<()> {
         self.sole().map_or(Ok(()), |sole| sole.check())
     }
@@ -58,7 +61,8 @@ impl LogFolder {
         self.sole.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
     }
 
-    /// The permissions of a new segment: no more than those of the newest, so that a log made private stays so.
+    /// The permissions of a new segment: no more than those of the newest, so that a log made
+    /// private stays so.
     fn mode(&self) -> Result<FileMode> {
         use std::os::unix::fs::PermissionsExt;
         let newest = self.list()?.pop().map(|number| std::fs::metadata(self.path(number)));
@@ -82,7 +86,8 @@ impl LogFolder {
     fn fill_with_zeros(&self, ssd: &Ssd, len: u64) -> Result<()> {
         let options = MapOptions { pages: Pages::Small, prefault: true, node: None };
         let zeros = Dram::allocate_with(ZEROS as usize, options)?;
-        // It is as long as it says, so the way is the one for a long file: past the page cache, where there is such a way.
+        // It is as long as it says, so the way is the one for a long file: past the page cache,
+        // where there is such a way.
         let constraints = Constraints { typical_len: Some(len), ..Constraints::default() };
         let pipe = self.machine.connect_with(&zeros, ssd, &constraints)?;
         let mut flying: VecDeque<Transfer> = VecDeque::new();
@@ -181,8 +186,8 @@ impl SegmentStorage for LogFolder {
     }
 }
 
-/// One file, twice: appends go through the page cache, for a batch starts and ends anywhere in a page; recovery reads past
-/// it, where it can, to see what is on the device.
+/// One file, twice: appends go through the page cache, for a batch starts and ends anywhere in a
+/// page; recovery reads past it, where it can, to see what is on the device.
 struct Files {
     target: Ssd,
     source: Ssd,

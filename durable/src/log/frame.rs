@@ -3,13 +3,15 @@
 //! ```text
 //! 0 magic  4 header checksum  8 length  12 payload checksum  16 number  24 epoch  28 since  32 kind  36 zero  40 payload
 //! ```
-//! Little-endian; the next frame starts at the next multiple of 8. The header's checksum also covers the log's id and
-//! the frame's position in the log, so bytes of another log, of an earlier use of the space, or a frame that was
-//! itself logged as a payload are never taken for a record at this place. It is apart from the payload's for two
-//! reasons: a damaged length is found before it is believed, and the payload's is computed outside of the lock.
+//! Little-endian; the next frame starts at the next multiple of 8. The header's checksum also
+//! covers the log's id and the frame's position in the log, so bytes of another log, of an earlier
+//! use of the space, or a frame that was itself logged as a payload are never taken for a record at
+//! this place. It is apart from the payload's for two reasons: a damaged length is found before it
+//! is believed, and the payload's is computed outside of the lock.
 //!
-//! `since` leads back to the start of the batch. A batch is written only when all before it is durable, so a frame is the
-//! witness that everything before its batch once was: this is how a torn tail and damage are told apart.
+//! `since` leads back to the start of the batch. A batch is written only when all before it is
+//! durable, so a frame is the witness that everything before its batch once was: this is how a torn
+//! tail and damage are told apart.
 
 use crc32fast::Hasher;
 
@@ -35,8 +37,8 @@ pub(crate) struct Frame {
     pub(crate) kind: FrameKind,
     /// The record's number; of a mark: that of the next record.
     pub(crate) number: u64,
-    /// How often the log was opened for appending before this was written. What a torn batch left behind has a smaller
-    /// one than what is written over it.
+    /// How often the log was opened for appending before this was written. What a torn batch left
+    /// behind has a smaller one than what is written over it.
     pub(crate) epoch: u32,
     /// Bytes from the start of its batch.
     pub(crate) since: u32,
@@ -57,7 +59,8 @@ pub(crate) fn extent(len: u64) -> u64 {
     (HEADER as u64 + len).next_multiple_of(ALIGN)
 }
 
-/// The checksum of a payload (CRC-32 as in zlib; carry-less multiplication where the processor has it).
+/// The checksum of a payload (CRC-32 as in zlib; carry-less multiplication where the processor has
+/// it).
 pub(crate) fn payload_crc(payload: &[u8]) -> u32 {
     crc32fast::hash(payload)
 }

@@ -34,13 +34,15 @@
 //! | `scan`, `chain`, `reader` | reading, and the difference between a torn tail and damage |
 //! | `storage`, `folder` | the place: three traits, and files |
 //!
-//! A torn tail is what a crash leaves of a batch that nobody was told is durable: recovery cuts it off. Damage is a byte
-//! that changed after it was durable: recovery says `Corrupt`, with the offset, and changes nothing. They are told
-//! apart by later frames, each of which says what was durable when it was written. So damage to the last batch
-//! before a crash looks like a torn tail, and so does the loss of its last segment: nothing says then that there was more.
-//! A log that was closed ([`Log::close`], or dropped) has a note of where it begins and ends (the file `closed` of a folder),
-//! which goes when it is opened again: until then anything that is missing before that end, or changed, is `Corrupt`. A log
-//! without a note, of an older program or after a crash, opens as before. Whoever copies a closed log copies the note.
+//! A torn tail is what a crash leaves of a batch that nobody was told is durable: recovery cuts it
+//! off. Damage is a byte that changed after it was durable: recovery says `Corrupt`, with the
+//! offset, and changes nothing. They are told apart by later frames, each of which says what was
+//! durable when it was written. So damage to the last batch before a crash looks like a torn tail,
+//! and so does the loss of its last segment: nothing says then that there was more. A log that was
+//! closed ([`Log::close`], or dropped) has a note of where it begins and ends (the file `closed` of
+//! a folder), which goes when it is opened again: until then anything that is missing before that
+//! end, or changed, is `Corrupt`. A log without a note, of an older program or after a crash, opens
+//! as before. Whoever copies a closed log copies the note.
 //!
 //! It does not replicate, compress, encrypt or retry.
 

@@ -9,7 +9,8 @@ use super::segment::DATA_AT;
 pub struct LogOptions {
     /// Bytes of a new segment; 32 MiB by default.
     pub segment_bytes: u64,
-    /// Bytes of a batch, and the limit of a record (less 40 bytes); the log holds two of them in memory. 1 MiB by default.
+    /// Bytes of a batch, and the limit of a record (less 40 bytes); the log holds two of them in
+    /// memory. 1 MiB by default.
     pub batch_bytes: u32,
 }
 

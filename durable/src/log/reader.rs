@@ -20,8 +20,8 @@ pub struct LogRecord {
 
 /// Records in order: an iterator that ends at the log's end, or after its first error.
 ///
-/// It opens no log for appending and takes no lock, so it also reads what another process appends: all that was durable
-/// when it came there, and perhaps some that was not yet.
+/// It opens no log for appending and takes no lock, so it also reads what another process appends:
+/// all that was durable when it came there, and perhaps some that was not yet.
 pub struct LogReader {
     walk: ChainScan,
     from: u64,
@@ -32,8 +32,8 @@ impl LogReader {
     /// Reads a log from record `from` on; 0 and 1 are the first that is there.
     ///
     /// # Errors
-    /// `NotFound` where there is no log; `OutOfRange` where `from` was released already; `Corrupt` for headers that do
-    /// not check.
+    /// `NotFound` where there is no log; `OutOfRange` where `from` was released already; `Corrupt`
+    /// for headers that do not check.
     pub fn open(machine: &Machine, storage: &Arc<dyn SegmentStorage>, from: u64) -> Result<LogReader> {
         let chain = chain::open(machine, &**storage, false)?;
         if chain.segments.is_empty() {

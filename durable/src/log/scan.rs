@@ -139,10 +139,11 @@ impl SegmentScan {
         })
     }
 
-    /// Says of the place where nothing checks whether the log simply ends there. It does not where a later frame is the
-    /// witness that these bytes once were durable: then they are damaged.
+    /// Says of the place where nothing checks whether the log simply ends there. It does not where
+    /// a later frame is the witness that these bytes once were durable: then they are damaged.
     ///
-    /// `None` means go on: another process wrote on while this one looked, and what is here checks by now.
+    /// `None` means go on: another process wrote on while this one looked, and what is here checks
+    /// by now.
     pub(crate) fn ends_here(&mut self) -> Result<Option<()>> {
         let at = self.tail.position;
         let Some(witness) = self.later_frame_after(at)? else { return Ok(Some(())) };
@@ -199,7 +200,8 @@ impl SegmentScan {
         position - self.segment.header.base + DATA_AT
     }
 
-    /// Whether the segment has all the bytes that it says it has; asked where nothing checks any more.
+    /// Whether the segment has all the bytes that it says it has; asked where nothing checks any
+    /// more.
     pub(crate) fn check_length(&self) -> Result<()> {
         self.segment.check_length(self.window.end)
     }

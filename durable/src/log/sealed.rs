@@ -4,7 +4,8 @@
 //! 0   8        12       16      ...
 //! kind checksum version  fields  zeros
 //! ```
-//! The checksum is of all bytes but its own, those behind the fields included. Numbers are little-endian.
+//! The checksum is of all bytes but its own, those behind the fields included. Numbers are
+//! little-endian.
 
 use crc32fast::Hasher;
 
@@ -32,7 +33,8 @@ impl<const LEN: usize> Kind<LEN> {
         block
     }
 
-    /// The fields of a block; None where it is of another kind, of another version, or damaged. What follows it is not looked at.
+    /// The fields of a block; None where it is of another kind, of another version, or damaged.
+    /// What follows it is not looked at.
     pub(super) fn open<'a>(&self, bytes: &'a [u8]) -> Option<Fields<'a, LEN>> {
         let block = bytes.first_chunk()?;
         let fields = Fields(block);

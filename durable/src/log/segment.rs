@@ -1,7 +1,8 @@
 //! A segment: a header block, then frames.
 //!
-//! Positions count the bytes of frames in the whole log. A segment says at which position and with which number it
-//! starts; that both equal the end of the segment before is checked, so a segment that is missing or cut is found.
+//! Positions count the bytes of frames in the whole log. A segment says at which position and with
+//! which number it starts; that both equal the end of the segment before is checked, so a segment
+//! that is missing or cut is found.
 
 use std::sync::Arc;
 
@@ -83,8 +84,9 @@ impl Segment {
         Codec::new(&self.header.log_id)
     }
 
-    /// Whether the segment's place has all the bytes that its header says. It has from the moment in which it is part of the
-    /// log, so one that is shorter was cut since, and nobody knows what was in the part that is gone.
+    /// Whether the segment's place has all the bytes that its header says. It has from the moment
+    /// in which it is part of the log, so one that is shorter was cut since, and nobody knows what
+    /// was in the part that is gone.
     pub(crate) fn check_length(&self, has: u64) -> Result<()> {
         let len = self.header.len;
         if has >= len {

@@ -1,4 +1,5 @@
-//! Batches onto segments: write, sync, and change over to a new segment in time. One thread at a time is in here.
+//! Batches onto segments: write, sync, and change over to a new segment in time. One thread at a
+//! time is in here.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -14,7 +15,8 @@ use super::scan::LogPosition;
 use super::segment::{DATA_AT, Header, Segment};
 use super::storage::{SegmentStorage, UnpublishedSegment};
 
-/// Writes end at a multiple of what the place likes, but not of more than this: bytes behind each half of the memory.
+/// Writes end at a multiple of what the place likes, but not of more than this: bytes behind each
+/// half of the memory.
 pub(crate) const SLACK: usize = 4096;
 /// What the planner weighs latency against rate by: records are small.
 const TYPICAL: u64 = 4096;
@@ -111,7 +113,8 @@ impl Writer {
         self.refused = false;
         let spare = match self.prepared.take().map(threads::join) {
             Some(Ok(Ok(spare))) => spare,
-            // Whatever was in the way then (a full place, a panic) may be gone by now; if not, this says so.
+            // Whatever was in the way then (a full place, a panic) may be gone by now; if not, this
+            // says so.
             Some(Ok(Err(_)) | Err(_)) | None => self.storage.prepare(number, self.segment_bytes)?,
         };
         let header = Header {
@@ -136,14 +139,16 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes a batch and returns when it is durable. The bytes are at `source` of the memory, with zeros behind them.
+    /// Writes a batch and returns when it is durable. The bytes are at `source` of the memory, with
+    /// zeros behind them.
     pub(crate) fn write(&mut self, source: u64, len: u64, at: LogPosition) -> Result<BatchTiming> {
         let mut took = BatchTiming::default();
         let Some(current) = &self.current else {
             return Err(Error::new(ErrorKind::InvalidInput, "append", "no segment is open"));
         };
         let header = &current.segment.header;
-        // A segment of former times may take shorter frames than these: readers would not believe them.
+        // A segment of former times may take shorter frames than these: readers would not believe
+        // them.
         let is_too_long = len > u64::from(header.frame_limit) && header.frame_limit < self.frame_limit;
         if is_too_long || current.used + len > header.room() {
             let since = Instant::now();
@@ -155,8 +160,9 @@ impl Writer {
         };
         let since = Instant::now();
         let target = DATA_AT + current.used;
-        // With zeros to the end of the page. A write that ends within a page which the page cache does not have makes
-        // the kernel read it first, which took 90 us here, where the write takes 7.
+        // With zeros to the end of the page. A write that ends within a page which the page cache
+        // does not have makes the kernel read it first, which took 90 us here, where the write
+        // takes 7.
         let padded = (target + len).next_multiple_of(current.unit) - target;
         current.pipe.transfer(Span { source, target, len: padded })?;
         took.write = since.elapsed();
@@ -166,7 +172,8 @@ impl Writer {
         // In good time, but not before it looks as if it were needed: a short log has one segment.
         if self.prepared.is_none() && !self.refused && current.used > current.segment.header.room() / 2 {
             let (storage, number, len) = (self.storage.clone(), current.segment.header.number + 1, self.segment_bytes);
-            // Without a thread the segment is made when it is needed, and whoever appends then waits for it.
+            // Without a thread the segment is made when it is needed, and whoever appends then
+            // waits for it.
             self.prepared = threads::spawn("dp-log-segment", move || storage.prepare(number, len)).ok();
             self.refused = self.prepared.is_none();
         }

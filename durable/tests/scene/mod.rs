@@ -111,7 +111,8 @@ impl Killed {
         Killed(command.spawn().unwrap())
     }
 
-    /// Kills it so long after it wrote so many lines of its own, and returns all lines that it wrote.
+    /// Kills it so long after it wrote so many lines of its own, and returns all lines that it
+    /// wrote.
     pub(crate) fn after(mut self, lines: usize, us: u64) -> Vec<String> {
         let (sender, receiver) = mpsc::channel();
         let reader = BufReader::new(self.0.stdout.take().unwrap());

@@ -1,5 +1,5 @@
-//! A place for segments that loses what was not synced, sector by sector, as a device without power does. It is memory,
-//! reached by the same pipes as any other place.
+//! A place for segments that loses what was not synced, sector by sector, as a device without power
+//! does. It is memory, reached by the same pipes as any other place.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -59,7 +59,8 @@ impl Model {
         model
     }
 
-    /// The power fails at the `nth` sync from now (the first is 0); sectors under way survive or not by `seed`.
+    /// The power fails at the `nth` sync from now (the first is 0); sectors under way survive or
+    /// not by `seed`.
     pub(crate) fn fail_at(&self, nth: u64, seed: u64) {
         self.0.seed.store(seed, SeqCst);
         self.0.fails_at.store(self.0.syncs.load(SeqCst) + nth + 1, SeqCst);

@@ -23,7 +23,8 @@ pub(super) fn functions() -> Functions {
 struct Feed(Duration);
 
 impl Body for Feed {
-    /// The report has nanoseconds in the place of blocks received, and the sum of all words folded to 32 bits as the checksum.
+    /// The report has nanoseconds in the place of blocks received, and the sum of all words folded
+    /// to 32 bits as the checksum.
     fn run(&mut self, stage: &mut DeviceChannels<'_>) -> Result<()> {
         let none = || Error::new(ErrorKind::InvalidInput, "feed", "no outlet");
         let outlet = stage.outlets.first_mut().ok_or_else(none)?;

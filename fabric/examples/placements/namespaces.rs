@@ -1,12 +1,13 @@
-//! Across machines, as far as one machine can be two: two network namespaces, connected by a pair of virtual interfaces. The
-//! application and its controller are in one, the devices and theirs in the other.
+//! Across machines, as far as one machine can be two: two network namespaces, connected by a pair
+//! of virtual interfaces. The application and its controller are in one, the devices and theirs in
+//! the other.
 //!
 //! ```text
 //! distributed        application ==TCP==> device --memory--> device ==TCP==> application
 //! application-side   application ==TCP==> device ==TCP==> application ==TCP==> device ==TCP==> application
 //! ```
-//! Both namespaces belong to threads of this program and are gone with them. Unsafe: the call that makes a namespace, which
-//! could also take the table of descriptors away, and does not here.
+//! Both namespaces belong to threads of this program and are gone with them. Unsafe: the call that
+//! makes a namespace, which could also take the table of descriptors away, and does not here.
 #![allow(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -176,8 +177,8 @@ fn machine_of_devices(orders: &Inbox<Word>, answers: &Outbox<Word>) -> Outcome<(
 
 /// Gives the calling thread, and what it starts, a network of its own.
 fn own_namespace() -> Outcome<()> {
-    // SAFETY: the table of descriptors stays shared, which is all that this call could break; another network affects only
-    // sockets that are made from here on.
+    // SAFETY: the table of descriptors stays shared, which is all that this call could break;
+    // another network affects only sockets that are made from here on.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(|e| format!("a network namespace: {e}"))?;
     ip(&["link", "set", "lo", "up"])
 }

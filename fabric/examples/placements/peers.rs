@@ -1,8 +1,9 @@
-//! What one would write by hand between two processes, for comparison: a ring in shared memory, a pipe that pages are spliced
-//! into, and a plain pipe. No isolation, no revocation, no checks: the two believe each other.
+//! What one would write by hand between two processes, for comparison: a ring in shared memory, a
+//! pipe that pages are spliced into, and a plain pipe. No isolation, no revocation, no checks: the
+//! two believe each other.
 //!
-//! Unsafe: the ring's memory is shared with the other process, which this module is, too; pages that are spliced must not
-//! change before they are read, which the feeder waits for.
+//! Unsafe: the ring's memory is shared with the other process, which this module is, too; pages
+//! that are spliced must not change before they are read, which the feeder waits for.
 #![allow(unsafe_code)]
 
 use std::io::{IoSlice, Read, Write};
@@ -89,7 +90,8 @@ pub(super) fn throughput(kind: &str, size: usize, span: Duration) -> Outcome<(f6
 pub(super) fn be(arguments: &[String]) -> Outcome<()> {
     let [role, kind, fd, size, span_ms] = arguments else { return Err("a peer's arguments".into()) };
     let (size, span) = (size.parse::<usize>()?, Duration::from_millis(span_ms.parse()?));
-    // SAFETY: the parent left this descriptor open for this process, which has no other owner of it.
+    // SAFETY: the parent left this descriptor open for this process, which has no other owner of
+    // it.
     let fd = unsafe { OwnedFd::from_raw_fd(fd.parse()?) };
     let said = match (role.as_str(), kind.as_str()) {
         ("feed", kind) if kind.starts_with("ring") => feed(size, span, &mut Ring::new(&fd, size)?)?,
@@ -174,7 +176,8 @@ impl Ring {
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: a new mapping, which stays for as long as the process.
         let at = unsafe { mmap(std::ptr::null_mut(), len, both, flags, fd.as_fd(), 0) }?.cast::<u8>();
-        // SAFETY: the mapping begins with a page for the counters, which are atomics; the slots follow.
+        // SAFETY: the mapping begins with a page for the counters, which are atomics; the slots
+        // follow.
         let (counters, slots) = unsafe { (&*at.cast::<Counters>(), at.add(HEADER_BYTES)) };
         Ok(Ring { counters, slots, size, count: 0, looks: 4 })
     }

@@ -1,7 +1,9 @@
-//! Like with like: ours and what is written by hand, with the same number of copies, in short turns one right after the other.
+//! Like with like: ours and what is written by hand, with the same number of copies, in short turns
+//! one right after the other.
 //!
-//! Each turn gives a ratio of its own, and what is printed is the median of them, with the quarters: on a machine that others use,
-//! both of a pair have the same neighbours, which two medians minutes apart do not.
+//! Each turn gives a ratio of its own, and what is printed is the median of them, with the
+//! quarters: on a machine that others use, both of a pair have the same neighbours, which two
+//! medians minutes apart do not.
 
 use std::time::Duration;
 

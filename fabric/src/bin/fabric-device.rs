@@ -1,4 +1,5 @@
-//! A program that is a controller or a device with the functions of the crate, and nothing by itself.
+//! A program that is a controller or a device with the functions of the crate, and nothing by
+//! itself.
 
 use std::process::ExitCode;
 

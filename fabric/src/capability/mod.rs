@@ -1,11 +1,13 @@
 //! Capabilities: who may use what, and from whom they have it (section 3.1.2 of the paper).
 //!
-//! The tree is a value without processes: the controller asks it before it does anything. A capability names an object, its
-//! rights and its holder. Delegating makes a child with the same rights or fewer; revoking takes a capability away with all
-//! that was delegated from it, whoever holds that. By default nobody has any.
+//! The tree is a value without processes: the controller asks it before it does anything. A
+//! capability names an object, its rights and its holder. Delegating makes a child with the same
+//! rights or fewer; revoking takes a capability away with all that was delegated from it, whoever
+//! holds that. By default nobody has any.
 //!
-//! A party can delegate so often and no more (see [`Tree::with_limits`]): what a device does by delegating costs others no
-//! more than that. Revoking takes as many steps as capabilities go; asking who commands one, as many as it is deep.
+//! A party can delegate so often and no more (see [`Tree::with_limits`]): what a device does by
+//! delegating costs others no more than that. Revoking takes as many steps as capabilities go;
+//! asking who commands one, as many as it is deep.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -28,7 +30,8 @@ impl Party {
 #[serde(transparent)]
 pub struct ObjectId(pub u64);
 
-/// The name of a capability. Names are not secret: only the holder, and who delegated it, can do anything with it.
+/// The name of a capability. Names are not secret: only the holder, and who delegated it, can do
+/// anything with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Cap(pub u64);
@@ -164,8 +167,9 @@ impl Tree {
     /// Gives `to` a child of a capability that `by` holds.
     ///
     /// # Errors
-    /// `NotFound`; `PermissionDenied` where `by` does not hold it, may not delegate, or has not all of `rights`; `InvalidInput`
-    /// for no rights at all; `NoSpace` where `by` has delegated as often as it may.
+    /// `NotFound`; `PermissionDenied` where `by` does not hold it, may not delegate, or has not all
+    /// of `rights`; `InvalidInput` for no rights at all; `NoSpace` where `by` has delegated as
+    /// often as it may.
     pub fn delegate(&mut self, cap: Cap, by: Party, to: Party, rights: Rights) -> Result<Cap> {
         let own = self.get(cap)?;
         if own.holder != by {
@@ -207,7 +211,8 @@ impl Tree {
         false
     }
 
-    /// Takes a capability away with everything delegated from it; children come before their parents.
+    /// Takes a capability away with everything delegated from it; children come before their
+    /// parents.
     ///
     /// # Errors
     /// `NotFound`; `PermissionDenied` where `by` does not command it.

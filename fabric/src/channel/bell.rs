@@ -1,7 +1,8 @@
-//! Sleeping until a word in shared memory changes, and waking who sleeps (futexes; in the model a condition variable).
+//! Sleeping until a word in shared memory changes, and waking who sleeps (futexes; in the model a
+//! condition variable).
 //!
-//! There is no eventfd: nothing that one side could fill or drain to hurt another. Who is waited for can fail to wake; so
-//! every wait is bounded, and looks at the word again when it ends.
+//! There is no eventfd: nothing that one side could fill or drain to hurt another. Who is waited
+//! for can fail to wake; so every wait is bounded, and looks at the word again when it ends.
 
 use std::time::Duration;
 
@@ -21,15 +22,17 @@ pub(crate) fn wake(word: &AtomicU32, _state: &StatePage) {
     let _ = rustix::thread::futex::wake(word, rustix::thread::futex::Flags::empty(), i32::MAX as u32);
 }
 
-/// The first sleep is on the first word alone: an end of the channel is noticed when it is over. Long beside a block, and short
-/// beside anything that ends a channel.
+/// The first sleep is on the first word alone: an end of the channel is noticed when it is over.
+/// Long beside a block, and short beside anything that ends a channel.
 #[cfg(not(shuttle))]
 const BRIEF: Duration = Duration::from_millis(1);
 
-/// Sleeps until one of the words is not what was seen, somebody wakes it, or the time is over: look again in any case.
+/// Sleeps until one of the words is not what was seen, somebody wakes it, or the time is over: look
+/// again in any case.
 ///
-/// The first word is what changes with each block. While blocks come, sleeping on it alone is enough, and costs two calls of the
-/// kernel and two places in its tables less than sleeping on all of them.
+/// The first word is what changes with each block. While blocks come, sleeping on it alone is
+/// enough, and costs two calls of the kernel and two places in its tables less than sleeping on all
+/// of them.
 #[cfg(not(shuttle))]
 pub(crate) fn wait(watches: &[Watch<'_>], state: &StatePage, limit: Duration) {
     use rustix::io::Errno;
@@ -69,7 +72,8 @@ pub(crate) fn wait_any(watches: &[Watch<'_>], _state: &StatePage, limit: Duratio
     let now = Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32);
     let answer = waitv(&waiters, WaitvFlags::empty(), Some(&spec(now + limit)), ClockId::Monotonic);
     if answer == Err(Errno::NOSYS) || answer == Err(Errno::PERM) {
-        // Kernels before 5.16, or a filter that does not know the call: one word at a time, and look at the others soon.
+        // Kernels before 5.16, or a filter that does not know the call: one word at a time, and
+        // look at the others soon.
         let limit = spec(limit.min(Duration::from_millis(10)));
         if let Some(first) = watches.first() {
             let _ = rustix::thread::futex::wait(first.word, Flags::empty(), first.seen, Some(&limit));

@@ -1,17 +1,19 @@
 //! Copies between private and shared memory.
 //!
-//! Out of shared memory: by an instruction that the compiler does not look into, because another process may write the bytes
-//! meanwhile. Past the caches: where it was measured that this is better, see [`Copies`]. This module promises no more than that
-//! it touches `len` bytes at each address it was given.
+//! Out of shared memory: by an instruction that the compiler does not look into, because another
+//! process may write the bytes meanwhile. Past the caches: where it was measured that this is
+//! better, see [`Copies`]. This module promises no more than that it touches `len` bytes at each
+//! address it was given.
 #![allow(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
 
 /// Which copies between processes go past the caches (non-temporal).
 ///
-/// Another core reads the bytes next, so what is best depends on how a processor's caches share lines: on one kind ordinary
-/// stores into lines that another core has ran at a tenth of the rate of stores past the caches, on another the latter took
-/// two to four times as long. So it is a value from calibration (`dpipe calibrate`: `handoff_nt_threshold_bytes` and
+/// Another core reads the bytes next, so what is best depends on how a processor's caches share
+/// lines: on one kind ordinary stores into lines that another core has ran at a tenth of the rate
+/// of stores past the caches, on another the latter took two to four times as long. So it is a
+/// value from calibration (`dpipe calibrate`: `handoff_nt_threshold_bytes` and
 /// `prefetch_distance_bytes`), and without that no copy goes past the caches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -69,7 +71,8 @@ pub(crate) unsafe fn across(source: *const u8, target: &mut [u8], copies: Copies
     }
 }
 
-/// 64 bytes a turn by stores past the caches; what is not aligned before and after by ordinary ones.
+/// 64 bytes a turn by stores past the caches; what is not aligned before and after by ordinary
+/// ones.
 ///
 /// # Safety
 /// As [`across`].
@@ -79,9 +82,9 @@ unsafe fn stream(source: *const u8, target: &mut [u8], ahead: usize) {
     let whole = (target.len() - head) / 64 * 64;
     let (end, target) = (head + whole, target.as_mut_ptr_range());
     let rest = target.end.addr() - target.start.addr() - end;
-    // SAFETY: head, whole and rest are together the length that both have (the caller's promise); the target is aligned to 64
-    // after the head; a prefetch beyond the end is no access. SSE2 is part of x86-64. The fence orders the stores before the
-    // counter that publishes the block.
+    // SAFETY: head, whole and rest are together the length that both have (the caller's promise);
+    // the target is aligned to 64 after the head; a prefetch beyond the end is no access. SSE2 is
+    // part of x86-64. The fence orders the stores before the counter that publishes the block.
     unsafe {
         move_bytes(source, target.start, head);
         if whole > 0 {
@@ -131,8 +134,8 @@ pub(crate) unsafe fn out_of_shared(source: *const u8, target: &mut [u8]) {
 /// Both are mapped for so many bytes, and do not overlap.
 pub(crate) unsafe fn move_bytes(source: *const u8, target: *mut u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: copies as many bytes as both have (the caller's promise); the direction flag is clear as the calling convention
-    // says.
+    // SAFETY: copies as many bytes as both have (the caller's promise); the direction flag is clear
+    // as the calling convention says.
     unsafe {
         std::arch::asm!(
             "rep movsb",

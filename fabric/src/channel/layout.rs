@@ -8,8 +8,9 @@
 //! payload      the sender    credits x block bytes: the memory that the receiver granted
 //! ```
 //!
-//! Nobody can forge a counter of somebody else, because the kernel lets nobody else write the page. All fields are atomics:
-//! whoever reads a page copies what it needs out of it once, and believes nothing before it has checked the copy.
+//! Nobody can forge a counter of somebody else, because the kernel lets nobody else write the page.
+//! All fields are atomics: whoever reads a page copies what it needs out of it once, and believes
+//! nothing before it has checked the copy.
 
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

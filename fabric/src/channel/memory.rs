@@ -1,12 +1,14 @@
 //! Memory that several processes have: objects, and what of them is mapped here.
 //!
 //! This module is unsafe code. It promises:
-//! * an object is sealed against shrinking before anybody maps it, and its pages are reserved, so touching a mapping of it
-//!   never faults;
-//! * a [`View`] shows a type whose fields are all atomics, so what another process does to it meanwhile is no data race;
-//! * slots of a [`Payload`] are written only through the process's one mapping for writing, whose slots the ring hands out
-//!   to one owner at a time; they are read in place only by who said that the writer is trusted, and else copied out by
-//!   instructions that the compiler does not look into.
+//! * an object is sealed against shrinking before anybody maps it, and its pages are reserved, so
+//!   touching a mapping of it never faults;
+//! * a [`View`] shows a type whose fields are all atomics, so what another process does to it
+//!   meanwhile is no data race;
+//! * slots of a [`Payload`] are written only through the process's one mapping for writing, whose
+//!   slots the ring hands out to one owner at a time; they are read in place only by who said that
+//!   the writer is trusted, and else copied out by instructions that the compiler does not look
+//!   into.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -34,7 +36,8 @@ pub(crate) struct Object {
 }
 
 impl Object {
-    /// Makes `len` bytes, zeroed, that are there (reserved) and stay there (sealed against shrinking and growing).
+    /// Makes `len` bytes, zeroed, that are there (reserved) and stay there (sealed against
+    /// shrinking and growing).
     pub(crate) fn create(len: usize) -> Result<Object> {
         let os = |e: Errno| Error::os("create", e.raw_os_error(), format!("{len} bytes of shared memory"));
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -49,8 +52,9 @@ impl Object {
         Ok(Object { fd, len })
     }
 
-    /// From now on nobody can map or write it anew: who has mapped it for writing keeps that, and only that. Reopening the
-    /// descriptor through /proc does not help either, with whatever rights. Nothing unseals it.
+    /// From now on nobody can map or write it anew: who has mapped it for writing keeps that, and
+    /// only that. Reopening the descriptor through /proc does not help either, with whatever
+    /// rights. Nothing unseals it.
     pub(crate) fn seal_for_good(&self) -> Result<()> {
         let seals = SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&self.fd, seals).map_err(|e| Error::os("seal", e.raw_os_error(), "a shared memory"))
@@ -85,7 +89,8 @@ pub(crate) struct Mapping {
     is_apart: AtomicBool,
 }
 
-// SAFETY: a mapping belongs to the process, not to a thread; what is done through it is said at each use.
+// SAFETY: a mapping belongs to the process, not to a thread; what is done through it is said at
+// each use.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -101,8 +106,8 @@ impl Mapping {
         let (own, is_apart) = (Mutex::new(None), AtomicBool::new(false));
         let mapping = Mapping { base, len, writable, own, is_apart };
         let touch = if writable { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
-        // SAFETY: the mapping was just made with this length; populating changes no byte. A kernel before 5.14 refuses, and
-        // pages come with their first use.
+        // SAFETY: the mapping was just made with this length; populating changes no byte. A kernel
+        // before 5.14 refuses, and pages come with their first use.
         let _ = unsafe { madvise(base.as_ptr().cast(), len, touch) };
         Ok(Arc::new(mapping))
     }
@@ -118,16 +123,17 @@ impl Mapping {
         self.len
     }
 
-    /// Takes it apart from what others have of it, for good: what this process writes from here on, by whatever borrow it has,
-    /// nobody else sees. It shows what it showed, until it is written.
+    /// Takes it apart from what others have of it, for good: what this process writes from here on,
+    /// by whatever borrow it has, nobody else sees. It shows what it showed, until it is written.
     pub(crate) fn part(&self) {
         self.is_apart.store(true, Ordering::SeqCst);
         let Some(fd) = lock(&self.own).take() else { return };
         let both = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
-        // SAFETY: exchanges the whole of this mapping, which exists as long as this value, for a private one of the same bytes:
-        // what is borrowed stays mapped, as it was and at its address, and no byte changes, for this process was the one that
-        // could write it (see `Payload`, and `SharedMemory`, which shows none in place).
+        // SAFETY: exchanges the whole of this mapping, which exists as long as this value, for a
+        // private one of the same bytes: what is borrowed stays mapped, as it was and at its
+        // address, and no byte changes, for this process was the one that could write it (see
+        // `Payload`, and `SharedMemory`, which shows none in place).
         let parted = unsafe { mmap(self.base.as_ptr().cast(), self.len, both, flags, &fd, 0) };
         // Without memory for the exchange it stays shared, and `is_apart` stops who asks for it.
         let _: Result<_, Errno> = parted;
@@ -159,7 +165,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: base and len are those of the mapping, and whoever shows its bytes holds the `Arc` whose last drop this is.
+        // SAFETY: base and len are those of the mapping, and whoever shows its bytes holds the
+        // `Arc` whose last drop this is.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
@@ -223,8 +230,8 @@ impl<T: sealed::Page> View<T> {
 impl<T> Deref for View<T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: the keeper holds the memory, whose length and alignment were checked in `of`; its bytes are a `T` whatever
-        // they are, and all fields are atomics.
+        // SAFETY: the keeper holds the memory, whose length and alignment were checked in `of`; its
+        // bytes are a `T` whatever they are, and all fields are atomics.
         unsafe { self.at.as_ref() }
     }
 }
@@ -239,7 +246,8 @@ pub(crate) struct Payload {
     _keeper: Arc<dyn Any + Send + Sync>,
 }
 
-// SAFETY: the pointer is into memory of the process that the keeper holds; who may touch which slot is the ring's to say.
+// SAFETY: the pointer is into memory of the process that the keeper holds; who may touch which slot
+// is the ring's to say.
 unsafe impl Send for Payload {}
 // SAFETY: as above.
 unsafe impl Sync for Payload {}
@@ -255,7 +263,8 @@ impl Payload {
         Ok(Payload { base, shape, writable, copies, _keeper: mapping })
     }
 
-    /// Memory of this process alone, for tests: two payloads over the same bytes, of which the first may write.
+    /// Memory of this process alone, for tests: two payloads over the same bytes, of which the
+    /// first may write.
     #[cfg(test)]
     pub(crate) fn local(shape: ChannelShape) -> (Payload, Payload) {
         let bytes: Box<[u8]> = vec![0u8; shape.payload_bytes()].into();
@@ -277,8 +286,9 @@ impl Payload {
     pub(crate) fn slot_mut(&mut self, slot: u32) -> &mut [u8] {
         assert!(self.writable, "only the sender's payload is written");
         let (at, len) = (self.slot(slot), self.shape.block_bytes);
-        // SAFETY: in range by `slot`; mapped for writing, by this process once; the exclusive borrow of the payload and the
-        // ring's list of free slots keep the slot with one owner. Other processes have it mapped for reading only.
+        // SAFETY: in range by `slot`; mapped for writing, by this process once; the exclusive
+        // borrow of the payload and the ring's list of free slots keep the slot with one owner.
+        // Other processes have it mapped for reading only.
         unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), len) }
     }
 
@@ -290,10 +300,12 @@ impl Payload {
         copy::into_shared(bytes, target, copies);
     }
 
-    /// Copies the first bytes of a slot out, whatever its writer does meanwhile: what arrives is some mixture, and stays.
+    /// Copies the first bytes of a slot out, whatever its writer does meanwhile: what arrives is
+    /// some mixture, and stays.
     pub(crate) fn copy_out(&self, slot: u32, target: &mut [u8]) {
         assert!(target.len() <= self.shape.block_bytes, "the ring checked the length");
-        // SAFETY: in range by `slot` and the assertion; the target is borrowed exclusively and is not in the payload.
+        // SAFETY: in range by `slot` and the assertion; the target is borrowed exclusively and is
+        // not in the payload.
         unsafe { copy::across(self.slot(slot).as_ptr(), target, self.copies) }
     }
 
@@ -312,7 +324,8 @@ impl Payload {
     /// The first bytes of a slot in place.
     ///
     /// # Safety
-    /// Nobody may write them while the result is in use: the writer is trusted to keep to the protocol.
+    /// Nobody may write them while the result is in use: the writer is trusted to keep to the
+    /// protocol.
     pub(crate) unsafe fn in_place(&self, slot: u32, len: usize) -> InPlace {
         InPlace(self.there(slot, len))
     }
@@ -334,8 +347,8 @@ impl There {
     /// Where the target has another length.
     pub(crate) fn copy_across(&self, target: &mut [u8]) {
         assert_eq!(target.len(), self.len, "the caller cut the target");
-        // SAFETY: in range by the checks in `Payload::there`, mapped while the keeper lives; the target is borrowed exclusively
-        // and is another mapping or private memory.
+        // SAFETY: in range by the checks in `Payload::there`, mapped while the keeper lives; the
+        // target is borrowed exclusively and is another mapping or private memory.
         unsafe { copy::across(self.at.as_ptr(), target, self.copies) }
     }
 
@@ -356,8 +369,8 @@ pub(crate) struct InPlace(There);
 impl Deref for InPlace {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: in range by the checks in `Payload::in_place`, mapped while the keeper lives, and not written meanwhile, as
-        // the caller of `in_place` promised.
+        // SAFETY: in range by the checks in `Payload::in_place`, mapped while the keeper lives, and
+        // not written meanwhile, as the caller of `in_place` promised.
         unsafe { std::slice::from_raw_parts(self.0.at.as_ptr(), self.0.len) }
     }
 }

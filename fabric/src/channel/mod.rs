@@ -1,7 +1,9 @@
-//! A data channel in shared memory: one sender, one receiver, blocks one way, replies the other (section 4.2 of the paper).
+//! A data channel in shared memory: one sender, one receiver, blocks one way, replies the other
+//! (section 4.2 of the paper).
 //!
-//! The sender pushes a block into memory that the receiver granted, and notifies; the receiver processes it in place; its
-//! reply returns the credit. A credit is the right to write one slot of that memory, so credits gate memory, not messages.
+//! The sender pushes a block into memory that the receiver granted, and notifies; the receiver
+//! processes it in place; its reply returns the credit. A credit is the right to write one slot of
+//! that memory, so credits gate memory, not messages.
 //!
 //! # What the receiver may rely on
 //!
@@ -11,13 +13,15 @@
 //! | `InPlace` | yes: the sender is trusted not to, which is an `unsafe` promise (see [`TrustToken`]) | none |
 //! | `InPlaceChecked` | as `InPlace`, and an accident is found: the CRC-32 is checked after processing | two passes |
 //!
-//! Who only carries blocks on (a relay, the resource-side CPU) needs neither: it copies from memory to memory by instructions
-//! that do not care who writes meanwhile, and makes no reference to the bytes.
+//! Who only carries blocks on (a relay, the resource-side CPU) needs neither: it copies from memory
+//! to memory by instructions that do not care who writes meanwhile, and makes no reference to the
+//! bytes.
 //!
-//! Everything else holds in all modes: counters, descriptors and bounds do not depend on the sender's goodwill. Two other ways
-//! to take a block away from its sender were measured and not taken: sealing a memory per block (a new memory, mapped and
-//! touched for the first time for each block, at 0.3 to 1.2 GB/s), and write-protecting the slot in the sender by
-//! userfaultfd (71 us there and back for 1 MiB, where the copy takes 51).
+//! Everything else holds in all modes: counters, descriptors and bounds do not depend on the
+//! sender's goodwill. Two other ways to take a block away from its sender were measured and not
+//! taken: sealing a memory per block (a new memory, mapped and touched for the first time for each
+//! block, at 0.3 to 1.2 GB/s), and write-protecting the slot in the sender by userfaultfd (71 us
+//! there and back for 1 MiB, where the copy takes 51).
 
 pub(crate) mod bell;
 mod copy;
@@ -40,7 +44,8 @@ use serde::{Deserialize, Serialize};
 pub struct ChannelShape {
     /// Blocks that may be under way, 1 to [`MAX_CREDITS`].
     pub credits: u32,
-    /// Bytes of the longest block, 1 to [`MAX_BLOCK_BYTES`]. The channel has `credits` times as much memory.
+    /// Bytes of the longest block, 1 to [`MAX_BLOCK_BYTES`]. The channel has `credits` times as
+    /// much memory.
     pub block_bytes: usize,
     /// Whether blocks carry a CRC-32.
     #[serde(default)]
@@ -73,7 +78,8 @@ impl ChannelShape {
         self.credits as usize * self.slot_bytes()
     }
 
-    /// Bytes from the start of one slot to the next: whole pages from a page on, so that slots can be mapped and flushed apart.
+    /// Bytes from the start of one slot to the next: whole pages from a page on, so that slots can
+    /// be mapped and flushed apart.
     pub(crate) fn slot_bytes(&self) -> usize {
         self.block_bytes.next_multiple_of(if self.block_bytes < 4096 { 64 } else { 4096 })
     }
@@ -82,7 +88,8 @@ impl ChannelShape {
 /// How far a receiver trusts the sender of a channel: see the page of this module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trust {
-    /// Process a private copy, made at the first look at a block (where blocks are checked, when it is received).
+    /// Process a private copy, made at the first look at a block (where blocks are checked, when it
+    /// is received).
     #[default]
     Copy,
     /// Process in place; the sender keeps to the protocol.
@@ -113,9 +120,9 @@ impl Trust {
 
 /// Somebody's word that a sender keeps to the protocol.
 ///
-/// A block in place is shown as `&[u8]`, and Rust takes it that such bytes do not change. The sender's process has them mapped
-/// for writing, and no kernel mechanism that is fast enough takes that away block by block; so it is for who chooses this trust
-/// to know who the sender is.
+/// A block in place is shown as `&[u8]`, and Rust takes it that such bytes do not change. The
+/// sender's process has them mapped for writing, and no kernel mechanism that is fast enough takes
+/// that away block by block; so it is for who chooses this trust to know who the sender is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrustToken(());
 
@@ -123,16 +130,18 @@ impl TrustToken {
     /// The word.
     ///
     /// # Safety
-    /// Whoever is the sender of the channels that this is used for does not write a block between sending it and getting the
-    /// reply, until the channel's end. Every sender of this crate keeps to that, also if its program is wrong or dies; a
-    /// process with other code, or one that was taken over, may not.
+    /// Whoever is the sender of the channels that this is used for does not write a block between
+    /// sending it and getting the reply, until the channel's end. Every sender of this crate keeps
+    /// to that, also if its program is wrong or dies; a process with other code, or one that was
+    /// taken over, may not.
     #[allow(unsafe_code)]
     pub const unsafe fn new() -> TrustToken {
         TrustToken(())
     }
 }
 
-/// How a receiver takes blocks, as it is told between processes. Not public: reading one from text must not make a
+/// How a receiver takes blocks, as it is told between processes. Not public: reading one from text
+/// must not make a
 /// [`TrustToken`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

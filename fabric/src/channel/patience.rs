@@ -12,8 +12,8 @@ const SLICE: Duration = Duration::from_millis(100);
 pub struct Patience {
     /// After this time the wait fails with `Busy`; the channel stays usable.
     pub limit: Duration,
-    /// Look again and again rather than sleep. Only for a thread that owns its core: with more processes than cores this
-    /// was 28 times slower than sleeping.
+    /// Look again and again rather than sleep. Only for a thread that owns its core: with more
+    /// processes than cores this was 28 times slower than sleeping.
     pub own_core: bool,
 }
 
@@ -21,9 +21,10 @@ impl Patience {
     /// Do not wait at all.
     pub const NONE: Patience = Patience { limit: Duration::ZERO, own_core: false };
 
-    /// Sleep until the channel ends: because the other side closes it or dies, it is revoked, or the controller ends. For who
-    /// only carries on what others decide about, such as devices and relays: however slow the next one is, it is for the
-    /// application to say when that is too slow, so that where blocks pass changes times and never outcomes.
+    /// Sleep until the channel ends: because the other side closes it or dies, it is revoked, or
+    /// the controller ends. For who only carries on what others decide about, such as devices and
+    /// relays: however slow the next one is, it is for the application to say when that is too
+    /// slow, so that where blocks pass changes times and never outcomes.
     pub const UNTIL_ENDED: Patience = Patience::up_to(Duration::MAX);
 
     /// Sleep, up to `limit`.
@@ -55,7 +56,8 @@ impl Waiting {
         Waiting { patience, since: None }
     }
 
-    /// The time for the next sleep, or None when there is none left. The clock starts with the first call.
+    /// The time for the next sleep, or None when there is none left. The clock starts with the
+    /// first call.
     pub(crate) fn slice(&mut self) -> Option<Duration> {
         let since = *self.since.get_or_insert_with(Instant::now);
         if cfg!(shuttle) {
@@ -76,12 +78,14 @@ impl Waiting {
     }
 }
 
-/// How long to look before sleeping: longer where that would have spared a sleep, hardly at all where it would not, and never
-/// for longer than a sleep and its end were seen to cost; so it costs at most twice what is best. No figure of a processor is
-/// in it: how long a pause or a wake-up takes differs by a factor of ten between them.
+/// How long to look before sleeping: longer where that would have spared a sleep, hardly at all
+/// where it would not, and never for longer than a sleep and its end were seen to cost; so it costs
+/// at most twice what is best. No figure of a processor is in it: how long a pause or a wake-up
+/// takes differs by a factor of ten between them.
 ///
-/// Where both sides share a core, a sleep ends soon because it lets the other side run, and no look ever finds anything. So who has
-/// looked in vain for as long as a sleep costs does not look at all for a number of sleeps, which doubles each time.
+/// Where both sides share a core, a sleep ends soon because it lets the other side run, and no look
+/// ever finds anything. So who has looked in vain for as long as a sleep costs does not look at all
+/// for a number of sleeps, which doubles each time.
 pub(crate) struct AdaptiveSpin {
     budget: Duration,
     /// The shortest sleep of late that something ended.
@@ -101,7 +105,8 @@ impl AdaptiveSpin {
     const LOOKS: u32 = 8;
     /// Below this it is as good as nothing: about what the clock costs.
     const MIN_GUESS: Duration = Duration::from_nanos(100);
-    /// The most sleeps in a row before which nothing is looked at: what a look that is tried again costs is lost in them.
+    /// The most sleeps in a row before which nothing is looked at: what a look that is tried again
+    /// costs is lost in them.
     const MAX_BLIND: u32 = 256;
     /// Until a sleep was measured.
     const ASSUMED: Duration = Duration::from_micros(5);
@@ -156,7 +161,8 @@ impl AdaptiveSpin {
             return;
         }
         self.budget = if took < self.sleep_cost * 2 {
-            // It came while the sleep had hardly begun: looking on for a little would have found it.
+            // It came while the sleep had hardly begun: looking on for a little would have found
+            // it.
             (self.budget.max(AdaptiveSpin::MIN_GUESS) * 2).min(self.sleep_cost)
         } else if self.budget > AdaptiveSpin::MIN_GUESS {
             self.budget / 2
@@ -171,7 +177,8 @@ impl AdaptiveSpin {
 mod tests {
     use super::*;
 
-    /// Two sides on one core: each sleep ends at once, because it is the sleep that lets the other side run.
+    /// Two sides on one core: each sleep ends at once, because it is the sleep that lets the other
+    /// side run.
     #[test]
     fn it_stops_looking_where_sleeping_is_what_helps_and_tries_again_where_that_changes() {
         let mut spin = AdaptiveSpin::new();

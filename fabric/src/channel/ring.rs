@@ -1,4 +1,5 @@
-//! The ring of a channel: blocks go one way, replies the other, and a reply is what returns the credit.
+//! The ring of a channel: blocks go one way, replies the other, and a reply is what returns the
+//! credit.
 //!
 //! ```text
 //! sender                                   receiver
@@ -8,9 +9,10 @@
 //! look; check; slot is free again <------  reply; replied += 1
 //! ```
 //!
-//! A sleeper says so in its own page before it looks for the last time; who counts looks there afterwards. Both orders are
-//! sequentially consistent, so one of the two sees the other. The other side's page is not believed: a counter that runs
-//! ahead, a slot that is not under way, another epoch: any of them ends the channel for this side, with `Corrupt`.
+//! A sleeper says so in its own page before it looks for the last time; who counts looks there
+//! afterwards. Both orders are sequentially consistent, so one of the two sees the other. The other
+//! side's page is not believed: a counter that runs ahead, a slot that is not under way, another
+//! epoch: any of them ends the channel for this side, with `Corrupt`.
 
 use datapipes_core::{Error, ErrorKind, Result};
 
@@ -135,20 +137,22 @@ fn sleep<R: Waits>(ring: &mut R, waiting: &mut Waiting) -> Result<Option<R::Foun
     ring.look()
 }
 
-/// What a sleeper says: at which count it sleeps, until that changes; 0 is awake. The lowest bit says that it sleeps, and what is lost
-/// of the count above does no harm: there are never as many as 2^31 blocks between two sleeps that are compared.
+/// What a sleeper says: at which count it sleeps, until that changes; 0 is awake. The lowest bit
+/// says that it sleeps, and what is lost of the count above does no harm: there are never as many
+/// as 2^31 blocks between two sleeps that are compared.
 fn sleep_at(count: u32) -> u32 {
     count << 1 | 1
 }
 
-/// The sleep for which the other side was woken last. Between a wake-up and the moment in which the sleeper runs, many blocks may be
-/// sent: one wake-up is enough for each sleep.
+/// The sleep for which the other side was woken last. Between a wake-up and the moment in which the
+/// sleeper runs, many blocks may be sent: one wake-up is enough for each sleep.
 #[derive(Default)]
 struct Woken(u32);
 
 impl Woken {
-    /// Whether the other side sleeps at an earlier count than this, and was not woken from that sleep yet. To be asked after the count
-    /// was published. A sleep at this very count began after it was seen: it is for the next one to end, so it counts as not woken.
+    /// Whether the other side sleeps at an earlier count than this, and was not woken from that
+    /// sleep yet. To be asked after the count was published. A sleep at this very count began after
+    /// it was seen: it is for the next one to end, so it counts as not woken.
     fn must_wake(&mut self, waiting: &AtomicU32, count: u32) -> bool {
         let sleep = waiting.load(Ordering::SeqCst);
         if sleep == 0 || sleep == sleep_at(count) || sleep == self.0 {
@@ -324,16 +328,16 @@ impl Waits for SendRing {
     }
 }
 
-/// The receiver's side: what arrives. Replies have their own half, because blocks are replied to in any order and from
-/// wherever they were taken to.
+/// The receiver's side: what arrives. Replies have their own half, because blocks are replied to in
+/// any order and from wherever they were taken to.
 pub(crate) struct ReceiveRing {
     pub(crate) common: Common,
     own: View<ReceiverPage>,
     peer: View<SenderPage>,
     replies: Arc<Mutex<ReplyRing>>,
     taken: u32,
-    /// What the sender's counter was when it was looked at last. Its line is in the sender's cache: while there are blocks
-    /// before this one, it is not fetched again.
+    /// What the sender's counter was when it was looked at last. Its line is in the sender's cache:
+    /// while there are blocks before this one, it is not fetched again.
     counted: u32,
     sequence: u64,
     spin: Option<AdaptiveSpin>,
@@ -374,7 +378,8 @@ impl ReceiveRing {
         &self.replies
     }
 
-    /// The next block's descriptor, if there is one: copied once, and checked against all that is known.
+    /// The next block's descriptor, if there is one: copied once, and checked against all that is
+    /// known.
     pub(crate) fn look(&mut self) -> Result<Option<Descriptor>> {
         if self.failed {
             return Err(broken("receive", "sender", "as was told before".into()));
@@ -400,7 +405,8 @@ impl ReceiveRing {
         let wrong = |what: String| Err(broken("receive", "sender", what));
         let (credits, epoch) = (self.common.credits, self.common.epoch);
         let unanswered = self.taken.wrapping_sub(replies.replied);
-        // Once it holds it goes on to hold: taking a block makes one more unanswered and one fewer ready.
+        // Once it holds it goes on to hold: taking a block makes one more unanswered and one fewer
+        // ready.
         if looked && ready > credits - unanswered.min(credits) {
             return wrong(format!("{ready} more blocks with {unanswered} of {credits} credits in use"));
         }
@@ -500,7 +506,8 @@ impl Waits for ReceiveRing {
 }
 
 impl ReplyRing {
-    /// Returns a slot, and wakes the sender if it sleeps. On a channel that has ended nobody reads it, which is no error.
+    /// Returns a slot, and wakes the sender if it sleeps. On a channel that has ended nobody reads
+    /// it, which is no error.
     pub(crate) fn reply(&mut self, slot: u32, status: u32, word: u64) {
         debug_assert!(self.held[slot as usize], "a block is replied to once");
         self.held[slot as usize] = false;

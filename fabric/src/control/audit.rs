@@ -10,8 +10,9 @@
 //! SIGCONT
 //! ```
 //!
-//! These are all the ways in which a process can have a memory: the filter lets no device pass descriptors on, put them into a
-//! ring, or have another process. What cannot be looked at, and what would take long to look at, counts as kept.
+//! These are all the ways in which a process can have a memory: the filter lets no device pass
+//! descriptors on, put them into a ring, or have another process. What cannot be looked at, and
+//! what would take long to look at, counts as kept.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -24,7 +25,8 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 
 use super::unread::unread_bytes;
 
-/// Bytes of `/proc/PID/maps` that are read: thousands of mappings, where an honest device has a few hundred at most.
+/// Bytes of `/proc/PID/maps` that are read: thousands of mappings, where an honest device has a few
+/// hundred at most.
 const MAX_MAPS: u64 = 1 << 20;
 /// How soon a stopped device is looked at again, and one that had not read all it was told.
 const SOON: Duration = Duration::from_millis(1);
@@ -119,7 +121,8 @@ impl Suspect<'_> {
                 return true;
             }
         }
-        // It has its control socket. A table without it is not its table: its first thread has ended.
+        // It has its control socket. A table without it is not its table: its first thread has
+        // ended.
         seen == 0
     }
 
@@ -128,7 +131,8 @@ impl Suspect<'_> {
         let opened = File::open(format!("/proc/{}/maps", self.pid));
         let read = opened.and_then(|file| file.take(MAX_MAPS).read_to_end(&mut maps));
         match read {
-            // Every process that lives maps something: one whose first thread has ended shows nothing.
+            // Every process that lives maps something: one whose first thread has ended shows
+            // nothing.
             Ok(len) if len > 0 && (len as u64) < MAX_MAPS => inodes_of(&maps).any(|i| kept.contains(&i)),
             _ => true,
         }

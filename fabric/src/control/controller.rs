@@ -1,4 +1,5 @@
-//! The controller: the one process that creates, delegates, activates and revokes (the paper's kernel tile).
+//! The controller: the one process that creates, delegates, activates and revokes (the paper's
+//! kernel tile).
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -345,7 +346,8 @@ impl Controller {
 
 /// Starts the process of a device, with its control socket, and its end of a pipe for what it says.
 fn started(name: &str, socket: OwnedFd, said: OwnedFd) -> Result<Child> {
-    // The controller runs the program that the application chose: whoever could change it could change this one.
+    // The controller runs the program that the application chose: whoever could change it could
+    // change this one.
     let mut command = Command::new("/proc/self/exe");
     command.arg(DEVICE).stdin(Stdio::from(socket)).stdout(Stdio::null()).stderr(Stdio::from(said)).env_clear();
     if let Ok(trace) = std::env::var("RUST_BACKTRACE") {

@@ -10,8 +10,9 @@ const MAX_REPORTS: usize = 256;
 
 /// Events in the order in which they came.
 ///
-/// A device is ready once and ends once, and a link is connected once: these are kept until somebody takes them. Reports are as
-/// many as a device likes to make, so each device has its share, and none has that of another.
+/// A device is ready once and ends once, and a link is connected once: these are kept until
+/// somebody takes them. Reports are as many as a device likes to make, so each device has its
+/// share, and none has that of another.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     all: VecDeque<DeviceEvent>,

@@ -4,7 +4,8 @@
 //! version 1    /sys/fs/cgroup/memory/<own group>/fabric-<controller>-<device>/memory.limit_in_bytes, and the same under pids
 //! version 2    <own group's parent>/fabric-<controller>-<device>/memory.max, pids.max
 //! ```
-//! Of version 2 it is a neighbour of the own group, not a child: a group with processes passes no controllers on to children.
+//! Of version 2 it is a neighbour of the own group, not a child: a group with processes passes no
+//! controllers on to children.
 
 use std::fmt;
 use std::io;
@@ -184,7 +185,8 @@ impl Group {
         self.pids.is_some()
     }
 
-    /// Changes the limit on memory. To less than is in use it may be refused: then it stays as it is.
+    /// Changes the limit on memory. To less than is in use it may be refused: then it stays as it
+    /// is.
     pub(super) fn set_memory(&self, bytes: u64) {
         let (folder, version) = &self.memory;
         if *version == 0 {

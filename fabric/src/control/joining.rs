@@ -1,4 +1,5 @@
-//! How two controllers, each of its machine, connect the two halves of a link: see `noise` for what they say.
+//! How two controllers, each of its machine, connect the two halves of a link: see `noise` for what
+//! they say.
 //!
 //! A stranger is cut off without an answer; one that is silent is cut off after [`TALK`], or
 //! before, where too many are silent: then one of the address that has most of them goes. So a
@@ -35,8 +36,8 @@ pub enum Encryption {
     /// It is.
     #[default]
     On,
-    /// It is not: who can read packets on the way can read it, and who can change them can change it. Only who connects is
-    /// found out. For networks that nobody else has.
+    /// It is not: who can read packets on the way can read it, and who can change them can change
+    /// it. Only who connects is found out. For networks that nobody else has.
     Off,
 }
 
@@ -255,7 +256,8 @@ impl Joining {
         Ok(())
     }
 
-    /// Goes on as far as can be without waiting: a connection with who knows the key, once there is one.
+    /// Goes on as far as can be without waiting: a connection with who knows the key, once there is
+    /// one.
     ///
     /// # Errors
     /// Of who joins: why it cannot.

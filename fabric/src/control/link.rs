@@ -1,7 +1,9 @@
-//! Channels over sockets, as the controller has them: it makes the connections, keeps a copy of each end on its machine, and
-//! shuts them down to revoke. What is shut down stays so for every copy, whoever has one.
+//! Channels over sockets, as the controller has them: it makes the connections, keeps a copy of
+//! each end on its machine, and shuts them down to revoke. What is shut down stays so for every
+//! copy, whoever has one.
 //!
-//! The state page comes with each end, as it does over shared memory: so both say the same of why a channel ended.
+//! The state page comes with each end, as it does over shared memory: so both say the same of why a
+//! channel ended.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
@@ -134,14 +136,16 @@ impl Link {
         }
     }
 
-    /// Says how the channel ended, and shuts down what is here. The first word stands, but for a revocation.
+    /// Says how the channel ended, and shuts down what is here. The first word stands, but for a
+    /// revocation.
     pub(super) fn end(&self, how: State) {
         let now = self.state.get();
         if now == State::Active || now == State::Configured || how == State::Revoked {
             self.state.state.0.store(how as u32, Ordering::SeqCst);
             bell::wake(&self.state.state.0, &self.state);
         }
-        // After the word, so that whoever is woken by it finds the word. What a dead sender has sent still arrives.
+        // After the word, so that whoever is woken by it finds the word. What a dead sender has
+        // sent still arrives.
         let shut = |copy: &Copy| {
             if let Copy::Here(socket) = copy {
                 // It may be so already.

@@ -1,4 +1,5 @@
-//! How two controllers that know the same key find each other out: the Noise pattern `NNpsk0`, and two words to confirm it.
+//! How two controllers that know the same key find each other out: the Noise pattern `NNpsk0`, and
+//! two words to confirm it.
 //!
 //! ```text
 //! who joins  -> who offered   48 bytes: a new public key, sealed by the key that both know
@@ -7,9 +8,10 @@
 //! who joins  <- who offered   16 bytes: taken: this is the one connection of the link
 //! ```
 //!
-//! The key itself is never shown. What was recorded opens nothing, for each side answers to something new of the other's; and
-//! whoever has the key later cannot read what was sent before. What both must agree on (the shape, the sides, whether bytes are
-//! encrypted) goes into it as what was said before: where it differs, nothing opens.
+//! The key itself is never shown. What was recorded opens nothing, for each side answers to
+//! something new of the other's; and whoever has the key later cannot read what was sent before.
+//! What both must agree on (the shape, the sides, whether bytes are encrypted) goes into it as what
+//! was said before: where it differs, nothing opens.
 
 use datapipes_core::{Error, ErrorKind, Result};
 use snow::{Builder, HandshakeState};
@@ -194,7 +196,8 @@ mod tests {
         offers.hear(&first).unwrap();
         joins.hear(&offers.say().unwrap()).unwrap();
         let recorded = joins.agreed().word().unwrap();
-        // The same first message once more, at the same offer: the answer is another, and the old word does not fit it.
+        // The same first message once more, at the same offer: the answer is another, and the old
+        // word does not fit it.
         let mut again = Conversation::new(Role::Offers, &key, &spec(Rights::RECEIVE)).unwrap();
         again.hear(&first).unwrap();
         let _ = again.say().unwrap();

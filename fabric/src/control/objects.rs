@@ -140,11 +140,13 @@ impl Thing {
         own.and(Rights::DELEGATE)
     }
 
-    /// Takes an endpoint in, and says what its first half is; None where that is told when a link is connected.
+    /// Takes an endpoint in, and says what its first half is; None where that is told when a link
+    /// is connected.
     ///
     /// # Errors
-    /// `Busy` where its place is taken, or writers of a memory are not done mapping; `PermissionDenied` where it has ended or
-    /// is sealed; `InvalidInput` for rights that are no endpoint.
+    /// `Busy` where its place is taken, or writers of a memory are not done mapping;
+    /// `PermissionDenied` where it has ended or is sealed; `InvalidInput` for rights that are no
+    /// endpoint.
     pub(super) fn activate(
         &mut self,
         id: EndpointId,
@@ -172,7 +174,8 @@ impl Thing {
                 if !writable && endpoint.rights != Rights::READ {
                     return refuse(ErrorKind::InvalidInput, "an end of a memory reads, or reads and writes");
                 }
-                // Of two endpoints of one device the one could not be taken away: nobody can tell by which it has the memory.
+                // Of two endpoints of one device the one could not be taken away: nobody can tell
+                // by which it has the memory.
                 if endpoint.party != Party::APPLICATION && self.endpoints.values().any(|e| e.party == endpoint.party) {
                     return refuse(ErrorKind::Busy, "the device has this memory: revoke that endpoint first");
                 }
@@ -251,8 +254,8 @@ impl Thing {
         }
     }
 
-    /// The second halves of a channel, once both its ends are there, or one is and the other will never be: its holder has died
-    /// before, and who waits for the channel must learn that from it.
+    /// The second halves of a channel, once both its ends are there, or one is and the other will
+    /// never be: its holder has died before, and who waits for the channel must learn that from it.
     ///
     /// # Errors
     /// What sealing meets.
@@ -299,7 +302,8 @@ impl Channel {
         Ok((EndpointKind::Receive { shape, epoch, trust }, vec![dup(&pages.receiver)?, pages.state.read_only()?]))
     }
 
-    /// Everybody who writes has mapped, or is dead: nobody else will. Then, and only then, others get to see it.
+    /// Everybody who writes has mapped, or is dead: nobody else will. Then, and only then, others
+    /// get to see it.
     fn complete(&mut self, endpoints: &BTreeMap<EndpointId, Endpoint>) -> Result<Halves> {
         let Some(pages) = self.pages.take() else { return Ok(Vec::new()) };
         for object in [&pages.sender, &pages.receiver, &pages.payload] {

@@ -22,7 +22,8 @@ pub(crate) const MAX_DESCRIPTORS: usize = 8;
 /// Sends a value; never waits.
 ///
 /// # Errors
-/// `Busy` where the other side does not read; `Device` where it has gone; `OutOfRange` for a value that is too long.
+/// `Busy` where the other side does not read; `Device` where it has gone; `OutOfRange` for a value
+/// that is too long.
 pub(crate) fn send(socket: BorrowedFd<'_>, value: &impl Serialize, fds: &[BorrowedFd<'_>]) -> Result<()> {
     let wrong = |e: serde_json::Error| Error::new(ErrorKind::System, "send", format!("a packet: {e}"));
     let bytes = serde_json::to_vec(value).map_err(wrong)?;
@@ -61,8 +62,8 @@ pub(crate) enum Arrived<T> {
     End,
 }
 
-/// Receives a value, without waiting. Descriptors are taken only where `fds` says so; else the kernel drops them before this
-/// process has them, so nobody can fill its table.
+/// Receives a value, without waiting. Descriptors are taken only where `fds` says so; else the
+/// kernel drops them before this process has them, so nobody can fill its table.
 ///
 /// # Errors
 /// `Corrupt` for what is no such value, is too long or brings too many descriptors; `NoSpace` where

@@ -18,7 +18,8 @@ use crate::capability::Party;
 
 /// Packets that wait for a device that does not read.
 const MAX_WAITING: usize = 256;
-/// Reports of one device that wait for an application that does not read; the oldest of that device makes room.
+/// Reports of one device that wait for an application that does not read; the oldest of that device
+/// makes room.
 const MAX_REPORTS: usize = 64;
 
 /// Who speaks with the controller.
@@ -113,8 +114,9 @@ impl Peer {
 
     /// Sends it, or keeps it for when the party reads again.
     ///
-    /// An application that does not read loses the oldest reports of a device that makes many; never an answer, nor that a
-    /// device is ready, a device or a link at its end, or anything of another device.
+    /// An application that does not read loses the oldest reports of a device that makes many;
+    /// never an answer, nor that a device is ready, a device or a link at its end, or anything of
+    /// another device.
     pub(super) fn tell(&mut self, tell: Tell, fds: Vec<OwnedFd>) -> Told {
         let reports = match &tell {
             Tell::Event(DeviceEvent::Report { device, .. }) => Some(*device),

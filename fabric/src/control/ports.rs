@@ -1,4 +1,5 @@
-//! What the controller configured at this party: the halves of endpoints, until they are whole, and then until they are taken.
+//! What the controller configured at this party: the halves of endpoints, until they are whole, and
+//! then until they are taken.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
@@ -57,8 +58,8 @@ impl Ports {
         Ports { alive, parts: false, halves, whole, mapped, releasing: Vec::new(), lost: BTreeSet::new() }
     }
 
-    /// Of an application, whom nobody ends for what it keeps: what it writes after a revocation nobody sees, even by a borrow
-    /// that it has from before.
+    /// Of an application, whom nobody ends for what it keeps: what it writes after a revocation
+    /// nobody sees, even by a borrow that it has from before.
     pub(crate) fn of_application(alive: Alive) -> Ports {
         Ports { parts: true, ..Ports::new(alive) }
     }

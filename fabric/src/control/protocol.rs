@@ -38,7 +38,8 @@ pub(crate) enum Ask {
         shape: ChannelShape,
         carrier: Carrier,
     },
-    /// One end of a channel, whose other end another controller is to have: it joins at the address.
+    /// One end of a channel, whose other end another controller is to have: it joins at the
+    /// address.
     Offer {
         spec: LinkSpec,
         at: SocketAddr,
@@ -184,7 +185,8 @@ pub(crate) enum Answer {
         cap: Cap,
         address: SocketAddr,
     },
-    /// So many capabilities have gone. With a number: what they were about is not out of reach of everybody yet; when it is,
+    /// So many capabilities have gone. With a number: what they were about is not out of reach of
+    /// everybody yet; when it is,
     /// [`Tell::Settled`] says so.
     Revoked {
         count: usize,
@@ -274,7 +276,8 @@ pub struct ControllerStatus {
     pub capabilities: usize,
     /// Descriptors that the controller has open.
     pub descriptors: usize,
-    /// Endpoints that were revoked and are not yet known to be unmapped, of channels and of memories.
+    /// Endpoints that were revoked and are not yet known to be unmapped, of channels and of
+    /// memories.
     pub releasing: usize,
     /// What devices use and may use, in the order of `devices`.
     pub charges: Vec<Charge>,

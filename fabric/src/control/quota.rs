@@ -10,8 +10,8 @@
 //! RLIMIT_DATA is set in any case. There is no memory but private memory: the filter refuses shared
 //! anonymous memory, mappings that grow and huge pages (see `sandbox`).
 //!
-//! Memory of channels is the controller's and is not charged to devices; the private copies that a device needs for them are
-//! added to its limit while it has them.
+//! Memory of channels is the controller's and is not charged to devices; the private copies that a
+//! device needs for them are added to its limit while it has them.
 
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde::{Deserialize, Serialize};

@@ -20,8 +20,9 @@ use super::protocol::{Answer, DeviceEvent, EndpointId, Tell};
 use crate::capability::{Cap, Capability, ObjectId, Party, Rights};
 use crate::channel::layout::State;
 
-/// A device that was told to release something and has not shown that it has after this time is killed: as nothing here
-/// stands between a process and what it has mapped, its end is what takes the memory away.
+/// A device that was told to release something and has not shown that it has after this time is
+/// killed: as nothing here stands between a process and what it has mapped, its end is what takes
+/// the memory away.
 pub(super) const GRACE: Duration = Duration::from_secs(1);
 
 /// Revocations that are not settled yet.
@@ -86,7 +87,8 @@ impl Controller {
                 thing.ended = true;
             }
             for id in released {
-                // What others go on using must be out of reach before the revocation holds; of a channel nobody uses anything.
+                // What others go on using must be out of reach before the revocation holds; of a
+                // channel nobody uses anything.
                 self.release(capability.object, id, asks.filter(|_| !channel));
             }
         }
@@ -132,7 +134,8 @@ impl Controller {
         peer.audit.get_or_insert_with(Audit::new);
     }
 
-    /// Looks into devices that say that they have given something back, and ends those that are late.
+    /// Looks into devices that say that they have given something back, and ends those that are
+    /// late.
     pub(super) fn look_into_devices(&mut self) {
         let now = Instant::now();
         let due = |party: &Party| self.peers.get(party).and_then(|p| p.audit.as_ref()).is_some_and(|a| a.next <= now);
@@ -172,7 +175,8 @@ impl Controller {
         }
     }
 
-    /// What a device says it has given back, without that of which it has another end: there it may have it yet.
+    /// What a device says it has given back, without that of which it has another end: there it may
+    /// have it yet.
     fn whole_claims(&self, party: Party) -> Vec<(EndpointId, Vec<Inode>)> {
         let Some(peer) = self.peers.get(&party) else { return Vec::new() };
         let claim = |id: &EndpointId| -> Option<(EndpointId, Vec<Inode>)> {

@@ -109,7 +109,8 @@ fn listen(controller: &Controller) -> Result<Heard> {
     Ok(heard)
 }
 
-/// Serves a party for a turn; false when it has gone. Descriptors are taken from the application only.
+/// Serves a party for a turn; false when it has gone. Descriptors are taken from the application
+/// only.
 fn attend(controller: &mut Controller, party: Party, buffer: &mut [u8]) -> bool {
     for _ in 0..TURN {
         let Some(peer) = controller.peers.get_mut(&party) else { return false };
@@ -119,8 +120,8 @@ fn attend(controller: &mut Controller, party: Party, buffer: &mut [u8]) -> bool 
             Ok(Arrived::Packet(ask, fds)) => controller.serve(party, ask, fds),
             Ok(Arrived::Nothing) => return true,
             Ok(Arrived::End) => {
-                // A device without its control socket cannot be told anything. Most often it is about to be found dead, and
-                // its status says why: so it has a moment.
+                // A device without its control socket cannot be told anything. Most often it is
+                // about to be found dead, and its status says why: so it has a moment.
                 controller.hung_up(party);
                 return false;
             }

@@ -35,7 +35,8 @@ const END: Duration = Duration::from_secs(3);
 /// Packets that are taken at once.
 const MAX_AT_ONCE: usize = 4096;
 
-/// Which program runs as controller and devices: one whose `main` begins with [`process::enter`](crate::process::enter).
+/// Which program runs as controller and devices: one whose `main` begins with
+/// [`process::enter`](crate::process::enter).
 #[derive(Clone, Debug, Default)]
 pub enum Program {
     /// This one.
@@ -49,9 +50,11 @@ pub enum Program {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Device(pub Party);
 
-/// A controller of one's own, as a process, and what it is asked for. When the session ends, so do its devices.
+/// A controller of one's own, as a process, and what it is asked for. When the session ends, so do
+/// its devices.
 ///
-/// It belongs to the process that started it: in a child made by `fork` its calls fail (`Forked`), and dropping it there ends nothing.
+/// It belongs to the process that started it: in a child made by `fork` its calls fail (`Forked`),
+/// and dropping it there ends nothing.
 pub struct Session {
     socket: Arc<OwnedFd>,
     controller: Child,
@@ -71,7 +74,8 @@ impl Session {
     /// Starts a controller.
     ///
     /// # Errors
-    /// `NotFound` where the program is not there; `Unavailable` where it is none that can be a controller.
+    /// `NotFound` where the program is not there; `Unavailable` where it is none that can be a
+    /// controller.
     pub fn start(program: &Program) -> Result<Session> {
         let os = |e: Errno| Error::os("start", e.raw_os_error(), "a controller");
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
@@ -83,7 +87,8 @@ impl Session {
         let mut command = Command::new(&path);
         command.arg(CONTROLLER).stdin(Stdio::from(theirs)).stdout(Stdio::null());
         let controller = command.spawn().map_err(|e| Error::io("start", &e, path.display().to_string()))?;
-        // The command holds the other end until it goes: with it open, a controller's death would not be seen.
+        // The command holds the other end until it goes: with it open, a controller's death would
+        // not be seen.
         drop(command);
         let socket = Arc::new(ours);
         let watched = socket.clone();
@@ -97,7 +102,8 @@ impl Session {
         Ok(session)
     }
 
-    /// Launches a device, which gets the descriptors beforehand and can open nothing by itself. It is ready when an
+    /// Launches a device, which gets the descriptors beforehand and can open nothing by itself. It
+    /// is ready when an
     /// [`DeviceEvent::Ready`] tells so.
     ///
     /// # Errors
@@ -106,7 +112,8 @@ impl Session {
         self.launch_within(name, role, given, DeviceLimits::default())
     }
 
-    /// The same, with other limits than the usual ones. What the device uses, and what keeps it to its limits, is in
+    /// The same, with other limits than the usual ones. What the device uses, and what keeps it to
+    /// its limits, is in
     /// [`ControllerStatus::charges`].
     ///
     /// # Errors
@@ -132,7 +139,8 @@ impl Session {
         self.created(&Ask::Channel { shape })
     }
 
-    /// Creates a channel between two parties of this machine over what is said; the capability has all rights to it.
+    /// Creates a channel between two parties of this machine over what is said; the capability has
+    /// all rights to it.
     ///
     /// # Errors
     /// `InvalidInput` for a bad shape; `OutOfMemory`; what making sockets meets.
@@ -143,18 +151,20 @@ impl Session {
         }
     }
 
-    /// Creates one end of a channel to another machine: the controller there has the other end, when it has [joined](Self::join)
-    /// with the same key and shape and the other side. `side` is [`Rights::SEND`] or [`Rights::RECEIVE`], and the capability has
-    /// no other right (but to delegate). Returns the address where the controller listens: that of `at`, with a port where that
-    /// was 0. It listens until somebody with the key has come, or the capability is revoked.
+    /// Creates one end of a channel to another machine: the controller there has the other end,
+    /// when it has [joined](Self::join) with the same key and shape and the other side. `side` is
+    /// [`Rights::SEND`] or [`Rights::RECEIVE`], and the capability has no other right (but to
+    /// delegate). Returns the address where the controller listens: that of `at`, with a port where
+    /// that was 0. It listens until somebody with the key has come, or the capability is revoked.
     ///
-    /// Who connects and says nothing is cut off after ten seconds. At most 128 such connections are kept;
-    /// then the oldest goes of the address that has most. So nobody at other addresses pushes a joiner
-    /// out, however slow its first words are; who floods the port from the joiner's own address, or
-    /// from 128 of them, can, and [`join`](Self::join) is to be called again.
+    /// Who connects and says nothing is cut off after ten seconds. At most 128 such connections are
+    /// kept; then the oldest goes of the address that has most. So nobody at other addresses pushes
+    /// a joiner out, however slow its first words are; who floods the port from the joiner's own
+    /// address, or from 128 of them, can, and [`join`](Self::join) is to be called again.
     ///
-    /// The two find each other out without showing the key, and what goes over the channel is encrypted and protected against
-    /// change: see [`offer_link`](Self::offer_link) for one that is not.
+    /// The two find each other out without showing the key, and what goes over the channel is
+    /// encrypted and protected against change: see [`offer_link`](Self::offer_link) for one that is
+    /// not.
     ///
     /// # Errors
     /// `InvalidInput` for a bad shape or side; what listening meets.
@@ -173,11 +183,12 @@ impl Session {
         }
     }
 
-    /// Creates the end of a channel that another controller [offers](Self::offer) at an address. It can be activated at once;
-    /// the endpoint is there when the link is [`joined`](Self::joined).
+    /// Creates the end of a channel that another controller [offers](Self::offer) at an address. It
+    /// can be activated at once; the endpoint is there when the link is [`joined`](Self::joined).
     ///
     /// # Errors
-    /// `InvalidInput` for a bad shape or side; what making a socket meets. Whether the other is there is told later.
+    /// `InvalidInput` for a bad shape or side; what making a socket meets. Whether the other is
+    /// there is told later.
     pub fn join(&mut self, shape: ChannelShape, side: Rights, to: SocketAddr, key: &Key) -> Result<Cap> {
         self.join_link(LinkSpec::new(shape, side), to, key)
     }
@@ -193,7 +204,8 @@ impl Session {
     /// Waits until a link that was offered or joined is connected.
     ///
     /// # Errors
-    /// `Busy` when patience ends; `Device` where it cannot be connected: the other is not there, or refuses.
+    /// `Busy` when patience ends; `Device` where it cannot be connected: the other is not there, or
+    /// refuses.
     pub fn joined(&mut self, link: Cap, patience: Patience) -> Result<()> {
         match self.event_where(patience, |e| matches!(e, DeviceEvent::Link { cap, .. } if *cap == link))? {
             DeviceEvent::Link { error: Some(why), .. } => Err(Error::new(ErrorKind::Device, "join", why).advice(
@@ -219,14 +231,15 @@ impl Session {
         self.created(&Ask::Delegate { cap, to, rights })
     }
 
-    /// Configures an endpoint at the holder of a capability, under a name that the holder knows it by. A channel works when
-    /// both of its ends are there. `trust` matters where the holder receives.
+    /// Configures an endpoint at the holder of a capability, under a name that the holder knows it
+    /// by. A channel works when both of its ends are there. `trust` matters where the holder
+    /// receives.
     ///
     /// # Errors
-    /// `PermissionDenied` where the capability has fewer rights or is not commanded by this party; `Busy` where that end of the
-    /// channel is somewhere already; `NoSpace` where its holder has as many ends as it can have: a
-    /// device 256, and of channels over sockets no more than it has room for among 64 descriptors
-    /// (about 50).
+    /// `PermissionDenied` where the capability has fewer rights or is not commanded by this party;
+    /// `Busy` where that end of the channel is somewhere already; `NoSpace` where its holder has as
+    /// many ends as it can have: a device 256, and of channels over sockets no more than it has
+    /// room for among 64 descriptors (about 50).
     pub fn activate(&mut self, cap: Cap, port: &str, rights: Rights, trust: Trust) -> Result<()> {
         self.activate_taking(cap, port, rights, trust.into())
     }
@@ -235,16 +248,18 @@ impl Session {
         self.done(&Ask::Activate { cap, port: port.into(), rights, trust, copies: self.copies })
     }
 
-    /// Takes a capability away with all that was delegated from it, also while blocks are under way; the number of capabilities
-    /// that went.
+    /// Takes a capability away with all that was delegated from it, also while blocks are under
+    /// way; the number of capabilities that went.
     ///
-    /// Both ends of a channel are cut off when this returns. A memory that others go on using is out of reach of the devices
-    /// that had it by these capabilities: each has shown that it has nothing of it any more, or is dead. That takes as long as
-    /// such a device takes to answer, a second at most.
+    /// Both ends of a channel are cut off when this returns. A memory that others go on using is
+    /// out of reach of the devices that had it by these capabilities: each has shown that it has
+    /// nothing of it any more, or is dead. That takes as long as such a device takes to answer, a
+    /// second at most.
     ///
     /// # Errors
-    /// `NotFound`; `PermissionDenied` where it is not commanded by this party; `Busy` when patience ends before a device
-    /// is known to have nothing of a memory: the capabilities are gone, and the controller goes on with the device.
+    /// `NotFound`; `PermissionDenied` where it is not commanded by this party; `Busy` when patience
+    /// ends before a device is known to have nothing of a memory: the capabilities are gone, and
+    /// the controller goes on with the device.
     pub fn revoke(&mut self, cap: Cap) -> Result<usize> {
         match self.ask(&Ask::Revoke { cap }, &[])? {
             Answer::Revoked { count, settles: None } => Ok(count),
@@ -258,7 +273,8 @@ impl Session {
         }
     }
 
-    /// Lets a device work, from these of its ports to those. It takes up work when all of them are there.
+    /// Lets a device work, from these of its ports to those. It takes up work when all of them are
+    /// there.
     ///
     /// # Errors
     /// `NotFound` for a device that has ended.
@@ -288,7 +304,8 @@ impl Session {
     /// This party's sending end at a port, once the channel works.
     ///
     /// # Errors
-    /// `Busy` when patience ends; `NotFound` for a port that receives; `Unavailable` where the controller has ended.
+    /// `Busy` when patience ends; `NotFound` for a port that receives; `Unavailable` where the
+    /// controller has ended.
     pub fn sender(&mut self, port: &str, patience: Patience) -> Result<Sender> {
         match self.end(port, patience)? {
             End::Sender(sender) => Ok(sender),
@@ -354,13 +371,15 @@ impl Session {
         self.socket.as_fd()
     }
 
-    /// How long the controller may take for an answer from now on; ten seconds, if this is not said. What was asked may be
-    /// done nevertheless, later: what it made then goes with the session.
+    /// How long the controller may take for an answer from now on; ten seconds, if this is not
+    /// said. What was asked may be done nevertheless, later: what it made then goes with the
+    /// session.
     pub fn set_patience(&mut self, patience: Patience) {
         self.patience = patience;
     }
 
-    /// Which copies of ends that are activated from now on go past the caches; none, if this is not said.
+    /// Which copies of ends that are activated from now on go past the caches; none, if this is not
+    /// said.
     pub fn set_copies(&mut self, copies: Copies) {
         self.copies = copies;
     }
@@ -504,12 +523,14 @@ impl Session {
 }
 
 impl Drop for Session {
-    /// Ends the controller, which ends its devices: an orderly end is waited for, one that does not come is made.
+    /// Ends the controller, which ends its devices: an orderly end is waited for, one that does not
+    /// come is made.
     fn drop(&mut self) {
         if !self.owner.is_here() {
             return;
         }
-        // The controller ends when nobody can speak to it any more; its devices are ended by it before.
+        // The controller ends when nobody can speak to it any more; its devices are ended by it
+        // before.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         if !self.has_ended_within(END) {
             // It is stopped, or stuck. Its devices end with it.
@@ -520,7 +541,8 @@ impl Drop for Session {
 }
 
 impl Session {
-    /// Waits for the controller's process; looked at again and again, for a descriptor of it may not be to be had.
+    /// Waits for the controller's process; looked at again and again, for a descriptor of it may
+    /// not be to be had.
     fn has_ended_within(&mut self, limit: Duration) -> bool {
         let (until, mut pause) = (Instant::now() + limit, Duration::from_micros(100));
         loop {

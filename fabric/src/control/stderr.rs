@@ -1,9 +1,12 @@
-//! What devices say on standard error: taken from a pipe of the controller's, bounded, labelled, and shown on its own.
+//! What devices say on standard error: taken from a pipe of the controller's, bounded, labelled,
+//! and shown on its own.
 //!
-//! A device never has the application's standard error: that may be a terminal, which can be read from, or a socket, which can
-//! be shut down. What a device says is text for people and nothing else: characters that a terminal would obey are escaped.
+//! A device never has the application's standard error: that may be a terminal, which can be read
+//! from, or a socket, which can be shut down. What a device says is text for people and nothing
+//! else: characters that a terminal would obey are escaped.
 //!
-//! Showing is done by a thread, for standard error may be something that does not take any more: the controller goes on.
+//! Showing is done by a thread, for standard error may be something that does not take any more:
+//! the controller goes on.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -127,7 +130,8 @@ impl DeviceStderr {
 
     /// The device has ended: what it said last, if anything.
     pub(super) fn end(mut self, writer: &StderrWriter) -> Option<String> {
-        // What is in the pipe when its writer has ended is all there will be; it is no more than a pipe holds.
+        // What is in the pipe when its writer has ended is all there will be; it is no more than a
+        // pipe holds.
         for _ in 0..64 {
             self.listen(writer);
         }

@@ -1,7 +1,8 @@
 //! A storage device that serves files block by block: the device's side of [`file`](crate::file).
 //!
-//! Its n-th inlet and its n-th outlet are one client's. Each client has a thread, so that one who does not take its blocks
-//! keeps nobody else waiting, and a state of its own: what is open, how it was opened, where it is.
+//! Its n-th inlet and its n-th outlet are one client's. Each client has a thread, so that one who
+//! does not take its blocks keeps nobody else waiting, and a state of its own: what is open, how it
+//! was opened, where it is.
 
 use std::os::fd::OwnedFd;
 
@@ -132,7 +133,8 @@ impl Client<'_> {
     fn request(&mut self, block: &Block, words: [u64; WORDS]) -> Result<u64, Failed> {
         Ok(match words[0] {
             OPEN => self.open(words)?,
-            // What comes of a read is told where the bytes are: with the block, in its place among the others.
+            // What comes of a read is told where the bytes are: with the block, in its place among
+            // the others.
             READ | READ_AT => self.read(words)?,
             WRITE | WRITE_AT => self.write(block, words)?,
             COMMIT => self.commit()?,
@@ -225,8 +227,8 @@ fn end_of(at: u64, len: usize) -> Option<u64> {
 }
 
 impl Body for Files {
-    /// A request that fails is answered with its failure, and the next one is served. A client whose channel ends is no matter to
-    /// the others.
+    /// A request that fails is answered with its failure, and the next one is served. A client
+    /// whose channel ends is no matter to the others.
     fn run(&mut self, stage: &mut DeviceChannels<'_>) -> Result<()> {
         let requests: Vec<Receiver> = stage.inlets.drain(..).flatten().collect();
         let mut blocks = stage.outlets.drain(..);

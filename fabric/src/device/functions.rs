@@ -9,19 +9,22 @@ use super::MakeBody;
 
 /// A function from blocks to blocks.
 pub trait Function: Send {
-    /// Makes a block of a block: reads `input`, writes to `output`, and returns how many bytes it wrote there.
+    /// Makes a block of a block: reads `input`, writes to `output`, and returns how many bytes it
+    /// wrote there.
     ///
     /// # Errors
     /// `Corrupt` for an input that is none; `OutOfRange` where `output` is too small.
     fn apply(&mut self, input: &[u8], output: &mut [u8]) -> Result<usize>;
 
-    /// Whether a block becomes itself. Then it is copied from memory to memory, and [`apply`](Self::apply) is not called: no byte
-    /// is looked at, so no private copy is needed to be safe from who sent it.
+    /// Whether a block becomes itself. Then it is copied from memory to memory, and
+    /// [`apply`](Self::apply) is not called: no byte is looked at, so no private copy is needed to
+    /// be safe from who sent it.
     fn carries(&self) -> bool {
         false
     }
 
-    /// The stream has ended; a checksum of it, where the function computes one. The function is as new afterwards.
+    /// The stream has ended; a checksum of it, where the function computes one. The function is as
+    /// new afterwards.
     fn finish(&mut self) -> Option<u32> {
         None
     }

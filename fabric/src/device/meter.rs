@@ -19,8 +19,8 @@ pub struct StreamProgress {
 
 /// What a stage tells how far it is.
 pub trait ProgressSink {
-    /// Takes note: after each block that was sent; at the end of a stream, before and after the wait for those downstream. It is
-    /// called on the way of the bytes, and should be brief.
+    /// Takes note: after each block that was sent; at the end of a stream, before and after the
+    /// wait for those downstream. It is called on the way of the bytes, and should be brief.
     ///
     /// # Errors
     /// What ends the device's work as if a channel had failed.

@@ -1,11 +1,13 @@
-//! Devices: each its own locked-down process, which wraps a place and a function (the paper's activities on accelerator tiles).
+//! Devices: each its own locked-down process, which wraps a place and a function (the paper's
+//! activities on accelerator tiles).
 //!
-//! A device is launched with a [`DeviceRole`] and the descriptors that it works on, and can open nothing by itself. It gets channels
-//! from the controller, and works from its inlets to its outlets without knowing what is at the other ends: that is why the same
-//! device serves under every [`Placement`](crate::placement::Placement).
+//! A device is launched with a [`DeviceRole`] and the descriptors that it works on, and can open
+//! nothing by itself. It gets channels from the controller, and works from its inlets to its
+//! outlets without knowing what is at the other ends: that is why the same device serves under
+//! every [`Placement`](crate::placement::Placement).
 //!
-//! Bytes of files are moved by `pread` and `pwrite` on the descriptors given: a ring (io_uring) would carry requests past the
-//! device's filter of system calls.
+//! Bytes of files are moved by `pread` and `pwrite` on the descriptors given: a ring (io_uring)
+//! would carry requests past the device's filter of system calls.
 
 mod files;
 mod functions;
@@ -60,7 +62,8 @@ pub enum DeviceRole {
         /// What is written.
         place: DevicePlace,
     },
-    /// Serves files block by block: see [`file`](crate::file). Its n-th inlet and its n-th outlet are its n-th client's.
+    /// Serves files block by block: see [`file`](crate::file). Its n-th inlet and its n-th outlet
+    /// are its n-th client's.
     Files,
     /// The resource-side CPU: carries blocks from its n-th inlet to its n-th outlet.
     Hub,
@@ -82,7 +85,8 @@ pub enum DevicePlace {
     File {
         /// Which descriptor: one that goes through the page cache.
         descriptor: usize,
-        /// Which descriptor of the same file goes past it (`O_DIRECT`), for whole blocks; alignment is that of blocks.
+        /// Which descriptor of the same file goes past it (`O_DIRECT`), for whole blocks; alignment
+        /// is that of blocks.
         #[serde(default)]
         direct: Option<usize>,
         /// Where to begin.
@@ -96,13 +100,14 @@ pub enum DevicePlace {
     Socket {
         /// Which descriptor.
         descriptor: usize,
-        /// Whether each block but the last is filled before it is sent, so that blocks are the same however the network cuts them;
-        /// otherwise what is there is sent at once. Sources only.
+        /// Whether each block but the last is filled before it is sent, so that blocks are the same
+        /// however the network cuts them; otherwise what is there is sent at once. Sources only.
         #[serde(default)]
         whole_blocks: bool,
     },
-    /// What is read or written in order and only once: a pipe, a FIFO, a terminal, or a file where it stands. A source reads until
-    /// its end; a sink closes its descriptor at the end of the stream, so that who reads a pipe sees the end.
+    /// What is read or written in order and only once: a pipe, a FIFO, a terminal, or a file where
+    /// it stands. A source reads until its end; a sink closes its descriptor at the end of the
+    /// stream, so that who reads a pipe sees the end.
     Stream {
         /// Which descriptor.
         descriptor: usize,
@@ -167,7 +172,8 @@ impl StreamReport {
 
 /// What runs in a device.
 pub trait Body {
-    /// Works until its channels end. What it returns is told to the application, unless it is a channel's orderly end.
+    /// Works until its channels end. What it returns is told to the application, unless it is a
+    /// channel's orderly end.
     ///
     /// # Errors
     /// What ended the work.
@@ -181,12 +187,14 @@ pub trait Body {
 /// so. Threads are started in [`Body::run`].
 pub type MakeBody = fn(&Value, Vec<OwnedFd>) -> Result<Box<dyn Body>>;
 
-/// The body of a role, from the descriptors given: also for bodies of a program's own that do something beside it.
+/// The body of a role, from the descriptors given: also for bodies of a program's own that do
+/// something beside it.
 ///
 /// Devices make theirs before the lock-down; nothing of anybody else has been seen yet.
 ///
 /// # Errors
-/// `NotFound` for a function or a body that `functions` has not; what its arguments, or the descriptors given, lack.
+/// `NotFound` for a function or a body that `functions` has not; what its arguments, or the
+/// descriptors given, lack.
 pub fn body(role: DeviceRole, given: Vec<OwnedFd>, functions: &Functions) -> Result<Box<dyn Body>> {
     let mut given: Vec<Option<OwnedFd>> = given.into_iter().map(Some).collect();
     Ok(match role {

@@ -1,5 +1,5 @@
-//! Carrying blocks from one channel to another: what the application does for devices that do not speak to each other, and what
-//! the resource-side CPU does for the application.
+//! Carrying blocks from one channel to another: what the application does for devices that do not
+//! speak to each other, and what the resource-side CPU does for the application.
 
 use datapipes_core::{Error, ErrorKind, Result};
 
@@ -7,10 +7,10 @@ use super::{Body, DeviceChannels};
 use crate::channel::{BlockOutcome, Patience, Reply};
 use crate::transport::{Receiver, Sender};
 
-/// Carries blocks until the sender closes; what was carried. A block is replied to when it was sent on, an end of stream when
-/// everything downstream is done; a failure that is told later goes upstream with the
-/// next reply. Bytes are copied once, out of the one memory into the other, and not looked at. It has the patience of neither
-/// end: it waits until a channel ends.
+/// Carries blocks until the sender closes; what was carried. A block is replied to when it was sent
+/// on, an end of stream when everything downstream is done; a failure that is told later goes
+/// upstream with the next reply. Bytes are copied once, out of the one memory into the other, and
+/// not looked at. It has the patience of neither end: it waits until a channel ends.
 ///
 /// # Errors
 /// What ended a channel, after it was told upstream.

@@ -46,7 +46,8 @@ impl Sink {
             To::File { file, direct, offset } => {
                 let at = offset + self.written;
                 match direct {
-                    // Aligned are only blocks that are processed in place; a private copy goes through the page cache.
+                    // Aligned are only blocks that are processed in place; a private copy goes
+                    // through the page cache.
                     Some(direct) if bytes.len().is_multiple_of(4096) && at.is_multiple_of(4096) => {
                         match write_at(direct, bytes, at) {
                             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => write_at(file, bytes, at),
@@ -83,7 +84,8 @@ impl Sink {
 }
 
 impl Body for Sink {
-    /// The reply to the end of a stream says how many bytes are there, all streams together, and durable.
+    /// The reply to the end of a stream says how many bytes are there, all streams together, and
+    /// durable.
     fn run(&mut self, stage: &mut DeviceChannels<'_>) -> Result<()> {
         while let Some(block) = stage.receive()? {
             let end = block.head().end;
@@ -150,7 +152,8 @@ fn send_all(socket: &OwnedFd, mut bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Writes all of it, in order. The descriptor may be shared with others, who may have set it not to wait.
+/// Writes all of it, in order. The descriptor may be shared with others, who may have set it not to
+/// wait.
 fn write_all(stream: &OwnedFd, bytes: &[u8]) -> Result<()> {
     let mut done = 0;
     while done < bytes.len() {

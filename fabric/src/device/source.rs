@@ -87,7 +87,8 @@ fn fill(place: &From, read: u64, target: &mut [u8]) -> Result<usize> {
             let left = len.map_or(u64::MAX, |len| len.saturating_sub(read));
             let now = target.len().min(usize::try_from(left).unwrap_or(usize::MAX));
             let (target, at) = (&mut target[..now], offset + read);
-            // Whole blocks go past the page cache; the end of the file, and what the device refuses, through it.
+            // Whole blocks go past the page cache; the end of the file, and what the device
+            // refuses, through it.
             match direct {
                 Some(direct) if now.is_multiple_of(4096) => match read_at(direct, target, at) {
                     Err(e) if e.raw_os_error() == Some(libc::EINVAL) => read_at(file, target, at),
@@ -116,7 +117,8 @@ pub(super) fn read_at(file: &OwnedFd, target: &mut [u8], at: u64) -> Result<usiz
     Ok(done)
 }
 
-/// Waits for bytes, looking after the channels meanwhile: no credit is held before there is something to send.
+/// Waits for bytes, looking after the channels meanwhile: no credit is held before there is
+/// something to send.
 fn await_bytes(socket: &OwnedFd, stage: &mut DeviceChannels<'_>) -> Result<()> {
     loop {
         let slice = Duration::from_millis(100);
@@ -151,7 +153,8 @@ fn fill_from_socket(socket: &OwnedFd, whole: bool, target: &mut [u8]) -> Result<
     Ok(done)
 }
 
-/// Takes a whole block, or what one read gives. The descriptor may be shared with others, who may have set it not to wait.
+/// Takes a whole block, or what one read gives. The descriptor may be shared with others, who may
+/// have set it not to wait.
 fn fill_from_stream(stream: &OwnedFd, whole: bool, target: &mut [u8]) -> Result<usize> {
     let mut done = 0;
     while done < target.len() {

@@ -57,7 +57,8 @@ impl<'a> DeviceChannels<'a> {
         }
     }
 
-    /// The next block of any inlet, and which it is, or what ended that inlet; None when none is left.
+    /// The next block of any inlet, and which it is, or what ended that inlet; None when none is
+    /// left.
     fn next_of_any(&mut self) -> Result<Option<(usize, Result<Block>)>> {
         let mut open = self.inlets.iter_mut().enumerate().filter_map(|(at, inlet)| Some((at, inlet.as_mut()?)));
         match (open.next(), open.next()) {
@@ -108,8 +109,8 @@ impl<'a> DeviceChannels<'a> {
         Ok(())
     }
 
-    /// Takes note of the end of a stream on one inlet. When all inlets' streams have ended: ends those downstream, waits until
-    /// everything there is done, replies upstream and reports.
+    /// Takes note of the end of a stream on one inlet. When all inlets' streams have ended: ends
+    /// those downstream, waits until everything there is done, replies upstream and reports.
     ///
     /// # Errors
     /// What ended a channel; the first failure that a reply told.

@@ -13,7 +13,8 @@ use crate::transport::pair;
 /// What a channel costs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Costs {
-    /// From one thread's push to the other's receive, for a block of a few bytes, in nanoseconds: mostly a wake-up.
+    /// From one thread's push to the other's receive, for a block of a few bytes, in nanoseconds:
+    /// mostly a wake-up.
     pub wake_ns: f64,
     /// What a block of this length takes beyond that to be pushed, in nanoseconds.
     pub push_ns: f64,
@@ -81,7 +82,8 @@ pub struct Estimate {
     pub wires: usize,
     /// Channels one after the other, on the longest way.
     pub longest: usize,
-    /// From the source to the end of the longest way, in nanoseconds; what devices compute is the same everywhere and left out.
+    /// From the source to the end of the longest way, in nanoseconds; what devices compute is the
+    /// same everywhere and left out.
     pub latency_ns: f64,
     /// Between two blocks of a full stream, in nanoseconds.
     pub period_ns: f64,
@@ -123,7 +125,8 @@ fn estimate(edges: &[(DeviceNode, DeviceNode)], costs: &Costs, placement: Placem
     let longest = longest(edges, &hops)?;
     let wire_ns = costs.wake_ns + costs.push_ns;
     let wires = wiring.wires.len();
-    // In a full stream nobody sleeps: stages run side by side as far as there are cores for the copies.
+    // In a full stream nobody sleeps: stages run side by side as far as there are cores for the
+    // copies.
     let period_ns = costs.push_ns * (wires as f64 / costs.cores as f64).max(1.0);
     // With one credit a channel waits for each block's reply.
     let period_ns = if costs.credits == 1 { period_ns.max(2.0 * wire_ns) } else { period_ns };
@@ -213,8 +216,8 @@ mod tests {
     #[test]
     fn costs_are_measured() {
         let costs = Costs::measure(ChannelShape::new(2, 256 << 10)).unwrap();
-        // How much is a matter of the machine, and of who else is on it just now: with others on its cores a copy can be lost in
-        // the noise of a wake-up.
+        // How much is a matter of the machine, and of who else is on it just now: with others on
+        // its cores a copy can be lost in the noise of a wake-up.
         assert!(costs.wake_ns > 0.0 && costs.push_ns >= 0.0 && costs.push_ns.is_finite(), "{costs:?}");
         assert_eq!((costs.block_bytes, costs.credits), (256 << 10, 2));
     }

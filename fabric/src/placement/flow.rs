@@ -53,12 +53,14 @@ impl Flow {
         Ok(flow)
     }
 
-    /// The application's n-th sending end, in the order of the edges that begin at it; None if it was taken.
+    /// The application's n-th sending end, in the order of the edges that begin at it; None if it
+    /// was taken.
     pub fn take_sender(&mut self, n: usize) -> Option<Sender> {
         self.senders.get_mut(n)?.take()
     }
 
-    /// The application's n-th receiving end, in the order of the edges that end at it; None if it was taken.
+    /// The application's n-th receiving end, in the order of the edges that end at it; None if it
+    /// was taken.
     pub fn take_receiver(&mut self, n: usize) -> Option<Receiver> {
         self.receivers.get_mut(n)?.take()
     }
@@ -103,7 +105,8 @@ impl Flow {
         }
     }
 
-    /// Takes everything down: channels are revoked, devices stopped. Ends that were taken end with `PermissionDenied`.
+    /// Takes everything down: channels are revoked, devices stopped. Ends that were taken end with
+    /// `PermissionDenied`.
     ///
     /// # Errors
     /// `Unavailable` where the controller has ended: then its devices have, too.
@@ -162,7 +165,8 @@ impl Flow {
                 _ => session.channel_over(shape, carrier)?,
             };
             self.caps.push(cap);
-            // Who only carries bytes on does not look at them, and needs no copy to be safe from whoever changes them.
+            // Who only carries bytes on does not look at them, and needs no copy to be safe from
+            // whoever changes them.
             let trust = if wire.relayed { Taking::Carried } else { trust.into() };
             self.give(session, cap, wire.from, &port(at, "out"), Rights::SEND, trust)?;
             self.give(session, cap, wire.to, &port(at, "in"), Rights::RECEIVE, trust)?;
@@ -189,7 +193,8 @@ impl Flow {
         Ok(())
     }
 
-    /// Gives the end of a channel to who is at a stop: delegated with that right alone, and activated.
+    /// Gives the end of a channel to who is at a stop: delegated with that right alone, and
+    /// activated.
     fn give(&self, session: &mut Session, cap: Cap, to: Stop, port: &str, rights: Rights, trust: Taking) -> Result<()> {
         let party = match to {
             // Another controller's to give.

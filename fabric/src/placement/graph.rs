@@ -48,7 +48,8 @@ impl DeviceGraph {
     /// The application: where edges may begin and end.
     pub const APPLICATION: DeviceNode = DeviceNode(0);
 
-    /// A graph whose channels have this shape, and whose receivers trust their senders so far, where nothing else is said.
+    /// A graph whose channels have this shape, and whose receivers trust their senders so far,
+    /// where nothing else is said.
     pub fn new(shape: ChannelShape, trust: Trust) -> DeviceGraph {
         DeviceGraph {
             shape,
@@ -60,17 +61,18 @@ impl DeviceGraph {
         }
     }
 
-    /// What the channels of edges that are added from now on go over, within this machine; shared memory, if this is not said.
-    /// Devices and application are the same over all.
+    /// What the channels of edges that are added from now on go over, within this machine; shared
+    /// memory, if this is not said. Devices and application are the same over all.
     #[must_use]
     pub fn over(mut self, carrier: Carrier) -> DeviceGraph {
         self.carrier = carrier;
         self
     }
 
-    /// Adds what is at the other end of a link ([`Session::offer`], [`Session::join`]): part of a graph on another machine,
-    /// which connects its nodes to the other half of the link. A link that sends takes one edge to it, one that receives one edge
-    /// from it, of the link's own shape. The flow has the link from its start on: it is revoked at the flow's end.
+    /// Adds what is at the other end of a link ([`Session::offer`], [`Session::join`]): part of a
+    /// graph on another machine, which connects its nodes to the other half of the link. A link
+    /// that sends takes one edge to it, one that receives one edge from it, of the link's own
+    /// shape. The flow has the link from its start on: it is revoked at the flow's end.
     pub fn elsewhere(&mut self, link: Cap) -> DeviceNode {
         self.links.push(link);
         DeviceNode(DeviceNode::LINKS + self.links.len() - 1)
@@ -82,7 +84,8 @@ impl DeviceGraph {
         DeviceNode(self.devices.len())
     }
 
-    /// Lets blocks flow from one node to another. Several edges out of a node fan out, several into it fan in.
+    /// Lets blocks flow from one node to another. Several edges out of a node fan out, several into
+    /// it fan in.
     ///
     /// # Errors
     /// As [`connect_with`](Self::connect_with).
@@ -93,7 +96,8 @@ impl DeviceGraph {
     /// The same with another shape or trust.
     ///
     /// # Errors
-    /// `InvalidInput` for a node of another graph, a node to itself, a bad shape, a trust that needs checks the shape has not.
+    /// `InvalidInput` for a node of another graph, a node to itself, a bad shape, a trust that
+    /// needs checks the shape has not.
     pub fn connect_with(&mut self, from: DeviceNode, to: DeviceNode, shape: ChannelShape, trust: Trust) -> Result<()> {
         shape.check()?;
         let wrong = |what: &str| Err(Error::new(ErrorKind::InvalidInput, "connect", what));
@@ -123,10 +127,12 @@ impl DeviceGraph {
         self.edges.iter().map(|e| (e.from, e.to)).collect()
     }
 
-    /// Launches the devices, connects them as the placement says, and lets them work. `Auto` measures first.
+    /// Launches the devices, connects them as the placement says, and lets them work. `Auto`
+    /// measures first.
     ///
     /// # Errors
-    /// `InvalidInput` for a graph without edges; `Device` for a device that does not come up; `OutOfMemory`.
+    /// `InvalidInput` for a graph without edges; `Device` for a device that does not come up;
+    /// `OutOfMemory`.
     pub fn start(self, session: &mut Session, placement: Placement) -> Result<Flow> {
         if self.edges.is_empty() {
             return Err(Error::new(ErrorKind::InvalidInput, "start", "a graph without edges"));

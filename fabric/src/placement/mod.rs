@@ -6,8 +6,9 @@
 //! distributed           app -> d1 -> d2 -> app
 //! ```
 //!
-//! A [`DeviceGraph`] says which devices there are and what flows where. Starting it under a [`Placement`] changes only the wires: the
-//! devices' processes and the application's code are the same under all three. [`Placement::Auto`] leaves the choice to
+//! A [`DeviceGraph`] says which devices there are and what flows where. Starting it under a
+//! [`Placement`] changes only the wires: the devices' processes and the application's code are the
+//! same under all three. [`Placement::Auto`] leaves the choice to
 //! [`Choice::make`], which says what it measured and what it estimates from that.
 
 mod choice;

@@ -112,7 +112,8 @@ mod tests {
     }
 
     proptest! {
-        /// Under every placement each edge is a way from its node to its node, and nobody speaks who must not.
+        /// Under every placement each edge is a way from its node to its node, and nobody speaks
+        /// who must not.
         #[test]
         fn a_placement_keeps_the_edges(edges in proptest::collection::vec((0usize..5, 0usize..5), 0..12)) {
             let edges: Vec<_> = edges.into_iter().filter(|(a, b)| a != b).map(|(a, b)| (DeviceNode(a), DeviceNode(b))).collect();

@@ -31,7 +31,8 @@ pub struct ControllerClient {
 
 impl ControllerClient {
     pub(crate) fn new(socket: OwnedFd) -> ControllerClient {
-        // The parent's death ends the device (see `sandbox`), so there is nothing to ask while waiting.
+        // The parent's death ends the device (see `sandbox`), so there is nothing to ask while
+        // waiting.
         let ports = Ports::new(Arc::new(|| true));
         let (work, settled, buffer) = (VecDeque::new(), BTreeSet::new(), vec![0; PACKET_BYTES + 1]);
         ControllerClient { socket, party: Party::APPLICATION, ports, work, settled, buffer }
@@ -82,7 +83,8 @@ impl ControllerClient {
         }
     }
 
-    /// Revokes a capability that this device commands; waits as [`Session::revoke`](crate::control::Session::revoke) does.
+    /// Revokes a capability that this device commands; waits as
+    /// [`Session::revoke`](crate::control::Session::revoke) does.
     ///
     /// # Errors
     /// See [`Tree::revoke`](crate::capability::Tree::revoke).
@@ -97,9 +99,10 @@ impl ControllerClient {
         Ok(())
     }
 
-    /// Does what the controller told meanwhile, without waiting: takes endpoints in, and gives back what was revoked. A body
-    /// that works for long on something else than the channels of its stage must call this at least twice a second: a
-    /// device that does not give back in time what was revoked is ended.
+    /// Does what the controller told meanwhile, without waiting: takes endpoints in, and gives back
+    /// what was revoked. A body that works for long on something else than the channels of its
+    /// stage must call this at least twice a second: a device that does not give back in time what
+    /// was revoked is ended.
     ///
     /// # Errors
     /// What mapping an endpoint meets; `Unavailable` where the controller has ended.
@@ -116,7 +119,8 @@ impl ControllerClient {
         }
     }
 
-    /// The memory that was activated at a port, which is there as soon as [`attend`](Self::attend) has taken it in.
+    /// The memory that was activated at a port, which is there as soon as [`attend`](Self::attend)
+    /// has taken it in.
     ///
     /// # Errors
     /// `NotFound` where there is none.

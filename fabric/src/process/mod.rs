@@ -22,9 +22,10 @@ pub(crate) const CONTROLLER: &str = "--fabric-controller";
 /// The first argument of a device.
 pub(crate) const DEVICE: &str = "--fabric-device";
 
-/// If this process was started as a controller or a device, is that, and returns what `main` shall return when it is over.
-/// To be called first in `main`, before there are threads: a device with another thread, also one that
-/// a library started when it was loaded, would not be confined, and ends with an error that says so.
+/// If this process was started as a controller or a device, is that, and returns what `main` shall
+/// return when it is over. To be called first in `main`, before there are threads: a device with
+/// another thread, also one that a library started when it was loaded, would not be confined, and
+/// ends with an error that says so.
 pub fn enter(functions: &Functions) -> Option<ExitCode> {
     // Another program's first argument may be anything.
     let role = std::env::args_os().nth(1)?.into_string().ok()?;

@@ -1,19 +1,24 @@
 //! A device locks itself down, once it has what it was given and before it sees a byte of anybody.
 //!
-//! * a user without rights (65534), where it was started by root; no new privileges; 64 descriptors at most;
-//! * Landlock with no rule: no path, no port, no signal and no abstract socket outside of the device;
-//! * a filter of system calls that lets through what moving bytes needs. What is not named in [`allowed`] answers `EPERM`: no
-//!   open (so nothing is reopened through /proc), no fcntl, no exec, no new process, no ptrace, no signal to others, no new
-//!   socket or memfd, no ioctl, no io_uring (its requests would go around this filter);
-//! * no descriptor leaves it (`sendmsg` is refused, and what is left carries bytes only), and descriptors come in over the
-//!   control socket alone; all its threads share one table of them. So what it has of a memory is in its map and in that
-//!   table, where the controller looks when it takes the memory away;
+//! * a user without rights (65534), where it was started by root; no new privileges; 64 descriptors
+//!   at most;
+//! * Landlock with no rule: no path, no port, no signal and no abstract socket outside of the
+//!   device;
+//! * a filter of system calls that lets through what moving bytes needs. What is not named in
+//!   [`allowed`] answers `EPERM`: no open (so nothing is reopened through /proc), no fcntl, no
+//!   exec, no new process, no ptrace, no signal to others, no new socket or memfd, no ioctl, no
+//!   io_uring (its requests would go around this filter);
+//! * no descriptor leaves it (`sendmsg` is refused, and what is left carries bytes only), and
+//!   descriptors come in over the control socket alone; all its threads share one table of them. So
+//!   what it has of a memory is in its map and in that table, where the controller looks when it
+//!   takes the memory away;
 //! * no memory but private memory, which is charged to it and limited, of usual pages and in
 //!   mappings that do not grow; a first stack of 8 MiB at most; one thread, or as many as it was
 //!   given. It must be one thread without children when it locks itself down (see `alone`).
 //!
-//! What is trusted nevertheless: the kernel. A real device with DMA but without an IOMMU between it and memory would have to be trusted with all of it: there is
-//! no such interface here, and nothing of this module replaces one.
+//! What is trusted nevertheless: the kernel. A real device with DMA but without an IOMMU between it
+//! and memory would have to be trusted with all of it: there is no such interface here, and nothing
+//! of this module replaces one.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -119,7 +124,8 @@ fn landlocked() -> String {
     }
 }
 
-/// The two filters, in the order in which they are installed (the second would refuse to install another).
+/// The two filters, in the order in which they are installed (the second would refuse to install
+/// another).
 fn filters(control: BorrowedFd<'_>, threads: Threads) -> Result<[BpfProgram; 2], seccompiler::BackendError> {
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
     let errno = |e: i32| SeccompAction::Errno(e as u32);
@@ -184,15 +190,16 @@ fn allowed(control: BorrowedFd<'_>, threads: Threads) -> Result<Rules, seccompil
     let bits = |argument, mask: i32, value: i32| {
         word(argument, SeccompCmpOp::MaskedEq(u64::from(mask.cast_unsigned())), value as u64)
     };
-    // To whom it is connected, and nobody else: `sendmsg` could carry descriptors, and what it is given lies in memory, where
-    // no filter sees it.
+    // To whom it is connected, and nobody else: `sendmsg` could carry descriptors, and what it is
+    // given lies in memory, where no filter sees it.
     let address = SeccompCondition::new(4, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)?;
     rules.insert(libc::SYS_sendto, vec![SeccompRule::new(vec![address])?]);
     // Descriptors come from the controller, and each once.
     let from_controller = word(0, SeccompCmpOp::Eq, control.as_raw_fd() as u64)?;
     let taken = bits(2, libc::MSG_PEEK, 0)?;
     rules.insert(libc::SYS_recvmsg, vec![SeccompRule::new(vec![from_controller, taken])?]);
-    // Memory without execution: of a descriptor, or private. Shared memory of nobody's would be charged to nobody.
+    // Memory without execution: of a descriptor, or private. Shared memory of nobody's would be
+    // charged to nobody.
     let no_exec = || bits(2, libc::PROT_EXEC, 0);
     let of_descriptor = SeccompRule::new(vec![no_exec()?, bits(3, libc::MAP_ANONYMOUS | !MAPPED, 0)?])?;
     let kind = libc::MAP_SHARED | libc::MAP_PRIVATE;
@@ -213,7 +220,8 @@ fn allowed(control: BorrowedFd<'_>, threads: Threads) -> Result<Rules, seccompil
         rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![thread])?]);
     }
     rules.insert(libc::SYS_set_robust_list, Vec::new());
-    // Its flags lie in memory, where no filter sees them: the other filter says that there is no such call.
+    // Its flags lie in memory, where no filter sees them: the other filter says that there is no
+    // such call.
     rules.insert(libc::SYS_clone3, Vec::new());
     Ok(rules)
 }

@@ -1,4 +1,5 @@
-//! A channel within one process, for tests: the pages are on the heap, and the test is the controller.
+//! A channel within one process, for tests: the pages are on the heap, and the test is the
+//! controller.
 
 use super::{Receiver, Sender, SharedInlet, SharedOutlet};
 use crate::channel::layout::{ReceiverPage, SenderPage, State, StatePage};

@@ -15,8 +15,9 @@ use crate::sync::{Mutex, lock};
 
 /// The end that sends.
 ///
-/// A reply that tells a failure is returned by the next call, once. The end belongs to the process that took it: in a child made by
-/// `fork` its calls fail (`Forked`), and dropping it there tells the other side nothing.
+/// A reply that tells a failure is returned by the next call, once. The end belongs to the process
+/// that took it: in a child made by `fork` its calls fail (`Forked`), and dropping it there tells
+/// the other side nothing.
 pub struct Sender {
     outlet: Box<dyn Outlet>,
     patience: Patience,
@@ -71,7 +72,8 @@ impl Sender {
         (self.blocks, self.bytes)
     }
 
-    /// Waits for a credit: memory of one block, to be filled and sent. Dropped, the credit stays for the next.
+    /// Waits for a credit: memory of one block, to be filled and sent. Dropped, the credit stays
+    /// for the next.
     ///
     /// # Errors
     /// `Busy` when patience ends; the failure that a reply told; what ended the channel.
@@ -80,11 +82,13 @@ impl Sender {
         Ok(Grant { sender: self, slot: Some(slot) })
     }
 
-    /// Sends a copy of `bytes`: they are in the receiver's memory, or over a socket on their way there, when this returns. A
-    /// socket that takes part of a block before patience ends gets the rest with the next call of this end.
+    /// Sends a copy of `bytes`: they are in the receiver's memory, or over a socket on their way
+    /// there, when this returns. A socket that takes part of a block before patience ends gets the
+    /// rest with the next call of this end.
     ///
     /// # Errors
-    /// `OutOfRange` for more bytes than a block has; as [`grant`](Self::grant). Nothing was sent then.
+    /// `OutOfRange` for more bytes than a block has; as [`grant`](Self::grant). Nothing was sent
+    /// then.
     pub fn send(&mut self, bytes: &[u8], head: Head) -> Result<()> {
         self.fits(bytes.len())?;
         let slot = self.credit()?;
@@ -93,7 +97,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends a block that was received on, with other words or not; its bytes are copied from memory to memory and not looked at.
+    /// Sends a block that was received on, with other words or not; its bytes are copied from
+    /// memory to memory and not looked at.
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -111,8 +116,9 @@ impl Sender {
         Ok(())
     }
 
-    /// Ends the stream by an empty block, and waits until every block was replied to. The reply is the one to the end: over a
-    /// chain of devices it says that all of the chain is done. The channel can carry another stream afterwards.
+    /// Ends the stream by an empty block, and waits until every block was replied to. The reply is
+    /// the one to the end: over a chain of devices it says that all of the chain is done. The
+    /// channel can carry another stream afterwards.
     ///
     /// # Errors
     /// As [`grant`](Self::grant), and the first failure that a reply told.
@@ -121,7 +127,8 @@ impl Sender {
         self.drain()
     }
 
-    /// Waits until every block was replied to; the reply to the end of the stream, where that was among them.
+    /// Waits until every block was replied to; the reply to the end of the stream, where that was
+    /// among them.
     ///
     /// # Errors
     /// As [`grant`](Self::grant), and the first failure that a reply told.
@@ -139,8 +146,8 @@ impl Sender {
         Ok(last)
     }
 
-    /// The next reply that was not taken yet, in the order in which they came; waits if there is none and blocks are under way.
-    /// The last `credits` replies are kept for this call.
+    /// The next reply that was not taken yet, in the order in which they came; waits if there is
+    /// none and blocks are under way. The last `credits` replies are kept for this call.
     ///
     /// # Errors
     /// `InvalidInput` where nothing is under way; as [`grant`](Self::grant).
@@ -224,7 +231,8 @@ impl Sender {
         }
     }
 
-    /// From now on failures that replies tell are taken by [`take_failure`](Self::take_failure) alone.
+    /// From now on failures that replies tell are taken by [`take_failure`](Self::take_failure)
+    /// alone.
     pub(crate) fn relay_failures(&mut self) {
         self.relaying = true;
     }
@@ -256,8 +264,8 @@ pub struct Grant<'a> {
 }
 
 impl Grant<'_> {
-    /// The bytes, as long as a block is. They hold what an earlier block left there. None in a child made by `fork`: they are its
-    /// parent's.
+    /// The bytes, as long as a block is. They hold what an earlier block left there. None in a
+    /// child made by `fork`: they are its parent's.
     pub fn bytes(&mut self) -> &mut [u8] {
         if !self.sender.owner.is_here() {
             return &mut [];
@@ -362,8 +370,8 @@ pub(crate) enum Data {
     Private(Vec<u8>),
 }
 
-/// A block that arrived: its bytes, until it is replied to. Dropped without a reply it is reported as dropped, but for a child made
-/// by `fork`, whose reply nobody would expect.
+/// A block that arrived: its bytes, until it is replied to. Dropped without a reply it is reported
+/// as dropped, but for a child made by `fork`, whose reply nobody would expect.
 #[must_use = "reply to a block when it is processed"]
 pub struct Block {
     data: Data,
@@ -421,7 +429,8 @@ impl Block {
     /// Replies that it is processed.
     ///
     /// # Errors
-    /// `Corrupt` where the bytes, checked after processing, are not those that were sent; the sender is told, too.
+    /// `Corrupt` where the bytes, checked after processing, are not those that were sent; the
+    /// sender is told, too.
     pub fn done(self) -> Result<()> {
         self.reply(Reply::DONE)
     }

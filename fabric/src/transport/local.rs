@@ -12,8 +12,9 @@ use crate::channel::{ChannelShape, Copies, Trust};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 
-/// The two ends of a channel in this process: the same memory objects, mappings, ring and futexes as between processes, and no
-/// isolation. For measuring, and for programs whose stages are threads.
+/// The two ends of a channel in this process: the same memory objects, mappings, ring and futexes
+/// as between processes, and no isolation. For measuring, and for programs whose stages are
+/// threads.
 ///
 /// ```
 /// use datapipes_fabric::channel::{Head, ChannelShape, Trust};

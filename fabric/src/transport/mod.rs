@@ -1,9 +1,11 @@
 //! The one contract of all transports, and the two ends that programs use.
 //!
-//! A block takes the same steps over every transport ([`Step`]): credit, push, notify, process, reply. Over shared memory a
-//! push is a store into the receiver's memory and a notification a counter; over a socket both are one message; over RDMA they
-//! would be a write with immediate data into registered memory, and the reply a short send. So an [`Outlet`] hands out memory
-//! to fill (the receiver's own, or what will be pushed there), and an [`Inlet`] hands out blocks that the reply gives back.
+//! A block takes the same steps over every transport ([`Step`]): credit, push, notify, process,
+//! reply. Over shared memory a push is a store into the receiver's memory and a notification a
+//! counter; over a socket both are one message; over RDMA they would be a write with immediate data
+//! into registered memory, and the reply a short send. So an [`Outlet`] hands out memory to fill
+//! (the receiver's own, or what will be pushed there), and an [`Inlet`] hands out blocks that the
+//! reply gives back.
 
 mod ends;
 mod local;
@@ -59,7 +61,8 @@ pub struct Returned {
     pub reply: Reply,
 }
 
-/// The sender's end of a transport. Slots are numbers below the shape's credits; one that was taken is pushed or given back.
+/// The sender's end of a transport. Slots are numbers below the shape's credits; one that was taken
+/// is pushed or given back.
 pub trait Outlet: Send {
     /// How large the channel is.
     fn shape(&self) -> ChannelShape;
@@ -73,7 +76,8 @@ pub trait Outlet: Send {
     fn fill(&mut self, slot: u32, bytes: &[u8]) {
         self.memory(slot)[..bytes.len()].copy_from_slice(bytes);
     }
-    /// Pushes bytes from where they are, filling a slot with them only where the transport needs that.
+    /// Pushes bytes from where they are, filling a slot with them only where the transport needs
+    /// that.
     ///
     /// # Errors
     /// As [`push`](Self::push).
@@ -81,12 +85,12 @@ pub trait Outlet: Send {
         self.fill(slot, bytes);
         self.push(slot, bytes.len(), head, patience)
     }
-    /// Pushes the first `len` bytes of a slot and notifies. Waits up to `patience` for a way that takes no more just then; a
-    /// block that was begun by then counts as pushed.
+    /// Pushes the first `len` bytes of a slot and notifies. Waits up to `patience` for a way that
+    /// takes no more just then; a block that was begun by then counts as pushed.
     ///
     /// # Errors
-    /// `Busy` when patience ends and nothing was pushed; what ended the channel (`PermissionDenied`, `Device`, `Corrupt`,
-    /// `Unavailable`). The slot is given back.
+    /// `Busy` when patience ends and nothing was pushed; what ended the channel
+    /// (`PermissionDenied`, `Device`, `Corrupt`, `Unavailable`). The slot is given back.
     fn push(&mut self, slot: u32, len: usize, head: Head, patience: Patience) -> Result<()>;
     /// A reply, if there is one now.
     ///
@@ -116,8 +120,9 @@ pub trait Inlet: Send {
     /// Waits for a block.
     ///
     /// # Errors
-    /// `Busy` when patience ends; `EndOfFile` where the sender closed; `Corrupt` where it breaks the protocol; `Device` where it
-    /// died; `PermissionDenied` after revocation; `Unavailable` where the controller ended.
+    /// `Busy` when patience ends; `EndOfFile` where the sender closed; `Corrupt` where it breaks
+    /// the protocol; `Device` where it died; `PermissionDenied` after revocation; `Unavailable`
+    /// where the controller ended.
     fn await_block(&mut self, patience: Patience) -> Result<Block>;
     /// What to sleep on beside other inlets.
     fn event(&self) -> InletEvent<'_>;
@@ -136,7 +141,8 @@ pub enum Carrier {
     SharedMemory,
     /// A Unix socket. The baseline that shared memory is compared with.
     UnixSocket,
-    /// A TCP connection over the loopback interface: what a channel to another machine does, without the network.
+    /// A TCP connection over the loopback interface: what a channel to another machine does,
+    /// without the network.
     TcpLoopback,
 }
 

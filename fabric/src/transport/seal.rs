@@ -1,8 +1,9 @@
-//! Encryption of what goes over a connection between machines: AES-256-GCM under a key for each direction, which the two
-//! controllers have agreed on (see `control/noise.rs`).
+//! Encryption of what goes over a connection between machines: AES-256-GCM under a key for each
+//! direction, which the two controllers have agreed on (see `control/noise.rs`).
 //!
-//! Each piece has the number of its place as its nonce, so nothing that was recorded, left out or put elsewhere opens. A key
-//! makes way for one that follows from it after [`MAX_BYTES`], as Noise has it.
+//! Each piece has the number of its place as its nonce, so nothing that was recorded, left out or
+//! put elsewhere opens. A key makes way for one that follows from it after [`MAX_BYTES`], as Noise
+//! has it.
 
 use datapipes_core::{Error, ErrorKind, Result};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
@@ -45,8 +46,9 @@ impl Seal {
         Ok(Seal { key: key_of(key)?, next: 1, bytes: 0, most_bytes: MAX_BYTES })
     }
 
-    /// Seals the piece that comes after `ahead` others, which ends with room for its tag. Until [`keep`](Self::keep) is called,
-    /// the same number is used again: what was not sent was not sealed.
+    /// Seals the piece that comes after `ahead` others, which ends with room for its tag. Until
+    /// [`keep`](Self::keep) is called, the same number is used again: what was not sent was not
+    /// sealed.
     ///
     /// # Errors
     /// `Corrupt` for a piece without room for a tag.
@@ -68,8 +70,8 @@ impl Seal {
         opened.map(|_| ()).map_err(|_| wrong("open", "what came was not sealed by the other side, or not as the next"))
     }
 
-    /// So many pieces of so many bytes in all were sent, or opened: the pieces of one message at once, for between them the key
-    /// stays.
+    /// So many pieces of so many bytes in all were sent, or opened: the pieces of one message at
+    /// once, for between them the key stays.
     ///
     /// # Errors
     /// `Corrupt` where the next key cannot be made, which does not happen.

@@ -10,15 +10,17 @@ use crate::channel::bell;
 use crate::channel::ring::controller_gone;
 use crate::channel::{Patience, Waiting};
 
-/// Channels that one thread can wait for at once: the kernel takes 128 words, three of each channel.
+/// Channels that one thread can wait for at once: the kernel takes 128 words, three of each
+/// channel.
 pub const MAX_INLETS: usize = 42;
 
-/// Waits for a block of any of the receivers, looking first at the one after `last`, so that none is passed over for ever.
-/// Returns the position of the receiver, and its block or what ended its channel (`EndOfFile` where its sender closed).
+/// Waits for a block of any of the receivers, looking first at the one after `last`, so that none
+/// is passed over for ever. Returns the position of the receiver, and its block or what ended its
+/// channel (`EndOfFile` where its sender closed).
 ///
 /// # Errors
-/// `InvalidInput` for none or more than [`MAX_INLETS`]; `Unsupported` where some are shared memory and some are sockets;
-/// `Busy` when patience ends; `Unavailable` where the controller ended.
+/// `InvalidInput` for none or more than [`MAX_INLETS`]; `Unsupported` where some are shared memory
+/// and some are sockets; `Busy` when patience ends; `Unavailable` where the controller ended.
 pub fn receive_any(
     receivers: &mut [Option<Receiver>],
     last: usize,
@@ -33,8 +35,8 @@ pub fn receive_any(
     loop {
         let told = |sleeping| receivers.iter().flatten().for_each(|r| r.inlet.say_sleeping(sleeping));
         told(true);
-        // Said before the last look, so that who sends after it wakes us. A revocation between the look and the sleep is
-        // noticed when the slice ends.
+        // Said before the last look, so that who sends after it wakes us. A revocation between the
+        // look and the sleep is noticed when the slice ends.
         let found = look(receivers, (last + 1) % count);
         let slept = if found.is_none() { sleep(receivers, &mut waiting) } else { Ok(()) };
         receivers.iter().flatten().for_each(|r| r.inlet.say_sleeping(false));

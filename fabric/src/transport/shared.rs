@@ -121,7 +121,8 @@ impl SharedInlet {
             }
             // A check is for who looks: a relay leaves it to them.
             Taking::Copy if self.shape.checked => {}
-            // Who does not look needs no copy, and who does gets one, at the first look: nothing later changes it.
+            // Who does not look needs no copy, and who does gets one, at the first look: nothing
+            // later changes it.
             Taking::Copy | Taking::Carried => {
                 let there = self.payload.there(d.slot, len);
                 let bytes = Data::Carried(there, Default::default(), self.back.copies.clone());

@@ -70,7 +70,8 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever the credits, sizes and words: what is received is what was sent, in order, over every transport.
+    /// Whatever the credits, sizes and words: what is received is what was sent, in order, over
+    /// every transport.
     #[test]
     fn blocks_words_and_ends_arrive_as_sent(
         credits in 1u32..9, block_bytes in 1usize..20_000, checked: bool,
@@ -106,7 +107,8 @@ proptest! {
         }
     }
 
-    /// Credits gate memory: however replies are delayed and ordered, no slot is written while its block is held.
+    /// Credits gate memory: however replies are delayed and ordered, no slot is written while its
+    /// block is held.
     #[test]
     fn a_block_that_is_held_is_never_overwritten(credits in 1u32..7, order in proptest::collection::vec(any::<u8>(), 1..60)) {
         let (mut sender, mut receiver) = shared(ChannelShape::new(credits, 64), IN_PLACE);
@@ -303,7 +305,8 @@ fn overwriting_after_send_changes_no_copy_and_is_found_where_it_is_checked() {
     }
 }
 
-/// A copy is made at the first look: what is seen then stays, and who does not look at all gets what is there.
+/// A copy is made at the first look: what is seen then stays, and who does not look at all gets
+/// what is there.
 #[test]
 fn what_was_looked_at_once_stays_and_what_was_not_is_carried() {
     let (mut sender, mut receiver) = shared(ChannelShape::new(2, 10), Trust::Copy);
@@ -421,7 +424,8 @@ fn a_stranger_and_a_sender_without_credit_are_cut_off() {
     }
 }
 
-/// Whoever has little patience is told in time, and what was begun is neither lost nor sent twice, nor torn by it.
+/// Whoever has little patience is told in time, and what was begun is neither lost nor sent twice,
+/// nor torn by it.
 #[test]
 fn a_block_that_does_not_fit_now_is_sent_once_however_often_patience_ends() {
     for is_sealed in [false, true] {
@@ -440,7 +444,8 @@ fn a_block_that_does_not_fit_now_is_sent_once_however_often_patience_ends() {
         const BLOCKS: u64 = 24;
         let receiving = thread::spawn(move || {
             for n in 0..BLOCKS {
-                // Late, so that the sender's patience ends in the midst of blocks, and between them.
+                // Late, so that the sender's patience ends in the midst of blocks, and between
+                // them.
                 thread::sleep(Duration::from_millis(if n % 5 == 0 { 20 } else { 1 }));
                 let block = receiver.receive().unwrap();
                 assert_eq!((block.head().words[0], block.len()), (n, 300_000));
@@ -474,7 +479,8 @@ fn a_block_that_does_not_fit_now_is_sent_once_however_often_patience_ends() {
     }
 }
 
-/// A sender that reads no replies keeps its receiver neither waiting nor without memory: it is cut off.
+/// A sender that reads no replies keeps its receiver neither waiting nor without memory: it is cut
+/// off.
 #[test]
 fn a_receiver_does_not_wait_for_a_sender_that_reads_no_replies() {
     let (a, b) = sockets();
@@ -483,7 +489,8 @@ fn a_receiver_does_not_wait_for_a_sender_that_reads_no_replies() {
     let mut inlet = SocketInlet::new(b, shape, [5; 16]).unwrap();
     let _says_hello = SocketOutlet::new(a.try_clone().unwrap(), shape, [5; 16]).unwrap();
     let raw = std::os::unix::net::UnixStream::from(a);
-    // Takes slots as if all were free, and looks at no reply. What waits for it is bounded, so this ends.
+    // Takes slots as if all were free, and looks at no reply. What waits for it is bounded, so this
+    // ends.
     let mut sequence = 0u64;
     let error = loop {
         let mut header = [0u8; 68];

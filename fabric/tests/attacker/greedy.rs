@@ -30,8 +30,8 @@ pub(super) fn eating(arguments: &Value, stage: &mut DeviceChannels<'_>) -> Resul
         // SAFETY: the mapping that was just made.
         unsafe { at.cast::<u8>().write_bytes(1, PIECE) };
         if forgets {
-            // What is shared stays charged to somebody, and no longer shows in the process's own figures.
-            // SAFETY: as above.
+            // What is shared stays charged to somebody, and no longer shows in the process's own
+            // figures. SAFETY: as above.
             unsafe { libc::madvise(at, PIECE, libc::MADV_DONTNEED) };
         }
         if how == "protected" {
@@ -128,10 +128,12 @@ fn ask_for_child(cap: u64, to: u32) -> Option<u64> {
     hear().0["answer"]["created"]["cap"].as_u64()
 }
 
-/// Cuts its memory into as many mappings as it can have, and asks without end for what takes a while to look at.
+/// Cuts its memory into as many mappings as it can have, and asks without end for what takes a
+/// while to look at.
 pub(super) fn pestering(arguments: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     const PAGES: usize = 64_000;
-    // SAFETY: a new mapping, of which every other page gets other rights: each is then a mapping of its own.
+    // SAFETY: a new mapping, of which every other page gets other rights: each is then a mapping of
+    // its own.
     let cut = unsafe {
         let at = libc::mmap(std::ptr::null_mut(), PAGES * 4096, 1, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
         assert_ne!(at, libc::MAP_FAILED, "{}", errno());

@@ -113,7 +113,8 @@ fn hear() -> (Value, Vec<OwnedFd>) {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(8))];
     let mut control_data = RecvAncillaryBuffer::new(&mut space);
     let mut buffer = vec![0; 64 << 10];
-    // The library's half of this socket does not wait, which is a property of its calls, not of the socket.
+    // The library's half of this socket does not wait, which is a property of its calls, not of the
+    // socket.
     let got = recvmsg(control(), &mut [IoSliceMut::new(&mut buffer)], &mut control_data, RecvFlags::empty()).unwrap();
     let mut fds = Vec::new();
     for message in control_data.drain() {
@@ -249,7 +250,8 @@ fn system_calls(arguments: &Value, stage: &mut DeviceChannels<'_>) -> Result<()>
     ];
     let mut answers = Map::new();
     for (name, number, a) in calls {
-        // SAFETY: what it is about is that the kernel refuses it; the pointers among the arguments are valid or null.
+        // SAFETY: what it is about is that the kernel refuses it; the pointers among the arguments
+        // are valid or null.
         let rc = unsafe { libc::syscall(*number, a[0], a[1], a[2], a[3], a[4], a[5]) };
         answers.insert((*name).into(), json!(if rc == -1 { errno() } else { 0 }));
     }
@@ -264,7 +266,8 @@ fn pages(_: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
         let mut note = |what: String, failed: bool| {
             answers.insert(what, json!(if failed { "failed" } else { "done" }));
         };
-        // The last of its own is the state page, for reading; the first are its pages, which are sealed by now.
+        // The last of its own is the state page, for reading; the first are its pages, which are
+        // sealed by now.
         let own_pages = own.len() - 1;
         for (n, fd) in own.iter().chain(&others).enumerate() {
             let raw = fd.as_raw_fd();
@@ -350,8 +353,8 @@ fn forging_sender(arguments: &Value, stage: &mut DeviceChannels<'_>) -> Result<(
             sent = 2;
         }
         "twice" => {
-            // The first is as it should be, so that the receiver holds it; here it is dropped, which frees it: the second is
-            // therefore of a sequence that was used.
+            // The first is as it should be, so that the receiver holds it; here it is dropped,
+            // which frees it: the second is therefore of a sequence that was used.
             forge(page, 0, 0, u32::MAX, 0, 0, epoch);
             forge(page, 1, 0, 10, 0, 0, epoch);
             sent = 2;
@@ -405,8 +408,9 @@ fn overwriting(_: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     forge(page, 0, 0, 4096, 0, 0, epoch);
     store32(page, SENT, 1);
     wake(page);
-    // Until the receiver has it. It does not reply before it is done with it, so wait for its copy: a moment suffices, and
-    // a copy that were not complete by then would be seen as a mixture by the test.
+    // Until the receiver has it. It does not reply before it is done with it, so wait for its copy:
+    // a moment suffices, and a copy that were not complete by then would be seen as a mixture by
+    // the test.
     let _ = theirs;
     std::thread::sleep(std::time::Duration::from_millis(300));
     // SAFETY: as above.
@@ -505,8 +509,8 @@ fn vouching(_: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     }
 }
 
-/// Opens a shared memory anew, and tries all ways of changing it: which, and whether each was refused. An errno where it cannot
-/// even be opened.
+/// Opens a shared memory anew, and tries all ways of changing it: which, and whether each was
+/// refused. An errno where it cannot even be opened.
 pub(crate) fn write_through(path: &str) -> std::result::Result<Vec<(&'static str, bool)>, i32> {
     let path = std::ffi::CString::new(path).unwrap();
     // SAFETY: plain system calls, with valid pointers, on a descriptor of this function.
@@ -532,6 +536,7 @@ pub(crate) fn write_through(path: &str) -> std::result::Result<Vec<(&'static str
 
 /// Whether the page at an address, which is mapped for reading, stays so.
 pub(crate) fn cannot_be_made_writable(at: usize) -> bool {
-    // SAFETY: changes no byte; it is a mapping of the library that stays for as long as its channel.
+    // SAFETY: changes no byte; it is a mapping of the library that stays for as long as its
+    // channel.
     unsafe { libc::mprotect(at as *mut libc::c_void, 4096, libc::PROT_READ | libc::PROT_WRITE) != 0 }
 }

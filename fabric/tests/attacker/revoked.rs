@@ -144,7 +144,8 @@ pub(super) fn keeping(arguments: &Value, stage: &mut DeviceChannels<'_>) -> Resu
     }
 }
 
-/// Says all that it must say without reading what it is told: the descriptor stays in its socket until nobody looks.
+/// Says all that it must say without reading what it is told: the descriptor stays in its socket
+/// until nobody looks.
 fn keep_in_the_queue(endpoint: u64, stage: &mut DeviceChannels<'_>) -> Result<()> {
     tell(stage, &json!("has it"))?;
     std::thread::sleep(Duration::from_millis(200));
@@ -240,8 +241,8 @@ pub(super) fn peeking(_: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     spy(stage, || Some(seen(at)))
 }
 
-/// Has both ends of nothing but a channel with another device, and keeps what it has when that is revoked: the memory would
-/// serve the two for ever.
+/// Has both ends of nothing but a channel with another device, and keeps what it has when that is
+/// revoked: the memory would serve the two for ever.
 pub(super) fn colluding(arguments: &Value, stage: &mut DeviceChannels<'_>) -> Result<()> {
     let (endpoint, own, others) = raw_endpoint();
     let fd = if arguments["sends"] == true { &own[1] } else { &others[1] };

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 /// A test and its name.
 pub(crate) type Test = (&'static str, fn());
 
-/// Runs the tests whose names contain the first argument that is no option, as the standard harness does.
+/// Runs the tests whose names contain the first argument that is no option, as the standard harness
+/// does.
 pub(crate) fn run(tests: &[Test]) -> ExitCode {
     let filter = std::env::args().skip(1).find(|a| !a.starts_with('-'));
     let chosen: Vec<_> =

@@ -62,7 +62,8 @@ pub(crate) fn reader(path: &std::path::Path) -> OwnedFd {
     std::fs::File::open(path).unwrap().into()
 }
 
-/// What the controller has when nobody has anything; asked again until it is so, for what a process had goes after its end.
+/// What the controller has when nobody has anything; asked again until it is so, for what a process
+/// had goes after its end.
 pub(crate) fn settles(session: &mut Session, wanted: impl Fn(&ControllerStatus) -> bool) -> ControllerStatus {
     let since = Instant::now();
     loop {

@@ -6,7 +6,8 @@ use super::timing::Timing;
 
 pub(super) const CHANNELS: usize = 8;
 
-/// The bytes of a modelled file, as a function of their offset: a reader can check them, and nobody stores them.
+/// The bytes of a modelled file, as a function of their offset: a reader can check them, and nobody
+/// stores them.
 pub fn fill(offset: u64, out: &mut [u8]) {
     let head = (offset.next_multiple_of(8) - offset).min(out.len() as u64) as usize;
     let (head, rest) = out.split_at_mut(head);
@@ -78,15 +79,16 @@ impl SimulatedDevice {
         self.flash_reads
     }
 
-    /// Reads `len` bytes of an extent and moves them to the host in one piece; returns when they are there.
+    /// Reads `len` bytes of an extent and moves them to the host in one piece; returns when they
+    /// are there.
     pub fn fetch(&mut self, now: Time, offset: u64, len: u64) -> Time {
         let buffered = self.load(now, offset, len);
         self.host_bytes += len;
         self.link.serve(buffered, Time::of_bytes(len, self.timing.link_bytes_per_s))
     }
 
-    /// Reads a block with the window that the kernel reads ahead, the flash pages one after the other. Only the block
-    /// itself is counted as traffic.
+    /// Reads a block with the window that the kernel reads ahead, the flash pages one after the
+    /// other. Only the block itself is counted as traffic.
     pub fn fetch_with_read_ahead(&mut self, now: Time, offset: u64, len: u64) -> Time {
         let pages = ((self.timing.read_ahead_bytes.max(len) - 1) >> self.flash_page_bits) + 1;
         self.flash_reads += pages;
@@ -96,7 +98,8 @@ impl SimulatedDevice {
         self.link.serve(buffered, Time::of_bytes(len, self.timing.link_bytes_per_s))
     }
 
-    /// Loads the flash pages of an extent into the read buffer, and counts bytes that the host loads from there itself.
+    /// Loads the flash pages of an extent into the read buffer, and counts bytes that the host
+    /// loads from there itself.
     pub fn expose(&mut self, now: Time, offset: u64, len: u64) -> Time {
         self.host_bytes += len;
         self.load(now, offset, len)

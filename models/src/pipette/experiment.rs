@@ -12,8 +12,8 @@ use super::page_cache::{PAGE, PageCache};
 use super::system::{LARGE, System, SystemCounters, SystemKind};
 use super::timing::Timing;
 
-/// The parameters of the synthetic workloads that the paper does not print, fitted to its tables 2 and 3. Consistent,
-/// not proven: other sets fit as well.
+/// The parameters of the synthetic workloads that the paper does not print, fitted to its tables 2
+/// and 3. Consistent, not proven: other sets fit as well.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct FittedParameters {
     /// Places that are read; each is the beginning of a page: 625 MiB.
@@ -24,9 +24,11 @@ pub struct FittedParameters {
     pub large_bytes: u32,
     /// Pages that the page cache holds from the beginning: those that are read most.
     pub page_cache_pages: u64,
-    /// Items that the fine-grained read cache holds, each from its first read on, least recently used.
+    /// Items that the fine-grained read cache holds, each from its first read on, least recently
+    /// used.
     pub fine_items: usize,
-    /// Whether small reads ask the page cache before the fine-grained read cache, as section 3.1.2 says.
+    /// Whether small reads ask the page cache before the fine-grained read cache, as section 3.1.2
+    /// says.
     pub small_reads_ask_pages: bool,
     /// Costs of the steps.
     pub timing: Timing,
@@ -49,8 +51,9 @@ impl FittedParameters {
         }
     }
 
-    /// The set for reads of a popularity. Table 3 is met where small reads do not ask the page cache; table 2 where they do. One
-    /// set for both is out of reach: D is 371 instead of 313 in table 2 without asking, 81 instead of 107 in table 3 with it.
+    /// The set for reads of a popularity. Table 3 is met where small reads do not ask the page
+    /// cache; table 2 where they do. One set for both is out of reach: D is 371 instead of 313 in
+    /// table 2 without asking, 81 instead of 107 in table 3 with it.
     #[must_use]
     pub fn for_reads(self, popularity: Popularity) -> FittedParameters {
         FittedParameters { small_reads_ask_pages: popularity == Popularity::Uniform, ..self }
@@ -74,7 +77,8 @@ impl FittedParameters {
 /// How much is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Scale {
-    /// Reads of each synthetic workload and of each application (the paper: 2.5 million; of the applications unknown).
+    /// Reads of each synthetic workload and of each application (the paper: 2.5 million; of the
+    /// applications unknown).
     pub reads: u64,
     /// Nodes of the social graph (LinkBench's default is 10 million).
     pub nodes: u64,
@@ -91,7 +95,8 @@ impl Default for Scale {
 /// The popularities of tables 2 and 3.
 pub const ZIPF: Popularity = Popularity::Zipf { exponent: 0.8 };
 
-/// One workload under each system, in the order of [`SystemKind::ALL`], and under the library with a budget in bytes.
+/// One workload under each system, in the order of [`SystemKind::ALL`], and under the library with
+/// a budget in bytes.
 ///
 /// # Errors
 /// As [`Library::read`].
@@ -125,8 +130,9 @@ fn with(systems: [SystemCounters; 5], library: SystemCounters) -> [SystemCounter
 /// Sizes of figure 8, in bytes.
 pub const SIZES: [u32; 10] = [8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
 
-/// Workload E, uniform, with reads of one size, after as many that are not counted, and enough for full caches; all of them are
-/// fine-grained, and the cache holds as many items whatever their size.
+/// Workload E, uniform, with reads of one size, after as many that are not counted, and enough for
+/// full caches; all of them are fine-grained, and the cache holds as many items whatever their
+/// size.
 pub fn latencies(fit: &FittedParameters, size: u32, scale: &Scale) -> [SystemCounters; 5] {
     let counted = (scale.reads / 8).max(1) as usize;
     let reads = Mixed::new(fit.layout(size), size, Workload::E, Popularity::Uniform, scale.seed);
@@ -178,8 +184,8 @@ impl ApplicationRun {
     }
 }
 
-/// Runs an application's reads: page caches are least recently used and begin empty, as everything does. The library's
-/// budget, index and all, is what the paper's cache takes.
+/// Runs an application's reads: page caches are least recently used and begin empty, as everything
+/// does. The library's budget, index and all, is what the paper's cache takes.
 ///
 /// # Errors
 /// As [`Library::read`].
@@ -197,7 +203,8 @@ pub fn application(
     let items = (memory.fine_mib * mib / item_bytes) as usize;
     let mut systems = SystemKind::ALL.map(|kind| System::new(kind, fit.timing, PageCache::recent(pages), items));
     let budget = (memory.fine_mib * mib) as usize;
-    // No application's file is longer; that it is not known here costs nothing, for nothing is stored of it.
+    // No application's file is longer; that it is not known here costs nothing, for nothing is
+    // stored of it.
     let file_bytes = 1 << 43;
     let mut library = Library::new(fit.timing, file_bytes, PageCache::recent(pages), fit.policy, budget)?;
     for read in reads.take(scale.reads as usize) {
@@ -228,8 +235,8 @@ pub fn social_graph(scale: &Scale) -> impl Iterator<Item = ReadRequest> + Clone 
     SocialGraph::new(scale.nodes, scale.seed)
 }
 
-/// Block I/O's traffic in MiB with a page cache that learns (least recently used, of as many pages as the ideal one): why
-/// table 3's 748 is out of reach for a real one.
+/// Block I/O's traffic in MiB with a page cache that learns (least recently used, of as many pages
+/// as the ideal one): why table 3's 748 is out of reach for a real one.
 pub fn realistic_block_io(fit: &FittedParameters, popularity: Popularity, scale: &Scale) -> f64 {
     let reads = Items::new(fit.layout(fit.small_bytes), popularity, scale.seed);
     let cache = PageCache::recent(fit.page_cache_pages as usize);

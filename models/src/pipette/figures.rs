@@ -63,7 +63,8 @@ pub fn report(fit: &FittedParameters, scale: &Scale) -> Result<ModelReport> {
     Ok(ModelReport { grids, relations: relations(&by_size) })
 }
 
-/// A part of the work: on a thread of its own, or, where the system gives none, on that of whoever wants the result.
+/// A part of the work: on a thread of its own, or, where the system gives none, on that of whoever
+/// wants the result.
 enum Part<'scope, 'work, T> {
     Begun(std::thread::ScopedJoinHandle<'scope, T>),
     Left(&'work (dyn Fn() -> T + Sync)),
@@ -74,7 +75,8 @@ impl<'scope, 'work: 'scope, T: Send + 'scope> Part<'scope, 'work, T> {
         threads::spawn_scoped(scope, "model", work).map_or(Part::Left(work), Part::Begun)
     }
 
-    /// What came of it. A part that panicked is our bug, and told as an error rather than by another panic.
+    /// What came of it. A part that panicked is our bug, and told as an error rather than by
+    /// another panic.
     fn end(self) -> Result<T> {
         match self {
             Part::Left(work) => Ok(work()),

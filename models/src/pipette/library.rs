@@ -1,5 +1,5 @@
-//! The library itself on the modelled device: the dispatcher, constructor, info area and cache that read real files, over an
-//! engine in virtual time.
+//! The library itself on the modelled device: the dispatcher, constructor, info area and cache that
+//! read real files, over an engine in virtual time.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,8 +17,8 @@ use super::system::SystemCounters;
 use super::timing::Timing;
 use crate::time::Time;
 
-/// A device of byte granularity in virtual time, as the cache's read engine. Extents that are whole pages go by the block
-/// interface, with its read-ahead; all others by the byte interface.
+/// A device of byte granularity in virtual time, as the cache's read engine. Extents that are whole
+/// pages go by the block interface, with its read-ahead; all others by the byte interface.
 pub struct VirtualEngine {
     file_bytes: u64,
     /// In picoseconds.
@@ -132,8 +132,8 @@ pub struct Library {
 const MAINTAIN_EACH: u64 = 50_000;
 
 impl Library {
-    /// Over a file of `file_bytes`, with a budget in bytes for all of the fine-grained read cache. What the block path
-    /// brings is left to the page cache.
+    /// Over a file of `file_bytes`, with a budget in bytes for all of the fine-grained read cache.
+    /// What the block path brings is left to the page cache.
     ///
     /// # Errors
     /// What opening the cache meets: `InvalidInput` for a budget below 2 MiB.
@@ -196,7 +196,8 @@ impl Library {
             self.account.fine_hits += u64::from(self.engine.requests() == before);
         }
         if self.engine.requests() != before {
-            // What the dispatcher had brought by blocks is the page cache's, whatever was asked for.
+            // What the dispatcher had brought by blocks is the page cache's, whatever was asked
+            // for.
             self.engine.take_pages().into_iter().for_each(|page| self.page_cache.insert(page));
         }
         if self.account.reads.is_multiple_of(MAINTAIN_EACH) {
@@ -216,12 +217,14 @@ impl Library {
     }
 }
 
-/// A machine without anything: the cache needs one to connect to files, of which there are none here.
+/// A machine without anything: the cache needs one to connect to files, of which there are none
+/// here.
 fn nowhere() -> Machine {
     Machine::new(Topology::discover_under(Path::new("")), Vec::new())
 }
 
-/// The budget with which the library's cache holds so many items of a size, within a percent: found by filling caches.
+/// The budget with which the library's cache holds so many items of a size, within a percent: found
+/// by filling caches.
 ///
 /// # Errors
 /// As [`Library::new`].

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// The keys are offsets of our own making: mixing is enough, and five times as fast as a hash that resists attacks.
+/// The keys are offsets of our own making: mixing is enough, and five times as fast as a hash that
+/// resists attacks.
 #[derive(Debug, Default)]
 pub struct Mixer(u64);
 

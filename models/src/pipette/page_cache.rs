@@ -8,8 +8,9 @@ pub const PAGE: u64 = 4096;
 /// What is kept of the file by page.
 #[derive(Debug)]
 pub enum PageCache {
-    /// The pages that are read most, known beforehand and never exchanged. No kernel has it; table 2 and 3's rows of
-    /// block I/O are met by it and by none that learns (README of the fit: 861 MiB or more instead of 748).
+    /// The pages that are read most, known beforehand and never exchanged. No kernel has it; table
+    /// 2 and 3's rows of block I/O are met by it and by none that learns (README of the fit: 861
+    /// MiB or more instead of 748).
     Ideal(Vec<u64>),
     /// The last pages that were read, so many.
     Recent(LruSet),

@@ -1,8 +1,10 @@
-//! What the paper prints (Bai et al., *Pipette: Efficient Fine-Grained Reads for SSDs*, DAC 2022). MB there is MiB.
+//! What the paper prints (Bai et al., *Pipette: Efficient Fine-Grained Reads for SSDs*, DAC 2022).
+//! MB there is MiB.
 
 use super::system::SystemKind;
 
-/// Rows of tables 2 and 3: block I/O, the three without cache (which are equal), Pipette; columns A to E, in MiB.
+/// Rows of tables 2 and 3: block I/O, the three without cache (which are equal), Pipette; columns A
+/// to E, in MiB.
 pub(super) struct Traffic {
     pub(super) block: [f64; 5],
     pub(super) uncached: [f64; 5],
@@ -29,13 +31,15 @@ pub(super) const TABLE_2: Traffic =
 pub(super) const TABLE_3: Traffic =
     Traffic { block: [748.3; 5], uncached: UNCACHED, pipette: [748.3, 684.2, 399.9, 107.0, 33.3] };
 
-/// Table 4: hit ratio in percent and memory in MiB, of the page cache under block I/O and of the fine-grained read cache.
+/// Table 4: hit ratio in percent and memory in MiB, of the page cache under block I/O and of the
+/// fine-grained read cache.
 #[derive(Clone, Copy)]
 pub(super) struct Application {
     pub(super) name: &'static str,
     pub(super) block: (f64, f64),
     pub(super) pipette: (f64, f64),
-    /// Section 4.3 and abstract: throughput of Pipette over block I/O, and its traffic as a part of block I/O's.
+    /// Section 4.3 and abstract: throughput of Pipette over block I/O, and its traffic as a part of
+    /// block I/O's.
     pub(super) speed_up: f64,
     pub(super) traffic_part: f64,
 }

@@ -19,7 +19,8 @@ pub enum SystemKind {
     Mmio,
     /// 2B-SSD: the device's memory is mapped for each access and copied by DMA.
     Dma,
-    /// Pipette's byte interface alone: the device puts the bytes into host memory that was mapped once.
+    /// Pipette's byte interface alone: the device puts the bytes into host memory that was mapped
+    /// once.
     PipetteUncached,
     /// Pipette: the page cache first, then the fine-grained read cache, then the byte interface.
     Pipette,
@@ -80,7 +81,8 @@ impl SystemCounters {
         (self.page_hits + self.fine_hits) as f64 / self.reads.max(1) as f64 * 100.0
     }
 
-    /// Of the reads that came to the cache (the fine-grained one, where there is one), those that it served, in percent.
+    /// Of the reads that came to the cache (the fine-grained one, where there is one), those that
+    /// it served, in percent.
     pub fn cache_percent(&self) -> f64 {
         match self.fine_reads {
             0 => self.page_hits as f64 / self.reads.max(1) as f64 * 100.0,
@@ -108,7 +110,8 @@ pub struct System {
     kind: SystemKind,
     device: SimulatedDevice,
     page_cache: PageCache,
-    /// Fine-grained items that are cached, by their offset: as in the paper, an item is found by its exact start.
+    /// Fine-grained items that are cached, by their offset: as in the paper, an item is found by
+    /// its exact start.
     fine: LruSet,
     /// Reads of more bytes go by the block path.
     large: u64,

@@ -1,5 +1,5 @@
-//! Against the paper's tables: the exact figures exactly, the fitted ones within their tolerances; and the library against
-//! its twin of a few lines.
+//! Against the paper's tables: the exact figures exactly, the fitted ones within their tolerances;
+//! and the library against its twin of a few lines.
 
 use datapipes_cache::CachePolicy;
 use datapipes_testkit::access::{ItemLayout, Items, Mixed, Popularity, ReadRequest, Recommender, Workload};
@@ -27,7 +27,8 @@ fn run(kind: SystemKind, workload: Workload, popularity: Popularity, count: u64)
     system.account()
 }
 
-/// Tables 2 and 3, the three systems without cache: the sum of what is asked for, to the byte, and to the printed digit.
+/// Tables 2 and 3, the three systems without cache: the sum of what is asked for, to the byte, and
+/// to the printed digit.
 #[test]
 fn without_cache_the_traffic_is_exact() {
     for (nth, workload) in Workload::ALL.into_iter().enumerate() {
@@ -50,7 +51,8 @@ fn near(ours: f64, published: f64, tolerance: f64, what: &str) {
     assert!(off.abs() <= tolerance, "{what}: {ours:.1} instead of {published}, {:+.1} %", off * 100.0);
 }
 
-/// The fitted rows. Where the page cache alone decides, a tenth of the reads gives a tenth of the traffic.
+/// The fitted rows. Where the page cache alone decides, a tenth of the reads gives a tenth of the
+/// traffic.
 #[test]
 fn the_fit_gives_tables_2_and_3_within_its_tolerances() {
     for (popularity, table, tolerance) in [(Popularity::Uniform, &TABLE_2, 0.031), (ZIPF, &TABLE_3, 0.025)] {
@@ -64,7 +66,8 @@ fn the_fit_gives_tables_2_and_3_within_its_tolerances() {
     }
 }
 
-/// Why the two tables need different ways of small reads: with one of them, one of the two is met and the other is not.
+/// Why the two tables need different ways of small reads: with one of them, one of the two is met
+/// and the other is not.
 #[test]
 fn one_way_of_small_reads_for_both_tables_is_out_of_reach() {
     let pipette_d = |popularity: Popularity, asks: bool| {
@@ -81,7 +84,8 @@ fn one_way_of_small_reads_for_both_tables_is_out_of_reach() {
     assert!(pipette_d(ZIPF, true) < 0.8 * TABLE_3.pipette[3]);
 }
 
-/// A page cache that learns is far from table 3: 748 is out of reach, at 0.8, for any that a kernel could have.
+/// A page cache that learns is far from table 3: 748 is out of reach, at 0.8, for any that a kernel
+/// could have.
 #[test]
 fn a_real_page_cache_does_not_give_table_3() {
     let scale = Scale { reads: 500_000, ..Scale::default() };
@@ -89,7 +93,8 @@ fn a_real_page_cache_does_not_give_table_3() {
     assert!(ours > 861.0, "{ours}");
 }
 
-/// The library on the modelled device against the twin: the same hits, and the right bytes (each read checks them).
+/// The library on the modelled device against the twin: the same hits, and the right bytes (each
+/// read checks them).
 #[test]
 fn the_library_moves_what_its_twin_moves() {
     let fit = FittedParameters::fitted();
@@ -112,13 +117,15 @@ fn the_library_moves_what_its_twin_moves() {
         let items = of_library.metrics().items;
         assert!(items.abs_diff(fit.fine_items) * 100 <= fit.fine_items, "{items} items");
     }
-    // Where large and small reads meet: a small read is never made a block's that nobody keeps, so both move the same.
+    // Where large and small reads meet: a small read is never made a block's that nobody keeps, so
+    // both move the same.
     let ours = library(Workload::C, ZIPF, FULL).account().traffic_mib();
     near(ours, run(SystemKind::Pipette, Workload::C, ZIPF, FULL).traffic_mib(), 0.01, "library, C");
     near(ours, TABLE_3.pipette[2], 0.03, "library, C, paper");
 }
 
-/// Reads of any length at any place, across pages and in small budgets, under each policy: right bytes, or the test ends.
+/// Reads of any length at any place, across pages and in small budgets, under each policy: right
+/// bytes, or the test ends.
 #[test]
 fn the_library_gives_the_right_bytes_of_a_modelled_device() {
     let file_bytes = 3 << 20;
@@ -139,8 +146,9 @@ fn the_library_gives_the_right_bytes_of_a_modelled_device() {
     assert!(library.read(ReadRequest { offset: 90, len: 20 }).is_err(), "beyond the end of the file");
 }
 
-/// Figure 8: distances, slope and crossings within what the text says; Pipette's 2 us within 10 % at each size, and block I/O's 33.8
-/// times that between the sizes' extremes, which lie within 10 % of it.
+/// Figure 8: distances, slope and crossings within what the text says; Pipette's 2 us within 10 %
+/// at each size, and block I/O's 33.8 times that between the sizes' extremes, which lie within 10 %
+/// of it.
 #[test]
 fn latencies_have_the_distances_of_figure_8() {
     let scale = Scale { reads: 200_000, ..Scale::default() };
@@ -189,8 +197,9 @@ fn throughput_has_the_order_of_figures_6_and_7() {
     }
 }
 
-/// The figures that the text has in numbers, with as many reads as the paper's: 31.2 at E in figure 6 within 7 %, 1.1 at B in
-/// figure 7 within 2 %; and that 1.4 at E in figure 7 is out of reach with these costs.
+/// The figures that the text has in numbers, with as many reads as the paper's: 31.2 at E in figure
+/// 6 within 7 %, 1.1 at B in figure 7 within 2 %; and that 1.4 at E in figure 7 is out of reach
+/// with these costs.
 #[test]
 fn throughput_has_the_numbers_of_figures_6_and_7() {
     let over_block = |workload, popularity| {

@@ -6,32 +6,36 @@ use crate::time::Time;
 
 /// Costs of the steps of a read, on the host and in the device.
 ///
-/// Only the cost of a word by MMIO and the difference of the two byte interfaces can be read off the paper (figure 8 and
-/// its text). The others were chosen so that figure 8's distances, its 2 us and its 33.8 times, and figure 6's 31.2 times hold with
-/// table 2's hit ratios. That they do is no evidence for each of them: what is charged to the commands could be the flash's.
+/// Only the cost of a word by MMIO and the difference of the two byte interfaces can be read off
+/// the paper (figure 8 and its text). The others were chosen so that figure 8's distances, its 2 us
+/// and its 33.8 times, and figure 6's 31.2 times hold with table 2's hit ratios. That they do is no
+/// evidence for each of them: what is charged to the commands could be the flash's.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Timing {
-    /// A read of up to a page that the page cache serves, system call and copy included. Calibrated.
+    /// A read of up to a page that the page cache serves, system call and copy included.
+    /// Calibrated.
     pub page_hit: Time,
     /// A read that the fine-grained read cache serves. Calibrated.
     pub fine_hit: Time,
-    /// One flash page into the device's read buffer, firmware included. Calibrated: of the fastest SLC flash.
+    /// One flash page into the device's read buffer, firmware included. Calibrated: of the fastest
+    /// SLC flash.
     pub flash_read: Time,
-    /// Bytes of a flash page, a power of two (others are taken for the next lower one). Calibrated; 64 of them are a read-ahead
-    /// window.
+    /// Bytes of a flash page, a power of two (others are taken for the next lower one). Calibrated;
+    /// 64 of them are a read-ahead window.
     pub flash_page_bytes: u64,
-    /// What the kernel reads ahead for a miss of the page cache: Linux's default of 128 KiB. Its flash pages are read one
-    /// after the other ("cannot synchronously read data from parallel channels"). Only its time is charged: with its
-    /// bytes, tables 2 and 3 are out of reach.
+    /// What the kernel reads ahead for a miss of the page cache: Linux's default of 128 KiB. Its
+    /// flash pages are read one after the other ("cannot synchronously read data from parallel
+    /// channels"). Only its time is charged: with its bytes, tables 2 and 3 are out of reach.
     pub read_ahead_bytes: u64,
     /// Block layer, driver, command and interrupt of a block read. Calibrated.
     pub block_command: Time,
     /// Constructor, requester and command of a byte-granular read. Calibrated.
     pub byte_command: Time,
-    /// 2B-SSD by DMA: setting up the mapping for each access. The paper: 21.79 to 25.06 us more than Pipette without
-    /// cache; the middle is taken.
+    /// 2B-SSD by DMA: setting up the mapping for each access. The paper: 21.79 to 25.06 us more
+    /// than Pipette without cache; the middle is taken.
     pub dma_mapping: Time,
-    /// 2B-SSD by MMIO: command and page fault. Calibrated: its line crosses Pipette without cache at 32 B.
+    /// 2B-SSD by MMIO: command and page fault. Calibrated: its line crosses Pipette without cache
+    /// at 32 B.
     pub mmio_command: Time,
     /// 2B-SSD by MMIO: a non-posted read of 8 bytes. Figure 8's slope: 0.18 to 0.20 us.
     pub mmio_word: Time,

@@ -70,7 +70,8 @@ pub struct Figure3 {
     pub ranges: PublishedRanges,
 }
 
-/// Latencies over block sizes: 1 to 32 KiB as the paper, 64 KiB to 4 MiB beyond it. `shape.block_bytes` is not used.
+/// Latencies over block sizes: 1 to 32 KiB as the paper, 64 KiB to 4 MiB beyond it.
+/// `shape.block_bytes` is not used.
 pub fn figure_3(parameters: &Parameters, shape: &Scenario) -> Figure3 {
     let sizes = SIZES.iter().map(|&s| (s, true)).chain(BEYOND.iter().map(|&s| (s, false)));
     let rows: Vec<PlacementRow> = sizes

@@ -1,24 +1,28 @@
 //! Three placements of the data channel protocol, in virtual time.
 //!
-//! The system of Asmussen and Roitzsch, *Towards Disaggregation-Native Data Streaming between Devices*: an application
-//! sends blocks through a chain of devices in resource pools and gets them back. The same protocol runs on the
-//! application's machine, on a CPU of the pool, or on the devices ([`SimulatedPlacement`]).
+//! The system of Asmussen and Roitzsch, *Towards Disaggregation-Native Data Streaming between
+//! Devices*: an application sends blocks through a chain of devices in resource pools and gets them
+//! back. The same protocol runs on the application's machine, on a CPU of the pool, or on the
+//! devices ([`SimulatedPlacement`]).
 //!
-//! - [`simulate`] is the model: units, channels and protocol steps as events ([`Parameters`], [`Scenario`]).
-//! - [`closed_form_latency`] is the sum that it must equal where one block is under way and links have latency alone; a
-//!   property test compares them to the picosecond.
-//! - [`figure_3`] is the paper's figure over block sizes; [`published`] its ranges; [`what_ifs`] what it leaves open.
+//! - [`simulate`] is the model: units, channels and protocol steps as events ([`Parameters`],
+//!   [`Scenario`]).
+//! - [`closed_form_latency`] is the sum that it must equal where one block is under way and links
+//!   have latency alone; a property test compares them to the picosecond.
+//! - [`figure_3`] is the paper's figure over block sizes; [`published`] its ranges; [`what_ifs`]
+//!   what it leaves open.
 //!
 //! # What is known and what is not
 //!
-//! The paper publishes two ranges over 1 to 32 KiB: the distributed placement is 45 to 67 % faster than the
-//! application-side and 21 to 28 % faster than the central one (`T_other / T_distributed - 1`). It does not publish the
-//! heights of its bars, the costs of software steps, or the rates of links. So: *calibrated* are the step costs and
-//! rates of the sets named so; *unknown* are all absolute latencies, whatever the set; *following from the protocol*
-//! are the counts of round trips, hence the shape over sizes and that 4 KiB packets cost a round trip each.
+//! The paper publishes two ranges over 1 to 32 KiB: the distributed placement is 45 to 67 % faster
+//! than the application-side and 21 to 28 % faster than the central one (`T_other / T_distributed -
+//! 1`). It does not publish the heights of its bars, the costs of software steps, or the rates of
+//! links. So: *calibrated* are the step costs and rates of the sets named so; *unknown* are all
+//! absolute latencies, whatever the set; *following from the protocol* are the counts of round
+//! trips, hence the shape over sizes and that 4 KiB packets cost a round trip each.
 //!
-//! Not modelled: the accelerators' work (a constant can be given), memory, packets that overtake each other, the
-//! kernel that sets channels up.
+//! Not modelled: the accelerators' work (a constant can be given), memory, packets that overtake
+//! each other, the kernel that sets channels up.
 
 mod closed_form;
 mod figure;

@@ -101,10 +101,11 @@ pub struct ParameterSet {
 
 /// The sets that are compared. The last is the default, for it meets the published ranges best.
 ///
-/// Given by the paper: 4 KiB packets, two devices, 1 and 4 GHz, and "1 us round-trip" across. Worked out from the authors'
-/// platform: a command takes 2008 ns across (1 us each way is the bridge alone) and 504 ns within. `paper-distance` takes the
-/// paper's words as they stand, with which no costs of steps meet its ranges. Everything else is free, and more than one
-/// choice gives the same figures: `calibrated` and `calibrated-2` differ in every cost.
+/// Given by the paper: 4 KiB packets, two devices, 1 and 4 GHz, and "1 us round-trip" across.
+/// Worked out from the authors' platform: a command takes 2008 ns across (1 us each way is the
+/// bridge alone) and 504 ns within. `paper-distance` takes the paper's words as they stand, with
+/// which no costs of steps meet its ranges. Everything else is free, and more than one choice gives
+/// the same figures: `calibrated` and `calibrated-2` differ in every cost.
 pub fn sets() -> [ParameterSet; 5] {
     let latency = |ns| PathCost { round_trip: Time::ns(ns), bytes_per_s: f64::INFINITY };
     let carrying = |ns, bytes_per_s| PathCost { round_trip: Time::ns(ns), bytes_per_s };
@@ -164,10 +165,12 @@ pub fn calibrated() -> Parameters {
 }
 
 impl Parameters {
-    /// The set of the closed form: whole microseconds, software only in devices, once a hop, links of latency alone.
+    /// The set of the closed form: whole microseconds, software only in devices, once a hop, links
+    /// of latency alone.
     ///
-    /// 2.0 us across, 0.5 us within, 1.2 us of software. These were chosen to meet the paper's ranges; the paper gives
-    /// none of them (its 1 us across is that of the bridge alone; with 1 us in all the ranges are out of reach).
+    /// 2.0 us across, 0.5 us within, 1.2 us of software. These were chosen to meet the paper's
+    /// ranges; the paper gives none of them (its 1 us across is that of the bridge alone; with 1 us
+    /// in all the ranges are out of reach).
     pub fn closed_form() -> Parameters {
         let latency = |round_trip| PathCost { round_trip, bytes_per_s: f64::INFINITY };
         Parameters {
@@ -179,7 +182,8 @@ impl Parameters {
         }
     }
 
-    /// What `s` of the closed form stands for: the device's software for a block, but for its reply.
+    /// What `s` of the closed form stands for: the device's software for a block, but for its
+    /// reply.
     pub fn device_software(&self) -> Time {
         self.device.receive
     }

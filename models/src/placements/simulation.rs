@@ -4,9 +4,10 @@
 //! sender      take a reply if one is there; write packet, packet, ...; notify
 //! receiver    notice; compute; forward (as a sender), or consume; reply to the sender: its credit is back
 //! ```
-//! A unit does one thing at a time and waits for the acknowledgement of each command, as the data transfer unit of M3
-//! does: that is why a block of many packets pays many round trips. A forwarding unit replies upstream only after its
-//! send downstream was acknowledged, and does not begin to forward while it has no credit downstream.
+//! A unit does one thing at a time and waits for the acknowledgement of each command, as the data
+//! transfer unit of M3 does: that is why a block of many packets pays many round trips. A
+//! forwarding unit replies upstream only after its send downstream was acknowledged, and does not
+//! begin to forward while it has no credit downstream.
 
 use std::collections::VecDeque;
 
@@ -34,7 +35,8 @@ impl Default for Repetitions {
 /// What came out.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SimulationResult {
-    /// From the application's first step for a block until its reply for what came back is acknowledged; the mean.
+    /// From the application's first step for a block until its reply for what came back is
+    /// acknowledged; the mean.
     pub latency: Time,
     /// Bytes of blocks that came back in a second.
     pub bytes_per_s: f64,
@@ -157,7 +159,8 @@ impl Simulation<'_> {
         }
     }
 
-    /// An idle unit takes the oldest block that it can pass on; the application begins a new one when it has none.
+    /// An idle unit takes the oldest block that it can pass on; the application begins a new one
+    /// when it has none.
     fn look_for_work(&mut self, unit: usize) {
         if self.units[unit].work.is_some() {
             return;
@@ -278,7 +281,8 @@ impl Simulation<'_> {
     }
 
     fn outcome(&self, warm_up: usize) -> SimulationResult {
-        // Blocks come back in order: every channel is a queue, and every unit takes the oldest first.
+        // Blocks come back in order: every channel is a queue, and every unit takes the oldest
+        // first.
         let spent = self.begun.iter().zip(&self.done).skip(warm_up).map(|(begun, done)| *done - *begun);
         let (count, sum) = spent.fold((0u64, Time::ZERO), |(n, sum), t| (n + 1, sum + t));
         let first = if warm_up == 0 { Time::ZERO } else { self.done[warm_up - 1] };

@@ -55,7 +55,8 @@ fn the_calibrated_sets_meet_the_published_ranges() {
     close(ranges.than_central, 0.239, 0.299, 0.001);
 }
 
-/// The costs are not unique: the reply of a device is hidden behind other work, so it shows nowhere in the figure.
+/// The costs are not unique: the reply of a device is hidden behind other work, so it shows nowhere
+/// in the figure.
 #[test]
 fn a_device_s_reply_does_not_show_and_one_microsecond_in_all_is_too_little() {
     let before = calibrated();
@@ -69,7 +70,8 @@ fn a_device_s_reply_does_not_show_and_one_microsecond_in_all_is_too_little() {
     close(ranges.than_central, 0.31, 0.44, 0.01);
 }
 
-/// Section 4.3: above 4 KiB each packet pays the round trip; with packets as large as the block nothing is paid twice.
+/// Section 4.3: above 4 KiB each packet pays the round trip; with packets as large as the block
+/// nothing is paid twice.
 #[test]
 fn larger_packets_take_the_round_trips_away() {
     // Links of latency alone, so that the difference is a sum of whole round trips and steps.
@@ -111,7 +113,8 @@ fn every_block_comes_back_whatever_the_shape() {
             for placement in SimulatedPlacement::ALL {
                 let shape = Scenario { devices, pools, credits, in_flight, ..Scenario::paper(10_000) };
                 let outcome = simulate(placement, &calibrated(), &shape, Repetitions::default());
-                // 54 blocks; each hop is 3 packets, a notification and a reply: none is lost, none is sent twice.
+                // 54 blocks; each hop is 3 packets, a notification and a reply: none is lost, none
+                // is sent twice.
                 let commands = outcome.commands_across + outcome.commands_within;
                 let hops = super::wiring::Wiring::of(placement, &shape).channels.len() as f64;
                 assert!((commands - 5.0 * hops).abs() < 1e-9, "{placement:?} {shape:?}: {commands} commands");

@@ -1,4 +1,5 @@
-//! The three placements as graphs: units, and the channels between them. The placement changes nothing else.
+//! The three placements as graphs: units, and the channels between them. The placement changes
+//! nothing else.
 //!
 //! ```text
 //! application   A > 1 > A > 2 > A          central   A > C > 1 > C > 2 > C > A          distributed   A > 1 > 2 > A
@@ -20,7 +21,8 @@ pub(super) struct Unit {
     pub(super) machine: usize,
 }
 
-/// A channel, and the one that the receiver forwards its blocks into; the last has none: its blocks are consumed.
+/// A channel, and the one that the receiver forwards its blocks into; the last has none: its blocks
+/// are consumed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Channel {
     pub(super) from: usize,
@@ -28,7 +30,8 @@ pub(super) struct Channel {
     pub(super) next: Option<usize>,
 }
 
-/// Units (the application is the first) and channels (in the order in which a block passes through them).
+/// Units (the application is the first) and channels (in the order in which a block passes through
+/// them).
 #[derive(Clone, Debug)]
 pub(super) struct Wiring {
     pub(super) units: Vec<Unit>,

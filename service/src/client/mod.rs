@@ -34,10 +34,11 @@ pub fn default_paths() -> Vec<PathBuf> {
     own.into_iter().chain([PathBuf::from("/run/dpiped.sock")]).collect()
 }
 
-/// A connection to a service. Several threads may use it; they take turns. It lives until its last pipe is gone.
+/// A connection to a service. Several threads may use it; they take turns. It lives until its last
+/// pipe is gone.
 ///
-/// It belongs to the process that connected, with its pipes: in a child made by `fork` they fail (`Forked`), and dropping them there
-/// ends nothing.
+/// It belongs to the process that connected, with its pipes: in a child made by `fork` they fail
+/// (`Forked`), and dropping them there ends nothing.
 ///
 /// ```no_run
 /// use datapipes_core::{ConnectFdOptions, Span, Ssd};
@@ -124,8 +125,8 @@ impl Client {
     /// Connects to the service at a path.
     ///
     /// # Errors
-    /// `Unavailable` where none runs there, with what to start; `PermissionDenied`; `Busy` where it has too many clients;
-    /// `Unsupported` where it speaks another version.
+    /// `Unavailable` where none runs there, with what to start; `PermissionDenied`; `Busy` where it
+    /// has too many clients; `Unsupported` where it speaks another version.
     pub fn connect(path: impl AsRef<Path>) -> Result<Client> {
         let path = path.as_ref();
         let fail = |e: Errno| {
@@ -172,9 +173,10 @@ impl Client {
     /// Connects two places by a pipe that the service carries out.
     ///
     /// # Errors
-    /// As [`datapipes_core::Runtime::connect_fd_with`]; what the service refuses: `PermissionDenied` where a descriptor does not
-    /// have the rights that its role needs, `InvalidInput` for what is neither a file nor sealed memory, and for a target in
-    /// memory that may grow ([`PlaceSpec::File`](crate::protocol::PlaceSpec::File)), `Busy` where a limit is
+    /// As [`datapipes_core::Runtime::connect_fd_with`]; what the service refuses:
+    /// `PermissionDenied` where a descriptor does not have the rights that its role needs,
+    /// `InvalidInput` for what is neither a file nor sealed memory, and for a target in memory that
+    /// may grow ([`PlaceSpec::File`](crate::protocol::PlaceSpec::File)), `Busy` where a limit is
     /// reached, `Unavailable` where the service has gone or stops.
     pub fn connect_pipe(
         &self,
@@ -267,7 +269,8 @@ impl Session {
     }
 
     fn receive(&self, buffer: &mut [u8]) -> Result<Packet> {
-        // The first read after the service hung up says so (ECONNRESET); what it sent before comes after.
+        // The first read after the service hung up says so (ECONNRESET); what it sent before comes
+        // after.
         let packet = match packet::receive(self.socket.as_fd(), buffer, RecvFlags::empty()) {
             Err(Errno::CONNRESET) => packet::receive(self.socket.as_fd(), buffer, RecvFlags::empty()),
             other => other,

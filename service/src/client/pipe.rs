@@ -18,12 +18,12 @@ use super::Client;
 
 type Leases = (Option<RawLease>, Option<RawLease>);
 
-/// A pipe that the service carries out: a file descriptor, writable when it can take a transfer and readable when one is
-/// done, as [`datapipes_core::PipeFd`] is. Several threads may use it at once.
+/// A pipe that the service carries out: a file descriptor, writable when it can take a transfer and
+/// readable when one is done, as [`datapipes_core::PipeFd`] is. Several threads may use it at once.
 ///
-/// A transfer leases its bytes in this process until its completion was taken. Dropping the pipe waits for what is under
-/// way. Where the service dies, the bytes of transfers under way stay leased for ever: nobody can say any more when they are
-/// quiet.
+/// A transfer leases its bytes in this process until its completion was taken. Dropping the pipe
+/// waits for what is under way. Where the service dies, the bytes of transfers under way stay
+/// leased for ever: nobody can say any more when they are quiet.
 pub struct ClientPipe {
     socket: OwnedFd,
     /// The service ends the pipes of a connection that is closed.
@@ -62,8 +62,9 @@ impl ClientPipe {
     /// Starts a transfer; the number comes back with its completion.
     ///
     /// # Errors
-    /// `Busy` while the descriptor is not writable, or where the bytes are held by somebody else of this process; `OutOfRange`;
-    /// `Unavailable` where the service is gone. What starting the transfer meets there comes as its completion.
+    /// `Busy` while the descriptor is not writable, or where the bytes are held by somebody else of
+    /// this process; `OutOfRange`; `Unavailable` where the service is gone. What starting the
+    /// transfer meets there comes as its completion.
     pub fn submit(&self, span: Span) -> Result<u64> {
         self.owner.check("submit")?;
         let source = lease(self.ranges.0.as_ref(), span.source, span.len, Access::Read)?;
@@ -133,7 +134,8 @@ impl ClientPipe {
         }
     }
 
-    /// Carries out one transfer, and returns when it is done. Completions of others that come first are kept for
+    /// Carries out one transfer, and returns when it is done. Completions of others that come first
+    /// are kept for
     /// [`complete`](Self::complete), though the descriptor is not readable for them: use one way at a time.
     ///
     /// # Errors

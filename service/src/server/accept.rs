@@ -1,6 +1,7 @@
 //! The door.
 //!
-//! Who is not let in reads why, as the answer to its hello, and then the end of the connection (`lingering_close`).
+//! Who is not let in reads why, as the answer to its hello, and then the end of the connection
+//! (`lingering_close`).
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -101,8 +102,8 @@ impl Acceptor<'_> {
         Ok(socket)
     }
 
-    /// Those who wait at a door of our own are told that the service stops. (One that was passed to us stays open: they wait
-    /// for who serves it next.)
+    /// Those who wait at a door of our own are told that the service stops. (One that was passed to
+    /// us stays open: they wait for who serves it next.)
     fn close(mut self) {
         if !self.listener.take_down() {
             return;
@@ -163,7 +164,8 @@ impl Acceptor<'_> {
         let refused = match threads::spawn(&format!("dpiped-{number}"), work) {
             Ok(_) => match give.send(socket) {
                 Ok(()) => return,
-                // It waits for this; were it gone, the client would hear of it as of a thread that was refused.
+                // It waits for this; were it gone, the client would hear of it as of a thread that
+                // was refused.
                 Err(back) => (back.0, Error::new(ErrorKind::System, "accept", "the thread for it ended")),
             },
             Err(e) => (socket, e),

@@ -1,17 +1,21 @@
 //! A page of a client's memory that cannot be had must not end the service.
 //!
-//! The seal against shrinking keeps pages where they are, but the kernel may still have none to give where one was never
-//! touched, or was punched out: of huge pages when the reserve is empty, of others when memory is not overcommitted. Then it
-//! raises `SIGBUS` in whoever touches the page, and that is the service. The handler puts zeros where that memory was, for this
-//! process alone, tells the session whose memory it is, and the session cuts the client off.
+//! The seal against shrinking keeps pages where they are, but the kernel may still have none to
+//! give where one was never touched, or was punched out: of huge pages when the reserve is empty,
+//! of others when memory is not overcommitted. Then it raises `SIGBUS` in whoever touches the page,
+//! and that is the service. The handler puts zeros where that memory was, for this process alone,
+//! tells the session whose memory it is, and the session cuts the client off.
 //!
-//! A page that is not there would otherwise be added by the touch, and the kernel charges it to the service for as long as anybody
-//! has the memory. So the kernel is told to raise `SIGBUS` for those, too (`userfaultfd` with `UFFD_FEATURE_SIGBUS`; a call of the
-//! kernel that meets one fails with `EFAULT`). Where it does not do so, pages that clients take away add to what the service uses.
+//! A page that is not there would otherwise be added by the touch, and the kernel charges it to the
+//! service for as long as anybody has the memory. So the kernel is told to raise `SIGBUS` for
+//! those, too (`userfaultfd` with `UFFD_FEATURE_SIGBUS`; a call of the kernel that meets one fails
+//! with `EFAULT`). Where it does not do so, pages that clients take away add to what the service
+//! uses.
 //!
-//! This module's unsafe code promises: the handler reads atomics, and replaces pages only in ranges that are watched, which
-//! are mappings of clients' memory until [`PageWatch`] is cleared; every other `SIGBUS` takes the course it would have taken. The two
-//! structures of `userfaultfd` are laid out as in `linux/userfaultfd.h`.
+//! This module's unsafe code promises: the handler reads atomics, and replaces pages only in ranges
+//! that are watched, which are mappings of clients' memory until [`PageWatch`] is cleared; every
+//! other `SIGBUS` takes the course it would have taken. The two structures of `userfaultfd` are
+//! laid out as in `linux/userfaultfd.h`.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -22,7 +26,8 @@ use datapipes_core::memory::{Region, sigbus};
 use datapipes_core::{Error, ErrorKind, Result};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
-/// Mappings watched at a time: more than the clients of one user have by default (64 with 64 pipes of two memories each).
+/// Mappings watched at a time: more than the clients of one user have by default (64 with 64 pipes
+/// of two memories each).
 const MAX_WATCHES: usize = 1 << 14;
 
 struct Slot {
@@ -41,7 +46,8 @@ static SLOTS: [Slot; MAX_WATCHES] = [const {
 /// Which slots are taken.
 static TAKEN: Mutex<[bool; MAX_WATCHES]> = Mutex::new([false; MAX_WATCHES]);
 
-/// A place in the table: what is set in it is watched until it is cleared, which must be before the memory is unmapped.
+/// A place in the table: what is set in it is watched until it is cleared, which must be before the
+/// memory is unmapped.
 pub(super) struct PageWatch {
     at: usize,
     _bell: Arc<OwnedFd>,
@@ -66,7 +72,8 @@ impl PageWatch {
     /// Watches a region of pages of so many bytes, of which none was touched.
     ///
     /// # Errors
-    /// What the kernel says where it knows how to keep the service from adding pages, and does not for this region.
+    /// What the kernel says where it knows how to keep the service from adding pages, and does not
+    /// for this region.
     pub(super) fn set(&self, region: &Region, page: usize) -> Result<()> {
         let slot = &SLOTS[self.at];
         // What is mapped is whole pages.
@@ -125,7 +132,8 @@ fn faults() -> Option<&'static OwnedFd> {
     static FAULTS: OnceLock<Option<OwnedFd>> = OnceLock::new();
     let open = || {
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
-        // Without privileges it serves faults of the program's own code alone; those of the kernel fail all the same.
+        // Without privileges it serves faults of the program's own code alone; those of the kernel
+        // fail all the same.
         const USER_MODE_ONLY: UserfaultfdFlags = UserfaultfdFlags::from_bits_retain(1);
         // SAFETY: nothing is registered with it yet.
         let fd = unsafe { userfaultfd(flags | USER_MODE_ONLY) };
@@ -150,8 +158,9 @@ fn adds_no_pages(start: usize, len: usize) -> Result<()> {
     let Some(faults) = faults() else { return Ok(()) };
     let mut range =
         UffdioRegister { start: start as u64, len: len as u64, mode: UFFDIO_REGISTER_MODE_MISSING, ioctls: 0 };
-    // SAFETY: the structure is live and laid out as the kernel has it. The range is a mapping of a client's memory, and whoever touches
-    // it is prepared for `SIGBUS`: that is what the slot is for.
+    // SAFETY: the structure is live and laid out as the kernel has it. The range is a mapping of a
+    // client's memory, and whoever touches it is prepared for `SIGBUS`: that is what the slot is
+    // for.
     if unsafe { libc::ioctl(faults.as_raw_fd(), UFFDIO_REGISTER, &raw mut range) } == 0 {
         return Ok(());
     }
@@ -171,8 +180,9 @@ pub(super) fn install() -> Result<()> {
     unsafe { sigbus::add_fault_handler(|address| SLOTS.iter().any(|slot| fill(slot, address))) }
 }
 
-/// Puts zeros where the memory is that misses a page, if it is this slot's. All of it, in one piece: the number of mappings of a
-/// process is limited, and after the first page nobody needs the others.
+/// Puts zeros where the memory is that misses a page, if it is this slot's. All of it, in one
+/// piece: the number of mappings of a process is limited, and after the first page nobody needs the
+/// others.
 fn fill(slot: &Slot, address: usize) -> bool {
     let start = slot.start.load(Ordering::SeqCst);
     let len = slot.len.load(Ordering::SeqCst);
@@ -182,12 +192,13 @@ fn fill(slot: &Slot, address: usize) -> bool {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
     let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
-    // SAFETY: a mapping of a client's memory that stays mapped while it is watched, and a thread is just touching it. Its bytes are
-    // the client's to change at any time, to zeros as well.
+    // SAFETY: a mapping of a client's memory that stays mapped while it is watched, and a thread is
+    // just touching it. Its bytes are the client's to change at any time, to zeros as well.
     let filled = unsafe { libc::mmap(std::ptr::with_exposed_provenance_mut(start), len, access, flags, -1, 0) };
     slot.hit.store(true, Ordering::SeqCst);
     let one = 1u64.to_ne_bytes();
-    // SAFETY: the buffer outlives the call, which may be made in a handler; the event is open while the slot is watched.
+    // SAFETY: the buffer outlives the call, which may be made in a handler; the event is open while
+    // the slot is watched.
     unsafe {
         libc::write(slot.bell.load(Ordering::SeqCst), one.as_ptr().cast(), one.len());
         *libc::__errno_location() = errno;
@@ -215,7 +226,8 @@ mod tests {
         let bell = Arc::new(super::super::event().unwrap());
         let watch = PageWatch::new(bell.clone()).unwrap();
         watch.set(&region, 4096).unwrap();
-        // The seal forbids to truncate it, so its second page is made one of a file that has no such page.
+        // The seal forbids to truncate it, so its second page is made one of a file that has no
+        // such page.
         let short = memfd_create("short", MemfdFlags::CLOEXEC).unwrap();
         let at = region.address().wrapping_add(4096);
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;

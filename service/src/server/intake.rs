@@ -1,8 +1,9 @@
 //! Descriptors of clients are taken in by a process that can be done without.
 //!
-//! Closing a descriptor, and asking what file system it is of, may wait for whoever serves that file system, and nothing ends such
-//! a wait but an answer: no signal, and not the end of the process. So what a client passes is first received by a process of its
-//! own, and comes to the service only where both are known to be harmless.
+//! Closing a descriptor, and asking what file system it is of, may wait for whoever serves that
+//! file system, and nothing ends such a wait but an answer: no signal, and not the end of the
+//! process. So what a client passes is first received by a process of its own, and comes to the
+//! service only where both are known to be harmless.
 //!
 //! ```text
 //! service                      parent                        a process for each packet with descriptors
@@ -15,12 +16,13 @@
 //!                                                            closes its own (may wait), ends
 //! ```
 //!
-//! A process that waits for ever costs its client its connection, and keeps the client's place among those of its user, so that
-//! there is a bound. The service goes on, and ends, without it.
+//! A process that waits for ever costs its client its connection, and keeps the client's place
+//! among those of its user, so that there is a bound. The service goes on, and ends, without it.
 //!
-//! The parent is forked by a first process, which is forked when the service starts and gives another parent where one was killed. All
-//! of them call nothing but the kernel: no allocation, no lock. They have the service's rights and none of its descriptors. Of its
-//! memory they have a copy of what was there at the start, and nothing of a client's.
+//! The parent is forked by a first process, which is forked when the service starts and gives
+//! another parent where one was killed. All of them call nothing but the kernel: no allocation, no
+//! lock. They have the service's rights and none of its descriptors. Of its memory they have a copy
+//! of what was there at the start, and nothing of a client's.
 //!
 //! Unsafe code: `fork`, twice, and the calls by which the parent gets rid of what it inherited.
 #![allow(unsafe_code)]
@@ -54,7 +56,8 @@ const HERE: u8 = 6;
 const PASS: u8 = 7;
 const PARENT: u8 = 8;
 
-/// Packets without bytes that may lie in a socket; each takes hundreds of bytes of its sender's buffer.
+/// Packets without bytes that may lie in a socket; each takes hundreds of bytes of its sender's
+/// buffer.
 const EMPTY_PACKETS: usize = 4096;
 /// As many as an honest client could have sent.
 const FEW_EMPTY_PACKETS: usize = 8;
@@ -62,7 +65,8 @@ const FEW_EMPTY_PACKETS: usize = 8;
 const TRIES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Bytes before the facts: what it is, whether the packet and its descriptors were cut, how many descriptors there are.
+/// Bytes before the facts: what it is, whether the packet and its descriptors were cut, how many
+/// descriptors there are.
 const HEAD: usize = 4;
 const FACT: usize = 32;
 const BEFORE_BYTES: usize = HEAD + MAX_DESCRIPTORS * FACT;
@@ -127,7 +131,8 @@ impl DescriptorFacts {
 
 /// The parent of the processes that take descriptors in, and who replaces it.
 pub(super) struct Intake {
-    /// Forks parents. Forked before the service has anything of a client's: a later copy of the service would keep its mappings.
+    /// Forks parents. Forked before the service has anything of a client's: a later copy of the
+    /// service would keep its mappings.
     first: OwnedFd,
     parent: Mutex<OwnedFd>,
     left: Mutex<Vec<Left>>,
@@ -172,7 +177,8 @@ impl Intake {
         Ok(Intake { first, parent, left: Mutex::default() })
     }
 
-    /// Shut (`POLLHUP`) once what starts the processes was killed: no descriptor can be taken in any more, then.
+    /// Shut (`POLLHUP`) once what starts the processes was killed: no descriptor can be taken in
+    /// any more, then.
     pub(super) fn first(&self) -> BorrowedFd<'_> {
         self.first.as_fd()
     }
@@ -184,7 +190,8 @@ impl Intake {
         self.close_unclosed();
     }
 
-    /// Has the connections closed that were left, as far as there are processes. It does not wait for them.
+    /// Has the connections closed that were left, as far as there are processes. It does not wait
+    /// for them.
     pub(super) fn close_unclosed(&self) {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         left.retain_mut(|Left { socket, closer }| {
@@ -198,7 +205,8 @@ impl Intake {
             }
             if let Closer::Asked(taker) = closer {
                 match taker.receive(&mut []) {
-                    // From here on it is the last one to have it: told so when the copy here is closed, or left alone then.
+                    // From here on it is the last one to have it: told so when the copy here is
+                    // closed, or left alone then.
                     Ok(_) => return false,
                     Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => {}
                     Err(_) => *closer = Closer::Wanted(None),
@@ -211,16 +219,17 @@ impl Intake {
     /// A process that receives the next packet of a client, which must be there.
     ///
     /// # Errors
-    /// What the kernel says where it gives no socket, or no new parent for one that was killed; `Busy` where the parent does not get
-    /// to it.
+    /// What the kernel says where it gives no socket, or no new parent for one that was killed;
+    /// `Busy` where the parent does not get to it.
     pub(super) fn take(&self, client: BorrowedFd<'_>) -> Result<ReceiverProcess> {
         let taker = self.ask(TAKE, client, ControlSockets::new()?, TRIES).map_err(|(e, _)| e)?;
         self.close_unclosed();
         Ok(taker)
     }
 
-    /// A process that has a client's connection, too, once it says so, and closes it when told: as the last one, if the service has closed its
-    /// own end before. Left alone, it reads and closes what is in it. None where no process was to be had: the connection is closed later.
+    /// A process that has a client's connection, too, once it says so, and closes it when told: as
+    /// the last one, if the service has closed its own end before. Left alone, it reads and closes
+    /// what is in it. None where no process was to be had: the connection is closed later.
     pub(super) fn discard(&self, client: OwnedFd, words: ControlSockets) -> Option<(OwnedFd, ReceiverProcess)> {
         match self.ask(DISCARD, client.as_fd(), words, TRIES) {
             Ok(taker) => Some((client, taker)),
@@ -399,7 +408,8 @@ fn start_first() -> Result<OwnedFd> {
     // SAFETY: the former mask was initialised above; the child is our own, and `status` is live.
     unsafe {
         libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
-        // ECHILD: the program takes no interest in its children, or waits for all of them; whether it worked is seen later then.
+        // ECHILD: the program takes no interest in its children, or waits for all of them; whether
+        // it worked is seen later then.
         while pid > 0 && libc::waitpid(pid, &raw mut status, 0) < 0 && last_errno() == libc::EINTR {}
     }
     let context = "a process that takes descriptors in";
@@ -418,9 +428,11 @@ fn last_errno() -> i32 {
     unsafe { *libc::__errno_location() }
 }
 
-/// The first process: forks parents, until the service is gone. It does so rarely that nobody has a reason to kill it.
+/// The first process: forks parents, until the service is gone. It does so rarely that nobody has a
+/// reason to kill it.
 fn first(socket: i32) -> ! {
-    // SAFETY: calls of the kernel on numbers and constants. Nobody else is in this process who could have a use for what is closed.
+    // SAFETY: calls of the kernel on numbers and constants. Nobody else is in this process who
+    // could have a use for what is closed.
     let socket = unsafe {
         libc::prctl(libc::PR_SET_NAME, c"dpiped-first".as_ptr());
         // Children that end leave nothing behind.
@@ -441,7 +453,8 @@ fn first(socket: i32) -> ! {
             Err(_) => exit(),
         }
         let [Some(theirs)] = passed else { continue };
-        // SAFETY: this process has one thread; the copy calls the kernel alone. Refused, the service sees the socket's end.
+        // SAFETY: this process has one thread; the copy calls the kernel alone. Refused, the
+        // service sees the socket's end.
         if unsafe { libc::fork() } == 0 {
             drop(socket);
             parent(theirs);
@@ -460,7 +473,8 @@ fn parent(socket: OwnedFd) -> ! {
             Ok(got) if got.bytes == 0 => exit(),
             Ok(_) => {}
             Err(Errno::INTR) => continue,
-            // No descriptors, for example: the request is lost, and its socket with it, which the service sees.
+            // No descriptors, for example: the request is lost, and its socket with it, which the
+            // service sees.
             Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => continue,
             Err(_) => exit(),
         }
@@ -584,12 +598,15 @@ fn take(client: OwnedFd, reply: &OwnedFd) {
     }
 }
 
-/// Has a connection until the service has closed its own end of it, and closes it then, with all that is in it.
+/// Has a connection until the service has closed its own end of it, and closes it then, with all
+/// that is in it.
 fn discard(client: OwnedFd, reply: &OwnedFd) {
-    // Told, it is the last one to have it, and what is left in there is closed with it: it is read only so that the client is not reset and
-    // hears why. Left alone, it need not be the last, so nothing may be left for the others.
+    // Told, it is the last one to have it, and what is left in there is closed with it: it is read
+    // only so that the client is not reset and hears why. Left alone, it need not be the last, so
+    // nothing may be left for the others.
     let mut left = if is_told(reply) { FEW_EMPTY_PACKETS } else { EMPTY_PACKETS };
-    // Without room for them, descriptors are closed by the kernel. The end reads as a packet without bytes does.
+    // Without room for them, descriptors are closed by the kernel. The end reads as a packet
+    // without bytes does.
     while left > 0 && recv(&client, &mut [0], RecvFlags::DONTWAIT | RecvFlags::TRUNC).is_ok() {
         if !super::lingering_close::is_readable(&client) {
             left -= 1;

@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 
 /// What each client (each connection) may have, and all together.
 ///
-/// What is not limited here: disk space. A client writes to files that it could write itself, and the kernel charges it to their
-/// owner (quota), provided the service has no privileges by which it would not. Transfers end with their client, however long
-/// they were to be.
+/// What is not limited here: disk space. A client writes to files that it could write itself, and
+/// the kernel charges it to their owner (quota), provided the service has no privileges by which it
+/// would not. Transfers end with their client, however long they were to be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServiceLimits {
@@ -19,21 +19,25 @@ pub struct ServiceLimits {
     pub pipes: usize,
     /// Transfers that a client's pipes together can have under way: the sum of their depths.
     pub transfers: usize,
-    /// Descriptors that the service keeps open for a client: what it passed, and those of its pipes.
+    /// Descriptors that the service keeps open for a client: what it passed, and those of its
+    /// pipes.
     pub descriptors: usize,
-    /// Bytes of a client's memory that the service has mapped at a time, and of the service's own memory for its pipes between files (8 MiB
-    /// each). Pages that a client takes out of its memory and adds again while pipes use it are its own, and not counted here.
+    /// Bytes of a client's memory that the service has mapped at a time, and of the service's own
+    /// memory for its pipes between files (8 MiB each). Pages that a client takes out of its memory
+    /// and adds again while pipes use it are its own, and not counted here.
     pub mapped_bytes: u64,
     /// The same, of all clients of one user together.
     pub mapped_bytes_per_uid: u64,
     /// The same, of all clients together.
     pub all_mapped_bytes: u64,
-    /// Bytes/s that a client's pipes may be promised together (`at_least`); none to speak of if not given.
+    /// Bytes/s that a client's pipes may be promised together (`at_least`); none to speak of if not
+    /// given.
     pub promised_bytes_per_s: Option<u64>,
-    /// How long a client may take to say hello, to read a status, and to let the service have and drop what it passes, in
-    /// milliseconds.
+    /// How long a client may take to say hello, to read a status, and to let the service have and
+    /// drop what it passes, in milliseconds.
     pub hello_ms: u64,
-    /// Requests (connecting, a status) of a client in a second, and at once after it asked for nothing. Who asks for more waits.
+    /// Requests (connecting, a status) of a client in a second, and at once after it asked for
+    /// nothing. Who asks for more waits.
     pub requests_per_s: u32,
 }
 

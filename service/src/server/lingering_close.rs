@@ -1,8 +1,9 @@
 //! How a connection ends, so that the client reads why.
 //!
-//! The kernel resets a connection that is closed while something in it is unread: who is at the other end reads ECONNRESET
-//! first, and what was said before only after that, if it tries again. A client that is refused before it spoke would get
-//! EPIPE, and perhaps SIGPIPE, for its hello. So nothing is left unread here, and who is turned away may say hello first.
+//! The kernel resets a connection that is closed while something in it is unread: who is at the
+//! other end reads ECONNRESET first, and what was said before only after that, if it tries again. A
+//! client that is refused before it spoke would get EPIPE, and perhaps SIGPIPE, for its hello. So
+//! nothing is left unread here, and who is turned away may say hello first.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -14,15 +15,16 @@ use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 
 use super::intake::Intake;
 
-/// Clients that may take their time to hear that they are not let in. Beyond that the first of them are hung up on: they
-/// still read why, unless they want to say hello before.
+/// Clients that may take their time to hear that they are not let in. Beyond that the first of them
+/// are hung up on: they still read why, unless they want to say hello before.
 const MAX_LINGERING: usize = 64;
 
 /// Ends a connection: the client can send nothing more, reads what was sent, and then the end.
 pub(super) fn part(socket: &OwnedFd) {
     // It fails where the client has hung up.
     let _ = shutdown(socket, Shutdown::Both);
-    // What came before that: it comes to an end, for nothing follows. Descriptors in it are closed by the kernel.
+    // What came before that: it comes to an end, for nothing follows. Descriptors in it are closed
+    // by the kernel.
     let mut byte = [0];
     loop {
         match recv(socket, &mut byte, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
@@ -39,7 +41,8 @@ pub(super) fn is_readable(socket: &OwnedFd) -> bool {
     rustix::io::ioctl_fionread(socket).is_ok_and(|bytes| bytes > 0)
 }
 
-/// Those who were told why they are not let in and have not said hello yet, by the time at which they are hung up on.
+/// Those who were told why they are not let in and have not said hello yet, by the time at which
+/// they are hung up on.
 pub(super) struct LingeringCloses<'a> {
     told: VecDeque<(OwnedFd, Instant)>,
     patience: Duration,
@@ -83,7 +86,8 @@ impl<'a> LingeringCloses<'a> {
         self.told.front().map(|(_, until)| until.saturating_duration_since(Instant::now()))
     }
 
-    /// Hangs up on those who spoke, as [`events`](Self::events) say, and on those whose time is over.
+    /// Hangs up on those who spoke, as [`events`](Self::events) say, and on those whose time is
+    /// over.
     pub(super) fn see_to(&mut self, spoke: &[bool]) {
         let now = Instant::now();
         let mut spoke = spoke.iter();

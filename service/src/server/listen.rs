@@ -1,6 +1,7 @@
 //! The socket that clients come to.
 //!
-//! Unsafe code: taking over descriptor 3, which systemd passes when it starts the service for the first client.
+//! Unsafe code: taking over descriptor 3, which systemd passes when it starts the service for the
+//! first client.
 #![allow(unsafe_code)]
 
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -31,11 +32,13 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at a path, with these permissions. A socket that nobody serves any more is replaced. Beside it stays a file
-    /// with `.lock` at its end, by which only one service is there at a time.
+    /// Listens at a path, with these permissions. A socket that nobody serves any more is replaced.
+    /// Beside it stays a file with `.lock` at its end, by which only one service is there at a
+    /// time.
     ///
     /// # Errors
-    /// `Busy` where another one serves it; `InvalidInput` where something else than a socket is there; what the kernel says.
+    /// `Busy` where another one serves it; `InvalidInput` where something else than a socket is
+    /// there; what the kernel says.
     pub fn bind(path: impl AsRef<Path>, mode: u32) -> Result<Listener> {
         let path = path.as_ref();
         let fail = |e: Errno| Error::os("listen", e.raw_os_error(), path.display().to_string());
@@ -70,11 +73,13 @@ impl Listener {
         Ok(Listener { socket, may_carry, path: Some(path.to_path_buf()), _lock: Some(lock) })
     }
 
-    /// The socket that systemd (or who does as it does) passed to this process: `LISTEN_PID`, `LISTEN_FDS`. None where it
-    /// passed none. To be called once, before threads and descriptors are made.
+    /// The socket that systemd (or who does as it does) passed to this process: `LISTEN_PID`,
+    /// `LISTEN_FDS`. None where it passed none. To be called once, before threads and descriptors
+    /// are made.
     ///
     /// # Errors
-    /// `InvalidInput` where what was passed is not one listening Unix socket of the type `SOCK_SEQPACKET`.
+    /// `InvalidInput` where what was passed is not one listening Unix socket of the type
+    /// `SOCK_SEQPACKET`.
     pub fn inherited() -> Result<Option<Listener>> {
         let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
         if number("LISTEN_PID") != Some(std::process::id()) {
@@ -87,8 +92,9 @@ impl Listener {
             1 => {}
             _ => return Err(bad("more than one socket was passed")),
         }
-        // SAFETY: LISTEN_PID names this process, so whoever started it put a descriptor there for it to own; nothing was
-        // opened before. Were it closed all the same, the checks below would fail and its drop would close nothing.
+        // SAFETY: LISTEN_PID names this process, so whoever started it put a descriptor there for
+        // it to own; nothing was opened before. Were it closed all the same, the checks below would
+        // fail and its drop would close nothing.
         let socket = unsafe { OwnedFd::from_raw_fd(FIRST_PASSED) };
         let checks = || -> rustix::io::Result<bool> {
             rustix::io::fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
@@ -109,7 +115,8 @@ impl Listener {
         }
     }
 
-    /// Removes its name, where it was made here, so that nobody comes any more; false where it was passed to us.
+    /// Removes its name, where it was made here, so that nobody comes any more; false where it was
+    /// passed to us.
     pub(super) fn take_down(&mut self) -> bool {
         let Some(path) = self.path.take() else { return false };
         // Whoever removed it before us did our work.
@@ -134,8 +141,8 @@ fn socket() -> Result<OwnedFd> {
         .map_err(|e| Error::os("listen", e.raw_os_error(), "a socket"))
 }
 
-/// Those who come can pass no descriptors before they have said hello: the one who opens the door serves all. Whether an older kernel lets
-/// them all the same.
+/// Those who come can pass no descriptors before they have said hello: the one who opens the door
+/// serves all. Whether an older kernel lets them all the same.
 fn may_carry(socket: &OwnedFd) -> bool {
     !passing::let_pass(socket, false)
 }

@@ -1,7 +1,7 @@
 //! Plain lines, one a fact.
 //!
-//! Clients cause lines, by connecting and being refused say, and a log takes space: lines about clients are limited, and how
-//! many were left out is said. The service's own lines are not.
+//! Clients cause lines, by connecting and being refused say, and a log takes space: lines about
+//! clients are limited, and how many were left out is said. The service's own lines are not.
 
 use std::fmt;
 use std::io::Write;

@@ -7,11 +7,12 @@
 //! intake     processes of their own        descriptors that clients pass, until they are known to be harmless
 //! ```
 //!
-//! A thread for each client, because what a client passes may make the kernel wait (a file whose file system answers slowly,
-//! say), and then its own thread waits and no other. Transfers never pass through these threads.
+//! A thread for each client, because what a client passes may make the kernel wait (a file whose
+//! file system answers slowly, say), and then its own thread waits and no other. Transfers never
+//! pass through these threads.
 //!
-//! What is unsafe here: the handler of `SIGBUS` (`guard`), asking the kernel who a client is (`peer`), taking over the socket that
-//! systemd opened (`listen`), and `fork` (`intake`).
+//! What is unsafe here: the handler of `SIGBUS` (`guard`), asking the kernel who a client is
+//! (`peer`), taking over the socket that systemd opened (`listen`), and `fork` (`intake`).
 
 mod accept;
 mod account;
@@ -68,8 +69,9 @@ pub struct Server {
     drain: Drain,
 }
 
-/// A thread that carries out what is under way when the service stops: a transfer whose device does not answer would keep us from
-/// ending. There from the start, for there may be none to be had then.
+/// A thread that carries out what is under way when the service stops: a transfer whose device does
+/// not answer would keep us from ending. There from the start, for there may be none to be had
+/// then.
 struct Drain {
     /// Takes the thread that accepts clients, which ends first.
     begin: Sender<JoinHandle<()>>,
@@ -83,7 +85,8 @@ impl Drain {
         let told = done.clone();
         let drains = move || {
             let Ok(accepts) = is_due.recv() else { return };
-            // It ends by a panic only through a bug of ours; there is nothing to add to what was printed.
+            // It ends by a panic only through a bug of ours; there is nothing to add to what was
+            // printed.
             let _ = accepts.join();
             // In a statement of its own, so that the lock is not held while the runtime drains.
             let runtime = shared.runtime.write().unwrap_or_else(PoisonError::into_inner).take();
@@ -119,8 +122,8 @@ impl Server {
     /// Starts to serve. The listener's socket is its own from here on.
     ///
     /// # Errors
-    /// `InvalidInput` for limits that make no sense ([`ServiceLimits::check`]); `System` where the kernel gives no thread,
-    /// process or descriptor.
+    /// `InvalidInput` for limits that make no sense ([`ServiceLimits::check`]); `System` where the
+    /// kernel gives no thread, process or descriptor.
     pub fn start(machine: &Machine, listener: Listener, config: ServerConfig) -> Result<Server> {
         config.limits.check()?;
         check_descriptors()?;
@@ -157,15 +160,16 @@ impl Server {
         Ok(Server { shared, accepts, drain })
     }
 
-    /// Shut (`POLLHUP`) once it can take no more descriptors from clients, because the process that it needs for that was killed: it should
-    /// be stopped, and started again.
+    /// Shut (`POLLHUP`) once it can take no more descriptors from clients, because the process that
+    /// it needs for that was killed: it should be stopped, and started again.
     pub fn failed(&self) -> BorrowedFd<'_> {
         self.shared.intake.first()
     }
 
-    /// Stops: accepts no more clients and starts no more transfers, carries out what is under way and tells of it, and ends
-    /// the connections, which ends what is left. Waits so long at most for transfers and clients; false where something was still under way then, and
-    /// the process should end.
+    /// Stops: accepts no more clients and starts no more transfers, carries out what is under way
+    /// and tells of it, and ends the connections, which ends what is left. Waits so long at most
+    /// for transfers and clients; false where something was still under way then, and the process
+    /// should end.
     pub fn stop(self, patience: Duration) -> bool {
         // Longer than the clock goes: until it is over.
         let until = Instant::now().checked_add(patience);
@@ -184,7 +188,8 @@ impl Server {
             .wait_timeout_while(drained, left(until), |drained| !*drained)
             .unwrap_or_else(PoisonError::into_inner);
         let drained = *drained;
-        // Only now: the end of a session ends its pipes, which would keep completions from their clients.
+        // Only now: the end of a session ends its pipes, which would keep completions from their
+        // clients.
         ring(&shared.ending);
         let sessions = shared.sessions();
         let (sessions, _) = shared
@@ -213,7 +218,8 @@ impl Shared {
     }
 }
 
-/// Descriptors that a service and its first client need: fewer, and nobody could be told that there are none.
+/// Descriptors that a service and its first client need: fewer, and nobody could be told that there
+/// are none.
 const MIN_DESCRIPTORS: u64 = 32;
 
 fn check_descriptors() -> Result<()> {

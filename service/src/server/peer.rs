@@ -1,7 +1,7 @@
 //! Who is at the other end of a socket.
 //!
-//! Unsafe code: one `getsockopt` into a structure of the kernel's layout. (rustix has it, with a type that cannot be 0 for the
-//! process, which the kernel says of one in another namespace.)
+//! Unsafe code: one `getsockopt` into a structure of the kernel's layout. (rustix has it, with a
+//! type that cannot be 0 for the process, which the kernel says of one in another namespace.)
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd};

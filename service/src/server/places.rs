@@ -15,9 +15,10 @@ use super::guard::PageWatch;
 use super::intake::DescriptorFacts;
 use crate::protocol::PlaceSpec;
 
-/// File systems whose files are served by the kernel alone, or by machines that the administrator chose when mounting. Not
-/// here: FUSE, which a client may serve itself and never answer; and the kernel's own (proc, sysfs, tracefs), where reading and
-/// writing means something else for each process. By the magic numbers of statfs(2).
+/// File systems whose files are served by the kernel alone, or by machines that the administrator
+/// chose when mounting. Not here: FUSE, which a client may serve itself and never answer; and the
+/// kernel's own (proc, sysfs, tracefs), where reading and writing means something else for each
+/// process. By the magic numbers of statfs(2).
 const FILE_SYSTEMS: [u64; 24] = [
     0xEF53,      // ext2, ext3, ext4
     0x5846_5342, // XFS
@@ -45,8 +46,8 @@ const FILE_SYSTEMS: [u64; 24] = [
     0x4750_4653, // GPFS
 ];
 
-/// overlayfs, which anybody may mount in a user namespace, over FUSE too: trusted where it is a mount of this process's own
-/// namespace, which is the administrator's.
+/// overlayfs, which anybody may mount in a user namespace, over FUSE too: trusted where it is a
+/// mount of this process's own namespace, which is the administrator's.
 const OVERLAY: u64 = 0x794C_7630;
 
 /// Those of them whose files are memory.
@@ -154,7 +155,8 @@ impl Opener<'_> {
     /// Makes a place of what was passed.
     ///
     /// # Errors
-    /// `InvalidInput`, `PermissionDenied`, `OutOfRange`, and `Busy` for a limit: each says what was expected.
+    /// `InvalidInput`, `PermissionDenied`, `OutOfRange`, and `Busy` for a limit: each says what was
+    /// expected.
     pub(super) fn open(&mut self, spec: &PlaceSpec, role: Role) -> Result<OpenedPlace> {
         self.open_as(spec, role).map_err(|e| e.within(if role == Role::Source { "the source" } else { "the target" }))
     }
@@ -184,10 +186,12 @@ impl Opener<'_> {
                 && (role == Role::Source || memory.access == Access::Write)
         };
         let memory = match self.mapped.iter().find(serves) {
-            // The rights are the descriptor's: another one of the same memory may have more than this one has.
+            // The rights are the descriptor's: another one of the same memory may have more than
+            // this one has.
             Some(known) if role == Role::Source || mode(fd)? == OFlags::RDWR => known.clone(),
             _ => {
-                // In blocks of 512 bytes. A client that takes them away later is cut off when they are missed.
+                // In blocks of 512 bytes. A client that takes them away later is cut off when they
+                // are missed.
                 let there = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
                 if there < has {
                     let context = format!("{there} of {has} bytes of a memfd are there");
@@ -214,8 +218,8 @@ impl Opener<'_> {
         let watch = Arc::new(PageWatch::new(self.wake_event.clone())?);
         let keeper = Arc::new((Unwatch(watch.clone()), charge));
         let map = |access| Region::map_sealed(fd.as_fd(), len, access, Box::new(keeper.clone()));
-        // A source, too, is mapped for writing where the client may write it: only such pages can be registered with the
-        // kernel, so that a device need not look them up each time.
+        // A source, too, is mapped for writing where the client may write it: only such pages can
+        // be registered with the kernel, so that a device need not look them up each time.
         let (region, access) = match map(Access::Write) {
             Err(e) if role == Role::Source && e.kind() == ErrorKind::PermissionDenied => {
                 (map(Access::Read)?, Access::Read)
@@ -252,8 +256,9 @@ fn check_file(fd: &OwnedFd, role: Role) -> Result<()> {
     Ok(())
 }
 
-/// Whether descriptors may come into this process, of which these are the facts: those may whose closing and reading waits for nobody
-/// whom the client could be. Their roles are looked at when they are here.
+/// Whether descriptors may come into this process, of which these are the facts: those may whose
+/// closing and reading waits for nobody whom the client could be. Their roles are looked at when
+/// they are here.
 ///
 /// # Errors
 /// `Unsupported` for what a client may serve itself, `InvalidInput` for what no place is made of.
@@ -307,8 +312,8 @@ fn is_mounted_here(id: u64) -> bool {
     mounts.lines().any(|line| line.split(' ').next().and_then(|first| first.parse().ok()) == Some(id))
 }
 
-/// Whether a file lies in memory. Pages that are written first by the service would be charged to it for as long as anybody has the
-/// file, whatever becomes of the pipe.
+/// Whether a file lies in memory. Pages that are written first by the service would be charged to
+/// it for as long as anybody has the file, whatever becomes of the pipe.
 fn is_in_memory(fd: &OwnedFd) -> Result<bool> {
     let fail = |e: Errno| Error::os("open", e.raw_os_error(), "the file system of a descriptor");
     let system = fstatfs(fd).map_err(fail)?.f_type as u64 & 0xFFFF_FFFF;
@@ -318,7 +323,8 @@ fn is_in_memory(fd: &OwnedFd) -> Result<bool> {
     Ok(regular && IN_MEMORY.contains(&system))
 }
 
-/// Bytes of a page of a memfd. (`st_blksize` is not that where the kernel gives large folios to memory files.)
+/// Bytes of a page of a memfd. (`st_blksize` is not that where the kernel gives large folios to
+/// memory files.)
 fn page_of(fd: &OwnedFd) -> Result<usize> {
     let system = fstatfs(fd).map_err(|e| Error::os("map", e.raw_os_error(), "the pages of a memfd"))?;
     match system.f_type as u64 & 0xFFFF_FFFF {
@@ -327,7 +333,8 @@ fn page_of(fd: &OwnedFd) -> Result<usize> {
     }
 }
 
-/// Stops watching, just before the memory is unmapped; the session may still have the watch, to see what happened.
+/// Stops watching, just before the memory is unmapped; the session may still have the watch, to see
+/// what happened.
 struct Unwatch(Arc<PageWatch>);
 
 impl Drop for Unwatch {

@@ -1,4 +1,5 @@
-//! Descriptors of every kind that a process can have, and what their owner may do to them afterwards.
+//! Descriptors of every kind that a process can have, and what their owner may do to them
+//! afterwards.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;

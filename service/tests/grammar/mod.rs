@@ -1,11 +1,13 @@
-//! A client made of bytes: each input is a conversation with a service, through the whole of its protocol.
+//! A client made of bytes: each input is a conversation with a service, through the whole of its
+//! protocol.
 //!
 //! ```text
 //! input -> steps: connect, hello, a pipe over descriptors of some kind, a span, completions, status, leaving, ...
 //!          most of them valid, some with numbers from the edges, some with bytes changed; several connections at once
 //! ```
-//! Zeros make valid steps, so a mutated input stays deep in the protocol. Used by the test `protocol_fuzz` with bytes from a
-//! seed, and by the fuzz target `dpiped` with bytes that coverage chose. It fails where a request is not answered.
+//! Zeros make valid steps, so a mutated input stays deep in the protocol. Used by the test
+//! `protocol_fuzz` with bytes from a seed, and by the fuzz target `dpiped` with bytes that coverage
+//! chose. It fails where a request is not answered.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)] // Parts of tests may unwrap.
 
 mod descriptors;

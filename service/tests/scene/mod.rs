@@ -148,8 +148,9 @@ impl Service {
         panic!("{what}: {status:?}\n{}", self.log());
     }
 
-    /// Nothing of a client is left but of the one that asks: descriptors and memory are as they were. They may be fewer: a process
-    /// that took descriptors in may still have been there before.
+    /// Nothing of a client is left but of the one that asks: descriptors and memory are as they
+    /// were. They may be fewer: a process that took descriptors in may still have been there
+    /// before.
     pub fn until_as(&self, before: &ServiceStatus) {
         self.until("it does not go back to where it was", |now| {
             now.descriptors <= before.descriptors

@@ -1,4 +1,5 @@
-//! From sorted entries to bytes in order: every core fills blocks, and the blocks go out as they are full.
+//! From sorted entries to bytes in order: every core fills blocks, and the blocks go out as they
+//! are full.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -17,7 +18,8 @@ use crate::records::tally::Tally;
 use crate::runs::checksum;
 use crate::runs::spill::IndexEntry;
 
-/// Entries ahead of which the record is fetched: records lie in the order of the input, so each is a cache miss.
+/// Entries ahead of which the record is fetched: records lie in the order of the input, so each is
+/// a cache miss.
 const PREFETCH_ENTRIES: usize = 24;
 
 /// What is known of a block that was filled.
@@ -126,8 +128,9 @@ impl<L: Layout> Gather<'_, L> {
         Ok(gathered)
     }
 
-    /// Fills a block with the bytes from `at` of the sorted whole. Records may be cut at both ends. Of a run the bytes are
-    /// summed grain by grain while they are in the cache; of an output the records that begin here are counted.
+    /// Fills a block with the bytes from `at` of the sorted whole. Records may be cut at both ends.
+    /// Of a run the bytes are summed grain by grain while they are in the cache; of an output the
+    /// records that begin here are counted.
     fn fill(&self, out: &mut [u8], at: u64, starts: &[u64], target: Target<'_>) -> BlockDone {
         let layout = self.arranger.layout;
         let grain = match target {

@@ -4,8 +4,8 @@
 //! reader   fills one slot after another (slot.rs)
 //! lanes    each sorts a filled slot and spills it as a run, while the reader fills the next
 //! ```
-//! An input that fits is one slot, which all threads sort, and goes straight to the output. A single lane that can have no
-//! thread beside it reads and sorts by turns.
+//! An input that fits is one slot, which all threads sort, and goes straight to the output. A
+//! single lane that can have no thread beside it reads and sorts by turns.
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Instant;
@@ -209,7 +209,8 @@ impl<L: Layout> Engine<'_, L> {
         }
     }
 
-    /// Sorts a slot's entries; their records go to the output, if that is given, otherwise to a run.
+    /// Sorts a slot's entries; their records go to the output, if that is given, otherwise to a
+    /// run.
     fn sort_entries(
         &self,
         slot: &FilledSlot,
@@ -273,7 +274,8 @@ impl<L: Layout> Engine<'_, L> {
             forming.direct = Some(counts.written);
             return Ok(());
         }
-        // One thread sorts a run (other lanes keep the others busy), and writes it while it sorts the next.
+        // One thread sorts a run (other lanes keep the others busy), and writes it while it sorts
+        // the next.
         let width = numbers.kind.width();
         let each = self.number_run_len() / width;
         let mut flying = WritesInFlight::new();
@@ -294,7 +296,8 @@ impl<L: Layout> Engine<'_, L> {
         drain_writes(&mut flying, &progress.spilled)
     }
 
-    /// Bytes of a run of numbers: short runs are sorted in less time, as long as one merge has buffers for all.
+    /// Bytes of a run of numbers: short runs are sorted in less time, as long as one merge has
+    /// buffers for all.
     fn number_run_len(&self) -> usize {
         const SHORT: usize = 16 << 20;
         const BUFFER: usize = 256 << 10;

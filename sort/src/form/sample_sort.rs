@@ -52,7 +52,8 @@ pub(crate) struct SlotSorter<'a, L> {
 }
 
 impl<L: Layout> SlotSorter<'_, L> {
-    /// Sorts. The result is in `entries`' place or in `scratch`'s; the pieces, in order, index the slice returned.
+    /// Sorts. The result is in `entries`' place or in `scratch`'s; the pieces, in order, index the
+    /// slice returned.
     pub(crate) fn sort<'e>(
         &self,
         entries: &'e mut [Entry],
@@ -104,8 +105,8 @@ impl<L: Layout> SlotSorter<'_, L> {
         memo::recall(question, || (0, find())).1
     }
 
-    /// Distributes `entries` over buckets in `scratch`, each in the order of the input; returns the buckets' bounds.
-    /// Entries `reversed` in memory are those of a slot, which grow downwards.
+    /// Distributes `entries` over buckets in `scratch`, each in the order of the input; returns the
+    /// buckets' bounds. Entries `reversed` in memory are those of a slot, which grow downwards.
     fn partition(&self, entries: &mut [Entry], scratch: &mut [Entry], reversed: bool) -> Vec<usize> {
         let splitters = choose_splitters(entries);
         let buckets = 2 * splitters.len() + 1;
@@ -116,7 +117,8 @@ impl<L: Layout> SlotSorter<'_, L> {
             let all = Disjoint::new(entries);
             let counts = Disjoint::new(&mut counts);
             run_on_threads(stripes, |t| {
-                // SAFETY: stripe t of the entries, and row t of the counts, are this thread's alone.
+                // SAFETY: stripe t of the entries, and row t of the counts, are this thread's
+                // alone.
                 let (part, count) = unsafe {
                     (all.slice(t * stripe, stripe.min(all.len() - t * stripe)), counts.slice(t * buckets, buckets))
                 };
@@ -142,8 +144,9 @@ impl<L: Layout> SlotSorter<'_, L> {
             let part = &entries[t * stripe..entries.len().min((t + 1) * stripe)];
             let mut scatter = |e: Entry| {
                 let at = &mut position[entry::id(e)];
-                // SAFETY: the positions of (stripe, bucket) pairs were laid out from the counts of the very same
-                // entries, so every position is below the total, which the scratch holds, and is written once.
+                // SAFETY: the positions of (stripe, bucket) pairs were laid out from the counts of
+                // the very same entries, so every position is below the total, which the scratch
+                // holds, and is written once.
                 unsafe { target.write(*at, entry::without_id(e)) };
                 *at += 1;
             };
@@ -156,7 +159,8 @@ impl<L: Layout> SlotSorter<'_, L> {
         bounds
     }
 
-    /// Runs `work` on every bucket, the cores taking them as they come; results in the buckets' order.
+    /// Runs `work` on every bucket, the cores taking them as they come; results in the buckets'
+    /// order.
     fn each_bucket<R: Send + Copy>(
         &self,
         entries: &mut [Entry],
@@ -219,7 +223,8 @@ impl<L: Layout> SlotSorter<'_, L> {
         }
     }
 
-    /// The order that is left where all keys of a group are equal and nothing but the lines' bytes decides.
+    /// The order that is left where all keys of a group are equal and nothing but the lines' bytes
+    /// decides.
     fn plain_behind(&self, group: &[Entry]) -> Option<PlainLines> {
         let plain = self.layout.tie_break()?;
         group.iter().all(|e| self.layout.prefix_is_exact(self.record(*e))).then_some(plain)
@@ -234,7 +239,8 @@ impl<L: Layout> SlotSorter<'_, L> {
         group.windows(2).all(|w| self.compare(w[0], w[1]) == Ordering::Less)
     }
 
-    /// Replaces the prefixes by the key's next bytes. False where they cannot tell; the prefixes are then of no use.
+    /// Replaces the prefixes by the key's next bytes. False where they cannot tell; the prefixes
+    /// are then of no use.
     fn load_next_prefixes(&self, group: &mut [Entry], depth: usize) -> bool {
         for e in group.iter_mut() {
             match self.layout.prefix_at(self.record(*e), depth) {
@@ -378,9 +384,11 @@ fn choose_splitters(entries: &[Entry]) -> Vec<u64> {
     splitters
 }
 
-/// Marks each entry with its bucket and counts: bucket 2i is between splitters i-1 and i, bucket 2i+1 is splitter i.
+/// Marks each entry with its bucket and counts: bucket 2i is between splitters i-1 and i, bucket
+/// 2i+1 is splitter i.
 fn classify(entries: &mut [Entry], splitters: &[u64], counts: &mut [usize]) {
-    // A complete tree in the order of its levels: the children of node i are 2i and 2i+1, so the way down has no branch.
+    // A complete tree in the order of its levels: the children of node i are 2i and 2i+1, so the
+    // way down has no branch.
     let leaves = (splitters.len() + 1).next_power_of_two();
     let levels = leaves.trailing_zeros();
     let mut padded = splitters.to_vec();

@@ -1,12 +1,13 @@
-//! Filling a slot: chunks arrive at its bottom, entries grow down from its top, and between them is left as much room as
-//! the entries take, for sorting them.
+//! Filling a slot: chunks arrive at its bottom, entries grow down from its top, and between them is
+//! left as much room as the entries take, for sorting them.
 //!
 //! ```text
 //! | chunk | chunk | chunk (in flight) |   room   | entries <- |
 //!                      ^ tail: what the slot has no room for, and the start of a record that goes on
 //! ```
-//! The tail goes to the next slot. A short one is kept on the heap meanwhile. A long one stays where it is until all
-//! slots are free; then they are filled as one, so that a record may be as long as all of them together.
+//! The tail goes to the next slot. A short one is kept on the heap meanwhile. A long one stays
+//! where it is until all slots are free; then they are filled as one, so that a record may be as
+//! long as all of them together.
 
 use std::collections::VecDeque;
 
@@ -93,8 +94,8 @@ pub(crate) struct SlotPool {
 }
 
 impl SlotPool {
-    /// Whether what is left of one slot is kept on the heap for the next one, which may be the shortest of them: there it
-    /// must have room.
+    /// Whether what is left of one slot is kept on the heap for the next one, which may be the
+    /// shortest of them: there it must have room.
     fn carries(&self, len: usize) -> bool {
         let shortest = self.each.iter().map(|(_, len)| *len).min().unwrap_or(0);
         len <= self.carry && len + ALIGN + SLACK <= shortest
@@ -187,8 +188,8 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
         Ok(())
     }
 
-    /// Fills the next slot. `back` waits for a slot that was handed out; it says `None` where none will come back, which
-    /// ends everything, as the end of the input does.
+    /// Fills the next slot. `back` waits for a slot that was handed out; it says `None` where none
+    /// will come back, which ends everything, as the end of the input does.
     pub(crate) fn next(&mut self, mut back: impl FnMut() -> Option<Dram>) -> Result<Option<FilledSlot>> {
         if self.filled > 0 && self.exhausted() {
             return Ok(None);
@@ -243,7 +244,8 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
             return Ok(None);
         }
         if self.filled > 0 && self.free.first().is_some_and(|slot| slot.len() == self.slots.all.len()) {
-            // It did not fit after all, or what needed so much room is done: several slots from now on.
+            // It did not fit after all, or what needed so much room is done: several slots from now
+            // on.
             self.split()?;
         }
         Ok(self.free.pop())
@@ -282,8 +284,8 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
         Ok(())
     }
 
-    /// How many bytes to ask for next: as many as there will be room for with their entries, if records are about as long
-    /// as they were. A slot that is empty so far always takes some.
+    /// How many bytes to ask for next: as many as there will be room for with their entries, if
+    /// records are about as long as they were. A slot that is empty so far always takes some.
     fn room(&self, s: &SlotState, flying: usize) -> Option<usize> {
         let free = s.arena.len().checked_sub(s.asked + SLACK)?;
         if self.layout.numbers().is_some() {
@@ -305,7 +307,8 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
     fn take_tail(&mut self, s: &mut SlotState) -> Result<()> {
         let Tail { stretches, place } = std::mem::take(&mut self.tail);
         let (Some(first), Some(last)) = (stretches.first(), stretches.last()) else { return Ok(()) };
-        // Where a byte lies within a block does not change: the next chunk goes behind the last one.
+        // Where a byte lies within a block does not change: the next chunk goes behind the last
+        // one.
         let (start, shift) = (first.start % ALIGN, first.start - first.start % ALIGN);
         let len = last.end - first.start;
         if start + len + SLACK > s.arena.len() {
@@ -381,7 +384,8 @@ impl<'a, L: Layout> SlotFiller<'a, L> {
         Ok(())
     }
 
-    /// The last line of a source gets the terminator that it lacks; a record that is not whole is an error.
+    /// The last line of a source gets the terminator that it lacks; a record that is not whole is
+    /// an error.
     fn end_source(&self, s: &mut SlotState, end: usize) -> Result<()> {
         let Some(terminator) = self.layout.terminator() else {
             let len = self.layout.fixed_len().unwrap_or(1);

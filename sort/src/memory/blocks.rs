@@ -158,7 +158,8 @@ impl<'a> OrderedStream<'a> {
         rustix::fs::fstat(&self.state.lock().unwrap_or_else(PoisonError::into_inner).file)
     }
 
-    /// Whether what is written replaces bytes that a file of `len` bytes has, and does not come behind them.
+    /// Whether what is written replaces bytes that a file of `len` bytes has, and does not come
+    /// behind them.
     pub(crate) fn overwrites(&self, len: u64) -> Result<bool, rustix::io::Errno> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let appends = rustix::fs::fcntl_getfl(&state.file)?.contains(rustix::fs::OFlags::APPEND);
@@ -233,8 +234,9 @@ impl<'a> Target<'a> {
 /// Bytes of a 4 KiB block that two parts of an output share.
 pub(crate) type PartialBlock = (u64, Vec<u8>);
 
-/// One part of an output, written in order by one thread. Where a part begins or ends within a 4 KiB block, the bytes in
-/// that block are kept as edges, and `write_partial_blocks` puts them together.
+/// One part of an output, written in order by one thread. Where a part begins or ends within a 4
+/// KiB block, the bytes in that block are kept as edges, and `write_partial_blocks` puts them
+/// together.
 pub(crate) struct PartWriter<'a> {
     blocks: &'a BlockPool,
     target: Target<'a>,

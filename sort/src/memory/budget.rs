@@ -30,20 +30,23 @@ pub(crate) struct Budget {
     pub(crate) blocks: usize,
     /// Bytes of a read.
     pub(crate) chunk: usize,
-    /// Threads that sort and merge: fewer than were asked for where the memory is too small for so many.
+    /// Threads that sort and merge: fewer than were asked for where the memory is too small for so
+    /// many.
     pub(crate) threads: usize,
     /// Slots that are sorted at once, each by a share of the threads.
     pub(crate) concurrent_slots: usize,
     /// Where the blocks end and the arenas begin.
     pub(crate) arenas_at: usize,
-    /// The part of the pool that is of use where records are short. The rest costs nothing as long as it is not touched.
+    /// The part of the pool that is of use where records are short. The rest costs nothing as long
+    /// as it is not touched.
     useful: usize,
     /// Bytes of spilled runs for each checksum.
     pub(crate) grain: usize,
 }
 
 impl Budget {
-    /// Divides `memory` bytes among at most `threads`. `total` is how much there is to sort, as far as that is known.
+    /// Divides `memory` bytes among at most `threads`. `total` is how much there is to sort, as far
+    /// as that is known.
     pub(crate) fn new(memory: u64, threads: usize, total: Option<u64>) -> Result<Budget> {
         let memory = usize::try_from(memory.max(MIN_MEMORY)).unwrap_or(usize::MAX);
         let mut budget = Budget::of(memory, threads.max(1));
@@ -79,16 +82,18 @@ impl Budget {
         }
     }
 
-    /// The most bytes that are kept on the heap between two slots: chunks that were in flight when a slot was full.
+    /// The most bytes that are kept on the heap between two slots: chunks that were in flight when
+    /// a slot was full.
     pub(crate) fn carry(&self) -> usize {
         MAX_CHUNKS_IN_FLIGHT * self.chunk
     }
 
     /// Takes no more than is of use for an input of `total` bytes that does not fit.
     ///
-    /// A first touch of memory is dear (0.3 to 1.5 GB/s on virtual machines), so what gains nothing is left alone: runs
-    /// need to be only so long that one pass merges them with buffers of a good size. With pool W, runs of W/4 and two
-    /// buffers of b bytes a run and thread, that is 4 N/W * 2 * threads * b = W.
+    /// A first touch of memory is dear (0.3 to 1.5 GB/s on virtual machines), so what gains nothing
+    /// is left alone: runs need to be only so long that one pass merges them with buffers of a good
+    /// size. With pool W, runs of W/4 and two buffers of b bytes a run and thread, that is 4 N/W *
+    /// 2 * threads * b = W.
     pub(crate) fn limit(&mut self, total: u64) {
         const GOOD_BUFFER: f64 = 1048576.0;
         let enough = 1.5 * (4.0 * total as f64 * 2.0 * self.threads as f64 * GOOD_BUFFER).sqrt();

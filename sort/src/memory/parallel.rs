@@ -2,8 +2,8 @@
 
 use std::marker::PhantomData;
 
-/// Calls `work` with 0..threads, each on a thread of its own, and returns when all are done. The caller is one of them, and
-/// does the work of those that the system refuses to start.
+/// Calls `work` with 0..threads, each on a thread of its own, and returns when all are done. The
+/// caller is one of them, and does the work of those that the system refuses to start.
 pub(crate) fn run_on_threads(threads: usize, work: impl Fn(usize) + Sync) {
     std::thread::scope(|scope| {
         let mut refused = threads;
@@ -25,7 +25,8 @@ pub(crate) struct Disjoint<'a, T> {
     whole: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: it gives out no reference by itself; whoever calls the unsafe methods promises not to alias.
+// SAFETY: it gives out no reference by itself; whoever calls the unsafe methods promises not to
+// alias.
 #[allow(unsafe_code)]
 unsafe impl<T: Send> Sync for Disjoint<'_, T> {}
 
@@ -45,7 +46,8 @@ impl<'a, T> Disjoint<'a, T> {
     #[allow(unsafe_code, clippy::mut_from_ref)]
     pub(crate) unsafe fn slice(&self, at: usize, len: usize) -> &mut [T] {
         assert!(at <= self.len && len <= self.len - at, "a part of a divided slice lies within it");
-        // SAFETY: the part lies within the slice that `new` borrowed for 'a, and the caller promises that it is alone.
+        // SAFETY: the part lies within the slice that `new` borrowed for 'a, and the caller
+        // promises that it is alone.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(at), len) }
     }
 
@@ -60,7 +62,8 @@ impl<'a, T> Disjoint<'a, T> {
         T: Copy,
     {
         debug_assert!(at < self.len);
-        // SAFETY: the caller promises that `at` is within the slice, and that nobody else reaches it.
+        // SAFETY: the caller promises that `at` is within the slice, and that nobody else reaches
+        // it.
         unsafe { self.start.add(at).write(value) }
     }
 }

@@ -115,7 +115,8 @@ impl<L: Layout> Merger<'_, L> {
 
     /// As many parts as there are threads, as long as each has buffers for all runs.
     fn divide(&self, longest: &[usize], target: Target<'_>) -> Result<Division> {
-        // Where duplicates are dropped, a part's place in the output is not known before; a stream takes one part.
+        // Where duplicates are dropped, a part's place in the output is not known before; a stream
+        // takes one part.
         let parts = if self.unique || target.stream().is_some() { 1 } else { self.threads };
         let all: usize = longest.iter().map(|l| crossing(*l)).sum();
         let last = if self.unique { longest.iter().map(|l| crossing(*l)).max().unwrap_or(0) } else { 0 };
@@ -137,7 +138,8 @@ impl<L: Layout> Merger<'_, L> {
         }
     }
 
-    /// Merges spilled runs into the target, each thread a range of keys; `counter` counts the bytes written.
+    /// Merges spilled runs into the target, each thread a range of keys; `counter` counts the bytes
+    /// written.
     pub(crate) fn merge_runs(
         &self,
         staging: &Staging,
@@ -213,7 +215,8 @@ impl<L: Layout> Merger<'_, L> {
         Ok(merged)
     }
 
-    /// Buffers for so many sources, of which it is not known how long their records are, and room for the last record written.
+    /// Buffers for so many sources, of which it is not known how long their records are, and room
+    /// for the last record written.
     pub(crate) fn buffers_of_inputs(&self, count: usize) -> Result<(Vec<Buffers>, RecordBuffer)> {
         let each = self.buffers.1 / count.max(1) / 4096 * 4096;
         // Of a large share, half is for records that cross the two buffers.
@@ -335,7 +338,8 @@ impl MergeResult {
     }
 }
 
-/// A contestant: the prefix of its source's record, and the source. A source that is exhausted has the largest prefix.
+/// A contestant: the prefix of its source's record, and the source. A source that is exhausted has
+/// the largest prefix.
 #[derive(Clone, Copy)]
 struct Entrant {
     key: u64,
@@ -347,7 +351,8 @@ struct LoserTree<'a, L> {
     layout: &'a L,
     done: Vec<bool>,
     winner: Entrant,
-    /// The match of nodes 2n and 2n+1 is at n; source s enters at node s + count. Node 0 is not used.
+    /// The match of nodes 2n and 2n+1 is at n; source s enters at node s + count. Node 0 is not
+    /// used.
     losers: Vec<Entrant>,
 }
 
@@ -408,7 +413,8 @@ impl<'a, L: Layout> LoserTree<'a, L> {
         let mut node = (winner.source + sources.len()) / 2;
         while node > 0 {
             let other = self.losers[node];
-            // Which of two random keys is smaller cannot be predicted: both results are selected, not jumped to.
+            // Which of two random keys is smaller cannot be predicted: both results are selected,
+            // not jumped to.
             let mut other_wins = other.key < winner.key;
             if other.key == winner.key {
                 other_wins = self.beats_closely(other, winner, sources);

@@ -1,7 +1,9 @@
-//! The second phase: what is sorted is merged, in several passes where there is more of it than one pass can take.
+//! The second phase: what is sorted is merged, in several passes where there is more of it than one
+//! pass can take.
 //!
-//! What is merged are runs that were spilled, or inputs that somebody sorted. A pass over the last of them goes to the
-//! output; every other pass makes one run of several neighbours, so that equal records stay in the order of the input.
+//! What is merged are runs that were spilled, or inputs that somebody sorted. A pass over the last
+//! of them goes to the output; every other pass makes one run of several neighbours, so that equal
+//! records stay in the order of the input.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
@@ -55,7 +57,8 @@ impl MergeInput {
 }
 
 impl<L: Layout> Engine<'_, L> {
-    /// Merges the runs of a sort to the output; returns what was written, and what was dropped as a duplicate.
+    /// Merges the runs of a sort to the output; returns what was written, and what was dropped as a
+    /// duplicate.
     pub(crate) fn merge_formed(
         &self,
         runs: Vec<MergeInput>,
@@ -122,7 +125,8 @@ struct Passes<'a, L> {
 }
 
 impl<L: Layout> Passes<'_, L> {
-    /// Merges everything to the output; returns what was written, and what was dropped as a duplicate in any pass.
+    /// Merges everything to the output; returns what was written, and what was dropped as a
+    /// duplicate in any pass.
     fn run(&self, mut sorted: Vec<MergeInput>, sink: &Sink<'_>, report: &mut SortReport) -> Result<(Tally, Tally)> {
         let mut dropped = Tally::default();
         let mut at = 0;
@@ -131,7 +135,8 @@ impl<L: Layout> Passes<'_, L> {
             if sorted.len() <= most {
                 break;
             }
-            // Just enough for the last pass to take all that remain, and neighbours, so that stability holds.
+            // Just enough for the last pass to take all that remain, and neighbours, so that
+            // stability holds.
             let count = (sorted.len() - most + 1).min(most);
             if at + count > sorted.len() {
                 at = 0;
@@ -156,7 +161,8 @@ impl<L: Layout> Passes<'_, L> {
         Ok((merged.written, dropped))
     }
 
-    /// Inputs that the output may overwrite go to the spill places first; returns also what was dropped there as a duplicate.
+    /// Inputs that the output may overwrite go to the spill places first; returns also what was
+    /// dropped there as a duplicate.
     fn spill_overwritten_inputs(&self, inputs: Vec<Input>, sink: &Sink<'_>) -> Result<(Vec<MergeInput>, Tally)> {
         let (mut sorted, mut dropped) = (Vec::with_capacity(inputs.len()), Tally::default());
         for input in inputs {

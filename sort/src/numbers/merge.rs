@@ -53,8 +53,8 @@ impl Counts {
     }
 }
 
-/// Merges all inflows into the output, decoded if it is the final one. `progress` is told the output's offset, the next
-/// value (as written in runs) and the bytes about to be written.
+/// Merges all inflows into the output, decoded if it is the final one. `progress` is told the
+/// output's offset, the next value (as written in runs) and the bytes about to be written.
 pub(crate) fn merge_into<T: Unsigned, L: Layout>(
     numbers: Numbers,
     mut inflows: Vec<NumberSource<'_, T, L>>,
@@ -71,7 +71,8 @@ pub(crate) fn merge_into<T: Unsigned, L: Layout>(
     let last_pass = decode;
     let decode = decode && !numbers.plain();
     loop {
-        // Nothing above the smallest "last one taken" may go out: values that are not at hand yet could be below it.
+        // Nothing above the smallest "last one taken" may go out: values that are not at hand yet
+        // could be below it.
         let mut bound = T::MAX;
         let mut any = false;
         for inflow in &mut inflows {

@@ -78,7 +78,8 @@ impl SortedNumbers {
             // SAFETY: stripe t is this thread's alone.
             #[allow(unsafe_code)]
             let part = unsafe { all.slice(from, stripe.min(all.len() - from)) };
-            // They are counted here, and not where they arrive, because now they are brought into the cache anyway.
+            // They are counted here, and not where they arrive, because now they are brought into
+            // the cache anyway.
             let mut tally = Tally::default();
             tally.add_numbers(size_of::<T>(), part.iter().map(|v| v.widen()));
             read.lock().unwrap_or_else(PoisonError::into_inner).join(tally);
@@ -139,7 +140,8 @@ impl SortedNumbers {
                 transfer.wait()?;
                 count(counter, done);
             }
-            // What follows the last number in its block is written along, and is no part of the run.
+            // What follows the last number in its block is written along, and is no part of the
+            // run.
             let rounded = now.next_multiple_of(ALIGN as u64);
             let source = self.arena.memory().at() as u64 + at;
             flying.push_back((pipe.start(Span { source, target: base + at, len: rounded })?, now));
@@ -148,7 +150,8 @@ impl SortedNumbers {
         Ok(facts)
     }
 
-    /// Writes everything, decoded, to the output; returns what was written, and what was dropped now.
+    /// Writes everything, decoded, to the output; returns what was written, and what was dropped
+    /// now.
     pub(crate) fn write_output(
         &self,
         blocks: &BlockPool,

@@ -1,4 +1,5 @@
-//! Numbers sorted in vectors: a quicksort whose partition and smallest case run in AVX-512 registers.
+//! Numbers sorted in vectors: a quicksort whose partition and smallest case run in AVX-512
+//! registers.
 //!
 //! ```text
 //! sort      one run, up or down? done.  else quicksort
@@ -8,9 +9,10 @@
 //!             else partition; recurse into the smaller side, go on with the larger
 //!           network
 //! ```
-//! One algorithm over [`lanes::Lanes`]; the widths differ in their intrinsics only. A CPU without AVX-512, and an
-//! input that keeps splitting badly, get `sort_unstable`. The method is that of Bramas (2017) and of Google's vqsort
-//! (2022). Compressing *stores* are avoided: Zen 4 runs them in microcode; registers are compressed, then stored.
+//! One algorithm over [`lanes::Lanes`]; the widths differ in their intrinsics only. A CPU without
+//! AVX-512, and an input that keeps splitting badly, get `sort_unstable`. The method is that of
+//! Bramas (2017) and of Google's vqsort (2022). Compressing *stores* are avoided: Zen 4 runs them
+//! in microcode; registers are compressed, then stored.
 //!
 //! It does not use several cores, and does not allocate.
 

@@ -4,7 +4,8 @@
 //! bit 127          64 63            28 27        12 11       0
 //!    | key prefix   | offset in slot | length      | bucket |
 //! ```
-//! The number's order is the prefix's order, then the input's order: sorting numbers is sorting records, and stable.
+//! The number's order is the prefix's order, then the input's order: sorting numbers is sorting
+//! records, and stable.
 
 /// A record's prefix and place.
 pub(crate) type Entry = u128;
@@ -20,7 +21,8 @@ pub(crate) const MAX_BUCKETS: usize = 1 << ID_BITS;
 /// A slot longer than this has offsets that do not fit.
 pub(crate) const MAX_SLOT: usize = 1 << OFFSET_BITS;
 
-/// The entry of the record of `len` bytes at `offset`. A length that does not fit is found again by its terminator.
+/// The entry of the record of `len` bytes at `offset`. A length that does not fit is found again by
+/// its terminator.
 #[inline]
 pub(crate) fn entry(prefix: u64, offset: usize, len: usize) -> Entry {
     let len = (len as u64).min(LEN_MASK);

@@ -1,13 +1,15 @@
 //! What the engine must know of records: where they end, and how two of them are ordered.
 //!
-//! The engine is generic over [`Layout`], so that the inner loops are compiled for each kind of record.
+//! The engine is generic over [`Layout`], so that the inner loops are compiled for each kind of
+//! record.
 
 use std::cmp::Ordering;
 
 use crate::numbers::Numbers;
 use crate::text::TextOrder;
 
-/// How records lie in bytes, and their order. A record includes its terminator, if the layout has one.
+/// How records lie in bytes, and their order. A record includes its terminator, if the layout has
+/// one.
 pub(crate) trait Layout: Send + Sync {
     /// The length of every record, if it is one.
     fn fixed_len(&self) -> Option<usize>;
@@ -18,8 +20,8 @@ pub(crate) trait Layout: Send + Sync {
     /// The end of the record that starts at `from`, or `None` where the bytes end before it does.
     fn end_of(&self, bytes: &[u8], from: usize) -> Option<usize>;
 
-    /// Calls `sink` with start and end of each whole record from `from` on, until it says false; returns the end of the
-    /// last record it accepted (or `from`).
+    /// Calls `sink` with start and end of each whole record from `from` on, until it says false;
+    /// returns the end of the last record it accepted (or `from`).
     #[inline]
     fn scan(&self, bytes: &[u8], from: usize, mut sink: impl FnMut(usize, usize) -> bool) -> usize {
         let mut at = from;
@@ -45,14 +47,16 @@ pub(crate) trait Layout: Send + Sync {
         at
     }
 
-    /// A number such that prefix(a) < prefix(b) implies a before b. Equal numbers say nothing, unless
+    /// A number such that prefix(a) < prefix(b) implies a before b. Equal numbers say nothing,
+    /// unless
     /// [`prefix_decides`](Self::prefix_decides).
     fn prefix(&self, record: &[u8]) -> u64;
 
     /// Whether records of equal prefix are equal in order.
     fn prefix_decides(&self) -> bool;
 
-    /// The order of two records, apart from their positions: `Equal` means that the earlier one in the input is first.
+    /// The order of two records, apart from their positions: `Equal` means that the earlier one in
+    /// the input is first.
     fn compare(&self, a: &[u8], b: &[u8]) -> Ordering;
 
     /// Whether one of the two is dropped when only unique keys are kept.
@@ -60,11 +64,12 @@ pub(crate) trait Layout: Send + Sync {
         self.compare(a, b) == Ordering::Equal
     }
 
-    /// The next eight bytes of the key, at `depth`, as a prefix; records that come here agree in all bytes before.
-    /// `None` where the bytes cannot tell, so that the records must be compared.
+    /// The next eight bytes of the key, at `depth`, as a prefix; records that come here agree in
+    /// all bytes before. `None` where the bytes cannot tell, so that the records must be compared.
     fn prefix_at(&self, record: &[u8], depth: usize) -> Option<u64>;
 
-    /// Where records of equal prefix may be equal in their keys and are then ordered as plain lines: that order.
+    /// Where records of equal prefix may be equal in their keys and are then ordered as plain
+    /// lines: that order.
     fn tie_break(&self) -> Option<PlainLines> {
         None
     }
@@ -205,7 +210,8 @@ impl Layout for PlainLines {
 
     #[inline]
     fn prefix_at(&self, record: &[u8], depth: usize) -> Option<u64> {
-        // A line that ended before `depth` was padded with zeros, which a longer line may really have.
+        // A line that ended before `depth` was padded with zeros, which a longer line may really
+        // have.
         let prefix = load(body(record).get(depth..)?);
         Some(if self.reverse { !prefix } else { prefix })
     }
@@ -238,7 +244,8 @@ impl Layout for KeyedLines {
     }
 
     fn prefix_decides(&self) -> bool {
-        // Lines of equal keys are still compared byte by byte, unless their order in the input is to be kept.
+        // Lines of equal keys are still compared byte by byte, unless their order in the input is
+        // to be kept.
         self.order.prefix_decides() && self.order.needs_stable()
     }
 

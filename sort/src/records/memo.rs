@@ -1,11 +1,13 @@
 //! What reading a long record showed, remembered while the record is compared again and again.
 //!
-//! Where a line ends and where its key lies is found by reading it. For a short line that costs as much as looking it up would;
-//! a line of a megabyte that is compared with a million others is read a million times. So the facts of the long ones are
-//! kept, a few for each thread, by the address of the line.
+//! Where a line ends and where its key lies is found by reading it. For a short line that costs as
+//! much as looking it up would; a line of a megabyte that is compared with a million others is read
+//! a million times. So the facts of the long ones are kept, a few for each thread, by the address
+//! of the line.
 //!
-//! They hold while the bytes stay where they are, and no longer. So they are kept within a [`Scope`] only: sorting a slot
-//! is one, in which no byte moves. In a merge bytes come and go: there each long record that arrives is forgotten first.
+//! They hold while the bytes stay where they are, and no longer. So they are kept within a
+//! [`Scope`] only: sorting a slot is one, in which no byte moves. In a merge bytes come and go:
+//! there each long record that arrives is forgotten first.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;

@@ -1,6 +1,7 @@
 //! Asking for memory before it is used.
 
-/// Asks for the two cache lines at `at` of `bytes`, which may lie behind their end, to be used soon.
+/// Asks for the two cache lines at `at` of `bytes`, which may lie behind their end, to be used
+/// soon.
 #[inline]
 #[allow(unsafe_code)]
 pub(crate) fn prefetch(bytes: &[u8], at: usize) {
@@ -8,7 +9,8 @@ pub(crate) fn prefetch(bytes: &[u8], at: usize) {
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         let start = bytes.as_ptr().wrapping_add(at).cast::<i8>();
-        // SAFETY: a prefetch is a hint that touches no memory architecturally, whatever the address.
+        // SAFETY: a prefetch is a hint that touches no memory architecturally, whatever the
+        // address.
         unsafe {
             _mm_prefetch::<_MM_HINT_T0>(start);
             _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(64));

@@ -1,5 +1,6 @@
-//! Records that are kept beside the buffers through which they came: those that cross two of them, and the last one written where
-//! only unique keys are kept. A part of the pool is set aside for them; what does not fit there is on the heap, and counted.
+//! Records that are kept beside the buffers through which they came: those that cross two of them,
+//! and the last one written where only unique keys are kept. A part of the pool is set aside for
+//! them; what does not fit there is on the heap, and counted.
 
 use datapipes_core::{Dram, Error, ErrorKind, LeaseMut, Result};
 

@@ -1,11 +1,13 @@
 //! What a sort counts, so that it knows that it lost nothing and made nothing up.
 //!
-//! Records are counted where they are parsed and again where they are written. Each side has the number of records, their
-//! bytes, and a sum over a hash of each record's contents. The sum does not depend on the order, so both sides agree
-//! exactly if the output is a permutation of the input. A sort that finds a difference fails with `Corrupt`.
+//! Records are counted where they are parsed and again where they are written. Each side has the
+//! number of records, their bytes, and a sum over a hash of each record's contents. The sum does
+//! not depend on the order, so both sides agree exactly if the output is a permutation of the
+//! input. A sort that finds a difference fails with `Corrupt`.
 //!
-//! The hash multiplies 64-bit words and folds the 128-bit products, as wyhash and its relatives do. It guards against
-//! errors, not against an adversary: two different multisets of records agree with a probability of about 2^-64.
+//! The hash multiplies 64-bit words and folds the 128-bit products, as wyhash and its relatives do.
+//! It guards against errors, not against an adversary: two different multisets of records agree
+//! with a probability of about 2^-64.
 
 use datapipes_core::{Error, ErrorKind, Result};
 
@@ -46,7 +48,8 @@ impl Tally {
         self.sum = self.sum.wrapping_add(other.sum);
     }
 
-    /// Fails unless what was written, together with what was dropped as a duplicate, is what was read.
+    /// Fails unless what was written, together with what was dropped as a duplicate, is what was
+    /// read.
     pub(crate) fn verify(self, mut written: Tally, dropped: Tally) -> Result<()> {
         written.join(dropped);
         if self == written {
@@ -69,7 +72,8 @@ pub(crate) fn verify_bytes(merged: u64, written: u64, dropped: Tally) -> Result<
         .advice("the output was not published; check the machine's memory, and report this as a bug"))
 }
 
-/// Odd numbers without a pattern (the digits of the golden ratio and of the square roots of 2, 3 and 5).
+/// Odd numbers without a pattern (the digits of the golden ratio and of the square roots of 2, 3
+/// and 5).
 const SECRET: [u64; 4] = [0x9e37_79b9_7f4a_7c15, 0x6a09_e667_f3bc_c909, 0xbb67_ae85_84ca_a73b, 0x3c6e_f372_fe94_f82b];
 
 /// The halves of the product of two words, folded together.
@@ -89,8 +93,8 @@ fn half_word(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |four| u64::from(u32::from_le_bytes(*four)))
 }
 
-/// What is left at the end is read in pieces that overlap, because lengths differ from record to record: a loop over it would
-/// end where no processor expects it.
+/// What is left at the end is read in pieces that overlap, because lengths differ from record to
+/// record: a loop over it would end where no processor expects it.
 #[inline]
 fn hash(bytes: &[u8]) -> u64 {
     let len = bytes.len();

@@ -1,8 +1,9 @@
 //! Checksums of spilled runs: what is read back must be what was written.
 //!
-//! A run has a CRC-32 for each grain of it, kept in memory. Each writer sums the bytes while they are in its cache; a
-//! reader checks a grain before it gives out a record of it. So a write that was lost, a block that reads as zeros or as
-//! what was there before, and a bit that flipped on the way are errors, whatever the file system said of them.
+//! A run has a CRC-32 for each grain of it, kept in memory. Each writer sums the bytes while they
+//! are in its cache; a reader checks a grain before it gives out a record of it. So a write that
+//! was lost, a block that reads as zeros or as what was there before, and a bit that flipped on the
+//! way are errors, whatever the file system said of them.
 
 use crc32fast::Hasher;
 use datapipes_core::{Error, ErrorKind, Result};
@@ -12,8 +13,8 @@ const MIN_GRAIN: usize = 16 << 10;
 /// The largest grain. Buffers are multiples of it, so it bounds how many runs a merge can take.
 const MAX_GRAIN: usize = 256 << 10;
 
-/// Bytes per checksum for `total` bytes of runs, so that all checksums take at most `memory / 256` where that is possible.
-/// It divides `block`, which is a power of two.
+/// Bytes per checksum for `total` bytes of runs, so that all checksums take at most `memory / 256`
+/// where that is possible. It divides `block`, which is a power of two.
 pub(crate) fn grain(total: u64, memory: usize, block: usize) -> usize {
     let most = (memory / 256 / size_of::<u32>()).max(1) as u64;
     let wanted = usize::try_from(total / most).unwrap_or(MAX_GRAIN).min(MAX_GRAIN).next_power_of_two();
@@ -93,7 +94,8 @@ impl Summing {
     }
 }
 
-/// Puts the sums of all parts of a run together. The parts cover the run; each grain may have several.
+/// Puts the sums of all parts of a run together. The parts cover the run; each grain may have
+/// several.
 pub(crate) fn assemble(mut partials: Vec<Partial>, grain: usize) -> Vec<u32> {
     partials.sort_unstable_by_key(|p| p.at);
     let mut sums = Vec::new();

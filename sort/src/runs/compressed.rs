@@ -4,11 +4,12 @@
 //! records -> PROG    -> a file without a name       (its sum and length are kept)
 //! the file -> PROG -d -> a source of the merge      (sum and length are checked at its end)
 //! ```
-//! The program is started without a shell and with no argument but `-d`. It can be read from its beginning only, so one
-//! thread merges such runs.
+//! The program is started without a shell and with no argument but `-d`. It can be read from its
+//! beginning only, so one thread merges such runs.
 //!
-//! A run has a file of its own, for the program writes to its end and reads to it. Where descriptors become few, it is moved to
-//! the folder's *shelf*, one file for all of them, and back into a file of its own when it is merged.
+//! A run has a file of its own, for the program writes to its end and reads to it. Where
+//! descriptors become few, it is moved to the folder's *shelf*, one file for all of them, and back
+//! into a file of its own when it is merged.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, copy};
@@ -28,7 +29,8 @@ use crate::report::{MovementRole, Movements};
 
 /// More such runs are not merged at once, because each needs a process.
 pub(crate) const MAX_PROGRAMS: usize = 16;
-/// Runs keep files of their own while so many descriptors are left: what a merge of that many programs opens, and some more.
+/// Runs keep files of their own while so many descriptors are left: what a merge of that many
+/// programs opens, and some more.
 const ENOUGH: usize = 4 * MAX_PROGRAMS;
 
 /// The program, and where its output goes.
@@ -190,7 +192,8 @@ impl RunCompression<'_> {
         let program = &self.packer.program;
         let status = self.child.wait().map_err(|e| Error::io("wait for", &e, program.display().to_string()))?;
         let (len, sum) = match written {
-            // That nobody reads any more is the program's fault, and not that of whoever reads our output.
+            // That nobody reads any more is the program's fault, and not that of whoever reads our
+            // output.
             Err(e) if e.raw_os_error() == Some(libc::EPIPE) => return Err(ended_badly(program, false)),
             other => other?,
         };
@@ -219,7 +222,8 @@ pub(crate) struct RunDecompressor {
 }
 
 impl RunDecompressor {
-    /// Reads what there is; at the end the program must have ended well, and all must have come that was written.
+    /// Reads what there is; at the end the program must have ended well, and all must have come
+    /// that was written.
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
         let name = || self.program.display().to_string();
         let len = crate::input::read_some(&mut self.output, buffer).map_err(|e| Error::io("read", &e, name()))?;

@@ -1,12 +1,13 @@
-//! Reading sorted records one by one, ahead by one buffer: a spilled run, a file that somebody sorted, or a stream.
+//! Reading sorted records one by one, ahead by one buffer: a spilled run, a file that somebody
+//! sorted, or a stream.
 //!
 //! ```text
 //! |<------- buffer ------->|<------- buffer ------->|
 //! | grain | grain | grain  | grain ...  (on its way)
 //!   given   checked  ^ not yet checked
 //! ```
-//! Of a spilled run each grain is checked before a record of it is given out, just before its records are used: what the
-//! check brings into the cache is what comes next.
+//! Of a spilled run each grain is checked before a record of it is given out, just before its
+//! records are used: what the check brings into the cache is what comes next.
 
 use std::cmp::Ordering;
 use std::fs::File;
@@ -40,7 +41,8 @@ pub(crate) struct Buffers {
     /// Where two buffers of `size` bytes begin.
     pub(crate) at: usize,
     pub(crate) size: usize,
-    /// Bytes behind them for a record that crosses buffers; longer ones are put together on the heap.
+    /// Bytes behind them for a record that crosses buffers; longer ones are put together on the
+    /// heap.
     pub(crate) crossing: usize,
 }
 
@@ -302,7 +304,8 @@ impl<'a, L: Layout> RecordReader<'a, L> {
             }
             self.searched = self.usable;
         }
-        // The rest of the view is the start of a record that goes on in the next buffer, or nothing.
+        // The rest of the view is the start of a record that goes on in the next buffer, or
+        // nothing.
         self.keep_rest()?;
         while self.next_view()? {
             while self.check_more()? {
@@ -315,7 +318,8 @@ impl<'a, L: Layout> RecordReader<'a, L> {
         self.finish()
     }
 
-    /// Where the record that begins at `at` of the view ends, if it does. It was searched up to `searched`.
+    /// Where the record that begins at `at` of the view ends, if it does. It was searched up to
+    /// `searched`.
     fn end_in(&self, view: &[u8], at: usize) -> Option<usize> {
         match self.layout.fixed_len() {
             Some(_) => self.layout.end_of(view, at),
@@ -358,7 +362,8 @@ impl<'a, L: Layout> RecordReader<'a, L> {
         Ok(())
     }
 
-    /// What is left at the end is a line without a terminator, which gets one, or less than a record, which is an error.
+    /// What is left at the end is a line without a terminator, which gets one, or less than a
+    /// record, which is an error.
     fn finish(&mut self) -> Result<bool> {
         let left = self.crossing.len();
         if left == 0 {
@@ -443,8 +448,8 @@ impl<'a, L: Layout> RecordReader<'a, L> {
         Ok(true)
     }
 
-    /// At least `wanted` values that come next, where so many are left of the buffer, and whether more follow them; none
-    /// at the end. For runs of numbers, of which none crosses buffers.
+    /// At least `wanted` values that come next, where so many are left of the buffer, and whether
+    /// more follow them; none at the end. For runs of numbers, of which none crosses buffers.
     pub(crate) fn window<T: Plain>(&mut self, wanted: usize) -> Result<(&[T], bool)> {
         let wanted = wanted.saturating_mul(size_of::<T>());
         loop {
@@ -530,8 +535,8 @@ impl<'a, L: Layout> RunSearcher<'a, L> {
         Ok(source.record().to_vec())
     }
 
-    /// Where in a run the records begin that do not come before `key`. Records equal to the key come before it where
-    /// `equal_before` is set.
+    /// Where in a run the records begin that do not come before `key`. Records equal to the key
+    /// come before it where `equal_before` is set.
     pub(crate) fn position(&self, run: &'a Run, key: &[u8], equal_before: bool) -> Result<u64> {
         let prefix = self.layout.prefix(key);
         let before = |record: &[u8]| match self.layout.compare(record, key) {
@@ -539,7 +544,8 @@ impl<'a, L: Layout> RunSearcher<'a, L> {
             Ordering::Equal => equal_before,
             Ordering::Greater => false,
         };
-        // The last mark that comes before the key: by its prefix, or, where that is the key's, by its record.
+        // The last mark that comes before the key: by its prefix, or, where that is the key's, by
+        // its record.
         let (mut low, mut high) = (0, run.key_index.len());
         while low < high {
             let middle = usize::midpoint(low, high);

@@ -23,7 +23,8 @@ pub enum SizeError {
 }
 
 impl BufferSize {
-    /// Parses digits and one of `b` (bytes), `k K` (KiB, as without suffix), `m M g G t T P E Z Y R Q`, `%`.
+    /// Parses digits and one of `b` (bytes), `k K` (KiB, as without suffix), `m M g G t T P E Z Y R
+    /// Q`, `%`.
     ///
     /// ```
     /// use datapipes_sort::text::{BufferSize, SizeError};
@@ -50,7 +51,8 @@ impl BufferSize {
         }
     }
 
-    /// The bytes, given the size of physical memory; `None` where a percentage of it is 2^64 or more.
+    /// The bytes, given the size of physical memory; `None` where a percentage of it is 2^64 or
+    /// more.
     pub fn resolve(self, physical_bytes: u64) -> Option<u64> {
         match self {
             BufferSize::Bytes(bytes) => Some(bytes),

@@ -1,6 +1,8 @@
-//! Bytes as the C locale sees them: classes, folding, ordered loads, and comparisons under -f, -d and -i.
+//! Bytes as the C locale sees them: classes, folding, ordered loads, and comparisons under -f, -d
+//! and -i.
 //!
-//! The words of eight bytes are big-endian, so that their order as integers is the order of `memcmp`.
+//! The words of eight bytes are big-endian, so that their order as integers is the order of
+//! `memcmp`.
 
 use std::cmp::Ordering;
 
@@ -48,7 +50,8 @@ pub(super) fn trim_blanks(mut bytes: &[u8]) -> &[u8] {
     bytes
 }
 
-/// The first eight bytes as a big-endian word, zero behind the end: one unaligned load where there are eight.
+/// The first eight bytes as a big-endian word, zero behind the end: one unaligned load where there
+/// are eight.
 #[inline]
 pub(super) fn load(bytes: &[u8]) -> u64 {
     match bytes.first_chunk::<8>() {
@@ -82,7 +85,8 @@ pub(super) fn fold(word: u64) -> u64 {
     word - (((from_a ^ past_z) & !word & HIGHS) >> 2)
 }
 
-/// A mark (0x80) in each byte of `word` that equals `byte`; marks above the lowest one may be false.
+/// A mark (0x80) in each byte of `word` that equals `byte`; marks above the lowest one may be
+/// false.
 #[inline]
 fn marks(word: u64, byte: u8) -> u64 {
     let zero = word ^ (ONES * u64::from(byte));
@@ -133,7 +137,8 @@ pub(super) fn find_non_digit(bytes: &[u8], at: usize) -> usize {
 /// The number of the first eight of these digits, as if zeros followed fewer.
 #[inline]
 pub(super) fn eight_digits(digits: &[u8]) -> u64 {
-    // Pairs, then fours, then all: each multiplication adds ten, a hundred, ten thousand times the left neighbor.
+    // Pairs, then fours, then all: each multiplication adds ten, a hundred, ten thousand times the
+    // left neighbor.
     let ones = load(digits).swap_bytes() & (ONES * 0x0f);
     let pairs = (ones.wrapping_mul(10 * 256 + 1) >> 8) & 0x00ff_00ff_00ff_00ff;
     let fours = (pairs.wrapping_mul(100 * 65536 + 1) >> 16) & 0x0000_ffff_0000_ffff;
@@ -153,7 +158,8 @@ pub(super) fn compare_folded(a: &[u8], b: &[u8]) -> Ordering {
     a.len().cmp(&b.len())
 }
 
-/// Compares what is left when `ignore` dropped its bytes, folded or not, in one pass and without a copy.
+/// Compares what is left when `ignore` dropped its bytes, folded or not, in one pass and without a
+/// copy.
 pub(super) fn compare_ignoring(a: &[u8], b: &[u8], ignore: Ignore, folded: bool) -> Ordering {
     kept(a, ignore, folded).cmp(kept(b, ignore, folded))
 }

@@ -8,8 +8,8 @@ use super::key_spec::KeySpec;
 use super::{general, number};
 
 impl KeySpec {
-    /// The bytes of the line that this key compares; of numbers and months only what is read of them. Empty, at the place
-    /// where it would begin, where the line has no such key.
+    /// The bytes of the line that this key compares; of numbers and months only what is read of
+    /// them. Empty, at the place where it would begin, where the line has no such key.
     ///
     /// ```
     /// use datapipes_sort::text::KeySpec;

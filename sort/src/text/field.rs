@@ -98,7 +98,8 @@ impl Place {
         at
     }
 
-    /// The end of the field that starts at `at`: at its separator, or at the blanks of the next field.
+    /// The end of the field that starts at `at`: at its separator, or at the blanks of the next
+    /// field.
     #[inline]
     fn field_end(&self, line: &[u8], at: usize) -> usize {
         match self.separator {

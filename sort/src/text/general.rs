@@ -1,8 +1,9 @@
-//! -g: numbers as `strtold` reads them, in the order of GNU sort: what is no number, then NaN, then by value.
+//! -g: numbers as `strtold` reads them, in the order of GNU sort: what is no number, then NaN, then
+//! by value.
 //!
-//! GNU compares the 80-bit `long double` of x86, which no stable Rust type has. So the rounding is done here in
-//! integers, and the result is the same rank for the same long double, no more and no less: 64 bits of mantissa,
-//! round half to even, overflow to infinity, gradual underflow.
+//! GNU compares the 80-bit `long double` of x86, which no stable Rust type has. So the rounding is
+//! done here in integers, and the result is the same rank for the same long double, no more and no
+//! less: 64 bits of mantissa, round half to even, overflow to infinity, gradual underflow.
 //!
 //! ```text
 //! 38 digits as a u128  x  a 128-bit power of five  ->  128 bits with an error bound  ->  rounded to 64
@@ -103,7 +104,8 @@ fn exponent_len(text: &[u8], marker: u8) -> usize {
     }
 }
 
-/// A positive number as 128 bits times a power of two; the true value is within `error` units of the last bit.
+/// A positive number as 128 bits times a power of two; the true value is within `error` units of
+/// the last bit.
 struct Scaled {
     mantissa: u128,
     exponent: i64,
@@ -112,7 +114,8 @@ struct Scaled {
     more: bool,
 }
 
-/// Rounds to the long double's bits; `tie` compares the exact value with half * 2^exponent where bits are near it.
+/// Rounds to the long double's bits; `tie` compares the exact value with half * 2^exponent where
+/// bits are near it.
 fn round(value: &Scaled, tie: impl FnOnce(u128, i64) -> Ordering) -> u128 {
     let zeros = value.mantissa.leading_zeros();
     let (mantissa, exponent) = (value.mantissa << zeros, value.exponent - i64::from(zeros));
@@ -419,7 +422,8 @@ mod tests {
             for other in [b, near, a] {
                 let (x, y) = (format!("{a:e}"), format!("{other:.40e}"));
                 let want = match a.partial_cmp(&other) {
-                    // 40 digits of `other` are not the shortest digits of `a`, but round to near it.
+                    // 40 digits of `other` are not the shortest digits of `a`, but round to near
+                    // it.
                     Some(Ordering::Equal) => continue,
                     Some(order) => order,
                     None => continue,

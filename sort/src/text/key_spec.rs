@@ -40,7 +40,8 @@ enum Side {
 }
 
 impl Modifiers {
-    /// Takes one ordering letter of the command line (`-b` there counts for both ends); false for any other byte.
+    /// Takes one ordering letter of the command line (`-b` there counts for both ends); false for
+    /// any other byte.
     pub fn set(&mut self, letter: u8) -> bool {
         self.set_for(letter, Side::Both)
     }
@@ -78,7 +79,8 @@ impl Modifiers {
         text
     }
 
-    /// Whether nothing but perhaps `r` is set: such a key inherits the command line's letters, if it has no `r`.
+    /// Whether nothing but perhaps `r` is set: such a key inherits the command line's letters, if
+    /// it has no `r`.
     pub fn is_default(&self) -> bool {
         Modifiers { reverse: false, ..*self } == Modifiers::default()
     }
@@ -175,7 +177,8 @@ impl KeySpec {
         if rest.is_empty() { Ok(key) } else { Err(bad_spec("stray character in field spec", spec)) }
     }
 
-    /// Parses the obsolescent `+POS1`, counted from 0; `None` where the operand is the name of a file instead.
+    /// Parses the obsolescent `+POS1`, counted from 0; `None` where the operand is the name of a
+    /// file instead.
     pub fn parse_plus(operand: &[u8]) -> Option<KeySpec> {
         let mut key = KeySpec { obsolescent: true, ..KeySpec::default() };
         let mut rest;
@@ -238,7 +241,8 @@ fn invalid(context: String) -> Error {
     Error::new(ErrorKind::InvalidInput, "parse key", context)
 }
 
-/// The text in single quotes, as GNU shows arguments in the C locale: C escapes, octal for what does not print.
+/// The text in single quotes, as GNU shows arguments in the C locale: C escapes, octal for what
+/// does not print.
 pub fn quote(text: &[u8]) -> String {
     let mut quoted = String::from("'");
     for &byte in text {

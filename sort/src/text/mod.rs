@@ -1,15 +1,15 @@
 //! The order of text lines: what GNU `sort` (coreutils 9.11) does in the C locale, byte for byte.
 //!
 //! [`KeySpec`] reads what a user writes behind -k, [`TextOptions`] gathers it, [`TextOrder`] compares lines and makes
-//! words that sort as they do. No comparison allocates (but -V with -f, -d or -i on keys above 256 bytes, and -g on
-//! numbers so near a rounding tie that 128 bits do not tell).
+//! words that sort as they do. No comparison allocates (but -V with -f, -d or -i on keys above 256
+//! bytes, and -g on numbers so near a rounding tie that 128 bits do not tell).
 //!
 //! It reads no input, keeps no lines and knows no other collation than bytes.
 //!
-//! What 9.1 does otherwise: it lacks the units R and Q of -h; for NaNs under -g it compares uninitialized padding, so that
-//! even `nan` differs from `nan` (since: by their sign); the byte 0x80 inside a number is a thousands separator, since its
-//! "no such character" is 128; names that begin with a dot are all suffix under -V; of a character position past 2^64 the
-//! low bits count.
+//! What 9.1 does otherwise: it lacks the units R and Q of -h; for NaNs under -g it compares
+//! uninitialized padding, so that even `nan` differs from `nan` (since: by their sign); the byte
+//! 0x80 inside a number is a thousands separator, since its "no such character" is 128; names that
+//! begin with a dot are all suffix under -V; of a character position past 2^64 the low bits count.
 
 mod buffer_size;
 mod bytes;

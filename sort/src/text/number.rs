@@ -1,8 +1,8 @@
-//! -n and -h: decimal numbers of any length, compared digit by digit as gnulib's `strnumcmp` does, and their
-//! order-preserving words.
+//! -n and -h: decimal numbers of any length, compared digit by digit as gnulib's `strnumcmp` does,
+//! and their order-preserving words.
 //!
-//! A number is blanks, an optional '-', digits, and optionally a '.' with digits: no '+', no exponent, and in
-//! the C locale no thousands separator. What is not a number is zero.
+//! A number is blanks, an optional '-', digits, and optionally a '.' with digits: no '+', no
+//! exponent, and in the C locale no thousands separator. What is not a number is zero.
 //!
 //! ```text
 //! word of -n:  | 1: not negative | 8: integer digits | 55: the first 16 digits |   (negative: 2^63 - the rest)
@@ -13,7 +13,8 @@ use std::cmp::Ordering;
 
 use super::bytes::{eight_digits, find_non_digit, trim_blanks};
 
-/// A decimal number in a text: the integer part without leading zeros, the fraction without trailing zeros.
+/// A decimal number in a text: the integer part without leading zeros, the fraction without
+/// trailing zeros.
 #[derive(Clone, Copy, Debug)]
 struct Decimal<'a> {
     negative: bool,
@@ -80,8 +81,9 @@ impl<'a> Decimal<'a> {
     }
 }
 
-/// As bytes compare. Most numbers have no fraction; where a slice is empty the C library's `memcmp` is not called, because with
-/// masked loads at the address of an empty slice, which nothing is mapped at, it takes a hundred times as long.
+/// As bytes compare. Most numbers have no fraction; where a slice is empty the C library's `memcmp`
+/// is not called, because with masked loads at the address of an empty slice, which nothing is
+/// mapped at, it takes a hundred times as long.
 #[inline]
 fn compare_digits(a: &[u8], b: &[u8]) -> Ordering {
     if a.is_empty() || b.is_empty() { a.len().cmp(&b.len()) } else { a.cmp(b) }

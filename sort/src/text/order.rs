@@ -21,7 +21,8 @@ use super::{general, number, random, version};
 pub struct TextOptions {
     /// -k, in their order.
     pub keys: Vec<KeySpec>,
-    /// The ordering letters outside -k: they hold for keys without letters, and for the line where there is no key.
+    /// The ordering letters outside -k: they hold for keys without letters, and for the line where
+    /// there is no key.
     pub modifiers: Modifiers,
     /// -t.
     pub separator: Option<u8>,
@@ -29,7 +30,8 @@ pub struct TextOptions {
     pub stable: bool,
     /// -u: of lines with equal keys, the first one stays.
     pub unique: bool,
-    /// What makes one random order (-R) differ from another; the same bytes give the same order again.
+    /// What makes one random order (-R) differ from another; the same bytes give the same order
+    /// again.
     pub salt: [u8; 16],
 }
 
@@ -42,8 +44,8 @@ impl TextOptions {
         TextOrder::new(self)
     }
 
-    /// The keys by which lines are compared: those without letters have the command line's, and where there are letters
-    /// but no key, the line is one.
+    /// The keys by which lines are compared: those without letters have the command line's, and
+    /// where there are letters but no key, the line is one.
     pub fn effective_keys(&self) -> Vec<KeySpec> {
         let mut keys = self.keys.clone();
         for key in &mut keys {
@@ -187,7 +189,8 @@ impl TextOrder {
         }
     }
 
-    /// A word whose order follows the line's: `prefix(a) < prefix(b)` implies `compare(a, b)` is `Less`.
+    /// A word whose order follows the line's: `prefix(a) < prefix(b)` implies `compare(a, b)` is
+    /// `Less`.
     ///
     /// Equal words say nothing, unless [`TextOrder::prefix_decides`].
     #[inline]
@@ -199,8 +202,9 @@ impl TextOrder {
         }
     }
 
-    /// For a plain order in either direction: the word of the eight bytes at `depth`, zero-padded behind the end
-    /// (complemented where the order descends). For a keyed order 0, which says nothing.
+    /// For a plain order in either direction: the word of the eight bytes at `depth`, zero-padded
+    /// behind the end (complemented where the order descends). For a keyed order 0, which says
+    /// nothing.
     #[inline]
     pub fn prefix_from(&self, line: &[u8], depth: usize) -> u64 {
         let rest = line.get(depth..).unwrap_or_default();
@@ -217,7 +221,8 @@ impl TextOrder {
         self.decides
     }
 
-    /// Whether `compare_keys` says `Equal` for this line and every other of equal prefix for which this is true as well.
+    /// Whether `compare_keys` says `Equal` for this line and every other of equal prefix for which
+    /// this is true as well.
     #[inline]
     pub fn prefix_is_exact(&self, line: &[u8]) -> bool {
         match &self.shape {
@@ -231,7 +236,8 @@ impl TextOrder {
         }
     }
 
-    /// For lines of equal keys: whether the last resort orders them by their bytes, and if so whether descending.
+    /// For lines of equal keys: whether the last resort orders them by their bytes, and if so
+    /// whether descending.
     #[inline]
     pub fn last_resort(&self) -> Option<bool> {
         self.last_resort.then_some(self.reverse)
@@ -249,9 +255,11 @@ impl TextOrder {
         matches!(self.shape, Shape::PlainReverse)
     }
 
-    /// Whether lines that compare as equal must keep their order: only then a sort has to be stable.
+    /// Whether lines that compare as equal must keep their order: only then a sort has to be
+    /// stable.
     ///
-    /// Otherwise equal lines are the same bytes. Under -u the first of the equals is the one that stays.
+    /// Otherwise equal lines are the same bytes. Under -u the first of the equals is the one that
+    /// stays.
     #[inline]
     pub fn needs_stable(&self) -> bool {
         matches!(self.shape, Shape::Keyed { .. }) && !self.last_resort
@@ -360,7 +368,8 @@ fn short_word(text: &[u8], ignore: Ignore, folded: bool) -> u64 {
 /// Longer keys than this are rare; only they cost an allocation.
 const STACK_BYTES: usize = 256;
 
-/// Calls `f` with what a key sees of `text`: with the text itself, or with what is left of it, gathered on the stack.
+/// Calls `f` with what a key sees of `text`: with the text itself, or with what is left of it,
+/// gathered on the stack.
 #[inline]
 fn with_seen<T>(text: &[u8], ignore: Ignore, folded: bool, f: impl FnOnce(&[u8]) -> T) -> T {
     if ignore == Ignore::Nothing && !folded { f(text) } else { with_kept(text, ignore, folded, f) }

@@ -1,4 +1,5 @@
-//! -R: an order by MD5 digests, as GNU sort has it: the same salt gives the same order, and equal keys stand together.
+//! -R: an order by MD5 digests, as GNU sort has it: the same salt gives the same order, and equal
+//! keys stand together.
 
 use std::cmp::Ordering;
 

@@ -1,5 +1,5 @@
-//! Seeded command lines of sort and inputs for them, and the GNU sort that they are tried with: the one on the machine,
-//! or the one that `GNU_SORT` names.
+//! Seeded command lines of sort and inputs for them, and the GNU sort that they are tried with: the
+//! one on the machine, or the one that `GNU_SORT` names.
 #![allow(dead_code, clippy::expect_used, clippy::unwrap_used)] // Not every test needs all of it.
 
 use std::cmp::Ordering;
@@ -57,8 +57,8 @@ impl Gnu {
         Some(Gnu { program, version })
     }
 
-    /// Whether it is later than 9.1, after which the order of NaNs, of -V and of the byte 0x80 in numbers changed, and
-    /// the units R and Q came.
+    /// Whether it is later than 9.1, after which the order of NaNs, of -V and of the byte 0x80 in
+    /// numbers changed, and the units R and Q came.
     pub(crate) fn is_modern(&self) -> bool {
         let number = self.version.rsplit(' ').next().unwrap_or_default();
         let mut parts = number.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
@@ -268,8 +268,9 @@ impl Words<'_> {
         }
     }
 
-    /// Numbers of -g: near each other, near ties of the 64-bit mantissa, and at the ends of the range. NaNs are left out
-    /// for 9.1, which orders them by uninitialized padding, so that `nan` even differs from itself.
+    /// Numbers of -g: near each other, near ties of the 64-bit mantissa, and at the ends of the
+    /// range. NaNs are left out for 9.1, which orders them by uninitialized padding, so that `nan`
+    /// even differs from itself.
     fn general(&mut self, word: &mut Vec<u8>) {
         let special = [
             "na",

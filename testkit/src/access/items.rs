@@ -30,7 +30,8 @@ pub enum Popularity {
         /// 0.8 in Pipette (DAC'22).
         exponent: f64,
     },
-    /// Zipf's law, whose ranks move on: after every `period` reads each rank falls to the item `step` further on.
+    /// Zipf's law, whose ranks move on: after every `period` reads each rank falls to the item
+    /// `step` further on.
     Drifting {
         /// As of zipf.
         exponent: f64,
@@ -54,7 +55,8 @@ impl Items {
         Items { layout, picker: Picker::new(layout.items.max(1), popularity, seed) }
     }
 
-    /// The item of a popularity rank at the beginning: rank 0 is read most. Where all are alike, the item itself.
+    /// The item of a popularity rank at the beginning: rank 0 is read most. Where all are alike,
+    /// the item itself.
     pub fn ranked(&self, rank: u64) -> u64 {
         self.picker.ranked(rank)
     }
@@ -147,7 +149,8 @@ impl Workload {
 
 /// Large and small reads at offsets that are picked alike. Endless.
 ///
-/// The proportion is exact: of each hundred reads as many are large as the workload says, in an order that is drawn.
+/// The proportion is exact: of each hundred reads as many are large as the workload says, in an
+/// order that is drawn.
 #[derive(Clone, Debug)]
 pub struct Mixed {
     items: Items,

@@ -1,4 +1,5 @@
-//! Access patterns: endless iterators of [`ReadRequest`], (offset, len) in a file, the same for the same seed everywhere.
+//! Access patterns: endless iterators of [`ReadRequest`], (offset, len) in a file, the same for the
+//! same seed everywhere.
 //!
 //! | pattern | who reads like this |
 //! |---|---|
@@ -7,7 +8,8 @@
 //! | [`Recommender`] | rows of embedding tables |
 //! | [`SocialGraph`] | nodes, counts and link lists, in the proportions of LinkBench |
 //!
-//! Popular items are scattered over the file by a bijection ([`Scatter`]), so that popularity is no locality.
+//! Popular items are scattered over the file by a bijection ([`Scatter`]), so that popularity is no
+//! locality.
 //!
 //! ```
 //! use datapipes_testkit::access::{Items, ItemLayout, Popularity};

@@ -3,8 +3,9 @@
 use super::items::{Picker, Popularity};
 use super::{Random, ReadRequest, Scatter, Zipf};
 
-/// Rows of the 26 categorical features of the Criteo Kaggle data set, as the public DLRM code counts them.
-/// Together 33,762,577; at 128 bytes a row 4121 MiB, the 4.1 GB of Pipette (DAC'22, section 4.3).
+/// Rows of the 26 categorical features of the Criteo Kaggle data set, as the public DLRM code
+/// counts them. Together 33,762,577; at 128 bytes a row 4121 MiB, the 4.1 GB of Pipette (DAC'22,
+/// section 4.3).
 pub const CRITEO_ROWS: [u64; 26] = [
     1460, 583, 10_131_227, 2_202_608, 305, 24, 12_517, 633, 3, 93_145, 5683, 8_351_593, 3194, 27, 14_992, 5_461_306,
     10, 5652, 2173, 4, 7_046_547, 18, 15, 286_181, 105, 142_572,
@@ -15,14 +16,15 @@ const ROW_BYTES: u32 = 128;
 /// How unequally rows are read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Skew {
-    /// One row of every table for each sample, by zipf within the table: 19 of the tables are small and always hot.
+    /// One row of every table for each sample, by zipf within the table: 19 of the tables are small
+    /// and always hot.
     PerTable {
         /// Of zipf within a table.
         exponent: f64,
     },
-    /// What public DLRM traces show over so many reads: of the rows that are read at all, 4.7 % are read more than 32
-    /// times, and these take 62 % of the reads. The hot ones are zipf 0.3 among themselves, the others alike, at three
-    /// reads each; both lie anywhere in the tables.
+    /// What public DLRM traces show over so many reads: of the rows that are read at all, 4.7 % are
+    /// read more than 32 times, and these take 62 % of the reads. The hot ones are zipf 0.3 among
+    /// themselves, the others alike, at three reads each; both lie anywhere in the tables.
     Traces {
         /// Reads that the proportions hold for.
         reads: u64,
@@ -54,7 +56,8 @@ enum Source {
 /// Of the reads, those of hot rows; and hot rows of all that are read.
 const HOT_READS: f64 = 0.62;
 const HOT_ROWS: f64 = 0.047;
-/// Mean reads of a row that is not hot. With three, a twentieth of them is never read (e^-3), which is made up for.
+/// Mean reads of a row that is not hot. With three, a twentieth of them is never read (e^-3), which
+/// is made up for.
 const COLD_READS: f64 = 3.0;
 
 impl Recommender {

@@ -4,8 +4,9 @@ use super::Random;
 
 /// A permutation of `0..count`, computed and not stored.
 ///
-/// Three rounds of an odd multiplier and a shifted xor, each a bijection on the next power of two; what falls outside
-/// of `count` is sent through again (cycle walking), which happens less than once on average.
+/// Three rounds of an odd multiplier and a shifted xor, each a bijection on the next power of two;
+/// what falls outside of `count` is sent through again (cycle walking), which happens less than
+/// once on average.
 #[derive(Clone, Copy, Debug)]
 pub struct Scatter {
     count: u64,
@@ -24,7 +25,8 @@ impl Scatter {
         let mut draw = || random.below(u64::MAX);
         let odd = [draw() | 1, draw() | 1, draw() | 1];
         let add = [draw(), draw(), draw()];
-        // A shift of half the bits mixes the high half, which multiplying reaches, into the low half.
+        // A shift of half the bits mixes the high half, which multiplying reaches, into the low
+        // half.
         Scatter { count, mask, shift: (bits / 2).max(1), odd, add }
     }
 

@@ -3,14 +3,16 @@
 //! ```text
 //! file:  nodes, packed by id | counts, 16 bytes each | link lists, packed by id
 //! ```
-//! Sizes are functions of the id, so the graph is never stored: one offset for 16 ids, and 16 sizes at most to add up.
+//! Sizes are functions of the id, so the graph is never stored: one offset for 16 ids, and 16 sizes
+//! at most to add up.
 
 use std::sync::Arc;
 
 use super::{Random, ReadRequest, Scatter, Zipf};
 use crate::generate::random::{at_index, mix};
 
-/// What LinkBench reads (Armstrong et al., SIGMOD'13): 69 % of its operations, in these proportions.
+/// What LinkBench reads (Armstrong et al., SIGMOD'13): 69 % of its operations, in these
+/// proportions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SocialRequest {
     /// The links of a node, up to a page of them: 50.7 of 69.
@@ -31,13 +33,15 @@ const SHARES: [(SocialRequest, f64); 4] = [
 ];
 const GROUP: u64 = 16;
 const COUNT_BYTES: u64 = 16;
-/// Of a link besides its payload: the other node, the type, the time. Our choice; LinkBench leaves it to the database.
+/// Of a link besides its payload: the other node, the type, the time. Our choice; LinkBench leaves
+/// it to the database.
 const LINK_KEY_BYTES: u64 = 24;
 const MAX_NODE_BYTES: f64 = 4096.0;
 /// A list longer than a page is read a page at a time.
 const MAX_LIST_READ_BYTES: u64 = 4096;
 const MAX_LINKS: f64 = 4096.0;
-/// Links of a node are at least d with probability d^-1.2: 4.6 on average, about as in LinkBench's default graph.
+/// Links of a node are at least d with probability d^-1.2: 4.6 on average, about as in LinkBench's
+/// default graph.
 const DEGREE_EXPONENT: f64 = 1.2;
 
 /// Reads of a social graph. Endless.
@@ -59,7 +63,8 @@ pub struct SocialGraph {
 }
 
 impl SocialGraph {
-    /// A graph of so many nodes (LinkBench's default is 10 million). It takes a byte of memory for each.
+    /// A graph of so many nodes (LinkBench's default is 10 million). It takes a byte of memory for
+    /// each.
     pub fn new(nodes: u64, seed: u64) -> SocialGraph {
         let nodes = nodes.max(1);
         let mut graph = SocialGraph {
@@ -173,7 +178,8 @@ impl SocialGraph {
     }
 }
 
-/// The distributions of sizes, by 65,536 quantiles: a look-up instead of logarithms for each of the ids that are added up.
+/// The distributions of sizes, by 65,536 quantiles: a look-up instead of logarithms for each of the
+/// ids that are added up.
 #[derive(Debug)]
 struct Sizes {
     /// Log-normal with a median of 128 bytes and a sigma of 1, at most 4 KiB.
@@ -201,8 +207,8 @@ impl Sizes {
     }
 }
 
-/// Quantiles of the standard normal distribution, by stepping through its density: good to a thousandth, without a
-/// special function.
+/// Quantiles of the standard normal distribution, by stepping through its density: good to a
+/// thousandth, without a special function.
 fn normal_quantiles(ascending: impl Iterator<Item = f64>) -> Vec<f64> {
     const STEP: f64 = 1.0 / 8192.0;
     let density = |z: f64| (-z * z / 2.0).exp() / std::f64::consts::TAU.sqrt();

@@ -99,7 +99,8 @@ fn the_hot_set_drifts() {
         counts.into_iter().take(500).map(|c| c.0).collect::<HashSet<_>>()
     };
     let (first, second) = (hottest(&mut items), hottest(&mut items));
-    // 20,000 reads move the ranks by 2000: part of the head is new, and in ten times that all of it.
+    // 20,000 reads move the ranks by 2000: part of the head is new, and in ten times that all of
+    // it.
     (0..8).for_each(|_| drop(hottest(&mut items)));
     let tenth = hottest(&mut items);
     let common = |other: &HashSet<u64>| first.intersection(other).count();

@@ -4,9 +4,10 @@ use super::Random;
 
 /// Ranks `0..count`, rank r with a probability proportional to `(r + 1)^-exponent`.
 ///
-/// Rejection-inversion (Hörmann and Derflinger, *Rejection-inversion to generate variates from monotone discrete
-/// distributions*, ACM TOMACS 6(3), 1996): the area under `x^-exponent` is inverted in closed form, and about one draw
-/// in a hundred is rejected. No table: 33 million ranks cost as much as ten. Exponent 0 is uniform, 1 is allowed.
+/// Rejection-inversion (Hörmann and Derflinger, *Rejection-inversion to generate variates from
+/// monotone discrete distributions*, ACM TOMACS 6(3), 1996): the area under `x^-exponent` is
+/// inverted in closed form, and about one draw in a hundred is rejected. No table: 33 million ranks
+/// cost as much as ten. Exponent 0 is uniform, 1 is allowed.
 #[derive(Clone, Copy, Debug)]
 pub struct Zipf {
     count: f64,
@@ -18,7 +19,8 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// Of so many ranks (at least one is taken) with an exponent, which is taken for 0 where it is negative.
+    /// Of so many ranks (at least one is taken) with an exponent, which is taken for 0 where it is
+    /// negative.
     pub fn new(count: u64, exponent: f64) -> Zipf {
         let exponent = exponent.max(0.0);
         let mut zipf = Zipf { count: count.max(1) as f64, exponent, area: (0.0, 0.0), sure: 0.0 };

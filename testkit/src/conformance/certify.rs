@@ -1,7 +1,8 @@
 //! What is demanded of one way between two places.
 //!
-//! Each demand moves bytes by the pipe and in two arrays (the twin), and compares the whole target afterwards, so that
-//! a byte outside the span that changed is seen as well as one inside that is wrong.
+//! Each demand moves bytes by the pipe and in two arrays (the twin), and compares the whole target
+//! afterwards, so that a byte outside the span that changed is seen as well as one inside that is
+//! wrong.
 
 use datapipes_core::locator::{Persistence, PlaceFacts, Reach};
 use datapipes_core::memory::Access;
@@ -335,8 +336,8 @@ impl Case<'_> {
     }
 }
 
-/// Places that share their bytes: what is in place stays, is counted, and is refused while somebody writes it.
-/// `offset` gives the two offsets of a byte that both have.
+/// Places that share their bytes: what is in place stays, is counted, and is refused while somebody
+/// writes it. `offset` gives the two offsets of a byte that both have.
 pub(super) fn certify_in_place(
     machine: &Machine,
     (source, target): (&TestPlace, &TestPlace),

@@ -1,4 +1,5 @@
-//! Persistent memory to certify: real where there is some, emulated on a plain file, and a model of real on such a file.
+//! Persistent memory to certify: real where there is some, emulated on a plain file, and a model of
+//! real on such a file.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,8 +22,9 @@ impl Drop for Remove {
     }
 }
 
-/// A plain file that states what persistent memory states, so that the ways into persistent memory (flushed by the primitive,
-/// or by a second hop) are certified where there is none. It is a model, and its name says so.
+/// A plain file that states what persistent memory states, so that the ways into persistent memory
+/// (flushed by the primitive, or by a second hop) are certified where there is none. It is a model,
+/// and its name says so.
 struct Modelled(Pmem);
 
 impl Locator for Modelled {
@@ -47,8 +49,8 @@ fn fresh(dir: &Path, emulated: bool) -> Result<(Pmem, Remove)> {
 }
 
 impl PlaceKind {
-    /// Persistent memory on files of `disk`, emulated and modelled; and real where the environment names a directory
-    /// ([`DAX_DIRECTORY`]) for it.
+    /// Persistent memory on files of `disk`, emulated and modelled; and real where the environment
+    /// names a directory ([`DAX_DIRECTORY`]) for it.
     pub fn of_persistent_memory(disk: &Path) -> Vec<PlaceKind> {
         let (emulated, modelled) = (disk.to_path_buf(), disk.to_path_buf());
         let real = match std::env::var_os(DAX_DIRECTORY) {

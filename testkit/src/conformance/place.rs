@@ -127,7 +127,8 @@ impl PlaceKind {
         make().map_err(|e| e.to_string())
     }
 
-    /// Memory on small and huge pages and from a pool, and the L2 and the L3 share of the first usable core.
+    /// Memory on small and huge pages and from a pool, and the L2 and the L3 share of the first
+    /// usable core.
     pub fn of_memory(topology: &Topology) -> Vec<PlaceKind> {
         let plain = |len| Dram::allocate_with(len, MapOptions { pages: Pages::Small, prefault: false, node: None });
         let mut kinds = vec![
@@ -178,7 +179,8 @@ impl PlaceKind {
         accesses.into_iter().map(kind).collect()
     }
 
-    /// Block devices, by direct and by cached access; at least four, since a case and its pair each need two.
+    /// Block devices, by direct and by cached access; at least four, since a case and its pair each
+    /// need two.
     pub fn of_devices(devices: Result<Vec<LoopBlockDevice>, String>) -> Vec<PlaceKind> {
         let names = [("block-direct", FileAccess::Direct), ("block-cached", FileAccess::Cached)];
         match devices {
@@ -221,7 +223,8 @@ pub struct LoopBlockDevice {
 }
 
 impl LoopBlockDevice {
-    /// Sets one up over a file in `dir`; the reason where that is refused (it takes root and loop devices).
+    /// Sets one up over a file in `dir`; the reason where that is refused (it takes root and loop
+    /// devices).
     pub fn over_a_file_in(dir: &Path) -> Result<LoopBlockDevice, String> {
         let file = dir.join(format!("conformance-loop-{}", std::process::id()));
         if !Path::new("/dev/loop-control").exists() {

@@ -43,8 +43,8 @@ impl fmt::Display for CaseOutcome {
     }
 }
 
-/// Certifies every way between every ordered pair of kinds, and places that share their bytes. Every pair is in the
-/// outcomes, whatever happened.
+/// Certifies every way between every ordered pair of kinds, and places that share their bytes.
+/// Every pair is in the outcomes, whatever happened.
 pub fn run(machine: &Machine, kinds: &[PlaceKind], seed: u64) -> Vec<CaseOutcome> {
     let mut outcomes = Vec::new();
     for source in kinds {
@@ -115,7 +115,8 @@ fn served(machine: &Machine, fresh: Fresh<'_>, way: &TestedRoute, seed: u64) -> 
         let constraints = only(&way.hops);
         let route = machine.explain(source.locator(), target.locator(), &constraints).map_err(|e| e.to_string())?;
         if route.primitives() != way.hops {
-            // Both hops may be served by both primitives; then the better one serves both, and is tested as such.
+            // Both hops may be served by both primitives; then the better one serves both, and is
+            // tested as such.
             let known = route.primitives().iter().all(|p| way.hops.contains(p)) && way.hops.len() > 1;
             let taken = format!("the planner takes {} when these two are allowed", route.primitives().join(" then "));
             return if known { Ok(Some(taken)) } else { Err(taken) };
@@ -131,7 +132,8 @@ fn served(machine: &Machine, fresh: Fresh<'_>, way: &TestedRoute, seed: u64) -> 
     }
 }
 
-/// What no backend can must be refused as unsupported, with a reason for every primitive that was asked.
+/// What no backend can must be refused as unsupported, with a reason for every primitive that was
+/// asked.
 fn refusal(
     machine: &Machine,
     (source, target): (&TestPlace, &TestPlace),

@@ -1,4 +1,5 @@
-//! Which primitives could carry bytes from one place to another, in one hop or two, by asking the backends.
+//! Which primitives could carry bytes from one place to another, in one hop or two, by asking the
+//! backends.
 
 use std::sync::Arc;
 

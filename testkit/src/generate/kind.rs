@@ -7,7 +7,8 @@ use super::{Distribution, LineForm, NumberType, RECORD_LEN, RecordForm};
 
 /// What is generated.
 ///
-/// Kinds are parsed from and printed as the names the command line uses; `-` and `:` are taken for each other.
+/// Kinds are parsed from and printed as the names the command line uses; `-` and `:` are taken for
+/// each other.
 ///
 /// ```
 /// use datapipes_testkit::generate::{Distribution, Kind, NumberType};

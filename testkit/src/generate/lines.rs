@@ -1,8 +1,9 @@
 //! Text lines, made block by block.
 //!
-//! A block is filled to its last byte with whole lines, so block `i` lies at `i * block_len` and any thread can make
-//! any block. The price is that the lines at a block's end are cut to what is left. Rejected: blocks of varying
-//! length, which a writer could place only after all blocks before were made.
+//! A block is filled to its last byte with whole lines, so block `i` lies at `i * block_len` and
+//! any thread can make any block. The price is that the lines at a block's end are cut to what is
+//! left. Rejected: blocks of varying length, which a writer could place only after all blocks
+//! before were made.
 
 use super::random::{self, Stream};
 
@@ -59,7 +60,8 @@ impl LineForm {
         }
     }
 
-    /// The most bytes, up to `bytes`, that can be filled without a last line that breaks the form's promise.
+    /// The most bytes, up to `bytes`, that can be filled without a last line that breaks the form's
+    /// promise.
     pub(super) const fn usable_len(self, bytes: u64) -> u64 {
         let least = self.lengths().least as u64;
         let block_len = self.block_len() as u64;
@@ -131,8 +133,9 @@ impl LineSource {
         }
     }
 
-    /// Writes the content of the line that starts at `offset` to the start of `room` and returns the line's length.
-    /// What lies behind it in `room` may be overwritten too: it belongs to lines that come later.
+    /// Writes the content of the line that starts at `offset` to the start of `room` and returns
+    /// the line's length. What lies behind it in `room` may be overwritten too: it belongs to lines
+    /// that come later.
     fn line(&self, offset: u64, random: &mut Stream, room: &mut [u8]) -> usize {
         let first = random.next();
         let repeated = match self.form {
@@ -219,7 +222,8 @@ fn words(random: &mut Stream, room: &mut [u8], len: usize) {
             if at >= len {
                 return;
             }
-            // Eight bytes are stored whatever the word's length; the next word overwrites the surplus.
+            // Eight bytes are stored whatever the word's length; the next word overwrites the
+            // surplus.
             put(&mut room[at..], &WORDS[word]);
             at += usize::from(WORD_LENS[word]);
         }

@@ -1,8 +1,9 @@
 //! Test data, as a pure function from a range of bytes to its content.
 //!
-//! A [`Generator`] stands for a file of a certain length; any thread may ask for any range of it, in any order, and
-//! all ranges together are the file. Nothing here opens, writes or allocates files: the caller moves the bytes through
-//! pipes. The same kind, seed and amount give the same bytes on every machine.
+//! A [`Generator`] stands for a file of a certain length; any thread may ask for any range of it,
+//! in any order, and all ranges together are the file. Nothing here opens, writes or allocates
+//! files: the caller moves the bytes through pipes. The same kind, seed and amount give the same
+//! bytes on every machine.
 //!
 //! ```
 //! use datapipes_testkit::generate::{Amount, Generator, Kind};
@@ -40,8 +41,9 @@ use records::RecordSource;
 pub enum Amount {
     /// That many records; for lines of varying length, the bytes which so many take on average.
     Records(u64),
-    /// That many bytes, less what would be a part of a record. Lines fill them exactly, the last one being cut to fit;
-    /// only equal and ordered lines may fall some bytes short, where the cut line would break the promise.
+    /// That many bytes, less what would be a part of a record. Lines fill them exactly, the last
+    /// one being cut to fit; only equal and ordered lines may fall some bytes short, where the cut
+    /// line would break the promise.
     Bytes(u64),
 }
 
@@ -99,8 +101,8 @@ impl Generator {
         self.kind.record_len().map(|len| self.len_bytes / len as u64)
     }
 
-    /// The unit of generation in bytes. Ranges that begin and end at multiples of it cost nothing beyond themselves;
-    /// others generate the cut blocks in full.
+    /// The unit of generation in bytes. Ranges that begin and end at multiples of it cost nothing
+    /// beyond themselves; others generate the cut blocks in full.
     pub fn block_len(&self) -> usize {
         match self.kind {
             DataKind::Lines(form) => form.block_len(),
@@ -128,8 +130,8 @@ impl Generator {
         start..start.saturating_add(len).min(self.len_bytes)
     }
 
-    /// Fills `out` with the stream's bytes from `offset` on, both of any alignment, and returns how many bytes there
-    /// were: fewer than `out` holds only where the stream ends.
+    /// Fills `out` with the stream's bytes from `offset` on, both of any alignment, and returns how
+    /// many bytes there were: fewer than `out` holds only where the stream ends.
     pub fn fill(&self, offset: u64, out: &mut [u8]) -> usize {
         let left = self.len_bytes.saturating_sub(offset);
         let wanted = usize::try_from(left).map_or(out.len(), |left| left.min(out.len()));
@@ -154,7 +156,8 @@ impl Generator {
         wanted
     }
 
-    /// Fills `out` from its start with whole blocks, `first` being their first, and returns their length.
+    /// Fills `out` from its start with whole blocks, `first` being their first, and returns their
+    /// length.
     ///
     /// Lines come a block at a time; records and numbers, whose blocks are tiny, as many as fit.
     fn fill_whole(&self, first: Range<u64>, out: &mut [u8]) -> usize {

@@ -30,7 +30,8 @@ impl NumberType {
 pub enum Distribution {
     /// Every value is equally likely.
     Uniform,
-    /// The k-th most frequent of a million values comes up in proportion to 1/k (within a factor of two).
+    /// The k-th most frequent of a million values comes up in proportion to 1/k (within a factor of
+    /// two).
     Zipf,
     /// One hundred values.
     FewDistinct,
@@ -62,7 +63,8 @@ const ZIPF_OCTAVES: u64 = 20;
 impl NumberSource {
     /// Fills `out`, whole numbers, with those from the stream's number `index` on.
     pub(super) fn fill(&self, index: u64, out: &mut [u8]) {
-        // Every arm hands a different closure down, so that each distribution has its own tight loop.
+        // Every arm hands a different closure down, so that each distribution has its own tight
+        // loop.
         let seed = self.seed;
         let step = u64::MAX / self.records.max(1);
         let random = move |index| random::at_index(seed, index);
@@ -96,7 +98,8 @@ impl NumberSource {
             NumberType::U64 => fill_chunks(index, out, |index| rank(index).to_le_bytes()),
             NumberType::I64 => fill_chunks(index, out, |index| (rank(index) ^ (1 << 63)).to_le_bytes()),
             NumberType::F64 => fill_chunks(index, out, |index| {
-                // 53 bits are what a double holds exactly, so the conversion cannot change the order.
+                // 53 bits are what a double holds exactly, so the conversion cannot change the
+                // order.
                 let unit = (rank(index) >> 11) as f64 / (1u64 << 53) as f64;
                 ((unit - 0.5) * 2e6).to_le_bytes()
             }),
@@ -139,7 +142,8 @@ mod tests {
                 match number {
                     NumberType::U32 | NumberType::U64 => bits,
                     NumberType::I64 => bits ^ (1 << 63),
-                    // Any order-preserving image will do; the values stay far below 2^32 after the shift.
+                    // Any order-preserving image will do; the values stay far below 2^32 after the
+                    // shift.
                     NumberType::F64 => ((f64::from_bits(bits) + 1e6) * 1e6) as u64,
                 }
             })

@@ -1,10 +1,13 @@
-//! The two sources of randomness: gensort's generator with skip-ahead, and a mixer that can be asked for any index.
+//! The two sources of randomness: gensort's generator with skip-ahead, and a mixer that can be
+//! asked for any index.
 
-/// gensort's 128-bit linear congruential generator: `x -> A * x + C (mod 2^128)`, started from zero.
+/// gensort's 128-bit linear congruential generator: `x -> A * x + C (mod 2^128)`, started from
+/// zero.
 ///
-/// Record `n` uses the value after `n + 1` steps. Any number is reached in at most 128 multiplications, so
-/// threads start anywhere without generating what lies before. The constants are those of `rand16.c` in gensort
-/// (C. Nyberg, sort benchmark); the top bytes of `C` spell "JimGrayRIP", which is why the first record begins so.
+/// Record `n` uses the value after `n + 1` steps. Any number is reached in at most 128
+/// multiplications, so threads start anywhere without generating what lies before. The constants
+/// are those of `rand16.c` in gensort (C. Nyberg, sort benchmark); the top bytes of `C` spell
+/// "JimGrayRIP", which is why the first record begins so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lcg(u128);
 
@@ -14,7 +17,8 @@ const INCREMENT: u128 = 0x4a69_6d47_7261_7952_4950_2020_2020_2001;
 impl Lcg {
     /// The state whose [`value`](Self::value) belongs to record `record`.
     pub(super) fn at_record(record: u128) -> Self {
-        // x -> a*x + c composed with itself is x -> a^2*x + (a*c + c): square per bit, apply where the bit is set.
+        // x -> a*x + c composed with itself is x -> a^2*x + (a*c + c): square per bit, apply where
+        // the bit is set.
         let mut state = 0u128;
         let (mut multiplier, mut increment) = (MULTIPLIER, INCREMENT);
         let mut steps = record;
@@ -47,7 +51,8 @@ impl Lcg {
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A bijection that scatters neighbouring integers over all 64-bit numbers (the finalizer of SplitMix64).
+/// A bijection that scatters neighbouring integers over all 64-bit numbers (the finalizer of
+/// SplitMix64).
 #[inline]
 pub(crate) fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -108,7 +113,8 @@ mod tests {
 
     #[test]
     fn powers_of_two_match_the_published_table() {
-        // `Gen[k].c` of rand16.c is the number after 2^k steps from zero, that is, of record 2^k - 1.
+        // `Gen[k].c` of rand16.c is the number after 2^k steps from zero, that is, of record 2^k -
+        // 1.
         for (power, high) in [(1, 0x95e0_e482_62b3_edfe_u64), (7, 0x98a2_542f_d23d_0dbd), (64, 0xf0b1_944b_fd71_a97f)] {
             assert_eq!((Lcg::at_record((1u128 << power) - 1).value() >> 64) as u64, high, "2^{power}");
         }

@@ -1,7 +1,8 @@
 //! Sort-benchmark records: 100 bytes, of which the first 10 are the key.
 //!
-//! The forms named after gensort's options are bit-compatible with gensort 1.5 (C. Nyberg, sortbenchmark.org);
-//! the others keep the binary form's body and replace the key, so that only the distribution of keys differs.
+//! The forms named after gensort's options are bit-compatible with gensort 1.5 (C. Nyberg,
+//! sortbenchmark.org); the others keep the binary form's body and replace the key, so that only the
+//! distribution of keys differs.
 
 use super::random::{self, Lcg};
 
@@ -143,8 +144,8 @@ fn binary(number: u128, records: &mut [Record]) {
             lcg.advance();
         }
         for (record, numbers) in batch.iter_mut().zip(window.windows(FIELDS.len())) {
-            // Sixteen bytes are stored for every field but the last; the six too many are overwritten by the next
-            // field. Two plain stores beat ten-byte copies.
+            // Sixteen bytes are stored for every field but the last; the six too many are
+            // overwritten by the next field. Two plain stores beat ten-byte copies.
             for field in 0..overlap {
                 let bytes = (numbers[field] ^ FIELDS[field]).to_ne_bytes();
                 record[field * 10..field * 10 + 16].copy_from_slice(&bytes);
@@ -183,7 +184,8 @@ const HEX_PAIRS: [[u8; 2]; 256] = {
     pairs
 };
 
-/// `gensort -a`: key, record number in hexadecimal, 13 digits of the random number four times each, CR LF.
+/// `gensort -a`: key, record number in hexadecimal, 13 digits of the random number four times each,
+/// CR LF.
 fn ascii(number: u128, records: &mut [Record]) {
     let mut lcg = Lcg::at_record(number);
     let mut number = number;
@@ -229,8 +231,8 @@ fn ascii_prefix(random: u128) -> u64 {
 
 /// Replaces the start of keys, as gensort's `-s`.
 ///
-/// gensort holds 129 replacements in a table; entry `i` is the start of the unskewed key of record `i`, so it is
-/// computed here (the tests compare all of them with gensort's output).
+/// gensort holds 129 replacements in a table; entry `i` is the start of the unskewed key of record
+/// `i`, so it is computed here (the tests compare all of them with gensort's output).
 fn skew(number: u128, records: &mut [Record], skew: Skew) {
     let mut lcg = Lcg::at_record(number);
     let mut number = number;
@@ -257,7 +259,8 @@ fn skew(number: u128, records: &mut [Record], skew: Skew) {
 
 /// Which replacement a record number takes: the count of its significant bits.
 ///
-/// Numbers that use the top four bits of a 64-bit half count as using all of it; gensort does so, and we follow.
+/// Numbers that use the top four bits of a 64-bit half count as using all of it; gensort does so,
+/// and we follow.
 #[inline]
 fn skew_class(number: u128) -> u128 {
     let bits = 128 - number.leading_zeros();

@@ -48,20 +48,23 @@ fn binary_records_begin_as_gensort() {
 
 #[test]
 fn checksums_are_those_of_gensort_c() {
-    // `gensort [-a] [-s] -c 100000 f`; for the first also the million records of `gensort -c 1000000 f`.
+    // `gensort [-a] [-s] -c 100000 f`; for the first also the million records of `gensort -c
+    // 1000000 f`.
     let forms = [RecordForm::Binary, RecordForm::Ascii, RecordForm::Skewed, RecordForm::AsciiSkewed];
     let sums = [0xc306_8574_c6ff, 0xc34e_19c8_1885, 0xc348_0c05_3dda, 0xc30e_6c1f_e3e5];
     for (form, sum) in forms.into_iter().zip(sums) {
         assert_eq!(checksum(&generated(form, 0, 100_000)), sum, "{form:?}");
     }
     assert_eq!(checksum(&generated(RecordForm::Binary, 0, 1_000_000)), 0x7_a0e0_d486_8cd4);
-    // `gensort -a -b18446744073709551614 -c 1000 f`: across the 64-bit boundary of the record number.
+    // `gensort -a -b18446744073709551614 -c 1000 f`: across the 64-bit boundary of the record
+    // number.
     assert_eq!(checksum(&generated(RecordForm::Ascii, u128::from(u64::MAX) - 1, 1000)), 0x1f0_d1b7_7862);
 }
 
 #[test]
 fn every_skew_class_is_gensorts() {
-    // The checksums of four records from 2^k - 2 on, added up over k in 1..128, of gensort's output.
+    // The checksums of four records from 2^k - 2 on, added up over k in 1..128, of gensort's
+    // output.
     for (form, expected) in [(RecordForm::Skewed, 0x104_b14c_2fea), (RecordForm::AsciiSkewed, 0x108_a7ed_e8d4)] {
         let sum: u128 = (1..128).map(|power| checksum(&generated(form, (1u128 << power) - 2, 4))).sum();
         assert_eq!(sum, expected, "{form:?}");

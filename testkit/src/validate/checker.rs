@@ -50,7 +50,8 @@ impl Checker {
         }
     }
 
-    /// What was found. A last line without an end counts as a line; a last part of a fixed-size record does not.
+    /// What was found. A last line without an end counts as a line; a last part of a fixed-size
+    /// record does not.
     pub fn finish(mut self) -> ValidationSummary {
         let progress = &mut self.progress;
         if !progress.carry.is_empty() {

@@ -1,8 +1,9 @@
 //! CRC-32 (IEEE 802.3, as in zlib) of short records.
 //!
-//! The checksum of sort-benchmark data is a sum of CRCs over 100 bytes each. `crc32fast` folds by carry-less
-//! multiplication from 128 bytes on and goes byte by byte through what 64 does not divide, which for 100 bytes is a third
-//! of the work; so short records are done here, sixteen bytes a step with sixteen tables, and long ones there.
+//! The checksum of sort-benchmark data is a sum of CRCs over 100 bytes each. `crc32fast` folds by
+//! carry-less multiplication from 128 bytes on and goes byte by byte through what 64 does not
+//! divide, which for 100 bytes is a third of the work; so short records are done here, sixteen
+//! bytes a step with sixteen tables, and long ones there.
 
 /// From here on `crc32fast` is faster.
 const LONG: usize = 128;
@@ -60,7 +61,8 @@ fn crc32_short(record: &[u8]) -> u32 {
     !crc
 }
 
-/// Takes `N` bytes in at once; `N` is a constant, so that the loops unroll into `N` independent look-ups.
+/// Takes `N` bytes in at once; `N` is a constant, so that the loops unroll into `N` independent
+/// look-ups.
 #[inline(always)]
 fn step<const N: usize>(crc: u32, chunk: &[u8; N]) -> u32 {
     let carried = crc.to_le_bytes();

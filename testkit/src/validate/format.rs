@@ -36,8 +36,8 @@ pub(super) enum Shape {
 }
 
 impl DataFormat {
-    /// Fixed-size records ordered by the bytes of their keys, or `None` if the key does not lie in the record or the
-    /// record is empty.
+    /// Fixed-size records ordered by the bytes of their keys, or `None` if the key does not lie in
+    /// the record or the record is empty.
     pub fn records(layout: RecordLayout) -> Option<Self> {
         let key_end = layout.key_offset.checked_add(layout.key_len)?;
         let fits = layout.record_len > 0 && key_end <= layout.record_len;
@@ -64,18 +64,20 @@ impl DataFormat {
         Self(Shape::Numbers(NumberOrder::I64))
     }
 
-    /// Little-endian double precision numbers in the total order of IEEE 754 (that of [`f64::total_cmp`]).
+    /// Little-endian double precision numbers in the total order of IEEE 754 (that of
+    /// [`f64::total_cmp`]).
     pub fn f64() -> Self {
         Self(Shape::Numbers(NumberOrder::F64))
     }
 
-    /// Lines ended by a newline, ordered by their bytes. The checksum leaves line ends out, so that data with and without
-    /// a final newline agree.
+    /// Lines ended by a newline, ordered by their bytes. The checksum leaves line ends out, so that
+    /// data with and without a final newline agree.
     pub fn lines() -> Self {
         Self(Shape::Lines { terminator: b'\n', order: LineOrder(None) })
     }
 
-    /// Lines that end with `terminator` instead (NUL for `sort -z`); other formats stay as they are.
+    /// Lines that end with `terminator` instead (NUL for `sort -z`); other formats stay as they
+    /// are.
     #[must_use]
     pub fn terminated_by(mut self, terminator: u8) -> Self {
         if let Shape::Lines { terminator: place, .. } = &mut self.0 {
@@ -84,7 +86,8 @@ impl DataFormat {
         self
     }
 
-    /// Lines that compare by `compare`, which gets them without their ends; other formats stay as they are.
+    /// Lines that compare by `compare`, which gets them without their ends; other formats stay as
+    /// they are.
     #[must_use]
     pub fn ordered_by(mut self, compare: impl Fn(&[u8], &[u8]) -> Ordering + Send + Sync + 'static) -> Self {
         if let Shape::Lines { order, .. } = &mut self.0 {
@@ -93,8 +96,8 @@ impl DataFormat {
         self
     }
 
-    /// Bytes in a record, or `None` for lines. Ranges that are checked apart begin at multiples of it, or for lines
-    /// behind a line's end.
+    /// Bytes in a record, or `None` for lines. Ranges that are checked apart begin at multiples of
+    /// it, or for lines behind a line's end.
     pub fn record_len(&self) -> Option<usize> {
         match &self.0 {
             Shape::Records(order) => Some(order.layout.record_len),

@@ -1,9 +1,10 @@
 //! Is it in order, and is it still the same data?
 //!
-//! A [`Checker`] is fed a range of a file in pieces of any length and gives a [`ValidationSummary`]: records, order, adjacent
-//! duplicates, and a checksum of the multiset of records that does not depend on their order. Summaries of consecutive
-//! ranges [join](ValidationSummary::join) to that of the whole, so ranges can be checked in parallel. Counts and checksum are those
-//! of valsort (C. Nyberg, sortbenchmark.org).
+//! A [`Checker`] is fed a range of a file in pieces of any length and gives a
+//! [`ValidationSummary`]: records, order, adjacent duplicates, and a checksum of the multiset of
+//! records that does not depend on their order. Summaries of consecutive ranges
+//! [join](ValidationSummary::join) to that of the whole, so ranges can be checked in parallel.
+//! Counts and checksum are those of valsort (C. Nyberg, sortbenchmark.org).
 //!
 //! ```
 //! use datapipes_testkit::validate::{Checker, DataFormat};

@@ -73,8 +73,8 @@ impl Order for NumberOrder {
     }
 }
 
-/// Records by an order-preserving image in the unsigned numbers. The image is a type parameter, so that the loop over
-/// numbers of one type contains it.
+/// Records by an order-preserving image in the unsigned numbers. The image is a type parameter, so
+/// that the loop over numbers of one type contains it.
 pub(super) struct Ranked<F>(pub(super) F);
 
 impl<F: Fn(&[u8]) -> u64> Order for Ranked<F> {

@@ -24,7 +24,8 @@ pub struct ValidationSummary {
     /// The sum of the records' CRC-32s: independent of their order.
     #[serde(serialize_with = "as_hex")]
     pub checksum: u128,
-    /// Bytes at the end that are too few for a fixed-size record. They are in `bytes` but in nothing else.
+    /// Bytes at the end that are too few for a fixed-size record. They are in `bytes` but in
+    /// nothing else.
     pub trailing_bytes: u64,
     /// The first record, without a line end; empty when there is none.
     #[serde(skip)]
@@ -45,7 +46,8 @@ impl ValidationSummary {
         format!("{:x}", self.checksum)
     }
 
-    /// The summary of this range and `right`, which follows it. Both ranges hold whole records of `format`.
+    /// The summary of this range and `right`, which follows it. Both ranges hold whole records of
+    /// `format`.
     #[must_use]
     pub fn join(self, right: Self, format: &DataFormat) -> Self {
         let mut whole = self;
@@ -72,7 +74,8 @@ impl ValidationSummary {
         whole
     }
 
-    /// Counts `count` unordered records, the first of which is the given record at the given offset.
+    /// Counts `count` unordered records, the first of which is the given record at the given
+    /// offset.
     fn note_unordered(&mut self, count: u64, place: Option<(u64, u64)>) {
         self.unordered += count;
         if self.first_unordered_record.is_none() {
@@ -106,7 +109,8 @@ impl Tally {
     /// Counts a record at `offset`, of which it is known how the one before compares with it.
     #[inline(always)]
     pub(super) fn note(&mut self, previous: Ordering, crc: u32, offset: u64) {
-        // Added, not branched on: in unsorted data every second record is unordered, which no predictor can guess.
+        // Added, not branched on: in unsorted data every second record is unordered, which no
+        // predictor can guess.
         let unordered = previous == Ordering::Greater;
         if unordered & (self.unordered == 0) {
             (self.first_record, self.first_offset) = (self.records, offset);

@@ -95,7 +95,8 @@ fn naive_compare(format: &DataFormat, left: &[u8], right: &[u8]) -> Ordering {
     }
 }
 
-/// Few values, so that keys repeat and terminators are frequent; and long runs, so that whole records repeat.
+/// Few values, so that keys repeat and terminators are frequent; and long runs, so that whole
+/// records repeat.
 fn data() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![4 => Just(0u8), 2 => Just(b'\n'), 2 => Just(b'a'), 1 => any::<u8>()];
     let few = proptest::collection::vec(byte, 0..900);
@@ -160,7 +161,8 @@ proptest! {
 
 #[test]
 fn an_unsorted_file_gets_valsorts_verdict() {
-    // `gensort -a 100000 f; valsort f`, version 1.5, says: first unordered record 2, 50051 unordered records.
+    // `gensort -a 100000 f; valsort f`, version 1.5, says: first unordered record 2, 50051
+    // unordered records.
     let generator = Generator::new("records-ascii".parse::<DataKind>().unwrap(), Amount::Records(100_000));
     let mut bytes = vec![0; 10_000_000];
     generator.fill(0, &mut bytes);

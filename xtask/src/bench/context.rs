@@ -1,4 +1,5 @@
-//! What every definition needs: the options, the built programs, the data folder, the machine's facts.
+//! What every definition needs: the options, the built programs, the data folder, the machine's
+//! facts.
 
 use crate::bench::contestants::peers::Python;
 use crate::bench::measuring::machine::{self, Machine};
@@ -54,7 +55,8 @@ impl Context {
         self.python.get_or_init(Python::install)
     }
 
-    /// A full size, or its small stand-in; a multiple of 200, so that records and integers stay whole.
+    /// A full size, or its small stand-in; a multiple of 200, so that records and integers stay
+    /// whole.
     pub(super) fn size(&self, full_bytes: u64) -> u64 {
         let bytes = if self.options.small { full_bytes / SMALL_DIVISOR } else { full_bytes };
         bytes / 200 * 200
@@ -83,7 +85,8 @@ impl Context {
         Err(format!("needs {need:.1} GB free under {dir}, has {free:.1} GB; use --dir or --small").into())
     }
 
-    /// Makes an input by `dpipe gen`; with --keep one of the right size that is already there will do.
+    /// Makes an input by `dpipe gen`; with --keep one of the right size that is already there will
+    /// do.
     pub(super) fn generate(&self, kind: &str, bytes: u64) -> TaskResult<Input> {
         let path = self.file(&format!("{kind}-{bytes}.in"));
         let input = Input { path, keep: self.options.keep };

@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: definitions, and how their measurements are taken and recorded.
 //!
-//! Each definition is one file here. It describes its contestants; `turns` measures them side by side, `verify`
-//! looks at what they wrote, `record` and `report` keep it.
+//! Each definition is one file here. It describes its contestants; `turns` measures them side by
+//! side, `verify` looks at what they wrote, `record` and `report` keep it.
 
 mod contestants;
 mod context;

@@ -21,7 +21,8 @@ impl Archive {
         self.bytes
     }
 
-    /// Magic and 13 numbers of 8 hexadecimal digits; then the name and the contents, each filled up to 4 bytes.
+    /// Magic and 13 numbers of 8 hexadecimal digits; then the name and the contents, each filled up
+    /// to 4 bytes.
     fn entry(&mut self, name: &str, mode: u32, contents: &[u8]) {
         self.files += 1;
         let (len, name_len) = (contents.len() as u32, name.len() as u32 + 1);

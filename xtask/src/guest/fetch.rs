@@ -1,4 +1,5 @@
-//! `cargo xtask guest --fetch`: the parts by the system's package tools, extracted and not installed.
+//! `cargo xtask guest --fetch`: the parts by the system's package tools, extracted and not
+//! installed.
 
 use crate::TaskResult;
 use crate::steps::finish;
@@ -8,11 +9,13 @@ use std::process::Command;
 /// As Debian and those who follow it call them.
 const PACKAGES: [&str; 3] = ["qemu-system-x86", "linux-image-amd64", "busybox-static"];
 
-/// Downloads the packages and what they need that this system lacks, and extracts them into the folder.
+/// Downloads the packages and what they need that this system lacks, and extracts them into the
+/// folder.
 pub(crate) fn run(folder: &Path) -> TaskResult<()> {
     let archives = folder.join("archives");
     std::fs::create_dir_all(archives.join("partial"))?;
-    // The system's own lists and sources; nothing of the system is changed, so its lock is not needed.
+    // The system's own lists and sources; nothing of the system is changed, so its lock is not
+    // needed.
     let mut download = Command::new("apt-get");
     download.args(["install", "--download-only", "--yes", "--no-install-recommends", "-o", "Debug::NoLocking=1"]);
     download.arg("-o").arg(format!("Dir::Cache::archives={}/", archives.display())).args(PACKAGES);

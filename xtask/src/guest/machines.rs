@@ -98,7 +98,8 @@ impl Guest {
     }
 
     fn modules(self) -> Vec<&'static str> {
-        // The file system asks for its checksum by an alias, which nobody in the guest could resolve.
+        // The file system asks for its checksum by an alias, which nobody in the guest could
+        // resolve.
         let mut all = vec!["9pnet_virtio", "9p", "virtio_pci", "virtio_blk", "crc32c_generic?", "ext4"];
         if self == Guest::Pmem {
             all.extend(["nfit", "nd_pmem", "dax_pmem", "device_dax"]);

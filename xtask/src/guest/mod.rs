@@ -1,4 +1,5 @@
-//! `cargo xtask guest`: the tests that need hardware which this machine lacks, in a virtual machine that has it.
+//! `cargo xtask guest`: the tests that need hardware which this machine lacks, in a virtual machine
+//! that has it.
 //!
 //! ```text
 //! test programs, built here ─┐
@@ -11,7 +12,8 @@
 //! | `pmem` | two NVDIMMs: a DAX file system, a DAX device | conformance and tests of persistent memory, with a real `MAP_SYNC` |
 //! | `numa` | a second node, of memory alone | tests and conformance of NUMA memory |
 //!
-//! What is not shown there: that a flush was forgotten (the emulation ignores flushes), and any speed.
+//! What is not shown there: that a flush was forgotten (the emulation ignores flushes), and any
+//! speed.
 
 mod archive;
 mod fetch;
@@ -52,7 +54,8 @@ pub(crate) fn run(options: &[String]) -> TaskResult<()> {
         return Ok(());
     }
     let folder = parts::folder()?;
-    // A system whose packages cannot be had lacks them as one that was never asked does: what is there is used.
+    // A system whose packages cannot be had lacks them as one that was never asked does: what is
+    // there is used.
     let unfetched = match options.iter().any(|o| o == "--fetch") {
         true => fetch::run(&folder).err(),
         false => None,
@@ -106,7 +109,8 @@ fn programs() -> TaskResult<BTreeMap<String, PathBuf>> {
     Ok(found)
 }
 
-/// Boots one guest, shows what its tests print, and fails unless each of its programs ran to its end and passed.
+/// Boots one guest, shows what its tests print, and fails unless each of its programs ran to its
+/// end and passed.
 fn boot(parts: &Parts, guest: Guest, programs: &BTreeMap<String, PathBuf>) -> TaskResult<()> {
     let work = root().join("target/guest");
     std::fs::create_dir_all(&work)?;

@@ -1,6 +1,7 @@
 //! The kernel's modules that a guest needs, in the order in which they load.
 //!
-//! What a module depends on is written in the module itself, so that no index (`modules.dep`) need have been made.
+//! What a module depends on is written in the module itself, so that no index (`modules.dep`) need
+//! have been made.
 
 use crate::TaskResult;
 use std::collections::BTreeMap;
@@ -13,8 +14,8 @@ pub(crate) struct Module {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// `wanted` and all they depend on, each after those that it needs. Those that are built into the kernel are left out; one that
-/// is nowhere is an error, unless its name ends in `?`.
+/// `wanted` and all they depend on, each after those that it needs. Those that are built into the
+/// kernel are left out; one that is nowhere is an error, unless its name ends in `?`.
 pub(crate) fn with_dependencies(tree: &Path, wanted: &[&str]) -> TaskResult<Vec<Module>> {
     let mut files = BTreeMap::new();
     collect(&tree.join("kernel"), &mut files);

@@ -1,4 +1,5 @@
-//! Figures for a machine that was not measured: those of a Zen 4 virtual machine (shared/anchors.md, section 6).
+//! Figures for a machine that was not measured: those of a Zen 4 virtual machine
+//! (shared/anchors.md, section 6).
 
 use std::collections::BTreeMap;
 
@@ -40,7 +41,8 @@ pub(super) fn assumed(topology: &Topology) -> Calibration {
     LineCosts::default_for(&instructions).into_calibration(topology, copies, classes(&instructions, l3))
 }
 
-/// The C library up to half of the last cache, then `rep movsb` where it is fast, past the caches from twice its size.
+/// The C library up to half of the last cache, then `rep movsb` where it is fast, past the caches
+/// from twice its size.
 fn classes(instructions: &CopyInstructions, last_cache_bytes: u64) -> Vec<SizeClass> {
     let there = |kernel: Kernel| kernel.available(instructions).is_ok();
     let microcode = instructions.rep_movsb().is_ok_and(|found| found.contains("ERMS"));
@@ -77,7 +79,8 @@ impl LineCosts {
             copies,
             classes,
             prefetch_bytes: 512,
-            // They win on one of the processors that we know, and lose by a factor of two to four on the other.
+            // They win on one of the processors that we know, and lose by a factor of two to four
+            // on the other.
             handoff_nt_min_bytes: None,
             lines: self,
             layers: layers(topology),

@@ -1,11 +1,13 @@
-//! From which length on stores past the caches are better where another core reads the bytes next, as between processes.
+//! From which length on stores past the caches are better where another core reads the bytes next,
+//! as between processes.
 //!
 //! ```text
 //! one core     copies a block into lines that the other has read       by ordinary stores, or past the caches, in turns
 //! the other    reads all of it
 //! ```
-//! Whether the reader finds the lines in its neighbour's cache or fetches them from memory, and what taking them away from it
-//! costs the writer, differs between processors by a factor of four in either direction: it is measured, or not done.
+//! Whether the reader finds the lines in its neighbour's cache or fetches them from memory, and
+//! what taking them away from it costs the writer, differs between processors by a factor of four
+//! in either direction: it is measured, or not done.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -29,7 +31,8 @@ const GAIN: f64 = 0.95;
 /// A turn on a busy machine is given up after this time; then nothing is changed.
 const TURN_LIMIT: Duration = Duration::from_secs(1);
 
-/// The shortest length from which on every length is faster past the caches; None where none is, or where there is one core.
+/// The shortest length from which on every length is faster past the caches; None where none is, or
+/// where there is one core.
 pub(super) fn nt_min_bytes(
     topology: &Topology,
     buffers: &Buffers,
@@ -131,7 +134,8 @@ fn reached(counter: &AtomicU32, value: u32, until: Instant) -> bool {
     false
 }
 
-/// Binds this thread to a core. Where that is refused the figures are less certain, and no worse for it than any others.
+/// Binds this thread to a core. Where that is refused the figures are less certain, and no worse
+/// for it than any others.
 fn bind(core: usize) {
     let mut set = rustix::thread::CpuSet::new();
     if core < rustix::thread::CpuSet::MAX_CPU {

@@ -25,10 +25,11 @@ impl Calibration {
 
     /// Sets a knob over what was measured. [`save`](Self::save) makes it last.
     ///
-    /// `rep_movsb_min_bytes` and `nt_threshold_bytes` take a size (rounded up to a power of two) or `off`, `nt_kernel`
-    /// and `kernel_64` .. `kernel_1G` (lengths from that power of two to the next) take a kernel's name,
-    /// `prefetch_distance_bytes` takes a size up to 16 KiB, where 0 is no prefetching. `handoff_nt_threshold_bytes` takes a size
-    /// or `off`: from there on bytes for another process are stored past the caches.
+    /// `rep_movsb_min_bytes` and `nt_threshold_bytes` take a size (rounded up to a power of two) or
+    /// `off`, `nt_kernel` and `kernel_64` .. `kernel_1G` (lengths from that power of two to the
+    /// next) take a kernel's name, `prefetch_distance_bytes` takes a size up to 16 KiB, where 0 is
+    /// no prefetching. `handoff_nt_threshold_bytes` takes a size or `off`: from there on bytes for
+    /// another process are stored past the caches.
     ///
     /// ```
     /// use datapipes_core::topology::Topology;
@@ -42,7 +43,8 @@ impl Calibration {
     /// ```
     ///
     /// # Errors
-    /// `InvalidInput` where there is no such knob, or it does not take the value; nothing is changed then.
+    /// `InvalidInput` where there is no such knob, or it does not take the value; nothing is
+    /// changed then.
     pub fn set(&mut self, knob: &str, value: &str) -> Result<()> {
         match knob {
             "nt_threshold_bytes" => {

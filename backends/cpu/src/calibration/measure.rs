@@ -22,12 +22,13 @@ const TURNS: usize = 9;
 /// A batch of short copies lasts about this long.
 const BATCH_NS: f64 = 25_000.0;
 const COLD_LENGTHS: [usize; 4] = [4 << 10, 64 << 10, 1 << 20, 16 << 20];
-/// Longer copies find nothing of their own in a cache, so they need no copy before the one that is timed.
+/// Longer copies find nothing of their own in a cache, so they need no copy before the one that is
+/// timed.
 const MAX_HOT_BYTES: usize = 32 << 20;
 /// Bytes over which cold copies walk.
 const COLD_WALK: usize = 32 << 20;
-/// Shorter copies stay in the caches whatever a kernel costs: whoever reads them next finds them there. (Measured alone,
-/// short non-temporal copies are also erratic, by a factor of 30.)
+/// Shorter copies stay in the caches whatever a kernel costs: whoever reads them next finds them
+/// there. (Measured alone, short non-temporal copies are also erratic, by a factor of 30.)
 const MIN_NON_TEMPORAL_BYTES: u64 = 256 << 10;
 /// A kernel is taken over that of the class before if it takes less than this part of its time.
 const GAIN: f64 = 0.98;
@@ -81,8 +82,8 @@ pub(super) fn measure(topology: &Topology) -> Result<Calibration> {
     Ok(calibration)
 }
 
-/// The fastest kernel of each class, where it gains enough over the kernel of the class before: ties do not alternate.
-/// Classes longer than what was measured take the kernel of the longest.
+/// The fastest kernel of each class, where it gains enough over the kernel of the class before:
+/// ties do not alternate. Classes longer than what was measured take the kernel of the longest.
 fn classes(copies: &[CopyCost]) -> Vec<SizeClass> {
     let mut last = Kernel::Memcpy;
     CLASS_BITS
@@ -133,7 +134,8 @@ fn hot_times(buffers: &Buffers, copiers: &[&Copier], len: usize, turns: usize) -
     let mut times = vec![Vec::with_capacity(turns); copiers.len()];
     for _ in 0..turns {
         for ((copier, batch), times) in copiers.iter().zip(&batches).zip(&mut times) {
-            // The first copy finds the caches as another kernel left them, which is not what is asked.
+            // The first copy finds the caches as another kernel left them, which is not what is
+            // asked.
             if len <= MAX_HOT_BYTES {
                 copier.repeat(source, target, len, 1)?;
             }

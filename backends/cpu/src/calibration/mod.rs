@@ -1,9 +1,10 @@
 //! What the primitives of this backend cost on this machine, and which kernel copies which length.
 //!
-//! A [`Calibration`] is a value: assumed from machines we know, measured in less than 2 seconds, read from disk, or set
-//! knob by knob. Opening the library never measures; `dpipe calibrate` does.
+//! A [`Calibration`] is a value: assumed from machines we know, measured in less than 2 seconds,
+//! read from disk, or set knob by knob. Opening the library never measures; `dpipe calibrate` does.
 //!
-//! It does not know what other programs do to the caches, and one core is measured: the one it runs on.
+//! It does not know what other programs do to the caches, and one core is measured: the one it runs
+//! on.
 
 mod assumed;
 mod handoff;
@@ -22,7 +23,8 @@ use serde::{Deserialize, Serialize};
 use crate::instructions::CopyInstructions;
 use crate::kernel::{self, CLASSES, Copier, Kernel};
 
-/// Shortest and longest class of lengths, by their highest bit: 64 B and 1 GiB. Others count with the nearest.
+/// Shortest and longest class of lengths, by their highest bit: 64 B and 1 GiB. Others count with
+/// the nearest.
 const CLASS_BITS: std::ops::RangeInclusive<u32> = 6..=30;
 /// The form of the file; another number means that it is measured again.
 const VERSION: u32 = 2;
@@ -43,8 +45,8 @@ pub struct Calibration {
     pub classes: Vec<SizeClass>,
     /// How far ahead non-temporal kernels prefetch, in bytes; 0 is not at all.
     pub prefetch_bytes: usize,
-    /// From which length on stores past the caches are better where another core reads the bytes next; None where they are at
-    /// none. For channels between processes.
+    /// From which length on stores past the caches are better where another core reads the bytes
+    /// next; None where they are at none. For channels between processes.
     pub handoff_nt_min_bytes: Option<u64>,
     /// What operations on lines cost.
     pub lines: LineCosts,
@@ -119,7 +121,8 @@ impl Calibration {
         assumed::assumed(topology).rounded()
     }
 
-    /// Measures this machine; it takes less than 2 seconds. Nothing is written to disk: see [`save`](Self::save).
+    /// Measures this machine; it takes less than 2 seconds. Nothing is written to disk: see
+    /// [`save`](Self::save).
     ///
     /// # Errors
     /// `OutOfMemory` where the buffers cannot be had.
@@ -145,7 +148,8 @@ impl Calibration {
         }
     }
 
-    /// The non-temporal kernel of the longest class that has one, else the widest that the machine has.
+    /// The non-temporal kernel of the longest class that has one, else the widest that the machine
+    /// has.
     pub fn non_temporal_kernel(&self, instructions: &CopyInstructions) -> Option<Kernel> {
         let chosen = self.classes.iter().rev().map(|class| class.kernel).find(|kernel| kernel.non_temporal());
         let widest = Kernel::ALL.into_iter().rev().filter(|kernel| kernel.non_temporal());
@@ -156,13 +160,14 @@ impl Calibration {
     pub fn copy_ns(&self, kernel: Kernel, len: u64) -> Option<f64> {
         let of_kernel = self.copies.iter().filter(|cost| cost.kernel == kernel);
         let nearest = of_kernel.min_by_key(|cost| cost.len_bytes.max(1).ilog2().abs_diff(len.max(1).ilog2()))?;
-        // Below the shortest known length the time does not shrink; elsewhere it goes with the length.
+        // Below the shortest known length the time does not shrink; elsewhere it goes with the
+        // length.
         let scale = (len as f64 / nearest.len_bytes.max(1) as f64).max(if len < nearest.len_bytes { 1.0 } else { 0.0 });
         Some(nearest.hot_ns * scale)
     }
 
-    /// Figures to a thousandth of a nanosecond and whole bytes per second: what is more is noise, and a decimal of few
-    /// digits comes back from the file as it was.
+    /// Figures to a thousandth of a nanosecond and whole bytes per second: what is more is noise,
+    /// and a decimal of few digits comes back from the file as it was.
     fn rounded(mut self) -> Calibration {
         let ns = |value: &mut f64| *value = ((*value * 1e3).round() / 1e3).max(1e-3);
         let rate = |value: &mut f64| *value = value.round().max(1.0);
@@ -181,8 +186,8 @@ impl Calibration {
         self
     }
 
-    /// The copier that picks by length, for a target where `ordinary` stores (that leave the lines cached) are wanted,
-    /// or any.
+    /// The copier that picks by length, for a target where `ordinary` stores (that leave the lines
+    /// cached) are wanted, or any.
     pub(crate) fn by_size(&self, instructions: &CopyInstructions, ordinary: bool) -> Copier {
         let mut kernels = [Kernel::Memcpy; CLASSES];
         for (bits, kernel) in kernels.iter_mut().enumerate() {

@@ -1,4 +1,5 @@
-//! The storage pyramid of this machine (the paper's figure 1): latency and rates of its caches and its memory.
+//! The storage pyramid of this machine (the paper's figure 1): latency and rates of its caches and
+//! its memory.
 
 use datapipes_core::Result;
 use datapipes_core::memory::Access;
@@ -82,13 +83,16 @@ fn layer(
     })
 }
 
-/// Follows a chain through every line of the first `bytes` bytes, each load waiting for the one before.
+/// Follows a chain through every line of the first `bytes` bytes, each load waiting for the one
+/// before.
 ///
-/// The chain is the full cycle of a linear congruential generator: it is written in the order of the addresses, which
-/// is quick, and read in an order that no prefetcher guesses. A chase is slow enough for a busy neighbour to empty a
-/// shared cache meanwhile; so turns are short, and each begins with a quick read through all of it.
+/// The chain is the full cycle of a linear congruential generator: it is written in the order of
+/// the addresses, which is quick, and read in an order that no prefetcher guesses. A chase is slow
+/// enough for a busy neighbour to empty a shared cache meanwhile; so turns are short, and each
+/// begins with a quick read through all of it.
 fn chase(buffers: &Buffers, bytes: usize, instructions: &CopyInstructions) -> Result<f64> {
-    // The generator has a full cycle for a power of two when the increment is odd and the factor is 1 modulo 4.
+    // The generator has a full cycle for a power of two when the increment is odd and the factor is
+    // 1 modulo 4.
     const FACTOR: usize = 0x5851_f42d;
     const INCREMENT: usize = 0x2545_f491;
     let lines = 1usize << (bytes / 64).max(1).ilog2();

@@ -1,4 +1,5 @@
-//! The calibration on disk: one file a machine, replaced whole, measured again where it cannot be trusted.
+//! The calibration on disk: one file a machine, replaced whole, measured again where it cannot be
+//! trusted.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -12,8 +13,8 @@ use super::{Calibration, VERSION};
 const OVERRIDE: &str = "DATAPIPES_CALIBRATION";
 
 impl Calibration {
-    /// Where the calibration of this machine is kept: `DATAPIPES_CALIBRATION`, else under `XDG_CACHE_HOME`, else under
-    /// `~/.cache`.
+    /// Where the calibration of this machine is kept: `DATAPIPES_CALIBRATION`, else under
+    /// `XDG_CACHE_HOME`, else under `~/.cache`.
     ///
     /// # Errors
     /// `NotFound` where none of the three environment variables (the last is `HOME`) says where.
@@ -39,7 +40,8 @@ impl Calibration {
     /// Reads the calibration of this machine.
     ///
     /// # Errors
-    /// `NotFound` where there is none; `Corrupt` where it is not one, or not of this machine; errors of reading.
+    /// `NotFound` where there is none; `Corrupt` where it is not one, or not of this machine;
+    /// errors of reading.
     pub fn load(topology: &Topology) -> Result<Calibration> {
         Calibration::load_from(&Calibration::path(topology)?, topology)
     }
@@ -89,8 +91,8 @@ impl Calibration {
         draft.publish(text.len() as u64).map(|_| ())
     }
 
-    /// The calibration on disk; where there is none that can be trusted, measures and saves one. That it cannot be saved
-    /// is no error: it is measured again the next time.
+    /// The calibration on disk; where there is none that can be trusted, measures and saves one.
+    /// That it cannot be saved is no error: it is measured again the next time.
     ///
     /// # Errors
     /// As [`measure`](Self::measure).
@@ -103,7 +105,8 @@ impl Calibration {
         Ok(calibration)
     }
 
-    /// The calibration on disk, else what is assumed: never slow, never an error. What opens the library.
+    /// The calibration on disk, else what is assumed: never slow, never an error. What opens the
+    /// library.
     pub fn load_or_assumed(topology: &Topology) -> Calibration {
         Calibration::load(topology).unwrap_or_else(|_| Calibration::assumed(topology))
     }

@@ -1,4 +1,5 @@
-//! Operations on the cache lines of leased bytes: load, write back, flush, demote. None changes a byte.
+//! Operations on the cache lines of leased bytes: load, write back, flush, demote. None changes a
+//! byte.
 
 use datapipes_core::memory::RawLease;
 use datapipes_core::memory::guarded::Flush;
@@ -6,7 +7,8 @@ use datapipes_core::memory::guarded::Flush;
 use crate::instructions::CopyInstructions;
 
 const LINE: usize = 64;
-/// How far ahead of the loads the lines are prefetched: past the end of a page, where the hardware stops.
+/// How far ahead of the loads the lines are prefetched: past the end of a page, where the hardware
+/// stops.
 const AHEAD: usize = 1024;
 
 /// What to do with a line.
@@ -58,7 +60,8 @@ impl LineInstruction {
         LineInstruction(op)
     }
 
-    /// The same as an instruction that a page which is gone ends with an answer; None for a hint, which touches no page.
+    /// The same as an instruction that a page which is gone ends with an answer; None for a hint,
+    /// which touches no page.
     pub fn flush(self) -> Option<Flush> {
         match self.0 {
             LineOp::Demote => None,
@@ -67,11 +70,13 @@ impl LineInstruction {
         }
     }
 
-    /// Does it to every line that holds a byte of the lease, and waits until it is ordered (`sfence`).
+    /// Does it to every line that holds a byte of the lease, and waits until it is ordered
+    /// (`sfence`).
     pub fn apply(self, lease: &RawLease) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the addresses lie in lines of leased, mapped bytes (a line never spans two pages); the processor has
-        // the instruction, which the constructor checked; no instruction changes a byte.
+        // SAFETY: the addresses lie in lines of leased, mapped bytes (a line never spans two
+        // pages); the processor has the instruction, which the constructor checked; no instruction
+        // changes a byte.
         unsafe {
             use std::arch::asm;
             let first = lease.address().map_addr(|address| address / LINE * LINE);
@@ -101,8 +106,8 @@ impl LineInstruction {
     }
 }
 
-/// Brings every line of the lease into the caches of the core that runs this. Each line is read, not only prefetched:
-/// a prefetch may be dropped, and when this returns the lines have arrived.
+/// Brings every line of the lease into the caches of the core that runs this. Each line is read,
+/// not only prefetched: a prefetch may be dropped, and when this returns the lines have arrived.
 pub(crate) fn load(lease: &RawLease) {
     let (start, len) = (lease.address().cast_const(), lease.len());
     let mut at = 0;
@@ -126,7 +131,8 @@ pub(crate) fn read(lease: &RawLease, instructions: &CopyInstructions) {
     {
         use super::stream::{Avx2, Avx512, read};
         if instructions.avx512().is_ok() {
-            // SAFETY: the lease gives the right to read its bytes; `instructions` are proof of AVX-512.
+            // SAFETY: the lease gives the right to read its bytes; `instructions` are proof of
+            // AVX-512.
             return unsafe { read::<Avx512>(lease.address(), lease.len()) };
         }
         if instructions.avx2().is_ok() {
@@ -135,7 +141,8 @@ pub(crate) fn read(lease: &RawLease, instructions: &CopyInstructions) {
         }
     }
     let _ = instructions;
-    // SAFETY: the lease gives the right to read its bytes, and they are initialized, as mapped memory is.
+    // SAFETY: the lease gives the right to read its bytes, and they are initialized, as mapped
+    // memory is.
     let words = unsafe { std::slice::from_raw_parts(lease.address().cast::<[u8; 8]>(), lease.len() / 8) };
     std::hint::black_box(words.iter().fold(0, |sum, word| sum ^ u64::from_ne_bytes(*word)));
 }

@@ -1,8 +1,10 @@
 //! The kernels: the crate's only unsafe code. It promises:
-//! * a kernel runs only on a processor that has its instructions: a [`Copier`] and [`LineInstruction`] are made from
-//!   [`CopyInstructions`], which are proof of detection;
-//! * bytes are reached only under leases, which `datapipes_core::memory` grants ([`Copier::copy`], [`LineInstruction::apply`]);
-//! * when a kernel returns, its stores are ordered before every later store (non-temporal ones by `sfence`).
+//! * a kernel runs only on a processor that has its instructions: a [`Copier`] and
+//!   [`LineInstruction`] are made from [`CopyInstructions`], which are proof of detection;
+//! * bytes are reached only under leases, which `datapipes_core::memory` grants ([`Copier::copy`],
+//!   [`LineInstruction::apply`]);
+//! * when a kernel returns, its stores are ordered before every later store (non-temporal ones by
+//!   `sfence`).
 #![allow(unsafe_code)]
 // Elsewhere only the C library's copy is left, and what chooses among the others is idle.
 #![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
@@ -24,7 +26,8 @@ use crate::instructions::CopyInstructions;
 
 /// Lengths are sorted into classes by their highest bit.
 pub(crate) const CLASSES: usize = 64;
-/// Up to this length a copy by size is made inline, without a call; from there on the C library is as fast or faster.
+/// Up to this length a copy by size is made inline, without a call; from there on the C library is
+/// as fast or faster.
 pub(crate) const MAX_INLINE_BYTES: usize = 64;
 
 /// A way to copy bytes.
@@ -96,7 +99,8 @@ impl Copier {
         Some(unsafe { Copier::unchecked([kernel; CLASSES], 0, prefetch_bytes) })
     }
 
-    /// A copier that picks by the highest bit of the length. A kernel that the processor lacks becomes `memcpy`.
+    /// A copier that picks by the highest bit of the length. A kernel that the processor lacks
+    /// becomes `memcpy`.
     pub(crate) fn by_size(
         mut kernels: [Kernel; CLASSES],
         prefetch_bytes: usize,
@@ -130,16 +134,17 @@ impl Copier {
     /// `OutOfRange`, `Busy`; `InvalidInput` where the two overlap.
     #[inline]
     pub fn copy(&self, source: (&MemoryRange, usize), target: (&MemoryRange, usize), len: usize) -> Result<()> {
-        // SAFETY: `copy_pair` calls the closure with `len` bytes leased for reading at `from` and for writing at `to`,
-        // and refuses ranges that overlap.
+        // SAFETY: `copy_pair` calls the closure with `len` bytes leased for reading at `from` and
+        // for writing at `to`, and refuses ranges that overlap.
         copy_pair(source, target, len, |from, to| unsafe { self.run(from, to, len, len) })
     }
 
-    /// Copies a part of a longer copy, under leases that the job brings, by the kernel for `whole` bytes. The job is borrowed
-    /// for writing, so that no two threads copy under its leases.
+    /// Copies a part of a longer copy, under leases that the job brings, by the kernel for `whole`
+    /// bytes. The job is borrowed for writing, so that no two threads copy under its leases.
     ///
     /// # Errors
-    /// `InvalidInput` where a lease is missing, of another length, or not for writing; or where the two overlap.
+    /// `InvalidInput` where a lease is missing, of another length, or not for writing; or where the
+    /// two overlap.
     pub fn copy_part(&self, part: &mut Job, whole: usize) -> Result<()> {
         let refuse = |why: &str| Err(Error::new(ErrorKind::InvalidInput, "transfer", format!("a part {why}")));
         let (Some(source), Some(target)) = (&part.source, &part.target) else { return refuse("without its leases") };
@@ -151,8 +156,9 @@ impl Copier {
         if from.addr() < to.addr() + len && to.addr() < from.addr() + len && len > 0 {
             return refuse("whose source and target overlap");
         }
-        // SAFETY: the leases give `len` bytes for reading at `from` and for writing at `to`, which do not overlap; whoever
-        // made them as parts of larger ones promises that no other part with these bytes is in use.
+        // SAFETY: the leases give `len` bytes for reading at `from` and for writing at `to`, which
+        // do not overlap; whoever made them as parts of larger ones promises that no other part
+        // with these bytes is in use.
         unsafe { self.run(from, to, len, whole.max(len)) };
         Ok(())
     }
@@ -176,19 +182,21 @@ impl Copier {
     /// The kernel is that for `whole` bytes, of which these are a part.
     ///
     /// # Safety
-    /// `len` is at most `whole`; `len` bytes must be readable at `from` and writable at `to`, held by nobody else, and must not overlap.
+    /// `len` is at most `whole`; `len` bytes must be readable at `from` and writable at `to`, held
+    /// by nobody else, and must not overlap.
     #[inline]
     unsafe fn run(&self, from: *const u8, to: *mut u8, len: usize, whole: usize) {
         if whole <= self.short_max {
-            // SAFETY: what this function demands; `short_max` is at most SHORT_MAX (see the constructors), less than `short::MAX`.
+            // SAFETY: what this function demands; `short_max` is at most SHORT_MAX (see the
+            // constructors), less than `short::MAX`.
             return unsafe { short::copy(from, to, len) };
         }
         if whole < self.memcpy_below {
             // SAFETY: what this function demands.
             return unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
         }
-        // SAFETY: the addresses are what this function demands; the processor has the kernel's instructions, which the
-        // constructors checked.
+        // SAFETY: the addresses are what this function demands; the processor has the kernel's
+        // instructions, which the constructors checked.
         unsafe {
             match self.kernels[class(whole)] {
                 Kernel::Memcpy => std::ptr::copy_nonoverlapping(from, to, len),

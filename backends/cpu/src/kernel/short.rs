@@ -9,13 +9,13 @@
 pub(super) const MAX: usize = 128;
 
 /// # Safety
-/// `len` is at most [`MAX`]; `len` bytes must be readable at `from` and writable at `to`, held by nobody else, and must not
-/// overlap.
+/// `len` is at most [`MAX`]; `len` bytes must be readable at `from` and writable at `to`, held by
+/// nobody else, and must not overlap.
 #[inline(always)]
 pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     debug_assert!(len <= MAX);
-    // SAFETY: each arm copies the first N and the last N bytes, and its pattern says that there are at least N and at
-    // most 2 N; that they are valid is what this function demands.
+    // SAFETY: each arm copies the first N and the last N bytes, and its pattern says that there are
+    // at least N and at most 2 N; that they are valid is what this function demands.
     unsafe {
         match len {
             65..=128 => ends::<64>(from, to, len),
@@ -34,7 +34,8 @@ pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
 /// As for [`copy`], and `len` is at least `N` and at most `2 * N`.
 #[inline(always)]
 unsafe fn ends<const N: usize>(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: N bytes at the start and N bytes before the end lie within the `len` bytes that the caller vouches for.
+    // SAFETY: N bytes at the start and N bytes before the end lie within the `len` bytes that the
+    // caller vouches for.
     unsafe {
         std::ptr::copy_nonoverlapping(from, to, N);
         std::ptr::copy_nonoverlapping(from.add(len - N), to.add(len - N), N);

@@ -8,8 +8,8 @@
 //! sfence: such stores are weakly ordered, and whoever takes the lease next must see them
 //! ```
 //!
-//! The vectors are inline assembly rather than intrinsics: the loop is the same at any optimization level, and AVX-512
-//! needs no newer compiler than the rest of the project.
+//! The vectors are inline assembly rather than intrinsics: the loop is the same at any optimization
+//! level, and AVX-512 needs no newer compiler than the rest of the project.
 
 use std::arch::asm;
 use std::arch::x86_64::{_MM_HINT_NTA, _mm_prefetch, _mm_sfence};
@@ -50,8 +50,9 @@ macro_rules! vector {
         impl Vector for $name {
             #[inline(always)]
             unsafe fn block(from: *const u8, to: *mut u8) {
-                // SAFETY: the caller vouches for 256 bytes at both addresses and for the instruction set; the vector
-                // registers that are written are declared (an xmm register stands for its whole width).
+                // SAFETY: the caller vouches for 256 bytes at both addresses and for the
+                // instruction set; the vector registers that are written are declared (an xmm
+                // register stands for its whole width).
                 unsafe {
                     asm!(
                         $(concat!($load, " ", $register, ", [{from} + ", $at, "]"),)*
@@ -101,11 +102,12 @@ vector!(Avx2, "vmovdqu", "vmovntdq",
             ("ymm4", "128"), ("ymm5", "160"), ("ymm6", "192"), ("ymm7", "224")],
     line: [("ymm0", "0"), ("ymm1", "32")]);
 
-/// Copies past the caches. Fewer than two lines are copied by ordinary stores, as are the head and the tail.
+/// Copies past the caches. Fewer than two lines are copied by ordinary stores, as are the head and
+/// the tail.
 ///
 /// # Safety
-/// `len` bytes must be readable at `from` and writable at `to`, held by nobody else, and must not overlap; the processor
-/// must have `V`'s instructions.
+/// `len` bytes must be readable at `from` and writable at `to`, held by nobody else, and must not
+/// overlap; the processor must have `V`'s instructions.
 pub(super) unsafe fn copy<V: Vector>(from: *const u8, to: *mut u8, len: usize, ahead: usize) {
     if len < 2 * LINE {
         // SAFETY: what this function demands; 128 bytes are what `short` takes at most.
@@ -119,8 +121,9 @@ pub(super) unsafe fn copy<V: Vector>(from: *const u8, to: *mut u8, len: usize, a
 /// As for [`copy`], and `len` is at least 128.
 unsafe fn body<V: Vector, const PREFETCH: bool>(from: *const u8, to: *mut u8, len: usize, ahead: usize) {
     let head = to.addr().wrapping_neg() % LINE;
-    // SAFETY: head is less than 64 and len at least 128; `at` never passes len, because each step is taken only while
-    // that many bytes are left. A prefetch may name any address. The rest is what this function demands.
+    // SAFETY: head is less than 64 and len at least 128; `at` never passes len, because each step
+    // is taken only while that many bytes are left. A prefetch may name any address. The rest is
+    // what this function demands.
     unsafe {
         short::copy(from, to, head);
         let mut at = head;
@@ -165,7 +168,8 @@ pub(super) unsafe fn read<V: Vector>(from: *const u8, len: usize) {
 /// The processor must have AVX.
 #[inline(always)]
 unsafe fn leave_vectors() {
-    // SAFETY: AVX is there, for every `Vector` needs it; all registers whose upper halves are cleared are declared.
+    // SAFETY: AVX is there, for every `Vector` needs it; all registers whose upper halves are
+    // cleared are declared.
     unsafe {
         asm!("vzeroupper",
             out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _,
@@ -178,10 +182,12 @@ unsafe fn leave_vectors() {
 /// The microcoded copy.
 ///
 /// # Safety
-/// `len` bytes must be readable at `from` and writable at `to`, held by nobody else, and must not overlap.
+/// `len` bytes must be readable at `from` and writable at `to`, held by nobody else, and must not
+/// overlap.
 #[inline]
 pub(super) unsafe fn rep_movsb(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: what this function demands; the direction flag is clear, as the ABI says, and all registers are declared.
+    // SAFETY: what this function demands; the direction flag is clear, as the ABI says, and all
+    // registers are declared.
     unsafe {
         asm!("rep movsb", inout("rsi") from => _, inout("rdi") to => _, inout("rcx") len => _,
             options(nostack, preserves_flags));

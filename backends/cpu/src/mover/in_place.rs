@@ -5,7 +5,8 @@
 //! target range:              [ s s s s ]              then lines are loaded, or handed back; else bytes are copied
 //! ```
 //!
-//! Memory that others have as well, a mapped file above all, may lose pages: it is touched by the core's guarded routines.
+//! Memory that others have as well, a mapped file above all, may lose pages: it is touched by the
+//! core's guarded routines.
 //!
 //! Unsafe code: the addresses that leases give are handed to those routines.
 #![allow(unsafe_code)]
@@ -82,8 +83,8 @@ impl InPlaceMover {
             // SAFETY: the lease gives the right to read its bytes.
             InPlaceAction::Load => unsafe { guarded::load(start, len) },
             InPlaceAction::HandBack(lines) => match lines.flush() {
-                // SAFETY: the lease keeps the bytes mapped, of which none changes; a value of `LineInstruction` is proof that the processor
-                // has the instruction.
+                // SAFETY: the lease keeps the bytes mapped, of which none changes; a value of
+                // `LineInstruction` is proof that the processor has the instruction.
                 Some(flush) => unsafe { guarded::write_back(flush, start, len) },
                 None => {
                     // A hint: it touches no page.
@@ -105,8 +106,8 @@ impl InPlaceMover {
                 .advice("copy them by a pipe between places that do not overlap"));
         }
         let outcome = copy_pair((&ends.source, source), (&ends.target, target), len, |from, to| {
-            // SAFETY: `copy_pair` calls with `len` bytes leased for reading at `from` and for writing at `to`, and refuses
-            // ranges that overlap.
+            // SAFETY: `copy_pair` calls with `len` bytes leased for reading at `from` and for
+            // writing at `to`, and refuses ranges that overlap.
             unsafe { guarded::copy(from, to, len) }
         })?;
         outcome.map_err(|gone| gone.error("transfer", ends.source.region()))

@@ -1,4 +1,5 @@
-//! The open primitives: a copy between two ranges, a placement of lines that stay where they are, a read by the source.
+//! The open primitives: a copy between two ranges, a placement of lines that stay where they are, a
+//! read by the source.
 
 mod copy;
 mod in_place;

@@ -8,7 +8,8 @@ use datapipes_core::{Counters, Result};
 /// Transfers from this length on are timed.
 const MIN_TIMED_BYTES: usize = 64 << 10;
 
-/// What a mover did. Short transfers are counted in one word, so that each costs one atomic addition.
+/// What a mover did. Short transfers are counted in one word, so that each costs one atomic
+/// addition.
 #[derive(Default)]
 pub(super) struct Tally {
     /// Short transfers: their number in the upper bits, their bytes in the lower [`SHORT_BITS`].

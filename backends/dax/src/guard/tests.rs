@@ -125,8 +125,8 @@ fn a_page_that_goes_away_ends_each_routine_with_what_was_done() {
             lost.file.set_len(there as u64).unwrap();
             let gone = |result: Result<(), AccessFault>, at: usize, what: &str| {
                 let gone = result.expect_err(what);
-                // The address is on the first page that is gone, and everything before it was done, but for the block that
-                // the fault was in.
+                // The address is on the first page that is gone, and everything before it was done,
+                // but for the block that the fault was in.
                 let place = gone.address - lost.start.addr();
                 assert!((there..there + PAGE).contains(&place), "{name}: {what}: {gone:?} of {there}");
                 assert!(gone.done <= there - at.min(there), "{name}: {what}: {gone:?}");
@@ -137,7 +137,8 @@ fn a_page_that_goes_away_ends_each_routine_with_what_was_done() {
             for how in [Store::Stream, Store::WriteBack] {
                 let at = if left == 0 { 0 } else { 100 };
                 let len = LEN - 200;
-                // SAFETY: LEN bytes are mapped, those from `there` on are gone, which is under test.
+                // SAFETY: LEN bytes are mapped, those from `there` on are gone, which is under
+                // test.
                 let result = unsafe { store::store(guarded, (memory.as_ptr(), lost.at(at)), len, how, len) };
                 let done = gone(result, at, &format!("{how:?}"));
                 if there > 0 {
@@ -173,7 +174,8 @@ fn many_threads_at_once_each_get_their_own_answer() {
                 for turn in 0..200 {
                     let there = (turn * 7 + thread) % 15 * PAGE;
                     lost.file.set_len(there as u64).unwrap();
-                    // SAFETY: LEN bytes are mapped, those from `there` on are gone, which is under test.
+                    // SAFETY: LEN bytes are mapped, those from `there` on are gone, which is under
+                    // test.
                     let gone = unsafe { guarded.copy(lost.start, copy.as_mut_ptr(), LEN) }.unwrap_err();
                     assert_eq!((gone.address - lost.start.addr(), gone.done), (there, there));
                     lost.file.set_len(LEN as u64).unwrap();

@@ -40,7 +40,8 @@ pub(crate) fn machine() -> Machine {
     Machine::new(topology, backends)
 }
 
-/// A plain file that states what persistent memory states, so that its routes can be taken without any.
+/// A plain file that states what persistent memory states, so that its routes can be taken without
+/// any.
 pub(crate) struct AsIfPersistent(pub(crate) Pmem);
 
 impl Locator for AsIfPersistent {

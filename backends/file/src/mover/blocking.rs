@@ -1,7 +1,8 @@
 //! `pread` and `pwrite` on the caller's thread: what is left where io_uring is refused.
 //!
-//! A job is done when `submit` returns; `complete` hands the result over. Many threads may submit at once, and each
-//! carries out its own job. (Rejected: a pool of threads. It would hide that this primitive has no queue.)
+//! A job is done when `submit` returns; `complete` hands the result over. Many threads may submit
+//! at once, and each carries out its own job. (Rejected: a pool of threads. It would hide that this
+//! primitive has no queue.)
 //!
 //! Unsafe code: system calls with addresses that jobs lease or that are bounce buffers.
 #![allow(unsafe_code)]
@@ -45,13 +46,15 @@ impl Blocking {
     }
 }
 
-/// A request on the caller's thread; its result is as the kernel's queues give it: bytes, or a negative errno.
+/// A request on the caller's thread; its result is as the kernel's queues give it: bytes, or a
+/// negative errno.
 pub(super) fn run_blocking(site: &MoverContext, piece: &IoRequest, calls: &AtomicU64) -> i32 {
     calls.fetch_add(1, Ordering::Relaxed);
     let (fd, len) = (site.fd(piece.lane), piece.len as usize);
     let at = piece.file_at.cast_signed();
-    // SAFETY: address and length are memory that the piece's job leases, or the piece's own bounce buffer, and both
-    // outlive the call, because the piece is settled after it; the descriptor lives as long as the site.
+    // SAFETY: address and length are memory that the piece's job leases, or the piece's own bounce
+    // buffer, and both outlive the call, because the piece is settled after it; the descriptor
+    // lives as long as the site.
     let n = unsafe {
         match site.rules.direction {
             Direction::Read => libc::pread(fd, std::ptr::with_exposed_provenance_mut(piece.address), len, at),

@@ -1,6 +1,7 @@
 //! Aligned buffers for what direct I/O does not take as it is.
 //!
-//! Unsafe code: copies between a bounce buffer and leased memory by address. Callers promise what each function names.
+//! Unsafe code: copies between a bounce buffer and leased memory by address. Callers promise what
+//! each function names.
 #![deny(clippy::arithmetic_side_effects)]
 #![allow(unsafe_code)]
 
@@ -57,8 +58,8 @@ impl BounceBuffer {
     /// `source..source + len` is readable memory, leased to the job of the request.
     pub(crate) unsafe fn fill(&mut self, source: usize, len: usize, memory: &Region) -> Result<(), AccessFault> {
         assert!(len <= self.region.len(), "a bounce of {len} bytes in a buffer of {}", self.region.len());
-        // SAFETY: the source is promised by the caller; the target is this buffer, which nobody else refers to, and its
-        // length was just checked.
+        // SAFETY: the source is promised by the caller; the target is this buffer, which nobody
+        // else refers to, and its length was just checked.
         unsafe { copy(memory, std::ptr::with_exposed_provenance(source), self.region.address(), len) }
     }
 
@@ -81,8 +82,8 @@ impl BounceBuffer {
             "{len} bytes at {skip} of a buffer of {}",
             self.region.len()
         );
-        // SAFETY: the range of the source was just checked and the kernel is done with it; the target is promised by the
-        // caller.
+        // SAFETY: the range of the source was just checked and the kernel is done with it; the
+        // target is promised by the caller.
         unsafe {
             let source = self.region.address().add(skip);
             copy(memory, source.cast_const(), std::ptr::with_exposed_provenance_mut(target), len)

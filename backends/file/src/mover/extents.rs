@@ -5,14 +5,16 @@
 //! several:      requests into the ring, one io_uring_enter for a group; answers in; the next group out; bytes handed out
 //! ```
 //!
-//! The ring is made with the first several extents, for the thread that wants them (`SINGLE_ISSUER`, `DEFER_TASKRUN`: answers are
-//! taken when the thread enters the kernel, so none interrupts it, and a wait for several is one sleep). A ring of one thread
-//! cannot be used by another: whoever comes from another thread gets a ring that any thread may use (`COOP_TASKRUN`), until one
-//! thread has come often enough in a row. Where no ring is to be had, extents are read one by one, and `explain` says why.
+//! The ring is made with the first several extents, for the thread that wants them
+//! (`SINGLE_ISSUER`, `DEFER_TASKRUN`: answers are taken when the thread enters the kernel, so none
+//! interrupts it, and a wait for several is one sleep). A ring of one thread cannot be used by
+//! another: whoever comes from another thread gets a ring that any thread may use (`COOP_TASKRUN`),
+//! until one thread has come often enough in a row. Where no ring is to be had, extents are read
+//! one by one, and `explain` says why.
 //!
-//! Unsafe code: requests that refer to the reader's own buffers. Nobody else has them, a buffer is in one request at a time, and
-//! no call returns, or unwinds, before the kernel has answered for all requests; where the ring itself fails, the buffers are
-//! never freed.
+//! Unsafe code: requests that refer to the reader's own buffers. Nobody else has them, a buffer is
+//! in one request at a time, and no call returns, or unwinds, before the kernel has answered for
+//! all requests; where the ring itself fails, the buffers are never freed.
 #![allow(unsafe_code)]
 
 use std::os::fd::AsRawFd;
@@ -32,7 +34,8 @@ use super::watchdog::{NOTICE, TIMER, Watchdog, lost};
 use crate::faults::{FaultInjector, FaultVerdict, Operation};
 use crate::short_requests::ring_serves;
 
-/// Buffers for each request outstanding: those of one group are emptied while the next is on its way.
+/// Buffers for each request outstanding: those of one group are emptied while the next is on its
+/// way.
 const SPARE: usize = 2;
 /// Requests repeated without progress before their errno is believed.
 const TRIES: u16 = 1000;
@@ -136,8 +139,9 @@ impl FileExtentReader {
         if start.is_null() || len as usize > self.slot_bytes {
             return &[];
         }
-        // SAFETY: within the reader's own memory, as was just checked, which is initialized (it was mapped); no request is under
-        // way into this slot: it was answered, and is not used again before the borrow ends.
+        // SAFETY: within the reader's own memory, as was just checked, which is initialized (it was
+        // mapped); no request is under way into this slot: it was answered, and is not used again
+        // before the borrow ends.
         unsafe { std::slice::from_raw_parts(start, len as usize) }
     }
 
@@ -226,8 +230,9 @@ impl FileExtentReader {
             let (offset, len) = self.request(from, extent, &mut flight);
             let start = self.slot(0).wrapping_add(flight.got as usize);
             self.counters.system_calls += 1;
-            // SAFETY: `got + len` is within a buffer (`refusal` saw to that for the extent, rounded), nothing is under way into it;
-            // the descriptor lives as long as the file that was given.
+            // SAFETY: `got + len` is within a buffer (`refusal` saw to that for the extent,
+            // rounded), nothing is under way into it; the descriptor lives as long as the file that
+            // was given.
             let result = unsafe { pread(fd, start, len, offset) };
             match self.judge(from, extent, &mut flight, result) {
                 Next::Done => return Ok(()),
@@ -288,7 +293,8 @@ impl FileExtentReader {
         let of = of.filter(|_| flags == 0);
         let registered = self.buffers.as_ref().is_some_and(|lease| {
             let iovec = libc::iovec { iov_base: lease.address().cast(), iov_len: lease.len() };
-            // SAFETY: the buffers are the reader's own and outlive the ring: fields drop in order, the ring before them.
+            // SAFETY: the buffers are the reader's own and outlive the ring: fields drop in order,
+            // the ring before them.
             unsafe { ring.submitter().register_buffers(&[iovec]) }.is_ok()
         });
         Ok(Ring { ring, of, registered, watchdog: Watchdog::new(self.flights.len()) })
@@ -372,7 +378,8 @@ impl<'a> ExtentBatch<'a> {
                 let least = match self.under_way {
                     0 if !self.has_more() => return Ok(()),
                     all if self.has_more() => group.min(all),
-                    // At the end, half of the rest first, so that the device works while these are handed out.
+                    // At the end, half of the rest first, so that the device works while these are
+                    // handed out.
                     all if !halved && all > group => {
                         halved = true;
                         all.div_ceil(2)
@@ -421,8 +428,9 @@ impl<'a> ExtentBatch<'a> {
             true => opcode::ReadFixed::new(fd, address, len, 0).offset(offset).build(),
             false => opcode::Read::new(fd, address, len).offset(offset).build(),
         };
-        // SAFETY: the buffer is the reader's own, has room for `got + len` bytes (`refusal`), is in no other request, and stays
-        // until this one was answered (`drop`); the file, and so its descriptor, is borrowed for as long.
+        // SAFETY: the buffer is the reader's own, has room for `got + len` bytes (`refusal`), is in
+        // no other request, and stays until this one was answered (`drop`); the file, and so its
+        // descriptor, is borrowed for as long.
         let pushed = unsafe { ring.ring.submission().push(&entry.user_data(u64::from(slot))) };
         debug_assert!(pushed.is_ok(), "there are as many entries as requests outstanding at once");
         ring.watchdog.sent(at);
@@ -433,7 +441,8 @@ impl<'a> ExtentBatch<'a> {
         counters.max_outstanding = counters.max_outstanding.max(self.under_way as u64);
     }
 
-    /// Shows the kernel what is new, sleeps until `least` requests are answered, and takes the answers.
+    /// Shows the kernel what is new, sleeps until `least` requests are answered, and takes the
+    /// answers.
     fn enter(&mut self, least: usize) -> Result<()> {
         if self.unseen == 0 && least == 0 {
             return Ok(());
@@ -490,8 +499,8 @@ impl<'a> ExtentBatch<'a> {
         Ok(())
     }
 
-    /// The result of a request; one that the kernel gave back undone, and not for the first time, is made here: it has no thread
-    /// for it.
+    /// The result of a request; one that the kernel gave back undone, and not for the first time,
+    /// is made here: it has no thread for it.
     fn given_back(&mut self, slot: usize, extent: ReadExtent, flight: &mut ReadAttempt, result: i32) -> i32 {
         let result = flight.injected.take().map_or(result, |errno| -errno);
         if result != -libc::ECANCELED || flight.tries == 0 {
@@ -530,7 +539,8 @@ impl<'a> ExtentBatch<'a> {
 
 impl Drop for ExtentBatch<'_> {
     fn drop(&mut self) {
-        // Who is told of bytes may panic: what is under way into the buffers comes to an end before they are used again.
+        // Who is told of bytes may panic: what is under way into the buffers comes to an end before
+        // they are used again.
         while self.under_way > 0 {
             if let Err(error) = self.enter(self.under_way) {
                 self.under_way = 0;
@@ -753,7 +763,8 @@ mod tests {
                 });
             }));
             assert!(panicked.is_err());
-            // From another thread each time, and then so often from this one that it gets its own ring again.
+            // From another thread each time, and then so often from this one that it gets its own
+            // ring again.
             reader = std::thread::scope(|scope| {
                 let theirs = scope.spawn(|| {
                     let mut reader = reader;

@@ -60,8 +60,9 @@ impl IoRequest {
         self.injected.take().map_or(result, |errno| -errno)
     }
 
-    /// Whether this result says that a queue gave it back undone, and not for the first time. A request is given back when the
-    /// thread that submitted it ended; the next one is given back too where the kernel may make no thread for it.
+    /// Whether this result says that a queue gave it back undone, and not for the first time. A
+    /// request is given back when the thread that submitted it ended; the next one is given back
+    /// too where the kernel may make no thread for it.
     pub(crate) fn is_given_back(&self, result: i32) -> bool {
         result == -libc::ECANCELED && self.tries > 0
     }
@@ -77,7 +78,8 @@ struct PendingRange {
 
 #[deny(clippy::arithmetic_side_effects)]
 impl PendingRange {
-    /// What is left of it after `done` bytes. It lies within its job's span, which ends within what the kernel counts.
+    /// What is left of it after `done` bytes. It lies within its job's span, which ends within what
+    /// the kernel counts.
     fn after(&self, done: u64, tries: u16) -> PendingRange {
         let done = done.min(self.len);
         PendingRange { slot: self.slot, at: self.at.saturating_add(done), len: self.len.saturating_sub(done), tries }
@@ -106,14 +108,16 @@ struct ActiveJob {
     failure: Option<(u64, Error)>,
     /// To be rung by its last request.
     notifier: Option<Arc<CompletionNotifier>>,
-    /// It was rung, so that nobody but who hears it looks after the job: whatever is left of it rings as well.
+    /// It was rung, so that nobody but who hears it looks after the job: whatever is left of it
+    /// rings as well.
     rung: bool,
 }
 
 #[deny(clippy::arithmetic_side_effects)]
 impl ActiveJob {
-    /// Where the byte is that is `at` bytes into the span. `admit` saw that the span does not end beyond what the kernel counts,
-    /// and that as many bytes of memory are leased, so that nothing of this wraps.
+    /// Where the byte is that is `at` bytes into the span. `admit` saw that the span does not end
+    /// beyond what the kernel counts, and that as many bytes of memory are leased, so that nothing
+    /// of this wraps.
     fn spot(&self, at: u64) -> Spot {
         let here = at as usize;
         Spot {
@@ -233,8 +237,8 @@ impl JobTable {
         Ok(())
     }
 
-    /// Whether bytes may be moved under a lease: it is on memory of this mover, which is what the ring registered, and one
-    /// for writing where the memory is the target.
+    /// Whether bytes may be moved under a lease: it is on memory of this mover, which is what the
+    /// ring registered, and one for writing where the memory is the target.
     fn permits(&self, lease: &RawLease) -> bool {
         let (memory, (region, at)) = (&self.site.memory, lease.place());
         let within = || {
@@ -297,7 +301,8 @@ impl JobTable {
         if cut.bounce {
             let mut bounce = site.bounces.take()?;
             if site.rules.direction == Direction::Write {
-                // SAFETY: the bytes lie within the job's lease: `rest` does, and `cut.useful` is at most its length.
+                // SAFETY: the bytes lie within the job's lease: `rest` does, and `cut.useful` is at
+                // most its length.
                 let filled = unsafe { bounce.fill(address, cut.useful as usize, site.memory.region()) };
                 if let Err(gone) = filled {
                     site.bounces.give_back(bounce);
@@ -325,7 +330,8 @@ impl JobTable {
         Ok(piece)
     }
 
-    /// The only reader of a kernel's result (bytes, or a negative errno): progress, another try, or the job's error.
+    /// The only reader of a kernel's result (bytes, or a negative errno): progress, another try, or
+    /// the job's error.
     pub(crate) fn finish_request(&mut self, mut piece: IoRequest, result: i32) {
         let result = piece.result(result);
         let IoRequest { slot, at, useful, skip, tries, bounce, lane, .. } = piece;
@@ -336,7 +342,8 @@ impl JobTable {
         if moved > 0 {
             if let (Some(bounce), Direction::Read) = (&bounce, self.site.rules.direction) {
                 let target = self.job(slot).spot(at).address;
-                // SAFETY: the target lies within the job's lease, as in `cut`; `moved` is at most `useful`.
+                // SAFETY: the target lies within the job's lease, as in `cut`; `moved` is at most
+                // `useful`.
                 let emptied = unsafe { bounce.empty(skip as usize, target, moved as usize, self.site.memory.region()) };
                 if let Err(e) = emptied {
                     moved = e.done as u64;
@@ -367,7 +374,8 @@ impl JobTable {
         self.finish_if_quiet(slot);
     }
 
-    /// The error of a job whose memory lost a page, as the other errors tell it: where in the file, and what was done before.
+    /// The error of a job whose memory lost a page, as the other errors tell it: where in the file,
+    /// and what was done before.
     fn gone(&mut self, rest: &PendingRange, error: Error) -> Error {
         let file_at = self.job(rest.slot).spot(rest.at).file_at;
         error.within(self.path()).offset(file_at).bytes_done(rest.at)
@@ -377,7 +385,8 @@ impl JobTable {
     fn check_retry(&mut self, rest: &PendingRange, lane: CacheMode, result: i32, moved: u64) -> Result<()> {
         let file_at = self.job(rest.slot).spot(rest.at).file_at;
         let os = |errno: i32| Error::os(self.site.operation(), errno, self.path()).offset(file_at).bytes_done(rest.at);
-        // ECANCELED: the thread that submitted it ended, and its workers with it; the request itself is fine.
+        // ECANCELED: the thread that submitted it ended, and its workers with it; the request
+        // itself is fine.
         let again = matches!(-result, libc::EINTR | libc::EAGAIN | libc::ECANCELED);
         if moved > 0 {
             self.counters.short_finished += 1;
@@ -405,7 +414,8 @@ impl JobTable {
             let context = format!("{}: the kernel took no bytes", self.path());
             return Err(Error::new(ErrorKind::System, "write", context).offset(file_at).bytes_done(rest.at));
         }
-        // A block that ends before the bytes asked for: the end of the file, unless the file grew meanwhile.
+        // A block that ends before the bytes asked for: the end of the file, unless the file grew
+        // meanwhile.
         if result > 0 && rest.tries < TRIES && self.site.file.len().is_ok_and(|len| len > file_at) {
             self.counters.retries += 1;
             return Ok(());

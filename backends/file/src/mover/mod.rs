@@ -7,7 +7,8 @@
 //! ```
 //!
 //! [`MoverContext`] is what the requests of one mover have in common, [`request_plan`] the rules of alignment, [`jobs::JobTable`] who waits for
-//! what, [`Ring`] and [`Blocking`] the engines. [`FileExtentReader`] goes its own way: short reads for one caller, without jobs.
+//! what, [`Ring`] and [`Blocking`] the engines. [`FileExtentReader`] goes its own way: short reads
+//! for one caller, without jobs.
 
 mod blocking;
 mod bounce;

@@ -8,11 +8,12 @@
 //!
 //! An address that direct I/O does not take makes every request of the job a bounce.
 //!
-//! Why edges of writes go through the page cache: a block that is only partly ours must be read, patched and written,
-//! and another transfer (or process) may be patching its other part; the kernel's page lock makes that safe, a patch
-//! of our own would not be. And it extends a file to the byte. A page is written either directly or through the cache,
-//! never both, whatever else is in flight: direct requests cover whole pages only, so the write-back of a page
-//! cannot carry old bytes over new ones. The kernel keeps both views of the file coherent between requests.
+//! Why edges of writes go through the page cache: a block that is only partly ours must be read,
+//! patched and written, and another transfer (or process) may be patching its other part; the
+//! kernel's page lock makes that safe, a patch of our own would not be. And it extends a file to
+//! the byte. A page is written either directly or through the cache, never both, whatever else is
+//! in flight: direct requests cover whole pages only, so the write-back of a page cannot carry old
+//! bytes over new ones. The kernel keeps both views of the file coherent between requests.
 #![deny(clippy::arithmetic_side_effects)]
 
 /// Which way bytes go.
@@ -33,7 +34,8 @@ pub(crate) enum CacheMode {
     Cached,
 }
 
-/// Direct jobs up to this length that are not aligned are read by one bounce rather than by head, middle and tail.
+/// Direct jobs up to this length that are not aligned are read by one bounce rather than by head,
+/// middle and tail.
 const ONE_BOUNCE: u64 = 64 << 10;
 /// The end of what the kernel takes as an offset.
 const LAST: u64 = i64::MAX as u64;
@@ -64,7 +66,8 @@ pub(crate) struct RemainingPart {
     pub(crate) len: u64,
     /// Address in memory.
     pub(crate) address: u64,
-    /// The most bytes from the address that a request should cover (to the border of its registered slice); not 0.
+    /// The most bytes from the address that a request should cover (to the border of its registered
+    /// slice); not 0.
     pub(crate) room: u64,
 }
 
@@ -108,7 +111,8 @@ impl Rules {
         } else if before != 0 {
             to_block.min(need.len)
         } else {
-            // Aligned in the file and a head of a whole block would align the address: only if blocks shift addresses.
+            // Aligned in the file and a head of a whole block would align the address: only if
+            // blocks shift addresses.
             need.len.min(align)
         };
         let io_len = up(before.saturating_add(useful), align);
@@ -126,8 +130,8 @@ impl Rules {
         }
     }
 
-    /// Whether the address is one that direct I/O takes where the file is at the border of a block: then all but the ends
-    /// of a job goes straight.
+    /// Whether the address is one that direct I/O takes where the file is at the border of a block:
+    /// then all but the ends of a job goes straight.
     pub(crate) fn agree(&self, need: &RemainingPart) -> bool {
         let to_block = self.offset_align.saturating_sub(misalignment(need.file_at, self.offset_align));
         misalignment(need.address.wrapping_add(to_block), self.memory_align) == 0

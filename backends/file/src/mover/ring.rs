@@ -1,15 +1,18 @@
-//! An io_uring of its own for each mover: registered files and memory, a deep queue, batched submission.
+//! An io_uring of its own for each mover: registered files and memory, a deep queue, batched
+//! submission.
 //!
 //! ```text
 //! submit:    [state] job in, requests out to the ring, one io_uring_enter for all of them
 //! complete:  [reaper] loop: [state] results in, requests out, io_uring_enter;  done? return;  io_uring_enter(wait for 1)
 //! ```
 //!
-//! The wait holds `reaper`, not `state`: others submit meanwhile. Only the reaper takes results, so the one it waits for
-//! cannot be taken by another. Neither DEFER_TASKRUN nor SINGLE_ISSUER: several threads use one ring. Nobody polls.
+//! The wait holds `reaper`, not `state`: others submit meanwhile. Only the reaper takes results, so
+//! the one it waits for cannot be taken by another. Neither DEFER_TASKRUN nor SINGLE_ISSUER:
+//! several threads use one ring. Nobody polls.
 //!
-//! Unsafe code: entries that refer to memory which jobs lease. A job, its leases and its bounce buffers live in `state`
-//! until the kernel has answered for all of its requests, and the drop of the ring waits for that.
+//! Unsafe code: entries that refer to memory which jobs lease. A job, its leases and its bounce
+//! buffers live in `state` until the kernel has answered for all of its requests, and the drop of
+//! the ring waits for that.
 #![allow(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
@@ -40,7 +43,8 @@ const OTHERS: u32 = 3;
 /// `IORING_ENTER_GETEVENTS`.
 const GETEVENTS: u32 = 1;
 
-/// Marks the answers to notifiers. [`NOTICE`] and [`TIMER`] have it, too; no notifier has their numbers.
+/// Marks the answers to notifiers. [`NOTICE`] and [`TIMER`] have it, too; no notifier has their
+/// numbers.
 const BELL: u64 = 1 << 63;
 
 struct State {
@@ -57,7 +61,8 @@ struct State {
     duty: Option<(PriorityBudget, Vec<bool>)>,
 }
 
-/// The engine with a ring. The fields drop in order: the ring before the memory that is registered with it.
+/// The engine with a ring. The fields drop in order: the ring before the memory that is registered
+/// with it.
 pub(crate) struct Ring {
     ring: IoUring,
     site: Arc<MoverContext>,
@@ -81,7 +86,8 @@ impl Ring {
             .setup_clamp()
             .build((2 * depth).saturating_add(OTHERS).next_power_of_two())
             .map_err(|e| Error::io("open a ring for", &e, site.file.path().display().to_string()))?;
-        // It may be had and not be entered, as under a filter: found out here, while another primitive can be taken.
+        // It may be had and not be entered, as under a filter: found out here, while another
+        // primitive can be taken.
         calls.fetch_add(1, Ordering::Relaxed);
         ring.submit().map_err(|e| Error::io("enter a ring for", &e, site.file.path().display().to_string()))?;
         let depth = depth.min((ring.params().sq_entries().saturating_sub(OTHERS)) / 2) as usize;
@@ -120,7 +126,8 @@ impl Ring {
             if answer.user_data() & BELL != 0 {
                 match state.notifiers.remove(&(answer.user_data() & !BELL)) {
                     Some(notifier) if answer.result() == 1 => notifier.sent(),
-                    // Full, closed, or the thread that submitted it ended: its byte will not come, and is not waited for.
+                    // Full, closed, or the thread that submitted it ended: its byte will not come,
+                    // and is not waited for.
                     Some(notifier) => notifier.uncount(),
                     None => {}
                 }
@@ -147,9 +154,11 @@ impl Ring {
         }
     }
 
-    /// Puts as many requests into the ring as the depth allows; returns how many the kernel has not seen yet.
+    /// Puts as many requests into the ring as the depth allows; returns how many the kernel has not
+    /// seen yet.
     fn push_requests(&self, state: &mut State) -> u32 {
-        // SAFETY: the submission queue is touched only under the lock of `state`, which the caller holds.
+        // SAFETY: the submission queue is touched only under the lock of `state`, which the caller
+        // holds.
         let mut entries = unsafe { self.ring.submission_shared() };
         while let Some(index) = state.free.pop() {
             let Some(piece) = state.jobs.next_request() else {
@@ -179,12 +188,14 @@ impl Ring {
                     let first = entry.flags(flags | squeue::Flags::IO_HARDLINK);
                     push_with_bell(&mut entries, first, notifier, &mut state.next_bell, &mut state.notifiers)
                 }
-                // SAFETY: the entry's memory is leased to the piece's job or is the piece's bounce buffer, and the piece stays
-                // in `flights` until the kernel answers; the descriptors live as long as the site.
+                // SAFETY: the entry's memory is leased to the piece's job or is the piece's bounce
+                // buffer, and the piece stays in `flights` until the kernel answers; the
+                // descriptors live as long as the site.
                 None => unsafe { entries.push(&entry.flags(flags)) },
             };
             if pushed.is_err() {
-                // There are as many entries as flights, so there is room; were there none, it is tried again.
+                // There are as many entries as flights, so there is room; were there none, it is
+                // tried again.
                 debug_assert!(false, "no room for a request");
                 state.jobs.finish_request(piece, -libc::EAGAIN);
                 state.free.push(index);
@@ -219,8 +230,9 @@ impl Ring {
         entries.len() as u32
     }
 
-    /// A job that ended without a request (of no bytes, or refused before one was made) makes no answer by which those who
-    /// wait for the ring would hear of it: an entry that does nothing makes one. Returns how many are unseen now.
+    /// A job that ended without a request (of no bytes, or refused before one was made) makes no
+    /// answer by which those who wait for the ring would hear of it: an entry that does nothing
+    /// makes one. Returns how many are unseen now.
     fn push_wakeup(&self, state: &State, unseen: u32) -> u32 {
         if state.jobs.done.is_empty() {
             return unseen;
@@ -228,7 +240,8 @@ impl Ring {
         // SAFETY: as in `fill`: the caller holds the lock of `state`.
         let mut entries = unsafe { self.ring.submission_shared() };
         let nothing = opcode::Nop::new().build().user_data(NOTICE);
-        // SAFETY: it refers to no memory. Where there is no room for it, others are on their way, whose answers will do.
+        // SAFETY: it refers to no memory. Where there is no room for it, others are on their way,
+        // whose answers will do.
         let _ = unsafe { entries.push(&nothing) };
         entries.sync();
         entries.len() as u32
@@ -259,9 +272,9 @@ impl Ring {
         if self.fixed_files { squeue::Flags::FIXED_FILE } else { squeue::Flags::empty() }
     }
 
-    /// Shows the kernel its requests. Under the lock of `state`: with a count from before another thread's requests, a
-    /// request might go without the notifier that is linked to it, which would ring too early. False where the kernel did not
-    /// take them all, for want of memory.
+    /// Shows the kernel its requests. Under the lock of `state`: with a count from before another
+    /// thread's requests, a request might go without the notifier that is linked to it, which would
+    /// ring too early. False where the kernel did not take them all, for want of memory.
     fn submit_entries(&self, _state: &mut State, unseen: u32) -> Result<bool> {
         if unseen == 0 {
             return Ok(true);
@@ -271,7 +284,8 @@ impl Ring {
         Ok(taken == unseen)
     }
 
-    /// Appends what is done. With `least`, sleeps until something is, and about until so many requests are answered.
+    /// Appends what is done. With `least`, sleeps until something is, and about until so many
+    /// requests are answered.
     fn take(&self, least: usize, done: &mut Vec<JobCompletion>) -> Result<()> {
         let wait = least > 0;
         let before = done.len();
@@ -306,12 +320,13 @@ impl Ring {
         }
     }
 
-    /// One `io_uring_enter` that waits for so many answers; returns how many requests the kernel took. Others stay in the queue
-    /// for the next one.
+    /// One `io_uring_enter` that waits for so many answers; returns how many requests the kernel
+    /// took. Others stay in the queue for the next one.
     fn enter(&self, submit: u32, least: u32) -> Result<u32> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let flags = if least > 0 { GETEVENTS } else { 0 };
-        // SAFETY: no argument is passed by address; what the entries refer to is kept as `fill` says.
+        // SAFETY: no argument is passed by address; what the entries refer to is kept as `fill`
+        // says.
         let outcome = unsafe { self.ring.submitter().enter::<libc::sigset_t>(submit, least, flags, None) };
         match outcome.map_err(|e| e.raw_os_error().unwrap_or(libc::EIO)) {
             // No more than were asked for.
@@ -323,7 +338,8 @@ impl Ring {
     }
 }
 
-/// Puts an entry into the queue, which must be linked to the next, and behind it the byte of a notifier.
+/// Puts an entry into the queue, which must be linked to the next, and behind it the byte of a
+/// notifier.
 fn push_with_bell(
     entries: &mut squeue::SubmissionQueue<'_>,
     first: squeue::Entry,
@@ -337,8 +353,8 @@ fn push_with_bell(
         .flags(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
         .build()
         .user_data(BELL | number);
-    // SAFETY: the first is the caller's, who keeps what it refers to until the kernel answers; the byte is static, and the socket
-    // is kept in `notifiers` for as long.
+    // SAFETY: the first is the caller's, who keeps what it refers to until the kernel answers; the
+    // byte is static, and the socket is kept in `notifiers` for as long.
     unsafe { entries.push_multiple(&[first, send]) }?;
     // The kernel does not see the entries before `sync`.
     notifier.count();
@@ -398,8 +414,8 @@ impl QueuedMover for Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // The kernel may still write into leased memory: wait for it. A ring that is broken for good leaks its jobs with
-        // their leases rather than free what the kernel may write.
+        // The kernel may still write into leased memory: wait for it. A ring that is broken for
+        // good leaks its jobs with their leases rather than free what the kernel may write.
         let mut done = Vec::new();
         while !self.lock().jobs.is_idle() {
             if self.complete(true, &mut done).is_err() {
@@ -410,8 +426,9 @@ impl Drop for Ring {
                 return;
             }
         }
-        // The kernel takes a ring down later, on its own time. What is registered is let go now, so that an unlinked file
-        // frees its space, a file system can be unmounted and memory is returned when the pipe is gone.
+        // The kernel takes a ring down later, on its own time. What is registered is let go now, so
+        // that an unlinked file frees its space, a file system can be unmounted and memory is
+        // returned when the pipe is gone.
         if self.fixed_files {
             let _ = self.ring.submitter().unregister_files();
         }

@@ -18,8 +18,8 @@ use crate::faults::FaultInjector;
 pub(crate) struct QueueSettings {
     /// Requests outstanding at once.
     pub(crate) depth: u32,
-    /// Bytes of a request of a job that is cut into few of them: smaller ones overlap better. A long job takes the
-    /// rules' size, which costs fewer interrupts.
+    /// Bytes of a request of a job that is cut into few of them: smaller ones overlap better. A
+    /// long job takes the rules' size, which costs fewer interrupts.
     pub(crate) short_request: u64,
     /// Bytes of a registered slice of memory, a power of two; 0 registers none.
     pub(crate) slice_bytes: usize,
@@ -68,7 +68,8 @@ impl MoverContext {
         Ok(MoverContext { file, memory, rules, queue, faults, requests, bounces, direct, falls_back, fell_back })
     }
 
-    /// The rules as they are now: those of the page cache, once the file system refused what goes past it.
+    /// The rules as they are now: those of the page cache, once the file system refused what goes
+    /// past it.
     pub(crate) fn rules_now(&self) -> Rules {
         match self.fell_back.load(Ordering::Relaxed) {
             true => Rules { lane: CacheMode::Cached, ..self.rules },
@@ -76,7 +77,8 @@ impl MoverContext {
         }
     }
 
-    /// The file system refused a request past the page cache. True where it is to be made again, through it.
+    /// The file system refused a request past the page cache. True where it is to be made again,
+    /// through it.
     pub(crate) fn fall_back(&self, errno: i32) -> bool {
         if self.falls_back && !self.fell_back.swap(true, Ordering::Relaxed) {
             let errno = std::io::Error::from_raw_os_error(errno);
@@ -94,8 +96,8 @@ impl MoverContext {
         }
     }
 
-    /// The most bytes of a request from an offset in the region, of a job of `len` bytes: up to the border of the slice,
-    /// and an eighth of the job, but no less than a short request.
+    /// The most bytes of a request from an offset in the region, of a job of `len` bytes: up to the
+    /// border of the slice, and an eighth of the job, but no less than a short request.
     pub(crate) fn max_request_len(&self, region_at: usize, len: u64) -> u64 {
         // A request has a byte at least, whatever the knobs say: one of nothing would never end.
         let share = self.queue.short_request.max(len / 8).max(1);

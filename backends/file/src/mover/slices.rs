@@ -1,11 +1,12 @@
 //! Registered memory: pinned once, so that no request pays for looking up its pages.
 //!
-//! Registration faults pages in, and a region may be huge and deliberately not touched yet. So it is done slice by
-//! slice, when a slice is first used, into a table that starts out empty (kernel 5.19). Where the kernel refuses
-//! (memlock limit, no memory), requests use plain addresses, which the counters show.
+//! Registration faults pages in, and a region may be huge and deliberately not touched yet. So it
+//! is done slice by slice, when a slice is first used, into a table that starts out empty (kernel
+//! 5.19). Where the kernel refuses (memlock limit, no memory), requests use plain addresses, which
+//! the counters show.
 //!
-//! Unsafe code: addresses handed to the kernel for pinning. They belong to the mover's memory range, which keeps its
-//! region mapped for as long as the ring exists.
+//! Unsafe code: addresses handed to the kernel for pinning. They belong to the mover's memory
+//! range, which keeps its region mapped for as long as the ring exists.
 #![deny(clippy::arithmetic_side_effects)]
 #![allow(unsafe_code)]
 
@@ -43,7 +44,8 @@ impl Slices {
             return slices;
         }
         if slices.memory.region().maps_file() {
-            // The kernel pins pages; a file that is cut loses them, and what is read into them would be in no file.
+            // The kernel pins pages; a file that is cut loses them, and what is read into them
+            // would be in no file.
             slices.refused = Some("pages of a mapped file may be taken from it".into());
             return slices;
         }
@@ -68,7 +70,8 @@ impl Slices {
         let slice = region_at.checked_div(self.slice_bytes)?;
         let generation = self.memory.region().generation();
         if generation != self.generation {
-            // Pages were given back: what is registered may be pages that are no longer at these addresses.
+            // Pages were given back: what is registered may be pages that are no longer at these
+            // addresses.
             self.generation = generation;
             self.registered.fill(false);
         }
@@ -98,12 +101,13 @@ impl Slices {
         let start = slice.max(self.memory.at());
         let end = slice.checked_add(self.slice_bytes)?.min(self.end());
         let part = self.memory.range(start.checked_sub(self.memory.at())?, end.checked_sub(start)?).ok()?;
-        // The kernel takes buffers at page borders as well as others: it pins the pages that are touched.
+        // The kernel takes buffers at page borders as well as others: it pins the pages that are
+        // touched.
         let buffer = libc::iovec { iov_base: part.address().cast(), iov_len: part.len() };
         calls.fetch_add(1, Ordering::Relaxed);
-        // The index is less than TABLE.
-        // SAFETY: the buffer lies within the memory range held in `self`, so it stays mapped while the ring, which is
-        // dropped before `self` is, has it registered; bytes move only for jobs that lease them.
+        // The index is less than TABLE. SAFETY: the buffer lies within the memory range held in
+        // `self`, so it stays mapped while the ring, which is dropped before `self` is, has it
+        // registered; bytes move only for jobs that lease them.
         let outcome = unsafe { ring.submitter().register_buffers_update(index as u32, &[buffer], None) };
         if let Err(e) = &outcome {
             self.refused = Some(e.to_string());

@@ -1,16 +1,19 @@
 //! Finds requests that the kernel does not answer, and has those that it never began given back.
 //!
-//! What a ring cannot do at once is done by worker threads that the kernel makes for each thread that submits. Where it gets no
-//! thread now and then (a limit on processes), Linux can lose a request. A worker that leaves still counts as one that runs, so no
-//! other is made for what arrives meanwhile; the worker that was to stay may be the one that could not be made. The request stays
-//! in the queue of its thread until another one is put there, which may be never. A soak met this once in some 10,000 processes
-//! (three writes, unanswered for two minutes); see also `iowq_keepalive.rs`.
+//! What a ring cannot do at once is done by worker threads that the kernel makes for each thread
+//! that submits. Where it gets no thread now and then (a limit on processes), Linux can lose a
+//! request. A worker that leaves still counts as one that runs, so no other is made for what
+//! arrives meanwhile; the worker that was to stay may be the one that could not be made. The
+//! request stays in the queue of its thread until another one is put there, which may be never. A
+//! soak met this once in some 10,000 processes (three writes, unanswered for two minutes); see also
+//! `iowq_keepalive.rs`.
 //!
-//! So each ring with requests under way has a timer at the kernel. It makes an answer like any other, so that whoever waits for
-//! the ring looks at it, however they wait. A request that was unanswered for a whole period is then asked back
-//! (`IORING_OP_ASYNC_CANCEL`). The kernel gives one back that was not begun (`ECANCELED`), and it is made again. One that a worker
-//! or a device is busy with stays there; at most a wait that a signal may end is ended, with `EINTR`, and that is made again, too.
-//! Slow devices are asked seldom: after twice the time, each time.
+//! So each ring with requests under way has a timer at the kernel. It makes an answer like any
+//! other, so that whoever waits for the ring looks at it, however they wait. A request that was
+//! unanswered for a whole period is then asked back (`IORING_OP_ASYNC_CANCEL`). The kernel gives
+//! one back that was not begun (`ECANCELED`), and it is made again. One that a worker or a device
+//! is busy with stays there; at most a wait that a signal may end is ended, with `EINTR`, and that
+//! is made again, too. Slow devices are asked seldom: after twice the time, each time.
 
 use io_uring::{opcode, squeue, types};
 
@@ -62,8 +65,8 @@ impl Watchdog {
         }
     }
 
-    /// The timer that is to be put into the ring, if one is; before it, by `push`, what asks requests back. There may be no room
-    /// for that, of which `push` tells.
+    /// The timer that is to be put into the ring, if one is; before it, by `push`, what asks
+    /// requests back. There may be no room for that, of which `push` tells.
     pub(super) fn timer(&mut self, mut push: impl FnMut(squeue::Entry) -> bool) -> Option<squeue::Entry> {
         if self.armed || self.refused || self.under_way == 0 {
             return None;

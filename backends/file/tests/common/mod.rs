@@ -1,4 +1,5 @@
-//! What the tests share: places on a real disk and in memory, seeded numbers, machines with and without io_uring.
+//! What the tests share: places on a real disk and in memory, seeded numbers, machines with and
+//! without io_uring.
 #![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used)] // Each test uses a part; helpers of tests may unwrap.
 
 use std::path::{Path, PathBuf};
@@ -45,8 +46,8 @@ pub fn seed() -> u64 {
     })
 }
 
-/// A directory on the disk of the checkout, one in memory, and those in `TEST_DIRS` (separated by colons): other file
-/// systems, devices with blocks of 4 KiB.
+/// A directory on the disk of the checkout, one in memory, and those in `TEST_DIRS` (separated by
+/// colons): other file systems, devices with blocks of 4 KiB.
 pub fn dirs() -> Vec<PathBuf> {
     let disk = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     std::fs::create_dir_all(&disk).unwrap();

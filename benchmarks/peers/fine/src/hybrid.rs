@@ -1,4 +1,5 @@
-//! foyer's hybrid cache: items in memory, evicted ones in its own store on disk; what is in neither is read directly.
+//! foyer's hybrid cache: items in memory, evicted ones in its own store on disk; what is in neither
+//! is read directly.
 
 use std::path::Path;
 
@@ -86,7 +87,8 @@ impl Reader for Foyer {
         vec![("items", self.cache.memory().usage() as f64), ("capacity_items", self.capacity as f64)]
     }
 
-    /// By real reads: what is put in faster than the store writes is dropped, and the store would stay empty.
+    /// By real reads: what is put in faster than the store writes is dropped, and the store would
+    /// stay empty.
     fn warm_up(&self) -> Option<(usize, usize)> {
         Some((600_000, 1))
     }

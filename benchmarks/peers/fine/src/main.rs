@@ -1,5 +1,6 @@
-//! Readers of a few bytes at random: ours and others', for `cargo xtask bench fine`, which starts each run as a process of
-//! its own under a limit of memory, and reads the JSON that it prints: a line a phase, and a last one about the process.
+//! Readers of a few bytes at random: ours and others', for `cargo xtask bench fine`, which starts
+//! each run as a process of its own under a limit of memory, and reads the JSON that it prints: a
+//! line a phase, and a last one about the process.
 //!
 //! ```text
 //! fine-peers make FILE MIB                  writes the file
@@ -137,7 +138,8 @@ fn open(name: &str, options: &Options, len: u64, depth: usize) -> Outcome<Box<dy
         }
         #[cfg(feature = "rocksdb")]
         "rocksdb" => {
-            // Beside the row cache: the index of a gigabyte of small blocks; and what its allocator needs for small values.
+            // Beside the row cache: the index of a gigabyte of small blocks; and what its allocator
+            // needs for small values.
             let row_cache = left()?.saturating_sub(12 << 20) / 10 * 7;
             Box::new(rocks::Rocks::open(options.text("--folder")?, row_cache)?)
         }
@@ -217,7 +219,8 @@ fn fit(name: &str, limit: u64) -> Outcome<()> {
         if took <= limit && next.abs_diff(items) < items / 50 {
             break;
         }
-        // Above the limit, but by little: a little less, for what it takes is not the same each time.
+        // Above the limit, but by little: a little less, for what it takes is not the same each
+        // time.
         items = if took > limit { next.min(items - items / 100) } else { next };
     }
     let (items, mut weighed) = best.ok_or("no capacity fits")?;

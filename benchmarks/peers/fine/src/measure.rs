@@ -37,7 +37,8 @@ const STEP: usize = 600_000;
 /// One single read of so many is timed by itself, so that looking at the clock costs hits little.
 const TIMED: usize = 8;
 
-/// Plays so many requests, of which the last are enough for some readers; returns the stream as it goes on.
+/// Plays so many requests, of which the last are enough for some readers; returns the stream as it
+/// goes on.
 pub fn warm_up(reader: &dyn Reader, load: &Load, count: usize, depth: usize) -> Outcome<Items> {
     let len = load.layout.item_bytes as usize;
     let (needed, threads) = reader.warm_up().unwrap_or((count, 1));
@@ -106,7 +107,8 @@ pub fn phase(reader: &dyn Reader, load: &Load, phase: Phase, seconds: f64, strea
     let parts = on_threads(phase.threads, |thread| one_thread(reader, load, phase, seconds, stream, thread))?;
     let (counts, cpu_s, device) = (reader.counts(), cpu(libc::RUSAGE_SELF) - before.1, device_bytes());
     let reads: u64 = parts.iter().map(|p| p.reads).sum();
-    // Readers of any speed meet the same requests in the phases that follow, unless they are very fast.
+    // Readers of any speed meet the same requests in the phases that follow, unless they are very
+    // fast.
     stream.take((reads as usize).max(STEP)).for_each(drop);
     let asked = reads as f64 * f64::from(load.layout.item_bytes);
     let cpu_s = cpu_s - parts.iter().map(|p| p.drawing).sum::<f64>();
@@ -254,7 +256,8 @@ impl Histogram {
 
 /// Processor seconds of the process, user and system.
 pub fn cpu(who: i32) -> f64 {
-    // SAFETY: rusage is a structure of numbers, for which zeros are values; getrusage fills our own variable.
+    // SAFETY: rusage is a structure of numbers, for which zeros are values; getrusage fills our own
+    // variable.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         libc::getrusage(who, &mut usage);
@@ -271,8 +274,8 @@ fn thread_cpu() -> f64 {
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }
 
-/// Bytes that this process made the devices read and write, as the kernel counts them when a request is handed to a device:
-/// for the page cache and past it alike.
+/// Bytes that this process made the devices read and write, as the kernel counts them when a
+/// request is handed to a device: for the page cache and past it alike.
 pub fn device_bytes() -> (u64, u64) {
     let text = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
     let field = |name: &str| {

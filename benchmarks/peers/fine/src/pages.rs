@@ -6,7 +6,8 @@ use std::os::unix::fs::FileExt;
 
 use crate::reader::{Outcome, Reader, Session};
 
-/// Requests and threads after which the page cache is in its steady state: several times as many faults as it has pages.
+/// Requests and threads after which the page cache is in its steady state: several times as many
+/// faults as it has pages.
 const WARM_UP: (usize, usize) = (200_000, 8);
 
 pub struct Pread {
@@ -103,7 +104,8 @@ impl Session for Looking<'_> {
         if at + out.len() > self.0.len {
             return Err(format!("{offset} is beyond the file"));
         }
-        // SAFETY: within the mapping, as was just checked; the file is not changed while it is measured.
+        // SAFETY: within the mapping, as was just checked; the file is not changed while it is
+        // measured.
         unsafe { std::ptr::copy_nonoverlapping(self.0.at.add(at), out.as_mut_ptr(), out.len()) };
         Ok(())
     }

@@ -20,13 +20,14 @@ pub trait Reader: Sync {
         Vec::new()
     }
 
-    /// How many requests at the end of the warm-up stream are enough, and by how many threads: what caches pages reaches
-    /// its steady state soon. Without, all.
+    /// How many requests at the end of the warm-up stream are enough, and by how many threads: what
+    /// caches pages reaches its steady state soon. Without, all.
     fn warm_up(&self) -> Option<(usize, usize)> {
         None
     }
 
-    /// Takes what a request would have brought without reading it, to warm up. `false`: it has to be read.
+    /// Takes what a request would have brought without reading it, to warm up. `false`: it has to
+    /// be read.
     fn admit(&self, _offset: u64, _bytes: &dyn Fn(&mut [u8])) -> bool {
         false
     }

@@ -1,4 +1,5 @@
-//! Plain reads past the page cache by io_uring, written by hand: registered file, registered buffers, one call for many.
+//! Plain reads past the page cache by io_uring, written by hand: registered file, registered
+//! buffers, one call for many.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -64,7 +65,8 @@ impl Ring {
         Ok(Ring { ring, buffers, layout, block })
     }
 
-    /// Reads `len` bytes at each offset, none across a block's border; `done` gets its number and its bytes.
+    /// Reads `len` bytes at each offset, none across a block's border; `done` gets its number and
+    /// its bytes.
     pub fn read_all(
         &mut self,
         offsets: &[u64],
@@ -76,17 +78,20 @@ impl Ring {
         let mut free: Vec<usize> = (0..depth).rev().collect();
         let (mut next, mut left) = (0, offsets.len());
         while left > 0 {
-            // A batch that fits is submitted and awaited by one call; a longer one keeps the queue full.
+            // A batch that fits is submitted and awaited by one call; a longer one keeps the queue
+            // full.
             let ready = free.len() >= (depth / 8).max(1) || free.len() == depth;
             while next < offsets.len() && ready {
                 let Some(slot) = free.pop() else { break };
-                // SAFETY: the slot is free, so nobody else uses this part of the registered buffers.
+                // SAFETY: the slot is free, so nobody else uses this part of the registered
+                // buffers.
                 let at = unsafe { self.buffers.add(slot * self.block) };
                 let entry = opcode::ReadFixed::new(types::Fixed(0), at, self.block as u32, 0)
                     .offset(offsets[next] / block * block)
                     .build()
                     .user_data((next as u64) << 16 | slot as u64);
-                // SAFETY: the buffer outlives the request: this function ends when all have completed, or the process does.
+                // SAFETY: the buffer outlives the request: this function ends when all have
+                // completed, or the process does.
                 unsafe { self.ring.submission().push(&entry) }.map_err(|e| e.to_string())?;
                 next += 1;
             }
@@ -95,7 +100,8 @@ impl Ring {
             for entry in self.ring.completion() {
                 let (number, slot) = ((entry.user_data() >> 16) as usize, (entry.user_data() & 0xffff) as usize);
                 if entry.result() != self.block as i32 {
-                    // Others are under way into these buffers: the end of the process is the safe way out.
+                    // Others are under way into these buffers: the end of the process is the safe
+                    // way out.
                     eprintln!("a direct read of {} bytes gave {}", self.block, entry.result());
                     std::process::exit(1);
                 }

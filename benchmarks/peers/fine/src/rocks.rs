@@ -66,7 +66,8 @@ fn failed(error: *mut c_char) -> Outcome<()> {
     if error.is_null() {
         return Ok(());
     }
-    // SAFETY: RocksDB gives errors as strings that end in a zero; this process ends soon, so it is not freed.
+    // SAFETY: RocksDB gives errors as strings that end in a zero; this process ends soon, so it is
+    // not freed.
     Err(unsafe { CStr::from_ptr(error) }.to_string_lossy().into_owned())
 }
 
@@ -78,7 +79,8 @@ fn open_with(folder: &str, options: *mut c_void) -> Outcome<*mut c_void> {
     failed(error).map(|()| db)
 }
 
-/// Blocks of 4 KiB, not compressed and not cached: the row cache has all the memory. The index stays in memory beside it.
+/// Blocks of 4 KiB, not compressed and not cached: the row cache has all the memory. The index
+/// stays in memory beside it.
 fn table() -> *mut c_void {
     // SAFETY: plain calls on what was just made.
     unsafe {

@@ -1,4 +1,5 @@
-//! Slabs and slots of a shard: who gets which, and what moves when a slab changes its class or makes room for the index.
+//! Slabs and slots of a shard: who gets which, and what moves when a slab changes its class or
+//! makes room for the index.
 
 use super::Shard;
 use crate::policy::Policy;
@@ -8,7 +9,8 @@ use crate::store::index::{Index, Key};
 use crate::store::memory::{NONE, Slots};
 
 impl<P: Policy> Shard<P> {
-    /// Puts a slot that holds nothing any more on its class's list, unless somebody may still read it.
+    /// Puts a slot that holds nothing any more on its class's list, unless somebody may still read
+    /// it.
     pub(super) fn give_slot(&mut self, class: u8, slot: u32) {
         if self.slots.is_pinned(Slots::slab_of(slot)) {
             let header = self.slots.header(slot);
@@ -64,7 +66,8 @@ impl<P: Policy> Shard<P> {
         Some(slot)
     }
 
-    /// Brings nearer what the next evictions will touch: an eviction would wait for memory three times otherwise.
+    /// Brings nearer what the next evictions will touch: an eviction would wait for memory three
+    /// times otherwise.
     fn fetch_ahead(&self, class: u8) {
         let [next, later] = self.policy.next_victims(class);
         let of_class = |&slot: &u32| self.slots.class_of_slab(Slots::slab_of(slot)) == Some(class);
@@ -102,7 +105,8 @@ impl<P: Policy> Shard<P> {
         of.fresh = Some((slab, 0));
     }
 
-    /// Takes a slab that nobody reads from a class; what is read often moves to free slots of its class, the rest goes.
+    /// Takes a slab that nobody reads from a class; what is read often moves to free slots of its
+    /// class, the rest goes.
     pub(crate) fn take_slab(&mut self, class: u8) -> Option<u32> {
         let slabs = &self.classes[usize::from(class)].slabs;
         // The last ones: they lie highest, and the index grows from above.
@@ -110,7 +114,8 @@ impl<P: Policy> Shard<P> {
         self.empty_slab(slab).then_some(slab)
     }
 
-    /// Takes everything out of a slab and takes it from its class; false while somebody reads from it.
+    /// Takes everything out of a slab and takes it from its class; false while somebody reads from
+    /// it.
     fn empty_slab(&mut self, slab: u32) -> bool {
         let Some(class) = self.slots.class_of_slab(slab) else { return true };
         if self.slots.is_pinned(slab) {

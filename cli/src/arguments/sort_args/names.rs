@@ -1,4 +1,5 @@
-//! The long options and the words behind `--check=` and `--sort=`, with `getopt_long`'s and `argmatch`'s abbreviations.
+//! The long options and the words behind `--check=` and `--sort=`, with `getopt_long`'s and
+//! `argmatch`'s abbreviations.
 
 use datapipes_sort::text::quote;
 
@@ -46,7 +47,8 @@ const LONG: [(&str, Takes, u8); 29] = [
     ("help", Nothing, 0),
 ];
 
-/// Options that no abbreviation reaches: ours, and --version, whose abbreviations are shared with --version-sort.
+/// Options that no abbreviation reaches: ours, and --version, whose abbreviations are shared with
+/// --version-sort.
 const EXACT: [(&str, Takes); 12] = [
     ("version", Nothing),
     ("records", Perhaps),

@@ -6,7 +6,8 @@ use datapipes_sort::text::{SizeError, quote};
 
 use super::{RecordShape, UsageError, trouble};
 
-/// GNU sort holds all files of a merge open beside the standard streams; a larger --batch-size is refused here too.
+/// GNU sort holds all files of a merge open beside the standard streams; a larger --batch-size is
+/// refused here too.
 pub(super) fn most_merged() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let files = limit.current.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
@@ -76,7 +77,8 @@ pub(super) fn record_shape(text: Option<&[u8]>) -> Result<RecordShape, UsageErro
     Ok(RecordShape { len_bytes, key_offset_bytes, key_len_bytes })
 }
 
-/// What to say where LC_ALL, LC_COLLATE or LANG (the first that is set) asks for another order than that of bytes.
+/// What to say where LC_ALL, LC_COLLATE or LANG (the first that is set) asks for another order than
+/// that of bytes.
 pub(super) fn collation_note(env: impl Fn(&str) -> Option<OsString>) -> Option<String> {
     let variables = ["LC_ALL", "LC_COLLATE", "LANG"].into_iter();
     let (variable, value) = variables.filter_map(|v| Some((v, env(v).filter(|value| !value.is_empty())?))).next()?;

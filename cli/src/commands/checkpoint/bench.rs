@@ -26,7 +26,8 @@ pub(crate) struct Args {
     /// Regions
     #[arg(long, default_value_t = 4, value_name = "N")]
     regions: u64,
-    /// Print JSON: saved, save_gib_s, save_cpu_seconds, restore_seconds, restore_gib_s, restore_cpu_seconds, same
+    /// Print JSON: saved, save_gib_s, save_cpu_seconds, restore_seconds, restore_gib_s,
+    /// restore_cpu_seconds, same
     #[arg(long)]
     json: bool,
 }

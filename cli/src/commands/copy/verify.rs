@@ -1,5 +1,5 @@
-//! Whether two places have the same bytes: both are read again and compared byte by byte, which is stronger than a
-//! checksum and costs no more than reading does.
+//! Whether two places have the same bytes: both are read again and compared byte by byte, which is
+//! stronger than a checksum and costs no more than reading does.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -10,8 +10,8 @@ use crate::any_locator::AnyLocator;
 use crate::system::signals;
 use crate::system::window::{BLOCK, Window, direct};
 
-/// The first byte of the first `len` in which two places differ. What is in files is read past the page cache where that
-/// is possible, so that it is what the device has.
+/// The first byte of the first `len` in which two places differ. What is in files is read past the
+/// page cache where that is possible, so that it is what the device has.
 pub(crate) fn first_difference(
     machine: &Machine,
     one: &AnyLocator,

@@ -43,7 +43,8 @@ impl<'a> Steps<'a> {
         Ok(child::run(&mut command)?.0)
     }
 
-    /// Order, count and checksum. An exit code of 1 means that it is not sorted, which is not an error here.
+    /// Order, count and checksum. An exit code of 1 means that it is not sorted, which is not an
+    /// error here.
     pub(super) fn check(&self, path: &Path) -> Result<Checked> {
         let mut command = Command::new(&self.dpipe);
         command.args(["check", "records-ascii", "--json"]).arg(path).stderr(std::process::Stdio::inherit());

@@ -1,8 +1,9 @@
-//! `dpipe fine recommender` and `dpipe fine social`: the two applications of Pipette (DAC'22, section 4.3) on real files,
-//! through the cache and through the page cache, each in a process of its own under the same limit of memory.
+//! `dpipe fine recommender` and `dpipe fine social`: the two applications of Pipette (DAC'22,
+//! section 4.3) on real files, through the cache and through the page cache, each in a process of
+//! its own under the same limit of memory.
 //!
-//! The device here is an ordinary one that reads blocks, and the paper's was a board of its authors': ratios of hits can be
-//! held against the paper's, times cannot.
+//! The device here is an ordinary one that reads blocks, and the paper's was a board of its
+//! authors': ratios of hits can be held against the paper's, times cannot.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,8 @@ use crate::outcome::{CommandStatus, print, print_json};
 use crate::system::signals::{self, WaitsFor};
 use crate::{arguments::units, system::child};
 
-/// Writes the file once, warms up, measures: hit ratio, memory and throughput, beside the paper's table 4.
+/// Writes the file once, warms up, measures: hit ratio, memory and throughput, beside the paper's
+/// table 4.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The file; written unless it is there in this size, and kept [default: a temporary one]
@@ -33,19 +35,22 @@ pub(crate) struct Args {
     /// As large as the paper's (4.1 GB of tables) or LinkBench's default (10 million nodes)
     #[arg(long, conflicts_with = "size")]
     full: bool,
-    /// Memory for the cache or the page cache [default: a 45th of the file, as the paper's 91 MB of 4.1 GB, at least 16M]
+    /// Memory for the cache or the page cache [default: a 45th of the file, as the paper's 91 MB of
+    /// 4.1 GB, at least 16M]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     budget: Option<u64>,
     /// Reads that are measured; half as many warm up
     #[arg(long, default_value_t = 400_000, value_name = "N")]
     requests: u64,
-    /// Reads that are asked of the cache at once [default: 26 for the recommender, a row of each table; 1 for the graph]
+    /// Reads that are asked of the cache at once [default: 26 for the recommender, a row of each
+    /// table; 1 for the graph]
     #[arg(long, value_name = "N")]
     batch: Option<usize>,
     /// The cache's policy
     #[arg(long, default_value = "adaptive", value_name = "NAME")]
     policy: String,
-    /// How unequal rows of the recommender are: `traces` (public DLRM statistics), or zipf within each table by an exponent
+    /// How unequal rows of the recommender are: `traces` (public DLRM statistics), or zipf within
+    /// each table by an exponent
     #[arg(long, default_value = "0.8", value_name = "SKEW")]
     skew: String,
     /// The page cache once more, with all the memory that it takes (as the paper had it)
@@ -108,7 +113,8 @@ struct Outcome {
     paper: [Published; 2],
 }
 
-/// Memory of a program that has a cache (stacks, rings, what was discovered), and of one that only reads.
+/// Memory of a program that has a cache (stacks, rings, what was discovered), and of one that only
+/// reads.
 const BESIDE: u64 = 16 << 20;
 const PROGRAM: u64 = 3 << 20;
 const ROW_BYTES: u64 = 128;
@@ -205,8 +211,9 @@ fn both(
     budget: u64,
     note: String,
 ) -> Result<Outcome> {
-    // The generator of the graph holds a byte a node, on both sides. What the cache's side may use beside its budget, the
-    // page cache would fill with pages: there it is only what the program needs.
+    // The generator of the graph holds a byte a node, on both sides. What the cache's side may use
+    // beside its budget, the page cache would fill with pages: there it is only what the program
+    // needs.
     let graph = if application == Application::Social { file_bytes / BYTES_A_NODE * 2 } else { 0 };
     let (most, least) = (budget + graph + BESIDE, budget + graph + PROGRAM);
     let mut rows = Vec::new();
@@ -355,7 +362,8 @@ fn through_pages(path: &Path, args: &Args, mut reads: Box<dyn Iterator<Item = Re
     let meter = Meter::start();
     let (asked, pages) = play(args.requests)?;
     let mut row = meter.row(args.requests, asked);
-    // The kernel counts what it reads: of the pages that were asked for, those that it did not have to.
+    // The kernel counts what it reads: of the pages that were asked for, those that it did not have
+    // to.
     row.hit_percent = 100.0 - (row.device_bytes as f64 / 4096.0 * 100.0 / pages.max(1) as f64).min(100.0);
     Ok(row)
 }

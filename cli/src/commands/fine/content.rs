@@ -28,7 +28,8 @@ pub(super) fn is_right(offset: u64, bytes: &[u8]) -> bool {
     }
 }
 
-/// Writes such a file, unless one of this length is there already. It is synced, and not in the page cache afterwards.
+/// Writes such a file, unless one of this length is there already. It is synced, and not in the
+/// page cache afterwards.
 pub(super) fn make(path: &Path, bytes: u64) -> Result<()> {
     let told = |e: std::io::Error| Error::io("write", &e, path.display().to_string());
     if !std::fs::metadata(path).is_ok_and(|m| m.len() == bytes) {

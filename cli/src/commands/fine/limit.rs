@@ -1,4 +1,5 @@
-//! A child of this process under a limit of memory that includes the page cache: a memory cgroup, where one can be made.
+//! A child of this process under a limit of memory that includes the page cache: a memory cgroup,
+//! where one can be made.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -51,7 +52,8 @@ impl Limit {
 
 impl Drop for Limit {
     fn drop(&mut self) {
-        // The child may be on its way out for a moment. A folder that stays is empty, and without effect.
+        // The child may be on its way out for a moment. A folder that stays is empty, and without
+        // effect.
         for _ in 0..100 {
             match std::fs::remove_dir(&self.folder) {
                 Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {

@@ -1,4 +1,5 @@
-//! How a cache followed its load, as one SVG that stands alone: three panels over the same reads. A pure function.
+//! How a cache followed its load, as one SVG that stands alone: three panels over the same reads. A
+//! pure function.
 //!
 //! ```text
 //!   | phase 1      | phase 2    | ...       bands of the load

@@ -15,15 +15,17 @@ use crate::arguments::units;
 use crate::outcome::{CommandStatus, note, print, print_json};
 use crate::system::signals::{self, WaitsFor};
 
-/// Reads FILE (it is not changed) through a cache, and prints the cache's metrics. With --plot, the load changes and the
-/// picture shows how the cache follows: hit ratio, threshold and slabs of each size class over the reads.
+/// Reads FILE (it is not changed) through a cache, and prints the cache's metrics. With --plot, the
+/// load changes and the picture shows how the cache follows: hit ratio, threshold and slabs of each
+/// size class over the reads.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Files to read, each by itself
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Which reads: LEN@LAW, or several in turn with commas; laws are uniform, zipf:EXPONENT, drift:EXPONENT, scan, and stdin
-    /// (lines of OFFSET or OFFSET LEN) [default: zipf:0.8 of 128 bytes; with --plot a load of five phases]
+    /// Which reads: LEN@LAW, or several in turn with commas; laws are uniform, zipf:EXPONENT,
+    /// drift:EXPONENT, scan, and stdin (lines of OFFSET or OFFSET LEN) [default: zipf:0.8 of 128
+    /// bytes; with --plot a load of five phases]
     #[arg(long, value_name = "LOAD", value_parser = parse_load)]
     load: Option<Load>,
     /// Memory of the cache, for everything

@@ -15,7 +15,8 @@ use crate::system::files::WorkFolder;
 use crate::system::signals::{self, WaitsFor};
 use crate::{arguments::units, system::child};
 
-/// Each thread appends a record and waits until it is durable, again and again. The log is removed afterwards.
+/// Each thread appends a record and waits until it is durable, again and again. The log is removed
+/// afterwards.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A folder on the disk to measure; by default where temporary files go

@@ -1,4 +1,5 @@
-//! The machine as layers of the storage pyramid: the paper's figure 1, with what was found and measured here.
+//! The machine as layers of the storage pyramid: the paper's figure 1, with what was found and
+//! measured here.
 
 use datapipes_cpu::Calibration;
 

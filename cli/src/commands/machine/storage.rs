@@ -1,7 +1,8 @@
-//! What the storage costs, by a short real run on a nameless file: latency of random reads, rate of long transfers, and the
-//! rate of each primitive that a backend has for it.
+//! What the storage costs, by a short real run on a nameless file: latency of random reads, rate of
+//! long transfers, and the rate of each primitive that a backend has for it.
 //!
-//! The file is small enough to be quick, so a device with a large cache of its own looks faster than it is in the long run.
+//! The file is small enough to be quick, so a device with a large cache of its own looks faster
+//! than it is in the long run.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -62,7 +63,8 @@ pub(super) fn measure(machine: &Machine, dir: &Path) -> Result<StorageCost> {
     let constraints = Constraints { typical_len: Some(PART), request_bytes: Some(1 << 20), ..Constraints::default() };
 
     let down = machine.connect_with(&memory, &ssd, &constraints)?;
-    // Fresh extents cost more than written ones: the first pass is for the file, the second is the measurement.
+    // Fresh extents cost more than written ones: the first pass is for the file, the second is the
+    // measurement.
     long(&down, Direction::ToFile, FILE)?;
     ssd.sync()?;
     let started = Instant::now();
@@ -139,7 +141,8 @@ fn by_primitive(machine: &Machine, dir: &Path, ssd: &Ssd, memory: &Dram) -> Resu
                 ..Constraints::default()
             };
             let mut add = |between, source: &dyn Locator, target: &dyn Locator| -> Result<()> {
-                // What cannot serve this pair of places is not of interest here: the route explains it.
+                // What cannot serve this pair of places is not of interest here: the route explains
+                // it.
                 let Ok(pipe) = machine.connect_with(source, target, &only(PART)) else { return Ok(()) };
                 signals::check("measure")?;
                 let started = Instant::now();
@@ -151,7 +154,8 @@ fn by_primitive(machine: &Machine, dir: &Path, ssd: &Ssd, memory: &Dram) -> Resu
             };
             let second = Ssd::unlinked_in(dir)?;
             second.preallocate(PART)?;
-            // A primitive takes one of the two accesses and refuses the other. The last pair has the choice.
+            // A primitive takes one of the two accesses and refuses the other. The last pair has
+            // the choice.
             add("ssd -> dram", &direct(ssd)?, memory)?;
             add("dram -> ssd", memory, &direct(&second)?)?;
             add("ssd -> ssd", ssd, &second)?;

@@ -1,4 +1,5 @@
-//! Charts of figures, as one SVG that stands alone (no scripts, fonts or links). Pure functions from values to text.
+//! Charts of figures, as one SVG that stands alone (no scripts, fonts or links). Pure functions
+//! from values to text.
 //!
 //! ```text
 //!   title                       a panel: groups of bars, or lines; published figures hollow or dashed
@@ -217,7 +218,8 @@ mod tests {
                 let picture = svg("x", "", &[panel(form, is_logarithmic, &odd), panel(form, is_logarithmic, &[])]);
                 assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"));
                 assert!(picture.contains("a&lt;b") && picture.contains("t &amp; u") && !picture.contains("NaN"));
-                // Three values that can be drawn in each of two series, and a legend of four boxes in all.
+                // Three values that can be drawn in each of two series, and a legend of four boxes
+                // in all.
                 let marks = if form == Form::Bars { "</title></rect>" } else { "<circle" };
                 assert_eq!(picture.matches(marks).count(), 6, "{form:?}");
             }

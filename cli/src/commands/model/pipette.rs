@@ -1,4 +1,5 @@
-//! `dpipe model pipette`: tables 2 to 4 and figures 6 to 9 of *Pipette: Efficient Fine-Grained Reads for SSDs*.
+//! `dpipe model pipette`: tables 2 to 4 and figures 6 to 9 of *Pipette: Efficient Fine-Grained
+//! Reads for SSDs*.
 
 use std::path::PathBuf;
 
@@ -13,11 +14,13 @@ use super::chart::{Form, Panel, Series, svg};
 use super::{Table, save};
 use crate::outcome::{CommandStatus, print, print_json};
 
-/// Block I/O, 2B-SSD by MMIO and by DMA, Pipette without and with its cache, and this project's cache on the same modelled
-/// device, beside the paper's figures; each figure says whether it is exact, calibrated, or out of reach of the text.
+/// Block I/O, 2B-SSD by MMIO and by DMA, Pipette without and with its cache, and this project's
+/// cache on the same modelled device, beside the paper's figures; each figure says whether it is
+/// exact, calibrated, or out of reach of the text.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Reads of each workload and application (the paper: 2500000); tables 2 and 3 hold for the default only
+    /// Reads of each workload and application (the paper: 2500000); tables 2 and 3 hold for the
+    /// default only
     #[arg(long, default_value_t = Scale::default().reads, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     reads: u64,
     /// Nodes of the social graph
@@ -26,7 +29,8 @@ pub(crate) struct Args {
     /// Seed of everything that is drawn
     #[arg(long, default_value_t = Scale::default().seed)]
     seed: u64,
-    /// Who is kept in our library's cache: pipette (the paper's), adaptive, s3-fifo, sieve or w-tiny-lfu
+    /// Who is kept in our library's cache: pipette (the paper's), adaptive, s3-fifo, sieve or
+    /// w-tiny-lfu
     #[arg(long, default_value = "pipette", value_name = "NAME")]
     policy: CachePolicy,
     /// Print JSON: scale, fit, grids (title, unit, columns, rows of cells), relations
@@ -149,7 +153,8 @@ fn panel(grid: &Grid) -> Panel {
             continue;
         }
         let published: Vec<Option<f64>> = row.cells.iter().map(|c| c.published).collect();
-        // The same colour in every panel: Pipette's is that of row 4 of most, the library's of row 5.
+        // The same colour in every panel: Pipette's is that of row 4 of most, the library's of row
+        // 5.
         let color = if grid.rows.len() < 5 && nth > 0 { nth + 3 } else { nth };
         let one = |is_published, values| Series { name: row.name.clone(), color, is_published, values };
         series.push(one(false, row.cells.iter().map(|c| Some(c.ours)).collect()));

@@ -1,4 +1,5 @@
-//! `dpipe model placements`: figure 3 of *Towards Disaggregation-Native Data Streaming between Devices*, and beyond.
+//! `dpipe model placements`: figure 3 of *Towards Disaggregation-Native Data Streaming between
+//! Devices*, and beyond.
 
 use std::path::PathBuf;
 
@@ -16,8 +17,9 @@ use crate::arguments::command_line::size;
 use crate::arguments::units;
 use crate::outcome::{CommandStatus, print, print_json};
 
-/// Latency of a block through a chain of devices and back, where the protocol runs on the application's machine, on a
-/// CPU of the resource pool, or on the devices. The paper publishes ranges, not the bars; what is calibrated is said.
+/// Latency of a block through a chain of devices and back, where the protocol runs on the
+/// application's machine, on a CPU of the resource pool, or on the devices. The paper publishes
+/// ranges, not the bars; what is calibrated is said.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Costs: closed-form, free-steps, calibrated-2 or calibrated

@@ -37,8 +37,8 @@ pub(super) fn start(parsed: &Parsed, output: Output) -> Result<(Annotator, Outpu
 }
 
 impl Annotator {
-    /// Waits until everything is written. Of two errors the thread's counts: where it ends, the engine only finds that its
-    /// reader is gone.
+    /// Waits until everything is written. Of two errors the thread's counts: where it ends, the
+    /// engine only finds that its reader is gone.
     pub(super) fn finish<T>(self, sorted: Result<T>) -> Result<T> {
         self.0.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         sorted
@@ -89,7 +89,8 @@ impl Underlines {
     }
 }
 
-/// How many columns the bytes take on a terminal: control characters take none, but a tab is shown as one character.
+/// How many columns the bytes take on a terminal: control characters take none, but a tab is shown
+/// as one character.
 fn columns(bytes: &[u8]) -> usize {
     bytes.iter().filter(|byte| !byte.is_ascii_control() || **byte == b'\t').count()
 }

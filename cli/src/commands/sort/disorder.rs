@@ -1,4 +1,5 @@
-//! The first record that may not stand where it stands. Bytes come in pieces that need not end where records end.
+//! The first record that may not stand where it stands. Bytes come in pieces that need not end
+//! where records end.
 
 use std::cmp::Ordering;
 
@@ -16,7 +17,8 @@ pub(super) enum Rule {
 }
 
 impl Rule {
-    /// Where the first record ends in `bytes`, of which `before` bytes came earlier; and what follows it.
+    /// Where the first record ends in `bytes`, of which `before` bytes came earlier; and what
+    /// follows it.
     fn end_of_first(&self, before: usize, bytes: &[u8]) -> Option<usize> {
         match self {
             Rule::Records { len, .. } | Rule::Numbers { len, .. } => Some(len - before).filter(|n| *n <= bytes.len()),
@@ -128,7 +130,8 @@ impl<'a> Search<'a> {
     /// What was found. A last line may lack its terminator.
     ///
     /// # Errors
-    /// The number of bytes at the end that are less than a record, where nothing was found before them.
+    /// The number of bytes at the end that are less than a record, where nothing was found before
+    /// them.
     pub(super) fn finish(mut self) -> Result<Option<Disorder>, usize> {
         if self.found.is_none() && !self.carry.is_empty() {
             let Rule::Lines { terminator, .. } = self.rule else { return Err(self.carry.len()) };

@@ -12,8 +12,8 @@ use rustix::fs::{Access, AtFlags, CWD};
 use crate::arguments::sort_args::{Action, Parsed, UsageError, trouble};
 use crate::{arguments::quoting, outcome, system::standard_streams};
 
-/// The names to sort. The standard input is read to its end by the first `-`: a second one adds nothing, unless it is a
-/// terminal, which goes on behind an end of file.
+/// The names to sort. The standard input is read to its end by the first `-`: a second one adds
+/// nothing, unless it is a terminal, which goes on behind an end of file.
 pub(super) fn to_sort(parsed: &Parsed) -> Result<Vec<OsString>> {
     let mut names = parsed.inputs.clone();
     if !standard_streams::input_is_terminal() {

@@ -24,7 +24,8 @@ pub(super) fn output(parsed: &Parsed) -> Result<Output> {
     }
 }
 
-/// -T, else $TMPDIR, else /tmp, as GNU has it. The places of one list come one after the other, lists beside each other.
+/// -T, else $TMPDIR, else /tmp, as GNU has it. The places of one list come one after the other,
+/// lists beside each other.
 pub(super) fn spill(parsed: &Parsed) -> Result<Vec<StagePlace>> {
     if parsed.temp_dirs.is_empty() {
         let variable = std::env::var_os("TMPDIR").filter(|dir| !dir.as_bytes().is_empty());
@@ -44,14 +45,16 @@ pub(super) fn spill(parsed: &Parsed) -> Result<Vec<StagePlace>> {
     Ok(places)
 }
 
-/// The folders among the places for runs, for messages. One that is named as the output too is what cannot be opened as that.
+/// The folders among the places for runs, for messages. One that is named as the output too is what
+/// cannot be opened as that.
 pub(super) fn folders(parsed: &Parsed) -> Vec<PathBuf> {
     let places = spill(parsed).unwrap_or_default();
     let folders = places.iter().filter_map(|place| place.as_folder().map(Path::to_path_buf));
     folders.filter(|folder| parsed.output.as_ref().is_none_or(|output| Path::new(output) != folder)).collect()
 }
 
-/// -S, in percent a part of physical memory, and never more than that; half of what is available without one.
+/// -S, in percent a part of physical memory, and never more than that; half of what is available
+/// without one.
 ///
 /// # Errors
 /// Where a percentage is more than can be counted.

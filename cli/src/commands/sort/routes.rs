@@ -28,7 +28,8 @@ impl fmt::Display for Way {
     }
 }
 
-/// The ways that the bytes of a sort would take; runs are only spilled where the input does not fit the memory.
+/// The ways that the bytes of a sort would take; runs are only spilled where the input does not fit
+/// the memory.
 pub(crate) fn ways(
     machine: &Machine,
     inputs: &[Input],
@@ -73,7 +74,8 @@ pub(crate) fn ways(
     Ok(ways)
 }
 
-/// The output as it will be opened; a file that is begun is as long as such a file would be at least.
+/// The output as it will be opened; a file that is begun is as long as such a file would be at
+/// least.
 fn opened(path: &Path) -> Result<(String, OutputFile)> {
     let file = OutputFile::open(path, FileMode::USUAL)?;
     let title = match file.in_place() {

@@ -97,7 +97,8 @@ impl Warnings<'_> {
     fn leading_blanks(&mut self, number: usize, key: &KeySpec, ends: &Ends) {
         let letters = &key.modifiers;
         let skips_by_itself = is_numeric(letters) || letters.month;
-        // Counted from the start of the line to a byte of the first field, there is nothing to skip.
+        // Counted from the start of the line to a byte of the first field, there is nothing to
+        // skip.
         let counts_from_line_start = ends.end == 0 && ends.end_bytes != 0;
         let significant = !letters.skip_start_blanks && (!skips_by_itself || key.offset > 0)
             || !letters.skip_end_blanks && ends.end_bytes > 0;

@@ -14,8 +14,8 @@ pub(super) fn trouble(kind: ErrorKind, words: impl Into<String>) -> Error {
     Error::new(kind, "sort", words)
 }
 
-/// What is printed behind `dpipe sort: `. An offset and the bytes done follow the name, as far as they are known.
-/// `folders` are those for runs that do not fit the memory.
+/// What is printed behind `dpipe sort: `. An offset and the bytes done follow the name, as far as
+/// they are known. `folders` are those for runs that do not fit the memory.
 pub(super) fn words(error: &Error, folders: &[PathBuf]) -> String {
     let text = outcome::shown("sort", error);
     let folder = folders
@@ -29,7 +29,8 @@ pub(super) fn words(error: &Error, folders: &[PathBuf]) -> String {
     let has_reason = error.raw_os_error().is_some() || error.kind() == ErrorKind::EndOfFile;
     let Some((operation, failed)) = known.filter(|_| has_reason) else { return text };
     match text.strip_prefix(&format!("{operation}: {}", error.context())) {
-        // At its very beginning is where a file fails that cannot be read or written at all: GNU's words suffice.
+        // At its very beginning is where a file fails that cannot be read or written at all: GNU's
+        // words suffice.
         Some(rest) if error.at_offset().unwrap_or(0) == 0 && error.done() == 0 => {
             let why = rest.find(": ").map_or(rest, |at| &rest[at..]);
             format!("{failed}: {}{why}", name(error.context()))

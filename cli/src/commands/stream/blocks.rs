@@ -1,4 +1,5 @@
-//! A stream as blocks, taken one after the other: the same steps that devices take, taken in one process for the replay.
+//! A stream as blocks, taken one after the other: the same steps that devices take, taken in one
+//! process for the replay.
 
 use std::io::{self, Read};
 
@@ -64,7 +65,8 @@ pub(super) fn recoded<'a>(from: Box<dyn Blocks + 'a>, codec: Codec, block_bytes:
     Ok(Cut { from: read, block_bytes, operation: "compress or decompress" })
 }
 
-/// The bytes of blocks. A read ends at a block's end, as it does in a device: what a codec makes may depend on that.
+/// The bytes of blocks. A read ends at a block's end, as it does in a device: what a codec makes
+/// may depend on that.
 struct Joined<'a> {
     from: Box<dyn Blocks + 'a>,
     block: Vec<u8>,

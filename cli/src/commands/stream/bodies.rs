@@ -1,5 +1,6 @@
-//! The devices of a stream: what runs in their locked-down processes. Most are the fabric's own; a codec is not, because what it
-//! makes of a block may come out much later. Those that send have a meter, for the command to see how far they are.
+//! The devices of a stream: what runs in their locked-down processes. Most are the fabric's own; a
+//! codec is not, because what it makes of a block may come out much later. Those that send have a
+//! meter, for the command to see how far they are.
 
 use std::cell::RefCell;
 use std::io::{self, Read};

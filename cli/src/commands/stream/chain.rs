@@ -112,7 +112,8 @@ pub(super) struct Chain {
     pub(super) devices: Vec<Device>,
     pub(super) links: Vec<Link>,
     pub(super) programs: Vec<Program>,
-    /// The device that sends what the steps behind the last program get: the source, where there is no program.
+    /// The device that sends what the steps behind the last program get: the source, where there is
+    /// no program.
     pub(super) last_source: usize,
 }
 

@@ -1,4 +1,5 @@
-//! Formats that other programs read and write: LZ4 frames, Zstandard, gzip, in both directions, by libraries of the formats.
+//! Formats that other programs read and write: LZ4 frames, Zstandard, gzip, in both directions, by
+//! libraries of the formats.
 //!
 //! ```text
 //! lz4, zstd, gzip         a stream becomes one frame (a member, in gzip's words), with a checksum of its contents

@@ -1,7 +1,9 @@
-//! How far each device is, while it works: a small sealed memory that only the device writes and the command looks into.
+//! How far each device is, while it works: a small sealed memory that only the device writes and
+//! the command looks into.
 //!
-//! Channels are between their two ends and nobody else, so a device has to tell what goes over its own. It does by `pwrite`
-//! on a descriptor that it was given; a reader may see two tellings mixed, which a view can live with.
+//! Channels are between their two ends and nobody else, so a device has to tell what goes over its
+//! own. It does by `pwrite` on a descriptor that it was given; a reader may see two tellings mixed,
+//! which a view can live with.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -48,7 +50,8 @@ impl ProgressReader {
 
     pub(super) fn read(&self) -> Sample {
         let mut bytes = [0; WORDS * 8];
-        // The memory is there and as long as it was made: a short read cannot be, and would show as no progress.
+        // The memory is there and as long as it was made: a short read cannot be, and would show as
+        // no progress.
         let _ = pread(&self.0, &mut bytes[..], 0);
         let (words, _) = bytes.as_chunks::<8>();
         let [blocks, bytes, under_way, since_ns] = std::array::from_fn(|i| u64::from_le_bytes(words[i]));
@@ -78,7 +81,8 @@ impl ProgressWriter {
 }
 
 impl device::ProgressSink for ProgressWriter {
-    /// Tells it if it is time to, and always at the end: after that the device reports, and then the command looks.
+    /// Tells it if it is time to, and always at the end: after that the device reports, and then
+    /// the command looks.
     fn note(&mut self, standing: &StreamProgress) -> Result<()> {
         let since_ns = if self.sample.since_ns == 0 { now_ns() } else { self.sample.since_ns };
         let StreamProgress { blocks_out, bytes_out, under_way, at_end } = *standing;

@@ -38,17 +38,20 @@ pub(super) struct Run {
     pub(super) cpu_seconds: f64,
     /// In the order of the stream.
     pub(super) edges: Vec<Edge>,
-    /// What was sent: by the generator's own account, the file's, or else what the source took from the network.
+    /// What was sent: by the generator's own account, the file's, or else what the source took from
+    /// the network.
     pub(super) sent: Sum,
     /// What must be on disk.
     pub(super) due: Sum,
-    /// What `due` is from: "replay" (the transforms were applied to the origin once more), "sent" (no transform changes bytes),
-    /// "program" (what a program wrote), "sink" (what the sink received: the origin, or a program, cannot be read again).
+    /// What `due` is from: "replay" (the transforms were applied to the origin once more), "sent"
+    /// (no transform changes bytes), "program" (what a program wrote), "sink" (what the sink
+    /// received: the origin, or a program, cannot be read again).
     pub(super) due_from: &'static str,
     /// What was read back from the disk; null where it was not.
     pub(super) on_disk: Option<Sum>,
-    /// Whether the disk has what it must: true where that is known from "replay" or "sent" and the disk was read back; null where
-    /// nothing disagrees but that much is not known. Where it is false, the file did not get its name.
+    /// Whether the disk has what it must: true where that is known from "replay" or "sent" and the
+    /// disk was read back; null where nothing disagrees but that much is not known. Where it is
+    /// false, the file did not get its name.
     pub(super) verified: Option<bool>,
 }
 
@@ -196,7 +199,8 @@ fn end(job: &Job, written: Written, chain: &Chain, told: Option<Sum>) -> Result<
             agrees = is_due(on_disk);
         }
     }
-    // To have what the sink received, or a program wrote, says nothing about whether that was right.
+    // To have what the sink received, or a program wrote, says nothing about whether that was
+    // right.
     let is_known = on_disk.is_some() && matches!(due_from, "replay" | "sent");
     let verified = if agrees { is_known.then_some(true) } else { Some(false) };
     Ok(Ended { sent, due, due_from, on_disk, verified })

@@ -118,13 +118,15 @@ const SOCKET: DevicePlace = DevicePlace::Socket { descriptor: 0, whole_blocks: t
 const STREAM: DevicePlace = DevicePlace::Stream { descriptor: 0, whole_blocks: true };
 const FILE: DevicePlace = DevicePlace::File { descriptor: 0, direct: None, offset: 0, len: None };
 
-/// The mode of what becomes of a file of this mode. Several placements write the target one after the other.
+/// The mode of what becomes of a file of this mode. Several placements write the target one after
+/// the other.
 fn mode_like(mode: u32) -> FileMode {
     FileMode::like(mode).and(FileMode::USUAL).and_owner()
 }
 
 impl Origin {
-    /// Opens it. A named pipe waits for its writer, and a connection for its other side, no longer than patience lasts.
+    /// Opens it. A named pipe waits for its writer, and a connection for its other side, no longer
+    /// than patience lasts.
     pub(super) fn open(&self, patience: WaitTimeout) -> Result<Opened> {
         match self {
             Origin::File(path) => {
@@ -221,8 +223,8 @@ impl Origin {
         }
     }
 
-    /// The blocks that the source would send, and their sum so far; None where it cannot be read again. `look` is told of the bytes
-    /// so far, and may end it.
+    /// The blocks that the source would send, and their sum so far; None where it cannot be read
+    /// again. `look` is told of the bytes so far, and may end it.
     pub(super) fn again<'a>(
         &self,
         block_bytes: usize,

@@ -1,15 +1,17 @@
-//! A stage that is a program of the user's: it reads the stream on its standard input and writes the stream on its standard output.
+//! A stage that is a program of the user's: it reads the stream on its standard input and writes
+//! the stream on its standard output.
 //!
 //! ```text
 //! ... -> device "into NAME" -> pipe -> sh -c COMMAND -> pipe -> device "out of NAME" -> ...
 //!                                        |  started, and ended, by keepers (this program again)
 //!                                        '- standard error -> a pipe of this command's, shown labelled and bounded
 //! ```
-//! A device can start nothing, so the program is no device: it runs as the user, with all that the user may do. The two devices at
-//! its pipes are as locked down as all others.
+//! A device can start nothing, so the program is no device: it runs as the user, with all that the
+//! user may do. The two devices at its pipes are as locked down as all others.
 //!
-//! Nothing of the program outlives the stream: its keepers, see [`mod@super::supervisor`], end all of it when the command lets go of their
-//! *lifeline* (a pipe that nobody writes to), and so when the command dies.
+//! Nothing of the program outlives the stream: its keepers, see [`mod@super::supervisor`], end all
+//! of it when the command lets go of their *lifeline* (a pipe that nobody writes to), and so when
+//! the command dies.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -24,9 +26,11 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 
 use super::supervisor;
 
-/// How long keepers may take to end what they keep: a process that the kernel does not let go is left to them.
+/// How long keepers may take to end what they keep: a process that the kernel does not let go is
+/// left to them.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the second one may take when the first one, which somebody stops again and again, was killed.
+/// How long the second one may take when the first one, which somebody stops again and again, was
+/// killed.
 const FORCED_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often it is looked whether that is done.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
@@ -142,7 +146,8 @@ impl Program {
         }
     }
 
-    /// Whether a keeper is: where the first one was killed the second one is as long as standard error is open.
+    /// Whether a keeper is: where the first one was killed the second one is as long as standard
+    /// error is open.
     fn is_at_work(&mut self) -> bool {
         matches!(self.ended(), Ok(None)) || self.hears.as_ref().is_some_and(|hears| !hears.is_finished())
     }

@@ -1,4 +1,5 @@
-//! What must arrive: the origin is read once more, and the transforms are applied to it here, block by block.
+//! What must arrive: the origin is read once more, and the transforms are applied to it here, block
+//! by block.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,7 +14,8 @@ use super::origin::{Sum, Summing};
 use crate::progress::{self, State};
 use crate::system::signals;
 
-/// What was sent and what must be on disk; None where the origin cannot be read again, or a program not be run again.
+/// What was sent and what must be on disk; None where the origin cannot be read again, or a program
+/// not be run again.
 pub(super) fn replay(job: &Job) -> Result<Option<(Sum, Sum)>> {
     if job.steps.iter().any(|step| matches!(step.work, Work::Program(_))) {
         return Ok(None);

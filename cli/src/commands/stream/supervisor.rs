@@ -4,14 +4,16 @@
 //! dpipe --lifeline--> keeper --lifeline--> keeper -> sh -c COMMAND
 //!                     the first            the second
 //! ```
-//! Orphans below a keeper become its children. It ends all of them when what it started ends, when its *lifeline* does (a pipe that
-//! nobody writes to, held by who started it), and so when that process dies. Any process can be killed, and a program is free to
-//! kill its keeper: then the other one ends the program. One that was stopped goes on when who started it dies, and the first one
-//! when the command asks it to; with the second one nobody has patience.
+//! Orphans below a keeper become its children. It ends all of them when what it started ends, when
+//! its *lifeline* does (a pipe that nobody writes to, held by who started it), and so when that
+//! process dies. Any process can be killed, and a program is free to kill its keeper: then the
+//! other one ends the program. One that was stopped goes on when who started it dies, and the first
+//! one when the command asks it to; with the second one nobody has patience.
 //!
 //! Where both are killed at once, the shell itself is ended by the kernel; what it started is not.
 //!
-//! Unsafe: a keeper takes the lifeline, which it inherits, by its number; and a system call between fork and exec.
+//! Unsafe: a keeper takes the lifeline, which it inherits, by its number; and a system call between
+//! fork and exec.
 #![allow(unsafe_code)]
 
 use std::ffi::{OsStr, OsString};
@@ -30,7 +32,8 @@ use crate::{system::signals, system::standard_streams};
 /// The first argument of each keeper; the lifeline's number and the command follow.
 const FIRST: &str = "--stream-keeper";
 const SECOND: &str = "--stream-second-keeper";
-/// The exit code of a keeper whose program was content, but did not read all: that of a program whose reader went away.
+/// The exit code of a keeper whose program was content, but did not read all: that of a program
+/// whose reader went away.
 const UNREAD: u8 = 141;
 /// How often a keeper looks where the kernel cannot tell it of its child.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -51,7 +54,8 @@ pub(super) struct Start {
     pub(super) lifeline: std::io::PipeWriter,
 }
 
-/// The start of a program's first keeper. Whatever else this process starts before `held` is dropped inherits it.
+/// The start of a program's first keeper. Whatever else this process starts before `held` is
+/// dropped inherits it.
 pub(super) fn first(command: &OsStr) -> std::io::Result<Start> {
     start(FIRST, command)
 }
@@ -64,7 +68,8 @@ fn start(role: &str, command: &OsStr) -> std::io::Result<Start> {
     Ok(Start { command: keeper, held, lifeline })
 }
 
-/// If this process was started as a keeper, is that, and returns what `main` shall return. To be called before there are threads.
+/// If this process was started as a keeper, is that, and returns what `main` shall return. To be
+/// called before there are threads.
 pub(crate) fn enter() -> Option<ExitCode> {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let [_, role, lifeline, command] = &arguments[..] else { return None };
@@ -74,7 +79,8 @@ pub(crate) fn enter() -> Option<ExitCode> {
         _ => return None,
     };
     let number = lifeline.to_str().and_then(|text| text.parse::<i32>().ok()).filter(|number| *number > 2)?;
-    // SAFETY: who started this process left this descriptor open for it and told its number; nothing else here has opened any yet.
+    // SAFETY: who started this process left this descriptor open for it and told its number;
+    // nothing else here has opened any yet.
     let lifeline = unsafe { OwnedFd::from_raw_fd(number) };
     Some(match keeper.keep(&lifeline, command) {
         Ok(code) => ExitCode::from(code),
@@ -90,7 +96,8 @@ impl Supervisor {
     fn keep(self, lifeline: &OwnedFd, command: &OsStr) -> Result<u8> {
         let os = |e: Errno| Error::os("start", e.raw_os_error(), "the keeper of a program");
         fcntl_setfd(lifeline, FdFlags::CLOEXEC).map_err(os)?;
-        // A signal of the terminal is for the program, and for the command, which then lets go of the lifeline.
+        // A signal of the terminal is for the program, and for the command, which then lets go of
+        // the lifeline.
         signals::outlive();
         signals::keep_children();
         rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(os)?;
@@ -164,8 +171,8 @@ fn await_end(lifeline: &OwnedFd, child: &mut Child) -> Result<Option<ExitStatus>
     }
 }
 
-/// Ends every process below this one. An orphan becomes a child of this process, so the last generation comes up in the end; what
-/// may not be ended (it changed its user) is left.
+/// Ends every process below this one. An orphan becomes a child of this process, so the last
+/// generation comes up in the end; what may not be ended (it changed its user) is left.
 fn end_all() {
     loop {
         let ended = children().filter(|pid| rustix::process::kill_process(*pid, Signal::KILL).is_ok()).count();
@@ -182,8 +189,9 @@ fn end_all() {
 
 /// The children of this process, dead ones that nobody waited for included.
 ///
-/// `/proc` gives numbers only, and the kernel says of each whether it is a child. No file of `/proc/PID` is read: to read one may
-/// take for ever, as with a process that is about to run another program and has to close a file of a server that does not answer.
+/// `/proc` gives numbers only, and the kernel says of each whether it is a child. No file of
+/// `/proc/PID` is read: to read one may take for ever, as with a process that is about to run
+/// another program and has to close a file of a server that does not answer.
 fn children() -> impl Iterator<Item = Pid> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = processes.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));

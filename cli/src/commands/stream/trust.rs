@@ -1,7 +1,8 @@
 //! How far receivers trust senders.
 //!
-//! Unsafe: whoever processes blocks in place vouches for the sender. Here all senders are processes of this program with the
-//! bodies of `bodies` and the fabric's own, none of which writes a block again before its reply.
+//! Unsafe: whoever processes blocks in place vouches for the sender. Here all senders are processes
+//! of this program with the bodies of `bodies` and the fabric's own, none of which writes a block
+//! again before its reply.
 #![allow(unsafe_code)]
 
 use clap::ValueEnum;

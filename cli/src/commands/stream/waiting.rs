@@ -1,4 +1,5 @@
-//! Waits of the command that a signal ends, and patience: for a connection, for the writer of a named pipe, for blocks to move.
+//! Waits of the command that a signal ends, and patience: for a connection, for the writer of a
+//! named pipe, for blocks to move.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};

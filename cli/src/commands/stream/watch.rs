@@ -122,8 +122,8 @@ struct RootCause(Option<(Instant, Failure)>);
 
 /// What went wrong.
 struct Failure {
-    /// The end of a process explains the others' failures, a program's those of the devices at its pipes; a peer that is gone
-    /// explains nothing.
+    /// The end of a process explains the others' failures, a program's those of the devices at its
+    /// pipes; a peer that is gone explains nothing.
     weight: u8,
     what: What,
 }

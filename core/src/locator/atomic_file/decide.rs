@@ -1,4 +1,5 @@
-//! Whether a file is replaced by another or written in place: one decision, from facts, before anything is done.
+//! Whether a file is replaced by another or written in place: one decision, from facts, before
+//! anything is done.
 
 use std::fmt;
 
@@ -13,7 +14,8 @@ pub enum TargetKind {
     Nothing,
     /// A regular file.
     File,
-    /// What is written in order and has no length: a pipe, a terminal, `/dev/null`, a file of `/proc` or `/sys`.
+    /// What is written in order and has no length: a pipe, a terminal, `/dev/null`, a file of
+    /// `/proc` or `/sys`.
     Stream,
     /// A block device.
     BlockDevice,
@@ -111,7 +113,8 @@ pub(super) enum Way {
     Refuse(Errno),
 }
 
-/// Decides. What may be lost is asked last, because a way without a loss is taken where there is one.
+/// Decides. What may be lost is asked last, because a way without a loss is taken where there is
+/// one.
 pub(super) fn decide(facts: &TargetFacts) -> Way {
     match facts.kind {
         TargetKind::Folder => return Way::Refuse(Errno::ISDIR),

@@ -61,8 +61,9 @@ impl Folder {
         rustix::fs::unlinkat(&self.fd, name, AtFlags::empty())
     }
 
-    /// Returns when the names in it would survive a power failure. A folder that may be written but not read cannot be
-    /// synced itself. The whole file system is synced then, by way of a file in the folder.
+    /// Returns when the names in it would survive a power failure. A folder that may be written but
+    /// not read cannot be synced itself. The whole file system is synced then, by way of a file in
+    /// the folder.
     pub(super) fn sync(&self, file_in_it: BorrowedFd<'_>) -> Result<(), Errno> {
         let opened = rustix::fs::openat(&self.fd, ".", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         match opened.and_then(rustix::fs::fsync) {
@@ -85,9 +86,11 @@ pub fn parent_dir(path: &Path) -> PathBuf {
 /// The end of a path.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// A file has this name in a folder, or would have it. All links were followed, also those that lead to nothing.
+    /// A file has this name in a folder, or would have it. All links were followed, also those that
+    /// lead to nothing.
     Name { folder: PathBuf, name: OsString },
-    /// The path leads to an open file through `/proc`, as `/dev/stdout` and `/dev/fd/3` do. The file need not have a name.
+    /// The path leads to an open file through `/proc`, as `/dev/stdout` and `/dev/fd/3` do. The
+    /// file need not have a name.
     Descriptor,
 }
 
@@ -127,7 +130,8 @@ fn last_name(path: &Path) -> Result<&OsStr, Errno> {
     }
 }
 
-/// Whether a folder is the kernel's own about processes: links there lead to open files, whatever their text is.
+/// Whether a folder is the kernel's own about processes: links there lead to open files, whatever
+/// their text is.
 fn is_proc(folder: &Path) -> bool {
     rustix::fs::statfs(folder).is_ok_and(|fs| fs.f_type == rustix::fs::PROC_SUPER_MAGIC)
 }

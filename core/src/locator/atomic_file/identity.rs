@@ -1,5 +1,6 @@
-//! What makes a file that one and not another, beside its bytes: owner, group, mode, extended attributes (ACLs and
-//! security labels are among them) and inode flags. A file that takes another's place takes these over.
+//! What makes a file that one and not another, beside its bytes: owner, group, mode, extended
+//! attributes (ACLs and security labels are among them) and inode flags. A file that takes
+//! another's place takes these over.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -46,8 +47,8 @@ impl fmt::Display for LostAttribute {
     }
 }
 
-/// Gives `new` the identity of `old`, as far as possible; the first thing that is not. The mode comes last, so that until
-/// then nobody but the owner may read `new`.
+/// Gives `new` the identity of `old`, as far as possible; the first thing that is not. The mode
+/// comes last, so that until then nobody but the owner may read `new`.
 pub(super) fn take_over(old: BorrowedFd<'_>, new: BorrowedFd<'_>) -> Result<Option<LostAttribute>, Errno> {
     let (from, to) = (rustix::fs::fstat(old)?, rustix::fs::fstat(new)?);
     let mut lost = take_owner(&from, &to, new);
@@ -75,7 +76,8 @@ fn take_owner(from: &Stat, to: &Stat, new: BorrowedFd<'_>) -> Option<LostAttribu
     None
 }
 
-/// The extended attributes that a reader of the file's identity cares for; `None` where they cannot all be read.
+/// The extended attributes that a reader of the file's identity cares for; `None` where they cannot
+/// all be read.
 fn attributes(file: BorrowedFd<'_>) -> Option<BTreeMap<CString, Vec<u8>>> {
     let mut names = Vec::with_capacity(1 << 16);
     match rustix::fs::flistxattr(file, rustix::buffer::spare_capacity(&mut names)) {
@@ -134,8 +136,8 @@ fn take_flags(old: BorrowedFd<'_>, new: BorrowedFd<'_>) -> Option<LostAttribute>
     None
 }
 
-/// Whether whoever runs the file gets rights by it. The kernel takes such rights away when a file is written, by rules of
-/// its own.
+/// Whether whoever runs the file gets rights by it. The kernel takes such rights away when a file
+/// is written, by rules of its own.
 pub(super) fn gives_rights(file: BorrowedFd<'_>, stat: &Stat) -> bool {
     let mut none = [0; 0];
     // ERANGE and a length both say that there is one.

@@ -15,8 +15,8 @@ use crate::process::OwningProcess;
 
 /// An open file whose bytes are to be replaced. Until [`begin`](Self::begin) it is untouched.
 ///
-/// From `begin` until [`publish`](Self::publish) has returned, an error, a signal or a power failure leaves it incomplete
-/// and the old bytes lost, as `cp` and GNU `sort -o` do.
+/// From `begin` until [`publish`](Self::publish) has returned, an error, a signal or a power
+/// failure leaves it incomplete and the old bytes lost, as `cp` and GNU `sort -o` do.
 #[derive(Debug)]
 pub struct InPlaceFile {
     ssd: Ssd,
@@ -50,11 +50,12 @@ impl InPlaceFile {
         self.begun.load(Relaxed)
     }
 
-    /// Throws the old bytes away. Where the new length is known, room for it is reserved first: if it is not there, the old
-    /// bytes stay.
+    /// Throws the old bytes away. Where the new length is known, room for it is reserved first: if
+    /// it is not there, the old bytes stay.
     ///
     /// # Errors
-    /// `NoSpace` with the file untouched; `Forked` in a child of the process that opened it; what the kernel says.
+    /// `NoSpace` with the file untouched; `Forked` in a child of the process that opened it; what
+    /// the kernel says.
     pub fn begin(&self, len: Option<u64>) -> Result<()> {
         self.owner.check("write in place")?;
         let (old_len, fd) = (self.ssd.len()?, self.fd());
@@ -64,8 +65,8 @@ impl InPlaceFile {
         self.begun.store(true, Relaxed);
         let Some(len) = len else { return self.ssd.set_len(0) };
         let whole = len.max(old_len);
-        // Bytes of the old file among those of the new would go unnoticed after a crash; zeros do not. Blocks that are
-        // there are kept, so that nobody takes the room meanwhile.
+        // Bytes of the old file among those of the new would go unnoticed after a crash; zeros do
+        // not. Blocks that are there are kept, so that nobody takes the room meanwhile.
         let zeroed = self.ssd.file().write_observers().write_observed(0..u64::MAX, || match whole {
             0 => Ok(()),
             // Holes of the old file may be more than there is room for: then it is cut, below.
@@ -86,7 +87,8 @@ impl InPlaceFile {
         match space::reserve(&self.fd(), FallocateFlags::KEEP_SIZE, 0..len) {
             Ok(()) | Err(Refused { errno: Errno::OPNOTSUPP | Errno::NOSYS, .. }) => Ok(()),
             Err(refused) => {
-                // Gives back what was reserved beyond the end. The error counts, whatever becomes of this.
+                // Gives back what was reserved beyond the end. The error counts, whatever becomes
+                // of this.
                 let _ = self
                     .ssd
                     .file()
@@ -102,7 +104,8 @@ impl InPlaceFile {
     /// Cuts the file to its length and makes it durable.
     ///
     /// # Errors
-    /// `NoSpace`, `Device`: the file is incomplete then. `Forked` in a child of the process that opened it.
+    /// `NoSpace`, `Device`: the file is incomplete then. `Forked` in a child of the process that
+    /// opened it.
     pub fn publish(self, len: u64) -> Result<InPlaceReason> {
         self.owner.check("publish")?;
         let incomplete = |e: Error| e.advice(format!("it was written in place, because {}", self.reason));

@@ -1,9 +1,10 @@
 //! Files that have no name yet, and the names of those that must have one.
 //!
-//! A hidden name is `.dpipe-output-` or `.dpipe-spill-`, a tag, and sixteen random digits. Whoever makes such a file holds
-//! a lock (`flock`) on it for as long as it has that name, and the kernel ends the lock with the process. So a file that
-//! can be locked belongs to nobody, whatever machine, container or process number made it, and is removed. The tag says
-//! through which file system it was made: locks taken through FUSE are not seen beneath it, so a file is judged only
+//! A hidden name is `.dpipe-output-` or `.dpipe-spill-`, a tag, and sixteen random digits. Whoever
+//! makes such a file holds a lock (`flock`) on it for as long as it has that name, and the kernel
+//! ends the lock with the process. So a file that can be locked belongs to nobody, whatever
+//! machine, container or process number made it, and is removed. The tag says through which file
+//! system it was made: locks taken through FUSE are not seen beneath it, so a file is judged only
 //! through the file system that it was made through.
 
 use std::ffi::{OsStr, OsString};
@@ -24,7 +25,8 @@ pub(super) const SCRATCH: &str = ".dpipe-spill-";
 pub(super) const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 /// So many random names are taken before something else must be wrong.
 const MAX_TRIES: usize = 100;
-/// So many names of a folder are looked at for what the dead left: in a huge folder this must not take seconds.
+/// So many names of a folder are looked at for what the dead left: in a huge folder this must not
+/// take seconds.
 const MAX_LOOKED_AT: usize = 4096;
 
 /// How a file without a name is given one.
@@ -55,11 +57,13 @@ impl Naming {
     }
 }
 
-/// A file in a folder without a name; `None` where the file system, or the kernel, has no such files.
+/// A file in a folder without a name; `None` where the file system, or the kernel, has no such
+/// files.
 pub(super) fn nameless(folder: &Folder, flags: OFlags, mode: Mode) -> Result<Option<OwnedFd>, Errno> {
     match folder.open_in(OsStr::new("."), OFlags::RDWR | OFlags::TMPFILE | flags, mode) {
         Ok(fd) => Ok(Some(fd)),
-        // EISDIR: kernels before 3.11, which open the folder. A folder that was removed answers ENOENT in any case.
+        // EISDIR: kernels before 3.11, which open the folder. A folder that was removed answers
+        // ENOENT in any case.
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT | Errno::NOSYS) => Ok(None),
         Err(e) => Err(e),
     }
@@ -150,7 +154,8 @@ fn remove_if_left(folder: &Folder, name: &OsStr) -> Result<(), Errno> {
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
     let (open, named) = (rustix::fs::fstat(&file)?, folder.stat_of(name)?);
     let is_file = FileType::from_raw_mode(open.st_mode) == FileType::RegularFile;
-    // It may have got its final name between our open and our lock; then its hidden name is gone, or another file's.
+    // It may have got its final name between our open and our lock; then its hidden name is gone,
+    // or another file's.
     if is_file && (open.st_dev, open.st_ino) == (named.st_dev, named.st_ino) {
         folder.remove(name)?;
     }

@@ -1,4 +1,5 @@
-//! A file to be written once, from its beginning to its end, by who needs its room: by rename or in place.
+//! A file to be written once, from its beginning to its end, by who needs its room: by rename or in
+//! place.
 
 use std::path::{Path, PathBuf};
 
@@ -8,11 +9,13 @@ use super::{AtomicFile, InPlaceFile, PublishOutcome, Whole, parent_dir};
 use crate::error::{Error, ErrorKind, Result};
 use crate::locator::Ssd;
 
-/// An output: a draft that takes its name when it is complete, or a file that is written in place because a rename would
-/// cost it its identity. Which of the two is decided when it is opened, before anything is written.
+/// An output: a draft that takes its name when it is complete, or a file that is written in place
+/// because a rename would cost it its identity. Which of the two is decided when it is opened,
+/// before anything is written.
 ///
 /// [`AtomicFile::replacing`] keeps the old bytes until all new ones are there, and needs room for both. An output file that is
-/// written in place needs room for the longer of the two, and the old bytes are gone from [`begin`](Self::begin) on.
+/// written in place needs room for the longer of the two, and the old bytes are gone from
+/// [`begin`](Self::begin) on.
 ///
 /// ```
 /// use datapipes_core::{FileMode, OutputFile, PublishOutcome};
@@ -40,7 +43,8 @@ impl OutputFile {
     /// Decides, and opens what is needed. Nothing is changed at `path` yet.
     ///
     /// # Errors
-    /// What `open(2)` says where it may not be written to; `InvalidInput` for what is there and is no regular file.
+    /// What `open(2)` says where it may not be written to; `InvalidInput` for what is there and is
+    /// no regular file.
     pub fn open(path: &Path, mode: FileMode) -> Result<OutputFile> {
         let mut target = Target::of(path, mode)?;
         if let Way::InPlace(reason) = &target.way {
@@ -70,8 +74,8 @@ impl OutputFile {
         }
     }
 
-    /// Reserves room for the bytes, where their number is known. Of a file that is written in place the old bytes are gone
-    /// from here on.
+    /// Reserves room for the bytes, where their number is known. Of a file that is written in place
+    /// the old bytes are gone from here on.
     ///
     /// # Errors
     /// `NoSpace`; the old bytes are there still.

@@ -1,4 +1,5 @@
-//! What a path leads to, looked at before a file is written there, and the file that is begun beside it.
+//! What a path leads to, looked at before a file is written there, and the file that is begun
+//! beside it.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,8 +16,9 @@ use super::names::{self, Naming, OUTPUT, PRIVATE};
 use crate::error::{Error, Result};
 use crate::locator::Ssd;
 
-/// The permission bits that a new file is created with. The umask of the process is taken from them, or the default ACL of
-/// the directory applies. A file that replaces another has the permissions of that one instead.
+/// The permission bits that a new file is created with. The umask of the process is taken from
+/// them, or the default ACL of the directory applies. A file that replaces another has the
+/// permissions of that one instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileMode(u32);
 
@@ -29,7 +31,8 @@ impl FileMode {
         FileMode(mode & 0o777)
     }
 
-    /// Those that both have: what is made of several files is as private as the most private of them.
+    /// Those that both have: what is made of several files is as private as the most private of
+    /// them.
     #[must_use]
     pub const fn and(self, other: FileMode) -> FileMode {
         FileMode(self.0 & other.0)
@@ -66,8 +69,8 @@ impl Default for FileMode {
 /// What a path leads to.
 ///
 /// # Errors
-/// As `open(2)` with `O_CREAT` has them: `NotFound` for a path without bytes or a directory that is not there,
-/// `System` with `EISDIR` for a path that ends in a slash; what the kernel says.
+/// As `open(2)` with `O_CREAT` has them: `NotFound` for a path without bytes or a directory that is
+/// not there, `System` with `EISDIR` for a path that ends in a slash; what the kernel says.
 pub fn target_kind(path: &Path) -> Result<TargetKind> {
     let fail = |e: Errno| Error::os("open", e.raw_os_error(), path.display().to_string());
     match rustix::fs::stat(path) {
@@ -121,8 +124,8 @@ impl Beside {
     /// Begins a file, which nobody but the owner may read until it is published.
     fn begin(folder: &Folder, mode: FileMode, replaced: Option<&Stat>) -> Result<Beside, Errno> {
         names::remove_leftovers(folder, OUTPUT);
-        // Nobody sees a file without a name, so it may have the rights of a new file for a moment: what the umask and
-        // the folder's ACL make of them is what is to be known.
+        // Nobody sees a file without a name, so it may have the rights of a new file for a moment:
+        // what the umask and the folder's ACL make of them is what is to be known.
         if let Some(fd) = names::nameless(folder, OFlags::empty(), Mode::from_raw_mode(mode.bits()))?
             && let Some(naming) = Naming::of(fd.as_fd(), folder)
         {
@@ -246,10 +249,11 @@ impl Drop for Target {
     }
 }
 
-/// Opens what is there for writing, as `open(2)` without `O_TRUNC` does; whether somebody's lease on it had to end first.
+/// Opens what is there for writing, as `open(2)` without `O_TRUNC` does; whether somebody's lease
+/// on it had to end first.
 fn open_there(path: &Path, folder: Option<&Folder>) -> Result<(OwnedFd, bool), Errno> {
-    // In a folder that is anybody's, the kernel may refuse to open another user's file for one who thinks to create it
-    // (fs.protected_regular).
+    // In a folder that is anybody's, the kernel may refuse to open another user's file for one who
+    // thinks to create it (fs.protected_regular).
     let sticky = folder.is_some_and(|f| f.stat().is_ok_and(|s| s.st_mode & libc::S_ISVTX != 0));
     let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
     let flags = if sticky { flags | OFlags::CREATE } else { flags };
@@ -290,7 +294,8 @@ fn rehearse(there: BorrowedFd<'_>, beside: BorrowedFd<'_>) -> Result<Option<Lost
     Ok(lost)
 }
 
-/// Whether the file that has a name now can be replaced; looked at once more when its replacement is complete.
+/// Whether the file that has a name now can be replaced; looked at once more when its replacement
+/// is complete.
 pub(super) fn look_again(folder: &Folder, name: &OsString, there: BorrowedFd<'_>) -> Result<TargetFacts, Errno> {
     let stat = rustix::fs::fstat(there)?;
     let mut facts = TargetFacts {

@@ -1,5 +1,6 @@
-//! The door where the world is otherwise than it was: what comes, goes and changes while a file is under way, and file
-//! systems and kernels that refuse. Calls are refused by a filter (seccomp) on the thread of the test.
+//! The door where the world is otherwise than it was: what comes, goes and changes while a file is
+//! under way, and file systems and kernels that refuse. Calls are refused by a filter (seccomp) on
+//! the thread of the test.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -66,7 +67,8 @@ fn no_nameless() -> RefusedUse {
     RefusedCall { number: libc::SYS_openat, errno: libc::EOPNOTSUPP }.with_bits(2, libc::O_TMPFILE as u32)
 }
 
-/// Runs something on a thread on which calls are refused; where none can be refused, a line says so.
+/// Runs something on a thread on which calls are refused; where none can be refused, a line says
+/// so.
 fn without<R: Send>(calls: &[RefusedUse], work: impl FnOnce() -> R + Send) -> Option<R> {
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
     without_calls(calls, work).map_err(|why| println!("SKIPPED: {test}: {why}")).ok()

@@ -51,7 +51,8 @@ pub(super) fn map(path: &Path, options: PmemOptions) -> Result<Mapped> {
     Ok(Mapped { range: region.range(0, bytes)?, watchers, file: is_file.then_some(file.fd) })
 }
 
-/// Has a file's blocks where it has holes. Its length stays as it is. A file system that cannot reserve does nothing.
+/// Has a file's blocks where it has holes. Its length stays as it is. A file system that cannot
+/// reserve does nothing.
 pub(super) fn reserve_blocks(file: &OwnedFd, range: std::ops::Range<u64>) -> Result<(), Refused> {
     match space::reserve(file, FallocateFlags::KEEP_SIZE, range) {
         Err(Refused { errno: Errno::OPNOTSUPP | Errno::NOSYS, .. }) => Ok(()),
@@ -118,8 +119,8 @@ impl<'a> Opened<'a> {
         }
         if has < len {
             let watchers = watch::of((self.stat.st_dev, self.stat.st_ino));
-            // Where the file system cannot reserve, such a file gets its blocks on the first touch, which a full one answers
-            // with SIGBUS.
+            // Where the file system cannot reserve, such a file gets its blocks on the first touch,
+            // which a full one answers with SIGBUS.
             extend::reserve(&self.fd, &watchers, 0..len).map_err(|refused| {
                 self.take_back();
                 refused.error(self.path).offset(len)
@@ -176,8 +177,8 @@ impl<'a> Opened<'a> {
 pub(super) struct DaxDevice {
     pub(super) len: u64,
     pub(super) align: u64,
-    /// It belongs to the kernel's bus of NVDIMMs, on which memory of CXL devices that is persistent is too. Others (memory
-    /// set apart by the firmware, volatile CXL memory) lose their bytes.
+    /// It belongs to the kernel's bus of NVDIMMs, on which memory of CXL devices that is persistent
+    /// is too. Others (memory set apart by the firmware, volatile CXL memory) lose their bytes.
     pub(super) persistent: bool,
 }
 

@@ -1,4 +1,5 @@
-//! Opening, refusals, leases and persisting, on files of the test file system; DAX devices by a made-up sysfs.
+//! Opening, refusals, leases and persisting, on files of the test file system; DAX devices by a
+//! made-up sysfs.
 
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;

@@ -26,8 +26,8 @@ impl Holes {
         self.0.iter().map(|(start, len)| *start..start + len)
     }
 
-    /// The first `len` bytes in one piece whose start is congruent to `like` by the grain, so that what is aligned in the
-    /// staging is aligned in the place.
+    /// The first `len` bytes in one piece whose start is congruent to `like` by the grain, so that
+    /// what is aligned in the staging is aligned in the place.
     pub(super) fn take(&mut self, len: u64, like: u64) -> Option<Range<u64>> {
         let fits = |(&start, &hole): (&u64, &u64)| {
             let skip = skip(start, like);
@@ -37,7 +37,8 @@ impl Holes {
         Some(self.cut(start..start + len))
     }
 
-    /// The longest piece that starts as `take` demands, if it has at least `least` bytes; at most `len`.
+    /// The longest piece that starts as `take` demands, if it has at least `least` bytes; at most
+    /// `len`.
     pub(super) fn take_some(&mut self, len: u64, least: u64, like: u64) -> Option<Range<u64>> {
         let usable = |(&start, &hole): (&u64, &u64)| {
             let skip = skip(start, like);

@@ -1,5 +1,5 @@
-//! What is where: a value that decides and counts, and neither reads nor writes. It is locked for moments only; whoever
-//! holds the lock does no I/O.
+//! What is where: a value that decides and counts, and neither reads nor writes. It is locked for
+//! moments only; whoever holds the lock does no I/O.
 //!
 //! ```text
 //! map:     offset in the staging -> (place, offset in the place), piece by piece, to the byte
@@ -120,7 +120,8 @@ impl Store {
         }
     }
 
-    /// How many bytes to ask the device for, so that `len` bytes at an offset like `like` find room; 0 for none.
+    /// How many bytes to ask the device for, so that `len` bytes at an offset like `like` find
+    /// room; 0 for none.
     fn ask(&self, len: u64, like: u64) -> u64 {
         let whole = (like % GRAIN + len).next_multiple_of(GRAIN).max(GROWTH);
         let left = self.budget.saturating_sub(self.held) / GRAIN * GRAIN;
@@ -180,8 +181,8 @@ impl Ledger {
         Some(at)
     }
 
-    /// Bytes that were [`fresh`](Self::fresh) and were not to be had: their offsets are given out again, unless others were
-    /// given out behind them.
+    /// Bytes that were [`fresh`](Self::fresh) and were not to be had: their offsets are given out
+    /// again, unless others were given out behind them.
     pub(super) fn stale(&mut self, offset: u64, len: u64) {
         let next = offset.checked_add(len).and_then(|end| end.checked_next_multiple_of(GRAIN));
         if next == Some(self.next) {
@@ -205,7 +206,8 @@ impl Ledger {
         order
     }
 
-    /// Maps bytes from `offset` on, as many of `len` as are to be had at once; nothing may be mapped there.
+    /// Maps bytes from `offset` on, as many of `len` as are to be had at once; nothing may be
+    /// mapped there.
     pub(super) fn claim(&mut self, offset: u64, len: u64, order: &[usize]) -> Claim {
         for &place in order {
             let store = &mut self.places[place];
@@ -244,8 +246,8 @@ impl Ledger {
         (range.end - range.start).saturating_sub(mapped)
     }
 
-    /// Bytes that the places could take in all, where their devices have so many unused ones; None where that is not known,
-    /// or a place failed: then it is that which is to be told.
+    /// Bytes that the places could take in all, where their devices have so many unused ones; None
+    /// where that is not known, or a place failed: then it is that which is to be told.
     pub(super) fn room(&self, unused: &[Option<u64>]) -> Option<u64> {
         let of_place = |(store, unused): (&Store, &Option<u64>)| {
             if matches!(store.out, Some(Out::Failed(..))) {

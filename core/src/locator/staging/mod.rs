@@ -7,8 +7,8 @@
 //! free:                memory is used again; files give the blocks back to the file system (a hole)
 //! ```
 //!
-//! What it does not do: it moves nothing itself (pipes do), keeps no second copy, moves nothing from one place to another
-//! once it has arrived, and survives no crash.
+//! What it does not do: it moves nothing itself (pipes do), keeps no second copy, moves nothing
+//! from one place to another once it has arrived, and survives no crash.
 
 mod holes;
 mod ledger;
@@ -66,11 +66,13 @@ pub enum StageOrder {
     Cost,
 }
 
-/// Several places as one. Bytes are written at offsets of the caller's choice, or in extents; reads find them.
+/// Several places as one. Bytes are written at offsets of the caller's choice, or in extents; reads
+/// find them.
 ///
-/// It is connected as any locator is ([`Machine::connect`](crate::Machine::connect)). All places of one staging share its
-/// offsets; a clone is the same staging. Bytes that were never written have no place: to read them is an error
-/// (`EndOfFile`); bytes of an extent that was taken and not yet written are unspecified.
+/// It is connected as any locator is ([`Machine::connect`](crate::Machine::connect)). All places of
+/// one staging share its offsets; a clone is the same staging. Bytes that were never written have
+/// no place: to read them is an error (`EndOfFile`); bytes of an extent that was taken and not yet
+/// written are unspecified.
 ///
 /// ```
 /// use datapipes_core::{Dram, StagePlace, Staging};
@@ -127,7 +129,8 @@ impl Staging {
         Ok(StagingExtent { offset, len })
     }
 
-    /// Frees bytes: they read as nothing, and their space is used again. Under a transfer they are freed when it is over.
+    /// Frees bytes: they read as nothing, and their space is used again. Under a transfer they are
+    /// freed when it is over.
     pub fn free(&self, offset: u64, len: u64) {
         if !self.0.owner.is_here() {
             return;
@@ -137,7 +140,8 @@ impl Staging {
         self.give_back(returns);
     }
 
-    /// Whether this is the process that opened it; a child gives nothing of it out and frees nothing.
+    /// Whether this is the process that opened it; a child gives nothing of it out and frees
+    /// nothing.
     ///
     /// # Errors
     /// `Forked` in a child.
@@ -145,7 +149,8 @@ impl Staging {
         self.0.owner.check(operation)
     }
 
-    /// What became of the places, in their order of tiers; nothing is known of it in a child of the process that opened it.
+    /// What became of the places, in their order of tiers; nothing is known of it in a child of the
+    /// process that opened it.
     pub fn uses(&self) -> Vec<PlaceUse> {
         if !self.0.owner.is_here() {
             return Vec::new();
@@ -198,7 +203,8 @@ impl Staging {
         Ok(parts)
     }
 
-    /// Where to write a range; what is not mapped yet, or mapped where writes failed, gets a place now. The parts must be
+    /// Where to write a range; what is not mapped yet, or mapped where writes failed, gets a place
+    /// now. The parts must be
     /// [`land`](Self::land)ed.
     pub(crate) fn writable(&self, range: Range<u64>) -> Result<Vec<Part>> {
         if range.end > i64::MAX as u64 {
@@ -220,7 +226,8 @@ impl Staging {
         }
     }
 
-    /// What a write to a place met: it takes nothing more. The range has no place any more; `writable` finds another.
+    /// What a write to a place met: it takes nothing more. The range has no place any more;
+    /// `writable` finds another.
     pub(crate) fn moves_on(&self, part: &Part, error: &Error) {
         let mut ledger = self.lock();
         match error.kind() {
@@ -235,7 +242,8 @@ impl Staging {
         }
         drop(ledger);
         if error.kind() == ErrorKind::NoSpace {
-            // What the file system refused is returned as holes, which must not make the place look free again.
+            // What the file system refused is returned as holes, which must not make the place look
+            // free again.
             self.give_back(returns);
             self.lock().full(part.place, &error.to_string());
         }
@@ -286,8 +294,8 @@ impl Staging {
         }
     }
 
-    /// What all places together cannot hold is refused before any of them is asked: a file system that is filled up to see
-    /// whether more can be had is full for everybody else meanwhile.
+    /// What all places together cannot hold is refused before any of them is asked: a file system
+    /// that is filled up to see whether more can be had is full for everybody else meanwhile.
     fn could_hold(&self, range: &Range<u64>) -> Result<()> {
         let free: Vec<Option<u64>> = self.0.places.iter().map(Opened::unused_bytes).collect();
         let (wanted, room) = {

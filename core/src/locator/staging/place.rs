@@ -11,7 +11,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::locator::{Dram, Endpoint, FileAccess, Locator, NumaMemory, Pmem, PmemOptions, Ssd, Uri, parse_size};
 use crate::memory::{MapOptions, Pages};
 
-/// Scratch files have this length at once (which takes no space), so that the planner does not take them for small ones.
+/// Scratch files have this length at once (which takes no space), so that the planner does not take
+/// them for small ones.
 const NOT_SMALL: u64 = 1 << 20;
 
 /// Any locator, as a staging keeps it.
@@ -39,8 +40,8 @@ pub struct StagePlace {
 }
 
 impl StagePlace {
-    /// A place that is there already: memory of any kind, a file that grows, a device of a fixed length. It must be used by
-    /// nobody else while the staging lives.
+    /// A place that is there already: memory of any kind, a file that grows, a device of a fixed
+    /// length. It must be used by nobody else while the staging lives.
     pub fn over(locator: impl Locator + Send + Sync + 'static) -> StagePlace {
         let facts = locator.endpoint().facts;
         let (name, len, kept) = (facts.name.clone(), facts.len, Arc::new(locator) as Kept);
@@ -73,7 +74,8 @@ impl StagePlace {
         StagePlace { folder, ..StagePlace::opened_by(name, open) }
     }
 
-    /// `len` bytes of main memory, of a NUMA node where one is given; pages are touched when they are used.
+    /// `len` bytes of main memory, of a NUMA node where one is given; pages are touched when they
+    /// are used.
     pub fn memory(len: u64, node: Option<u32>) -> StagePlace {
         let name = match node {
             Some(node) => format!("dram:{len}?node={node}"),
@@ -117,7 +119,8 @@ impl StagePlace {
         })
     }
 
-    /// Parses places between commas, to be used one after the other. A folder whose name has commas is taken as one.
+    /// Parses places between commas, to be used one after the other. A folder whose name has commas
+    /// is taken as one.
     ///
     /// # Errors
     /// As [`parse`](Self::parse).
@@ -134,7 +137,8 @@ impl StagePlace {
         StagePlace { limit: Some(bytes), ..self }
     }
 
-    /// Puts it into a tier: places of one tier take turns, those of the next come when none of it takes any more.
+    /// Puts it into a tier: places of one tier take turns, those of the next come when none of it
+    /// takes any more.
     #[must_use]
     pub fn in_tier(self, tier: usize) -> StagePlace {
         StagePlace { tier, ..self }
@@ -155,7 +159,8 @@ impl StagePlace {
         self.folder.as_deref()
     }
 
-    /// The most bytes it can ever hold, where that is known: its limit or its length. A folder may have less free.
+    /// The most bytes it can ever hold, where that is known: its limit or its length. A folder may
+    /// have less free.
     pub fn most_bytes(&self) -> Option<u64> {
         self.limit.into_iter().chain(self.len).min()
     }
@@ -214,7 +219,8 @@ fn scratch_pmem(path: &Path, limit: Option<u64>, emulated: bool) -> Result<Pmem>
     let Some(len) = limit else {
         return Err(refuse("a folder needs to know how much to map").advice("add ?limit=SIZE"));
     };
-    // The mapping keeps the file when its descriptor is gone, and the kernel frees it with the process.
+    // The mapping keeps the file when its descriptor is gone, and the kernel frees it with the
+    // process.
     let file = Ssd::scratch_in(path)?;
     let by_descriptor = format!("/proc/self/fd/{}", file.file().cached_fd().as_raw_fd());
     Pmem::open_with(by_descriptor, PmemOptions { len: Some(len), emulated })
@@ -256,7 +262,8 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// Bytes that nobody uses where it grows, those included that the system keeps for itself; None where that is not known.
+    /// Bytes that nobody uses where it grows, those included that the system keeps for itself; None
+    /// where that is not known.
     pub(super) fn unused_bytes(&self) -> Option<u64> {
         let fs = rustix::fs::fstatvfs(self.file.as_ref()?.file().cached_fd()).ok().filter(|fs| fs.f_blocks > 0)?;
         fs.f_bfree.checked_mul(fs.f_frsize)

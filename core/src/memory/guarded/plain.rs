@@ -2,8 +2,8 @@
 
 use super::{AccessFault, Flush, LINE, Width};
 
-/// Copies byte by byte. Who changes the bytes meanwhile changes what is copied, and nothing else: the compiler knows neither
-/// what is read nor when.
+/// Copies byte by byte. Who changes the bytes meanwhile changes what is copied, and nothing else:
+/// the compiler knows neither what is read nor when.
 ///
 /// # Errors
 /// None here.

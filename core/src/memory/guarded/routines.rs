@@ -1,8 +1,9 @@
 //! The routines, and the table by which a fault in one of them is known.
 //!
-//! All take the target in rdi, the source in rsi and the length in rdx, keep in rdx what is left, and return rax = 0, or what
-//! the handler put there, and rdx. They touch no stack and none but caller-saved registers, so that the fixup can return
-//! from any instruction of the loop. rdx is lowered after the accesses it counts: what it says is done is done.
+//! All take the target in rdi, the source in rsi and the length in rdx, keep in rdx what is left,
+//! and return rax = 0, or what the handler put there, and rdx. They touch no stack and none but
+//! caller-saved registers, so that the fixup can return from any instruction of the loop. rdx is
+//! lowered after the accesses it counts: what it says is done is done.
 
 use super::AccessFault;
 
@@ -65,14 +66,16 @@ unsafe extern "sysv64" {
     static datapipes_guarded_routines: [Entry; ROUTINES];
 }
 
-/// Where to go on after a fault at `instruction`; None where it is none of ours. Called by the handler: reads constants.
+/// Where to go on after a fault at `instruction`; None where it is none of ours. Called by the
+/// handler: reads constants.
 pub(super) fn fixup(instruction: usize) -> Option<usize> {
     // SAFETY: the table is constant data that the assembly below defines with as many entries.
     let table = unsafe { &datapipes_guarded_routines };
     table.iter().find(|entry| (entry.start..entry.end).contains(&instruction)).map(|entry| entry.fixup)
 }
 
-/// One routine as text: its name, its lines, and its entry in the table, by the labels 2 (start), 3 (end) and 4 (fixup).
+/// One routine as text: its name, its lines, and its entry in the table, by the labels 2 (start), 3
+/// (end) and 4 (fixup).
 macro_rules! routine {
     ($name:literal, $($line:expr),* $(,)?) => {
         concat!(
@@ -83,8 +86,8 @@ macro_rules! routine {
     };
 }
 
-/// Stores past the caches, 256 bytes a turn and then 64, with loads of any alignment. The source is prefetched past the caches
-/// 512 bytes ahead; a prefetch never faults.
+/// Stores past the caches, 256 bytes a turn and then 64, with loads of any alignment. The source is
+/// prefetched past the caches 512 bytes ahead; a prefetch never faults.
 macro_rules! stream {
     ($name:literal, $load:literal, $store:literal, $leave:literal,
      block: [$(($register:literal, $at:literal)),*], line: [$(($line_register:literal, $line_at:literal)),*]) => {
@@ -137,8 +140,9 @@ macro_rules! write_back {
     };
 }
 
-/// Reads a byte of each line; the length comes in rsi and goes to rdx. A line is read, not only prefetched, for a prefetch may
-/// be dropped; those of the next page are prefetched, because the processor stops at the border of a page.
+/// Reads a byte of each line; the length comes in rsi and goes to rdx. A line is read, not only
+/// prefetched, for a prefetch may be dropped; those of the next page are prefetched, because the
+/// processor stops at the border of a page.
 macro_rules! load {
     ($name:literal) => {
         routine!(
@@ -157,8 +161,9 @@ macro_rules! load {
     };
 }
 
-// One block of assembly, so that the entries of the table are adjacent and follow its label. The names are weak: a program that has this
-// crate twice (its unit tests, beside what depends on it) has one of each, and all refer to the same.
+// One block of assembly, so that the entries of the table are adjacent and follow its label. The
+// names are weak: a program that has this crate twice (its unit tests, beside what depends on it)
+// has one of each, and all refer to the same.
 std::arch::global_asm!(
     ".pushsection .data.rel.ro.datapipes_guarded_routines,\"aw\",@progbits",
     ".balign 8",
@@ -167,7 +172,8 @@ std::arch::global_asm!(
     "datapipes_guarded_routines:",
     ".popsection",
     ".pushsection .text.datapipes_guarded,\"ax\",@progbits",
-    // Ordinary loads and stores: the microcoded copy, whose registers say after a fault how far it came.
+    // Ordinary loads and stores: the microcoded copy, whose registers say after a fault how far it
+    // came.
     routine!(
         "datapipes_guarded_copy",
         "mov rcx, rdx",

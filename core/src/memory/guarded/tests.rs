@@ -1,4 +1,5 @@
-//! Which faults are answered, and what the answer is. The routines are tested where they are used, by the backend `dax`.
+//! Which faults are answered, and what the answer is. The routines are tested where they are used,
+//! by the backend `dax`.
 
 use super::{AccessFault, routines};
 

@@ -1,4 +1,5 @@
-//! A device under the model: jobs go in, a thread completes them in any order, with the outcome that a test asks for.
+//! A device under the model: jobs go in, a thread completes them in any order, with the outcome
+//! that a test asks for.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -82,7 +83,8 @@ impl Device {
         }
     }
 
-    /// The device's own thread: completes what there is, in any order, until it is over and nothing is left.
+    /// The device's own thread: completes what there is, in any order, until it is over and nothing
+    /// is left.
     pub(crate) fn run(&self) -> thread::JoinHandle<()> {
         let device = self.clone();
         thread::spawn(move || while device.finish_one() {})
@@ -122,8 +124,9 @@ impl Device {
         true
     }
 
-    /// Sends a byte behind a job that is done. The kernel cannot where the thread that submitted it has ended; here, where its
-    /// completion was taken note of, so that nobody depends on the second look, which the model does not have.
+    /// Sends a byte behind a job that is done. The kernel cannot where the thread that submitted it
+    /// has ended; here, where its completion was taken note of, so that nobody depends on the
+    /// second look, which the model does not have.
     fn ring(&self, mut state: MutexGuard<'_, State>, nth: usize) {
         use shuttle::rand::{Rng, thread_rng};
         let notifier = state.to_ring.swap_remove(nth);

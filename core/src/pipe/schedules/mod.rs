@@ -1,4 +1,5 @@
-//! The queue under schedules of which each is chosen at random: no result is lost, and none is given twice.
+//! The queue under schedules of which each is chosen at random: no result is lost, and none is
+//! given twice.
 #![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 pub(crate) mod device;
@@ -142,7 +143,8 @@ fn what_the_coordinator_found_taken_is_handed_back_to_it() {
             let mine = move || told.0.lock().unwrap().iter().any(|(at, _)| *at == 0);
             thread::spawn(move || queue.drive(mine).unwrap())
         };
-        // An event came: the coordinator looks, once. True is the promise to look again at the next event.
+        // An event came: the coordinator looks, once. True is the promise to look again at the next
+        // event.
         let attended = queue.drive_for_coordinator().unwrap();
         let handed_back = waiter.join().unwrap();
         let again = attended || handed_back;

@@ -1,4 +1,5 @@
-//! Pipes to and from a [`Staging`]: a pipe for each of its places, and the places that fill up or fail on the way.
+//! Pipes to and from a [`Staging`]: a pipe for each of its places, and the places that fill up or
+//! fail on the way.
 //!
 //! ```text
 //! start:  parts = the ledger says where; each part goes by its place's pipe, all at once
@@ -7,7 +8,8 @@
 //!                        what did not arrive goes there, from the source, which is leased until all has arrived
 //!                    any other error?  that of the transfer, with place and offset
 //! ```
-//! A handle that is dropped leaves its transfer to the pipe, which sees it through at its next start, or at its end.
+//! A handle that is dropped leaves its transfer to the pipe, which sees it through at its next
+//! start, or at its end.
 #![deny(clippy::arithmetic_side_effects)]
 
 mod order;
@@ -93,7 +95,8 @@ fn ends<'a>(
     }
 }
 
-/// What is open belongs to the process that opened it. (Memory that maps no file is copied for a child, who may use it.)
+/// What is open belongs to the process that opened it. (Memory that maps no file is copied for a
+/// child, who may use it.)
 fn check_process(source: &Endpoint, target: &Endpoint) -> Result<()> {
     [source, target].into_iter().try_for_each(|end| match &end.handle {
         EndpointHandle::File(file) => file.write_observers().check_process("connect"),
@@ -257,7 +260,8 @@ impl Staged {
         Ok(())
     }
 
-    /// Sees to what is done, or, with `wait`, to everything; true when nothing is under way any more.
+    /// Sees to what is done, or, with `wait`, to everything; true when nothing is under way any
+    /// more.
     fn advance(&self, moving: &mut Moving, wait: bool) -> bool {
         while let Some(leg) = moving.legs.front() {
             if !wait && !leg.transfer.is_done() {
@@ -268,7 +272,8 @@ impl Staged {
             self.staging.land(std::slice::from_ref(&part));
             let (done, error) = match result {
                 Ok(()) => (part.len, None),
-                // After an error of the device nothing of the part is trusted; of a full one, what it took.
+                // After an error of the device nothing of the part is trusted; of a full one, what
+                // it took.
                 Err(e) if e.kind() == ErrorKind::NoSpace => (whole_pages(e.done().min(part.len)), Some(e)),
                 Err(e) => (0, Some(e)),
             };
@@ -303,8 +308,9 @@ impl Staged {
         }
     }
 
-    /// Whether an error of a device is the place's. Only of memory at the other end is it certain that the error is not its own, and
-    /// of memory that maps a file only where the kernel says so: it may have lost a page.
+    /// Whether an error of a device is the place's. Only of memory at the other end is it certain
+    /// that the error is not its own, and of memory that maps a file only where the kernel says so:
+    /// it may have lost a page.
     fn is_certainly_of_place(&self, error: &Error) -> bool {
         let Some(memory) = &self.memory else { return false };
         match error.raw_os_error() {

@@ -6,7 +6,8 @@ use crate::locator::{Dram, Locator, Staging};
 use crate::memory::{MapOptions, Pages};
 use crate::plan::{Planner, Route};
 
-/// The length whose way is judged, where the caller names no typical one: about what a job moves at once.
+/// The length whose way is judged, where the caller names no typical one: about what a job moves at
+/// once.
 const PIECE: u64 = 4 << 20;
 /// A place with less than this is taken last: it would only be asked and left.
 const ROOM: u64 = 1 << 20;

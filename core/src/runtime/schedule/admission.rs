@@ -1,7 +1,9 @@
-//! What may be promised: checked when a flow is connected, so that a promise that was given is kept.
+//! What may be promised: checked when a flow is connected, so that a promise that was given is
+//! kept.
 //!
-//! Minimum shares come first and rates are promised from what they leave, so the rule is one line: *the sum of promised
-//! rates is at most the resource's rate times one minus the sum of the minimum shares*. A rate nobody knows promises nothing.
+//! Minimum shares come first and rates are promised from what they leave, so the rule is one line:
+//! *the sum of promised rates is at most the resource's rate times one minus the sum of the minimum
+//! shares*. A rate nobody knows promises nothing.
 
 use super::Scheduler;
 use super::flow::{Limit, State};

@@ -5,7 +5,8 @@ use super::flow::Place;
 use super::ring::Head;
 use super::service::PriorityClass;
 
-/// A promised rate goes before the latency class once its flow is so far behind. Less is made good after it.
+/// A promised rate goes before the latency class once its flow is so far behind. Less is made good
+/// after it.
 const PROMISE_SLACK_NS: u64 = 2_000_000;
 
 /// The chunk that goes next.
@@ -28,8 +29,8 @@ struct Behind {
 }
 
 impl Scheduler {
-    /// The next chunk, whether or not the resource has room for it; None where nothing is ready, or where what is ready
-    /// waits for contended bytes to come back.
+    /// The next chunk, whether or not the resource has room for it; None where nothing is ready, or
+    /// where what is ready waits for contended bytes to come back.
     ///
     /// Strictly in this order, where what is not ready is passed over:
     ///
@@ -39,8 +40,9 @@ impl Scheduler {
     /// 4. flows behind their promised rate;
     /// 5. normal, then bulk.
     ///
-    /// 1 before 2: where the resource is slower than was thought, promises suffer and no class starves. 2 before 3: a
-    /// promise holds under latency load without end; the slack keeps it out of the way of latency flows that come and go.
+    /// 1 before 2: where the resource is slower than was thought, promises suffer and no class
+    /// starves. 2 before 3: a promise holds under latency load without end; the slack keeps it out
+    /// of the way of latency flows that come and go.
     pub(super) fn choose(&self, now: u64) -> Option<Choice> {
         let contended = self.is_contended(now);
         let heads = PriorityClass::ALL.map(|class| self.head(class, contended));
@@ -67,10 +69,11 @@ impl Scheduler {
         self.fits_contended(class, head.len, contended).then(|| Choice::turn(class, head, false))
     }
 
-    /// The chunk of a class that is owed it by its minimum share; and whether one waits for contended bytes to come back.
+    /// The chunk of a class that is owed it by its minimum share; and whether one waits for
+    /// contended bytes to come back.
     ///
-    /// The first of the lower classes that does not fit holds up the others: a short chunk of a less urgent class must
-    /// not take the room for which a longer one waits.
+    /// The first of the lower classes that does not fit holds up the others: a short chunk of a
+    /// less urgent class must not take the room for which a longer one waits.
     fn owed(&self, heads: [Option<Head>; 3], contended: bool) -> (Option<Choice>, bool) {
         let mut is_held = false;
         for (class, head) in PriorityClass::ALL.into_iter().zip(heads) {
@@ -87,8 +90,9 @@ impl Scheduler {
         (None, is_held)
     }
 
-    /// Whether a request of this flow, pushed now, would be released at once and in one chunk: no class as urgent has a
-    /// request, no other class and no promise comes first, and limits and caps have room. In doubt, no.
+    /// Whether a request of this flow, pushed now, would be released at once and in one chunk: no
+    /// class as urgent has a request, no other class and no promise comes first, and limits and
+    /// caps have room. In doubt, no.
     #[cfg(test)]
     pub(crate) fn passes(&self, flow: super::Flow, len: u64, now: u64) -> bool {
         let Some(now) = self.reading(now) else { return false };

@@ -7,7 +7,8 @@ use super::stats::Served;
 /// A class that could not use its share keeps a claim to so many chunks, not more.
 const MAX_OWED_CHUNKS: f64 = 4.0;
 
-/// A class that is owed so many chunks was kept from them by the cap of contended bytes, which then yields.
+/// A class that is owed so many chunks was kept from them by the cap of contended bytes, which then
+/// yields.
 const PATIENCE_CHUNKS: f64 = 2.0;
 
 #[derive(Clone, Debug)]
@@ -55,7 +56,8 @@ impl ClassState {
         }
     }
 
-    /// A chunk of this class goes out in its own turn. What it gets beyond its share is not held against it.
+    /// A chunk of this class goes out in its own turn. What it gets beyond its share is not held
+    /// against it.
     pub(super) fn spend(&mut self, len: u64) {
         self.owed = (self.owed - cost(len) as f64).max(0.0);
     }

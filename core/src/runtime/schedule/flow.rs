@@ -6,7 +6,8 @@ use super::meter::Meter;
 use super::service::{PriorityClass, ServiceLevel};
 use super::stats::Served;
 
-/// Names a connected flow. Of one that was disconnected nothing is known any more; its name is not given again.
+/// Names a connected flow. Of one that was disconnected nothing is known any more; its name is not
+/// given again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Flow {
     pub(super) index: u32,

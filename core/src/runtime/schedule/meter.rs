@@ -1,22 +1,24 @@
 //! A rate, kept as the time until which a flow is paid for.
 //!
-//! Tokens in a bucket and a time are two views of one number; the time needs no refill and answers *when* at once.
+//! Tokens in a bucket and a time are two views of one number; the time needs no refill and answers
+//! *when* at once.
 
 /// A meter remembers this much time, or two chunks if they take longer.
 const WINDOW_NS: u64 = 10_000_000;
 
 /// Bytes against time.
 ///
-/// `paid_until` is the time at which a flow with exactly the rate would have sent what was charged. In the past: the
-/// flow had less than the rate; in the future: more. No meter remembers more than its window in the past, which is
-/// the burst of a limit and the arrears of a promise.
+/// `paid_until` is the time at which a flow with exactly the rate would have sent what was charged.
+/// In the past: the flow had less than the rate; in the future: more. No meter remembers more than
+/// its window in the past, which is the burst of a limit and the arrears of a promise.
 #[derive(Clone, Debug)]
 pub(super) struct Meter {
     ns_per_byte: f64,
     window_ns: u64,
     two_chunks_ns: u64,
     paid_until: u64,
-    /// The part of a nanosecond that `paid_until` cannot say: at 100 GB/s half a nanosecond a chunk is a percent.
+    /// The part of a nanosecond that `paid_until` cannot say: at 100 GB/s half a nanosecond a chunk
+    /// is a percent.
     fraction: f64,
 }
 
@@ -48,8 +50,8 @@ impl Meter {
         self.paid_until = start.saturating_add(whole as u64);
     }
 
-    /// Forgets what lies more than two chunks in the future. For a promise: what a flow had for nothing is not held
-    /// against it later. For all: the clock went back.
+    /// Forgets what lies more than two chunks in the future. For a promise: what a flow had for
+    /// nothing is not held against it later. For all: the clock went back.
     pub(super) fn forgive(&mut self, now: u64) {
         self.paid_until = self.paid_until.min(now.saturating_add(self.two_chunks_ns));
     }
@@ -62,7 +64,8 @@ impl Meter {
     }
 }
 
-/// The chunk of a flow that is limited to a rate: what the rate gives in 10 ms, in pages, so that slow flows are smooth.
+/// The chunk of a flow that is limited to a rate: what the rate gives in 10 ms, in pages, so that
+/// slow flows are smooth.
 pub(super) fn smooth_chunk(rate: f64, chunk: u64) -> u64 {
     const PAGE: u64 = 4096;
     let bytes = (rate * (WINDOW_NS as f64 / 1e9)) as u64;
@@ -75,7 +78,8 @@ mod tests {
 
     #[test]
     fn the_time_paid_for_is_bytes_by_rate() {
-        // 3 GB/s and 512 bytes: 170.67 ns a chunk; a million of them without rounding away the thirds.
+        // 3 GB/s and 512 bytes: 170.67 ns a chunk; a million of them without rounding away the
+        // thirds.
         let mut meter = Meter::new(3e9, 65536);
         meter.paid_until = 1 << 40;
         for _ in 0..1_000_000 {

@@ -1,4 +1,5 @@
-//! Who goes next at a resource (a device, or those who copy memory): classes, shares, rates and caps.
+//! Who goes next at a resource (a device, or those who copy memory): classes, shares, rates and
+//! caps.
 //!
 //! ```text
 //! push ──> flow's queue ──> limit (at_most)? ──> ring of its class ──> next: choose ──> Chunk ──> resource ──> done
@@ -9,25 +10,31 @@
 //!                                                                        └ normal, bulk
 //! ```
 //!
-//! *Platform IO DMA*, section 3, asks the platform's data mover for "multiple priorities and
-//! QoS [...] to prevent a large storage transaction from blocking a latency sensitive network operation". Here:
+//! *Platform IO DMA*, section 3, asks the platform's data mover for "multiple priorities and QoS
+//! [...] to prevent a large storage transaction from blocking a latency sensitive network
+//! operation". Here:
 //!
 //! * Requests are cut into chunks, so that what is short never waits for more than chunks.
-//! * `latency` goes before `normal` before `bulk`. A class with work always gets its minimum share of the bytes; what it
-//!   gets beyond it is not held against it, and a share that is not used is not saved up (4 chunks at most).
-//! * In a class flows take turns by deficit round robin, with equal weights. Requests of a flow keep their order.
-//! * `at_most` is a token bucket. Its burst is what the rate gives in 10 ms (at low rates two chunks, which then are as
-//!   small as 4 KiB).
-//! * `at_least` is served out of turn whenever the flow is behind, before the latency class from 2 ms on. It counts what
-//!   the flow gets in its turn, too. Time without work does not count; arrears of 10 ms (or two chunks) are made good.
-//! * Caps bound what is outstanding, and so how long a latency request waits for what went before it:
+//! * `latency` goes before `normal` before `bulk`. A class with work always gets its minimum share
+//!   of the bytes; what it gets beyond it is not held against it, and a share that is not used is
+//!   not saved up (4 chunks at most).
+//! * In a class flows take turns by deficit round robin, with equal weights. Requests of a flow
+//!   keep their order.
+//! * `at_most` is a token bucket. Its burst is what the rate gives in 10 ms (at low rates two
+//!   chunks, which then are as small as 4 KiB).
+//! * `at_least` is served out of turn whenever the flow is behind, before the latency class from 2
+//!   ms on. It counts what the flow gets in its turn, too. Time without work does not count;
+//!   arrears of 10 ms (or two chunks) are made good.
+//! * Caps bound what is outstanding, and so how long a latency request waits for what went before
+//!   it:
 //!
 //! > A latency request of at most one chunk, pushed while its class is empty and a latency flow is active, waits for at most
 //! > `contended_bytes` and one chunk of lower classes, plus a chunk for each lower class that is owed its minimum share and
 //! > for each promise in arrears. Where no latency flow was active, `outstanding_bytes` takes the place of `contended_bytes`.
 //!
-//! No threads, no I/O and no clock: time is a parameter, in nanoseconds from any origin. It may stand still, jump, and
-//! go back: by up to 10 ms it is then taken to stand still (threads read the clock and then come in another order).
+//! No threads, no I/O and no clock: time is a parameter, in nanoseconds from any origin. It may
+//! stand still, jump, and go back: by up to 10 ms it is then taken to stand still (threads read the
+//! clock and then come in another order).
 //! [`Scheduler::next`] allocates nothing and looks at each flow once at most; with `done` it takes some 70 ns.
 
 mod admission;
@@ -74,7 +81,8 @@ pub(crate) struct Chunk {
 pub(crate) enum Next {
     /// This; and ask again.
     Chunk(Chunk),
-    /// Nothing before this time unless something is pushed or comes back: limits to rates stand in the way.
+    /// Nothing before this time unless something is pushed or comes back: limits to rates stand in
+    /// the way.
     At(u64),
     /// Nothing before something is pushed or comes back.
     Nothing,
@@ -127,7 +135,8 @@ impl Scheduler {
         &self.policy
     }
 
-    /// Sets the cap on outstanding bytes beside latency flows; what is outstanding is not called back.
+    /// Sets the cap on outstanding bytes beside latency flows; what is outstanding is not called
+    /// back.
     #[cfg(test)]
     pub(crate) fn set_contended_bytes(&mut self, bytes: u64) {
         self.policy.contended_bytes = bytes;
@@ -136,8 +145,8 @@ impl Scheduler {
     /// Takes in a flow.
     ///
     /// # Errors
-    /// `InvalidInput` for rates that make no sense; `Unsupported` for a promise that cannot be kept beside the minimum
-    /// shares and what was promised before, with what is left.
+    /// `InvalidInput` for rates that make no sense; `Unsupported` for a promise that cannot be kept
+    /// beside the minimum shares and what was promised before, with what is left.
     pub(crate) fn connect(&mut self, service: ServiceLevel) -> Result<Flow> {
         let state = self.admit(service)?;
         let has_promise = state.promise.is_some();
@@ -152,7 +161,8 @@ impl Scheduler {
         Ok(flow)
     }
 
-    /// Lets a flow go. Requests that it still has are dropped; chunks at the resource still come back.
+    /// Lets a flow go. Requests that it still has are dropped; chunks at the resource still come
+    /// back.
     pub(crate) fn disconnect(&mut self, flow: Flow) {
         let Some(state) = self.flows.get_mut(flow) else { return };
         state.leaving = true;
@@ -169,8 +179,8 @@ impl Scheduler {
         }
     }
 
-    /// A request of so many bytes arrives; `request` is the caller's name for it. An empty one is released as one chunk.
-    /// False, and nothing is done, if the flow was disconnected.
+    /// A request of so many bytes arrives; `request` is the caller's name for it. An empty one is
+    /// released as one chunk. False, and nothing is done, if the flow was disconnected.
     pub(crate) fn push(&mut self, flow: Flow, request: u64, len: u64, now: u64) -> bool {
         let now = self.clock(now);
         let Some(state) = self.flows.get_mut(flow).filter(|state| !state.leaving) else { return false };
@@ -225,7 +235,8 @@ impl Scheduler {
         }
     }
 
-    /// Takes back what was not released of a request and says how much had been; None if nothing of it is left here.
+    /// Takes back what was not released of a request and says how much had been; None if nothing of
+    /// it is left here.
     pub(crate) fn cancel(&mut self, flow: Flow, request: u64) -> Option<u64> {
         let now = self.now;
         let state = self.flows.get_mut(flow)?;
@@ -259,7 +270,8 @@ impl Scheduler {
         self.requests
     }
 
-    /// The one flow with requests, if there is just one and no limit holds it: its next chunk goes whatever the time is.
+    /// The one flow with requests, if there is just one and no limit holds it: its next chunk goes
+    /// whatever the time is.
     #[cfg(test)]
     pub(crate) fn only_flow(&self) -> Option<Flow> {
         let flows: u32 = self.classes.iter().map(|class| class.backlogged).sum();
@@ -402,7 +414,8 @@ impl Scheduler {
         Some(chunk)
     }
 
-    /// Counts a chunk that goes to the resource, against limit, promise and shares; says when its flow may go on.
+    /// Counts a chunk that goes to the resource, against limit, promise and shares; says when its
+    /// flow may go on.
     fn account(&mut self, index: u32, class: PriorityClass, piece: Piece, now: u64) -> u64 {
         let Piece { len, wait_ns, in_turn } = piece;
         self.outstanding.add(len);

@@ -1,18 +1,20 @@
-//! Deficit round robin (Shreedhar and Varghese, SIGCOMM 1995) over the flows of a class that may go.
+//! Deficit round robin (Shreedhar and Varghese, SIGCOMM 1995) over the flows of a class that may
+//! go.
 //!
 //! ```text
 //! a flow that comes to the front gets a quantum of bytes; it stays there while its next chunk is within what it has,
 //! then goes to the back with the rest; a flow that leaves loses the rest
 //! ```
 //!
-//! The quantum is the largest chunk, so every turn lets at least one chunk go and finding the next is two looks.
+//! The quantum is the largest chunk, so every turn lets at least one chunk go and finding the next
+//! is two looks.
 
 use std::collections::VecDeque;
 
 use super::flow::Slab;
 
-/// A chunk counts at least this much: empty requests without end must not keep the turn for ever, and handing over a
-/// short chunk costs about as much as copying this many bytes.
+/// A chunk counts at least this much: empty requests without end must not keep the turn for ever,
+/// and handing over a short chunk costs about as much as copying this many bytes.
 const MIN_COST: u64 = 512;
 
 /// What a chunk counts in turns and shares.

@@ -8,9 +8,11 @@ use serde::{Deserialize, Serialize};
 use crate::backend::{check_count, check_rate};
 use crate::error::{Error, ErrorKind, Result};
 
-/// How urgent the transfers of a pipe are: `latency` before `normal` before `bulk`, above each class's minimum share.
+/// How urgent the transfers of a pipe are: `latency` before `normal` before `bulk`, above each
+/// class's minimum share.
 ///
-/// Platform-DMA paper, section 3: priorities keep a large storage transaction from blocking a network operation.
+/// Platform-DMA paper, section 3: priorities keep a large storage transaction from blocking a
+/// network operation.
 ///
 /// ```
 /// use datapipes_core::runtime::PriorityClass;
@@ -67,15 +69,18 @@ impl FromStr for PriorityClass {
     }
 }
 
-/// What a pipe asks of the runtime: a class, and optionally a rate to be promised and a rate to stay below.
+/// What a pipe asks of the runtime: a class, and optionally a rate to be promised and a rate to
+/// stay below.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServiceLevel {
     /// How urgent.
     pub class: PriorityClass,
-    /// Promised while there is work, in bytes/s. Refused at connect if the resource cannot promise it.
+    /// Promised while there is work, in bytes/s. Refused at connect if the resource cannot promise
+    /// it.
     pub at_least: Option<f64>,
-    /// Not exceeded, in bytes/s, over any window longer than the burst (10 ms, or two chunks at low rates).
+    /// Not exceeded, in bytes/s, over any window longer than the burst (10 ms, or two chunks at low
+    /// rates).
     pub at_most: Option<f64>,
 }
 
@@ -91,17 +96,20 @@ impl ServiceLevel {
 /// Values that make no sense are put right when the scheduler takes the policy, see each field.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SchedulePolicy {
-    /// The most bytes one chunk has, at least 1. A multiple of 4 KiB keeps all chunks of an aligned request aligned.
+    /// The most bytes one chunk has, at least 1. A multiple of 4 KiB keeps all chunks of an aligned
+    /// request aligned.
     pub chunk_bytes: u64,
-    /// Minimum share of each class (indexed by `class as usize`) of the bytes while it has work; the rest goes by
-    /// priority. Raised to 0.01 so that no class can starve, scaled down if they sum to more than 1.
+    /// Minimum share of each class (indexed by `class as usize`) of the bytes while it has work;
+    /// the rest goes by priority. Raised to 0.01 so that no class can starve, scaled down if they
+    /// sum to more than 1.
     pub shares: [f64; 3],
     /// Cap on the bytes outstanding at the resource; one chunk may always be outstanding.
     pub outstanding_bytes: u64,
     /// Cap on the chunks outstanding, at least 1.
     pub outstanding_chunks: u32,
-    /// Cap on the outstanding bytes of the classes below `latency` together while a latency flow is active; one chunk of
-    /// theirs may always be outstanding. It yields to promised rates and minimum shares that it would break.
+    /// Cap on the outstanding bytes of the classes below `latency` together while a latency flow is
+    /// active; one chunk of theirs may always be outstanding. It yields to promised rates and
+    /// minimum shares that it would break.
     pub contended_bytes: u64,
     /// The most bytes one chunk of theirs has then, at most `chunk_bytes`.
     pub contended_chunk_bytes: u64,
@@ -112,10 +120,12 @@ pub struct SchedulePolicy {
 }
 
 impl SchedulePolicy {
-    /// Whether the numbers make sense. What is merely more than can be kept is put right, see each field.
+    /// Whether the numbers make sense. What is merely more than can be kept is put right, see each
+    /// field.
     ///
     /// # Errors
-    /// `InvalidInput` for chunks of nothing, for shares and rates that are no numbers, and for those below zero.
+    /// `InvalidInput` for chunks of nothing, for shares and rates that are no numbers, and for
+    /// those below zero.
     pub fn check(&self) -> Result<()> {
         check_count("chunk_bytes", Some(self.chunk_bytes))?;
         check_count("contended_chunk_bytes", Some(self.contended_chunk_bytes))?;

@@ -79,7 +79,8 @@ pub struct ScheduleStats {
     pub most_outstanding_bytes: u64,
     /// Bytes/s promised to the connected flows together.
     pub promised: f64,
-    /// Chunks that were let past the cap of contended bytes, for a promised rate or a minimum share.
+    /// Chunks that were let past the cap of contended bytes, for a promised rate or a minimum
+    /// share.
     pub past_contended_cap: u64,
 }
 

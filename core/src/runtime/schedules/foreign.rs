@@ -64,7 +64,8 @@ fn call_back(pipe: &RuntimePipe, runtime: &Arc<Mutex<Option<Runtime>>>, i: u64, 
             }
             (_, next) => {
                 drop(next);
-                // Without the lock: another callback may want it, and in the model nobody stands in for one that blocks.
+                // Without the lock: another callback may want it, and in the model nobody stands in
+                // for one that blocks.
                 let runtime = runtime.lock().unwrap().take();
                 drop(runtime);
             }

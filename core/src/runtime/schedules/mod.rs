@@ -1,5 +1,5 @@
-//! The runtime under schedules of which each is chosen at random, over model devices and a model of the kernel's events.
-//! A completion that is lost is a deadlock here, and is found as one.
+//! The runtime under schedules of which each is chosen at random, over model devices and a model of
+//! the kernel's events. A completion that is lost is a deadlock here, and is found as one.
 #![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 mod foreign;

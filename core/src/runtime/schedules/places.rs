@@ -1,4 +1,5 @@
-//! Places and a backend under the model: devices with an event and without, and memory that is copied by threads.
+//! Places and a backend under the model: devices with an event and without, and memory that is
+//! copied by threads.
 
 use std::future::Future;
 use std::path::Path;

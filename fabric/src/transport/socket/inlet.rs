@@ -51,7 +51,8 @@ struct SocketCredits {
 struct Held {
     slots: Vec<bool>,
     buffers: Vec<Vec<u8>>,
-    /// Replies that are not in the kernel yet: no more than there are credits, for who has not read a reply has no credit of it.
+    /// Replies that are not in the kernel yet: no more than there are credits, for who has not read
+    /// a reply has no credit of it.
     pending: Vec<u8>,
     /// The sender goes on all the same.
     overrun: bool,
@@ -75,8 +76,8 @@ impl Held {
 }
 
 impl SocketInlet {
-    /// An end over a connected stream socket. The sender's hello, which must bring the same shape and token, is looked at with
-    /// the first block.
+    /// An end over a connected stream socket. The sender's hello, which must bring the same shape
+    /// and token, is looked at with the first block.
     ///
     /// # Errors
     /// `InvalidInput` for a bad shape.

@@ -5,15 +5,19 @@
 //! receiver -> sender   for each block 32 bytes of reply
 //! sender -> receiver   goodbye: 64 bytes. A connection that ends without it was broken, and no stream ended.
 //! ```
-//! Between machines each of these is sealed (see `seal.rs`) and 16 bytes longer, unless both sides have said otherwise.
+//! Between machines each of these is sealed (see `seal.rs`) and 16 bytes longer, unless both sides
+//! have said otherwise.
 //!
-//! The kernel copies a block into the receiver's own buffer, so the sender cannot touch it again: a socket needs no trust. A
-//! credit is a buffer of the receiver; a sender that sends without one is cut off.
+//! The kernel copies a block into the receiver's own buffer, so the sender cannot touch it again: a
+//! socket needs no trust. A credit is a buffer of the receiver; a sender that sends without one is
+//! cut off.
 //!
-//! Nothing waits for longer than it was told. A block that was begun when patience ends counts as sent, and its rest goes with
-//! the sender's next call, whichever that is; of one that was not begun, not a byte is sent. Replies are never waited for.
+//! Nothing waits for longer than it was told. A block that was begun when patience ends counts as
+//! sent, and its rest goes with the sender's next call, whichever that is; of one that was not
+//! begun, not a byte is sent. Replies are never waited for.
 //!
-//! Sends are plain `send` of whole blocks: a ring would go around the filter of a device (see [`crate::device`]).
+//! Sends are plain `send` of whole blocks: a ring would go around the filter of a device (see
+//! [`crate::device`]).
 
 mod inlet;
 mod outlet;

@@ -19,7 +19,8 @@ use crate::channel::{ChannelShape, Head, Patience};
 use crate::transport::seal::{Keys, Seal, TAG_BYTES};
 use crate::transport::{Outlet, Returned, Token};
 
-/// Where the bytes of a block begin in the memory of its slot; its header, and the header's tag, end there.
+/// Where the bytes of a block begin in the memory of its slot; its header, and the header's tag,
+/// end there.
 const BODY: usize = 128;
 
 /// The sender's end.
@@ -64,7 +65,8 @@ enum Sent {
 }
 
 impl SocketOutlet {
-    /// An end over a connected stream socket; says hello, with the first that is sent if not at once.
+    /// An end over a connected stream socket; says hello, with the first that is sent if not at
+    /// once.
     ///
     /// # Errors
     /// `InvalidInput` for a bad shape; `Device` where the other side has gone.
@@ -410,7 +412,8 @@ impl Outlet for SocketOutlet {
 
     fn close(&mut self) {
         let until = Instant::now() + FAREWELL;
-        // Replies that nobody read would make the kernel reset the connection, and the receiver lose what it did not read yet.
+        // Replies that nobody read would make the kernel reset the connection, and the receiver
+        // lose what it did not read yet.
         while let Ok(Some(_)) = self.poll_reply() {}
         // Who is gone already needs no farewell; one that does not fit now would be a torn one.
         if !self.dead && self.check().is_ok() {

@@ -1,4 +1,5 @@
-//! What goes over a connection, byte by byte, and how it gets into the kernel and out of it without waiting.
+//! What goes over a connection, byte by byte, and how it gets into the kernel and out of it without
+//! waiting.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -135,7 +136,8 @@ impl Part {
     }
 }
 
-/// Receives without waiting: bytes, None where there are none now, `PIPE` where the other side has gone.
+/// Receives without waiting: bytes, None where there are none now, `PIPE` where the other side has
+/// gone.
 pub(super) fn receive_some(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Option<usize>, Errno> {
     loop {
         match recv(socket, &mut *buffer, RecvFlags::DONTWAIT) {
@@ -184,7 +186,8 @@ impl<'a> SocketWait<'a> {
     /// Sleeps until the socket is ready, or for a moment.
     ///
     /// # Errors
-    /// `Busy` when patience ends, with what did not happen; `Unavailable` where the controller has ended; a revocation.
+    /// `Busy` when patience ends, with what did not happen; `Unavailable` where the controller has
+    /// ended; a revocation.
     pub(super) fn sleep(&mut self, socket: BorrowedFd<'_>, flags: PollFlags, what: &str) -> Result<()> {
         let Some(slice) = self.waiting.slice() else { return Err(self.waiting.over(self.operation, what)) };
         await_socket(socket, flags, slice)?;

@@ -23,7 +23,8 @@ pub(crate) struct Flags {
     /// Only this user (repeat for more); otherwise all that can open the socket
     #[arg(long, value_name = "UID")]
     pub(crate) allow_uid: Vec<u32>,
-    /// Files of any file system, also of those that other programs serve (FUSE) and of the kernel's own
+    /// Files of any file system, also of those that other programs serve (FUSE) and of the kernel's
+    /// own
     #[arg(long)]
     pub(crate) any_filesystem: bool,
     /// Clients at a time
@@ -53,7 +54,8 @@ pub(crate) struct Flags {
     /// Bytes/s that a client's pipes may be promised [default: what the devices have]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     promised: Option<u64>,
-    /// Milliseconds that a client may take to say hello, to read a status, and that files which it passes may take to be looked at
+    /// Milliseconds that a client may take to say hello, to read a status, and that files which it
+    /// passes may take to be looked at
     #[arg(long, value_name = "MS")]
     hello_ms: Option<u64>,
     /// Requests of a client in a second; who asks for more waits

@@ -1,7 +1,8 @@
 //! `dpiped`: the one coordinator of a machine, for other processes.
 //!
-//! Exit codes: 0 it was asked to stop and everything was carried out; 1 something was still under way when its time to stop
-//! was over, or a process that it needs was killed; 2 it could not start, or a command line that makes no sense.
+//! Exit codes: 0 it was asked to stop and everything was carried out; 1 something was still under
+//! way when its time to stop was over, or a process that it needs was killed; 2 it could not start,
+//! or a command line that makes no sense.
 #![deny(unsafe_code)]
 
 mod flags;

@@ -1,6 +1,7 @@
 //! Signals that ask the service to stop, and one that a client could have sent to it.
 //!
-//! Unsafe code: the calls that block signals, ignore one and make a descriptor for them, on sets that live on the stack.
+//! Unsafe code: the calls that block signals, ignore one and make a descriptor for them, on sets
+//! that live on the stack.
 #![allow(unsafe_code)]
 
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
@@ -66,8 +67,8 @@ impl Signals {
     }
 }
 
-/// A write beyond what files of this process may have (`RLIMIT_FSIZE`) is an error of the transfer (`EFBIG`), and not the end
-/// of the service: clients say where is written.
+/// A write beyond what files of this process may have (`RLIMIT_FSIZE`) is an error of the transfer
+/// (`EFBIG`), and not the end of the service: clients say where is written.
 ///
 /// # Errors
 /// What the kernel says.

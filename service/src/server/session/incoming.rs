@@ -1,4 +1,5 @@
-//! What a client sends, and the descriptors that come with it, which this process has only once they are known to be harmless.
+//! What a client sends, and the descriptors that come with it, which this process has only once
+//! they are known to be harmless.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -35,8 +36,9 @@ impl Session {
         }
     }
 
-    /// The next packet, which is there, with its descriptors: by a process that receives them, and judges nothing. Refused before
-    /// they come here, where this service does not take such descriptors.
+    /// The next packet, which is there, with its descriptors: by a process that receives them, and
+    /// judges nothing. Refused before they come here, where this service does not take such
+    /// descriptors.
     pub(super) fn take_in(&mut self, buffer: &mut [u8]) -> Result<Result<(ClientRequest, Vec<OwnedFd>)>, SessionEnd> {
         let until = Instant::now() + Duration::from_millis(self.shared.config.limits.hello_ms);
         let silent = || cut(ErrorKind::Unavailable, "what serves a file that it passed does not answer");
@@ -62,7 +64,8 @@ impl Session {
             return Err(silent());
         }
         let taken = self.hear_of_descriptors(buffer, until)?;
-        // Of what was passed on it closes its own copies at once: nothing of it is left when the client hears of its pipe.
+        // Of what was passed on it closes its own copies at once: nothing of it is left when the
+        // client hears of its pipe.
         while let (Ok(_), Some(taker)) = (&taken, self.receivers.last()) {
             if !self.wait_for(taker, Some(until))? {
                 return Err(silent());
@@ -108,7 +111,8 @@ impl Session {
         }
     }
 
-    /// Waits until a process says something, or ends; false where it does not until then. An error where the service stops.
+    /// Waits until a process says something, or ends; false where it does not until then. An error
+    /// where the service stops.
     pub(super) fn wait_for(&self, taker: &ReceiverProcess, until: Option<Instant>) -> Result<bool, SessionEnd> {
         loop {
             let mut fds = [
@@ -132,8 +136,9 @@ impl Session {
         }
     }
 
-    /// Waits until the processes that took in what this client passed have let go of it. Its place is its own so long, and so there is a
-    /// bound to their number. A service that stops does not wait for them.
+    /// Waits until the processes that took in what this client passed have let go of it. Its place
+    /// is its own so long, and so there is a bound to their number. A service that stops does not
+    /// wait for them.
     pub(super) fn wait_for_takers(&mut self) {
         for taker in std::mem::take(&mut self.receivers) {
             taker.dismiss();
@@ -143,7 +148,8 @@ impl Session {
         }
     }
 
-    /// Ends the connection, so that the client sees that it is over. Whether nothing with descriptors comes any more.
+    /// Ends the connection, so that the client sees that it is over. Whether nothing with
+    /// descriptors comes any more.
     pub(super) fn hang_up(&self) -> bool {
         let refuses = passing::let_pass(&self.socket, false);
         let _ = shutdown(&self.socket, Shutdown::Both);

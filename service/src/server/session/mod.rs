@@ -7,7 +7,8 @@
 //! until the last part is back that a device or a thread has
 //! ```
 //!
-//! Memory and files of a pipe are let go here, not by the coordinator: unmapping and closing can take long.
+//! Memory and files of a pipe are let go here, not by the coordinator: unmapping and closing can
+//! take long.
 
 mod incoming;
 mod status;
@@ -50,7 +51,8 @@ const COMPLAINTS: u32 = 16;
 pub(super) struct Session {
     shared: Arc<Shared>,
     socket: OwnedFd,
-    /// By which a process is told to close the connection. There from the start, so that its end needs no descriptor.
+    /// By which a process is told to close the connection. There from the start, so that its end
+    /// needs no descriptor.
     words: ControlSockets,
     facts: Arc<SessionFacts>,
     /// Rung when a pipe has ended, or memory failed.
@@ -174,7 +176,8 @@ impl Session {
             .of_client(format_args!("client {number} ({name}, user {}, process {}) {what}", peer.uid, peer.pid));
     }
 
-    /// Why it is over: the answer to what the client asks next, or is asking. One that reads nothing does not hear it.
+    /// Why it is over: the answer to what the client asks next, or is asking. One that reads
+    /// nothing does not hear it.
     fn say(&self, why: &Error) {
         let _ = self.answer(&ServiceAnswer::error(why), None);
     }
@@ -200,7 +203,8 @@ impl Session {
         let _ = rustix::io::read(&*self.wake_event, &mut counter);
     }
 
-    /// What a session does about its bell, whatever else it waits for: memory that failed is the service's own until its pipes end.
+    /// What a session does about its bell, whatever else it waits for: memory that failed is the
+    /// service's own until its pipes end.
     fn handle_wake_event(&self) -> Result<(), SessionEnd> {
         self.drain_wake_event();
         let mut memories = self.slots.iter().flat_map(|slot| &slot.places).filter_map(OpenedPlace::memory);
@@ -246,7 +250,8 @@ impl Session {
         }
     }
 
-    /// Waits until the client may have its next request carried out. What it asks meanwhile stays in its socket.
+    /// Waits until the client may have its next request carried out. What it asks meanwhile stays
+    /// in its socket.
     fn wait_for_pace(&mut self) -> Result<(), SessionEnd> {
         let now = Instant::now();
         let until = now + self.pace.take(now);
@@ -272,8 +277,9 @@ impl Session {
         }
     }
 
-    /// Waits until the client has taken what was sent to it, or has closed it: until then the kernel charges that to this process, with the
-    /// descriptors in it. Its place is its own so long, and so there is a bound. A service that stops does not wait.
+    /// Waits until the client has taken what was sent to it, or has closed it: until then the
+    /// kernel charges that to this process, with the descriptors in it. Its place is its own so
+    /// long, and so there is a bound. A service that stops does not wait.
     fn wait_for_reader(&mut self) {
         let mut pause = MIN_PAUSE;
         while passing::has_unread(&self.socket) || self.unread.iter().any(PassedPipe::has_unread) {
@@ -286,7 +292,8 @@ impl Session {
         }
     }
 
-    /// Waits until the client has taken the answers that were sent to it: no more than one descriptor is on its way to a client.
+    /// Waits until the client has taken the answers that were sent to it: no more than one
+    /// descriptor is on its way to a client.
     fn wait_until_heard(&self) -> Result<(), SessionEnd> {
         let until = Instant::now() + Duration::from_millis(self.shared.config.limits.hello_ms);
         let mut pause = MIN_PAUSE;
@@ -307,8 +314,8 @@ impl Session {
         Ok(())
     }
 
-    /// Answers; a client that leaves so many answers unread that no other fits is cut off, or one that leaves one unread and is to have a
-    /// descriptor.
+    /// Answers; a client that leaves so many answers unread that no other fits is cut off, or one
+    /// that leaves one unread and is to have a descriptor.
     fn answer(&self, answer: &ServiceAnswer, fd: Option<&OwnedFd>) -> Result<(), SessionEnd> {
         if fd.is_some() {
             self.wait_until_heard()?;
@@ -319,7 +326,8 @@ impl Session {
             Ok(()) => Ok(()),
             Err(Errno::AGAIN | Errno::NOBUFS) => Err(cut(ErrorKind::InvalidInput, UNHEARD)),
             Err(Errno::PIPE | Errno::CONNRESET) => Err(SessionEnd::Quiet),
-            // The kernel counts descriptors that are on their way and were not taken (ETOOMANYREFS).
+            // The kernel counts descriptors that are on their way and were not taken
+            // (ETOOMANYREFS).
             Err(e) => Err(SessionEnd::Cut(Error::os("serve", e.raw_os_error(), "sending an answer"))),
         }
     }

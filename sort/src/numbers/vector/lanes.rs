@@ -1,7 +1,8 @@
 //! What the sort asks of a register full of elements, and its answers in AVX-512.
 //!
-//! A value of [`Lanes`] is a proof: it is built from [`Avx512`], and that only where the CPU was asked. So the
-//! operations on registers are safe to call, and only those that follow a pointer are not.
+//! A value of [`Lanes`] is a proof: it is built from [`Avx512`], and that only where the CPU was
+//! asked. So the operations on registers are safe to call, and only those that follow a pointer are
+//! not.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -26,8 +27,9 @@ impl Avx512 {
 
 /// Elements in the lanes of a vector. Lane masks have lane 0 in their lowest bit.
 ///
-/// Everything is `inline(always)` and without a target feature of its own: it takes on those of the function that
-/// it becomes part of. `Option`s and closures of std would not, hence the plain loops of the callers.
+/// Everything is `inline(always)` and without a target feature of its own: it takes on those of the
+/// function that it becomes part of. `Option`s and closures of std would not, hence the plain loops
+/// of the callers.
 pub(super) trait Lanes: Copy {
     type Element: Copy + Ord;
     type Vector: Copy;

@@ -1,4 +1,5 @@
-//! Small inputs: a sorting network over rows of registers, no branch and no memory between load and store.
+//! Small inputs: a sorting network over rows of registers, no branch and no memory between load and
+//! store.
 //!
 //! ```text
 //! load     row r = lanes 0..L of the input from r*L on, MAX behind its end
@@ -6,7 +7,8 @@
 //! lanes    columns merged in pairs, fours, .. (bitonic): lane c holds elements c*R .. c*R+R
 //! zip      columns become rows, in memory order; store
 //! ```
-//! Sorting columns first leaves the costly exchanges within a register to the few stages that need them.
+//! Sorting columns first leaves the costly exchanges within a register to the few stages that need
+//! them.
 #![allow(unsafe_code)]
 
 use super::lanes::Lanes;
@@ -74,7 +76,8 @@ pub(super) fn sample<L: Lanes, const R: usize>(lanes: L, values: &[L::Element]) 
     let step = (values.len() - L::LANES) / (R - 1);
     let mut rows = [lanes.splat(L::MAX); MAX_ROWS];
     for (r, row) in rows.iter_mut().enumerate().take(R) {
-        // SAFETY: `r` is below `R`, so a vector from `r * step` on ends within the length (asserted above).
+        // SAFETY: `r` is below `R`, so a vector from `r * step` on ends within the length (asserted
+        // above).
         *row = unsafe { lanes.load(values.as_ptr().add(r * step)) };
     }
     network::<L, R>(lanes, &mut rows);
@@ -93,7 +96,8 @@ fn network<L: Lanes, const R: usize>(lanes: L, rows: &mut Rows<L>) {
     }
 }
 
-/// The networks with the fewest exchanges known (Knuth, TAOCP 3, 5.3.4; for 16 rows: Green, 60 exchanges).
+/// The networks with the fewest exchanges known (Knuth, TAOCP 3, 5.3.4; for 16 rows: Green, 60
+/// exchanges).
 #[inline(always)]
 fn sort_columns<L: Lanes, const R: usize>(lanes: L, rows: &mut Rows<L>) {
     match R {
@@ -179,7 +183,8 @@ fn mirror_lanes<L: Lanes, const R: usize, const WIDTH: usize>(lanes: L, rows: &m
     }
 }
 
-/// The smaller in the lower half of each group, the larger in the upper (`WIDTH / 2` is no const argument yet).
+/// The smaller in the lower half of each group, the larger in the upper (`WIDTH / 2` is no const
+/// argument yet).
 #[inline(always)]
 fn pick_half<L: Lanes, const WIDTH: usize>(lanes: L, a: L::Vector, b: L::Vector) -> L::Vector {
     match WIDTH {

@@ -6,8 +6,9 @@ use std::arch::x86_64::*;
 use super::lanes::{Avx512, Lanes, Words64, upper_lanes};
 use super::quicksort;
 
-/// Sorts by the high words, with the low ones as their load, then by whole numbers where high words are equal: a
-/// comparison of whole numbers costs three of words. Equal high words are few where they are prefixes of keys.
+/// Sorts by the high words, with the low ones as their load, then by whole numbers where high words
+/// are equal: a comparison of whole numbers costs three of words. Equal high words are few where
+/// they are prefixes of keys.
 pub(super) fn sort(avx512: Avx512, values: &mut [u128]) {
     // The small network fills up with MAX, and must be able to tell it from an element.
     if values.iter().any(|value| high(*value) == u64::MAX) {
@@ -32,8 +33,8 @@ fn high(value: u128) -> u64 {
     (value >> 64) as u64
 }
 
-/// 8 numbers of 128 bits, ordered as a whole or by the high word only. In memory the words alternate, low word first;
-/// load and store take them apart and together.
+/// 8 numbers of 128 bits, ordered as a whole or by the high word only. In memory the words
+/// alternate, low word first; load and store take them apart and together.
 #[derive(Clone, Copy)]
 struct Words128<const WHOLE: bool>(Words64);
 
@@ -60,7 +61,8 @@ impl<const WHOLE: bool> Words128<WHOLE> {
         }
     }
 
-    /// `a < b` lane by lane: by the high word, and where it is equal, if the whole counts, by the low one.
+    /// `a < b` lane by lane: by the high word, and where it is equal, if the whole counts, by the
+    /// low one.
     #[inline(always)]
     fn less_mask(self, a: Pair, b: Pair) -> __mmask8 {
         // SAFETY: `self` proves the instructions.
@@ -121,8 +123,8 @@ impl<const WHOLE: bool> Lanes for Words128<WHOLE> {
         let words = from.cast::<u64>();
         let (first, second) = (count.min(4), count.saturating_sub(4));
         let zero = self.0.splat(0);
-        // SAFETY: the caller vouches for `count` numbers: twice as many words, at most 8 of them in each half. A half
-        // of no words is not touched, so its address may lie behind the end.
+        // SAFETY: the caller vouches for `count` numbers: twice as many words, at most 8 of them in
+        // each half. A half of no words is not touched, so its address may lie behind the end.
         let loaded = unsafe {
             self.apart(
                 self.0.load_first(words, 2 * first, zero),
@@ -148,8 +150,8 @@ impl<const WHOLE: bool> Lanes for Words128<WHOLE> {
         let words = to.cast::<u64>();
         let (first, second) = self.0.zip(vector.low, vector.high);
         let mask = (1u32 << (2 * count)) - 1;
-        // SAFETY: the caller vouches for `count` numbers, twice as many words; a masked store touches no others, so
-        // the second address may lie behind the end.
+        // SAFETY: the caller vouches for `count` numbers, twice as many words; a masked store
+        // touches no others, so the second address may lie behind the end.
         unsafe {
             _mm512_mask_storeu_epi64(words.cast(), mask as __mmask8, first);
             _mm512_mask_storeu_epi64(words.wrapping_add(8).cast(), (mask >> 8) as __mmask8, second);
@@ -176,7 +178,8 @@ impl<const WHOLE: bool> Lanes for Words128<WHOLE> {
     fn pick<const DISTANCE: usize>(self, a: Pair, b: Pair) -> Pair {
         let upper = const { upper_lanes(DISTANCE) as __mmask8 };
         if WHOLE {
-            // Equal numbers are the same in all their bits, so it does not matter which of them an upper lane takes.
+            // Equal numbers are the same in all their bits, so it does not matter which of them an
+            // upper lane takes.
             return self.blend(self.less_mask(b, a) ^ upper, a, b);
         }
         // Lanes of equal keys must not both take the load of one of them: both stay.

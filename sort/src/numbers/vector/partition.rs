@@ -9,9 +9,10 @@
 //!     the next one is the current one
 //! then what is less than a batch, the current one, and the one kept
 //! ```
-//! Before a read both gaps together are as long as two batches, so after it each has room for the current one. That
-//! is why lefts can be written as full vectors, whose useless end later writes cover; only rights need a masked store.
-//! Reading one batch ahead takes the choice of the side off the path from one batch to the next: a third of the time.
+//! Before a read both gaps together are as long as two batches, so after it each has room for the
+//! current one. That is why lefts can be written as full vectors, whose useless end later writes
+//! cover; only rights need a masked store. Reading one batch ahead takes the choice of the side off
+//! the path from one batch to the next: a third of the time.
 #![allow(unsafe_code)]
 
 use super::lanes::Lanes;
@@ -32,11 +33,13 @@ impl<L: Lanes> Split<L> {
     /// Writes the lanes of the mask to the left, and `rights` to the right.
     ///
     /// # Safety
-    /// `LANES` elements from `left` on, and as many before `right`, are within the slice, and read or kept.
+    /// `LANES` elements from `left` on, and as many before `right`, are within the slice, and read
+    /// or kept.
     #[inline(always)]
     unsafe fn write(&mut self, vector: L::Vector, lefts: u32, rights: u32) {
         let (left_count, right_count) = (lefts.count_ones() as usize, rights.count_ones() as usize);
-        // SAFETY: the caller vouches for a vector's room at `left`, and for `right_count <= LANES` before `right`.
+        // SAFETY: the caller vouches for a vector's room at `left`, and for `right_count <= LANES`
+        // before `right`.
         unsafe {
             self.lanes.store(self.base.add(self.left), self.lanes.compress(lefts, vector));
             self.left += left_count;
@@ -75,7 +78,8 @@ unsafe fn load_batch<L: Lanes>(lanes: L, from: *const L::Element) -> [L::Vector;
     batch
 }
 
-/// Puts the elements below the pivot first (with `EQUAL_LEFT`: those not above it); returns how many they are.
+/// Puts the elements below the pivot first (with `EQUAL_LEFT`: those not above it); returns how
+/// many they are.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt")]
 pub(super) fn partition<L: Lanes, const EQUAL_LEFT: bool>(
     lanes: L,
@@ -101,7 +105,8 @@ pub(super) fn partition<L: Lanes, const EQUAL_LEFT: bool>(
         // SAFETY: the batch at `start` is not read yet, so it is within the slice.
         let next = unsafe { load_batch(lanes, base.add(start)) };
         for vector in current.iter().take(L::ROWS / 2) {
-            // SAFETY: each gap has room for the batch (see the module), and a vector's write takes at most its part.
+            // SAFETY: each gap has room for the batch (see the module), and a vector's write takes
+            // at most its part.
             unsafe { split.write_all::<EQUAL_LEFT>(*vector) };
         }
         current = next;
@@ -114,15 +119,16 @@ pub(super) fn partition<L: Lanes, const EQUAL_LEFT: bool>(
         } else {
             unread_end -= L::LANES;
         }
-        // SAFETY: the vector at `start` is not read yet. Read at the smaller gap, it makes room for itself there, and
-        // the other gap has a batch's.
+        // SAFETY: the vector at `start` is not read yet. Read at the smaller gap, it makes room for
+        // itself there, and the other gap has a batch's.
         unsafe {
             let vector = lanes.load(base.add(start));
             split.write_all::<EQUAL_LEFT>(vector);
         }
     }
     let count = unread_end - unread;
-    // SAFETY: `count` elements, fewer than a vector, are not read yet. Once they are, the two gaps are one.
+    // SAFETY: `count` elements, fewer than a vector, are not read yet. Once they are, the two gaps
+    // are one.
     unsafe {
         let vector = lanes.load_first(base.add(unread), count, split.pivot);
         let (lefts, valid) = (split.lefts::<EQUAL_LEFT>(vector), (1u32 << count) - 1);

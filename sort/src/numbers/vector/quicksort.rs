@@ -28,7 +28,8 @@ fn sort_detected<L: Lanes>(lanes: L, values: &mut [L::Element], chances: u32) {
     }
 }
 
-/// Whether no element is less than the one before it (with `DOWN`: greater). Stops at the first that is.
+/// Whether no element is less than the one before it (with `DOWN`: greater). Stops at the first
+/// that is.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt")]
 fn is_run<L: Lanes, const DOWN: bool>(lanes: L, values: &[L::Element]) -> bool {
     let mut start = 0;
@@ -45,7 +46,8 @@ fn is_run<L: Lanes, const DOWN: bool>(lanes: L, values: &[L::Element]) -> bool {
     values[start..].windows(2).all(|pair| if DOWN { pair[0] >= pair[1] } else { pair[0] <= pair[1] })
 }
 
-/// `least`: no element is less (the pivot of an earlier split), if known. `chances`: uneven splits until giving up.
+/// `least`: no element is less (the pivot of an earlier split), if known. `chances`: uneven splits
+/// until giving up.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt")]
 fn quicksort<L: Lanes>(lanes: L, mut values: &mut [L::Element], mut least: Option<L::Element>, mut chances: u32) {
     while values.len() > L::ROWS * L::LANES {

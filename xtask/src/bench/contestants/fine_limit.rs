@@ -1,4 +1,5 @@
-//! A limit of memory for one process, page cache included: a memory cgroup of its own (version 1 or 2).
+//! A limit of memory for one process, page cache included: a memory cgroup of its own (version 1 or
+//! 2).
 
 use crate::{TaskResult, steps};
 use std::path::{Path, PathBuf};

@@ -131,7 +131,8 @@ impl Readers {
         option("--warm-up", sizes.warm_up.to_string());
         option("--seconds", sizes.seconds.to_string());
         if let Some(capacity) = capacity {
-            // Less than fits by trial: what the allocator needs varies from run to run, and the limit is absolute.
+            // Less than fits by trial: what the allocator needs varies from run to run, and the
+            // limit is absolute.
             option("--capacity", (capacity * 95 / 100).to_string());
         }
         match cell.reader {
@@ -153,7 +154,8 @@ impl Readers {
                 (measure(&mut command)?.stdout, limit.peak_mib())
             }
             Err(_) => {
-                // The page cache is not limited: page readers forget the file whenever it may hold as much as the limit.
+                // The page cache is not limited: page readers forget the file whenever it may hold
+                // as much as the limit.
                 let usage = measure(command.arg("--drop"))?;
                 (usage.stdout, Some(usage.peak_rss_mib))
             }

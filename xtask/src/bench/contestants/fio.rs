@@ -88,7 +88,8 @@ impl Fio {
         command
     }
 
-    /// Rates by fio's own clock (its start-up is not the disk's); CPU milliseconds of its job threads.
+    /// Rates by fio's own clock (its start-up is not the disk's); CPU milliseconds of its job
+    /// threads.
     pub(in crate::bench) fn run(
         &self,
         setting: Setting,

@@ -1,5 +1,5 @@
-//! The two-pass I/O floor of an external sort: every byte is read twice and written twice, at the best direct
-//! rate that fio reaches on the same disk in the same turns.
+//! The two-pass I/O floor of an external sort: every byte is read twice and written twice, at the
+//! best direct rate that fio reaches on the same disk in the same turns.
 
 use crate::bench::contestants::fio::{Direction, Fio, Setting};
 use crate::bench::context::Context;

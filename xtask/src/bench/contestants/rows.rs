@@ -1,4 +1,5 @@
-//! Definitions whose turns an example program takes inside one process: it prints one JSON object a row.
+//! Definitions whose turns an example program takes inside one process: it prints one JSON object a
+//! row.
 
 use crate::TaskResult;
 use crate::bench::context::Context;

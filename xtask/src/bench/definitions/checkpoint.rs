@@ -1,5 +1,6 @@
-//! Memory to a durable file: `dpipe checkpoint`, with checksums, sync and rename in its time, against fio's sequential
-//! direct writes of 1 MiB to a new file of the same size, which has none of these.
+//! Memory to a durable file: `dpipe checkpoint`, with checksums, sync and rename in its time,
+//! against fio's sequential direct writes of 1 MiB to a new file of the same size, which has none
+//! of these.
 
 use crate::bench::contestants::fio::{Direction, Fio, Setting};
 use crate::bench::context::{Context, Input};

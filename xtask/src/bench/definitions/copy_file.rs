@@ -1,4 +1,5 @@
-//! SSD to DRAM and back: a pipe against fio with registered buffers in huge pages, over the same existing file.
+//! SSD to DRAM and back: a pipe against fio with registered buffers in huge pages, over the same
+//! existing file.
 
 use crate::bench::contestants::fio::{Direction, Fio, Setting};
 use crate::bench::context::{Context, Input};

@@ -1,5 +1,6 @@
-//! DRAM to DRAM: our copy against libc, `rep movsb` and non-temporal stores, from 64 B to 256 MiB, and what a
-//! blocking transfer of 64 B costs over memcpy. The example takes turns inside one process; we repeat the process.
+//! DRAM to DRAM: our copy against libc, `rep movsb` and non-temporal stores, from 64 B to 256 MiB,
+//! and what a blocking transfer of 64 B costs over memcpy. The example takes turns inside one
+//! process; we repeat the process.
 
 use crate::TaskResult;
 use crate::bench::contestants::rows::{self, Rows};
@@ -46,7 +47,8 @@ fn size_name(bytes: u64) -> String {
     }
 }
 
-/// The numbers of a row; where rates of ours and of others are there, also ours over the best of the others.
+/// The numbers of a row; where rates of ours and of others are there, also ours over the best of
+/// the others.
 fn figures(row: &Map<String, Value>) -> Figures {
     let numbers = row.iter().filter_map(|(key, value)| value.as_f64().map(|v| (key.clone(), v)));
     let mut figures: Figures =

@@ -1,4 +1,5 @@
-//! What the placement of the protocol costs: latency and throughput of streams between isolated devices.
+//! What the placement of the protocol costs: latency and throughput of streams between isolated
+//! devices.
 
 use crate::TaskResult;
 use crate::bench::contestants::rows::{self, Rows};

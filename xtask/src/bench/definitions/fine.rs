@@ -1,5 +1,6 @@
-//! Reads of 128 bytes at random from a file eight times as large as all memory that a reader has: the cache of this project
-//! beside the page cache, plain direct reads, and the same direct reads behind other caches.
+//! Reads of 128 bytes at random from a file eight times as large as all memory that a reader has:
+//! the cache of this project beside the page cache, plain direct reads, and the same direct reads
+//! behind other caches.
 
 use crate::TaskResult;
 use crate::bench::contestants::fine_readers::{Cell, Fit, ITEM_BYTES, Readers, Sizes};
@@ -14,7 +15,8 @@ pub(in crate::bench) const ABOUT: &str =
 const ZIPF: (&str, &str) = ("zipf:0.8", "zipf 0.8");
 const STEEP: (&str, &str) = ("zipf:0.99", "zipf 0.99");
 const UNIFORM: (&str, &str) = ("uniform", "uniform");
-/// One item of so many fits into an eighth of the file with all that any of the caches needs for it.
+/// One item of so many fits into an eighth of the file with all that any of the caches needs for
+/// it.
 const FITTING_PART: u64 = 24;
 const BLOCK_BYTES: u64 = 4096;
 
@@ -186,7 +188,8 @@ fn file_rows(
         Err(why) => {
             println!("        {why}");
             let entry = entry(record, format!("{}, {}", cell.reader, cell.called).replace("ours", "dpipe"));
-            // Ours, and whatever is wrong, makes the command fail; a peer that cannot be had is a result.
+            // Ours, and whatever is wrong, makes the command fail; a peer that cannot be had is a
+            // result.
             if cell.reader == "ours" || why.contains("WRONG") {
                 let verified = if why.contains("WRONG") { format!("WRONG: {why}") } else { format!("FAILED: {why}") };
                 entry.runs.push(Run { turn, figures: Figures::new(), verified });

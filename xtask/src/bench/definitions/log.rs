@@ -1,5 +1,6 @@
-//! Small records that are durable one after the other: `dpipe log` against fio with the same pattern, a write and an
-//! fdatasync for each record at depth 1, over a file that was written before (so that neither pays for allocation).
+//! Small records that are durable one after the other: `dpipe log` against fio with the same
+//! pattern, a write and an fdatasync for each record at depth 1, over a file that was written
+//! before (so that neither pays for allocation).
 
 use crate::bench::contestants::fio::Fio;
 use crate::bench::context::{Context, Input};

@@ -1,4 +1,5 @@
-//! What a runtime keeps for those in a hurry beside bulk work, in memory and on a disk, with classes and without.
+//! What a runtime keeps for those in a hurry beside bulk work, in memory and on a disk, with
+//! classes and without.
 
 use crate::TaskResult;
 use crate::bench::contestants::rows::{self, Rows};

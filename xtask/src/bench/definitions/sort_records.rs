@@ -1,7 +1,8 @@
 //! 10 GB of sort-benchmark records in 2 GiB of memory.
 //!
-//! Binary records have newlines inside, so line sorters cannot take them. The head-to-head is on the ASCII form
-//! (98 printable bytes and CRLF); dpipe sorts it both as records and as plain lines, and the binary form besides.
+//! Binary records have newlines inside, so line sorters cannot take them. The head-to-head is on
+//! the ASCII form (98 printable bytes and CRLF); dpipe sorts it both as records and as plain lines,
+//! and the binary form besides.
 
 use crate::TaskResult;
 use crate::bench::contestants::floor::Floor;

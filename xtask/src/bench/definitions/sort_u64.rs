@@ -1,4 +1,5 @@
-//! 8 GB of little-endian u64 in 2 GiB of memory, against the I/O floor: no peer sorts such a file to a file.
+//! 8 GB of little-endian u64 in 2 GiB of memory, against the I/O floor: no peer sorts such a file
+//! to a file.
 
 use crate::TaskResult;
 use crate::bench::contestants::floor::Floor;

@@ -111,7 +111,8 @@ pub(in crate::bench) fn date_and_time() -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
 }
 
-/// Days since 1970-01-01 to a date of the Gregorian calendar, by counting (this runs once a record).
+/// Days since 1970-01-01 to a date of the Gregorian calendar, by counting (this runs once a
+/// record).
 fn civil(mut days: u64) -> (u64, u64, u64) {
     let leap = |year: u64| (year.is_multiple_of(4) && !year.is_multiple_of(100)) || year.is_multiple_of(400);
     let mut year = 1970;

@@ -1,5 +1,5 @@
-//! One run of one program: wall time, CPU seconds, peak memory. Promise of the unsafe part: one call of `wait4`,
-//! for a child that we started and that nobody else waits for.
+//! One run of one program: wall time, CPU seconds, peak memory. Promise of the unsafe part: one
+//! call of `wait4`, for a child that we started and that nobody else waits for.
 #![allow(unsafe_code)]
 
 use crate::{TaskResult, steps};
@@ -23,7 +23,8 @@ pub(in crate::bench) struct Usage {
     pub(in crate::bench) stdout: String,
 }
 
-/// Runs the command to its end. An exit code other than 0 is an error that carries the end of its stderr.
+/// Runs the command to its end. An exit code other than 0 is an error that carries the end of its
+/// stderr.
 pub(in crate::bench) fn measure(command: &mut Command) -> TaskResult<Usage> {
     let what = steps::shown(command);
     command.env_remove("LD_LIBRARY_PATH").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -80,16 +81,19 @@ fn watchdog(child: &Child) -> mpsc::Sender<()> {
     stop
 }
 
-/// Waits as `Child::wait` does, but keeps the child's resource usage, which the standard library throws away.
+/// Waits as `Child::wait` does, but keeps the child's resource usage, which the standard library
+/// throws away.
 fn wait(child: &Child) -> TaskResult<(i32, libc::rusage)> {
     let mut status = 0;
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     loop {
-        // SAFETY: both pointers are to live local variables of the types that wait4 writes; the child was spawned
-        // by our caller, who never calls `Child::wait`, so its pid cannot have been reaped and given to another.
+        // SAFETY: both pointers are to live local variables of the types that wait4 writes; the
+        // child was spawned by our caller, who never calls `Child::wait`, so its pid cannot have
+        // been reaped and given to another.
         let pid = unsafe { libc::wait4(child.id().cast_signed(), &raw mut status, 0, usage.as_mut_ptr()) };
         if pid >= 0 {
-            // SAFETY: all bit patterns are valid for this struct of integers, and it started as zeroes.
+            // SAFETY: all bit patterns are valid for this struct of integers, and it started as
+            // zeroes.
             return Ok((status, unsafe { usage.assume_init() }));
         }
         let error = std::io::Error::last_os_error();

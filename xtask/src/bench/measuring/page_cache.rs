@@ -1,4 +1,5 @@
-//! Cold files: every run starts with its input out of the page cache and nothing waiting to be written.
+//! Cold files: every run starts with its input out of the page cache and nothing waiting to be
+//! written.
 
 use crate::TaskResult;
 use std::fs::{File, OpenOptions};

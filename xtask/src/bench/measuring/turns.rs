@@ -1,4 +1,5 @@
-//! Contestants measured side by side: A B C, A B C, A B C. Whatever the machine's neighbours do, they do it to all.
+//! Contestants measured side by side: A B C, A B C, A B C. Whatever the machine's neighbours do,
+//! they do it to all.
 
 use crate::bench::contestants::floor::Floor;
 use crate::bench::context::Context;
@@ -11,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// A program that turns one file into another. The command is made anew for each run, given the output's path.
+/// A program that turns one file into another. The command is made anew for each run, given the
+/// output's path.
 pub(in crate::bench) struct Contestant {
     pub(in crate::bench) name: String,
     pub(in crate::bench) version: String,
@@ -76,8 +78,8 @@ fn one(
     std::fs::create_dir_all(&spill)?;
     make_cold(&[&contestant.input])?;
     let outcome = measure(command);
-    // A peer that leaves its output in the page cache has not written it yet; the rest of that work is timed here
-    // and shown beside, and it does not run into the next contestant's time.
+    // A peer that leaves its output in the page cache has not written it yet; the rest of that work
+    // is timed here and shown beside, and it does not run into the next contestant's time.
     let start = Instant::now();
     rustix::fs::sync();
     let sync_s = start.elapsed().as_secs_f64();

@@ -1,6 +1,7 @@
-//! Whether an output is right, judged here and not by any contestant: the records are in order, and they are the
-//! input's records (count and the sum of a hash of each, which does not depend on order). Once an output has
-//! passed, the same bytes from another run need only the cheap digest of the file.
+//! Whether an output is right, judged here and not by any contestant: the records are in order, and
+//! they are the input's records (count and the sum of a hash of each, which does not depend on
+//! order). Once an output has passed, the same bytes from another run need only the cheap digest of
+//! the file.
 
 use crate::TaskResult;
 use std::collections::HashMap;

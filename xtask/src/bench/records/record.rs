@@ -55,7 +55,8 @@ pub(in crate::bench) struct FloorRecord {
     pub(in crate::bench) best_write: String,
     /// From the best setting's median rates.
     pub(in crate::bench) floor_s: f64,
-    /// From the single fastest read and the single fastest write of all runs: the strictest reading.
+    /// From the single fastest read and the single fastest write of all runs: the strictest
+    /// reading.
     pub(in crate::bench) floor_fastest_s: f64,
 }
 
@@ -138,8 +139,8 @@ impl Record {
         }
     }
 
-    /// What makes the command fail: any wrong output, and a failed run of ours. That a peer could not do the job
-    /// in its budget is a result and stands in the table, as a missed target does.
+    /// What makes the command fail: any wrong output, and a failed run of ours. That a peer could
+    /// not do the job in its budget is a result and stands in the table, as a missed target does.
     pub(in crate::bench) fn troubles(&self) -> Vec<String> {
         let runs = self.contestants.iter().flat_map(|e| e.runs.iter().map(move |run| (e, run)));
         let serious = |e: &Entry, run: &Run| e.name.starts_with("dpipe") || !run.verified.starts_with("FAILED");

@@ -51,7 +51,8 @@ fn what_comes_and_goes_meanwhile() {
     for named in [false, true] {
         let calls: &[RefusedUse] = if named { &[no_nameless()] } else { &[] };
         without(calls, || {
-            // What comes meanwhile may be anybody's: nothing of it is taken over, and nothing goes into it.
+            // What comes meanwhile may be anybody's: nothing of it is taken over, and nothing goes
+            // into it.
             let usual = usual(&scene);
             let path = scene.path("comes");
             let draft = replacing(&path);

@@ -10,7 +10,8 @@ use rustix::fs::FlockOperation;
 
 use super::*;
 
-/// Does it until a file is gone: a process that a test beside this one forked has its lock, too, as long as it is there.
+/// Does it until a file is gone: a process that a test beside this one forked has its lock, too, as
+/// long as it is there.
 fn until_removed(mut tidies: impl FnMut(), file: &Path) {
     let until = Instant::now() + Duration::from_secs(20);
     loop {
@@ -90,8 +91,8 @@ fn scratch_files_have_no_name_and_are_private() {
     assert_eq!(Ssd::scratch_in(&scene.put("f", 0o644)).unwrap_err().raw_os_error(), Some(libc::ENOTDIR));
 }
 
-/// The names behind a file system of a process. That process may keep a file under a name of its own until it hears that
-/// nobody has it open any more.
+/// The names behind a file system of a process. That process may keep a file under a name of its
+/// own until it hears that nobody has it open any more.
 fn settles_on(mounted: &Mounted, names: &[&str]) {
     let since = std::time::Instant::now();
     loop {
@@ -133,7 +134,8 @@ fn through_file_systems_of_processes() {
         drop(ssd);
         settles_on(&mounted, &["f"]);
 
-        // Locks are not seen beneath it, so that a user of the folder itself leaves alone what is at work above.
+        // Locks are not seen beneath it, so that a user of the folder itself leaves alone what is
+        // at work above.
         let draft = AtomicFile::create(&path).unwrap();
         let hidden = draft.hidden.clone().unwrap();
         drop(AtomicFile::create(&mounted.behind("g")).unwrap());

@@ -127,8 +127,8 @@ fn without_room_the_old_bytes_stay() {
     drop(output);
 }
 
-/// Runs something as another user, on a thread of its own (users belong to threads in the kernel); `None` where this one
-/// may not.
+/// Runs something as another user, on a thread of its own (users belong to threads in the kernel);
+/// `None` where this one may not.
 fn as_nobody<T: Send>(test: &str, work: impl FnOnce() -> T + Send) -> Option<T> {
     if !rustix::process::geteuid().is_root() {
         println!("SKIPPED: {test}: it needs root");

@@ -1,5 +1,5 @@
-//! The ledger against a model that knows where every byte (of some) is, and who owns every range of every place. A failure prints the seed;
-//! `STAGING_SEED` replays it.
+//! The ledger against a model that knows where every byte (of some) is, and who owns every range of
+//! every place. A failure prints the seed; `STAGING_SEED` replays it.
 
 use super::*;
 
@@ -32,7 +32,8 @@ fn samples(part: &Part) -> impl Iterator<Item = u64> + use<> {
     (part.offset.next_multiple_of(EACH)..part.offset + part.len).step_by(EACH as usize)
 }
 
-/// What the ledger may not contradict: where each byte of the staging is, and what the devices hold.
+/// What the ledger may not contradict: where each byte of the staging is, and what the devices
+/// hold.
 struct Model {
     seed: u64,
     ledger: Ledger,
@@ -91,7 +92,8 @@ impl Model {
         true
     }
 
-    /// Takes over where the range is, and checks that nothing else moved and no byte has two owners.
+    /// Takes over where the range is, and checks that nothing else moved and no byte has two
+    /// owners.
     fn check(&mut self, touched: &Range<u64>) {
         let seed = self.seed;
         self.mapped.retain(|at, _| !touched.contains(at));

@@ -1,4 +1,5 @@
-//! How long what is urgent waits: the bound that the module states, and the platform-DMA paper's case.
+//! How long what is urgent waits: the bound that the module states, and the platform-DMA paper's
+//! case.
 
 use super::super::{PriorityClass, SchedulePolicy, ServiceLevel};
 use super::simulation::{Simulation, Want, endless};
@@ -31,7 +32,8 @@ fn a_latency_request_waits_for_contended_bytes_and_one_chunk_at_most() {
                 s.run(SECOND);
                 let before = &s.loads[urgent].latencies;
                 assert!(before.len() > 300);
-                // The first finds the resource as full as it may be where no latency flow is active.
+                // The first finds the resource as full as it may be where no latency flow is
+                // active.
                 let (first, later) = (before[0], before[1..].iter().max().unwrap());
                 assert!(first <= takes(2 * MIB + LEN, RATE) + 3000, "the first took {first}");
                 assert!(first > takes(MIB, RATE), "the resource was not full at first: {first}");
@@ -44,7 +46,8 @@ fn a_latency_request_waits_for_contended_bytes_and_one_chunk_at_most() {
 
 #[test]
 fn a_full_station_lets_the_latency_request_in_after_one_chunk() {
-    // The caps alone, without a cap for lower classes: the request is released when the next chunk comes back.
+    // The caps alone, without a cap for lower classes: the request is released when the next chunk
+    // comes back.
     let policy = SchedulePolicy { outstanding_bytes: 256 * KIB, contended_bytes: u64::MAX, ..policy() };
     let mut s = Simulation::new(policy, 1e9);
     s.load(ServiceLevel::of(PriorityClass::Bulk), endless(64 * MIB));
@@ -67,8 +70,8 @@ fn other_flows_of_the_class_cost_their_turns_and_promises_a_chunk() {
     }
     let urgent = s.load(ServiceLevel::of(PriorityClass::Latency), Want::Now { len: 4 * KIB, period_ns: MS });
     s.run(SECOND);
-    // Contended bytes, a chunk of a lower class, a chunk for each promise, and a turn (with what was left of the one
-    // before: two chunks at most) for each other latency flow.
+    // Contended bytes, a chunk of a lower class, a chunk for each promise, and a turn (with what
+    // was left of the one before: two chunks at most) for each other latency flow.
     let chunks = 1 + 1 + 3 + 2 * 2;
     let longest = *s.loads[urgent].latencies.iter().max().unwrap();
     assert!(longest <= takes(chunks * 64 * KIB + 4 * KIB, 1e9), "{longest}");
@@ -96,7 +99,8 @@ fn beside_bulk(urgent: PriorityClass, bulk: PriorityClass, first_come: bool) -> 
     Measured { p50: s.percentile(urgent, 50.0), p99: s.percentile(urgent, 99.0), bulk }
 }
 
-/// "prevent a large storage transaction from blocking a latency sensitive network operation" (section 3).
+/// "prevent a large storage transaction from blocking a latency sensitive network operation"
+/// (section 3).
 #[test]
 fn a_large_transaction_does_not_block_a_short_one() {
     let none = beside_bulk(PriorityClass::Normal, PriorityClass::Normal, true);
@@ -105,7 +109,8 @@ fn a_large_transaction_does_not_block_a_short_one() {
     for (name, m) in [("first come", &none), ("chunks", &chunks_only), ("classes", &classes)] {
         println!("{name}: p50 {} ns, p99 {} ns, bulk {:.2} GB/s", m.p50, m.p99, m.bulk / 1e9);
     }
-    // The issue asks for chunk / bandwidth + 10 us; here nothing but the schedule costs time, so it is the chunk alone.
+    // The issue asks for chunk / bandwidth + 10 us; here nothing but the schedule costs time, so it
+    // is the chunk alone.
     assert!(classes.p99 <= takes(64 * KIB + 4 * KIB, 12e9), "{}", classes.p99);
     assert!(none.p99 > 5 * MS && none.p99 > 500 * classes.p99, "without classes {}", none.p99);
     assert!(chunks_only.p99 < none.p99 / 100 && 2 * classes.p50 < chunks_only.p50);

@@ -1,4 +1,5 @@
-//! In virtual time: what is asserted is exact and the same everywhere, because nothing here reads a clock.
+//! In virtual time: what is asserted is exact and the same everywhere, because nothing here reads a
+//! clock.
 
 mod latency;
 mod model;

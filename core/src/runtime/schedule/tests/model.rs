@@ -157,7 +157,8 @@ impl Model {
         }
     }
 
-    /// While a latency flow has work the lower classes keep to their cap, unless it was said to have yielded.
+    /// While a latency flow has work the lower classes keep to their cap, unless it was said to
+    /// have yielded.
     fn check_contended(&self, chunk: &Chunk, yielded: bool) {
         let all = || self.lines.values().chain(&self.gone).map(|(_, line)| line);
         let of = |lower: bool| all().filter(move |line| line.service.class.is_lower() == lower);
@@ -265,7 +266,8 @@ impl Model {
         }
         let quantum = self.scheduler.policy().chunk_bytes.clamp(512, u64::MAX / 2);
         for (_, state) in self.scheduler.flows.iter() {
-            // In a turn: the rest of the one before, which was too short for a chunk, and a quantum.
+            // In a turn: the rest of the one before, which was too short for a chunk, and a
+            // quantum.
             let most = if state.place == Place::Ready { 2 * quantum } else { 0 };
             assert!(state.deficit <= most, "a turn is saved up: {state:?}");
         }

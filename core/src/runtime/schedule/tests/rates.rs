@@ -11,7 +11,8 @@ fn known() -> SchedulePolicy {
     SchedulePolicy { rate: Some(RATE), ..policy() }
 }
 
-/// No window of any length has more than the rate and the burst: 10 ms of the rate or two chunks, and a chunk.
+/// No window of any length has more than the rate and the burst: 10 ms of the rate or two chunks,
+/// and a chunk.
 fn check_never_more(s: &Simulation, load: usize, rate: f64, chunk: f64) {
     let done = &s.loads[load].done;
     let burst = (rate / 100.0).max(2.0 * chunk) + chunk;
@@ -98,7 +99,8 @@ fn at_least_is_kept_under_load_of_all_classes() {
                 let window = (second * SECOND, (second + 1) * SECOND);
                 let has = s.rate_of(promised, window);
                 assert!(has >= 0.95 * rate, "{class} of {size} promised {rate} has {has}");
-                // Its turn in its class gives a bulk flow a fifth of 10 %, which the promise covers.
+                // Its turn in its class gives a bulk flow a fifth of 10 %, which the promise
+                // covers.
                 if class == PriorityClass::Bulk && rate > 20e6 {
                     assert_near("no more than promised", has, rate, 5.0);
                 }
@@ -136,7 +138,8 @@ fn all_that_may_be_promised_together_is_kept_and_nobody_starves() {
 
 #[test]
 fn a_promise_is_kept_to_one_who_asks_again_only_when_it_was_served() {
-    // A request of 1 MiB at a time takes 5.2 ms by the promise, and a millisecond and a half in the resource.
+    // A request of 1 MiB at a time takes 5.2 ms by the promise, and a millisecond and a half in the
+    // resource.
     let policy = SchedulePolicy { outstanding_bytes: MIB, contended_bytes: MIB, ..known() };
     let mut s = Simulation::new(policy, RATE).latency(MS / 2);
     let promised = s.load(at_least(PriorityClass::Bulk, 200e6), Want::OneByOne { len: MIB, pause_ns: 10_000 });

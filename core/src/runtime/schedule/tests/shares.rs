@@ -55,7 +55,8 @@ fn what_a_class_does_not_want_goes_to_the_most_urgent_that_does() {
 
 #[test]
 fn the_cap_of_contended_bytes_yields_to_a_share_that_it_would_break() {
-    // Latency fills the resource 256 KiB deep with one chunk of 64 KiB allowed below it: a quarter at most by the cap.
+    // Latency fills the resource 256 KiB deep with one chunk of 64 KiB allowed below it: a quarter
+    // at most by the cap.
     let shares = [0.1, 0.1, 0.4];
     let mut s = Simulation::new(SchedulePolicy { shares, ..policy() }, RATE);
     s.load(ServiceLevel::of(PriorityClass::Latency), Want::Endless { sizes: vec![4 * KIB], depth: 64 });
@@ -138,7 +139,8 @@ fn an_idle_flow_saves_nothing_up() {
 
 #[test]
 fn an_idle_class_saves_nothing_up_and_surplus_is_not_held_against_one() {
-    // Bulk comes after a second of others: it has its share from then on, not the share of the second.
+    // Bulk comes after a second of others: it has its share from then on, not the share of the
+    // second.
     let mut s = Simulation::new(policy(), RATE);
     s.load(ServiceLevel::of(PriorityClass::Latency), endless(4 * KIB));
     let bulk = s.load_between(ServiceLevel::of(PriorityClass::Bulk), endless(MIB), (SECOND, u64::MAX));
@@ -156,7 +158,8 @@ fn an_idle_class_saves_nothing_up_and_surplus_is_not_held_against_one() {
 
 #[test]
 fn the_station_is_always_busy_while_somebody_may_use_it() {
-    // `Simulation` asserts at every event that an idle resource has nothing to do; here the rate shows it, too.
+    // `Simulation` asserts at every event that an idle resource has nothing to do; here the rate
+    // shows it, too.
     for latency_ns in [0, 20_000] {
         let mut s =
             Simulation::new(SchedulePolicy { outstanding_bytes: MIB, contended_bytes: 512 * KIB, ..policy() }, RATE);

@@ -1,4 +1,5 @@
-//! A resource that serves chunks at a rate and with a latency, and loads that ask for transfers, driven by events.
+//! A resource that serves chunks at a rate and with a latency, and loads that ask for transfers,
+//! driven by events.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -44,7 +45,8 @@ enum Dispatch {
     FirstCome { queue: VecDeque<usize>, outstanding: u64, cap: u64 },
 }
 
-/// A resource with its loads. A chunk takes `len / rate` of a server's time and comes back `latency_ns` later.
+/// A resource with its loads. A chunk takes `len / rate` of a server's time and comes back
+/// `latency_ns` later.
 pub(super) struct Simulation {
     dispatch: Dispatch,
     rate: f64,

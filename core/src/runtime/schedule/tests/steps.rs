@@ -54,7 +54,8 @@ fn a_request_can_be_cancelled_at_every_point() {
                     let open = SchedulePolicy { outstanding_bytes: u64::MAX, contended_bytes: u64::MAX, ..policy() };
                     let (mut s, flow) = with_flow(open, class);
                     let other = s.connect(ServiceLevel::of(class)).unwrap();
-                    // The request is first, in the middle or last in its queue; only a first one is released.
+                    // The request is first, in the middle or last in its queue; only a first one is
+                    // released.
                     let before: Vec<u64> = (0..place).collect();
                     for &id in &before {
                         s.push(flow, id, 1000, 0);
@@ -260,7 +261,8 @@ fn idle_time_is_not_arrears_and_waiting_time_is() {
     s.push(urgent, 1, 100, SECOND);
     s.push(promised, 2, 100, SECOND);
     assert_eq!(piece(s.next(SECOND)).0, 1, "a flow idle for a second is not behind");
-    // For five milliseconds it waits for the resource; cancelled and pushed again, it still is behind.
+    // For five milliseconds it waits for the resource; cancelled and pushed again, it still is
+    // behind.
     let later = SECOND + 5 * MS;
     assert_eq!(s.next(later), Next::Nothing);
     assert_eq!(s.cancel(promised, 2), Some(0));
@@ -354,7 +356,8 @@ fn quickest(mut round: impl FnMut(u64)) -> f64 {
     (0..50).map(batch).min().unwrap_or(0) as f64 / ROUNDS as f64
 }
 
-/// Prints what a chunk costs the scheduler: `cargo test --release -p datapipes-core cost_of -- --ignored --nocapture`.
+/// Prints what a chunk costs the scheduler: `cargo test --release -p datapipes-core cost_of --
+/// --ignored --nocapture`.
 #[test]
 #[ignore = "measures, and asserts nothing"]
 fn cost_of_a_chunk() {
