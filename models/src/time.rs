@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! while let Some(event) = agenda.next() {     // the clock jumps to the event
-//!     act on it; agenda.after(delay, consequence)
+//!     act on it; agenda.schedule_in(delay, consequence)
 //! }
 //! ```
 //! Time is a count of picoseconds, so that a byte on a link of 16 GB/s (62.5 ps) is not lost to
@@ -112,8 +112,8 @@ impl Serialize for Time {
 /// ```
 /// use datapipes_models::time::{EventQueue, Time};
 /// let mut agenda = EventQueue::default();
-/// agenda.after(Time::ns(20), "late");
-/// agenda.after(Time::ns(10), "early");
+/// agenda.schedule_in(Time::ns(20), "late");
+/// agenda.schedule_in(Time::ns(10), "early");
 /// assert_eq!((agenda.next(), agenda.now()), (Some("early"), Time::ns(10)));
 /// assert_eq!((agenda.next(), agenda.next(), agenda.now()), (Some("late"), None, Time::ns(20)));
 /// ```

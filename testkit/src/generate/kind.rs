@@ -11,12 +11,12 @@ use super::{Distribution, LineForm, NumberType, RECORD_LEN, RecordForm};
 /// each other.
 ///
 /// ```
-/// use datapipes_testkit::generate::{Distribution, Kind, NumberType};
+/// use datapipes_testkit::generate::{Distribution, DataKind, NumberType};
 ///
-/// let kind: Kind = "u64:zipf".parse()?;
-/// assert_eq!(kind, Kind::Numbers(NumberType::U64, Distribution::Zipf));
+/// let kind: DataKind = "u64:zipf".parse()?;
+/// assert_eq!(kind, DataKind::Numbers(NumberType::U64, Distribution::Zipf));
 /// assert_eq!(kind.to_string(), "u64:zipf");
-/// assert!("u65".parse::<Kind>().is_err_and(|error| error.to_string().contains("u64:zipf")));
+/// assert!("u65".parse::<DataKind>().is_err_and(|error| error.to_string().contains("u64:zipf")));
 /// # Ok::<(), datapipes_testkit::generate::UnknownKind>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -6,9 +6,9 @@
 //! bytes on every machine.
 //!
 //! ```
-//! use datapipes_testkit::generate::{Amount, Generator, Kind};
+//! use datapipes_testkit::generate::{Amount, Generator, DataKind};
 //!
-//! let kind: Kind = "records-ascii".parse()?;
+//! let kind: DataKind = "records-ascii".parse()?;
 //! let generator = Generator::new(kind, Amount::Records(1000));
 //! let mut second = [0; 100];
 //! generator.fill(100, &mut second);
