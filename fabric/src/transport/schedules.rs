@@ -5,7 +5,7 @@ use shuttle::thread;
 
 use super::bare::Pages;
 use crate::channel::layout::State;
-use crate::channel::{Head, Shape, Trust};
+use crate::channel::{Head, ChannelShape, Trust};
 
 #[allow(unsafe_code)]
 // SAFETY: every sender here is of this crate.
@@ -13,7 +13,7 @@ const IN_PLACE: Trust = unsafe { Trust::in_place() };
 
 fn stream(credits: u32, blocks: u64, trust: Trust) {
     let pages = Pages::new();
-    let (mut sender, mut receiver) = pages.ends(Shape::new(credits, 8), trust);
+    let (mut sender, mut receiver) = pages.ends(ChannelShape::new(credits, 8), trust);
     let sending = thread::spawn(move || {
         for block in 0..blocks {
             sender.send(&block.to_le_bytes(), Head { words: [block, 0, 0, 0], end: false }).unwrap();
@@ -47,7 +47,7 @@ fn blocks_arrive_in_order_and_whole_with_several_credits() {
 fn replies_in_any_order_from_another_thread_return_their_own_slots() {
     schedules(|| {
         let pages = Pages::new();
-        let (mut sender, mut receiver) = pages.ends(Shape::new(2, 8), IN_PLACE);
+        let (mut sender, mut receiver) = pages.ends(ChannelShape::new(2, 8), IN_PLACE);
         let sending = thread::spawn(move || {
             for block in 0..4u64 {
                 sender.send(&block.to_le_bytes(), Head::default()).unwrap();
@@ -69,7 +69,7 @@ fn replies_in_any_order_from_another_thread_return_their_own_slots() {
 fn a_revocation_ends_both_sides_wherever_they_are() {
     schedules(|| {
         let pages = Pages::new();
-        let (mut sender, mut receiver) = pages.ends(Shape::new(1, 8), Trust::Copy);
+        let (mut sender, mut receiver) = pages.ends(ChannelShape::new(1, 8), Trust::Copy);
         let sending = thread::spawn(move || (0..4).take_while(|_| sender.send(&[1], Head::default()).is_ok()).count());
         let receiving = thread::spawn(move || {
             while let Ok(block) = receiver.receive() {
@@ -85,12 +85,12 @@ fn a_revocation_ends_both_sides_wherever_they_are() {
 #[test]
 fn an_end_that_goes_is_noticed_by_the_other() {
     schedules(|| {
-        let (mut sender, mut receiver) = Pages::new().ends(Shape::new(1, 8), Trust::Copy);
+        let (mut sender, mut receiver) = Pages::new().ends(ChannelShape::new(1, 8), Trust::Copy);
         let receiving = thread::spawn(move || receiver.receive().map(|b| b.done()).is_ok());
         let sent = sender.send(&[1], Head::default()).is_ok();
         drop(sender);
         assert!(sent && receiving.join().unwrap());
-        let (sender, mut receiver) = Pages::new().ends(Shape::new(1, 8), Trust::Copy);
+        let (sender, mut receiver) = Pages::new().ends(ChannelShape::new(1, 8), Trust::Copy);
         let receiving = thread::spawn(move || receiver.receive().unwrap_err().kind());
         drop(sender);
         assert_eq!(receiving.join().unwrap(), datapipes_core::ErrorKind::EndOfFile);
