@@ -5,7 +5,7 @@ use shuttle::thread;
 
 use super::bare::Pages;
 use crate::channel::layout::State;
-use crate::channel::{Head, ChannelShape, Trust};
+use crate::channel::{ChannelShape, Head, Trust};
 
 #[allow(unsafe_code)]
 // SAFETY: every sender here is of this crate.
